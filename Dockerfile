@@ -1,6 +1,6 @@
 # syntax=docker/dockerfile:1
 # docker build -t diarist .
-# docker run -p 8484:8484 -v diarist:/data diarist
+# docker run -p 127.0.0.1:8484:8484 -v diarist:/data diarist
 
 FROM rust:1.95.0-slim-bookworm AS build
 # The image's own toolchain, instead of rust-toolchain.toml with its components for development.

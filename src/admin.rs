@@ -1,13 +1,12 @@
-//! The admin port: health, readiness and metrics. Never on the data port.
+//! Answers requests on the admin port: health, readiness and metrics. These are never on the data port.
 //!
-//! - `/healthz`: the process runs. Restart it when this fails, and only then.
-//! - `/readyz`: 200 while requests should be sent here, 503 while they should not, with the reasons
-//!   as JSON. A broken store is reported but does not make the proxy unready: requests pass without
-//!   memory, and taking every replica out of rotation because a disk is full would turn lost memory
-//!   into lost service. Draining does.
+//! - `/healthz`: the process runs. Restart it only if this fails.
+//! - `/readyz`: 200 if requests should be sent here, otherwise 503, with the reasons as JSON. A broken store is reported,
+//!   but the proxy stays ready: requests pass without memory. If a full disk took every replica out of rotation, lost
+//!   memory would become lost service. A drain makes the proxy unready.
 //! - `/metrics`: Prometheus text.
 //!
-//! Decides nothing itself; other rooms say how they are through [`Readiness`]. Called by `server`.
+//! Decides nothing itself; other rooms report their condition through [`Readiness`]. Called by `server`.
 
 mod readiness;
 
@@ -19,7 +18,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 pub use self::readiness::{Condition, Readiness};
 use crate::telemetry;
 
-/// What the admin port can tell.
+/// The pages of the admin port.
 #[derive(Debug)]
 pub struct Admin {
     readiness: Readiness,
@@ -37,7 +36,7 @@ impl Admin {
         &self.readiness
     }
 
-    /// Keeps the metrics tidy, for ever.
+    /// Merges metric samples regularly; never returns.
     pub fn upkeep(&self) -> impl Future<Output = ()> + Send + use<> {
         telemetry::run_upkeep(self.metrics.clone())
     }

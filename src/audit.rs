@@ -1,10 +1,9 @@
-//! One JSON line per memory request: what was received, what was sent, what the provider said of its
-//! cache. And one per observation and reflection: what it was made of, and what it kept of that.
+//! Writes one JSON line per memory request (what was received, what was sent, what the provider reported about its
+//! cache) and one per observation and reflection (its source, and how much it kept).
 //!
-//! [`AuditRecord`] and [`PartRecord`] are the lines, their fields in a fixed order; [`Audit`] takes records
-//! without ever waiting and writes them in the background. Never decides anything, never holds message text or
-//! credentials. Records are made by the proxy when an answer has ended, whichever way, and by the jobs when a part
-//! was stored.
+//! [`AuditRecord`] and [`PartRecord`] are the lines, with their fields in a fixed order. [`Audit`] takes records without
+//! waiting and writes them in the background. Decides nothing, and never holds text of messages or credentials. `proxy`
+//! makes a record when an answer has ended, in whatever way; `jobs` makes one when a part is stored.
 
 mod part;
 mod record;

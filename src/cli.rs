@@ -1,7 +1,7 @@
-//! The command line: parse, run, exit code.
+//! The command line: parses it, runs the command, returns the exit code.
 //!
-//! One file per command below; each takes its own arguments and answers with an exit code. The only
-//! room that prints, and the only one that reads the process's environment. Called by `main`.
+//! Each command has a file of its own, which takes its arguments and returns an exit code. The only room that
+//! prints, and the only one that reads the environment of the process. Called by `main`.
 
 mod check;
 mod config;
@@ -11,6 +11,7 @@ mod demo;
 #[cfg(feature = "demo")]
 mod harness;
 mod health;
+mod moved;
 mod output;
 mod prices;
 #[cfg(feature = "demo")]
@@ -31,11 +32,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+pub use output::EX_USAGE;
 pub use output::report_error;
-
-/// `EX_USAGE` of sysexits.h: the command line or the configuration is wrong. Supervisors that tell
-/// exit codes apart know not to restart on it.
-pub const EX_USAGE: u8 = 64;
 
 /// An OpenAI-compatible reverse proxy with observational memory.
 #[derive(Debug, Parser)]
@@ -49,36 +47,41 @@ pub struct Cli {
 enum Command {
     /// Run the proxy
     Serve(serve::Args),
-    /// Judge the configuration: list everything wrong with it, each with its remedy
+    /// Check the configuration: list every error with its remedy, and what is probably a mistake
     Check(check::Args),
-    /// Print the commented reference configuration, or the one in force
+    /// Print the reference configuration with comments, or the one in force
     Config(config::Args),
-    /// See it work: a long made-up conversation, with and without Diarist; needs no key, no network
+    /// Show memory at work in a long invented conversation, with and without Diarist; needs no key and no network
     #[cfg(feature = "demo")]
     Demo(demo::Args),
-    /// Play recorded conversations through Diarist and directly, and compare what they cost
+    /// Replay recorded conversations through Diarist and directly, and compare the costs
     #[cfg(feature = "demo")]
     Replay(replay::Args),
-    /// List the conversations that are remembered, or show one
+    /// List the conversations in memory, show one, or ask for an observation or reflection
     Threads(threads::Args),
-    /// List who has memory, and let a rotated key keep its memory
+    /// List the tenants with memory, or let a rotated key keep its memory
     Tenants(tenants::Args),
-    /// Make a model call of memory again that came to nothing, and say how its answer is read
+    /// Repeat a failed model call of memory, and show how its answer is read
     Reproduce(reproduce::Args),
-    /// Ask a running Diarist whether it is well; for container health checks
+    /// Ask a running Diarist whether it is healthy, for container health checks
     Health(health::Args),
+    #[command(hide = true, alias = "usage", alias = "status")]
+    Stats(moved::Args),
+    #[command(hide = true, alias = "log")]
+    Logs(moved::Args),
+    #[command(hide = true, alias = "forget")]
+    Delete(moved::Args),
 }
 
 impl Cli {
-    /// Parses the arguments, the program's name first. Help, version and mistakes are printed here,
-    /// and the exit code to end with comes back.
+    /// Parses the arguments, of which the first is the name of the program. Prints help, version and usage errors.
     ///
     /// # Errors
     ///
-    /// The exit code, when there is nothing to run.
+    /// The exit code, if there is no command to run.
     pub fn parse_from_args(args: impl IntoIterator<Item = OsString>) -> Result<Self, ExitCode> {
         Self::try_parse_from(args).map_err(|error| {
-            // Nothing sensible can be done if even this cannot be printed.
+            // If this cannot be printed, the exit code still reports the error.
             drop(error.print());
             if error.use_stderr() {
                 ExitCode::from(EX_USAGE)
@@ -92,7 +95,7 @@ impl Cli {
     ///
     /// # Errors
     ///
-    /// Whatever ended the command early; [`report`] turns it into words and an exit code.
+    /// The error that ended the command; [`report_error`] prints it and returns the exit code.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Serve(args) => serve::run(&args),
@@ -106,6 +109,9 @@ impl Cli {
             Command::Tenants(args) => tenants::run(&args),
             Command::Reproduce(args) => reproduce::run(&args),
             Command::Health(args) => health::run(&args),
+            Command::Stats(_) => Ok(moved::explain(moved::STATS)),
+            Command::Logs(_) => Ok(moved::explain(moved::LOGS)),
+            Command::Delete(_) => Ok(moved::explain(moved::DELETE)),
         }
     }
 }

@@ -1,15 +1,14 @@
-//! Configuration in two steps: what was written, then what is valid; every error at once.
+//! The configuration: reads the sources, checks every value, and builds the settings of the other rooms.
 //!
-//! [`load`] lays four sources over each other (defaults, file, environment, flags: the later wins),
-//! reads them into `RawConfig`, which holds what somebody wrote, and validates that into
-//! [`Config`], which holds plain typed values that no other room has to check or default again.
-//! All that is wrong is collected and reported together, each with its key and its remedy.
+//! [`read`] merges four sources (defaults, file, environment, flags; the later wins) into `RawConfig`, the
+//! values as written, and validates those into [`Config`]. A `Config` holds the rooms' own settings, so no room
+//! has to check or default a value again. All errors are reported together, each with its key and its remedy.
 //!
-//! This room reads one file, and those that hold keys for tokens, and nothing else: the environment
-//! comes in as a map, so that no test and no other room touches the process's own. It imports no
-//! other room; `app` maps the values into the rooms that want them.
+//! This room reads the configuration file and the files with keys for tokens, and nothing else: the
+//! environment comes in as a map, so no test depends on that of the process. Called by `cli`.
 
 mod common;
+mod environment;
 mod identity;
 mod layers;
 mod memory;
@@ -25,68 +24,93 @@ mod reference;
 mod reload;
 mod rules;
 mod settings;
+mod spec;
+mod tables;
 mod thresholds;
 mod token_verification;
+mod upstream;
 mod valid;
 mod validate;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use environment::unread_variables;
 use layers::Layers;
-use settings::RawConfig;
+use settings::{RawConfig, SECTIONS};
 
+pub use environment::ENVIRONMENT_PREFIX;
 pub use layers::Flags;
 pub use problem::{ConfigError, Problem};
 pub use reference::reference;
-pub use valid::{
-    ActivateAfterIdle, AskUsage, Attachments, AuditTarget, Config, ContinuationHints, Database,
-    EarlyActivation, Endpoint, EvidenceLevel, IdentitySettings, KeepMessages, MemoryMode,
-    MemorySettings, Models, ObservationSettings, Overflow, Override, PhaseSettings, Placement,
-    Redact, ReflectionSettings, ResourceIdentity, Rule, SecretKind, ServerSettings, SetBy,
-    Thresholds, TokenVerification, UpstreamSettings, VerificationKey,
-};
+pub use reload::ConfigValues;
+pub use valid::{AuditTarget, Config, Database, Override, UpstreamSettings};
 
-/// What every environment variable of ours begins with.
-pub const ENVIRONMENT_PREFIX: &str = "DIARIST__";
+/// A valid configuration, and what a running process needs beside it.
+#[derive(Debug)]
+pub struct Loaded {
+    pub config: Config,
+    /// The values it was built from, to find out what a reload changes.
+    pub values: ConfigValues,
+    /// Settings that are probably mistakes, in whole sentences.
+    pub warnings: Vec<String>,
+}
 
 /// Reads the configuration: defaults < `file` < `env` < `flags`.
 ///
-/// `env` is the whole environment: variables that begin with [`ENVIRONMENT_PREFIX`] are keys, a few
-/// others (`HOME`, `XDG_DATA_HOME`, ...) tell where the platform keeps data.
+/// `env` is the whole environment. Variables that begin with [`ENVIRONMENT_PREFIX`] are keys; a few others
+/// (`HOME`, `XDG_DATA_HOME`, ...) say where the platform keeps data.
 ///
 /// # Errors
 ///
-/// Every problem found, in one [`ConfigError`]: the file unreadable or not TOML, unknown keys,
-/// values of the wrong type, values out of range, combinations that contradict each other.
+/// All errors, in one [`ConfigError`]: a file that is unreadable or not TOML, unknown keys, values of the
+/// wrong kind, values out of range, combinations that contradict each other.
+pub fn read(
+    flags: &Flags,
+    env: &BTreeMap<String, String>,
+    file: Option<&Path>,
+) -> Result<Loaded, ConfigError> {
+    let mut problems = Vec::new();
+    let layers = Layers::collect(SECTIONS, flags, env, file, &mut problems);
+    let raw = RawConfig::read(&layers, &mut problems);
+    match validate::validate(&raw, env, &mut problems) {
+        Ok(config) if problems.is_empty() => {
+            let mut warnings = unread_variables(SECTIONS, env);
+            warnings.extend(upstream::path_warning(&config.upstream.base_url));
+            Ok(Loaded {
+                values: ConfigValues::from_layers(SECTIONS, &layers),
+                warnings,
+                config,
+            })
+        }
+        _ => Err(ConfigError::new(problems)),
+    }
+}
+
+/// As [`read`], without what only a running process needs.
+///
+/// # Errors
+///
+/// As [`read`].
 pub fn load(
     flags: &Flags,
     env: &BTreeMap<String, String>,
     file: Option<&Path>,
 ) -> Result<Config, ConfigError> {
-    let mut problems = Vec::new();
-    let layers = Layers::collect(flags, env, file, &mut problems);
-    let raw = RawConfig::read(&layers, &mut problems);
-    match validate::validate(&raw, env, &mut problems) {
-        Ok(config) if problems.is_empty() => Ok(Config {
-            values: reload::ConfigValues::from_layers(&layers),
-            ..config
-        }),
-        _ => Err(ConfigError::new(problems)),
-    }
+    read(flags, env, file).map(|loaded| loaded.config)
 }
 
-/// The configuration in force as TOML, each value with the source it came from, secrets redacted.
+/// The configuration in force as TOML, each value with its source, secrets redacted.
 ///
 /// # Errors
 ///
-/// As [`load`]: nothing is in force while the configuration is invalid.
+/// As [`read`]: an invalid configuration is not in force.
 pub fn effective(
     flags: &Flags,
     env: &BTreeMap<String, String>,
     file: Option<&Path>,
 ) -> Result<String, ConfigError> {
     load(flags, env, file)?;
-    let layers = Layers::collect(flags, env, file, &mut Vec::new());
+    let layers = Layers::collect(SECTIONS, flags, env, file, &mut Vec::new());
     Ok(reference::effective(&layers))
 }

@@ -4,18 +4,17 @@
 //! is a memory request, [`wire`] finds the byte spans of its messages, [`history`] turns them into
 //! a chain of links, [`memory`] selects the snapshot that may stand in for the oldest of them,
 //! [`wire`] splices the outgoing body from slices of the incoming one, [`upstream`] carries it, and
-//! after the answer [`jobs`] records what was said and lets [`llm`] write observations into the
+//! after the answer [`jobs`] records the exchange and lets [`llm`] write observations into the
 //! [`store`]. [`audit`] leaves one line per request.
 //!
-//! Around it: [`cli`] reads the command line and [`config`] what is configured, [`app`] builds the
-//! rooms and lets them run, [`tasks`] and [`telemetry`] carry what all of them need, [`admin`] tells
-//! how they are, [`tokens`] counts off the request path. [`provider`] is no part of the proxy: it
-//! plays the upstream for tests and the demo, and judges what it is sent; [`report`] puts what came of it
-//! side by side.
+//! Around it: [`cli`] reads the command line; [`config`] reads the configuration and builds the settings of the
+//! rooms; [`app`] builds the rooms and runs them. All rooms use [`tasks`] and [`telemetry`]. [`admin`] reports their
+//! health, and [`tokens`] counts tokens off the request path. [`provider`] is not part of the proxy: it plays the
+//! upstream for tests and the demo, and checks the requests it gets; [`report`] compares the results.
 //!
-//! `history`, `wire`, `tokens`, `memory` (the package `diarist-core`) and `report` are pure: no async, no I/O, no clock. The direction of
-//! imports between all rooms is a table in `tests/architecture.rs`; `ARCHITECTURE.md` has the map, the
-//! invariants and three walkthroughs.
+//! `history`, `wire`, `tokens`, `memory` (the package `diarist-core`) and `report` are pure: no async, no I/O, no
+//! clock. `tests/architecture.rs` has a table of the imports between all rooms; `ARCHITECTURE.md` has the map, the
+//! invariants and the walkthroughs.
 
 #![forbid(unsafe_code)]
 

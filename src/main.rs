@@ -1,12 +1,12 @@
-//! The binary: parse, run, exit code. Everything else is the library's.
+//! The binary: parses the command line, runs the command, returns the exit code. Everything else is in the library.
 
 use std::process::ExitCode;
 
 use diarist::cli::{self, Cli};
 
 fn main() -> ExitCode {
-    // With several providers compiled in, rustls panics at the first handshake unless one is chosen;
-    // choosing here holds whatever a dependency may switch on. It fails only if one is chosen already.
+    // If several TLS providers are compiled in, rustls panics at the first handshake unless one is chosen. Features
+    // of dependencies can add a provider. Choosing fails only if one is chosen already.
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
 
     match Cli::parse_from_args(std::env::args_os()) {

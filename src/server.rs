@@ -1,16 +1,17 @@
 //! Listeners, connections and the drain.
 //!
-//! [`Server::bind`] takes both ports before anything else starts, [`Server::run`] serves them until
-//! a signal and then leaves in numbered steps. What requests mean is decided by `proxy` (data port)
-//! and `admin` (admin port). Called by `app`.
+//! [`Server::bind`] opens both ports before anything else starts. [`Server::run`] serves them until a signal, and then
+//! drains in numbered steps. What requests mean, `proxy` (data port) and `admin` (admin port) decide. Called by `app`.
 
 mod activity;
 mod bad_request;
 mod connection;
 mod drain;
+mod settings;
 mod sighup;
 mod socket;
 
+pub use self::settings::Settings;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,45 +29,7 @@ use crate::proxy::{Proxy, ProxyError, body, respond};
 use crate::tasks::Tasks;
 use crate::telemetry;
 
-/// Where to listen and how long connections may take.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    pub listen: SocketAddr,
-    pub admin: SocketAddr,
-    /// From a connection's first moment, or the end of its last answer, to a complete request head.
-    pub header_timeout: Duration,
-    /// How long a connection without a request is kept. Below `header_timeout` it ends HTTP/1
-    /// connections too; HTTP/2 has only this limit.
-    pub idle_timeout: Duration,
-    /// How long a client may refuse to take a single byte.
-    pub write_timeout: Duration,
-    /// Bytes of a request's head; more is answered 431.
-    pub max_head_bytes: usize,
-    /// Open connections on the data port; one more is answered 503.
-    pub max_connections: usize,
-    /// Concurrent requests on one HTTP/2 connection.
-    pub max_streams: u32,
-    /// How long requests in flight may go on after the signal to stop.
-    pub drain_timeout: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            listen: SocketAddr::from(([127, 0, 0, 1], 8484)),
-            admin: SocketAddr::from(([127, 0, 0, 1], 8485)),
-            header_timeout: Duration::from_mins(1),
-            idle_timeout: Duration::from_mins(2),
-            write_timeout: Duration::from_mins(1),
-            max_head_bytes: 64 << 10,
-            max_connections: 8192,
-            max_streams: 256,
-            drain_timeout: Duration::from_secs(30),
-        }
-    }
-}
-
-/// Both ports, taken.
+/// Both ports, open.
 #[derive(Debug)]
 pub struct Server {
     settings: Settings,
@@ -75,10 +38,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Takes both ports. Port 0 takes any free one; the addresses say which.
+    /// Opens both ports. Port 0 means any free port; the addresses tell which.
     ///
     /// # Errors
-    /// If a port cannot be taken; the error names it.
+    /// If a port cannot be opened. The error names it.
     pub fn bind(settings: Settings) -> Result<Self, BindError> {
         Ok(Self {
             data: socket::listen("data", settings.listen)?,
@@ -99,8 +62,8 @@ impl Server {
         self.admin.local_addr()
     }
 
-    /// Serves until `shutdown` resolves, then drains. `flush` runs when the last connection and
-    /// task has ended: what they left behind can be written now.
+    /// Serves until `shutdown` resolves, then drains. `flush` runs when the last connection and the last task have ended,
+    /// to write what they left.
     pub async fn run(
         self,
         proxy: Arc<Proxy>,
@@ -145,7 +108,7 @@ async fn accept_data(
     tasks: Tasks,
 ) {
     let permits = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
-    // Refusing costs a connection too; beyond these a socket is closed without a word.
+    // A refusal needs a connection too. If there are even more, a socket is closed without an answer.
     let refusal_permits = Arc::new(Semaphore::new(64));
     let draining = tasks.draining();
     while let Some(stream) = draining.run_until_cancelled(accept(&listener)).await {
@@ -178,7 +141,7 @@ async fn accept_data(
     }
 }
 
-/// Accepts on the admin port until the drain is over: a drain can be watched.
+/// Accepts on the admin port until the drain is over, so that a drain can be watched.
 async fn accept_admin(
     listener: TcpListener,
     connections: Arc<ConnectionServer>,
@@ -202,7 +165,7 @@ async fn accept_admin(
     }
 }
 
-/// The next connection. Out of file descriptors, it waits rather than spins.
+/// The next connection. If the process has no file descriptors left, it waits a second and tries again.
 async fn accept(listener: &TcpListener) -> TcpStream {
     loop {
         match listener.accept().await {

@@ -7,9 +7,8 @@
 pub mod aliases;
 pub mod cache;
 mod cost;
-mod reconnecting;
+mod error;
 mod rows;
-mod sql;
 mod sqlite;
 mod timer;
 mod types;
@@ -18,14 +17,14 @@ use async_trait::async_trait;
 
 pub use aliases::{AddAliasOutcome, Alias, Aliases, TenantRow};
 pub use cost::{CallTotals, Cost, LineageCosts};
-pub use reconnecting::ReconnectingStore;
+pub use error::{StoreError, StoreResult};
 pub use sqlite::{OpenError, SqliteStore};
 pub use timer::{Alarms, NewTimer, Timer};
 pub use types::{
     Candidates, ClaimFilter, EnqueueOutcome, Event, Job, LIVE_MS, LongestChain, LookupEntries,
     LookupKeys, MAX_EVENTS_PER_KIND, MessageMarks, NewJob, NewOverflowObservation, NewSnapshot,
     OperatorRequest, PrefixTrim, RecordedChain, Release, RequestRecord, RequestedJobOutcome,
-    RequeuedJobs, SHARED_KEY_THRESHOLD, SentPrefix, SentWith, SharedContent, StoreError,
+    RequeuedJobs, SHARED_KEY_THRESHOLD, SentPrefix, SentWith, SharedContent,
     StoredOverflowObservation, TenantBacklog, ThreadDetail, ThreadRow, Urgency, utc_day,
 };
 

@@ -1,10 +1,9 @@
-//! Tracked tasks: nothing in the process is spawned bare.
+//! Tracked tasks: no part of the process spawns a bare one.
 //!
-//! [`Tasks`] counts every task that was started through it and carries the two signals a shutdown
-//! needs: *draining* (take no new work) and *stopped* (give up what is left). It never decides when
-//! either is due; `server` does. A task that panics is logged under its name and ends alone.
-//! A [`Hold`] marks work somebody outside waits for: a connection, a tunnel. Draining is over when
-//! the last one is dropped.
+//! [`Tasks`] counts every task started through it, and carries the two signals of a shutdown: *draining* (take no new
+//! work) and *stopped* (give up the rest). It never decides when either is due; `server` does. A task that panics is
+//! logged by its name and ends alone. A [`Hold`] marks work that a client waits for: a connection, a tunnel. The
+//! drain is over when the last one is dropped.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -16,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-/// A cheap handle on all tasks of the process and on its two shutdown signals.
+/// A cheap handle to all tasks of the process and to its two shutdown signals.
 #[derive(Clone, Debug, Default)]
 pub struct Tasks {
     tracker: TaskTracker,
@@ -25,7 +24,7 @@ pub struct Tasks {
     stopped: CancellationToken,
 }
 
-/// Work in hand; the drain waits until it is dropped.
+/// Work in progress. The drain waits until it is dropped.
 #[derive(Clone, Debug)]
 #[must_use = "the work counts as done as soon as this is dropped"]
 pub struct Hold {
@@ -38,27 +37,27 @@ impl Tasks {
         Self::default()
     }
 
-    /// Starts a task on the current runtime. `name` is what its panic is logged under.
+    /// Starts a task on the current runtime. If it panics, `name` is logged.
     pub fn spawn<F>(&self, name: &'static str, future: F) -> JoinHandle<()>
     where
         F: Future<Output = ()> + Send + 'static,
     {
         self.tracker.spawn(async move {
-            // The payload of a panic may quote a request, so only the name is logged; the panic
-            // hook has already written the place.
+            // The payload of a panic may quote a request, so only the name is logged. The panic hook has already
+            // written the place.
             if AssertUnwindSafe(future).catch_unwind().await.is_err() {
                 tracing::error!(task = name, "the task `{name}` panicked and was ended");
             }
         })
     }
 
-    /// Cancelled when the drain begins: finish what is in hand, take nothing new.
+    /// Cancelled when the drain begins: finish the work in progress, take nothing new.
     #[must_use]
     pub fn draining(&self) -> CancellationToken {
         self.draining.clone()
     }
 
-    /// Cancelled when the drain is over: whatever still runs has to end at once.
+    /// Cancelled when the drain is over: everything that still runs must end at once.
     #[must_use]
     pub fn token(&self) -> CancellationToken {
         self.stopped.clone()
@@ -71,31 +70,31 @@ impl Tasks {
         }
     }
 
-    /// Pieces of work in hand.
+    /// The number of holds.
     #[must_use]
     pub fn held_count(&self) -> usize {
         self.holds.len()
     }
 
-    /// Tasks that have not ended yet.
+    /// Tasks that have not ended.
     #[must_use]
     pub fn running(&self) -> usize {
         self.tracker.len()
     }
 
-    /// Gives the first signal. Tasks may still be started: a draining request needs them.
+    /// Gives the first signal. Tasks may still be started: a request that drains needs them.
     pub fn begin_drain(&self) {
         self.draining.cancel();
     }
 
-    /// Waits until nothing is in hand. Ends only after [`Tasks::begin_drain`] and the last [`Hold`].
+    /// Waits until there is no hold. Ends only after [`Tasks::begin_drain`] and the last [`Hold`].
     pub async fn drained(&self) {
         self.draining.cancelled().await;
         self.holds.close();
         self.holds.wait().await;
     }
 
-    /// Gives both signals and waits for every task, at most `grace`. Returns how many did not end.
+    /// Gives both signals and waits for every task, at most `grace`. Returns the number of tasks that did not end.
     pub async fn stop(&self, grace: Duration) -> usize {
         self.draining.cancel();
         self.stopped.cancel();
@@ -105,8 +104,8 @@ impl Tasks {
     }
 }
 
-/// Lets hyper start its own tasks (HTTP/2 streams, pooled connections) under the same count. They
-/// end with the process and are never waited for by name.
+/// Lets hyper start its own tasks (HTTP/2 streams, pooled connections) under the same count. They end with the process
+/// and have no names of their own.
 impl<F> hyper::rt::Executor<F> for Tasks
 where
     F: Future<Output = ()> + Send + 'static,

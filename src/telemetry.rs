@@ -1,8 +1,7 @@
-//! Logs and metrics: names, set-up, rendering.
+//! Names, set-up and rendering of logs and metrics.
 //!
-//! Every metric name of the process is a constant here and is described in [`describe`]. The room
-//! never opens a port: `admin` renders what [`install_recorder`] collects. Labels are few and never
-//! name a conversation, a tenant or a path.
+//! Every metric name of the process is a constant here and has its help text in [`describe`]. Never opens a port: `admin`
+//! renders what [`install_recorder`] collects. Labels are few and never name a conversation, a tenant or a path.
 
 mod logging;
 
@@ -14,7 +13,7 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 
 pub use logging::{LogFormat, LoggingError, init_logging};
 
-/// Requests that ended. Labels: `status` (`2xx`...), `end` (see `proxy::watch::End`).
+/// Requests that ended. Labels: `status` (`2xx`...), `end` (see `proxy::request_metrics`).
 pub const REQUESTS: &str = "diarist_requests_total";
 /// Requests between their head and the last byte of their answer.
 pub const REQUESTS_IN_FLIGHT: &str = "diarist_requests_in_flight";
@@ -22,7 +21,7 @@ pub const REQUESTS_IN_FLIGHT: &str = "diarist_requests_in_flight";
 pub const REQUEST_DURATION: &str = "diarist_request_duration_seconds";
 /// From sending a request to the upstream's response head.
 pub const UPSTREAM_HEAD: &str = "diarist_upstream_head_seconds";
-/// Answers Diarist had to give itself. Labels: `side`, `code`.
+/// Answers that Diarist gave by itself. Labels: `side`, `code`.
 pub const ERRORS: &str = "diarist_errors_total";
 /// Open connections on the data port.
 pub const CONNECTIONS: &str = "diarist_connections";
@@ -31,64 +30,64 @@ pub const CONNECTIONS_REFUSED: &str = "diarist_connections_refused_total";
 /// Open tunnels (WebSocket connections that passed through).
 pub const TUNNELS: &str = "diarist_tunnels";
 
-/// Memory requests. Label: `rung` (see `proxy::choice::Rung`).
+/// Memory requests. Label: `rung` (see `proxy::outgoing_request::Fallback`).
 pub const MEMORY_REQUESTS: &str = "diarist_memory_requests_total";
-/// Accepted requests written down.
+/// Accepted requests that were recorded.
 pub const EXCHANGES_RECORDED: &str = "diarist_exchanges_recorded_total";
-/// Accepted requests that found no room with the recorder.
+/// Accepted requests that were dropped because the recorder's intake was full.
 pub const EXCHANGES_DROPPED: &str = "diarist_exchanges_dropped_total";
-/// Bytes of messages that went through the tokenizer.
+/// Bytes of messages that were tokenised.
 pub const TOKENIZED_BYTES: &str = "diarist_tokenized_bytes_total";
 /// Snapshots prepared. Label: `cause`.
 pub const SNAPSHOTS: &str = "diarist_snapshots_total";
-/// What of the items it was written from a part kept, 0 to 1. Labels: `kind` (of the part), `item`
-/// (a kind of item; `high`; of an observation, `others`: whatever assistants and tools said).
+/// The share of its source's items that a part kept, 0 to 1. Labels: `kind` (of the part), `item` (a kind of item;
+/// `high`; for an observation also `others`: what assistants and tools said).
 pub const RETENTION: &str = "diarist_observation_retention_ratio";
-/// Reflections asked for again because they lost too much.
+/// Reflections that were asked for again because they lost too much.
 pub const REFLECTIONS_REMINDED: &str = "diarist_reflections_reminded_total";
-/// Reflections that lost more than they may, since there was no room for all that is important.
+/// Reflections that lost more than allowed, because not everything important fitted.
 pub const REFLECTIONS_LOSSY: &str = "diarist_reflections_lossy_total";
-/// Jobs that a worker ended. Labels: `kind`, `outcome`.
+/// Jobs that have ended. Labels: `kind`, `outcome`.
 pub const JOBS: &str = "diarist_jobs_total";
 /// Jobs waiting or running.
 pub const OPEN_JOBS: &str = "diarist_jobs_open";
-/// Tokens that memory's own model calls cost. Labels: `kind`, `direction` (`in`, `cached`, `out`).
+/// Tokens of memory's own model calls. Labels: `kind`, `direction` (`in`, `cached`, `out`).
 pub const MODEL_TOKENS: &str = "diarist_model_tokens_total";
-/// Events of a conversation's memory that found no room on their way to its timeline.
+/// Events that were dropped because the queue to their timeline was full.
 pub const EVENTS_DROPPED: &str = "diarist_events_dropped_total";
-/// Tenants that spent on a day what memory may cost them (`memory.daily_tokens`).
+/// Tenants that have used up a day's tokens for memory (`memory.daily_tokens`).
 pub const BUDGETS_SPENT: &str = "diarist_budgets_spent_total";
-/// Conversations the Observer was kept from, or let back to, since it is shown at most 1.5 times what
-/// is new. Label: `change` (`paused`, `resumed`).
+/// Conversations whose Observer was paused or resumed, since it may read at most 1.5 times the new tokens. Label:
+/// `change` (`paused`, `resumed`).
 pub const OBSERVER_PAUSES: &str = "diarist_observer_pauses_total";
 /// Calls of the store that failed.
 pub const STORE_FAILURES: &str = "diarist_store_failures_total";
 
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Seconds. Two decades below a second for the proxy itself, up to ten minutes for slow models.
+/// In seconds. Two decades below a second for the proxy itself, up to ten minutes for slow models.
 const DURATION_BUCKETS: &[f64] = &[
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
     120.0, 300.0, 600.0,
 ];
 
-/// For histograms of shares, 0 to 1: fine where most is kept, which is what matters.
+/// For shares, 0 to 1: fine steps near 1, where most values are.
 const RATIO_BUCKETS: &[f64] = &[0.0, 0.25, 0.5, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 1.0];
 
 static RECORDER: Mutex<Option<PrometheusHandle>> = Mutex::new(None);
 
-/// What can go wrong while the recorder is installed.
+/// The metrics recorder could not be installed.
 #[derive(Debug, thiserror::Error)]
 #[error("the metrics recorder cannot be installed")]
 pub struct RecorderError(#[from] BuildError);
 
-/// Installs the process-wide recorder, once. Calling it again hands out the same recorder: one
-/// process has one set of metrics, however many applications it composes.
+/// Installs the recorder of the process. Further calls return the same recorder, since one process has one set of
+/// metrics, however many applications run in it.
 ///
 /// # Errors
-/// If another recorder has been installed before.
+/// If another recorder was installed before.
 pub fn install_recorder() -> Result<PrometheusHandle, RecorderError> {
-    // Held while installing: two applications of one process may arrive at once.
+    // Locked while installing, because two applications of one process may start at once.
     let mut recorder = RECORDER.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(handle) = &*recorder {
         return Ok(handle.clone());
@@ -101,8 +100,8 @@ pub fn install_recorder() -> Result<PrometheusHandle, RecorderError> {
     Ok(recorder.insert(handle).clone())
 }
 
-/// Merges samples from time to time, for ever: whoever installs the recorder has to run this, since
-/// nothing else does, and samples pile up between two scrapes.
+/// Merges samples regularly, and never returns. Must run in every process with a recorder: nothing else merges them,
+/// and they pile up between two scrapes.
 pub async fn run_upkeep(recorder: PrometheusHandle) {
     let mut tick = tokio::time::interval(UPKEEP_INTERVAL);
     loop {
@@ -136,14 +135,11 @@ fn describe() {
 }
 
 fn describe_memory() {
-    describe_counter!(
-        MEMORY_REQUESTS,
-        "Requests for memory, by rung of the ladder"
-    );
-    describe_counter!(EXCHANGES_RECORDED, "Accepted requests written down");
+    describe_counter!(MEMORY_REQUESTS, "Memory requests, by fallback (rung)");
+    describe_counter!(EXCHANGES_RECORDED, "Accepted requests that were recorded");
     describe_counter!(
         EXCHANGES_DROPPED,
-        "Accepted requests the recorder had no room for"
+        "Accepted requests dropped because the recorder's intake was full"
     );
     describe_counter!(
         TOKENIZED_BYTES,
@@ -155,7 +151,7 @@ fn describe_memory() {
     describe_gauge!(OPEN_JOBS, "Jobs waiting or running");
     describe_histogram!(
         RETENTION,
-        "Of the items a part was written from, the share it kept, by kind of part and of item"
+        "The share of its source's items that a part kept, by kind of part and of item"
     );
     describe_counter!(
         REFLECTIONS_REMINDED,
@@ -163,20 +159,20 @@ fn describe_memory() {
     );
     describe_counter!(
         REFLECTIONS_LOSSY,
-        "Reflections that lost more than they may, since there was no room for all that is important"
+        "Reflections that lost more than allowed, because not everything important fitted"
     );
     describe_counter!(MODEL_TOKENS, "Tokens of memory's own model calls");
     describe_counter!(
         EVENTS_DROPPED,
-        "Events that found no room on their way to a timeline"
+        "Events dropped because the queue to their timeline was full"
     );
     describe_counter!(
         BUDGETS_SPENT,
-        "Tenants that spent a day's tokens of memory's own calls"
+        "Tenants that have used up a day's tokens for memory"
     );
     describe_counter!(
         OBSERVER_PAUSES,
-        "Conversations the Observer was kept from or let back to"
+        "Conversations whose Observer was paused or resumed"
     );
     describe_counter!(STORE_FAILURES, "Calls of the store that failed");
 }

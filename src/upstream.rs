@@ -1,8 +1,7 @@
-//! The pooled client towards the upstream: where requests go, TLS, timeouts.
+//! The pooled client for the upstream: addresses, TLS, timeouts.
 //!
-//! [`Upstream`] decides the address of a request and carries it. It never changes headers or
-//! bodies, never follows a redirect, never decompresses and never repeats a request of which a byte
-//! was written. Called by `proxy`.
+//! [`Upstream`] decides the address of a request and sends it. It never changes headers or bodies, never follows a
+//! redirect, never decompresses, and never repeats a request of which a byte was written. Called by `proxy`.
 
 mod connect;
 mod failure;
@@ -23,29 +22,26 @@ use tokio::time::timeout;
 use url::Url;
 
 use self::connect::Connector;
-pub use self::failure::{SendError, SetupError, cause};
+pub use self::failure::{BoxError, SendError, SetupError, cause};
 use self::target::Target;
 use crate::tasks::Tasks;
 use crate::telemetry;
 
-/// What goes wrong inside a body that is being sent.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
-
 /// A body on its way to the upstream.
 pub type RequestBody = UnsyncBoxBody<Bytes, BoxError>;
 
-/// How long the upstream may take.
+/// The time limits for the upstream.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
     /// Name resolution, TCP and TLS together.
     pub connect: Duration,
-    /// From sending a request to the response head. Generous: models think before they speak.
+    /// From sending a request to the response head. Long, because models think before they answer.
     pub head: Duration,
-    /// How long a client that asked for `100 Continue` waits for the upstream's word before its body
-    /// is sent anyway.
+    /// How long a client that asked for `100 Continue` waits for the upstream's answer. After that, its body is sent
+    /// anyway.
     pub expect_continue: Duration,
-    /// How long an unused connection is kept. Below the upstream's own limit (5 s in Node), since a
-    /// request sent on a connection that is just being closed cannot always be repeated.
+    /// How long an unused connection is kept. Less than the upstream's own limit (5 s in Node): a request on a connection
+    /// that is just being closed cannot always be repeated.
     pub pool_idle: Duration,
 }
 
@@ -73,12 +69,12 @@ pub struct Upstream {
 
 impl Upstream {
     /// Prepares the client; connects to nothing yet.
-    ///
+    /// Prepares the client; does not connect yet.
     /// # Errors
     /// If the address cannot be an upstream's, or the platform's root certificates cannot be read.
     pub fn new(base_url: &Url, timeouts: Timeouts, tasks: &Tasks) -> Result<Self, SetupError> {
         let target = Target::new(base_url)?;
-        // Plain upstreams work in a container without root certificates.
+        // A plain upstream needs no root certificates; a container may have none.
         let tls = if target.is_https() {
             connect::with_platform_roots()?
         } else {
@@ -87,7 +83,7 @@ impl Upstream {
         Ok(Self::build(target, timeouts, &tls, tasks))
     }
 
-    /// As [`Upstream::new`], trusting only the given root certificates.
+    /// Like [`Upstream::new`], but trusts only the given root certificates.
     ///
     /// # Errors
     /// If the address cannot be an upstream's.
@@ -120,9 +116,9 @@ impl Upstream {
         self.target.uri_for(path_and_query)
     }
 
-    /// Scheme, host and port: for logs and metrics.
-    pub fn origin_label(&self) -> &str {
-        self.target.origin_label()
+    /// The configured URL: for logs. It holds no credentials, no query and no fragment.
+    pub fn base_url(&self) -> String {
+        self.target.base_url()
     }
 
     pub fn timeouts(&self) -> &Timeouts {

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
 mod circles;
+mod names;
 mod planted;
 mod source;
 
@@ -18,7 +19,6 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("tokens", &[]),
     ("tasks", &[]),
     ("telemetry", &[]),
-    ("config", &[]),
     ("report", &[]),
     ("wire", &["history"]),
     ("audit", &["wire", "tasks"]),
@@ -58,6 +58,13 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     ("admin", &["store", "telemetry", "tasks"]),
     ("server", &["proxy", "admin", "tasks", "telemetry"]),
+    // It builds the settings of the rooms below.
+    (
+        "config",
+        &[
+            "wire", "memory", "upstream", "llm", "jobs", "proxy", "server",
+        ],
+    ),
     (
         "app",
         &[

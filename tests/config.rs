@@ -13,10 +13,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use diarist::config::{
-    self, ActivateAfterIdle, AskUsage, AuditTarget, Config, ConfigError, Database, Flags, Models,
-    Placement,
-};
+use diarist::config::{self, AuditTarget, Config, ConfigError, Database, Flags, Loaded};
+use diarist::llm::{Endpoint, Models};
+use diarist::memory::IdleTrigger;
+use diarist::proxy::AskUsage;
+use diarist::wire::Placement;
 use secrecy::ExposeSecret as _;
 
 /// One situation: what each source says.
@@ -42,16 +43,16 @@ impl ConfigInput {
         self
     }
 
-    fn load(&self) -> Result<Config, ConfigError> {
+    fn load(&self) -> Result<Loaded, ConfigError> {
         let mut env = self.env.clone();
         env.entry("HOME".to_owned())
             .or_insert_with(|| "/home/ada".to_owned());
         let file = self.file.as_ref().map(tempfile::NamedTempFile::path);
-        config::load(&self.flags, &env, file)
+        config::read(&self.flags, &env, file)
     }
 
     fn valid(&self) -> Config {
-        self.load().unwrap()
+        self.load().unwrap().config
     }
 
     /// Each problem as `key: what | remedy`.
@@ -82,37 +83,37 @@ fn nothing_written_is_a_valid_configuration() {
 
     assert_eq!(config.server.listen, "127.0.0.1:8484".parse().unwrap());
     assert_eq!(config.server.admin, "127.0.0.1:8485".parse().unwrap());
-    assert_eq!(config.server.max_body_bytes, 32 * 1024 * 1024);
-    assert_eq!(config.server.response_timeout, Duration::from_mins(10));
+    assert_eq!(config.limits.max_body_bytes, 32 * 1024 * 1024);
+    assert_eq!(config.upstream.timeouts.head, Duration::from_mins(10));
     assert_eq!(
         config.upstream.base_url.as_str(),
         "https://api.openai.com/v1"
     );
-    assert_eq!(config.upstream.placement, Placement::Auto);
+    assert_eq!(config.memory.placement, Some(Placement::SystemMessage));
     assert_eq!(config.audit, AuditTarget::Stdout);
-    assert_eq!(config.ask_usage, AskUsage::Auto);
-    assert!(config.memory.enabled);
+    assert_eq!(config.requests.ask_usage, AskUsage::Auto);
+    assert!(config.memory_enabled);
 
-    let thresholds = config.memory.thresholds;
+    let thresholds = &config.memory.policy;
     assert!(!thresholds.share_token_budget && !thresholds.buffer_on_idle);
-    assert_eq!(thresholds.early_activation.idle, ActivateAfterIdle::Never);
-    assert_eq!(thresholds.early_reflection.idle, ActivateAfterIdle::Never);
+    assert_eq!(thresholds.early_activation.idle, IdleTrigger::Never);
+    assert_eq!(thresholds.early_reflection.idle, IdleTrigger::Never);
     assert_eq!(thresholds.message_tokens, 30_000);
     assert_eq!(thresholds.buffer_tokens, 6_000);
     assert_eq!(thresholds.retention_floor, 6_000);
-    assert_eq!(thresholds.message_limit, 36_000);
-    let observation = config.memory.observation;
-    assert_eq!(observation.phase.max_output_tokens, None);
+    assert_eq!(thresholds.block_after, 36_000);
+    let observation = &config.memory.observation;
+    assert_eq!(observation.max_output_tokens, None);
     assert_eq!(observation.instruction, None);
-    assert!((observation.phase.temperature - 0.3).abs() < f64::EPSILON);
-    assert!(observation.phase.model.is_none() && observation.phase.endpoint.is_none());
+    assert_eq!(observation.temperature, Some(0.3));
+    assert!(observation.model.is_none() && observation.endpoint.is_none());
 
-    let reflection = config.memory.reflection;
+    let reflection = &config.memory.reflection;
     assert_eq!(thresholds.observation_tokens, 40_000);
     assert_eq!(thresholds.reflect_from, 20_000);
     assert_eq!(thresholds.observation_limit, 48_000);
-    assert!(reflection.phase.temperature.abs() < f64::EPSILON);
-    assert!(reflection.phase.model.is_none() && reflection.phase.endpoint.is_none());
+    assert_eq!(reflection.temperature, Some(0.0));
+    assert!(reflection.model.is_none() && reflection.endpoint.is_none());
 }
 
 #[test]
@@ -134,7 +135,7 @@ fn a_source_that_says_one_key_leaves_the_others_alone() {
     let given =
         ConfigInput::file("[memory.observation]\nmessage_tokens = 20000\nbuffer_tokens = 0.5")
             .env("DIARIST__MEMORY__OBSERVATION__BUFFER_TOKENS", "0.25");
-    let thresholds = given.valid().memory.thresholds;
+    let thresholds = given.valid().memory.policy;
     assert_eq!(thresholds.message_tokens, 20_000);
     assert_eq!(thresholds.buffer_tokens, 5_000);
     assert_eq!(thresholds.retention_floor, 4_000);
@@ -174,9 +175,9 @@ fn usage_is_asked_for_as_the_operator_says() {
         ("always", AskUsage::Always),
     ] {
         let given = ConfigInput::file(&format!("[audit]\nask_usage = \"{written}\"\n"));
-        assert_eq!(given.valid().ask_usage, asks);
+        assert_eq!(given.valid().requests.ask_usage, asks);
         let given = ConfigInput::default().env("DIARIST__AUDIT__ASK_USAGE", written);
-        assert_eq!(given.valid().ask_usage, asks);
+        assert_eq!(given.valid().requests.ask_usage, asks);
     }
 }
 
@@ -188,14 +189,13 @@ fn text_in_the_environment_is_never_taken_for_a_number() {
         .env("DIARIST__MEMORY__API_KEY", "007")
         .env("DIARIST__MEMORY__ENABLED", "False")
         .valid();
-    assert!(!config.memory.enabled);
-    for phase in [
-        &config.memory.observation.phase,
-        &config.memory.reflection.phase,
-    ] {
-        let endpoint = phase.endpoint.as_ref().unwrap();
+    assert!(!config.memory_enabled);
+    for phase in [&config.memory.observation, &config.memory.reflection] {
         assert_eq!(phase.model, Some(Models::One("4.10".to_owned())));
-        assert_eq!(endpoint.api_key.expose_secret(), "007");
+        let Some(Endpoint::Configured { api_key, .. }) = &phase.endpoint else {
+            panic!("{:?}", phase.endpoint);
+        };
+        assert_eq!(api_key.expose_secret(), "007");
     }
 }
 
@@ -205,7 +205,7 @@ fn empty_variables_and_those_of_others_are_not_ours() {
         .env("DIARIST__MEMORY__MODEL", "")
         .env("DIARIST_PORT", "tcp://10.96.0.1:80")
         .valid();
-    assert_eq!(config.memory.observation.phase.model, None);
+    assert_eq!(config.memory.observation.model, None);
 }
 
 #[test]
@@ -215,11 +215,12 @@ fn the_database_lies_in_the_data_folder_unless_told_otherwise() {
         let expected = PathBuf::from("/home/ada/.local/share/diarist/diarist.db");
         assert_eq!(database, Database::Sqlite(expected));
     }
-    let database = ConfigInput::file("[store]\nurl = \"sqlite:///data/d.db\"")
-        .valid()
-        .database;
-    assert_eq!(database, Database::Sqlite(PathBuf::from("/data/d.db")));
-    assert_eq!(database.to_string(), "sqlite:///data/d.db");
+    for written in ["sqlite:///data/d.db", "/data/d.db"] {
+        let given = ConfigInput::file(&format!("[store]\nurl = \"{written}\""));
+        let database = given.valid().database;
+        assert_eq!(database, Database::Sqlite(PathBuf::from("/data/d.db")));
+        assert_eq!(database.to_string(), "sqlite:///data/d.db");
+    }
 }
 
 #[test]
@@ -260,16 +261,16 @@ fn every_problem_is_listed_at_once() {
             "sever.listen: there is no such key | did you mean DIARIST__SERVER__LISTEN?",
             "server.header_timeout: found 30, expected a duration with its unit",
             "server.max_requests: found \"lots\", expected a whole number",
-            "server.listen: \"8484\" is not an IP address and a port",
-            "server.connect_timeout: nothing can be done in no time",
-            "upstream.base_url: \"ftp\" is not a scheme",
-            "upstream.placement: \"top\" is not a placement",
+            "server.listen: \"8484\" is not an IP address with a port",
+            "server.connect_timeout: the duration must be greater than 0",
+            "upstream.base_url: \"ftp://\" is not supported",
+            "upstream.placement: \"top\" is not a known value | write \"auto\", ",
             "store.url: PostgreSQL is not available",
-            "audit.ask_usage: \"sometimes\" is no way to ask for usage | write \"auto\", \"never\" or \"always\"",
-            "memory.scope: nobody vouches for who the user is",
-            "memory.observation.model: memory.model is set as well",
-            "memory.reflection.api_key: it is set without memory.reflection.base_url",
-            "memory.observation.message_tokens: 0 tokens hold nothing",
+            "audit.ask_usage: \"sometimes\" is not a known value | write \"auto\", \"never\" or \"always\"",
+            "memory.scope: \"resource\" needs to know which user is talking",
+            "memory.observation.model: memory.model is also set",
+            "memory.reflection.api_key: memory.reflection.base_url is missing",
+            "memory.observation.message_tokens: the number of tokens must be greater than 0",
             "memory.observation.buffer_activation: 500 is neither",
         ],
     );
@@ -334,7 +335,7 @@ fn no_home_is_a_problem_only_for_the_default_database() {
 fn rules_between_keys() {
     assert_problems(
         &ConfigInput::file("[server]\nadmin = \"127.0.0.1:8484\""),
-        &["server.admin: the admin port cannot be the data port"],
+        &["server.admin: the admin port must not be the data port"],
     );
     assert!(
         ConfigInput::file("[server]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"")
@@ -343,19 +344,21 @@ fn rules_between_keys() {
     );
     assert_problems(
         &ConfigInput::file("[upstream]\nbase_url = \"http://localhost:8484/v1\""),
-        &["upstream.base_url: this is the data port itself"],
+        &["upstream.base_url: this is Diarist's own data port"],
     );
     assert_problems(
         &ConfigInput::file("[memory]\nbase_url = \"http://host/v1\""),
-        &["memory.base_url: it is set without memory.api_key"],
+        &["memory.base_url: memory.api_key is missing"],
     );
     assert_problems(
         &ConfigInput::file("[memory.observation]\nmessage_tokens = 5000\nbuffer_tokens = 6000"),
-        &["memory.observation.buffer_tokens: 6000 makes 6000 tokens, of 5000"],
+        &[
+            "memory.observation.buffer_tokens: 6000 makes 6000 tokens, but it must be above 0 and below message_tokens (5000)",
+        ],
     );
     assert_problems(
         &ConfigInput::file("[memory.reflection]\nblock_after = 39999"),
-        &["memory.reflection.block_after: 39999 tokens lie below observation_tokens, 40000"],
+        &["memory.reflection.block_after: 39999 tokens are less than observation_tokens (40000)"],
     );
 }
 
@@ -363,10 +366,7 @@ fn rules_between_keys() {
 fn a_model_is_lent_to_the_other_phase_where_both_ask_at_the_same_place() {
     let models = |text: &str| {
         let memory = ConfigInput::file(text).valid().memory;
-        (
-            memory.observation.phase.model,
-            memory.reflection.phase.model,
-        )
+        (memory.observation.model, memory.reflection.model)
     };
     let small = || Some(Models::One("small".to_owned()));
     assert_eq!(models("memory.model = \"small\""), (small(), small()));
@@ -388,9 +388,12 @@ fn the_place_of_a_phase_wins_over_the_common_one() {
     )
     .valid()
     .memory;
-    let url = |phase: &config::PhaseSettings| phase.endpoint.as_ref().unwrap().base_url.to_string();
-    assert_eq!(url(&memory.observation.phase), "http://common/v1");
-    assert_eq!(url(&memory.reflection.phase), "http://own/v1");
+    let url = |endpoint: Option<Endpoint>| match endpoint {
+        Some(Endpoint::Configured { base_url, .. }) => base_url.to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(url(memory.observation.endpoint), "http://common/v1");
+    assert_eq!(url(memory.reflection.endpoint), "http://own/v1");
 }
 
 #[test]
@@ -416,4 +419,28 @@ fn hints_speak_of_what_costs_and_what_is_open() {
     assert!(hints("memory.enabled = false").contains("plain proxy"));
     let open = hints("[server]\nlisten = \"0.0.0.0:1\"\nadmin = \"0.0.0.0:2\"");
     assert!(open.contains("without a credential") && open.contains("no password"));
+}
+
+#[test]
+fn a_misspelled_section_is_recognised() {
+    assert_problems(
+        &ConfigInput::file("[upstrem]\nbase_url = \"http://host/v1\"\n[colours]\nred = 1"),
+        &[
+            "colours: there is no such section | remove it",
+            "upstrem: there is no such section | did you mean [upstream]?",
+        ],
+    );
+}
+
+#[test]
+fn settings_that_are_probably_mistakes_are_warned_of() {
+    let warnings = |given: ConfigInput| given.load().unwrap().warnings;
+    assert_eq!(warnings(ConfigInput::default()), Vec::<String>::new());
+    let given = ConfigInput::file("upstream.base_url = \"http://host/v1/chat/completions\"")
+        .env("DIARIST_MEMORY_MODEL", "cheap")
+        .env("DIARIST_PORT", "tcp://10.96.0.1:80");
+    let warnings = warnings(given);
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    assert!(warnings[0].contains("Did you mean DIARIST__MEMORY__MODEL?"));
+    assert!(warnings[1].contains("Remove /chat/completions."));
 }

@@ -1,4 +1,4 @@
-//! How the parts of the process are, as they say themselves.
+//! The condition of the process's parts, as they report it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,13 +9,13 @@ use serde_json::json;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
     Up,
-    /// Something is lost (memory, say), but requests are served. Reported; the process stays ready.
+    /// Something is lost, for example memory, but requests are served. The process stays ready.
     Degraded(String),
     /// Requests cannot be served. The process is not ready.
     Down(String),
 }
 
-/// A shared board on which parts write their condition. Cheap to clone.
+/// The conditions of all parts. Parts write to it through cheap clones.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness(Arc<Mutex<ReadinessState>>);
 
@@ -31,17 +31,17 @@ impl Readiness {
         Self::default()
     }
 
-    /// Writes down how a part is. The reason is for operators: no credentials, no message text.
+    /// Sets the condition of a part. The reason is for operators: no credentials, no text of messages.
     pub fn set(&self, part: &'static str, condition: Condition) {
         self.with_state(|board| board.parts.insert(part, condition));
     }
 
-    /// From now on the process is not ready, however its parts are.
+    /// From now on the process is not ready, whatever its parts report.
     pub fn drain(&self) {
         self.with_state(|board| board.draining = true);
     }
 
-    /// Whether requests should be sent here, and the whole board as JSON.
+    /// Whether requests should be sent here, and all conditions as JSON.
     pub fn report(&self) -> (bool, String) {
         self.with_state(|board| {
             let mut parts = serde_json::Map::new();

@@ -1,53 +1,62 @@
-//! Taking over a configuration that was read anew while the process runs.
+//! Applies a new configuration while the process runs.
 //!
-//! Nothing that is already being sent changes: what is configured enters chunks and snapshots when
-//! they are made and is fixed there, so a reload shows from the next activation on. Which requests have
-//! memory, and what is done for one that does not fit, changes with the next request. What only a start
-//! can change is said by its key. Called by whoever hears the signal.
+//! It changes nothing that is already being sent: chunks and snapshots keep the settings that they were made
+//! with, so a reload shows from the next activation on. Which requests have memory, and what is done for one that
+//! does not fit, changes with the next request. Changes that need a restart are logged by their keys. Called by
+//! `cli::serve` at SIGHUP.
 
 use std::sync::Arc;
 
-use super::{memory_settings, placement, request_policy, tenants};
 use crate::audit::Audit;
-use crate::config::Config;
+use crate::config::{Config, ConfigValues, Loaded};
 use crate::jobs::Reloadable;
-use crate::proxy::Proxy;
+use crate::proxy::{Proxy, RequestPolicy};
+use crate::store::Aliases;
 
-/// The way to another configuration.
+/// Applies configurations to one running process.
 #[derive(Debug)]
 pub struct Reloader {
-    pub(super) start_config: Config,
-    pub(super) current_config: Config,
+    pub(super) start_values: ConfigValues,
+    pub(super) current_values: ConfigValues,
+    pub(super) anonymous: bool,
     pub(super) settings: Reloadable,
     pub(super) proxy: Arc<Proxy>,
     pub(super) audit: Option<Audit>,
 }
 
 impl Reloader {
-    /// Puts into force what of `config` can be, and opens the audit's file anew.
-    pub async fn apply(&mut self, config: Config) {
-        let (needs_restart, applied) = (
-            config.changes(&self.start_config).1,
-            config.changes(&self.current_config).0,
-        );
-        self.settings.replace(memory_settings(&config));
+    /// Applies every key of `loaded` that does not need a restart, and opens the audit file again.
+    pub async fn apply(&mut self, loaded: Loaded) {
+        let Loaded { config, values, .. } = loaded;
+        // Keys that need a restart are compared with those of the start: they are named until then.
+        let (_, needs_restart) = values.changes(&self.start_values);
+        let (applied, _) = values.changes(&self.current_values);
+        self.settings.replace(config.memory.clone());
         if let Some(memory) = self.proxy.memory() {
-            memory.capabilities.set_placement(placement(&config));
-            // Where it listens is as at the start; who is served as whom is the store's to say.
+            memory.capabilities.set_placement(config.memory.placement);
             let aliases = memory.policy.current().identity.aliases.clone();
-            let owners = tenants::from_config(&config, self.start_config.server.listen, aliases);
-            memory.policy.replace(request_policy(&config, owners));
+            let policy = request_policy(&config, self.anonymous, aliases);
+            memory.policy.replace(policy);
         }
         if let Some(audit) = &self.audit {
             audit.reopen().await;
         }
         for key in needs_restart {
-            tracing::warn!(key, "changed, but only read at the start: restart for it");
+            tracing::warn!(key, "this key has changed, but only a restart applies it");
         }
         tracing::info!(
             changed = applied.join(" "),
-            "the configuration was read anew; what was prepared before stays as it is"
+            "the configuration was reloaded; it applies to new observations and snapshots"
         );
-        self.current_config = config;
+        self.current_values = values;
     }
+}
+
+/// How requests are treated. The listener and the aliases are not the configuration's to change while the
+/// process runs.
+pub(super) fn request_policy(config: &Config, anonymous: bool, aliases: Aliases) -> RequestPolicy {
+    let mut policy = config.requests.clone();
+    policy.identity.anonymous = anonymous;
+    policy.identity.aliases = aliases;
+    policy
 }

@@ -1,4 +1,4 @@
-//! The audit line of an observation or a reflection.
+//! The audit line of an observation or a reflection. Made by `jobs`.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -6,41 +6,40 @@ use serde_json::{Map, Value};
 
 use super::record::milliseconds;
 
-/// One line of the audit, told from those of requests by `wrote`. As with those, the order of the fields
-/// does not change, and new ones go to the end.
+/// One line. Only these lines have the field `wrote`; the lines of requests have not. The order of the fields does not change; new fields
+/// go to the end.
 #[derive(Clone, Debug, Serialize)]
 pub struct PartRecord {
     /// When it was stored, RFC 3339 in UTC with milliseconds.
     #[serde(serialize_with = "milliseconds")]
     pub time: Timestamp,
-    /// What was written.
+    /// The kind of part.
     pub wrote: PartKind,
-    /// Its number, as `diarist threads show` has it.
+    /// Its number, as `diarist threads show` prints it.
     pub part: String,
     /// A short hash; never the credential.
     pub tenant: String,
-    /// As in the lines of the conversation's requests; absent where none of them was seen by this process.
+    /// As in the lines of the conversation's requests; absent if this process saw none of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
-    /// What wrote it; `code` where no model did.
+    /// The model that wrote it; `code` if none did.
     pub model: String,
-    /// The first and the last message it stands for, counted from 1.
+    /// The first and the last message it covers, counted from 1.
     pub messages: (u64, u64),
-    /// Tokens of what it was made of: of the messages, or of the log that was condensed; absent where
-    /// they are not known.
+    /// Tokens of its source: of the messages, or of the condensed log. Absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_in: Option<u32>,
     /// Tokens of its text.
     pub tokens_out: u32,
-    /// The share of the names, numbers, dates, quotes, paths, links, identifiers and completed marks it was made
-    /// of that it kept; absent where there were none.
+    /// The share of the names, numbers, dates, quotes, paths, links, identifiers and completed marks in its source that it
+    /// kept; absent if there were none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention: Option<f64>,
-    /// Of each kind how many it kept, and of how many; `high` are those that must not be lost.
+    /// By kind: how many it kept, and of how many. `high` are those that must not be lost.
     pub kept: Map<String, Value>,
 }
 
-/// What was written.
+/// The kind of part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PartKind {

@@ -1,4 +1,4 @@
-//! The audit line.
+//! The audit line of a request. Made by `proxy`.
 
 use std::borrow::Cow;
 
@@ -7,8 +7,8 @@ use serde::{Serialize, Serializer};
 
 use crate::wire::usage::Usage;
 
-/// One line of the audit. The order of the fields is the order in the line and does not change;
-/// new fields go to the end. What is not known is left out: a number that is 0 was reported as 0.
+/// One line. The order of the fields is the order in the line and does not change; new fields go to the end. An
+/// unknown value is left out: a number that is 0 was reported as 0.
 #[derive(Clone, Debug, Serialize)]
 pub struct AuditRecord {
     /// When the request came, RFC 3339 in UTC with milliseconds.
@@ -23,10 +23,10 @@ pub struct AuditRecord {
     pub model: Option<String>,
     /// The client asked for a stream.
     pub stream: bool,
-    /// What the client was answered; absent if it hung up before.
+    /// The status of the answer; absent if the client disconnected before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// Messages in the client's body; absent where it could not be read.
+    /// Messages in the client's body; absent if it could not be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub messages_received: Option<u32>,
     /// Messages in the forwarded body.
@@ -36,7 +36,7 @@ pub struct AuditRecord {
     pub bytes_received: u64,
     /// Bytes of the forwarded body.
     pub bytes_sent: u64,
-    /// The snapshot that stood in for the oldest messages.
+    /// The snapshot in the place of the oldest messages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
     /// How many of the client's messages the snapshot covers.
@@ -48,20 +48,20 @@ pub struct AuditRecord {
     /// Why that snapshot was made: `threshold`, `reflection` or `overflow`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cow<'static, str>>,
-    /// The rung of the ladder that the request went out on: `whole` where nothing went wrong.
+    /// The fallback that the request went out with: `whole` if nothing failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rung: Option<Cow<'static, str>>,
     pub memory: MemoryState,
-    /// Why memory was off or bypassed, or what decided the selection.
+    /// Why memory was off or bypassed, or the reason for the selection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Cow<'static, str>>,
-    /// The whole prompt as the provider counted it, cache reads included.
+    /// Tokens of the whole prompt as the provider counted them, cache reads included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_tokens: Option<u64>,
-    /// Read from the provider's prompt cache.
+    /// Tokens read from the provider's prompt cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cached_tokens: Option<u64>,
-    /// Written to the provider's prompt cache.
+    /// Tokens written to the provider's prompt cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cache_write_tokens: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -72,36 +72,35 @@ pub struct AuditRecord {
     /// From the request's head to the answer's end.
     pub total_ms: u64,
     pub ended: EndReason,
-    /// What the request says of itself that could not be used, and was not, with a space between:
-    /// `bad_timezone`, or a place where a conversation's name stood and why it is none.
+    /// Values of the request that could not be used, separated by spaces: `bad_timezone`, or a place with the name of a
+    /// conversation and the reason why the name cannot be used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ignored: Option<Cow<'static, str>>,
-    /// What memory may do for this request: `on`, `read` or `off`; absent where that was never asked.
+    /// The mode of this request: `on`, `read` or `off`; absent if it was not decided.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Cow<'static, str>>,
-    /// Who decided that: `default`, `header`, `rule_1`, ... or `read_only`.
+    /// What decided the mode: `default`, `header`, `rule_1`, ... or `read_only`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode_by: Option<Cow<'static, str>>,
-    /// How many messages were left out and are in no observation, because the request did not fit.
+    /// How many messages were left out without being observed, because the request did not fit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trimmed: Option<u32>,
-    /// What named the conversation: a header, `body.` and a field, or `content` where nothing did.
+    /// What named the conversation: a header, `body.` and a field, or `content` if nothing did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread_by: Option<Cow<'static, str>>,
-    /// Of how many other conversations of its user the block tells.
+    /// How many other conversations of the user the block describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub others: Option<u32>,
-    /// Tokens of what it tells of them.
+    /// Tokens of the section about them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub others_tokens: Option<u32>,
-    /// What an answer of status 200 says instead of an answer: `too_long`, or `error` for any other
-    /// error. Such a request counts as refused.
+    /// The error in an answer of status 200: `too_long`, or `error` for any other one. Such a request counts as refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Cow<'static, str>>,
 }
 
 impl AuditRecord {
-    /// A record of a request that nothing is known of yet but that it came.
+    /// A record of a request that was just received.
     #[must_use]
     pub fn new(time: Timestamp, request_id: String, tenant: String) -> Self {
         Self {
@@ -141,7 +140,7 @@ impl AuditRecord {
         }
     }
 
-    /// Takes over what the provider reported; what it did not report stays absent.
+    /// Copies what the provider reported; the rest stays absent.
     pub fn set_usage(&mut self, usage: Option<Usage>) {
         let usage = usage.unwrap_or_default();
         self.prompt_tokens = usage.prompt;
@@ -155,13 +154,13 @@ impl AuditRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryState {
-    /// Not wanted here.
+    /// Memory is turned off for the request.
     Off,
-    /// The conversation is followed; nothing stands in for any of it yet.
+    /// The conversation is recorded, but no snapshot replaces anything yet.
     Watching,
-    /// A snapshot stood in for the oldest messages.
+    /// A snapshot replaced the oldest messages.
     Active,
-    /// Memory had doubts or failed; the client's own bytes went out.
+    /// Memory was in doubt or failed; the client's own bytes went out.
     Bypass,
 }
 
@@ -170,9 +169,9 @@ pub enum MemoryState {
 #[serde(rename_all = "snake_case")]
 pub enum EndReason {
     Complete,
-    /// The client went away before the end.
+    /// The client disconnected before the end.
     HungUp,
-    /// The upstream broke off, or never answered.
+    /// The upstream broke off, or did not answer.
     UpstreamError,
 }
 

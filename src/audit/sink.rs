@@ -1,7 +1,7 @@
-//! Where audit lines go: standard output or a file, one write per line, in the background.
+//! Writes audit lines to standard output or a file, one write per line, in the background.
 //!
-//! A request never waits for the disk: the queue is bounded, and what does not fit is dropped and
-//! counted. Lines that were taken are written before the process ends.
+//! A request never waits for the disk: the queue is bounded, and a record that does not fit is dropped and counted.
+//! Records in the queue are written before the process ends.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -17,11 +17,11 @@ use tokio_util::sync::CancellationToken;
 use super::{AuditRecord, PartRecord};
 use crate::tasks::Tasks;
 
-/// Records that may wait for the writer: seconds of a very busy proxy, about 2 MB.
+/// Records that may wait for the writer: some seconds of a very busy proxy, about 2 MB.
 const QUEUE: usize = 4096;
-/// Records written in one turn on a thread that may block.
+/// Records written at once on a blocking thread.
 const BATCH: usize = 256;
-/// Counts the lines that were not written; label `reason` is `full` or `write`.
+/// Counts the lines that were not written. The label `reason` is `full` or `write`.
 const DROPPED: &str = "diarist_audit_dropped_total";
 
 /// The audit cannot be opened.
@@ -54,7 +54,7 @@ impl Audit {
         Self::start(Box::new(io::stdout()), None, tasks)
     }
 
-    /// Appends to a file, which is made if it is not there.
+    /// Appends to a file, which is created if it does not exist.
     ///
     /// # Errors
     ///
@@ -69,7 +69,7 @@ impl Audit {
         self.enqueue(Message::Record(Box::new(record)));
     }
 
-    /// The same for a record of an observation or a reflection.
+    /// Takes a record of an observation or a reflection. Never waits.
     pub fn part(&self, record: PartRecord) {
         self.enqueue(Message::Part(Box::new(record)));
     }
@@ -80,17 +80,17 @@ impl Audit {
         }
     }
 
-    /// Opens the file anew under its name, after a rotation has moved it away.
+    /// Opens the file again by its name, after a rotation has moved it away.
     pub async fn reopen(&self) {
-        // A writer that has ended has nothing to reopen.
+        // If the writer has ended, there is nothing to open again.
         let _ = self.queue.send(Message::Reopen).await;
     }
 
-    /// Returns once everything that was recorded before is written.
+    /// Returns once all earlier records are written.
     pub async fn flush(&self) {
         let (written, done) = oneshot::channel();
         if self.queue.send(Message::Flush(written)).await.is_ok() {
-            // The writer answers, or it has ended and written all it had.
+            // The writer answers, or it has ended and written everything.
             let _ = done.await;
         }
     }
@@ -129,7 +129,7 @@ fn count(dropped: &AtomicU64, reason: &'static str) {
     metrics::counter!(DROPPED, "reason" => reason).increment(1);
 }
 
-/// Writes until the process stops, then writes what is left.
+/// Writes until the process stops, then writes the rest of the queue.
 async fn run(writer: Writer, mut messages: mpsc::Receiver<Message>, stopped: CancellationToken) {
     let mut writer = Some(writer);
     loop {
@@ -141,7 +141,7 @@ async fn run(writer: Writer, mut messages: mpsc::Receiver<Message>, stopped: Can
                 continue;
             }
         };
-        // No messages means that no more can come; no writer, that it has panicked.
+        // Without messages, no more can come. Without a writer, it has panicked.
         let Some(mut active) = writer.take().filter(|_| received > 0) else {
             return;
         };
@@ -159,7 +159,7 @@ struct Writer {
     output: Box<dyn Write + Send>,
     path: Option<PathBuf>,
     line: Vec<u8>,
-    /// The last write failed: the next failure is not logged again.
+    /// Whether the last write failed. If so, the next failure is not logged.
     failing: bool,
     dropped: Arc<AtomicU64>,
 }
@@ -180,7 +180,7 @@ impl Writer {
             Message::Part(record) => self.write_or_count(&*record),
             Message::Reopen => self.reopen(),
             Message::Flush(written) => {
-                // Whoever asked may have stopped waiting.
+                // The caller may have stopped waiting.
                 let _ = written.send(());
             }
         }
@@ -192,13 +192,13 @@ impl Writer {
             Err(error) => {
                 count(&self.dropped, "write");
                 if !std::mem::replace(&mut self.failing, true) {
-                    tracing::error!(%error, "audit lines cannot be written and are lost");
+                    tracing::error!(%error, "the audit cannot be written; its lines are lost until it can");
                 }
             }
         }
     }
 
-    /// One write per line, so that the lines of several processes never mix.
+    /// One write per line, so that lines of several processes never mix.
     fn write(&mut self, record: &impl Serialize) -> io::Result<()> {
         self.line.clear();
         serde_json::to_writer(&mut self.line, record)?;
@@ -211,7 +211,9 @@ impl Writer {
         let Some(path) = &self.path else { return };
         match append(path) {
             Ok(file) => self.output = Box::new(file),
-            Err(error) => tracing::error!(%error, "the audit keeps its old file"),
+            Err(error) => {
+                tracing::error!(%error, "the audit file cannot be opened again; lines go to the old file")
+            }
         }
     }
 }

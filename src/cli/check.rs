@@ -1,17 +1,15 @@
-//! `diarist check`: judges the configuration without starting anything.
+//! `diarist check`: checks the configuration and starts nothing.
 
 use std::process::ExitCode;
 
 use super::output::print;
 use super::sources::ConfigSources;
-use crate::config::{
-    Config, Models, ObservationSettings, Override, ReflectionSettings, Thresholds,
-};
-use crate::llm::model_catalog;
+use crate::config::{Config, Override};
+use crate::jobs::Settings;
+use crate::llm::{Models, model_catalog};
 use crate::report::grouped;
 
-/// What one prompt of the Observer holds beside the messages and the log before them: instructions,
-/// and room for the answer.
+/// Tokens of an Observer prompt beside the messages and the log: the instructions, and room for the answer.
 const PROMPT_OVERHEAD: u32 = 8_000;
 
 #[derive(Debug, clap::Args)]
@@ -21,8 +19,9 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let config = args.sources.load()?;
-    let warnings = warnings(&config).into_iter();
+    let loaded = args.sources.read()?;
+    let config = loaded.config;
+    let warnings = loaded.warnings.into_iter().chain(warnings(&config));
     let warnings = warnings.map(|warning| format!("warning: {warning}\n"));
     let hints = config.hints();
     let hints = hints.iter().map(|hint| format!("hint: {hint}\n"));
@@ -34,18 +33,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is known to go wrong with the models that are named, for each override what it makes otherwise.
-/// Of a model nobody knows nothing is said.
+/// What is known not to work with the configured models. For an override only what all conversations do not have
+/// already. Unknown models get no warning.
 fn warnings(config: &Config) -> Vec<String> {
-    let memory = &config.memory;
-    if !memory.enabled {
+    if !config.memory_enabled {
         return Vec::new();
     }
-    let (observation, reflection) = (&memory.observation, &memory.reflection);
-    let mut warnings = phase_warnings(&memory.thresholds, observation, reflection);
-    for entry in &memory.overrides {
-        let (observation, reflection) = (&entry.observation, &entry.reflection);
-        let override_warnings = phase_warnings(&entry.thresholds, observation, reflection);
+    let mut warnings = phase_warnings(&config.memory);
+    for entry in &config.overrides {
+        let override_warnings = phase_warnings(&entry.settings);
         let name = override_label(entry);
         let override_warnings = override_warnings
             .into_iter()
@@ -58,7 +54,7 @@ fn warnings(config: &Config) -> Vec<String> {
     warnings
 }
 
-/// The override, by whom it is for.
+/// The override, named by its patterns.
 fn override_label(entry: &Override) -> String {
     let condition = |key: &str, value: &Option<String>| {
         let value = value.as_deref()?;
@@ -72,29 +68,26 @@ fn override_label(entry: &Override) -> String {
     format!("memory.overrides for {}", conditions.join(", "))
 }
 
-fn phase_warnings(
-    thresholds: &Thresholds,
-    observation: &ObservationSettings,
-    reflection: &ReflectionSettings,
-) -> Vec<String> {
-    let reflector = thresholds.observation_tokens.saturating_mul(6) / 5;
-    let observer = thresholds
+fn phase_warnings(settings: &Settings) -> Vec<String> {
+    let policy = &settings.policy;
+    let reflector = policy.observation_tokens.saturating_mul(6) / 5;
+    let observer = policy
         .buffer_tokens
         .saturating_mul(3)
         .saturating_div(2)
-        .saturating_add(observation.previous_observer_tokens.unwrap_or(0))
+        .saturating_add(settings.observer.previous_tokens.unwrap_or(0))
         .saturating_add(PROMPT_OVERHEAD);
     let mut warnings = Vec::new();
     for (name, models, needs, what) in [
         (
             "Observer",
-            &observation.phase.model,
+            &settings.observation.model,
             observer,
-            "for what is observed at a time (buffer_tokens), the log before it and the answer",
+            "for the messages of one call (buffer_tokens), the log before them and the answer",
         ),
         (
             "Reflector",
-            &reflection.phase.model,
+            &settings.reflection.model,
             reflector,
             "for 1.2 times observation_tokens",
         ),
@@ -115,7 +108,7 @@ fn phase_warnings(
     warnings
 }
 
-/// Each model and the longest prompt it is asked: its bound, and the last one whatever comes.
+/// Each model and the longest prompt that it gets: the bound of its tier, but for the last model every prompt.
 fn model_loads(models: Option<&Models>, longest: u32) -> Vec<(&str, u32)> {
     match models {
         None => Vec::new(),

@@ -1,4 +1,4 @@
-//! `diarist config`: the reference configuration, or the one in force.
+//! `diarist config`: prints the reference configuration, or the one in force.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use crate::config::reference;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Print the values in force, each with where it comes from, secrets redacted
+    /// Print the values in force, each with its source; secrets are redacted
     #[arg(long)]
     effective: bool,
     #[command(flatten)]

@@ -1,12 +1,12 @@
-//! The configured database, opened by a command beside the server that may be at work on it.
+//! Opens the configured database for a command. A server may be using it at the same time.
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 
 use super::sources::ConfigSources;
 use crate::config::{Config, Database};
-use crate::store::{SqliteStore, Store as _};
+use crate::store::{OpenError, SqliteStore, Store as _};
 
-/// Opens it to read, asks, and closes it.
+/// Opens the database for reading, runs `query`, and closes it.
 pub(super) fn read(
     sources: &ConfigSources,
     query: impl AsyncFnOnce(&SqliteStore, &Config) -> anyhow::Result<String>,
@@ -14,7 +14,7 @@ pub(super) fn read(
     with_store(sources, false, query)
 }
 
-/// The same, to write into it.
+/// Opens the database for writing, runs `query`, and closes it.
 pub(super) fn write(
     sources: &ConfigSources,
     query: impl AsyncFnOnce(&SqliteStore, &Config) -> anyhow::Result<String>,
@@ -29,7 +29,7 @@ fn with_store(
 ) -> anyhow::Result<String> {
     let config = sources.load()?;
     if config.database == Database::SqliteInMemory {
-        bail!("the configured database is in the server's memory: there is nothing to read");
+        bail!("the configured database is in the memory of the server, so no command can read it");
     }
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -37,8 +37,10 @@ fn with_store(
         .context("the runtime cannot start")?
         .block_on(async {
             let url = config.database.to_string();
-            // Also to write: it is neither made nor migrated from here.
-            let mut store = SqliteStore::open_to_read(&url).await?;
+            // Also before writing: this fails if the database does not exist or needs a migration, and a command
+            // does neither create nor migrate one.
+            let opened = SqliteStore::open_to_read(&url).await;
+            let mut store = opened.map_err(with_advice)?;
             if writable {
                 store.close().await;
                 store = SqliteStore::open(&url).await?;
@@ -47,4 +49,15 @@ fn with_store(
             store.close().await;
             answer
         })
+}
+
+fn with_advice(error: OpenError) -> anyhow::Error {
+    match error {
+        OpenError::Missing(path) => anyhow!(
+            "there is no database at {}: give the same --config or --database as `diarist serve`, which creates \
+             the database when it starts",
+            path.display()
+        ),
+        other => other.into(),
+    }
 }

@@ -1,11 +1,14 @@
-//! `diarist demo`: what Diarist does to a long conversation, without a key and without a network.
+//! `diarist demo`: shows what Diarist does with a long conversation, without a key and without a network.
 //!
-//! A made-up conversation is played twice against scripted providers on this machine, directly and
-//! through a Diarist, over real HTTP. Then the providers' records are put side by side. The exit
-//! code says whether the story happened: two activations and a reflection at least.
+//! Plays an invented conversation twice over real HTTP against scripted providers on this machine: through a
+//! Diarist and directly. Then it compares the records of the providers. The exit code is 0 if the conversation had
+//! at least two activations and a reflection.
 
+mod args;
 mod report;
 
+pub(super) use self::args::Args;
+use self::report::DemoRun;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +18,6 @@ use indicatif::ProgressBar;
 
 use super::harness::Harness;
 use super::output::print;
-use super::prices;
 use super::progress;
 use super::replay_client::{Client, ModelCall, observation_block, story};
 use crate::report::{MemoryChange, Tokens};
@@ -25,39 +27,10 @@ use diarist_provider::{
     Replay, Style,
 };
 
-/// The model the made-up client asks for. The providers are scripted; no such model exists.
+/// The model in the requests of the client. It does not exist: the providers are scripted.
 const MODEL: &str = "scripted-large";
-/// Smaller than the defaults: by those, a conversation needs some 300,000 tokens to its first
-/// reflection, which takes minutes to play.
-const MESSAGE_TOKENS: u32 = 8_000;
-const OBSERVATION_TOKENS: u32 = 8_000;
-/// How long memory may take after a turn. It takes milliseconds; this is for a machine that hangs.
+/// How long memory may take after a turn. It needs milliseconds; this is the limit for a machine that hangs.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
-
-#[derive(Debug, clap::Args)]
-pub(super) struct Args {
-    /// Times the made-up user speaks; with tools, each makes one to four requests
-    #[arg(long, value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=2_000))]
-    turns: u32,
-    /// Another seed makes up another conversation
-    #[arg(long, value_name = "S", default_value_t = 7)]
-    seed: u64,
-    /// As memory.observation.message_tokens, whose default is 30,000
-    #[arg(long, value_name = "N", default_value_t = MESSAGE_TOKENS)]
-    message_tokens: u32,
-    /// As memory.reflection.observation_tokens, whose default is 40,000
-    #[arg(long, value_name = "N", default_value_t = OBSERVATION_TOKENS)]
-    observation_tokens: u32,
-    #[command(flatten)]
-    prices: prices::PriceArgs,
-}
-
-/// Everything there is to tell.
-struct DemoRun {
-    conversation: Conversation,
-    direct: Vec<Arc<RecordedRequest>>,
-    with_diarist: Vec<Arc<RecordedRequest>>,
-}
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let turns = usize::try_from(args.turns).context("too many turns")?;
@@ -135,7 +108,7 @@ async fn play(args: &Args, conversation: Conversation) -> anyhow::Result<DemoRun
     })
 }
 
-/// A provider that says what was said in the conversation, and counts as OpenAI's models do.
+/// A provider that answers as in the conversation, and counts tokens as OpenAI's models do.
 async fn provider(conversation: &Conversation, keep_bodies: bool) -> anyhow::Result<Provider> {
     let counter = O200k::new();
     let provider = Provider::start(Options {
@@ -144,7 +117,7 @@ async fn provider(conversation: &Conversation, keep_bodies: bool) -> anyhow::Res
         ..Options::default()
     })
     .await
-    .context("no port for the scripted provider")?;
+    .context("the scripted provider cannot be started")?;
     provider.script(
         CallerKind::Actor,
         Replay::from_conversations([conversation]),
@@ -152,8 +125,8 @@ async fn provider(conversation: &Conversation, keep_bodies: bool) -> anyhow::Res
     Ok(provider)
 }
 
-/// Sends every request of the conversation, memory being given its time after each: so the story
-/// is the same however fast the machine is.
+/// Sends every request of the conversation and waits for memory after each, so that the result does not depend on
+/// the speed of the machine.
 async fn send_all(
     conversation: &Conversation,
     requests: &[usize],
@@ -168,7 +141,7 @@ async fn send_all(
         if let Some(harness) = harness {
             ensure!(
                 harness.quiet(IDLE_TIMEOUT).await,
-                "memory did not come to rest within {IDLE_TIMEOUT:?}"
+                "memory was not done within {IDLE_TIMEOUT:?}"
             );
         }
         bar.inc(1);
@@ -176,7 +149,7 @@ async fn send_all(
     Ok(())
 }
 
-/// A provider's record as the story needs it.
+/// The record of a provider, as the report needs it.
 fn model_calls(record: &[Arc<RecordedRequest>]) -> Vec<ModelCall> {
     let accepted = record.iter().filter(|entry| entry.is_accepted());
     accepted

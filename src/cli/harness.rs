@@ -1,7 +1,7 @@
-//! A Diarist inside this process, on free loopback ports, for as long as a command plays on it.
+//! A Diarist inside this process, on free loopback ports, for `demo` and `replay`.
 //!
-//! It is the same composition that `serve` runs, over real sockets; only its configuration is made
-//! up here, and nothing of the machine's environment enters it. Used by `demo` and `replay`.
+//! It is built like the one of `serve` and uses real sockets. Its configuration is made here, and it reads nothing
+//! from the environment.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,7 +30,7 @@ impl Harness {
     ///
     /// # Errors
     ///
-    /// A setting that is not valid, or whatever keeps a Diarist from starting.
+    /// An invalid setting, or any error of the start.
     pub(super) async fn start(upstream: &str, settings: &[(&str, String)]) -> anyhow::Result<Self> {
         let any_port = || Some("127.0.0.1:0".to_owned());
         let flags = Flags {
@@ -65,20 +65,20 @@ impl Harness {
         })
     }
 
-    /// What a client is configured with.
+    /// The base URL for a client.
     pub(super) fn base_url(&self) -> &str {
         &self.base_url
     }
 
-    /// Waits until memory has nothing left to do; `false` where `within` was not enough.
+    /// Waits until memory has nothing left to do; `false` if that took longer than `within`.
     pub(super) async fn quiet(&self, within: Duration) -> bool {
         (self.quiet)(within).await
     }
 
-    /// Ends it as SIGTERM would, its database written out.
+    /// Stops it as SIGTERM would, and closes its database.
     pub(super) async fn stop(self) -> anyhow::Result<()> {
-        // Nobody listens any more if it has ended by itself.
+        // Sending fails only if it has already ended.
         let _ = self.stop.send(());
-        self.task.await.context("Diarist did not end by itself")
+        self.task.await.context("Diarist did not stop as expected")
     }
 }

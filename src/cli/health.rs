@@ -1,7 +1,7 @@
-//! `diarist health`: asks the admin port of a running Diarist whether it is well.
+//! `diarist health`: asks the admin port of a running Diarist whether it is healthy.
 //!
-//! The image has no curl; its health check calls this. Only the admin address of the configuration
-//! counts, so the same file and the same environment serve both the server and its check.
+//! The health check of the container image calls this, since the image has no curl. It reads only the admin
+//! address of the configuration, so it can have the same file and environment as the server.
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use super::output::print;
 use super::sources::ConfigSources;
 
-/// Docker's own default would be 30 s; an answer that takes this long is not a healthy one.
+/// A server that needs longer is not healthy. (Docker's default is 30 s.)
 const DEADLINE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, clap::Args)]
@@ -28,17 +28,17 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .build()
         .context("cannot start")?
         .block_on(fetch_status(admin))
-        .with_context(|| format!("no healthy answer from the admin port, {admin}"))?;
+        .with_context(|| format!("the admin port {admin} cannot be reached"))?;
     anyhow::ensure!(
         status.is_success(),
-        "the admin port, {admin}, answers {status}"
+        "the admin port {admin} answers {status}"
     );
     print("healthy\n")?;
     Ok(ExitCode::SUCCESS)
 }
 
 async fn fetch_status(admin: SocketAddr) -> reqwest::Result<reqwest::StatusCode> {
-    // A proxy in the environment is for the outside world, not for ourselves.
+    // Without the proxy of the environment: the admin port is usually on this machine.
     let client = reqwest::Client::builder()
         .no_proxy()
         .timeout(DEADLINE)
@@ -47,7 +47,7 @@ async fn fetch_status(admin: SocketAddr) -> reqwest::Result<reqwest::StatusCode>
     Ok(response.status())
 }
 
-/// Where to call a listener: one on every address is reached by loopback.
+/// The address to call: a listener on all addresses is called by loopback.
 fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::from([127, 0, 0, 1]),

@@ -1,18 +1,21 @@
-//! What commands say: results to standard output, complaints to standard error.
+//! Output of commands: results to standard output, errors to standard error.
 //!
-//! A reader that goes away (`diarist config | head`) is no failure; `println!` would panic there.
+//! A reader that closes the pipe (`diarist config | head`) is not an error; `println!` would panic.
 
 use std::io::{self, ErrorKind, Write as _};
 use std::process::ExitCode;
 
-use super::EX_USAGE;
 use crate::config::ConfigError;
+
+/// `EX_USAGE` of sysexits.h: the command line or the configuration has an error. A supervisor can be told not to
+/// restart on this code.
+pub const EX_USAGE: u8 = 64;
 
 /// Prints the result of a command.
 ///
 /// # Errors
 ///
-/// Standard output cannot be written, other than by having been closed by its reader.
+/// Standard output cannot be written. A reader that has closed it is not an error.
 pub(super) fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -21,11 +24,16 @@ pub(super) fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Says on standard error why a command ended early, and with which code the process should end.
+/// Prints an error to standard error.
+pub(super) fn print_error(text: &str) {
+    // If standard error is closed, the exit code still reports the error.
+    drop(writeln!(io::stderr().lock(), "diarist: {text}"));
+}
+
+/// Prints the error that ended a command, and returns the exit code of the process.
 #[must_use]
 pub fn report_error(error: &anyhow::Error) -> ExitCode {
-    // If standard error is gone, the exit code still speaks.
-    drop(writeln!(io::stderr().lock(), "diarist: {}", chain(error)));
+    print_error(&chain(error));
     if error.is::<ConfigError>() {
         ExitCode::from(EX_USAGE)
     } else {
@@ -33,8 +41,7 @@ pub fn report_error(error: &anyhow::Error) -> ExitCode {
     }
 }
 
-/// An error and its causes in one line. Some errors repeat their cause in their own words already;
-/// those causes are left out, so that each is said once.
+/// An error and its causes in one line. A cause that the text before it already contains is left out.
 fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -54,7 +61,7 @@ mod tests {
     use anyhow::anyhow;
 
     #[test]
-    fn each_cause_is_said_once() {
+    fn each_cause_is_printed_once() {
         let error = anyhow!("address in use")
             .context("cannot listen on 127.0.0.1:1: address in use")
             .context("cannot start");

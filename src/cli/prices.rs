@@ -1,4 +1,4 @@
-//! The prices a report reckons with.
+//! The arguments for the prices in a report.
 
 use crate::report::Price;
 #[cfg(feature = "demo")]
@@ -6,14 +6,14 @@ use crate::report::Prices;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct PriceArgs {
-    /// Dollars per million tokens of the conversation's model: uncached, cached, answered
+    /// Prices of the conversation's model in dollars per million tokens: uncached, cached, output
     #[arg(
         long = "prices",
         value_name = "IN,CACHED,OUT",
         default_value = "2.50,0.25,10"
     )]
     conversation: Price,
-    /// The same of the model that writes memory
+    /// Prices of the model that writes memory, in the same form
     #[arg(
         long = "memory-prices",
         value_name = "IN,CACHED,OUT",

@@ -1,16 +1,17 @@
-//! `diarist replay`: recorded conversations, played through Diarist and directly, side by side.
+//! `diarist replay`: plays recorded conversations through Diarist and directly, and compares them.
 //!
-//! Every request, Diarist's own calls included, passes a [`tap`] in front of the upstream: the
-//! report is made of the usage the upstream put into its answers and of nothing else. Each round
-//! begins its prompts with a [`salt`] of its own, so that none is served from what another round, or
-//! an earlier replay, left in the upstream's cache.
+//! Every request, Diarist's own calls included, passes a [`recorder_proxy`] in front of the upstream. The report
+//! uses only the usage that the upstream reports. Each run begins its prompts with its own [`cache_buster`], so that
+//! no prompt is in the upstream's cache from another run.
 
+mod args;
 mod cache_buster;
 mod input;
 mod recorder_proxy;
 mod report;
 
-use std::path::PathBuf;
+pub(super) use self::args::Args;
+use self::report::ReplayedConversation;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -20,10 +21,9 @@ use url::Url;
 
 use super::harness::Harness;
 use super::output::print;
+use super::progress;
 use super::replay_client::{Client, Rejection, story};
 use super::sources::environment;
-use super::{prices, progress};
-use crate::report::Story;
 use crate::telemetry::{LogFormat, init_logging};
 use crate::tokens::{O200k, TokenCounter as _};
 use cache_buster::CacheBuster;
@@ -32,55 +32,11 @@ use diarist_provider::{
 };
 use recorder_proxy::{CallKind, RecorderProxy};
 
-/// The word that stands for the scripted provider.
+/// The value of `--upstream` for the scripted provider.
 const SCRIPTED: &str = "scripted";
-/// How long Observer and Reflector may take after a request; then the next one goes out anyway, as
-/// it would from a client that does not wait.
+/// How long Observer and Reflector may take after a request. Then the next request is sent, as a real client would
+/// do without waiting.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(5);
-
-#[derive(Debug, clap::Args)]
-pub(super) struct Args {
-    /// JSON Lines, one conversation a line: {"id", "source", "tools", "messages"}
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
-    /// Base URL of the provider, or "scripted" for one inside this process.
-    /// The key comes from DIARIST_API_KEY or OPENAI_API_KEY
-    #[arg(long, value_name = "URL")]
-    upstream: String,
-    /// The model to ask; a real upstream needs one
-    #[arg(long, value_name = "M")]
-    model: Option<String>,
-    /// The model of Observer and Reflector; unset: the same
-    #[arg(long, value_name = "M")]
-    memory_model: Option<String>,
-    /// As memory.observation.message_tokens
-    #[arg(long, value_name = "N", default_value_t = 30_000)]
-    message_tokens: u32,
-    /// As memory.reflection.observation_tokens
-    #[arg(long, value_name = "N", default_value_t = 40_000)]
-    observation_tokens: u32,
-    /// Play only the first N conversations of the file
-    #[arg(long, value_name = "N")]
-    limit: Option<usize>,
-    /// Do not play them directly as well, which saves half the requests and the comparison
-    #[arg(long)]
-    no_baseline: bool,
-    /// Keep the memory that is made in this database, for `diarist threads`
-    #[arg(long, value_name = "URL")]
-    database: Option<String>,
-    #[command(flatten)]
-    prices: prices::PriceArgs,
-}
-
-/// One conversation, played.
-struct ReplayedConversation {
-    id: String,
-    story: Story,
-    /// What ended it early, with Diarist or without.
-    errors: Vec<String>,
-    /// Whether it was cut short with Diarist.
-    incomplete: bool,
-}
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let conversations = input::read(&args.file, args.limit)?;
@@ -107,7 +63,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Where requests go, what they name, and what keeps it alive.
+/// The upstream, the models, and the scripted provider as long as it is needed.
 struct ReplayTarget {
     base_url: Url,
     model: String,
@@ -128,7 +84,7 @@ async fn replay_target(
             ..Options::default()
         })
         .await
-        .context("no port for the scripted provider")?;
+        .context("the scripted provider cannot be started")?;
         provider.script(CallerKind::Actor, Replay::from_conversations(conversations));
         return Ok(ReplayTarget {
             base_url: Url::parse(&provider.base_url()).context("no address")?,
@@ -148,7 +104,7 @@ async fn replay_target(
             "--upstream is neither a URL such as https://api.openai.com/v1 nor \"scripted\"",
         )?;
     let Some(model) = args.model.clone() else {
-        bail!("name the model to ask with --model");
+        bail!("a real upstream needs a model: give one with --model");
     };
     Ok(ReplayTarget {
         base_url,
@@ -191,7 +147,7 @@ async fn play(
     Ok(played)
 }
 
-/// Observer and Reflector ask at places of their own, so that the tap can tell who asks.
+/// Observer and Reflector have endpoints of their own, so that the recorder can tell their calls apart.
 fn settings(
     args: &Args,
     target: &ReplayTarget,
@@ -231,7 +187,7 @@ fn settings(
     settings
 }
 
-/// What all conversations are played with.
+/// What all conversations share.
 struct ReplayRun<'a> {
     client: Client,
     model: &'a str,
@@ -282,7 +238,7 @@ impl ReplayRun<'_> {
         })
     }
 
-    /// Sends the requests of a conversation until one is refused, `most` of them at most.
+    /// Sends the requests of a conversation, at most `most` of them, until one is refused.
     async fn round(
         &self,
         conversation: &Conversation,
@@ -303,7 +259,7 @@ impl ReplayRun<'_> {
             let answer = self.client.send(base_url, thread, &body).await?;
             self.bar.inc(1);
             if let Err(rejection) = answer {
-                // Another conversation would be answered the same.
+                // The next conversation would get the same answer.
                 if matches!(rejection.status, 401 | 403 | 404 | 502) && round.completed == 0 {
                     bail!("the first request of {} was {rejection}", conversation.id);
                 }
@@ -315,7 +271,7 @@ impl ReplayRun<'_> {
                 && !harness.quiet(IDLE_TIMEOUT).await
             {
                 tracing::warn!(
-                    "Observer or Reflector are not done after {IDLE_TIMEOUT:?}; going on"
+                    "the Observer or Reflector is not done after {IDLE_TIMEOUT:?}; continuing"
                 );
             }
         }
@@ -323,7 +279,7 @@ impl ReplayRun<'_> {
     }
 }
 
-/// How far one round came.
+/// How far one run came.
 #[derive(Default)]
 struct RoundResult {
     completed: usize,

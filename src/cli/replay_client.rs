@@ -1,8 +1,7 @@
-//! Plays a conversation as its client did, request by request, and reads what became of it.
+//! Plays a conversation as its client did, request by request, and evaluates the requests that reached a provider.
 //!
-//! A client here does what every client does: it posts a growing prefix. What the numbers are comes
-//! from [`Seen`], one for each request that reached a provider; the proxy is never asked. Used by
-//! `demo` and `replay`.
+//! Like every client it sends a growing prefix of the history. All numbers come from the provider's side, one
+//! record for each accepted request; the proxy is not asked. Used by `demo` and `replay`.
 
 use anyhow::Context as _;
 use secrecy::{ExposeSecret as _, SecretString};
@@ -14,17 +13,17 @@ use crate::report::{MemoryChange, ReportStep, Story, Tokens};
 use crate::wire::usage::error_message;
 use diarist_provider::CallerKind;
 
-/// The header a client names its conversation with.
+/// The header in which a client names its conversation.
 const THREAD_HEADER: &str = "x-diarist-thread";
 
-/// Somebody who sends requests.
+/// A client that sends requests.
 #[derive(Debug)]
 pub(super) struct Client {
     http: reqwest::Client,
     credential: SecretString,
 }
 
-/// Why a request was not answered as hoped.
+/// A request that was refused.
 #[derive(Debug, thiserror::Error)]
 #[error("answered {status}: {message}")]
 pub(super) struct Rejection {
@@ -33,7 +32,7 @@ pub(super) struct Rejection {
 }
 
 impl Client {
-    /// One with a credential of its own.
+    /// A client with its own credential.
     ///
     /// # Errors
     ///
@@ -87,11 +86,11 @@ impl Client {
 /// One request that a provider accepted.
 #[derive(Clone, Debug)]
 pub(super) struct ModelCall {
-    /// Who asked.
+    /// Who sent it.
     pub(super) part: CallerKind,
-    /// What the provider counted.
+    /// The tokens that the provider counted.
     pub(super) tokens: Tokens,
-    /// The block of observations it held.
+    /// The block of observations in it.
     pub(super) block: Option<String>,
 }
 
@@ -120,8 +119,8 @@ pub(super) fn texts(body: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Tells the story of one conversation from what providers saw: of the requests as the client sent
-/// them, in order (empty where there was no baseline), and of everything with Diarist.
+/// The steps of one conversation: from the requests that the client sent directly, in order (empty if it was not
+/// played directly), and from all requests with Diarist.
 pub(super) fn story(direct: &[ModelCall], with_diarist: &[ModelCall]) -> Story {
     let calls_by = |part| with_diarist.iter().filter(move |call| call.part == part);
     let tokens = |part| calls_by(part).map(|call| call.tokens).collect();
@@ -140,7 +139,7 @@ pub(super) fn story(direct: &[ModelCall], with_diarist: &[ModelCall]) -> Story {
     }
 }
 
-/// What is new about each block, compared with the last one before it.
+/// What is new in each block, compared with the one before.
 fn marks<'a>(blocks: impl Iterator<Item = Option<&'a str>>) -> Vec<Option<MemoryChange>> {
     let mut last: Option<&str> = None;
     blocks
@@ -156,7 +155,7 @@ fn marks<'a>(blocks: impl Iterator<Item = Option<&'a str>>) -> Vec<Option<Memory
         .collect()
 }
 
-/// A block without the hints at its end, which go with the next activation.
+/// A block without the hints at its end, which the next activation replaces.
 fn observations(block: &str) -> &str {
     ["\n<current-task>\n", "\n<suggested-response>\n"]
         .iter()

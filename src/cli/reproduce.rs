@@ -1,4 +1,4 @@
-//! `diarist reproduce`: makes a model call again that came to nothing, and says how its answer is read.
+//! `diarist reproduce`: repeats a failed model call of memory from its bundle, and shows how the answer is read.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,25 +8,26 @@ use anyhow::{Context as _, anyhow, bail};
 use super::output::print;
 use super::sources::{ConfigSources, environment};
 use super::terminal::harmless;
-use crate::config::{Config, PhaseSettings};
+use crate::config::Config;
+use crate::jobs::Phase;
 use crate::jobs::bundle::{self, Bundle, BundledAnswer};
 use crate::llm::{CallError, Endpoint, Llm, Reply};
 use crate::memory::observe::{ParsedAnswer, read_answer};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The bundle, from the folder that memory.bundles names
+    /// The bundle: a file from the folder in memory.bundles
     file: PathBuf,
-    /// Only read the recorded answer again: calls nobody
+    /// Only read the recorded answer again; call no model
     #[arg(long)]
     recorded: bool,
-    /// Where to ask, instead of the phase's own endpoint
+    /// The endpoint to call, instead of the configured one
     #[arg(long, value_name = "URL", requires = "api_key_env")]
     base_url: Option<url::Url>,
     /// The environment variable that holds the key for --base-url
     #[arg(long, value_name = "NAME", requires = "base_url")]
     api_key_env: Option<String>,
-    /// Another model than the one that was asked
+    /// Call this model instead of the recorded one
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     #[command(flatten)]
@@ -41,7 +42,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let text = match &bundle.answer {
             BundledAnswer::Said { text, .. } => parsed_answer(&bundle, text),
             BundledAnswer::Failed { .. } => {
-                "No answer was recorded that could be read.\n".to_owned()
+                "The bundle holds no answer: the call failed.\n".to_owned()
             }
         };
         print(&text)?;
@@ -75,7 +76,7 @@ fn head(bundle: &Bundle) -> String {
         bundle.at,
         harmless(&bundle.diarist),
         bundle.attempts,
-        harmless(&bundle.asked.model),
+        harmless(&bundle.parameters.model),
         harmless(&bundle.origin),
         harmless(&match &bundle.answer {
             BundledAnswer::Failed { class, message } => format!("{class}: {message}"),
@@ -85,14 +86,14 @@ fn head(bundle: &Bundle) -> String {
     ) + &missing_attachments(&bundle.prompt.attachments)
 }
 
-/// What the call was asked with and cannot be asked with again.
+/// Names the attachments of the prompt, which a bundle does not hold.
 fn missing_attachments(attachments: &[String]) -> String {
     if attachments.is_empty() {
         return String::new();
     }
     let names = attachments.join(", ");
     format!(
-        "Not kept, so not sent again: the pictures and files of its prompt ({}). An answer may differ for that.\n",
+        "The images and files of its prompt are not in the bundle and are not sent ({}). The answer may differ.\n",
         harmless(&names)
     )
 }
@@ -114,7 +115,7 @@ fn outcome_text(bundle: &Bundle, endpoint: &Endpoint, answer: &Result<Reply, Cal
     }
 }
 
-/// How this version reads an answer; one reader serves both phases.
+/// How this version reads an answer. Both phases use the same reader.
 fn parsed_answer(bundle: &Bundle, answer: &str) -> String {
     match read_answer(answer, &bundle.prompt.user) {
         ParsedAnswer::Observed { text, .. } => format!(
@@ -130,11 +131,11 @@ fn parsed_answer(bundle: &Bundle, answer: &str) -> String {
     }
 }
 
-/// The place named here, else the one that is configured for the phase.
+/// The endpoint from the arguments, otherwise the configured one of the phase.
 fn endpoint(args: &Args, bundle: &Bundle) -> anyhow::Result<Endpoint> {
     if let (Some(base_url), Some(name)) = (&args.base_url, &args.api_key_env) {
         let key = environment().remove(name);
-        let key = key.with_context(|| format!("{name} holds no key"))?;
+        let key = key.with_context(|| format!("the variable {name} is not set"))?;
         return Ok(Endpoint::Configured {
             base_url: base_url.clone(),
             api_key: key.into(),
@@ -143,19 +144,16 @@ fn endpoint(args: &Args, bundle: &Bundle) -> anyhow::Result<Endpoint> {
     let config = args.sources.load()?;
     let Some(configured) = &phase(&config, bundle).endpoint else {
         bail!(
-            "this phase borrows each conversation's own credential, which is in no bundle: give \
-             --base-url and --api-key-env, or --recorded to read the recorded answer"
+            "this phase uses each conversation's own credential, and a bundle holds no credential: give \
+             --base-url and --api-key-env, or --recorded to read only the recorded answer"
         );
     };
-    Ok(Endpoint::Configured {
-        base_url: configured.base_url.clone(),
-        api_key: configured.api_key.clone(),
-    })
+    Ok(configured.clone())
 }
 
-fn phase<'a>(config: &'a Config, bundle: &Bundle) -> &'a PhaseSettings {
+fn phase<'a>(config: &'a Config, bundle: &Bundle) -> &'a Phase {
     match bundle.kind.as_str() {
-        "reflection" => &config.memory.reflection.phase,
-        _ => &config.memory.observation.phase,
+        "reflection" => &config.memory.reflection,
+        _ => &config.memory.observation,
     }
 }

@@ -1,4 +1,4 @@
-//! `diarist serve`: the proxy itself, until it is told to stop.
+//! `diarist serve`: runs the proxy until a signal stops it.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -8,11 +8,11 @@ use anyhow::Context as _;
 
 use super::sources::{ConfigSources, environment};
 use crate::app::{App, Reloader};
-use crate::config::{Config, ConfigError};
+use crate::config::{ConfigError, Loaded};
 use crate::server::{Sighup, shutdown_signal};
 use crate::telemetry::{LogFormat, init_logging};
 
-/// Threads that block (a file, a name being resolved) may hold the process no longer than this.
+/// How long the exit waits for blocking threads (reading a file, resolving a name).
 const RUNTIME_SHUTDOWN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
@@ -22,13 +22,13 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let config = args.sources.load()?;
+    let loaded = args.sources.read()?;
     init_logging(LogFormat::Auto, log_filter(&environment()))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("the runtime cannot start")?;
-    let served = runtime.block_on(serve(&config, &args.sources));
+    let served = runtime.block_on(serve(loaded, &args.sources));
     runtime.shutdown_timeout(RUNTIME_SHUTDOWN);
     served.map(|()| ExitCode::SUCCESS)
 }
@@ -41,25 +41,31 @@ fn log_filter(env: &BTreeMap<String, String>) -> Option<&str> {
         .map(String::as_str)
 }
 
-async fn serve(config: &Config, sources: &ConfigSources) -> anyhow::Result<()> {
-    let app = App::build(config).await?;
-    let hangups = Sighup::listen().context("signals cannot be listened for")?;
-    let (reload, stop) = (app.reload(), app.tasks().token());
-    // On the heap: it holds a whole configuration across its waits.
+async fn serve(loaded: Loaded, sources: &ConfigSources) -> anyhow::Result<()> {
+    let Loaded {
+        config,
+        values,
+        warnings,
+    } = loaded;
+    let app = App::build(&config).await?;
+    let hangups = Sighup::listen().context("signals cannot be received")?;
+    let (reload, stop) = (app.reload(values), app.tasks().token());
+    // Boxed, since the future holds a whole configuration while it waits.
     let reloading = Box::pin(reload_on_hangup(hangups, reload, sources.clone()));
     app.tasks().spawn("reload", async move {
         stop.run_until_cancelled(reloading).await;
     });
-    let shutdown = shutdown_signal(app.tasks()).context("signals cannot be listened for")?;
+    let shutdown = shutdown_signal(app.tasks()).context("signals cannot be received")?;
     tracing::info!(
         listen = %app.data_addr()?,
         admin = %app.admin_addr()?,
         upstream = %config.upstream.base_url,
+        database = %config.database,
         "diarist {} is listening",
         env!("CARGO_PKG_VERSION"),
     );
-    for hint in config.hints() {
-        tracing::warn!("{hint}");
+    for text in warnings.into_iter().chain(config.hints()) {
+        tracing::warn!("{text}");
     }
     let drained = app.run(shutdown).await;
     tracing::info!(
@@ -70,16 +76,15 @@ async fn serve(config: &Config, sources: &ConfigSources) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the configuration anew at every SIGHUP, from the same places. One that is invalid is refused
-/// as a whole, and what was in force stays in force.
+/// Reloads the configuration at every SIGHUP, from the same sources. If it has an error, nothing changes.
 async fn reload_on_hangup(mut hangups: Sighup, mut reload: Reloader, sources: ConfigSources) {
     loop {
         hangups.next().await;
         let again = sources.clone();
-        match tokio::task::spawn_blocking(move || again.load()).await {
-            Ok(Ok(config)) => reload.apply(config).await,
+        match tokio::task::spawn_blocking(move || again.read()).await {
+            Ok(Ok(loaded)) => reload.apply(loaded).await,
             Ok(Err(error)) => log_rejected(&error),
-            Err(error) => tracing::error!("the configuration could not be read: {error}"),
+            Err(error) => tracing::error!("reading the configuration failed: {error}"),
         }
     }
 }
@@ -88,5 +93,5 @@ fn log_rejected(error: &ConfigError) {
     for problem in error.problems() {
         tracing::error!(key = problem.key, "{problem}");
     }
-    tracing::error!("the configuration was not read anew; the old one stays in force");
+    tracing::error!("the new configuration has errors; the old one stays in force");
 }

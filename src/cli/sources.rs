@@ -1,15 +1,15 @@
-//! The arguments that say where the configuration comes from, and loading it from there.
+//! The arguments for the sources of the configuration, and loading it from there.
 //!
-//! The one place that reads the process's environment.
+//! The only file that reads the environment of the process.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::config::{self, Config, ConfigError, Flags};
+use crate::config::{self, Config, ConfigError, Flags, Loaded};
 
-/// The file, and the flags that win over it and over the environment.
+/// The configuration file, and the flags, which win over the file and over the environment.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ConfigSources {
     /// Configuration file (TOML); `diarist config` prints one to start from
@@ -24,8 +24,8 @@ pub(super) struct ConfigSources {
     /// Base URL of the provider [upstream.base_url]
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
-    /// Database, such as sqlite:///var/lib/diarist.db [store.url]
-    #[arg(long, value_name = "URL")]
+    /// Database file, such as /var/lib/diarist/diarist.db [store.url]
+    #[arg(long, value_name = "PATH")]
     database: Option<String>,
     /// File for audit lines; "-" is standard output, "off" writes none [audit.path]
     #[arg(long, value_name = "FILE")]
@@ -33,11 +33,20 @@ pub(super) struct ConfigSources {
 }
 
 impl ConfigSources {
+    /// The valid configuration, its values and its warnings.
+    ///
+    /// # Errors
+    ///
+    /// All errors of the configuration.
+    pub(super) fn read(&self) -> Result<Loaded, ConfigError> {
+        config::read(&self.flags(), &environment(), self.config.as_deref())
+    }
+
     /// The valid configuration.
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with it.
+    /// All errors of the configuration.
     pub(super) fn load(&self) -> Result<Config, ConfigError> {
         config::load(&self.flags(), &environment(), self.config.as_deref())
     }
@@ -46,7 +55,7 @@ impl ConfigSources {
     ///
     /// # Errors
     ///
-    /// As [`Sources::load`].
+    /// As [`ConfigSources::load`].
     pub(super) fn effective(&self) -> Result<String, ConfigError> {
         config::effective(&self.flags(), &environment(), self.config.as_deref())
     }
@@ -62,8 +71,8 @@ impl ConfigSources {
     }
 }
 
-/// The process's environment. What is not Unicode becomes replacement characters: a key spelled so is
-/// unknown, most values spelled so are wrong, and both should be reported rather than passed over.
+/// The environment of the process. Bytes that are not Unicode become replacement characters, so that such a key
+/// is reported as unknown and most such values as invalid, instead of being ignored.
 pub(super) fn environment() -> BTreeMap<String, String> {
     std::env::vars_os()
         .map(|(name, value)| {

@@ -1,8 +1,8 @@
-//! `diarist tenants`: who has memory, and declaring that one tenant is another, so that a rotated key
-//! keeps its memory.
+//! `diarist tenants`: lists the tenants with memory, and makes one tenant an alias of another, so that a rotated
+//! key keeps its memory.
 //!
-//! A running server follows within seconds. No key is taken from the command line or shown: see
-//! [`named`]. Decides nothing about aliases; the store does.
+//! A running server applies a new alias within seconds. Keys are neither arguments nor printed: see
+//! [`tenant_arg`]. Which aliases are allowed is decided by the store.
 
 mod tenant_arg;
 
@@ -11,9 +11,11 @@ use std::process::ExitCode;
 use anyhow::bail;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use serde_json::json;
 
 use self::tenant_arg::{TenantArg, TenantDirectory};
 use super::database::{read, write};
+use super::moved;
 use super::output::print;
 use super::sources::{ConfigSources, environment};
 use crate::history::Scope;
@@ -24,6 +26,9 @@ use crate::store::{AddAliasOutcome, SqliteStore, Store as _, TenantRow};
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(super) struct Args {
+    /// Print one JSON object for each tenant
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     sources: ConfigSources,
     #[command(subcommand)]
@@ -32,28 +37,33 @@ pub(super) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Who has memory, under the names that the audit shows
+    /// List the tenants with memory, by the names that the audit shows
     List(ListArgs),
-    /// From now on requests of NEW belong to OLD: a rotated key keeps its memory
+    /// Let requests of NEW use the memory of OLD: a rotated key keeps its memory
     Alias(AliasArgs),
-    /// Take it back: requests of NAME are its own again
+    /// Remove an alias: requests of NAME use their own memory again
     Unalias(UnaliasArgs),
+    #[command(hide = true, alias = "forget", alias = "remove", alias = "rm")]
+    Delete(moved::Args),
 }
 
 #[derive(Debug, clap::Args)]
 struct ListArgs {
+    /// Print one JSON object for each tenant
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     sources: ConfigSources,
 }
 
 #[derive(Debug, clap::Args)]
 struct AliasArgs {
-    /// Whose memory it is: a name from the list, env:NAME for the variable that holds the key, or - for
-    /// the key on standard input
+    /// The tenant that has the memory: a name from the list, env:NAME for the variable that holds its key, or -
+    /// to read its key from standard input
     old: String,
-    /// Who is to have it: likewise
+    /// The tenant that gets it, given in the same way
     new: String,
-    /// The header that keys travel in
+    /// The header in which clients send the key
     #[arg(long, value_name = "NAME", default_value = "authorization")]
     header: String,
     #[command(flatten)]
@@ -62,9 +72,9 @@ struct AliasArgs {
 
 #[derive(Debug, clap::Args)]
 struct UnaliasArgs {
-    /// What was called NEW
+    /// The tenant that was NEW, given in the same way
     name: String,
-    /// The header that keys travel in
+    /// The header in which clients send the key
     #[arg(long, value_name = "NAME", default_value = "authorization")]
     header: String,
     #[command(flatten)]
@@ -73,13 +83,16 @@ struct UnaliasArgs {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let text = match &args.command {
-        None => read(&args.sources, async |store, _| list(store).await),
-        Some(Command::List(args)) => read(&args.sources, async |store, _| list(store).await),
+        None => read(&args.sources, async |store, _| list(store, args.json).await),
+        Some(Command::List(args)) => {
+            read(&args.sources, async |store, _| list(store, args.json).await)
+        }
+        Some(Command::Delete(_)) => return Ok(moved::explain(moved::DELETE)),
         Some(Command::Alias(args)) => {
             if args.old == "-" && args.new == "-" {
-                bail!("standard input holds one key: give the other by env:NAME");
+                bail!("standard input can hold only one key: give the other with env:NAME");
             }
-            // Before anything is opened: what looks like a key is refused whatever else is wrong.
+            // Before the database is opened: a key on the command line is refused even if something else is wrong.
             let environment = environment();
             let old = TenantArg::parse(&args.old, &args.header, &environment)?;
             let new = TenantArg::parse(&args.new, &args.header, &environment)?;
@@ -94,10 +107,16 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn list(store: &SqliteStore) -> anyhow::Result<String> {
+async fn list(store: &SqliteStore, json: bool) -> anyhow::Result<String> {
     let directory = TenantDirectory::load(store).await?;
+    if json {
+        let tenants = directory.all_tenants().into_iter();
+        return Ok(tenants
+            .map(|tenant| json_line(&directory, tenant))
+            .collect());
+    }
     if directory.is_empty() {
-        return Ok("Nobody has memory yet.\n".to_owned());
+        return Ok("No tenant has memory yet.\n".to_owned());
     }
     let head = ["tenant", "conversations", "requests", "last", "served as"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
@@ -115,6 +134,20 @@ async fn list(store: &SqliteStore) -> anyhow::Result<String> {
         ColumnAlign::Left,
     ];
     Ok(align_columns(&rows, &sides))
+}
+
+fn json_line(directory: &TenantDirectory, tenant: [u8; 32]) -> String {
+    let row = directory.row(&tenant);
+    let last = row.and_then(|row| Timestamp::from_millisecond(row.last_ms).ok());
+    let line = json!({
+        "tenant": Scope::format_tenant_label(&tenant),
+        "served_as": Scope::format_tenant_label(&resolve(&directory.aliases, tenant)),
+        "conversations": row.map_or(0, |row| row.conversations),
+        "requests": row.map_or(0, |row| row.requests),
+        "last": last.map(|time| time.to_string()),
+        "has_credential": tenant != Scope::hash_tenant(b""),
+    });
+    format!("{line}\n")
 }
 
 fn cells(directory: &TenantDirectory, tenant: [u8; 32]) -> Vec<String> {
@@ -152,7 +185,9 @@ async fn alias(store: &SqliteStore, old: TenantArg, new: TenantArg) -> anyhow::R
     let directory = TenantDirectory::load(store).await?;
     let (old, new) = (directory.tenant(old)?, directory.tenant(new)?);
     if new == Scope::hash_tenant(b"") {
-        bail!("requests without a credential would be served as somebody: anybody could be them");
+        bail!(
+            "NEW stands for all requests without a credential: everybody could use the memory of OLD"
+        );
     }
     let now = Timestamp::now().as_millisecond();
     let (old_name, new_name) = (
@@ -162,27 +197,27 @@ async fn alias(store: &SqliteStore, old: TenantArg, new: TenantArg) -> anyhow::R
     match store.add_alias(new, old, now).await? {
         AddAliasOutcome::Added => {}
         AddAliasOutcome::Unchanged => {
-            return Ok(format!("{new_name} is served as {old_name} already.\n"));
+            return Ok(format!("{new_name} is already an alias of {old_name}.\n"));
         }
         AddAliasOutcome::SameTenant => {
-            bail!("{old_name} is served as itself: OLD and NEW are one tenant")
+            bail!("OLD and NEW are the same tenant, {old_name}")
         }
         AddAliasOutcome::Cycle => {
-            bail!("{old_name} is served as {new_name} already; this would lead in a circle")
+            bail!("{old_name} is already an alias of {new_name}; this would make a circle")
         }
         AddAliasOutcome::NameInUse(other) => bail!(
-            "{new_name} is served as {} already; `diarist tenants unalias {new_name}` takes that back",
+            "{new_name} is already an alias of {}; to remove that, run `diarist tenants unalias {new_name}`",
             Scope::format_tenant_label(&other)
         ),
     }
     let mut text = format!(
-        "Requests of {new_name} belong to {old_name} from now on; a running Diarist follows within \
+        "Requests of {new_name} now use the memory of {old_name}; a running Diarist applies this within \
          seconds.\n"
     );
     if let Some(row) = directory.row(&new) {
         text.push_str(&format!(
-            "{new_name} has {} of its own, which nobody reaches as long as this stands \
-             (`diarist tenants unalias {new_name}` takes it back).\n",
+            "{new_name} has {} of its own, which no request reaches while the alias exists \
+             (`diarist tenants unalias {new_name}` removes it).\n",
             conversations(row.conversations)
         ));
     }
@@ -201,9 +236,9 @@ async fn unalias(store: &SqliteStore, name: TenantArg) -> anyhow::Result<String>
     let tenant = directory.tenant(name)?;
     let name = Scope::format_tenant_label(&tenant);
     if !store.remove_alias(tenant).await? {
-        bail!("{name} is served as itself: there is nothing to take back");
+        bail!("{name} is not an alias of another tenant");
     }
     Ok(format!(
-        "Requests of {name} are its own again; a running Diarist follows within seconds.\n"
+        "Requests of {name} use their own memory again; a running Diarist applies this within seconds.\n"
     ))
 }

@@ -1,7 +1,7 @@
 //! Text made safe for a terminal.
 
-/// `text` fit for a terminal: what a client or a model wrote may hold control sequences, which
-/// could rewrite what is on the screen.
+/// `text` without control characters. Clients and models write some of the texts, and a control sequence could
+/// change what is on the screen.
 pub(super) fn harmless(text: &str) -> String {
     let replaced = |c: char| {
         if c.is_control() && c != '\n' && c != '\t' {

@@ -1,20 +1,25 @@
-//! `diarist threads`: which conversations are remembered, what is remembered of one, and asking for more.
+//! `diarist threads`: lists the conversations in memory, shows one, and asks for observations and reflections.
 //!
-//! Listing and showing read the database and change nothing in it. Observing and reflecting write down what
-//! the server is to do. A server may be at work on the same database meanwhile.
+//! Listing and showing only read the database. `observe` and `reflect` write a request into it, which the server
+//! carries out. A server may use the database at the same time.
 
 mod log_lines;
 mod operator_request;
 mod show;
 mod snapshot_settings;
+mod time;
+mod timeline;
 mod why;
 
+use self::time::time;
 use std::process::ExitCode;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use serde_json::json;
 
 use super::database::{read, write};
+use super::moved;
 use super::output::print;
 use super::sources::ConfigSources;
 use super::terminal::harmless;
@@ -25,9 +30,12 @@ use crate::store::{CallTotals, LIVE_MS, SHARED_KEY_THRESHOLD, SqliteStore, Store
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(super) struct Args {
-    /// How many to list, the latest first
+    /// How many conversations to list, the latest first
     #[arg(long, value_name = "N", default_value_t = 20)]
     limit: u32,
+    /// Print one JSON object for each conversation
+    #[arg(long)]
+    json: bool,
     #[command(flatten)]
     sources: ConfigSources,
     #[command(subcommand)]
@@ -36,16 +44,29 @@ pub(super) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// What is remembered of one conversation: its observations and its snapshots
+    /// Show the memory of one conversation: its observations and its snapshots
     Show(show::Args),
-    /// Have everything observed that is confirmed, without waiting for the threshold
+    /// Observe now every message that two answered requests have carried, without waiting for a threshold
     Observe(operator_request::ObserveArgs),
-    /// Have the observations condensed now
+    /// Condense the observations of one conversation now
     Reflect(operator_request::ReflectArgs),
+    #[command(hide = true, alias = "forget", alias = "remove", alias = "rm")]
+    Delete(moved::Args),
+    #[command(hide = true, alias = "usage")]
+    Stats(moved::Args),
+    #[command(hide = true, alias = "log")]
+    Logs(moved::Args),
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let text = match &args.command {
+        Some(Command::Delete(_)) => return Ok(moved::explain(moved::DELETE)),
+        Some(Command::Stats(_)) => return Ok(moved::explain(moved::STATS)),
+        Some(Command::Logs(_)) => return Ok(moved::explain(moved::LOGS)),
+        None if args.json => read(&args.sources, async |store, _| {
+            let threads = store.threads(args.limit).await?;
+            Ok(threads.iter().map(json_line).collect())
+        }),
         None => read(&args.sources, async |store, config| {
             let daily = config.memory.daily_tokens;
             let text = list(store, args.limit).await? + &shared_thread_keys(store).await?;
@@ -91,7 +112,9 @@ async fn list(store: &SqliteStore, limit: u32) -> anyhow::Result<String> {
     sides[5..11].fill(ColumnAlign::Right);
     let mut text = align_columns(&rows, &sides);
     if threads.len() == usize::try_from(limit).unwrap_or(usize::MAX) {
-        text.push_str(&format!("The latest {limit}; --limit shows more.\n"));
+        text.push_str(&format!(
+            "These are the latest {limit}; --limit N shows more.\n"
+        ));
     }
     Ok(text)
 }
@@ -114,10 +137,47 @@ fn cells(thread: &ThreadRow, zone: &TimeZone) -> Vec<String> {
         grouped(thread.message_tokens),
         thread.parts.to_string(),
         thread.snapshots.to_string(),
-        // What its memory cost, in tokens.
+        // Tokens of memory's own model calls.
         grouped(total(&thread.costs.observer) + total(&thread.costs.reflector)),
         time(thread.last_ms, zone),
     ]
+}
+
+/// The row as a JSON object. Texts are not changed for a terminal: JSON escapes control characters.
+fn json_line(thread: &ThreadRow) -> String {
+    let time = |ms| {
+        Timestamp::from_millisecond(ms)
+            .map(|time| time.to_string())
+            .ok()
+    };
+    let calls = |cost: &CallTotals| {
+        json!({
+            "calls": cost.calls,
+            "prompt_tokens": cost.prompt_tokens,
+            "cached_tokens": cost.cached_tokens,
+            "completion_tokens": cost.completion_tokens,
+            "estimated_tokens": cost.estimated_tokens,
+        })
+    };
+    let line = json!({
+        "id": thread.lineage,
+        "tenant": thread.tenant,
+        "has_resource": thread.resource,
+        "key": thread.key,
+        "label": thread.label,
+        "title": thread.title,
+        "model": thread.model,
+        "requests": thread.requests,
+        "messages": thread.messages,
+        "message_tokens": thread.message_tokens,
+        "parts": thread.parts,
+        "snapshots": thread.snapshots,
+        "observer": calls(&thread.costs.observer),
+        "reflector": calls(&thread.costs.reflector),
+        "first": time(thread.first_ms),
+        "last": time(thread.last_ms),
+    });
+    format!("{line}\n")
 }
 
 /// Tokens of prompts and answers.
@@ -125,14 +185,14 @@ fn total(cost: &CallTotals) -> u64 {
     cost.prompt_tokens.saturating_add(cost.completion_tokens)
 }
 
-/// Names that are taken for none.
+/// Names that too many conversations share to tell them apart.
 async fn shared_thread_keys(store: &SqliteStore) -> anyhow::Result<String> {
     let since = Timestamp::now().as_millisecond() - LIVE_MS;
     let shared = store.shared_thread_keys(since).await?;
     let describe = |(scope, key): &(Scope, String)| {
         format!(
-            "{SHARED_KEY_THRESHOLD} conversations of tenant {} and more go under {}: it names none any more, and later \
-             ones go by their content.\n",
+            "{SHARED_KEY_THRESHOLD} or more conversations of tenant {} use the name {}: it no longer names one, and \
+             later conversations are recognised by their content only.\n",
             scope.tenant_label(),
             harmless(key)
         )
@@ -140,7 +200,7 @@ async fn shared_thread_keys(store: &SqliteStore) -> anyhow::Result<String> {
     Ok(shared.iter().map(describe).collect())
 }
 
-/// Who waits for another day, since what memory may cost on this one is spent.
+/// Tenants whose jobs wait for the next day, because the tokens of this day are spent.
 async fn over_budget(store: &SqliteStore, daily: Option<u64>) -> anyhow::Result<String> {
     let Some(daily) = daily else {
         return Ok(String::new());
@@ -152,7 +212,7 @@ async fn over_budget(store: &SqliteStore, daily: Option<u64>) -> anyhow::Result<
     Ok(exhausted
         .map(|tenant| {
             format!(
-                "Tenant {} has spent {} of {} tokens a day (memory.daily_tokens): {} jobs wait until \
+                "Tenant {} has spent {} of its {} tokens a day (memory.daily_tokens): {} jobs wait until \
                  tomorrow (UTC).\n",
                 tenant.tenant,
                 grouped(tenant.spent_tokens),
@@ -161,16 +221,4 @@ async fn over_budget(store: &SqliteStore, daily: Option<u64>) -> anyhow::Result<
             )
         })
         .collect())
-}
-
-/// To the minute, as the clock on the wall shows it.
-fn time(ms: i64, zone: &TimeZone) -> String {
-    Timestamp::from_millisecond(ms).map_or_else(
-        |_| "?".to_owned(),
-        |time| {
-            time.to_zoned(zone.clone())
-                .strftime("%Y-%m-%d %H:%M")
-                .to_string()
-        },
-    )
 }

@@ -1,4 +1,4 @@
-//! Values that more than one section has, each judged by itself.
+//! Checks that more than one section uses, each for one value.
 
 use std::time::Duration;
 
@@ -6,48 +6,76 @@ use url::Url;
 
 use super::parse::Invalid;
 
-/// A timeout that leaves time.
+/// One of a few names.
+pub(super) fn one_of<T: Clone>(text: &str, choices: &[(&str, T)]) -> Result<T, Invalid> {
+    let chosen = choices.iter().find(|(name, _)| *name == text);
+    chosen.map(|(_, value)| value.clone()).ok_or_else(|| {
+        let names: Vec<String> = choices
+            .iter()
+            .map(|(name, _)| format!("\"{name}\""))
+            .collect();
+        let remedy = match names.as_slice() {
+            [others @ .., last] if !others.is_empty() => {
+                format!("write {} or {last}", others.join(", "))
+            }
+            names => format!("write {}", names.concat()),
+        };
+        Invalid::new(format!("\"{text}\" is not a known value"), remedy)
+    })
+}
+
+/// A number from `least` to `most`, both included.
+pub(super) fn in_range(number: f64, least: f64, most: f64) -> Result<f64, Invalid> {
+    if (least..=most).contains(&number) {
+        return Ok(number);
+    }
+    Err(Invalid::new(
+        format!("{number} is out of range"),
+        format!("write a number from {least} to {most}"),
+    ))
+}
+
 pub(super) fn positive_duration(duration: &Duration) -> Result<Duration, Invalid> {
     if duration.is_zero() {
         return Err(Invalid::new(
-            "nothing can be done in no time",
-            "write a duration above 0, such as \"30s\"",
+            "the duration must be greater than 0",
+            "write a duration such as \"30s\"",
         ));
     }
     Ok(*duration)
 }
 
-/// A text that says something, without the blanks around it.
+/// A text that is not blank, without the blanks around it.
 pub(super) fn non_empty(text: &str) -> Result<String, Invalid> {
     match text.trim() {
         "" => Err(Invalid::new(
-            "it is empty",
-            "write something, or remove the key",
+            "the text is empty",
+            "write a text, or remove the key",
         )),
         text => Ok(text.to_owned()),
     }
 }
 
-/// A base URL that paths can be put after.
+/// A base URL, to which paths can be appended.
 pub(super) fn base_url(text: &str) -> Result<Url, Invalid> {
-    let example = "write one such as \"https://api.openai.com/v1\"";
+    let example = "write a URL such as \"https://api.openai.com/v1\"";
     let mut url = Url::parse(text.trim())
         // The text is not shown: it may hold a password.
         .map_err(|error| Invalid::new(format!("this is not a URL: {error}"), example))?;
     if !matches!(url.scheme(), "http" | "https") {
-        let what = format!("\"{}\" is not a scheme Diarist speaks", url.scheme());
+        let what = format!("\"{}://\" is not supported", url.scheme());
         return Err(Invalid::new(what, "begin the URL with https:// or http://"));
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(Invalid::new(
-            "a user name or password has no place in a base URL",
-            "remove it; credentials travel in the Authorization header",
+            "a base URL must not contain a user name or a password",
+            "remove them; clients send their key in the Authorization header",
         ));
     }
     if url.query().is_some() || url.fragment().is_some() {
         return Err(Invalid::new(
-            "a base URL ends with its path, without ? or #",
-            "remove the rest; the query of each request is passed on",
+            "a base URL must not contain ? or #",
+            "remove that part; Diarist forwards the query of each request",
         ));
     }
     let path = url.path().trim_end_matches('/').to_owned();

@@ -1,28 +1,39 @@
-//! The rules of `[identity]`: names that can stand in a request, none that say who somebody is or let
-//! them in, and who may say which user is talking. Called by `validate`.
+//! The rules of `[identity]`: which headers and fields name a conversation, and who may say which user is
+//! talking.
+//!
+//! A name may be stored and shown, so a header with a credential is refused. Called by `validate`.
 
 use http::HeaderName;
 
+use super::common::one_of;
 use super::parse::{CheckResult, ErrorReported, Invalid};
 use super::problem::Problem;
 use super::settings::{RawConfig, RawResource};
 use super::token_verification::{RawVerification, token_verification};
-use super::valid::{IdentitySettings, ResourceIdentity, SetBy};
+use crate::proxy::identify::users::{Proof, Users};
+use crate::proxy::identify::{IdentityRules, Sources};
 
-/// Headers whose values must never be stored or shown, by name and by how names end.
+/// Headers whose values must never be stored or shown: by name, and by the end of the name.
 const CREDENTIALS: [&str; 4] = ["authorization", "api-key", "cookie", "proxy-authorization"];
 const CREDENTIAL_ENDINGS: [&str; 5] = ["-api-key", "-auth", "-authorization", "-token", "-secret"];
 
-/// Of these, those that may hold a signed name: it is verified and never stored.
+/// A header with this ending may hold a signed token: it is verified and never stored.
 const TOKEN_ENDING: &str = "-token";
 
-/// Fields that name a person: all conversations of one would be one.
+/// Fields that name a person: all conversations of one person would become one conversation.
 const PERSON_FIELDS: [&str; 2] = ["user", "safety_identifier"];
 
-pub(super) fn identity(
-    raw: &RawConfig,
-    problems: &mut Vec<Problem>,
-) -> CheckResult<IdentitySettings> {
+/// The valid `[identity]`.
+pub(super) struct Identity {
+    /// Who a request belongs to. Only the listener knows whether anonymous requests may have memory.
+    pub(super) rules: IdentityRules,
+    /// Where clients name a conversation.
+    pub(super) sources: Sources,
+    /// Headers that name a task beside the conversation.
+    pub(super) task_headers: Vec<HeaderName>,
+}
+
+pub(super) fn identity(raw: &RawConfig, problems: &mut Vec<Problem>) -> CheckResult<Identity> {
     let (names, raw_token) = (&raw.identity, RawVerification::from(&raw.token));
     let headers = names.headers.check(problems, |names| headers(names));
     let body_fields = names
@@ -31,66 +42,64 @@ pub(super) fn identity(
     let task_headers = names.task_headers.check(problems, |names| {
         names.iter().map(|name| header(name)).collect()
     });
-    let resource = resource(&raw.resource, problems);
-    let token = token_verification(&raw_token, problems);
-    Ok(IdentitySettings {
-        headers: headers?,
-        body_fields: body_fields?,
+    let users = users(&raw.resource, problems);
+    let subjects = token_verification(&raw_token, problems);
+    Ok(Identity {
+        sources: Sources::new(&headers?, &body_fields?),
         task_headers: task_headers?,
-        resource: resource?,
-        token: token?,
+        rules: IdentityRules {
+            users: users?,
+            subjects: subjects?,
+            ..IdentityRules::default()
+        },
     })
 }
 
-/// Who sets a header, before it is known whether that is enough.
+/// Who sets a header.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum SetByKind {
-    TrustedProxy,
-    Application,
+enum SetBy {
+    /// A proxy that removes the header from requests of clients, or the only application that reaches the
+    /// data port. Both are trusted in the same way.
+    Trusted,
+    /// Anybody: the value is a token that is verified.
     Signed,
 }
 
-fn resource(
-    raw: &RawResource,
-    problems: &mut Vec<Problem>,
-) -> CheckResult<Option<ResourceIdentity>> {
+/// How users of the application are known; `None` if no header is named.
+fn users(raw: &RawResource, problems: &mut Vec<Problem>) -> CheckResult<Option<Users>> {
     let header = raw.header.check_some(problems, |name| user_header(name));
     let set_by = raw.set_by.check_some(problems, |text| set_by(text));
-    let signature = token_verification(&RawVerification::from(raw), problems);
-    let (header, set_by, signature) = (header?, set_by?, signature?);
+    let verifier = token_verification(&RawVerification::from(raw), problems);
+    let (header, set_by, verifier) = (header?, set_by?, verifier?);
     let keys = if raw.secret.value.is_some() {
         &raw.secret.key
     } else {
         &raw.keys_file.key
     };
-    let problem = match (header, set_by, signature) {
+    let problem = match (header, set_by, verifier) {
         (None, None, None) => return Ok(None),
-        (Some(header), Some(SetByKind::Signed), Some(signature)) => {
-            let set_by = SetBy::Signed(signature);
-            return Ok(Some(ResourceIdentity { header, set_by }));
+        (Some(header), Some(SetBy::Signed), Some(verifier)) => {
+            let proof = Proof::Token(verifier);
+            return Ok(Some(Users { header, proof }));
         }
-        (Some(header), Some(SetByKind::TrustedProxy), None) => {
-            let set_by = SetBy::TrustedProxy;
-            return Ok(Some(ResourceIdentity { header, set_by }));
-        }
-        (Some(header), Some(SetByKind::Application), None) => {
-            let set_by = SetBy::Application;
-            return Ok(Some(ResourceIdentity { header, set_by }));
+        (Some(header), Some(SetBy::Trusted), None) => {
+            let proof = Proof::TrustedHeader;
+            return Ok(Some(Users { header, proof }));
         }
         (None, _, _) => raw.header.problem(
-            "no header is named in which users would be",
-            "name it, such as \"x-openwebui-user-id\", or remove what else this section says",
+            "no header is named, but other keys of this section are set",
+            "name the header with the user, such as \"x-openwebui-user-id\", or remove the other keys",
         ),
         (Some(_), None, _) => raw.set_by.problem(
-            "nobody says who sets the header: if clients can, each reaches the memory of all",
+            "set_by is missing: if clients can set the header, each client can reach the memory of every user",
             "write \"trusted-proxy\", \"application\" or \"signed\"",
         ),
-        (Some(_), Some(SetByKind::Signed), None) => raw.set_by.problem(
-            "there is no key to verify signatures with",
-            "set secret or keys_file beside it",
+        (Some(_), Some(SetBy::Signed), None) => raw.set_by.problem(
+            "\"signed\" needs a key to verify signatures with",
+            "set secret or keys_file in the same section",
         ),
-        (Some(_), Some(_), Some(_)) => raw.set_by.problem(
-            format!("{keys} is set, but only what is signed is verified"),
+        (Some(_), Some(SetBy::Trusted), Some(_)) => raw.set_by.problem(
+            format!("{keys} is set, but only a signed header is verified"),
             "write set_by = \"signed\", or remove the key",
         ),
     };
@@ -98,28 +107,28 @@ fn resource(
     Err(ErrorReported)
 }
 
-fn set_by(text: &str) -> Result<SetByKind, Invalid> {
-    let remedy = "write \"trusted-proxy\", \"application\" or \"signed\"";
+fn set_by(text: &str) -> Result<SetBy, Invalid> {
     match text.trim() {
-        "trusted-proxy" => Ok(SetByKind::TrustedProxy),
-        "application" => Ok(SetByKind::Application),
-        "signed" => Ok(SetByKind::Signed),
         "client" | "clients" | "browser" | "user" => Err(Invalid::new(
             format!(
-                "what a {text} writes proves nothing: it could name any user and reach their memory"
+                "a header set by a {text} proves nothing: it could name any user and reach their memory"
             ),
-            "have a proxy or a server of yours set the header, or a signed one; \
-             x-diarist-resource, which any client may write, parts users and shares nothing",
+            "let a proxy or a server of yours set the header, or use a signed one; to separate users \
+             without sharing memory, clients can send x-diarist-resource",
         )),
-        _ => Err(Invalid::new(
-            format!("\"{text}\" says nothing of who sets it"),
-            remedy,
-        )),
+        text => one_of(
+            text,
+            &[
+                ("trusted-proxy", SetBy::Trusted),
+                ("application", SetBy::Trusted),
+                ("signed", SetBy::Signed),
+            ],
+        ),
     }
 }
 
-/// A header that names a user. It is hashed, never stored; but what is part of the credential would
-/// make a tenant of each user, or of each token.
+/// A header that names a user. Its value is hashed and never stored. A header of the credential is refused:
+/// the tenant is derived from it, so each user, or each token, would be a tenant of its own.
 fn user_header(name: &str) -> Result<HeaderName, Invalid> {
     let name = name.trim();
     if name.to_ascii_lowercase().ends_with(TOKEN_ENDING)
@@ -129,8 +138,8 @@ fn user_header(name: &str) -> Result<HeaderName, Invalid> {
     }
     header(name).map_err(|_| {
         Invalid::new(
-            format!("\"{name}\" is no header that can name a user"),
-            "name one that carries no credential; for tokens in Authorization there is [identity.token]",
+            format!("the header \"{name}\" cannot name a user"),
+            "name a header without a credential; for tokens in Authorization use [identity.token]",
         )
     })
 }
@@ -143,16 +152,16 @@ fn headers(names: &[String]) -> Result<Vec<String>, Invalid> {
 fn header(name: &str) -> Result<HeaderName, Invalid> {
     let Ok(parsed) = name.trim().parse::<HeaderName>() else {
         return Err(Invalid::new(
-            format!("\"{name}\" is no name of a header"),
-            "write names alone, such as \"x-chat-id\"",
+            format!("\"{name}\" is not a header name"),
+            "write names only, such as \"x-chat-id\"",
         ));
     };
     let name = parsed.as_str();
     let ends = |ending: &&str| name.ends_with(ending);
     if CREDENTIALS.contains(&name) || CREDENTIAL_ENDINGS.iter().any(ends) {
         return Err(Invalid::new(
-            format!("\"{name}\" carries a credential, and names are stored and shown"),
-            "name a header that says nothing secret",
+            format!("\"{name}\" carries a credential, but this value is stored and shown"),
+            "name a header without a secret",
         ));
     }
     Ok(parsed)
@@ -164,13 +173,13 @@ fn body_fields(paths: &[String]) -> Result<Vec<String>, Invalid> {
         if PERSON_FIELDS.contains(&path) {
             return Err(Invalid::new(
                 format!("\"{path}\" names a person, not a conversation"),
-                "name a field that is another for each conversation",
+                "name a field that differs from conversation to conversation",
             ));
         }
         if path.is_empty() || path.split('.').any(str::is_empty) {
             return Err(Invalid::new(
-                format!("\"{path}\" is no field"),
-                "write names with a dot between them, such as \"metadata.chat_id\"",
+                format!("\"{path}\" is not a field"),
+                "write names separated by dots, such as \"metadata.chat_id\"",
             ));
         }
         Ok(path.to_owned())

@@ -1,21 +1,21 @@
 //! The four sources and their order: defaults < file < environment < flags.
 //!
-//! Each source becomes a flat layer of known keys; what is not a known key is a problem and goes no
-//! further. The `config` crate lays the layers over each other. Remembers which layer a value came
-//! from, for messages. Judges no value.
+//! Each source becomes a flat layer of known keys. An unknown key is reported as a problem and left out. The
+//! `config` crate merges the layers. This file remembers which source a value came from, for messages; it
+//! does not check values.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use config::{File, FileFormat, Map, Source, Value, ValueKind};
 
-use super::ENVIRONMENT_PREFIX;
+use super::environment::{ENVIRONMENT_PREFIX, variable};
 use super::nearest::nearest;
 use super::parse::{FromToml, Setting, to_toml};
 use super::problem::Problem;
-use super::settings::{self, SECTIONS, SampleValue};
+use super::spec::{SampleValue, Sections};
 
-/// What the command line said; each wins over every other source.
+/// Values from the command line. Each wins over every other source.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Flags {
     /// `--listen`: `server.listen`.
@@ -44,7 +44,7 @@ impl Flags {
     }
 }
 
-/// One source: what it says for each key, and the words that say where it says so.
+/// One source: for each key its value, and the name of the source as messages show it.
 #[derive(Debug, Clone, Default)]
 struct Layer(BTreeMap<String, (String, ValueKind)>);
 
@@ -61,7 +61,7 @@ impl Source for Layer {
     }
 }
 
-/// All sources, laid over each other.
+/// All sources, merged.
 #[derive(Debug)]
 pub(super) struct Layers {
     defaults: Layer,
@@ -71,17 +71,18 @@ pub(super) struct Layers {
 }
 
 impl Layers {
-    /// Reads every source. What cannot be read, or is not a known key, joins `problems`.
+    /// Reads every source. Unreadable sources and keys that are not in `sections` are added to `problems`.
     pub(super) fn collect(
+        sections: Sections,
         flags: &Flags,
         env: &BTreeMap<String, String>,
         file: Option<&Path>,
         problems: &mut Vec<Problem>,
     ) -> Self {
-        let defaults = parse(&defaults_text(), "the defaults", problems);
+        let defaults = parse(sections, &defaults_text(sections), "the defaults", problems);
         let sources = [
-            file.map_or_else(Layer::default, |path| from_file(path, problems)),
-            from_environment(env, problems),
+            file.map_or_else(Layer::default, |path| from_file(sections, path, problems)),
+            from_environment(sections, env, problems),
             from_flags(flags),
         ];
         let [file, environment, flags] = sources.clone();
@@ -91,12 +92,12 @@ impl Layers {
             .add_source(environment)
             .add_source(flags);
         let merged = builder.build().unwrap_or_else(|error| {
-            // Only known keys got this far, so there is no path left that could fail to parse.
+            // Cannot happen: only known keys are in the layers, and their paths parse.
             problems.push(Problem {
                 key: "configuration".to_owned(),
                 origin: None,
-                what: error.to_string(),
-                remedy: "compare with the output of `diarist config`".to_owned(),
+                what: format!("the sources cannot be merged: {error}"),
+                remedy: "compare your file with the output of `diarist config`".to_owned(),
             });
             config::Config::default()
         });
@@ -114,14 +115,14 @@ impl Layers {
             .map_or(ValueKind::Nil, |value| value.kind)
     }
 
-    /// Who wrote the value in force; `None` if it is the default, or nobody did.
+    /// The source of the value in force; `None` if it is the default, or if there is no value.
     pub(super) fn origin(&self, key: &str) -> Option<&str> {
         let mut layers = self.sources.iter().rev();
         layers.find_map(|layer| layer.0.get(key).map(|(origin, _)| origin.as_str()))
     }
 
-    /// The value in force for `key`, read as its kind. If it is spelled otherwise, that joins
-    /// `problems` and the default stands in.
+    /// The value in force for `key`, read as its kind. A value of another kind is added to `problems`, and
+    /// the default is returned instead.
     #[expect(clippy::expect_used, reason = "a test reads every default as its kind")]
     pub(super) fn read<T: FromToml>(
         &self,
@@ -154,9 +155,9 @@ impl Layers {
     }
 }
 
-/// The defaults as a file would say them.
-fn defaults_text() -> String {
-    let lines = SECTIONS.iter().flat_map(|section| {
+/// The defaults, written as a file.
+fn defaults_text(sections: Sections) -> String {
+    let lines = sections.0.iter().flat_map(|section| {
         let keys = section.keys.iter().filter_map(|key| match key.sample {
             SampleValue::Default(literal) => Some(format!("{} = {literal}\n", key.name)),
             SampleValue::Example(_) => None,
@@ -166,10 +167,10 @@ fn defaults_text() -> String {
     lines.collect()
 }
 
-fn from_file(path: &Path, problems: &mut Vec<Problem>) -> Layer {
+fn from_file(sections: Sections, path: &Path, problems: &mut Vec<Problem>) -> Layer {
     let name = path.display().to_string();
     match std::fs::read_to_string(path) {
-        Ok(text) => parse(&text, &name, problems),
+        Ok(text) => parse(sections, &text, &name, problems),
         Err(error) => {
             problems.push(Problem {
                 key: name,
@@ -182,15 +183,15 @@ fn from_file(path: &Path, problems: &mut Vec<Problem>) -> Layer {
     }
 }
 
-fn parse(text: &str, origin: &str, problems: &mut Vec<Problem>) -> Layer {
+fn parse(sections: Sections, text: &str, origin: &str, problems: &mut Vec<Problem>) -> Layer {
     let mut layer = Layer::default();
     match File::from_str(text, FileFormat::Toml).collect() {
-        Ok(table) => flatten(table, "", origin, &mut layer, problems),
+        Ok(table) => flatten(sections, table, "", origin, &mut layer, problems),
         Err(error) => problems.push(Problem {
             key: origin.to_owned(),
             origin: None,
             what: format!("the file is not valid TOML: {}", without_source(&error)),
-            remedy: "correct that line; `diarist config` prints a valid file".to_owned(),
+            remedy: "correct this line; `diarist config` prints a valid file".to_owned(),
         }),
     }
     layer
@@ -207,13 +208,14 @@ fn without_source(error: &config::ConfigError) -> String {
 }
 
 fn flatten(
+    sections: Sections,
     table: Map<String, Value>,
     prefix: &str,
     origin: &str,
     layer: &mut Layer,
     problems: &mut Vec<Problem>,
 ) {
-    // The table's own order is that of a hash map; problems should come in the same order each time.
+    // The order of a hash map changes from run to run; that of the problems should not.
     let table: BTreeMap<String, Value> = table.into_iter().collect();
     for (name, value) in table {
         let path = if prefix.is_empty() {
@@ -221,20 +223,26 @@ fn flatten(
         } else {
             format!("{prefix}.{name}")
         };
-        let section = SECTIONS.iter().any(|section| section.name == path);
         match value.kind {
-            ValueKind::Table(table) if section => flatten(table, &path, origin, layer, problems),
-            kind if settings::keys().any(|key| key.path == path) => {
+            ValueKind::Table(table) if sections.has_section(&path) => {
+                flatten(sections, table, &path, origin, layer, problems);
+            }
+            kind if sections.has_key(&path) => {
                 layer.0.insert(path, (origin.to_owned(), kind));
             }
-            _ => problems.push(unknown_key(&path, origin, str::to_owned)),
+            ValueKind::Table(_) => problems.push(unknown_section(sections, &path, origin)),
+            _ => problems.push(unknown_key(sections, &path, origin, str::to_owned)),
         }
     }
 }
 
-fn from_environment(env: &BTreeMap<String, String>, problems: &mut Vec<Problem>) -> Layer {
-    // One underscore after the name is not ours: Kubernetes sets DIARIST_PORT and its like in every
-    // pod beside a service called diarist.
+fn from_environment(
+    sections: Sections,
+    env: &BTreeMap<String, String>,
+    problems: &mut Vec<Problem>,
+) -> Layer {
+    // Two underscores after the name: Kubernetes sets DIARIST_PORT and similar variables in every pod of a
+    // namespace with a service called diarist. `environment` warns of the others with one underscore.
     let source = config::Environment::with_prefix(ENVIRONMENT_PREFIX.trim_end_matches('_'))
         .prefix_separator("__")
         .separator("__")
@@ -242,28 +250,20 @@ fn from_environment(env: &BTreeMap<String, String>, problems: &mut Vec<Problem>)
         .ignore_empty(true)
         .source(Some(env.clone().into_iter().collect()));
     let mut layer = Layer::default();
-    // It fails on values that are not Unicode only, and these are strings.
+    // It fails only on values that are not Unicode, and these are strings.
     let values: BTreeMap<String, Value> = source
         .collect()
         .map(|map| map.into_iter().collect())
         .unwrap_or_default();
     for (path, value) in values {
         let origin = variable(&path);
-        if settings::keys().any(|key| key.path == path) {
+        if sections.has_key(&path) {
             layer.0.insert(path, (origin, value.kind));
         } else {
-            problems.push(unknown_key(&path, &origin, variable));
+            problems.push(unknown_key(sections, &path, &origin, variable));
         }
     }
     layer
-}
-
-/// The variable that sets a key.
-fn variable(path: &str) -> String {
-    format!(
-        "{ENVIRONMENT_PREFIX}{}",
-        path.replace('.', "__").to_uppercase()
-    )
 }
 
 fn from_flags(flags: &Flags) -> Layer {
@@ -274,16 +274,34 @@ fn from_flags(flags: &Flags) -> Layer {
     Layer(values.collect())
 }
 
-/// The problem of a key that does not exist; `spell` writes a key the way this source does.
-fn unknown_key(path: &str, origin: &str, spell: impl Fn(&str) -> String) -> Problem {
-    let (what, remedy) = if SECTIONS.iter().any(|section| section.name == path) {
+fn unknown_section(sections: Sections, path: &str, origin: &str) -> Problem {
+    let suggestion = nearest(path, sections.names());
+    Problem {
+        key: path.to_owned(),
+        origin: Some(origin.to_owned()),
+        what: "there is no such section".to_owned(),
+        remedy: suggestion.map_or_else(
+            || "remove it; `diarist config` lists every section".to_owned(),
+            |section| format!("did you mean [{section}]?"),
+        ),
+    }
+}
+
+/// The problem of a key that does not exist. `spell` writes a key as this source spells it.
+fn unknown_key(
+    sections: Sections,
+    path: &str,
+    origin: &str,
+    spell: impl Fn(&str) -> String,
+) -> Problem {
+    let (what, remedy) = if sections.has_section(path) {
         let section = spell(path);
         (
             "this is a section, not a key".to_owned(),
             format!("set the keys inside {section}; `diarist config` lists them"),
         )
     } else {
-        let suggestion = nearest(path, settings::keys().map(|key| key.path));
+        let suggestion = nearest(path, sections.keys().map(|key| key.path));
         let remedy = suggestion.map_or_else(
             || "remove it; `diarist config` lists every key".to_owned(),
             |key| format!("did you mean {}?", spell(key)),

@@ -1,138 +1,145 @@
-//! The rules of the section `memory`. Those of its two phases are in `phases`, the numbers in
-//! `thresholds`.
+//! The rules of the section `[memory]`. Those of its two phases are in `phases`, the numbers in
+//! `thresholds`. Called by `validate`.
+
+use std::path::PathBuf;
+use std::time::Duration;
 
 use jiff::tz::TimeZone;
 
-use super::common::{non_empty, positive_duration};
+use super::common::{non_empty, one_of, positive_duration};
 use super::observer;
 use super::overrides::{Base, overrides};
-use super::parse::{CheckResult, Invalid};
-use super::phases::{OverridableSettings, model_targets, observation, reflection};
+use super::parse::{CheckResult, Invalid, Setting};
+use super::phases::{CommonSettings, OverridableSettings, model_targets};
 use super::problem::Problem;
-use super::rules;
 use super::settings::RawConfig;
-use super::thresholds::other_conversations;
-use super::valid::{EvidenceLevel, KeepMessages, MemorySettings, Overflow};
+use super::thresholds::{other_conversations, tokens};
+use super::valid::Override;
+use crate::jobs::{ArchivePolicy, Settings};
+use crate::proxy::Overflow;
+use crate::wire::Placement;
 
-pub(super) fn validate(
+/// How memory is made: for all conversations, and differently for some.
+pub(super) struct MemorySettings {
+    pub(super) common: Settings,
+    pub(super) overrides: Vec<Override>,
+}
+
+/// `host` is that of the upstream.
+pub(super) fn settings(
     raw: &RawConfig,
+    host: &str,
+    placement: CheckResult<Option<Placement>>,
     problems: &mut Vec<Problem>,
 ) -> CheckResult<MemorySettings> {
-    let has_resource = raw.resource.header.value.is_some();
-    let resource_scope = raw
-        .memory
-        .scope
-        .check(problems, |text| scope(text, has_resource));
-    let timezone = raw.memory.timezone.check(problems, |text| timezone(text));
-    let (observer, reflector) = model_targets(raw, problems);
+    let common = common(raw, host, placement, problems);
+    let targets = model_targets(raw, problems);
     let section = OverridableSettings::from_raw(raw);
-    let thresholds = section.thresholds(problems);
-    let observation = observation(&section.observation, observer.clone(), problems);
-    let reflection = reflection(&section.reflection, reflector.clone(), problems);
+    let before = problems.len();
+    let settings = section.validate(
+        &targets,
+        common.as_ref().map_err(|reported| *reported),
+        problems,
+    );
     let base = Base {
-        valid: thresholds.is_ok() && observation.is_ok() && reflection.is_ok(),
+        valid: problems.len() == before && targets.observer.is_ok() && targets.reflector.is_ok(),
         section,
-        observer,
-        reflector,
+        targets,
+        common,
     };
     let overrides = overrides(&raw.memory.overrides, &base, problems);
-    let observation_tokens = thresholds
-        .as_ref()
-        .map_or(u32::MAX, |t| t.observation_tokens);
-    let other_conversations = raw
-        .memory
+    Ok(MemorySettings {
+        common: settings?,
+        overrides: overrides?,
+    })
+}
+
+/// What no override can change.
+fn common(
+    raw: &RawConfig,
+    host: &str,
+    placement: CheckResult<Option<Placement>>,
+    problems: &mut Vec<Problem>,
+) -> CheckResult<CommonSettings> {
+    let memory = &raw.memory;
+    let has_users = raw.resource.header.value.is_some();
+    let shares_memory = memory
+        .scope
+        .check(problems, |text| shares_memory(text, has_users));
+    let observation_tokens = tokens(raw.reflection.observation_tokens.value).unwrap_or(u32::MAX);
+    let other_conversations = memory
         .other_conversations
         .check(problems, |&n| other_conversations(n, observation_tokens));
-    let daily_tokens = raw.memory.daily_tokens.check_some(problems, |&n| daily(n));
-    let bundles = raw
-        .memory
-        .bundles
-        .check_some(problems, |text| non_empty(text));
-    let redact = observer::redact(&raw.redact, problems);
-    let rules = rules::rules(&raw.memory.rules, problems);
-    let overflow = raw.memory.overflow.check(problems, |text| overflow(text));
-    let overflow_timeout = raw
-        .memory
-        .overflow_timeout
-        .check(problems, positive_duration);
-    let evidence = raw.memory.evidence.check(problems, |text| evidence(text));
-    let keep_messages = raw.memory.keep_messages.check(problems, |keep| match keep {
-        KeepMessages::For(time) => positive_duration(time).map(KeepMessages::For),
+    let zone = memory.timezone.check(problems, |text| timezone(text));
+    let keep_messages = memory.keep_messages.check(problems, |keep| match keep {
+        ArchivePolicy::For(time) => positive_duration(time).map(ArchivePolicy::For),
         keep => Ok(*keep),
     });
-    let (resource_scope, other_conversations) = (resource_scope?, other_conversations?);
-    Ok(MemorySettings {
-        enabled: raw.memory.enabled.value,
-        timezone: timezone?,
-        temporal_markers: raw.memory.temporal_markers.value,
+    let daily_tokens = memory.daily_tokens.check_some(problems, |&n| daily(n));
+    let bundles = memory.bundles.check_some(problems, |text| non_empty(text));
+    let redactor = observer::redact(&raw.redact, problems);
+    let (shares_memory, other_conversations) = (shares_memory?, other_conversations?);
+    Ok(CommonSettings {
+        upstream: host.to_owned(),
+        placement: placement?,
+        zone: zone?,
+        temporal_markers: memory.temporal_markers.value,
         keep_messages: keep_messages?,
         daily_tokens: daily_tokens?,
-        other_conversations: resource_scope.then_some(other_conversations),
-        bundles: bundles?.map(std::path::PathBuf::from),
-        thresholds: thresholds?,
-        overrides: overrides?,
-        read_only: raw.memory.read_only.value,
-        rules: rules?,
-        overflow: overflow?,
-        overflow_timeout: overflow_timeout?,
-        evidence: evidence?,
-        observation: observation?,
-        reflection: reflection?,
-        redact: redact?,
+        peer_memory_tokens: shares_memory.then_some(other_conversations),
+        bundles: bundles?.map(PathBuf::from),
+        redactor: redactor?,
     })
 }
 
 /// Whether the conversations of one user share what they learned.
-fn scope(text: &str, has_resource: bool) -> Result<bool, Invalid> {
-    match text {
-        "thread" => Ok(false),
-        "resource" if !has_resource => Err(Invalid::new(
-            "nobody vouches for who the user is",
-            "name the header that says so in identity.resource, and who sets it",
-        )),
-        "resource" => Ok(true),
-        _ => Err(Invalid::new(
-            format!("\"{text}\" is not a scope"),
-            "write \"thread\" or \"resource\"",
-        )),
+fn shares_memory(scope: &str, has_users: bool) -> Result<bool, Invalid> {
+    let shares = one_of(scope, &[("thread", false), ("resource", true)])?;
+    if shares && !has_users {
+        return Err(Invalid::new(
+            "\"resource\" needs to know which user is talking, but identity.resource is not set",
+            "set header and set_by in [identity.resource]",
+        ));
     }
+    Ok(shares)
 }
 
 fn timezone(text: &str) -> Result<TimeZone, Invalid> {
     match text {
-        // A machine that cannot tell its zone lives by UTC: most of them are containers.
+        // Most machines without a zone are containers, which run in UTC.
         "system" => Ok(TimeZone::try_system().unwrap_or(TimeZone::UTC)),
         name => TimeZone::get(name).map_err(|_| {
             Invalid::new(
-                format!("\"{name}\" is not a time zone"),
+                format!("\"{name}\" is not a known time zone"),
                 "write an IANA name such as \"Europe/Oslo\", \"UTC\", or \"system\"",
             )
         }),
     }
 }
 
-fn overflow(text: &str) -> Result<Overflow, Invalid> {
-    match text {
-        "pass" => Ok(Overflow::Pass),
-        "observe" => Ok(Overflow::Observe),
-        "trim" => Ok(Overflow::Trim),
-        _ => Err(Invalid::new(
-            format!("\"{text}\" is nothing that can be done"),
-            "write \"pass\", \"observe\" or \"trim\"",
-        )),
-    }
-}
-
-fn evidence(text: &str) -> Result<EvidenceLevel, Invalid> {
-    match text {
-        "strict" => Ok(EvidenceLevel::Strict),
-        "names" => Ok(EvidenceLevel::Names),
-        "content" => Ok(EvidenceLevel::Content),
-        _ => Err(Invalid::new(
-            format!("\"{text}\" is no kind of evidence"),
-            "write \"strict\", \"names\" or \"content\"",
-        )),
-    }
+/// What is done for a request that does not fit its model.
+pub(super) fn overflow(
+    overflow: &Setting<String>,
+    timeout: &Setting<Duration>,
+    problems: &mut Vec<Problem>,
+) -> CheckResult<Overflow> {
+    // Replaced by the timeout below, which is checked even if it is not used.
+    let observe = Overflow::Observe(Duration::ZERO);
+    let overflow = overflow.check(problems, |text| {
+        one_of(
+            text,
+            &[
+                ("pass", Overflow::Pass),
+                ("observe", observe),
+                ("trim", Overflow::Trim),
+            ],
+        )
+    });
+    let timeout = timeout.check(problems, positive_duration);
+    Ok(match (overflow?, timeout?) {
+        (Overflow::Observe(_), timeout) => Overflow::Observe(timeout),
+        (other, _) => other,
+    })
 }
 
 fn daily(number: u64) -> Result<u64, Invalid> {
@@ -140,7 +147,7 @@ fn daily(number: u64) -> Result<u64, Invalid> {
         return Ok(number);
     }
     Err(Invalid::new(
-        "with 0 tokens a day nothing would ever be observed",
-        "write a number above 0, or memory.enabled = false for no memory at all",
+        "with 0 tokens a day nothing could be observed",
+        "write a number above 0; to turn memory off, set memory.enabled = false",
     ))
 }

@@ -1,87 +1,18 @@
-//! How a phase asks its model: which one for which prompt, and with what beside the prompt.
+//! How a phase calls its model: which model for which prompt, and which parameters.
 //!
-//! `model` is a name, or a table of names by the size of the prompt. `model_settings` holds the
-//! parameters the field shares, `provider_options` whatever one provider understands. Every mistake in
-//! a table is a problem of its own. Called by `memory`.
+//! `model` is a name, or a table of names by the size of the prompt. `model_settings` holds parameters that
+//! most providers know, `provider_options` anything that one provider knows. Every invalid entry of a table is a
+//! problem of its own. Called by `phases` and `overrides`.
 
-use config::ValueKind;
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 
 use super::common::non_empty;
-use super::parse::{CheckResult, ErrorReported, FromToml, Invalid, Setting};
+use super::parse::{CheckResult, ErrorReported, Invalid, Setting};
 use super::problem::Problem;
-use super::valid::Models;
+use super::tables::{JsonTable, RawModels};
+use crate::llm::Models;
 
-/// A model as it was written: a name, or names by the most tokens their prompts may have.
-#[derive(Clone, Debug)]
-pub(super) enum RawModels {
-    One(String),
-    Tiers(Map<String, Value>),
-}
-
-impl FromToml for RawModels {
-    const EXPECTED: &'static str = "a model's name, or a table of names by tokens";
-    const EXAMPLE: &'static str =
-        "\"gpt-5-nano\", or { \"20000\" = \"gpt-5-nano\", \"200000\" = \"gpt-5-mini\" }";
-
-    fn from_toml(kind: &ValueKind) -> Option<Self> {
-        match kind {
-            ValueKind::String(text) if !text.trim_start().starts_with('{') => {
-                Some(Self::One(text.clone()))
-            }
-            kind => JsonTable::from_toml(kind).map(|JsonTable(tiers)| Self::Tiers(tiers)),
-        }
-    }
-}
-
-/// A table as it was written; from the environment as a JSON object.
-#[derive(Clone, Debug, Default)]
-pub(super) struct JsonTable(pub(super) Map<String, Value>);
-
-impl FromToml for JsonTable {
-    const EXPECTED: &'static str = "a table";
-    const EXAMPLE: &'static str =
-        "a table such as { top_p = 0.9 }, in the environment an object such as {\"top_p\": 0.9}";
-
-    fn from_toml(kind: &ValueKind) -> Option<Self> {
-        let value = match kind {
-            ValueKind::String(text) => serde_json::from_str(text).ok()?,
-            kind => to_json(kind)?,
-        };
-        match value {
-            Value::Object(table) => Some(Self(table)),
-            _ => None,
-        }
-    }
-}
-
-/// What TOML says as JSON says it; keys in their alphabetical order, since the source's is lost.
-fn to_json(kind: &ValueKind) -> Option<Value> {
-    Some(match kind {
-        ValueKind::Nil => Value::Null,
-        ValueKind::Boolean(value) => Value::Bool(*value),
-        ValueKind::I64(number) => Value::from(*number),
-        ValueKind::I128(number) => Value::from(i64::try_from(*number).ok()?),
-        ValueKind::U64(number) => Value::from(*number),
-        ValueKind::U128(number) => Value::from(u64::try_from(*number).ok()?),
-        ValueKind::Float(number) => Value::Number(Number::from_f64(*number)?),
-        ValueKind::String(text) => Value::String(text.clone()),
-        ValueKind::Array(values) => {
-            let values = values.iter().map(|value| to_json(&value.kind));
-            Value::Array(values.collect::<Option<_>>()?)
-        }
-        ValueKind::Table(table) => {
-            let mut keys: Vec<_> = table.keys().collect();
-            keys.sort_unstable();
-            let entries = keys
-                .into_iter()
-                .map(|key| Some((key.clone(), to_json(&table.get(key)?.kind)?)));
-            Value::Object(entries.collect::<Option<_>>()?)
-        }
-    })
-}
-
-/// The models of a key, `None` where it is unset.
+/// The models of a key; `None` if it is unset.
 pub(super) fn models(
     raw: &Setting<Option<RawModels>>,
     problems: &mut Vec<Problem>,
@@ -96,8 +27,8 @@ pub(super) fn models(
             tiers.sort_by_key(|(up_to, _)| *up_to);
             if tiers.is_empty() || tiers.windows(2).any(|pair| pair[0].0 == pair[1].0) {
                 problems.push(raw.problem(
-                    "the table names no model, or two for one bound",
-                    "write the most tokens of a prompt and its model, for each model once",
+                    "the table has no model, or two models for the same number of tokens",
+                    "write one line for each model: the largest prompt in tokens, and the model",
                 ));
                 return Err(ErrorReported);
             }
@@ -111,7 +42,7 @@ fn tier(bound: &str, model: &Value) -> Result<(u32, String), Invalid> {
     if up_to == 0 {
         return Err(Invalid::new(
             format!("\"{bound}\" is not a number of tokens"),
-            "write the most tokens of a prompt that this model is for, above 0",
+            "write the largest prompt for this model in tokens, a whole number above 0",
         ));
     }
     let name = model.as_str().map(non_empty).and_then(Result::ok);
@@ -124,7 +55,7 @@ fn tier(bound: &str, model: &Value) -> Result<(u32, String), Invalid> {
     Ok((up_to, name))
 }
 
-/// Judges every entry of a table; each wrong one is a problem.
+/// Checks every entry of a table. Each invalid entry is a problem of its own.
 fn check_entries<T, U>(
     raw: &Setting<T>,
     problems: &mut Vec<Problem>,
@@ -144,12 +75,12 @@ fn check_entries<T, U>(
     Ok(good)
 }
 
-/// `model_settings`, sorted by what becomes of them.
+/// `model_settings`, sorted by how they are used.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ModelSettings {
     pub(super) temperature: Option<f64>,
     pub(super) max_output_tokens: Option<u32>,
-    /// The others, under the names chat completions has for them.
+    /// All others, under their names in chat completions.
     pub(super) parameters: Map<String, Value>,
 }
 
@@ -177,7 +108,7 @@ pub(super) fn model_settings(
     Ok(settings)
 }
 
-/// Judges one setting by its range, where the field agrees on one.
+/// Checks one setting by its range, if providers agree on a range.
 fn setting(key: &str, value: &Value) -> Result<Value, Invalid> {
     let number = |least: f64, most: f64| {
         value
@@ -200,22 +131,25 @@ fn setting(key: &str, value: &Value) -> Result<Value, Invalid> {
             "write a text or a list of texts",
         ),
         "reasoning_effort" | "verbosity" | "service_tier" => {
-            (value.is_string(), "write one of the provider's words")
+            (value.is_string(), "write a text that the provider knows")
         }
         _ => {
             return Err(Invalid::new(
-                format!("\"{key}\" is no setting that models share"),
-                "write it into provider_options if your provider knows it",
+                format!("\"{key}\" is not a common setting of models"),
+                "if your provider knows it, write it into provider_options",
             ));
         }
     };
     if good {
         return Ok(value.clone());
     }
-    Err(Invalid::new(format!("{key} = {value} cannot be"), remedy))
+    Err(Invalid::new(
+        format!("{key} = {value} is out of range or not of the right kind"),
+        remedy,
+    ))
 }
 
-/// Fields of the body that are Diarist's own: with others nothing would be observed.
+/// Fields of the body that Diarist writes itself. With other values nothing could be observed.
 const RESERVED_FIELDS: [&str; 3] = ["model", "messages", "stream"];
 
 pub(super) fn provider_options(
@@ -227,8 +161,8 @@ pub(super) fn provider_options(
     let entries = check_entries(raw, problems, table, |key, value| {
         if RESERVED_FIELDS.contains(&key) {
             return Err(Invalid::new(
-                format!("\"{key}\" is Diarist's to write"),
-                "remove it; the model has a key of its own",
+                format!("Diarist writes the field \"{key}\" itself"),
+                "remove it; to choose a model use the key model",
             ));
         }
         Ok((key.to_owned(), value.clone()))
@@ -241,29 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn toml_is_read_as_json_in_an_order_that_does_not_change() {
-        let text = "t = { z = [1, 2.5, \"x\", true], A_b = { \"x.y\" = -1 } }";
-        let file = config::File::from_str(text, config::FileFormat::Toml);
-        let table = config::Source::collect(&file).unwrap();
-        let Some(JsonTable(table)) = JsonTable::from_toml(&table["t"].kind) else {
-            panic!("a table");
-        };
-        assert_eq!(
-            serde_json::to_string(&table).unwrap(),
-            r#"{"A_b":{"x.y":-1},"z":[1,2.5,"x",true]}"#
-        );
-        let text = ValueKind::String(r#"{"b": {"c": null}}"#.to_owned());
-        assert_eq!(
-            Value::Object(JsonTable::from_toml(&text).unwrap().0),
-            serde_json::json!({"b": {"c": null}})
-        );
-        for wrong in ["[1]", "x", "{"] {
-            assert!(JsonTable::from_toml(&ValueKind::String(wrong.to_owned())).is_none());
-        }
-    }
-
-    #[test]
-    fn settings_are_judged_by_their_ranges() {
+    fn settings_are_checked_by_their_ranges() {
         let json = |text| serde_json::from_str::<Value>(text).unwrap();
         for (key, good, wrong) in [
             ("temperature", "0.5", "2.1"),

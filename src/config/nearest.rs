@@ -1,15 +1,15 @@
-//! "Did you mean": the known key closest to one that is not known.
+//! "Did you mean": the known key that is closest to an unknown one.
 //!
-//! Pure; called for unknown keys only, so clarity comes before speed.
+//! Called only for unknown names, so it is written to be clear, not fast.
 
-/// An option of the original that has another name here, for what it does, and too far from it to be
-/// taken for a slip: it is another model that loses the cache, of another provider or not.
+/// An option of the published method, and our name for it. The two names are too different to be found by
+/// spelling. Ours says "model", because another model loses the cache even at the same provider.
 const KEY_ALIAS: (&str, &str) = ("activate_on_provider_change", "activate_on_model_change");
 
 /// The candidate a person most likely meant by `written`, if one is close enough to suggest.
 ///
-/// A key written in full but in the wrong section (`memory.message_tokens`) counts as close to the
-/// key of the same name elsewhere; otherwise up to a third of the letters may differ.
+/// Up to a third of the letters may differ, and at most four. A key in the wrong section
+/// (`memory.message_tokens`) is matched with the key of the same name in another section.
 pub(super) fn nearest<'a>(
     key: &str,
     candidates: impl Iterator<Item = &'a str> + Clone,

@@ -1,22 +1,23 @@
-//! The rules of what the Observer is shown and asked for: attachments, blocks, hints, and what is taken out
-//! of messages before it reads them. Called by `memory`.
+//! The rules of what the Observer reads and writes: attachments, blocks, hints, and the redaction of messages.
+//! Called by `phases` and `memory`.
 
 use regex::RegexBuilder;
 
 use super::parse::{BoolOrList, CheckResult, Invalid, NumberOrFalse};
 use super::problem::Problem;
 use super::settings::RawRedact;
-use super::valid::{Attachments, ContinuationHints, Redact, SecretKind};
+use crate::memory::observe::{AttachmentFilter, RequestedHints};
+use crate::memory::redact::{RedactKind, Redactor};
 
-/// A pattern that compiles to more is a mistake, or an attack on whoever runs it.
+/// A pattern that compiles to more is a mistake, or would slow down every message.
 const PATTERN_BYTES: usize = 1 << 20;
 
-/// Less holds no message beside the question.
+/// Smaller calls could not hold one message beside the instructions.
 const MIN_INPUT_TOKENS: u64 = 1_000;
 
-pub(super) fn continuation_hints(choice: &BoolOrList) -> Result<ContinuationHints, Invalid> {
+pub(super) fn continuation_hints(choice: &BoolOrList) -> Result<RequestedHints, Invalid> {
     let remedy = "write true, false, or a list of \"current_task\" and \"suggested_response\"";
-    let hints = |current_task, suggested_response| ContinuationHints {
+    let hints = |current_task, suggested_response| RequestedHints {
         current_task,
         suggested_response,
     };
@@ -40,14 +41,17 @@ pub(super) fn continuation_hints(choice: &BoolOrList) -> Result<ContinuationHint
     Ok(hints(task, response))
 }
 
-pub(super) fn observe_attachments(choice: &BoolOrList) -> Result<Attachments, Invalid> {
+pub(super) fn observe_attachments(choice: &BoolOrList) -> Result<AttachmentFilter, Invalid> {
     let remedy = "write \"auto\", true, false, or a list of media types such as \"image/*\" and \"application/pdf\"";
     let types = match choice {
-        BoolOrList::Bool(true) => return Ok(Attachments::All),
-        BoolOrList::Bool(false) => return Ok(Attachments::Only(Vec::new())),
-        BoolOrList::Keyword(word) if word == "auto" => return Ok(Attachments::Auto),
+        BoolOrList::Bool(true) => return Ok(AttachmentFilter::All),
+        BoolOrList::Bool(false) => return Ok(AttachmentFilter::Only(Vec::new())),
+        BoolOrList::Keyword(word) if word == "auto" => return Ok(AttachmentFilter::Auto),
         BoolOrList::Keyword(word) => {
-            return Err(Invalid::new(format!("\"{word}\" is no choice"), remedy));
+            return Err(Invalid::new(
+                format!("\"{word}\" is not a known value"),
+                remedy,
+            ));
         }
         BoolOrList::List(types) => types,
     };
@@ -55,10 +59,10 @@ pub(super) fn observe_attachments(choice: &BoolOrList) -> Result<Attachments, In
         |text: &String| text != "*" && text.split('/').filter(|p| !p.is_empty()).count() != 2;
     match types.iter().find(|text| wrong(text)) {
         Some(other) => Err(Invalid::new(
-            format!("\"{other}\" is no media type"),
+            format!("\"{other}\" is not a media type"),
             remedy,
         )),
-        None => Ok(Attachments::Only(
+        None => Ok(AttachmentFilter::Only(
             types.iter().map(|text| text.to_ascii_lowercase()).collect(),
         )),
     }
@@ -73,7 +77,7 @@ pub(super) fn omit_blocks(tags: &[String]) -> Result<Vec<String>, Invalid> {
         None => Ok(tags.to_vec()),
         Some(other) => Err(Invalid::new(
             format!("\"{other}\" is not the name of a tag"),
-            "write the name alone, as it stands between < and >, such as \"environment_details\"",
+            "write the name only, without < and >, such as \"environment_details\"",
         )),
     }
 }
@@ -82,9 +86,9 @@ pub(super) fn max_input_tokens(number: u64) -> Result<u32, Invalid> {
     match u32::try_from(number) {
         Ok(tokens) if number >= MIN_INPUT_TOKENS => Ok(tokens),
         _ => Err(Invalid::new(
-            format!("{number} tokens are no useful part of a history"),
+            format!("{number} tokens are out of range"),
             format!(
-                "write a number from {MIN_INPUT_TOKENS}; 60000 suits models with a window of 128,000"
+                "write a number of at least {MIN_INPUT_TOKENS}; 60000 suits models with a window of 128,000"
             ),
         )),
     }
@@ -94,39 +98,36 @@ pub(super) fn previous_observer_tokens(number: NumberOrFalse) -> Result<Option<u
     let fits = |number| {
         u32::try_from(number).map_err(|_| {
             Invalid::new(
-                format!("{number} tokens are more than any model reads"),
-                "write a smaller number, or false for everything",
+                format!("{number} tokens are out of range"),
+                "write a smaller number, or false for no limit",
             )
         })
     };
     number.0.map(fits).transpose()
 }
 
-pub(super) fn redact(raw: &RawRedact, problems: &mut Vec<Problem>) -> CheckResult<Redact> {
+pub(super) fn redact(raw: &RawRedact, problems: &mut Vec<Problem>) -> CheckResult<Redactor> {
     let kinds = raw.kinds.check(problems, |names| {
-        names.iter().map(|name| secret_kind(name)).collect()
+        names.iter().map(|name| redact_kind(name)).collect()
     });
     let patterns = raw.patterns.check(problems, |patterns| {
         patterns.iter().map(|pattern| compile(pattern)).collect()
     });
-    Ok(Redact {
-        kinds: kinds?,
-        patterns: patterns?,
-    })
+    Ok(Redactor::new(kinds?, patterns?))
 }
 
-fn secret_kind(name: &str) -> Result<SecretKind, Invalid> {
+fn redact_kind(name: &str) -> Result<RedactKind, Invalid> {
     Ok(match name {
-        "api_key" => SecretKind::ApiKey,
-        "token" => SecretKind::Token,
-        "password" => SecretKind::Password,
-        "secret" => SecretKind::Secret,
-        "private_key" => SecretKind::PrivateKey,
+        "api_key" => RedactKind::ApiKey,
+        "token" => RedactKind::Token,
+        "password" => RedactKind::Password,
+        "secret" => RedactKind::Secret,
+        "private_key" => RedactKind::PrivateKey,
         _ => {
             return Err(Invalid::new(
                 format!("there is no kind \"{name}\""),
-                "choose from \"api_key\", \"token\", \"password\", \"secret\", \"private_key\"; \
-                 for anything else write a pattern",
+                "use \"api_key\", \"token\", \"password\", \"secret\" or \"private_key\"; for \
+                 anything else write a pattern",
             ));
         }
     })
@@ -138,18 +139,18 @@ fn compile(pattern: &str) -> Result<regex::Regex, Invalid> {
         .dfa_size_limit(PATTERN_BYTES)
         .build()
         .map_err(|error| {
-            // The last line says what is wrong; those before it draw where.
+            // The last line has the reason; the lines before it draw the place.
             let error = error.to_string();
             let message = error.lines().last().unwrap_or_default().trim().to_owned();
             Invalid::new(
-                format!("{pattern:?} is no regular expression: {message}"),
-                "correct it; in TOML, 'single quotes' keep backslashes as they are",
+                format!("{pattern:?} is not a regular expression: {message}"),
+                "correct the pattern; in TOML, 'single quotes' keep backslashes as they are",
             )
         })?;
     if compiled.is_match("") {
         return Err(Invalid::new(
-            format!("{pattern:?} matches the empty text, so it would stand between all characters"),
-            "make it match at least one character",
+            format!("{pattern:?} matches the empty text, so it would match between all characters"),
+            "change the pattern so that it matches at least one character",
         ));
     }
     Ok(compiled)

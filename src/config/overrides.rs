@@ -1,65 +1,63 @@
-//! `[[memory.overrides]]`: memory made otherwise for some models or upstreams. Each is what `memory` says
-//! of its phases with a few values replaced, and is judged whole: an override that makes a combination
-//! unsafe is as wrong as one that is unsafe by itself. Every wrong one is named by its number.
+//! `[[memory.overrides]]`: settings of memory for some models or upstreams.
+//!
+//! An override is the sections `memory.observation` and `memory.reflection` with a few values replaced. It is
+//! checked as a whole, since a replaced value can be invalid together with an inherited one. Every error names
+//! the override by its number. Called by `memory`.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use config::ValueKind;
 
-use super::model_settings::{JsonTable, RawModels, models};
+use super::model_settings::models;
 use super::nearest::nearest;
-use super::parse::{CheckResult, ErrorReported, FromToml, Setting, to_toml};
-use super::phases::{ModelTarget, OverridableSettings, observation, reflection};
+use super::parse::{
+    CheckResult, ErrorReported, FromToml, Section as _, Setting, SettingVisitor, to_toml,
+};
+use super::phases::{CommonSettings, ModelTarget, OverridableSettings, PhaseTargets};
 use super::problem::Problem;
-use super::rules::TableList;
-use super::valid::{Models, Override};
+use super::settings::SECTIONS;
+use super::tables::{JsonTable, RawModels, TableList};
+use super::valid::Override;
+use crate::llm::Models;
 
-/// Names what an override may say beside whom it is for, and where that is written.
-macro_rules! fields {
-    ($($section:ident: $($name:ident)+;)+) => {
-        const FIELDS: &[&str] = &[
-            "share_token_budget",
-            "read_only",
-            $($(concat!(stringify!($section), ".", stringify!($name)),)+)+
-        ];
+/// The keys that say which conversations an override is for.
+const TARGET_KEYS: [&str; 2] = ["model", "upstream"];
 
-        impl OverrideReader {
-            /// Puts what this override says into the place of what `section` does.
-            fn replace(&self, section: &mut OverridableSettings, problems: &mut Vec<Problem>) {
-                self.set("share_token_budget", &mut section.share_token_budget, problems);
-                self.set("read_only", &mut section.read_only, problems);
-                $($(self.set(
-                    concat!(stringify!($section), ".", stringify!($name)),
-                    &mut section.$section.$name,
-                    problems,
-                );)+)+
-            }
-        }
-    };
+/// Keys of `[memory]` that an override can replace.
+const MEMORY_KEYS: [&str; 2] = ["share_token_budget", "read_only"];
+
+/// The phases, of which an override can replace every key but these.
+const PHASES: [&str; 2] = ["observation.", "reflection."];
+const ENDPOINT_KEYS: [&str; 2] = ["base_url", "api_key"];
+
+/// The keys that an override can replace, as it writes them.
+fn replaceable_keys() -> impl Iterator<Item = &'static str> + Clone {
+    let of_phases = SECTIONS.keys().filter_map(|key| {
+        let path = override_path(key.path)?;
+        let in_phase = PHASES.iter().any(|phase| path.starts_with(phase));
+        // An override is part of a list, which is no place for secrets.
+        (in_phase && !ENDPOINT_KEYS.contains(&key.name)).then_some(path)
+    });
+    MEMORY_KEYS.into_iter().chain(of_phases)
 }
 
-// All that a phase has but where it asks: a key of its own has no place in a list.
-fields! {
-    observation: model message_tokens buffer_tokens buffer_on_idle buffer_activation block_after
-        activate_after_idle activate_on_model_change temperature max_output_tokens model_settings
-        provider_options timeout instruction max_input_tokens previous_observer_tokens
-        continuation_hints observe_attachments omit_blocks observe_system thread_title;
-    reflection: model observation_tokens buffer_activation block_after max_loss activate_after_idle
-        activate_on_model_change temperature model_settings provider_options timeout instruction
-        continuation_hints;
+/// `memory.observation.model` is `observation.model` in an override.
+fn override_path(path: &'static str) -> Option<&'static str> {
+    path.strip_prefix("memory.")
 }
 
-/// What the overrides change.
+/// The settings that overrides change.
 pub(super) struct Base {
     pub(super) section: OverridableSettings,
-    pub(super) observer: CheckResult<ModelTarget>,
-    pub(super) reflector: CheckResult<ModelTarget>,
-    /// Whether all of it is valid; else only what an override says is judged.
+    pub(super) targets: PhaseTargets,
+    pub(super) common: CheckResult<CommonSettings>,
+    /// Whether `section` and `targets` are valid. Otherwise only the override's own values are checked.
     pub(super) valid: bool,
 }
 
-/// The overrides, the narrowest first, unless one of them is wrong.
+/// The overrides, the narrowest first, unless one of them is invalid.
 pub(super) fn overrides(
     raw: &Setting<TableList>,
     base: &Base,
@@ -79,8 +77,8 @@ pub(super) fn overrides(
         if let Some(same) = valid.iter().position(|other| other.same_target(&read)) {
             problems.push(reader.problem(
                 "",
-                format!("it is for the same as number {}", same + 1),
-                "make one of the two",
+                format!("it has the same model and upstream as number {}", same + 1),
+                "write both as one override",
             ));
         }
         valid.push(read);
@@ -88,12 +86,12 @@ pub(super) fn overrides(
     if problems.len() > before || !base.valid {
         return Err(ErrorReported);
     }
-    // A stable sort: of two that are equally narrow the first one counts.
+    // The sort is stable: of two equally narrow overrides the first one counts.
     valid.sort_by_key(|entry| Reverse(entry.specificity()));
     Ok(valid)
 }
 
-/// `observation = { model = .. }` and `observation.model = ..` are one.
+/// Writes `observation = { model = .. }` as `observation.model = ..`.
 fn flatten(table: &BTreeMap<String, ValueKind>) -> BTreeMap<String, ValueKind> {
     let mut values = BTreeMap::new();
     for (name, kind) in table {
@@ -117,6 +115,21 @@ struct OverrideReader {
     values: BTreeMap<String, ValueKind>,
 }
 
+/// Puts the values of an override into the section that it changes.
+struct Replacer<'a> {
+    reader: &'a OverrideReader,
+    problems: &'a mut Vec<Problem>,
+}
+
+impl SettingVisitor for Replacer<'_> {
+    fn visit<T: FromToml>(&mut self, path: &'static str, setting: &mut Setting<T>) {
+        if let Some(key) = override_path(path).filter(|key| replaceable_keys().any(|it| it == *key))
+        {
+            self.reader.replace(key, setting, self.problems);
+        }
+    }
+}
+
 impl OverrideReader {
     fn problem(&self, key: &str, what: impl Into<String>, remedy: impl Into<String>) -> Problem {
         let dot = if key.is_empty() { "" } else { "." };
@@ -130,33 +143,34 @@ impl OverrideReader {
 
     fn read(&self, base: &Base, problems: &mut Vec<Problem>) -> CheckResult<Override> {
         let before = problems.len();
-        let target_keys = ["model", "upstream"];
         for key in self.values.keys().map(String::as_str) {
-            if !FIELDS.contains(&key) && !target_keys.contains(&key) {
-                let near = nearest(key, FIELDS.iter().copied().chain(target_keys));
-                let remedy = near.map_or_else(
-                    || format!("an override has model, upstream, {}", FIELDS.join(", ")),
+            let mut known = replaceable_keys().chain(TARGET_KEYS);
+            if !known.clone().any(|known| known == key) {
+                let remedy = nearest(key, known.clone()).map_or_else(
+                    || {
+                        let keys: Vec<&str> = known.by_ref().collect();
+                        format!("the keys of an override are {}", keys.join(", "))
+                    },
                     |near| format!("did you mean {near}?"),
                 );
                 problems.push(self.problem(key, "there is no such key", remedy));
             }
         }
-        let [model, upstream] = target_keys.map(|key| self.pattern(key, problems));
-        if !target_keys.iter().any(|key| self.values.contains_key(*key)) {
+        let [model, upstream] = TARGET_KEYS.map(|key| self.pattern(key, problems));
+        if !TARGET_KEYS.iter().any(|key| self.values.contains_key(*key)) {
             problems.push(self.problem(
                 "",
-                "it names neither a model nor an upstream",
-                "name one of them; numbers for all stand in memory.observation and memory.reflection",
+                "it has neither model nor upstream",
+                "add one of them; values for all conversations belong into memory.observation and \
+                 memory.reflection",
             ));
         }
-        let mut section = base.section.clone();
-        self.replace(&mut section, problems);
-        self.drop_superseded(&mut section);
+        let section = self.section(base, problems);
         let observer =
             self.override_models("observation.model", &section.observation.model, problems);
         let reflector =
             self.override_models("reflection.model", &section.reflection.model, problems);
-        // What is inherited was judged before; here it is judged with what is not.
+        // Combinations with inherited values are checked only if both sides are valid by themselves.
         if !base.valid || problems.len() > before {
             return Err(ErrorReported);
         }
@@ -167,22 +181,41 @@ impl OverrideReader {
                 ..base
             })
         };
-        let observer = or_base(observer?, &base.observer);
-        let reflector = or_base(reflector?, &base.reflector);
-        let thresholds = section.thresholds(problems);
-        let observation = observation(&section.observation, observer, problems);
-        let reflection = reflection(&section.reflection, reflector, problems);
+        let targets = PhaseTargets {
+            observer: or_base(observer?, &base.targets.observer),
+            reflector: or_base(reflector?, &base.targets.reflector),
+        };
+        let common = base.common.as_ref().map_err(|reported| *reported);
+        let settings = section.validate(&targets, common, problems);
         Ok(Override {
             model: model?,
             upstream: upstream?,
             read_only: section.read_only.value,
-            thresholds: thresholds?,
-            observation: observation?,
-            reflection: reflection?,
+            settings: Arc::new(settings?),
         })
     }
 
-    /// The model it names, if it names one.
+    /// The settings with the values of this override in place of those that all conversations have.
+    fn section(&self, base: &Base, problems: &mut Vec<Problem>) -> OverridableSettings {
+        let mut section = base.section.clone();
+        let [share_token_budget, read_only] = MEMORY_KEYS;
+        self.replace(
+            share_token_budget,
+            &mut section.share_token_budget,
+            problems,
+        );
+        self.replace(read_only, &mut section.read_only, problems);
+        let mut replacer = Replacer {
+            reader: self,
+            problems,
+        };
+        section.observation.visit(&mut replacer);
+        section.reflection.visit(&mut replacer);
+        self.drop_superseded(&mut section);
+        section
+    }
+
+    /// The models of this override; `None` if it inherits them.
     fn override_models(
         &self,
         key: &str,
@@ -195,8 +228,8 @@ impl OverrideReader {
         models(raw, problems)
     }
 
-    /// A temperature and a limit have two spellings, and one configuration says each once: what the override
-    /// says goes before what it inherits, under either name.
+    /// The temperature and the output limit can each be written under two names, and a configuration may use only
+    /// one of them. A value of the override replaces the inherited one, even if that has the other name.
     fn drop_superseded(&self, section: &mut OverridableSettings) {
         let (observation, reflection) = (&mut section.observation, &mut section.reflection);
         for (phase, temperature, settings) in [
@@ -239,15 +272,15 @@ impl OverrideReader {
                 Ok(Some(text.trim().to_owned()))
             }
             Some(_) => {
-                let remedy = "write text in double quotes, such as \"gpt-5*\"";
-                problems.push(self.problem(key, "this is no pattern", remedy));
+                let remedy = "write a text in double quotes, such as \"gpt-5*\"";
+                problems.push(self.problem(key, "this is not a pattern", remedy));
                 Err(ErrorReported)
             }
         }
     }
 
-    /// Replaces what this override says; what it inherits is marked so.
-    fn set<T: FromToml>(&self, key: &str, value: &mut Setting<T>, problems: &mut Vec<Problem>) {
+    /// Puts this override's value into `value`. Marks an inherited value, so that an error names both.
+    fn replace<T: FromToml>(&self, key: &str, value: &mut Setting<T>, problems: &mut Vec<Problem>) {
         let Some(kind) = self.values.get(key) else {
             value.key = format!("{}, with {}", self.name, value.key).into();
             return;

@@ -1,9 +1,9 @@
-//! One value as somebody wrote it, with the key it was written under and where.
+//! One value as written, with its key and its source.
 //!
-//! [`Lexical`] is the spelling of a value (text, whole number, number, yes or no, duration, secret),
-//! not its meaning: ranges and combinations are judged later. Values from the environment and from
-//! flags are always text, so every kind can be read from text too, and text is never guessed to be
-//! something else: a key of digits stays a key of digits.
+//! [`FromToml`] says how a kind of value is spelled (text, whole number, number, yes or no, duration,
+//! secret). It does not check what a value means: ranges and combinations come later. Values from the
+//! environment and from flags are always text, so every kind can be read from text as well. Text is never
+//! guessed to be something else: a key that consists of digits stays a text.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -13,13 +13,14 @@ use jiff::SignedDuration;
 use secrecy::SecretString;
 
 use super::problem::Problem;
-use super::valid::KeepMessages;
+use crate::jobs::ArchivePolicy;
+use crate::memory::IdleTrigger;
 
 /// A value with its key and its source.
 #[derive(Debug, Clone)]
 pub(super) struct Setting<T> {
     pub(super) key: Cow<'static, str>,
-    /// Who wrote it; `None` when it is the default.
+    /// The source that wrote it; `None` if it is the default.
     pub(super) origin: Option<String>,
     pub(super) value: T,
 }
@@ -35,7 +36,7 @@ impl<T> Setting<T> {
         }
     }
 
-    /// Judges the value; what is wrong with it joins `problems`.
+    /// Checks the value. If it is invalid, the reason is added to `problems`.
     pub(super) fn check<'a, U>(
         &'a self,
         problems: &mut Vec<Problem>,
@@ -49,7 +50,7 @@ impl<T> Setting<T> {
 }
 
 impl<T> Setting<Option<T>> {
-    /// As [`Written::check`], for a key that may be absent, which is valid.
+    /// As [`Setting::check`], for a key that may be absent. An absent key is valid.
     pub(super) fn check_some<'a, U>(
         &'a self,
         problems: &mut Vec<Problem>,
@@ -62,14 +63,14 @@ impl<T> Setting<Option<T>> {
     }
 }
 
-/// What is valid, or the word that its problem is listed already.
+/// A valid value, or the note that its problem is already in the list.
 pub(super) type CheckResult<T> = Result<T, ErrorReported>;
 
-/// A problem was found and is listed; there is nothing to add.
+/// The problem is already in the list of problems.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ErrorReported;
 
-/// A judgement that a value cannot stand: a problem that does not know its key yet.
+/// Why a value is invalid: a problem without its key and source.
 #[derive(Debug)]
 pub(super) struct Invalid {
     what: String,
@@ -85,16 +86,28 @@ impl Invalid {
     }
 }
 
+/// A section of the table, whose values can be visited one by one.
+pub(super) trait Section {
+    /// Calls `visitor` for every key of this section, in the order of the table.
+    fn visit(&mut self, visitor: &mut impl SettingVisitor);
+}
+
+/// What is done with every value of a section, whatever its kind.
+pub(super) trait SettingVisitor {
+    /// `path` is the dotted key.
+    fn visit<T: FromToml>(&mut self, path: &'static str, setting: &mut Setting<T>);
+}
+
 /// How a kind of value is spelled.
 pub(super) trait FromToml: Sized {
-    /// What a value of this kind is, for "expected ...".
+    /// The kind in words, for "expected ...".
     const EXPECTED: &'static str;
-    /// An example a person can copy.
+    /// An example that a person can copy.
     const EXAMPLE: &'static str;
-    /// Whether a value may be shown when it is wrong.
+    /// Whether an error may show the value.
     const PRINTABLE: bool = true;
 
-    /// Reads the value, `None` if it is spelled otherwise. [`ValueKind::Nil`] is an absent key.
+    /// Reads the value; `None` if it is of another kind. [`ValueKind::Nil`] is an absent key.
     fn from_toml(kind: &ValueKind) -> Option<Self>;
 }
 
@@ -178,8 +191,8 @@ impl FromToml for Duration {
     }
 }
 
-/// A list; in the environment and on the command line its members stand between commas, or it is
-/// spelled as in the file.
+/// A list. In the environment and on the command line, commas separate its members, or it is spelled as in
+/// the file.
 impl FromToml for Vec<String> {
     const EXPECTED: &'static str = "a list of texts";
     const EXAMPLE: &'static str = "a list such as [\"one\", \"two\"]";
@@ -221,7 +234,7 @@ impl FromToml for NumberOrFalse {
     }
 }
 
-/// Yes, no, a word, or a list of what is meant.
+/// Yes, no, a single word, or a list of texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum BoolOrList {
     Bool(bool),
@@ -238,8 +251,8 @@ impl FromToml for BoolOrList {
             return Some(Self::Bool(all));
         }
         match kind {
-            // A word of its own (`auto`), unless it says that it is a member of a list: `image/*`,
-            // or several between commas.
+            // Only lower-case letters: a single word such as `auto`. Anything else is a list: `image/*`,
+            // or several members between commas.
             ValueKind::String(text)
                 if text.trim().bytes().all(|byte| byte.is_ascii_lowercase()) =>
             {
@@ -250,18 +263,11 @@ impl FromToml for BoolOrList {
     }
 }
 
-/// A bare number of milliseconds, as published, is believed from here on; below, somebody forgot the unit.
+/// From here on a number without a unit is taken as milliseconds, as in the published method. A smaller one
+/// is more likely a forgotten unit.
 const MIN_BARE_MILLIS: u64 = 1_000;
 
-/// A moment that can be left to the provider, or left out: a duration, milliseconds, "auto" or `false`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RawActivateAfterIdle {
-    Never,
-    After(Duration),
-    Auto,
-}
-
-impl FromToml for RawActivateAfterIdle {
+impl FromToml for IdleTrigger {
     const EXPECTED: &'static str =
         "a duration with its unit, milliseconds from 1000, \"auto\" or false";
     const EXAMPLE: &'static str =
@@ -288,7 +294,7 @@ fn bare_millis(kind: &ValueKind) -> Option<Duration> {
         .map(Duration::from_millis)
 }
 
-impl FromToml for KeepMessages {
+impl FromToml for ArchivePolicy {
     const EXPECTED: &'static str = "\"until_observed\", \"always\" or a duration with its unit";
     const EXAMPLE: &'static str =
         "\"until_observed\", \"always\", or a number and ms, s, m or h in quotes, such as \"720h\"";

@@ -1,23 +1,45 @@
-//! The rules of the two phases: which model is asked where, and how, and what each is told. They are
-//! judged once as they stand, and once more as each override changes them. Called by `memory` and
-//! `overrides`.
+//! The rules of the two phases, and the settings of memory that they make.
+//!
+//! [`OverridableSettings::validate`] turns them into the settings of `jobs`, together with [`CommonSettings`],
+//! which no override can change. Called by `memory` for all conversations, and by `overrides` for some.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::tz::TimeZone;
 use secrecy::{ExposeSecret as _, SecretString};
 
-use super::common::{base_url, non_empty, positive_duration};
-use super::model_settings::{JsonTable, RawModels, model_settings, models, provider_options};
+use super::common::{base_url, in_range, non_empty, positive_duration};
+use super::model_settings::{model_settings, models, provider_options};
 use super::observer;
-use super::parse::{CheckResult, ErrorReported, Invalid, Setting};
+use super::parse::{BoolOrList, CheckResult, ErrorReported, Invalid, Setting};
 use super::problem::Problem;
 use super::settings::{RawConfig, RawObservation, RawReflection};
-use super::thresholds::{RawThresholds, tokens};
-use super::valid::{
-    Endpoint, Models, ObservationSettings, PhaseSettings, ReflectionSettings, Thresholds,
-};
+use super::tables::{JsonTable, RawModels};
+use super::thresholds::{policy, tokens};
+use crate::jobs::{ArchivePolicy, Phase, Settings};
+use crate::llm::{Endpoint, Models};
+use crate::memory::observe::{ObserverOptions, RequestedHints};
+use crate::memory::redact::Redactor;
+use crate::wire::Placement;
 
-/// What is written about how memory is made, where it may be otherwise for some models.
+/// The settings of memory that no override can change, valid.
+#[derive(Debug, Clone)]
+pub(super) struct CommonSettings {
+    /// The host of the upstream.
+    pub(super) upstream: String,
+    pub(super) placement: Option<Placement>,
+    pub(super) zone: TimeZone,
+    pub(super) temporal_markers: bool,
+    pub(super) keep_messages: ArchivePolicy,
+    pub(super) daily_tokens: Option<u64>,
+    pub(super) peer_memory_tokens: Option<u32>,
+    pub(super) bundles: Option<PathBuf>,
+    pub(super) redactor: Redactor,
+}
+
+/// The settings of memory that an override can change, as written.
 #[derive(Debug, Clone)]
 pub(super) struct OverridableSettings {
     pub(super) share_token_budget: Setting<bool>,
@@ -36,38 +58,78 @@ impl OverridableSettings {
         }
     }
 
-    pub(super) fn thresholds(&self, problems: &mut Vec<Problem>) -> CheckResult<Thresholds> {
-        RawThresholds::from_raw(
+    /// The settings of memory, without overrides and for as many jobs at a time as there are model calls.
+    pub(super) fn validate(
+        &self,
+        targets: &PhaseTargets,
+        common: CheckResult<&CommonSettings>,
+        problems: &mut Vec<Problem>,
+    ) -> CheckResult<Settings> {
+        let (raw_observation, raw_reflection) = (&self.observation, &self.reflection);
+        let policy = policy(
             &self.share_token_budget,
-            &self.observation,
-            &self.reflection,
-        )
-        .validate(problems)
+            raw_observation,
+            raw_reflection,
+            problems,
+        );
+        let observer = observer_options(raw_observation, problems);
+        let observation = RawCallSettings::from(raw_observation).phase(&targets.observer, problems);
+        let reflection_hints = hints(&raw_reflection.continuation_hints, problems);
+        let reflection = RawCallSettings::from(raw_reflection).phase(&targets.reflector, problems);
+        let max_loss = raw_reflection
+            .max_loss
+            .check(problems, |&n| in_range(n, 0.0, 1.0));
+        let (common, observer) = (common?.clone(), observer?);
+        let observer = ObserverOptions {
+            redactor: common.redactor,
+            ..observer
+        };
+        Ok(Settings {
+            policy: policy?,
+            overrides: Vec::new(),
+            upstream: common.upstream,
+            placement: common.placement,
+            zone: common.zone,
+            temporal_markers: common.temporal_markers,
+            keep_messages: common.keep_messages,
+            observation: observation?,
+            reflection: reflection?,
+            hints: observer.hints.union(reflection_hints?),
+            observer: Arc::new(observer),
+            max_loss: max_loss?,
+            concurrency: crate::jobs::MODEL_CALLS,
+            daily_tokens: common.daily_tokens,
+            peer_memory_tokens: common.peer_memory_tokens,
+            bundles: common.bundles,
+        })
     }
 }
 
-/// Where a phase asks, and for which model.
+/// Where a phase sends its calls, and for which model.
 #[derive(Debug, Clone)]
 pub(super) struct ModelTarget {
     pub(super) model: Option<Models>,
     pub(super) endpoint: Option<Endpoint>,
 }
 
-/// The model: the common one, else the phase's own, else the other phase's where both ask at the
-/// same place (a name means nothing elsewhere), else the conversation's. The place: the phase's own,
-/// else the common one, else the conversation's.
-pub(super) fn model_targets(
-    raw: &RawConfig,
-    problems: &mut Vec<Problem>,
-) -> (CheckResult<ModelTarget>, CheckResult<ModelTarget>) {
+/// The targets of both phases.
+pub(super) struct PhaseTargets {
+    pub(super) observer: CheckResult<ModelTarget>,
+    pub(super) reflector: CheckResult<ModelTarget>,
+}
+
+/// The model is the common one, else the phase's own, else the other phase's, else the conversation's. The other
+/// phase's is used only if both phases call the same endpoint: elsewhere its name may not exist. The endpoint
+/// is the phase's own, else the common one, else the conversation's.
+pub(super) fn model_targets(raw: &RawConfig, problems: &mut Vec<Problem>) -> PhaseTargets {
     let (memory, observation, reflection) = (&raw.memory, &raw.observation, &raw.reflection);
 
     let common_model = models(&memory.model, problems);
     let mut phase_model = |model: &Setting<Option<RawModels>>| {
         if memory.model.value.is_some() && model.value.is_some() {
             problems.push(model.problem(
-                "memory.model is set as well, and says the same for both phases",
-                format!("keep one of the two: remove {} or memory.model", model.key),
+                "memory.model is also set, and it is for both phases",
+                format!("remove {} or memory.model", model.key),
             ));
         }
         models(model, problems)
@@ -94,13 +156,13 @@ pub(super) fn model_targets(
             endpoint: endpoint?.or(common_endpoint.clone()?),
         })
     };
-    (
-        target(observer.clone(), reflector.clone(), observer_endpoint),
-        target(reflector, observer, reflector_endpoint),
-    )
+    PhaseTargets {
+        observer: target(observer.clone(), reflector.clone(), observer_endpoint),
+        reflector: target(reflector, observer, reflector_endpoint),
+    }
 }
 
-/// A place to ask at: its URL and its key together, or neither.
+/// An endpoint: its URL and its key together, or neither.
 fn endpoint(
     url: &Setting<Option<String>>,
     key: &Setting<Option<SecretString>>,
@@ -108,8 +170,10 @@ fn endpoint(
 ) -> CheckResult<Option<Endpoint>> {
     let missing_partner = |set: &str, missing: &str| {
         (
-            format!("it is set without {missing}"),
-            format!("set {missing} as well, or remove {set} to use the conversation's own way"),
+            format!("{missing} is missing"),
+            format!(
+                "set {missing} too, or remove {set} to use the conversation's own endpoint and key"
+            ),
         )
     };
     if url.value.is_some() && key.value.is_none() {
@@ -123,7 +187,7 @@ fn endpoint(
     let base_url = url.check_some(problems, |text| base_url(text));
     let api_key = key.check_some(problems, header_safe);
     match (base_url?, api_key?) {
-        (Some(base_url), Some(api_key)) => Ok(Some(Endpoint { base_url, api_key })),
+        (Some(base_url), Some(api_key)) => Ok(Some(Endpoint::Configured { base_url, api_key })),
         (None, None) => Ok(None),
         _ => Err(ErrorReported),
     }
@@ -133,87 +197,54 @@ fn header_safe(key: &SecretString) -> Result<SecretString, Invalid> {
     let visible = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
     match key.expose_secret() {
         "" => Err(Invalid::new(
-            "it is empty",
-            "write the key, or remove it with its base_url",
+            "the key is empty",
+            "write a key, or remove api_key and its base_url",
         )),
         text if visible(text) => Ok(key.clone()),
         _ => Err(Invalid::new(
-            "it holds a blank, a line break or another character that no key holds",
-            "copy the key again, without what stands around it",
+            "the key contains a blank, a line break or another character that keys do not have",
+            "copy the key again, without the characters around it",
         )),
     }
 }
 
-pub(super) fn observation(
+/// What the Observer reads and writes. The redactor is the default one: `[memory.redact]` has its own section.
+fn observer_options(
     raw: &RawObservation,
-    target: CheckResult<ModelTarget>,
     problems: &mut Vec<Problem>,
-) -> CheckResult<ObservationSettings> {
-    let instruction = raw.instruction.check_some(problems, |text| non_empty(text));
+) -> CheckResult<ObserverOptions> {
     let max_input_tokens = raw
         .max_input_tokens
         .check(problems, |&n| observer::max_input_tokens(n));
-    let previous_observer_tokens = raw
+    let previous_tokens = raw
         .previous_observer_tokens
         .check(problems, |&n| observer::previous_observer_tokens(n));
-    let continuation_hints = raw
-        .continuation_hints
-        .check(problems, observer::continuation_hints);
-    let observe_attachments = raw
+    let hints = hints(&raw.continuation_hints, problems);
+    let attachments = raw
         .observe_attachments
         .check(problems, observer::observe_attachments);
     let omit_blocks = raw
         .omit_blocks
         .check(problems, |tags| observer::omit_blocks(tags));
-    let phase = RawCallSettings {
-        temperature: &raw.temperature,
-        max_output_tokens: Some(&raw.max_output_tokens),
-        model_settings: &raw.model_settings,
-        provider_options: &raw.provider_options,
-        timeout: &raw.timeout,
-    }
-    .phase(target, problems);
-    Ok(ObservationSettings {
-        phase: phase?,
-        instruction: instruction?,
-        max_input_tokens: max_input_tokens?,
-        previous_observer_tokens: previous_observer_tokens?,
-        continuation_hints: continuation_hints?,
-        observe_attachments: observe_attachments?,
+    Ok(ObserverOptions {
+        redactor: Redactor::default(),
         omit_blocks: omit_blocks?,
-        observe_system: raw.observe_system.value,
-        thread_title: raw.thread_title.value,
+        max_input_tokens: max_input_tokens?,
+        previous_tokens: previous_tokens?,
+        hints: hints?,
+        title: raw.thread_title.value,
+        application: raw.observe_system.value,
+        attachments: attachments?,
     })
 }
 
-pub(super) fn reflection(
-    raw: &RawReflection,
-    target: CheckResult<ModelTarget>,
-    problems: &mut Vec<Problem>,
-) -> CheckResult<ReflectionSettings> {
-    let instruction = raw.instruction.check_some(problems, |text| non_empty(text));
-    let continuation_hints = raw
-        .continuation_hints
-        .check(problems, observer::continuation_hints);
-    let phase = RawCallSettings {
-        temperature: &raw.temperature,
-        max_output_tokens: None,
-        model_settings: &raw.model_settings,
-        provider_options: &raw.provider_options,
-        timeout: &raw.timeout,
-    }
-    .phase(target, problems);
-    let max_loss = raw.max_loss.check(problems, |&n| fraction(n));
-    Ok(ReflectionSettings {
-        phase: phase?,
-        instruction: instruction?,
-        continuation_hints: continuation_hints?,
-        max_loss: max_loss?,
-    })
+fn hints(raw: &Setting<BoolOrList>, problems: &mut Vec<Problem>) -> CheckResult<RequestedHints> {
+    raw.check(problems, observer::continuation_hints)
 }
 
-/// The keys about calls, as both phases have them.
+/// The keys about model calls that both phases have.
 struct RawCallSettings<'a> {
+    instruction: &'a Setting<Option<String>>,
     temperature: &'a Setting<f64>,
     max_output_tokens: Option<&'a Setting<Option<u64>>>,
     model_settings: &'a Setting<Option<JsonTable>>,
@@ -221,13 +252,43 @@ struct RawCallSettings<'a> {
     timeout: &'a Setting<Duration>,
 }
 
+impl<'a> From<&'a RawObservation> for RawCallSettings<'a> {
+    fn from(raw: &'a RawObservation) -> Self {
+        Self {
+            instruction: &raw.instruction,
+            temperature: &raw.temperature,
+            max_output_tokens: Some(&raw.max_output_tokens),
+            model_settings: &raw.model_settings,
+            provider_options: &raw.provider_options,
+            timeout: &raw.timeout,
+        }
+    }
+}
+
+impl<'a> From<&'a RawReflection> for RawCallSettings<'a> {
+    fn from(raw: &'a RawReflection) -> Self {
+        Self {
+            instruction: &raw.instruction,
+            temperature: &raw.temperature,
+            // The Reflector has this limit in its model_settings only.
+            max_output_tokens: None,
+            model_settings: &raw.model_settings,
+            provider_options: &raw.provider_options,
+            timeout: &raw.timeout,
+        }
+    }
+}
+
 impl RawCallSettings<'_> {
     fn phase(
         &self,
-        target: CheckResult<ModelTarget>,
+        target: &CheckResult<ModelTarget>,
         problems: &mut Vec<Problem>,
-    ) -> CheckResult<PhaseSettings> {
-        let own_temperature = self.temperature.check(problems, |&n| temperature(n));
+    ) -> CheckResult<Phase> {
+        let instruction = self
+            .instruction
+            .check_some(problems, |text| non_empty(text));
+        let own_temperature = self.temperature.check(problems, |&n| in_range(n, 0.0, 2.0));
         let own_limit = self
             .max_output_tokens
             .map_or(Ok(None), |limit| limit.check_some(problems, |&n| tokens(n)));
@@ -247,40 +308,23 @@ impl RawCallSettings<'_> {
         ] {
             if duplicate {
                 problems.push(self.model_settings.problem(
-                    format!("{key} is set as well, and says the same"),
-                    format!("keep one of the two: remove {key} or its entry here"),
+                    format!(
+                        "{key} is also set, and has the same meaning as an entry of this table"
+                    ),
+                    format!("remove {key} or the entry of this table"),
                 ));
             }
         }
-        let ModelTarget { model, endpoint } = target?;
-        Ok(PhaseSettings {
+        let ModelTarget { model, endpoint } = target.clone()?;
+        Ok(Phase {
             model,
             endpoint,
-            temperature: settings.temperature.unwrap_or(own_temperature?),
+            instruction: instruction?,
+            temperature: Some(settings.temperature.unwrap_or(own_temperature?)),
             max_output_tokens: settings.max_output_tokens.or(own_limit?),
             parameters: settings.parameters,
             options: options?,
-            timeout: timeout?,
+            deadline: timeout?,
         })
     }
-}
-
-fn temperature(number: f64) -> Result<f64, Invalid> {
-    if (0.0..=2.0).contains(&number) {
-        return Ok(number);
-    }
-    Err(Invalid::new(
-        format!("{number} is no temperature"),
-        "write a number from 0 to 2",
-    ))
-}
-
-fn fraction(number: f64) -> Result<f64, Invalid> {
-    if (0.0..=1.0).contains(&number) {
-        return Ok(number);
-    }
-    Err(Invalid::new(
-        format!("{number} is no share"),
-        "write a number from 0 to 1",
-    ))
 }

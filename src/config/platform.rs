@@ -1,7 +1,7 @@
-//! Where the platform keeps an application's data, told from the environment alone.
+//! The platform's folder for an application's data, derived from the environment.
 //!
-//! Called once, for the default of `store.url`. Written by hand because it is three lines per
-//! platform and takes the environment as a map; creates nothing.
+//! Called once, for the default of `store.url`; creates no folder. No crate is used, since this is three lines
+//! for each platform and takes the environment as a map.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ impl Platform {
         Self::Xdg
     };
 
-    /// The folder for Diarist's data; `None` if the environment does not tell.
+    /// The folder for Diarist's data; `None` if the environment does not say where it is.
     pub(super) fn data_folder(self, env: &BTreeMap<String, String>) -> Option<PathBuf> {
         let folder = |name: &str| {
             env.get(name)

@@ -1,16 +1,16 @@
-//! What is wrong with a configuration, in words for the person who wrote it.
+//! Errors of a configuration, for the person who wrote it.
 //!
-//! A [`Problem`] names the key, what is wrong with it and how to put it right. Values of secret keys
-//! never enter one. Called by every step of reading; printed by the command line.
+//! A [`Problem`] names the key, what is wrong with it, where it was written and how to correct it. It never
+//! contains the value of a secret key. Every step of reading creates problems; the command line prints them.
 
 use std::fmt;
 
-/// One thing that is wrong.
+/// One error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The dotted key (`memory.observation.message_tokens`), or the file if the file is the problem.
+    /// The dotted key (`memory.observation.message_tokens`), or the path of a file that cannot be read.
     pub key: String,
-    /// Where the offending value was written (a file, a variable, a flag), if it was written at all.
+    /// Where the value was written (a file, a variable, a flag); `None` if it was not.
     pub origin: Option<String>,
     /// What is wrong, without a full stop.
     pub what: String,
@@ -28,7 +28,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Every problem of one configuration; never empty.
+/// All errors of one configuration; at least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
     problems: Vec<Problem>,
@@ -40,7 +40,7 @@ impl ConfigError {
         Self { problems }
     }
 
-    /// The problems in the order of the reference file, those of the sources themselves first.
+    /// The errors, those of the sources first, the others about in the order of the reference file.
     #[must_use]
     pub fn problems(&self) -> &[Problem] {
         &self.problems

@@ -1,37 +1,40 @@
 //! The configuration as text: the commented reference file, and the values in force.
 //!
-//! Both are written from the table in `settings`. Called by `diarist config`.
+//! Both are generated from the table in `settings`. Called by `diarist config`.
 
 use config::ValueKind;
 
 use super::layers::Layers;
 use super::parse::to_toml;
-use super::settings::{SECTIONS, SampleValue, SectionSpec};
+use super::settings::SECTIONS;
+use super::spec::{SampleValue, SectionSpec};
 
 const HEAD: &str = "\
-# Diarist, the reference configuration: every key, what it means, and its default.
+# Diarist, the reference configuration: every key, its meaning and its default.
 #
-# Nothing here has to be set. Remove the # in front of what you change; a key left alone keeps
-# following the default. Each key can also come from the environment, with the section in front and
-# two underscores between the parts: DIARIST__MEMORY__OBSERVATION__MESSAGE_TOKENS=20000.
-# Flags win over the environment, the environment over this file, this file over the defaults.
+# No key has to be set. To change one, remove the # in front of it. A key that is not set follows
+# the default of each version. Keys can also be set in the environment: begin with DIARIST, write the
+# section and the key in capitals, and put two underscores between all parts:
+# DIARIST__MEMORY__OBSERVATION__MESSAGE_TOKENS=20000.
+# A flag wins over the environment, the environment over this file, and this file over the defaults.
 #
 # Durations are a number and a unit in quotes: \"250ms\", \"30s\", \"5m\", \"1h\".
 #
-# What is logged is no key: DIARIST_LOG (or RUST_LOG) takes a level, or levels by module, such as
-# DIARIST_LOG=warn,diarist=debug. Logs go to standard error, as JSON unless that is a terminal.
-# What happens to memory is logged under diarist::events, and how a conversation stands after each
-# of its requests under diarist::events::status: DIARIST_LOG=info,diarist::events::status=off.
+# The log level is not a key: the variable DIARIST_LOG (or RUST_LOG) takes a level, or levels by module,
+# such as DIARIST_LOG=warn,diarist=debug. Logs go to standard error, as text in a terminal and as JSON
+# elsewhere. Events of memory are logged under diarist::events. The state of a conversation after each of
+# its requests is logged under diarist::events::status; to turn that off, write
+# DIARIST_LOG=info,diarist::events::status=off.
 ";
 
-/// Marks a line that shows what a value looks like but is no default.
+/// Marks a line that shows an example instead of a default.
 const EXAMPLE: &str = "  # example, unset by default";
 
 /// The commented reference file, as `config/example.toml` holds it.
 #[must_use]
 pub fn reference() -> String {
     let mut text = HEAD.to_owned();
-    for section in SECTIONS {
+    for section in SECTIONS.0 {
         push_section_head(&mut text, section);
         for (at, key) in section.keys.iter().enumerate() {
             if at > 0 {
@@ -48,10 +51,10 @@ pub fn reference() -> String {
     text
 }
 
-/// The values in force, each with who wrote it. Absent values are left out, secrets redacted.
+/// The values in force, each with its source. Keys without a value are left out, secrets are redacted.
 pub(super) fn effective(layers: &Layers) -> String {
     let mut text = String::new();
-    for section in SECTIONS {
+    for section in SECTIONS.0 {
         if !text.is_empty() {
             text.push('\n');
         }

@@ -1,8 +1,8 @@
-//! What of a configuration can change while the process runs, and what cannot.
+//! Which keys can change while the process runs, and which need a restart.
 //!
-//! Every key is in one of two lists, and a test sees to it that a new one is put into one: what is
-//! read anew takes effect with what is made from then on; the rest is said and waits for the next
-//! start. Called by `app`.
+//! Every key is in one of two lists, and a test fails for a new key that is in neither. A reload applies the
+//! keys of one list to everything made from then on. Changes to the others are logged and wait for the next
+//! start. Called by `app::reload`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,11 +10,10 @@ use std::fmt;
 use config::ValueKind;
 
 use super::layers::Layers;
-use super::settings;
-use super::valid::Config;
+use super::spec::Sections;
 
-/// Keys, or sections with a dot behind, that only a start reads: ports are taken, files opened and
-/// pools filled by them.
+/// Keys, or sections with a dot at the end, that only a start reads: with them it takes ports, opens files and
+/// fills pools.
 const START_ONLY: &[&str] = &[
     "server.",
     "upstream.base_url",
@@ -23,40 +22,33 @@ const START_ONLY: &[&str] = &[
     "memory.enabled",
 ];
 
-/// The value in force for every key. Never printed: there are secrets among them.
+/// The value in force for every key. Never printed, since some are secrets.
 #[derive(Clone, Default, PartialEq)]
-pub(super) struct ConfigValues(BTreeMap<&'static str, ValueKind>);
+pub struct ConfigValues(BTreeMap<&'static str, ValueKind>);
 
 impl fmt::Debug for ConfigValues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Values").field(&self.0.len()).finish()
+        f.debug_tuple("ConfigValues").field(&self.0.len()).finish()
     }
 }
 
 impl ConfigValues {
-    pub(super) fn from_layers(layers: &Layers) -> Self {
-        let keys = settings::keys().map(|key| (key.path, layers.value(key.path)));
+    pub(super) fn from_layers(sections: Sections, layers: &Layers) -> Self {
+        let keys = sections
+            .keys()
+            .map(|key| (key.path, layers.value(key.path)));
         Self(keys.collect())
     }
 
-    fn differing(&self, other: &Self) -> impl Iterator<Item = &'static str> {
-        let differs = |key: &&str| self.0.get(*key) != other.0.get(*key);
+    /// The keys whose values differ from those of `before`: first those that a reload applies, then those that
+    /// need a restart.
+    #[must_use]
+    pub fn changes(&self, before: &Self) -> (Vec<&'static str>, Vec<&'static str>) {
+        let differs = |key: &&str| self.0.get(*key) != before.0.get(*key);
         self.0
             .keys()
             .copied()
             .filter(differs)
-            .collect::<Vec<_>>()
-            .into_iter()
-    }
-}
-
-impl Config {
-    /// The keys whose values differ from those of `before`: those that are taken over now, and those
-    /// that wait for the next start.
-    #[must_use]
-    pub fn changes(&self, before: &Self) -> (Vec<&'static str>, Vec<&'static str>) {
-        self.values
-            .differing(&before.values)
             .partition(|key| !listed(key, START_ONLY))
     }
 }
@@ -69,8 +61,9 @@ fn listed(key: &str, list: &[&str]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::settings::SECTIONS;
 
-    /// Keys, or sections, that a reload takes over.
+    /// Keys, or sections with a dot at the end, that a reload applies.
     const RELOADABLE: &[&str] = &[
         "upstream.placement",
         "audit.ask_usage",
@@ -99,11 +92,11 @@ mod tests {
 
     #[test]
     fn every_key_is_read_anew_or_waits_for_a_start() {
-        for key in settings::keys() {
+        for key in SECTIONS.keys() {
             let lists = [listed(key.path, START_ONLY), listed(key.path, RELOADABLE)];
             assert_ne!(
                 lists[0], lists[1],
-                "{} belongs into one of the two lists",
+                "{} must be in one of the two lists",
                 key.path
             );
         }

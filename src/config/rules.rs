@@ -1,55 +1,22 @@
-//! `[[memory.rules]]`: which requests have memory. Reads the tables and judges each by itself; every
-//! wrong rule is named by its number. `proxy::mode` says what a rule means.
+//! `[[memory.rules]]`: which requests have memory.
+//!
+//! Checks each rule by itself and names every invalid one by its number. `proxy::mode` applies the rules.
+//! Called by `memory`.
 
 use std::collections::BTreeMap;
 
-use config::{File, FileFormat, Source as _, ValueKind};
+use config::ValueKind;
 
 use super::nearest::nearest;
-use super::parse::{CheckResult, ErrorReported, FromToml, Setting};
+use super::parse::{CheckResult, ErrorReported, Setting};
 use super::problem::Problem;
-use super::valid::{MemoryMode, Rule};
+use super::tables::TableList;
+use crate::proxy::mode::{Glob, Mode, Rule};
 
-/// What a rule may say.
+/// The keys of a rule.
 const RULE_FIELDS: [&str; 5] = ["path", "model", "header", "value", "memory"];
 
-/// A list of tables, as written.
-#[derive(Debug, Clone, Default)]
-pub(super) struct TableList(pub(super) Vec<BTreeMap<String, ValueKind>>);
-
-impl FromToml for TableList {
-    const EXPECTED: &'static str = "a list of tables";
-    const EXAMPLE: &'static str =
-        "a section in double brackets for each, or [{ model = \"*-embed\", ... }, ...]";
-
-    fn from_toml(kind: &ValueKind) -> Option<Self> {
-        match kind {
-            ValueKind::Array(items) => {
-                let tables = items.iter().map(|item| match &item.kind {
-                    ValueKind::Table(table) => Some(
-                        table
-                            .iter()
-                            .map(|(name, value)| (name.clone(), value.kind.clone()))
-                            .collect(),
-                    ),
-                    _ => None,
-                });
-                tables.collect::<Option<Vec<_>>>().map(Self)
-            }
-            // The environment has text only.
-            ValueKind::String(text) => {
-                let file = File::from_str(&format!("list = {text}"), FileFormat::Toml);
-                match file.collect().ok()?.remove("list")?.kind {
-                    kind @ ValueKind::Array(_) => Self::from_toml(&kind),
-                    _ => None,
-                }
-            }
-            _ => None,
-        }
-    }
-}
-
-/// The rules, unless one of them is wrong.
+/// The rules, unless one of them is invalid.
 pub(super) fn rules(
     raw: &Setting<TableList>,
     problems: &mut Vec<Problem>,
@@ -60,7 +27,7 @@ pub(super) fn rules(
             problems.push(raw.problem(what, remedy));
         })
     });
-    // All of them, so that one wrong rule does not hide the next.
+    // Collected in two steps, so that one invalid rule does not hide the next.
     let rules: Vec<Result<Rule, ()>> = rules.collect();
     rules
         .into_iter()
@@ -75,10 +42,10 @@ fn rule(table: &BTreeMap<String, ValueKind>) -> Result<Rule, (String, String)> {
         .find(|name| !RULE_FIELDS.contains(&name.as_str()))
     {
         let remedy = nearest(unknown, RULE_FIELDS.into_iter()).map_or_else(
-            || format!("a rule has {}", RULE_FIELDS.join(", ")),
+            || format!("the keys of a rule are {}", RULE_FIELDS.join(", ")),
             |name| format!("did you mean {name}?"),
         );
-        return Err((format!("there is no \"{unknown}\" in a rule"), remedy));
+        return Err((format!("there is no key \"{unknown}\" in a rule"), remedy));
     }
     let mut texts = BTreeMap::new();
     for (name, value) in table {
@@ -86,16 +53,21 @@ fn rule(table: &BTreeMap<String, ValueKind>) -> Result<Rule, (String, String)> {
             ValueKind::String(text) if !text.trim().is_empty() => {
                 texts.insert(name.as_str(), text.trim().to_owned());
             }
-            _ => return wrong(format!("{name} is not text"), "write text in double quotes"),
+            _ => {
+                return wrong(
+                    format!("{name} is not a text"),
+                    "write a text in double quotes",
+                );
+            }
         }
     }
-    let memory = match texts.remove("memory").as_deref() {
-        Some("off") => MemoryMode::Off,
-        Some("read") => MemoryMode::Read,
-        Some("on") => MemoryMode::On,
+    let mode = match texts.remove("memory").as_deref() {
+        Some("off") => Mode::Off,
+        Some("read") => Mode::Read,
+        Some("on") => Mode::On,
         found => {
             let what = found.map_or("memory is missing".to_owned(), |found| {
-                format!("memory cannot be \"{found}\"")
+                format!("\"{found}\" is not a known value of memory")
             });
             return wrong(what, "write memory = \"off\", \"read\" or \"on\"");
         }
@@ -104,21 +76,24 @@ fn rule(table: &BTreeMap<String, ValueKind>) -> Result<Rule, (String, String)> {
         None => None,
         Some(name) => {
             let Ok(header) = name.parse::<http::HeaderName>() else {
-                let what = format!("\"{name}\" is no name of a header");
-                return wrong(what, "write the name alone; its value belongs into value");
+                let what = format!("\"{name}\" is not a header name");
+                return wrong(what, "write the name only; write its value into value");
             };
             Some(header)
         }
     };
     let value = texts.remove("value");
     if value.is_some() && header.is_none() {
-        return wrong("value stands without header".to_owned(), "name the header");
+        return wrong(
+            "value is set without header".to_owned(),
+            "add the name of the header",
+        );
     }
     let (path, model) = (texts.remove("path"), texts.remove("model"));
     if path.is_none() && model.is_none() && header.is_none() {
         return wrong(
-            "it names neither path, model nor header".to_owned(),
-            "name one of them; for every request there are memory.enabled and memory.read_only",
+            "it has neither path, model nor header".to_owned(),
+            "add one of them; for all requests use memory.enabled or memory.read_only",
         );
     }
     if path
@@ -127,14 +102,14 @@ fn rule(table: &BTreeMap<String, ValueKind>) -> Result<Rule, (String, String)> {
     {
         return wrong(
             "path does not begin with a slash".to_owned(),
-            "write the path of the request on the data port, such as \"/v1/chat/*\"",
+            "write the path that clients request, such as \"/v1/chat/*\"",
         );
     }
+    let glob = |text: Option<String>| text.as_deref().map(Glob::new);
     Ok(Rule {
-        path,
-        model,
-        header,
-        value,
-        memory,
+        path: glob(path),
+        model: glob(model),
+        header: header.map(|name| (name, glob(value))),
+        mode,
     })
 }

@@ -1,57 +1,20 @@
-//! Every key there is: its name, kind, default and meaning, in one table.
+//! Every key: its name, kind, default and meaning, in one table.
 //!
-//! The table is the only definition. It makes [`RawConfig`] (what was written), the defaults layer,
-//! the list of known keys and the reference file, so none of them can drift from another. It knows
-//! spelling only; `validate` and `memory` judge what the values mean.
+//! The table is the only definition. It produces [`RawConfig`] (the values as written), the layer of
+//! defaults, the list of known keys and the reference file, so these cannot differ. It knows how values are
+//! spelled; `validate` and `memory` check what they mean.
 
 use std::time::Duration;
 
 use secrecy::SecretString;
 
 use super::layers::Layers;
-use super::model_settings::{JsonTable, RawModels};
-use super::parse::{BoolOrList, NumberOrFalse, RawActivateAfterIdle, Setting};
+use super::parse::{BoolOrList, NumberOrFalse, Section, Setting, SettingVisitor};
 use super::problem::Problem;
-use super::rules::TableList;
-use super::valid::KeepMessages;
-
-/// A section of the file and its keys, in the order of the reference.
-#[derive(Debug)]
-pub(super) struct SectionSpec {
-    pub(super) name: &'static str,
-    pub(super) doc: &'static [&'static str],
-    pub(super) keys: &'static [KeySpec],
-}
-
-#[derive(Debug)]
-pub(super) struct KeySpec {
-    /// The dotted path: `memory.observation.model`.
-    pub(super) path: &'static str,
-    pub(super) name: &'static str,
-    pub(super) doc: &'static [&'static str],
-    pub(super) sample: SampleValue,
-}
-
-/// The TOML literal the reference shows for a key.
-#[derive(Debug)]
-pub(super) enum SampleValue {
-    /// It holds unless something else is written.
-    Default(&'static str),
-    /// It only shows what a value looks like: absent is a value of its own.
-    Example(&'static str),
-}
-
-impl KeySpec {
-    /// Whether the value may never be printed.
-    pub(super) fn is_secret(&self) -> bool {
-        matches!(self.name, "api_key" | "secret")
-    }
-}
-
-/// Every key of every section.
-pub(super) fn keys() -> impl Iterator<Item = &'static KeySpec> + Clone {
-    SECTIONS.iter().flat_map(|section| section.keys)
-}
+use super::spec::{KeySpec, SampleValue, SectionSpec, Sections};
+use super::tables::{JsonTable, RawModels, TableList};
+use crate::jobs::ArchivePolicy;
+use crate::memory::IdleTrigger;
 
 macro_rules! settings {
     ($(
@@ -63,7 +26,7 @@ macro_rules! settings {
             )+
         }
     )+) => {
-        /// What was written, spelled as its kind but not yet judged.
+        /// The values as written: read as their kinds, not yet checked.
         #[derive(Debug)]
         pub(super) struct RawConfig {
             $(pub(super) $section_field: $Section,)+
@@ -78,9 +41,19 @@ macro_rules! settings {
                     pub(super) $name: Setting<$kind>,
                 )+
             }
+
+            impl Section for $Section {
+                fn visit(&mut self, visitor: &mut impl SettingVisitor) {
+                    $(visitor.visit(
+                        concat!($section, ".", stringify!($name)),
+                        &mut self.$name,
+                    );)+
+                }
+            }
         )+
 
-        pub(super) const SECTIONS: &[SectionSpec] = &[$(
+        /// The table.
+        pub(super) const SECTIONS: Sections = Sections(&[$(
             SectionSpec {
                 name: $section,
                 doc: &[$($section_doc),+],
@@ -93,11 +66,11 @@ macro_rules! settings {
                     },
                 )+],
             },
-        )+];
+        )+]);
 
         impl RawConfig {
-            /// Reads every key from the layers. A value spelled wrongly joins `problems` and its
-            /// default stands in, so that the other keys can still be judged.
+            /// Reads every key from the layers. A value of the wrong kind is added to `problems` and
+            /// replaced by its default, so that the other keys can still be checked.
             pub(super) fn read(layers: &Layers, problems: &mut Vec<Problem>) -> Self {
                 Self {$(
                     $section_field: $Section {$(
@@ -112,327 +85,316 @@ macro_rules! settings {
 settings! {
     /// Listeners, limits and timeouts.
     ["server"] server: RawServer {
-        /// Address of the data port: where clients go instead of to the upstream.
-        /// Beyond loopback, requests without a credential pass without memory.
+        /// Address and port that clients use (the data port). Port 0 takes a free one. If it is not a loopback
+        /// address, requests without a credential get no memory.
         listen: String = Default(r#""127.0.0.1:8484""#),
-        /// Address of the admin port: /healthz, /readyz, /metrics. It asks for no password.
+        /// Address and port of /healthz, /readyz and /metrics (the admin port). It has no password.
         admin: String = Default(r#""127.0.0.1:8485""#),
-        /// Largest chat-completions body that is read for memory, in bytes (32 MiB); a larger one is
-        /// answered 413. Other requests stream through and know no limit.
+        /// Largest chat-completions body, in bytes (32 MiB). A larger one gets 413. Bodies of other paths have
+        /// no limit.
         max_body_bytes: u64 = Default("33554432"),
-        /// How long a client may take to send the head of a request, counted from connecting or from
-        /// the end of its last answer: it also ends HTTP/1 connections that are kept without a use.
+        /// Time a client has to send the head of a request. It also closes idle HTTP/1 connections.
         header_timeout: Duration = Default(r#""60s""#),
-        /// How long a connection may stay without a byte moving: between requests, in the middle of a
-        /// body, in a WebSocket, or because the other side takes nothing. Models that think pause for minutes.
+        /// Time a connection may pass without any byte in either direction. Models that think may pause for
+        /// minutes.
         idle_timeout: Duration = Default(r#""5m""#),
-        /// How long connecting to the upstream may take, TLS included.
+        /// Time to connect to the upstream, TLS included.
         connect_timeout: Duration = Default(r#""10s""#),
-        /// How long the upstream may take from the end of the request to the head of its response.
-        /// Models that think before they answer take minutes.
+        /// Time from the end of the request to the first line of the upstream's response.
         response_timeout: Duration = Default(r#""10m""#),
-        /// How long open streams may go on after SIGTERM before they are cut.
+        /// Time that open answers have after SIGTERM. Then they are cut. "0s" cuts at once.
         drain_timeout: Duration = Default(r#""30s""#),
-        /// Connections held at once on the data port; one more is answered 503.
+        /// Open client connections. One more gets 503.
         max_connections: u64 = Default("4096"),
-        /// Requests in flight at once, over all connections; one more is answered 429.
+        /// Requests in progress. One more gets 429.
         max_requests: u64 = Default("1024"),
     }
 
-    /// Where requests go, and how memory is put into them.
+    /// The provider, and the place of memory in requests to it.
     ["upstream"] upstream: RawUpstream {
-        /// Base URL of the provider. /v1/... on the data port maps onto its path; every other path
-        /// goes to the same path at its origin.
+        /// Base URL of the provider, usually with /v1 at its end. /v1/… of the data port goes to this path. Any
+        /// other path goes to the same host, at the same path.
         base_url: String = Default(r#""https://api.openai.com/v1""#),
-        /// Where observations stand in the request: "system_message" (a message of their own after the
-        /// client's leading ones), "append_to_system" (at the end of the client's last leading one),
-        /// "segments" (a message of their own, a content part for each), "off" (nowhere), or "auto": system_message,
-        /// stepping down by itself when a model refuses it.
+        /// Where the observations stand in the request. "system_message": a message of their own, after the
+        /// client's first system messages. "append_to_system": at the end of the client's last leading system
+        /// message. "segments": a message of their own with one content part for each observation. "off": they
+        /// are not sent. "auto": the same as "system_message". If a model refuses the place, Diarist uses the
+        /// next one down for an hour: segments, system_message, append_to_system.
         placement: String = Default(r#""auto""#),
     }
 
-    /// Where memory is kept.
+    /// The database.
     ["store"] store: RawStore {
-        /// The database: "sqlite:" and a path, absolute after three slashes, or "sqlite::memory:",
-        /// which forgets everything at exit. Unset: diarist/diarist.db in the platform's data folder
-        /// ($XDG_DATA_HOME or ~/.local/share on Linux). The path is taken as it stands, not decoded.
+        /// The database: a path such as "/var/lib/diarist/diarist.db", the same as a URL
+        /// ("sqlite:///var/lib/diarist/diarist.db"), or "sqlite::memory:", which forgets everything at exit.
+        /// Unset: diarist/diarist.db in the data folder of the platform; on Linux that is $XDG_DATA_HOME or
+        /// ~/.local/share. A URL is not percent-decoded.
         url: Option<String> = Example(r#""sqlite:///var/lib/diarist/diarist.db""#),
     }
 
-    /// The audit: one JSON line per memory request, observation and reflection.
+    /// The audit: one JSON line for each memory request, observation and reflection.
     ["audit"] audit: RawAudit {
-        /// The file lines are appended to; "-" is standard output (logs go to standard error), "off"
-        /// writes none.
+        /// File of the audit. "-" is standard output (logs go to standard error). "off" writes no audit.
         path: String = Default(r#""-""#),
-        /// Whether streams are asked for their usage on the client's behalf, so that the audit has tokens:
-        /// "auto" (where the upstream is known to take stream_options, or took it from a client), "never",
-        /// or "always" (until it is refused). The event that answers it is taken out of the stream again.
+        /// Whether Diarist asks for token counts in streams if the client does not. "auto": if the upstream is
+        /// known to support it. "always": until the upstream refuses. "never": not at all. The client does not
+        /// see the extra event.
         ask_usage: String = Default(r#""auto""#),
     }
 
-    /// Who is talking: what clients call a conversation, and whose it is. A name groups requests; it
-    /// gives no access to memory that their content does not give.
+    /// What names a conversation, and whose it is. A name groups requests. It gives no access to memory
+    /// that the content of a request does not give.
     ["identity"] identity: RawIdentity {
-        /// Headers that name a conversation, the first usable one counts; x-diarist-thread comes before
-        /// them all. "known" stands for those of the clients Diarist knows: put names before or behind
-        /// it, or leave it out. Not among them: x-portkey-trace-id, x-litellm-trace-id, which some
-        /// write anew for each request.
+        /// Headers that may hold the name of the conversation. The first usable one counts; x-diarist-thread
+        /// always comes first. "known" stands for the built-in list of clients that Diarist knows: add names
+        /// before or after it, or leave it out. Not in the list are x-portkey-trace-id and x-litellm-trace-id,
+        /// since some clients change them with each request.
         headers: Vec<String> = Default(r#"["known"]"#),
-        /// Fields of the body that do, after the headers, with a dot for a field within a field.
-        /// "known": session_id; conversation, or its id; session_id, conversation_id, chat_id in
-        /// metadata; litellm_session_id; what Claude Code writes into metadata.user_id. Not among them:
-        /// prompt_cache_key, which some share between conversations.
+        /// Fields of the body that may hold this name, looked at after the headers. A dot goes one level down.
+        /// "known" stands for: session_id; conversation, or its id; session_id, conversation_id, chat_id in
+        /// metadata; litellm_session_id; the session in the metadata.user_id of Claude Code. Not among them is
+        /// prompt_cache_key, since some clients use one for many conversations.
         body_fields: Vec<String> = Default(r#"["known"]"#),
-        /// Headers in which a client names what it does beside the conversation (a title, tags), such as
-        /// Open WebUI's {{TASK}} in a header of your own: what is known of the conversation is sent, and
-        /// nothing of the request is remembered. Rules (memory.rules) come first.
+        /// Headers in which a client says that this request is a side task (a title, tags), such as {{TASK}} of
+        /// Open WebUI in a header of your own. Such a request reads memory and writes none. Rules
+        /// (memory.rules) come first.
         task_headers: Vec<String> = Default(r#"["x-diarist-task", "x-openwebui-task"]"#),
     }
 
-    /// Which user of your application is talking, where you can vouch for it. x-diarist-resource, which any
-    /// client can write, parts users from each other; only what is vouched for here may be shared between
-    /// the conversations of a user.
+    /// Which user of your application is talking. Conversations share memory only for users that are named
+    /// here. The header x-diarist-resource, which any client can write, only separates users.
     ["identity.resource"] resource: RawResource {
-        /// The header that names the user. Unset: nobody is vouched for.
+        /// Header that names the user of your application. Unset: no user is trusted.
         header: Option<String> = Example(r#""x-openwebui-user-jwt""#),
-        /// Who sets it: "trusted-proxy" (a proxy in front of Diarist that takes away what clients write
-        /// there), "application" (a server of yours, and nobody else reaches the data port), or "signed"
-        /// (whoever it is: the value is a token, a JWT, that is verified by the keys below). Where it is
-        /// signed and does not hold, the request passes without memory.
+        /// Who sets this header. "trusted-proxy": a proxy in front of Diarist, which removes what clients write
+        /// there. "application": a server of yours, and nobody else reaches the data port. "signed": anybody;
+        /// the value is a JWT that Diarist verifies with the keys below. If it is invalid, the request passes
+        /// without memory.
         set_by: Option<String> = Example(r#""signed""#),
-        /// The secret such tokens are signed with (HS256, HS384, HS512), at least 16 bytes; for Open WebUI the one
-        /// in its FORWARD_USER_INFO_HEADER_JWT_SECRET. Better kept in the environment:
+        /// Secret of signed names (HS256, HS384, HS512), at least 16 bytes. For Open WebUI: the value of its
+        /// FORWARD_USER_INFO_HEADER_JWT_SECRET. Better kept in the environment:
         /// DIARIST__IDENTITY__RESOURCE__SECRET.
         secret: Option<SecretString> = Example(r#""a secret of 16 bytes or more""#),
-        /// A file with the public keys they are signed with, in the place of secret: PEM, or a JWKS. SIGHUP
-        /// reads it anew.
+        /// File with the public keys of signed names, PEM or JWKS, instead of secret. SIGHUP reads it again.
         keys_file: Option<String> = Example(r#""/etc/diarist/jwks.json""#),
-        /// Algorithms that are believed, such as "RS256". Empty: all those of the keys. Never "none".
+        /// Allowed algorithms, such as "RS256". Empty: all that fit the keys. "none" is never allowed.
         algorithms: Vec<String> = Default("[]"),
-        /// Who has to have issued the token (its iss). Unset: anybody who has the key.
+        /// Required iss claim. Unset: any issuer.
         issuer: Option<String> = Example(r#""open-webui""#),
-        /// Whom it has to be for (its aud). Unset: a token that names an audience is not believed.
+        /// Required aud claim. Unset: a token with an aud claim is refused.
         audience: Option<String> = Example(r#""diarist""#),
-        /// The claim that names the user.
+        /// Claim that names the user.
         claim: String = Default(r#""sub""#),
-        /// By how much clocks may differ, 10 minutes at most. A token without exp is not believed.
+        /// Allowed difference of clocks, at most 10 minutes. A token without exp is refused.
         leeway: Duration = Default(r#""30s""#),
     }
 
-    /// Tokens (JWT) in the Authorization header whose subject is the tenant, so that a token that is renewed
-    /// every hour keeps its memory. What is no such token is a credential as always: hashed, whole. So is a
-    /// token that does not hold: the upstream judges it, and it reaches no memory but its own.
+    /// Tokens (JWT) in the Authorization header whose subject is the tenant, so that a token that is
+    /// renewed every hour keeps its memory. An invalid token is treated as an ordinary key: it gets only
+    /// the memory made with that same key.
     ["identity.token"] token: RawToken {
-        /// The secret they are signed with. Unset, and keys_file too: no token is looked at.
+        /// Secret of JWTs in Authorization, at least 16 bytes. If secret and keys_file are both unset, Diarist
+        /// looks at no token.
         secret: Option<SecretString> = Example(r#""a secret of 16 bytes or more""#),
-        /// A file with the public keys they are signed with, in the place of secret: PEM, or a JWKS. SIGHUP
-        /// reads it anew.
+        /// File with the public keys of these tokens, PEM or JWKS, instead of secret. SIGHUP reads it again.
         keys_file: Option<String> = Example(r#""/etc/diarist/jwks.json""#),
-        /// Algorithms that are believed. Empty: all those of the keys. Never "none".
+        /// Allowed algorithms, such as "RS256". Empty: all that fit the keys. "none" is never allowed.
         algorithms: Vec<String> = Default("[]"),
-        /// Who has to have issued the token (its iss). Unset: anybody who has the key.
+        /// Required iss claim. Unset: any issuer.
         issuer: Option<String> = Example(r#""https://login.example.com/""#),
-        /// Whom it has to be for (its aud). Unset: a token that names an audience is not believed.
+        /// Required aud claim. Unset: a token with an aud claim is refused.
         audience: Option<String> = Example(r#""diarist""#),
-        /// The claim that names the tenant.
+        /// Claim that names the tenant.
         claim: String = Default(r#""sub""#),
-        /// By how much clocks may differ, 10 minutes at most. A token without exp is not believed.
+        /// Allowed difference of clocks, at most 10 minutes. A token without exp is refused.
         leeway: Duration = Default(r#""30s""#),
     }
 
-    /// Memory. Model, base_url and api_key set here hold for both phases.
+    /// Memory. model, base_url and api_key set here are for both phases.
     ["memory"] memory: RawMemory {
-        /// Whether there is memory at all; false makes Diarist a plain proxy.
+        /// Whether there is memory. false makes Diarist a plain proxy and creates no database.
         enabled: bool = Default("true"),
-        /// Who shares a memory: "thread" keeps it to one conversation; "resource" also tells each
-        /// conversation what the user's others learned, where identity.resource says who the user is.
+        /// Who shares a memory. "thread": each conversation has its own. "resource": conversations of one user
+        /// also share what they learned; this needs identity.resource.
         scope: String = Default(r#""thread""#),
-        /// For scope = "resource": how much of a block may tell of other conversations, the latest and
-        /// most important first. Below 1 a fraction of observation_tokens, else a number of tokens.
+        /// With scope = "resource": how much of the block may come from other conversations. Below 1: a
+        /// fraction of observation_tokens.
         other_conversations: f64 = Default("0.1"),
-        /// Zone in which days and minutes are told: an IANA name such as "Europe/Oslo", or "system", the
-        /// zone of this machine. A request may name its own (header x-diarist-timezone).
+        /// Time zone of dates and times in observations: an IANA name such as "Europe/Oslo", or "system", the
+        /// zone of this machine. A request may name its own zone with x-diarist-timezone.
         timezone: String = Default(r#""system""#),
-        /// Whether the Observer is told of pauses of ten minutes and more.
+        /// Whether the Observer is told about pauses of ten minutes and more.
         temporal_markers: bool = Default("false"),
-        /// How long what messages say is kept in the database, with secrets taken out: "until_observed" (a
-        /// range that waits for the Observer carries its words, and nothing else is kept), "always", or a
-        /// duration such as "720h". Kept words are shown by `threads show --why`, and what a client drops
-        /// before it was observed is remembered; without them it is not.
-        keep_messages: KeepMessages = Default(r#""until_observed""#),
-        /// Model of the Observer and the Reflector; excludes the model of a phase. Unset: a phase that
-        /// names none uses the other phase's model if both ask at the same place, else the
-        /// conversation's own. A cheap model pays. A table names models by the tokens of the whole prompt,
-        /// each bound included, such as { "20000" = "gpt-5-nano", "200000" = "gpt-5-mini" }; a prompt
-        /// beyond the last bound takes the last model.
+        /// How long the text of messages stays in the database, with secrets removed. "until_observed": only
+        /// while it waits for the Observer. "always", or a duration such as "720h": all messages that at least
+        /// two requests contained. `threads show --why` shows kept text, and what a client drops before it was
+        /// observed can still be observed from it.
+        keep_messages: ArchivePolicy = Default(r#""until_observed""#),
+        /// Model of the Observer and the Reflector; not together with the model of a phase. A cheap model pays.
+        /// Unset: a phase without a model uses that of the other phase if both call the same endpoint,
+        /// otherwise the model of the conversation. A table names models by the tokens of the whole prompt,
+        /// each bound included, such as { "20000" = "gpt-5-nano", "200000" = "gpt-5-mini" }; a prompt beyond
+        /// the last bound goes to the last model.
         model: Option<RawModels> = Example(r#""gpt-5-nano""#),
-        /// Base URL for both phases; together with api_key or not at all. Unset: the conversation's
-        /// own way to the upstream, with its own credential.
+        /// Endpoint for both phases. Set it together with api_key. Unset: the upstream, with the credential of
+        /// the conversation.
         base_url: Option<String> = Example(r#""https://api.openai.com/v1""#),
-        /// API key for base_url. Better kept in the environment: DIARIST__MEMORY__API_KEY.
+        /// Key for base_url. Better kept in the environment: DIARIST__MEMORY__API_KEY.
         api_key: Option<SecretString> = Example(r#""sk-...""#),
-        /// Tokens that memory's own model calls, prompts and answers, may cost a tenant on a UTC day.
-        /// Once they are spent its jobs wait for the next day; requests go on. Unset: no bound.
+        /// Limit of prompt and answer tokens that memory's own model calls may use for one tenant on one UTC
+        /// day. Then its jobs wait until the next day. Requests are not affected. Unset: no limit.
         daily_tokens: Option<u64> = Example("5000000"),
-        /// A folder for calls of the Observer and the Reflector that came to nothing, to look into with
-        /// `diarist reproduce`: prompt and answer with secrets taken out, never a credential. They hold
-        /// what your users said. The newest 50 stay. Unset: none is kept.
+        /// Folder for failed model calls of memory, to look at with `diarist reproduce`. The files contain text
+        /// of your users with secrets removed, and never a credential. The newest 50 stay. Unset: none are
+        /// kept.
         bundles: Option<String> = Example(r#""/var/lib/diarist/bundles""#),
-        /// Whether raw messages may use what observations leave of message_tokens + observation_tokens:
-        /// observations take their place the later, the fewer of them there are.
+        /// Whether raw messages may use the tokens that observations do not use. With few observations, more
+        /// raw messages are kept.
         share_token_budget: bool = Default("false"),
-        /// Whether memory is only read: observations are sent where there are some, and nothing is
-        /// written, no request recorded, no model called. No header and no rule changes that; an
-        /// override says otherwise for its models.
+        /// Use existing memory, but do not add to it. No request header and no rule changes this; an override
+        /// does.
         read_only: bool = Default("false"),
-        /// Which requests have memory: in each rule path, model and header (with value) as far as they
-        /// matter, * for any text, ? for one character, and memory = "off", "read" (observations are
-        /// sent, nothing is remembered) or "on". The first rule that matches counts; the header
-        /// x-diarist-memory of a request counts before them. Either a list as here, or a section
-        /// [[memory.rules]] for each: { header = "x-task", value = "title*", memory = "read" }.
+        /// Which requests have memory. A rule has path, model or header (with value), with * for any text and ?
+        /// for one character, and memory = "off", "read" (existing memory is sent, nothing is remembered) or
+        /// "on". The first rule that matches counts; the header x-diarist-memory of a request comes before all
+        /// rules. Write a list as here, or a section [[memory.rules]] for each rule: { header = "x-task", value
+        /// = "title*", memory = "read" }.
         rules: TableList = Default("[]"),
-        /// Memory made otherwise for some models or upstreams: model and upstream (its host) with * for any
-        /// text and ? for one character, then what differs of share_token_budget, read_only, and of observation
-        /// and reflection every key but base_url and api_key. Of those that match the narrowest alone
-        /// counts: model and upstream before model before upstream, then the longer pattern; one that is
-        /// all wildcards names nothing. Either a list as here, or a section [[memory.overrides]] for each:
-        /// { model = "*-mini", observation = { message_tokens = 15000, instruction = "Be brief." } }.
+        /// Other settings for some models or upstreams. An override has model, upstream (its host) or both,
+        /// with * for any text and ? for one character, and the keys that differ: share_token_budget,
+        /// read_only, and every key of observation and reflection except base_url and api_key. Only the
+        /// narrowest matching override counts: model and upstream before model before upstream, then the longer
+        /// pattern. A pattern of wildcards alone does not count. Write a list as here, or a section
+        /// [[memory.overrides]] for each: { model = "*-mini", observation = { message_tokens = 15000,
+        /// instruction = "Be brief." } }.
         overrides: TableList = Default("[]"),
-        /// What is done for a request that does not fit its model, once all observations there are have
-        /// been put in the place of its messages: "pass" (the upstream's refusal reaches the client),
-        /// "observe" (what is left is observed while the client waits, and the request sent again), or
-        /// "trim" (the oldest messages are left out, with a note; nothing is known of them).
+        /// What happens if a request is still too long for its model after Diarist has applied all
+        /// observations. "pass": the client gets the refusal. "observe": Diarist observes more while the client
+        /// waits, then sends the request again. "trim": Diarist leaves out the oldest messages and adds a note
+        /// that says so.
         overflow: String = Default(r#""pass""#),
-        /// How long a client waits for overflow = "observe", at most, however many ask the same at once.
+        /// Longest wait of a client with overflow = "observe", however many clients wait for the same
+        /// conversation.
         overflow_timeout: Duration = Default(r#""1m""#),
-        /// Which evidence lets a request be told what it does not hold, where its client dropped or
-        /// summarised older messages: "strict" (none: a request is told only what it holds), "names"
-        /// (it carries the name of a conversation, and no other conversation has that name) or
-        /// "content" (that, or messages that no other conversation holds, an answer of the model
-        /// among them). Two different names are always two conversations.
+        /// What proves that a shortened request belongs to a known conversation. "strict": nothing; a request
+        /// gets only notes about messages it contains. "names": the name of the conversation, if no other
+        /// conversation has it. "content": that, or an answer of the provider that only this conversation has.
         evidence: String = Default(r#""content""#),
     }
 
     /// The Observer: turns older messages into observations.
     ["memory.observation"] observation: RawObservation {
-        /// Model of the Observer, or a table as there; excludes memory.model.
+        /// Model of the Observer, or a table as in memory.model. Not together with memory.model.
         model: Option<RawModels> = Example(r#""gpt-5-nano""#),
-        /// Base URL for the Observer; together with api_key or not at all.
+        /// Endpoint of the Observer. Set it together with api_key.
         base_url: Option<String> = Example(r#""https://api.openai.com/v1""#),
-        /// API key for base_url.
+        /// Key for base_url.
         api_key: Option<SecretString> = Example(r#""sk-...""#),
-        /// Tokens of raw messages at which observations take their place.
+        /// Size of the raw messages at which observations replace the oldest ones (the activation).
         message_tokens: u64 = Default("30000"),
-        /// Tokens of new messages that are observed at a time, in the background: below 1 a fraction
-        /// of message_tokens, else a number of tokens; less than message_tokens.
+        /// Size of the piece that the Observer reads at one time, in the background. Below 1: a fraction of
+        /// message_tokens. Otherwise a number of tokens below message_tokens.
         buffer_tokens: f64 = Default("0.2"),
-        /// Whether each turn is observed once it has ended, however short it is, instead of waiting for
-        /// buffer_tokens. Costs one call of the Observer a turn.
+        /// Whether each turn is observed when it has ended, however short it is. This costs one Observer call
+        /// for each turn.
         buffer_on_idle: bool = Default("false"),
-        /// How much goes when observations take the messages' place: up to 1 the fraction of
-        /// message_tokens to clear, from 1000 the tokens of recent messages to keep.
+        /// How much an activation removes. Up to 1: the fraction of message_tokens to remove. From 1000: the
+        /// tokens of recent messages to keep. Values between are errors.
         buffer_activation: f64 = Default("0.8"),
-        /// From here on, clearing enough comes before keeping the retention floor: below 100 a
-        /// multiple of message_tokens, else a number of tokens; at least message_tokens.
+        /// Above this size an activation removes messages even if fewer remain than buffer_activation asks for.
+        /// Below 100: a multiple of message_tokens. Otherwise a number of tokens, at least message_tokens.
         block_after: f64 = Default("1.2"),
-        /// Let observations take the messages' place before message_tokens when the conversation has
-        /// been idle for so long that the provider's prompt cache is lost anyway: a duration (a bare
-        /// number from 1000 is milliseconds), "auto" (as long as this provider keeps the cache of this
-        /// model), or false.
-        activate_after_idle: RawActivateAfterIdle = Default("false"),
-        /// The same when another model is asked than before, whose cache holds nothing yet. Known to the
-        /// process that the model before was asked of: the first request after a restart changes nothing.
+        /// Activate early after a pause of this length, because the cache of the provider is cold then: a
+        /// duration, "auto" (the cache lifetime that is known for this provider and model), or false. A bare
+        /// number from 1000 is milliseconds.
+        activate_after_idle: IdleTrigger = Default("false"),
+        /// Activate early if the client changes the model, because the cache of the other model is cold. The
+        /// first request after a restart does not count.
         activate_on_model_change: bool = Default("false"),
-        /// Sampling temperature, 0 to 2. Dropped by itself for a model that refuses it.
+        /// Sampling temperature, 0 to 2. Diarist leaves it out for a model that refuses it.
         temperature: f64 = Default("0.3"),
-        /// Most tokens the Observer may write per call. Unset: the model's own limit, or that of a gateway,
-        /// some of which allow 1,000 to 4,000. An answer that is cut by either is asked for again in halves.
+        /// Limit of one answer of the Observer, in tokens. Unset: the limit of the model, or that of a gateway,
+        /// which can be as low as 1,000 to 4,000. If an answer is cut, Diarist asks again for half of the
+        /// messages.
         max_output_tokens: Option<u64> = Example("16000"),
-        /// Parameters that models share: temperature, max_output_tokens, top_p, min_p, top_k, seed, stop,
-        /// presence_penalty, frequency_penalty, reasoning_effort, verbosity, service_tier. One that a
-        /// model refuses is left out from then on. In the environment a JSON object.
+        /// Common parameters: temperature, max_output_tokens, top_p, min_p, top_k, seed, stop,
+        /// presence_penalty, frequency_penalty, reasoning_effort, verbosity, service_tier. Diarist leaves out
+        /// what a model refuses. In the environment, write a JSON object.
         model_settings: Option<JsonTable> = Example(r#"{ top_p = 0.9, reasoning_effort = "low" }"#),
-        /// Put into the body of each call as it stands, whatever your provider knows; a field of it
-        /// replaces Diarist's own of the same name whole.
+        /// Fields for the body of each call, sent as they are. A field replaces Diarist's own field of the same
+        /// name.
         provider_options: Option<JsonTable> = Example(r#"{ thinking = { type = "disabled" } }"#),
-        /// How long one call may take.
+        /// Longest time of one call.
         timeout: Duration = Default(r#""2m""#),
-        /// What you want observed, or left out, in your own words; added to the Observer's prompt.
+        /// Your own words on what to record or leave out. They are added to the prompt.
         instruction: Option<String> = Example(r#""Record every ticket number verbatim.""#),
-        /// Most tokens of history in one call. A longer range is observed in several calls and stays
-        /// one chunk; lowered by itself for a model that says it is still too long, to what it says it takes.
+        /// Most tokens of history in one call, at least 1000. A longer range takes several calls and stays one
+        /// chunk. Diarist lowers it for a model that refuses a prompt as too long.
         max_input_tokens: u64 = Default("60000"),
-        /// Tokens of earlier observations the Observer is shown, so that it does not repeat them; false
-        /// shows the whole log as it stands, up to max_input_tokens, 0 none.
+        /// How much of the earlier observations the Observer sees, so that it does not repeat them. 0: nothing.
+        /// false: all, up to max_input_tokens.
         previous_observer_tokens: NumberOrFalse = Default("2000"),
-        /// Whether the Observer says what the conversation is busy with ("current_task") and how it would
-        /// go on ("suggested_response"): true, false, or a list of the two. What both phases leave out
-        /// is not sent to the model either.
+        /// Whether the Observer writes "current_task" and "suggested_response". If neither phase writes a hint,
+        /// the model gets none.
         continuation_hints: BoolOrList = Default("true"),
-        /// Which images and files the Observer is shown: "auto" (images and PDF), true, false, or a list
-        /// of media types ("image/*"). A model that refuses them is asked without. The place where
-        /// one stood is always named.
+        /// Which files the Observer sees: "auto" (images and PDF), true, false, or a list of media types such
+        /// as "image/*". A model that refuses files gets none. The text always says that a file was there.
         observe_attachments: BoolOrList = Default(r#""auto""#),
-        /// Blocks that clients put into user messages by themselves and repeat with each, by the name of
-        /// their tag. The Observer is not shown what stands from <name> to </name>, each alone on its line and
-        /// outside of code; forwarded it is as ever. What a client says once is lost where its tag is listed:
-        /// "system-reminder" may hold your project's rules, "environment_details" the output of a terminal.
-        /// An empty list leaves nothing out.
+        /// Tags of blocks that a client adds to each user message by itself. The Observer does not see the text
+        /// from <name> to </name>, each alone on its line and outside of code; the model does. Do not list a
+        /// tag with text that the client sends only once: "system-reminder" may hold the rules of a project,
+        /// "environment_details" the output of a terminal. An empty list hides nothing.
         omit_blocks: Vec<String> = Default(r#"["reminderInstructions"]"#),
-        /// Whether the Observer is shown the application's system prompt, as background.
+        /// Whether the Observer sees the system prompt of the application, as background.
         observe_system: bool = Default("false"),
-        /// Whether the Observer gives the conversation a title, for `diarist threads`.
+        /// Whether the Observer writes a title, shown by `diarist threads`.
         thread_title: bool = Default("false"),
     }
 
-    /// The Reflector: condenses observations that have grown too long.
+    /// The Reflector: condenses observations that have become too long.
     ["memory.reflection"] reflection: RawReflection {
-        /// Model of the Reflector, or a table as there; excludes memory.model.
+        /// Model of the Reflector, or a table as in memory.model. Not together with memory.model.
         model: Option<RawModels> = Example(r#""gpt-5-mini""#),
-        /// Base URL for the Reflector; together with api_key or not at all.
+        /// Endpoint of the Reflector. Set it together with api_key.
         base_url: Option<String> = Example(r#""https://api.openai.com/v1""#),
-        /// API key for base_url.
+        /// Key for base_url.
         api_key: Option<SecretString> = Example(r#""sk-...""#),
-        /// Tokens of observations at which a reflection takes their place.
+        /// Size of the observations at which a reflection (a shorter log) replaces them.
         observation_tokens: u64 = Default("40000"),
-        /// Fraction of observation_tokens from which the reflection is made in the background;
-        /// above 0, at most 1.
+        /// Fraction of observation_tokens at which the Reflector starts in the background; above 0, at most 1.
         buffer_activation: f64 = Default("0.5"),
-        /// Where no model condenses the log, code shortens it from here on: the oldest observations of
-        /// low priority go first. Below 100 a multiple of observation_tokens, else a number of tokens; at
-        /// least observation_tokens.
+        /// Above this size code shortens the log, if no model did. It removes old lines of low priority first.
+        /// Below 100: a multiple of observation_tokens. Otherwise a number of tokens, at least
+        /// observation_tokens.
         block_after: f64 = Default("1.2"),
-        /// The share of the names, numbers, dates, quotes, paths, links and identifiers in lines marked as
-        /// important or done that a reflection may lose, 0 to 1. One that loses more is asked for again
-        /// with a list of what is missing; what is missing then is put back.
+        /// Share of the names, numbers, dates, quotes, paths, links and identifiers in important or completed
+        /// lines that a reflection may lose. If it loses more, Diarist asks again, then adds the missing items
+        /// itself.
         max_loss: f64 = Default("0.05"),
-        /// Let a reflection that is ready take the observations' place before observation_tokens when
-        /// the conversation has been idle for so long: as in memory.observation, which it does not
-        /// follow by itself.
-        activate_after_idle: RawActivateAfterIdle = Default("false"),
-        /// The same when another model is asked than before.
+        /// As memory.observation.activate_after_idle. It does not follow the setting there.
+        activate_after_idle: IdleTrigger = Default("false"),
+        /// As memory.observation.activate_on_model_change. It does not follow the setting there.
         activate_on_model_change: bool = Default("false"),
-        /// Sampling temperature, 0 to 2. Dropped by itself for a model that refuses it.
+        /// Sampling temperature, 0 to 2. Diarist leaves it out for a model that refuses it.
         temperature: f64 = Default("0"),
-        /// As of the Observer.
+        /// As memory.observation.model_settings.
         model_settings: Option<JsonTable> = Example("{ max_output_tokens = 20000 }"),
-        /// As of the Observer.
+        /// As memory.observation.provider_options.
         provider_options: Option<JsonTable> = Example(r#"{ thinking = { type = "disabled" } }"#),
-        /// How long one call may take.
+        /// Longest time of one call.
         timeout: Duration = Default(r#""5m""#),
-        /// What you want kept, or left out, in your own words; added to the Reflector's prompt.
+        /// Your own words on what to keep or leave out. They are added to the prompt.
         instruction: Option<String> = Example(r#""Keep every ticket number.""#),
         /// As memory.observation.continuation_hints.
         continuation_hints: BoolOrList = Default("true"),
     }
 
-    /// What is taken out of messages before the Observer reads them.
+    /// What is removed from messages before the Observer reads them.
     ["memory.redact"] redact: RawRedact {
-        /// Kinds of secrets known by their shape: "api_key", "token", "password", "secret",
-        /// "private_key". An empty list takes none out.
+        /// Kinds of secrets that are removed before a message is stored or shown to the Observer: "api_key",
+        /// "token", "password", "secret", "private_key". An empty list removes none.
         kinds: Vec<String> = Default(r#"["api_key", "token", "password", "secret", "private_key"]"#),
-        /// Regular expressions for whatever else must not be shown; a match becomes
-        /// "[redacted: pattern]".
+        /// Your own regular expressions. A match becomes "[redacted: pattern]".
         patterns: Vec<String> = Default("[]"),
     }
 }

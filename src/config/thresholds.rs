@@ -1,133 +1,93 @@
-//! The rules of the thresholds: fractions, multiples and numbers of tokens all become tokens here, so
-//! that no other room interprets them again.
+//! The rules of the thresholds: fractions, multiples and numbers of tokens all become tokens here.
 //!
-//! They are judged together, since each is measured by another: what `memory` sets, and once more as
-//! each override changes it.
+//! They are checked together, since most are relative to another one. Called by `phases` for what all
+//! conversations have, and once more for each override.
 
-use super::parse::{CheckResult, Invalid, RawActivateAfterIdle, Setting};
+use super::parse::{CheckResult, Invalid, Setting};
 use super::problem::Problem;
 use super::settings::{RawObservation, RawReflection};
-use super::valid::{ActivateAfterIdle, EarlyActivation, Thresholds};
+use crate::memory::{EarlyTriggers, IdleTrigger, Policy, render};
 
-/// From here on `buffer_activation` is a number of tokens; below, above 1, it is a slip of the pen.
+/// From here on `buffer_activation` is a number of tokens. A value between 1 and this is a mistake.
 const MIN_ABSOLUTE_FLOOR: f64 = 1_000.0;
 
-/// From here on `block_after` is a number of tokens, below it a multiple.
+/// From here on `block_after` is a number of tokens; below, it is a multiple.
 const MIN_ABSOLUTE_BLOCK: f64 = 100.0;
 
-/// Everything that is written about thresholds.
-#[derive(Debug, Clone)]
-pub(super) struct RawThresholds {
-    pub(super) share_token_budget: Setting<bool>,
-    pub(super) observation: RawPhaseThresholds,
-    pub(super) message_tokens: Setting<u64>,
-    pub(super) buffer_tokens: Setting<f64>,
-    pub(super) buffer_on_idle: Setting<bool>,
-    pub(super) reflection: RawPhaseThresholds,
-    pub(super) observation_tokens: Setting<u64>,
-}
-
-/// What is written about the thresholds of either phase, under the same names.
-#[derive(Debug, Clone)]
-pub(super) struct RawPhaseThresholds {
-    pub(super) buffer_activation: Setting<f64>,
-    pub(super) block_after: Setting<f64>,
-    pub(super) activate_after_idle: Setting<RawActivateAfterIdle>,
-    pub(super) activate_on_model_change: Setting<bool>,
-}
-
-impl RawThresholds {
-    pub(super) fn from_raw(
-        share_token_budget: &Setting<bool>,
-        observation: &RawObservation,
-        reflection: &RawReflection,
-    ) -> Self {
-        Self {
-            share_token_budget: share_token_budget.clone(),
-            observation: RawPhaseThresholds {
-                buffer_activation: observation.buffer_activation.clone(),
-                block_after: observation.block_after.clone(),
-                activate_after_idle: observation.activate_after_idle.clone(),
-                activate_on_model_change: observation.activate_on_model_change.clone(),
-            },
-            message_tokens: observation.message_tokens.clone(),
-            buffer_tokens: observation.buffer_tokens.clone(),
-            buffer_on_idle: observation.buffer_on_idle.clone(),
-            reflection: RawPhaseThresholds {
-                buffer_activation: reflection.buffer_activation.clone(),
-                block_after: reflection.block_after.clone(),
-                activate_after_idle: reflection.activate_after_idle.clone(),
-                activate_on_model_change: reflection.activate_on_model_change.clone(),
-            },
-            observation_tokens: reflection.observation_tokens.clone(),
+/// The thresholds of both phases.
+pub(super) fn policy(
+    share_token_budget: &Setting<bool>,
+    observation: &RawObservation,
+    reflection: &RawReflection,
+    problems: &mut Vec<Problem>,
+) -> CheckResult<Policy> {
+    let message_tokens = observation.message_tokens.check(problems, |&n| tokens(n));
+    // An invalid threshold is replaced by the largest one, so that the others can still be checked.
+    let message_threshold = message_tokens.unwrap_or(u32::MAX);
+    let share_token_budget = share_token_budget.value;
+    let max_raw_tokens = match tokens(reflection.observation_tokens.value) {
+        Ok(observation_tokens) if share_token_budget => {
+            message_threshold.saturating_add(observation_tokens)
         }
-    }
-
-    pub(super) fn validate(&self, problems: &mut Vec<Problem>) -> CheckResult<Thresholds> {
-        let (observation, reflection) = (&self.observation, &self.reflection);
-        let message_tokens = self.message_tokens.check(problems, |&n| tokens(n));
-        // Without a threshold there is nothing to measure the others by.
-        let message_threshold = message_tokens.unwrap_or(u32::MAX);
-        let share_token_budget = self.share_token_budget.value;
-        let max_raw_tokens = match tokens(self.observation_tokens.value) {
-            Ok(observation_tokens) if share_token_budget => {
-                message_threshold.saturating_add(observation_tokens)
-            }
-            _ => message_threshold,
-        };
-        let buffer_tokens = self
-            .buffer_tokens
-            .check(problems, |&n| buffer_tokens(n, message_threshold));
-        let retention_floor = observation.buffer_activation.check(problems, |&n| {
-            retention_floor(n, message_threshold, max_raw_tokens)
-        });
-        let message_limit = observation.block_after.check(problems, |&n| {
-            block_after(n, message_tokens.ok(), "message_tokens")
-        });
-        let observation_tokens = self.observation_tokens.check(problems, |&n| tokens(n));
-        let observation_threshold = observation_tokens.unwrap_or(u32::MAX);
-        let reflect_from = reflection
-            .buffer_activation
-            .check(problems, |&n| reflect_from(n, observation_threshold));
-        let observation_limit = reflection.block_after.check(problems, |&n| {
-            block_after(n, observation_tokens.ok(), "observation_tokens")
-        });
-        Ok(Thresholds {
-            message_tokens: message_tokens?,
-            buffer_tokens: buffer_tokens?,
-            buffer_on_idle: self.buffer_on_idle.value,
-            retention_floor: retention_floor?,
-            message_limit: message_limit?,
-            observation_tokens: observation_tokens?,
-            reflect_from: reflect_from?,
-            observation_limit: observation_limit?,
-            share_token_budget,
-            early_activation: early_activation(observation),
-            early_reflection: early_activation(reflection),
-        })
-    }
+        _ => message_threshold,
+    };
+    let buffer_tokens = observation
+        .buffer_tokens
+        .check(problems, |&n| buffer_tokens(n, message_threshold));
+    let retention_floor = observation.buffer_activation.check(problems, |&n| {
+        retention_floor(n, message_threshold, max_raw_tokens)
+    });
+    let message_limit = observation.block_after.check(problems, |&n| {
+        block_after(n, message_tokens.ok(), "message_tokens")
+    });
+    let observation_tokens = reflection
+        .observation_tokens
+        .check(problems, |&n| tokens(n));
+    let observation_threshold = observation_tokens.unwrap_or(u32::MAX);
+    let reflect_from = reflection
+        .buffer_activation
+        .check(problems, |&n| reflect_from(n, observation_threshold));
+    let observation_limit = reflection.block_after.check(problems, |&n| {
+        block_after(n, observation_tokens.ok(), "observation_tokens")
+    });
+    Ok(Policy {
+        message_tokens: message_tokens?,
+        buffer_tokens: buffer_tokens?,
+        buffer_on_idle: observation.buffer_on_idle.value,
+        retention_floor: retention_floor?,
+        block_after: message_limit?,
+        observation_tokens: observation_tokens?,
+        reflect_from: reflect_from?,
+        observation_limit: observation_limit?,
+        share_token_budget,
+        block_overhead: render::preamble_tokens(render::PREAMBLE_VERSION),
+        early_activation: early(
+            &observation.activate_after_idle,
+            &observation.activate_on_model_change,
+        ),
+        early_reflection: early(
+            &reflection.activate_after_idle,
+            &reflection.activate_on_model_change,
+        ),
+    })
 }
 
-fn early_activation(phase: &RawPhaseThresholds) -> EarlyActivation {
-    EarlyActivation {
-        idle: match phase.activate_after_idle.value {
-            RawActivateAfterIdle::Never => ActivateAfterIdle::Never,
-            RawActivateAfterIdle::After(time) => ActivateAfterIdle::After(time),
-            RawActivateAfterIdle::Auto => ActivateAfterIdle::Auto,
-        },
-        model_change: phase.activate_on_model_change.value,
+fn early(idle: &Setting<IdleTrigger>, model_change: &Setting<bool>) -> EarlyTriggers {
+    EarlyTriggers {
+        idle: idle.value,
+        model_change: model_change.value,
     }
 }
 
 pub(super) fn tokens(number: u64) -> Result<u32, Invalid> {
     match u32::try_from(number) {
         Ok(0) => Err(Invalid::new(
-            "0 tokens hold nothing",
+            "the number of tokens must be greater than 0",
             "write a number above 0",
         )),
         Ok(number) => Ok(number),
         Err(_) => Err(Invalid::new(
-            format!("{number} tokens are more than any model reads"),
+            format!("{number} tokens are out of range"),
             "write a smaller number",
         )),
     }
@@ -142,13 +102,15 @@ fn buffer_tokens(number: f64, message_tokens: u32) -> Result<u32, Invalid> {
         whole(number, remedy)?
     };
     if tokens == 0 || tokens >= message_tokens {
-        let what = format!("{number} makes {tokens} tokens, of {message_tokens} message_tokens");
+        let what = format!(
+            "{number} makes {tokens} tokens, but it must be above 0 and below message_tokens ({message_tokens})"
+        );
         return Err(Invalid::new(what, remedy));
     }
     Ok(tokens)
 }
 
-/// What a block may tell of other conversations.
+/// The tokens that other conversations may take in a block.
 pub(super) fn other_conversations(number: f64, observation_tokens: u32) -> Result<u32, Invalid> {
     let remedy =
         "write a fraction between 0 and 1, or a whole number of tokens, at most observation_tokens";
@@ -158,14 +120,17 @@ pub(super) fn other_conversations(number: f64, observation_tokens: u32) -> Resul
         whole(number, remedy)?
     };
     if tokens == 0 || tokens > observation_tokens {
-        let what =
-            format!("{number} makes {tokens} tokens, of {observation_tokens} observation_tokens");
+        let what = format!(
+            "{number} makes {tokens} tokens, but it must be above 0 and at most observation_tokens \
+             ({observation_tokens})"
+        );
         return Err(Invalid::new(what, remedy));
     }
     Ok(tokens)
 }
 
-/// `most` is what raw history can grow to: `message_tokens`, or both budgets where they are shared.
+/// The tokens of recent messages that an activation keeps. `max_raw_tokens` is the most that raw history can
+/// have: `message_tokens`, or the sum of both budgets if they are shared.
 fn retention_floor(number: f64, message_tokens: u32, max_raw_tokens: u32) -> Result<u32, Invalid> {
     let remedy =
         "write the fraction to clear, above 0 and up to 1, or the tokens to keep, from 1000";
@@ -173,22 +138,24 @@ fn retention_floor(number: f64, message_tokens: u32, max_raw_tokens: u32) -> Res
         let tokens = max_raw_tokens - share(max_raw_tokens, number);
         if tokens >= message_tokens && message_tokens < max_raw_tokens {
             let what = format!(
-                "clearing {number} of the shared {max_raw_tokens} tokens keeps {tokens}: nothing is cleared \
-                 once observations have left raw messages no more than {message_tokens}"
+                "clearing {number} of the shared {max_raw_tokens} tokens keeps {tokens}: nothing would be \
+                 cleared when observations leave raw messages only {message_tokens}"
             );
-            return Err(Invalid::new(what, "clear a larger fraction"));
+            return Err(Invalid::new(what, "write a larger fraction"));
         }
         return Ok(tokens);
     }
     if number < MIN_ABSOLUTE_FLOOR {
         let what =
-            format!("{number} is neither a fraction to clear nor a number of tokens to keep");
+            format!("{number} is neither a fraction (up to 1) nor a number of tokens (from 1000)");
         return Err(Invalid::new(what, remedy));
     }
     let tokens = whole(number, remedy)?;
     if tokens >= message_tokens {
-        let what = format!("keeping {tokens} of {message_tokens} message_tokens clears nothing");
-        return Err(Invalid::new(what, "keep fewer tokens than message_tokens"));
+        let what = format!(
+            "keeping {tokens} tokens would clear nothing: message_tokens is {message_tokens}"
+        );
+        return Err(Invalid::new(what, "write a number below message_tokens"));
     }
     Ok(tokens)
 }
@@ -200,17 +167,23 @@ fn reflect_from(number: f64, observation_tokens: u32) -> Result<u32, Invalid> {
         return Err(Invalid::new(what, remedy));
     }
     match share(observation_tokens, number) {
-        0 => Err(Invalid::new(format!("{number} makes 0 tokens"), remedy)),
+        0 => Err(Invalid::new(
+            format!("{number} of observation_tokens is 0 tokens"),
+            remedy,
+        )),
         tokens => Ok(tokens),
     }
 }
 
 fn block_after(number: f64, threshold: Option<u32>, name: &str) -> Result<u32, Invalid> {
     let remedy = format!(
-        "write a multiple from 1 to below 100, or a whole number of tokens not below {name}"
+        "write a multiple from 1 to below 100, or a whole number of tokens of at least {name}"
     );
     if number < 1.0 {
-        return Err(Invalid::new(format!("{number} lies below {name}"), remedy));
+        return Err(Invalid::new(
+            format!("{number} is below 1 and would lie below {name}"),
+            remedy,
+        ));
     }
     let Some(threshold) = threshold else {
         return Ok(u32::MAX);
@@ -221,17 +194,17 @@ fn block_after(number: f64, threshold: Option<u32>, name: &str) -> Result<u32, I
         whole(number, &remedy)?
     };
     if tokens < threshold {
-        let what = format!("{tokens} tokens lie below {name}, {threshold}");
+        let what = format!("{tokens} tokens are less than {name} ({threshold})");
         return Err(Invalid::new(what, remedy));
     }
     Ok(tokens)
 }
 
-/// `number` times `tokens`, rounded: 0.8 of 30,000 is 24,000 and not 24,000.000000000004.
+/// `number` times `tokens`, rounded: as a product of doubles, 0.8 of 30,000 is 24,000.000000000004.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "the factor is positive, and `as` saturates where a multiple is beyond any number of tokens"
+    reason = "the factor is positive, and `as` saturates if the product is too large"
 )]
 fn share(tokens: u32, number: f64) -> u32 {
     (f64::from(tokens) * number).round() as u32
@@ -247,7 +220,7 @@ fn whole(number: f64, remedy: &str) -> Result<u32, Invalid> {
         return Ok(number as u32);
     }
     Err(Invalid::new(
-        format!("{number} is not a number of tokens"),
+        format!("{number} is not a whole number of tokens"),
         remedy,
     ))
 }

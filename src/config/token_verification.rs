@@ -1,6 +1,7 @@
-//! Which signed tokens are believed: the keys, the algorithms, what a token has to say. Reads the file of
-//! keys, so that a wrong one is found by `diarist check` and not by the first request. Verifies no token;
-//! `proxy::identify` does. Called by `identity`.
+//! Which signed tokens are accepted: the keys, the algorithms, and the claims they need.
+//!
+//! Reads the file of keys, so that `diarist check` finds an unusable one before the first request does. It
+//! verifies no token; `proxy::identify` does. Called by `identity`.
 
 use std::time::Duration;
 
@@ -11,16 +12,16 @@ use secrecy::{ExposeSecret as _, SecretString};
 use super::parse::{CheckResult, ErrorReported, Invalid, Setting};
 use super::problem::Problem;
 use super::settings::{RawResource, RawToken};
-use super::valid::{TokenVerification, VerificationKey};
+use crate::proxy::identify::token::{VerificationKey, Verifier};
 
-/// Shorter secrets are guessed from a single token, offline. (RFC 7518 wants as many bytes as the hash has,
-/// which would keep out secrets that applications are run with.)
+/// A shorter secret can be guessed offline from a single token. RFC 7518 asks for as many bytes as the hash
+/// has, but applications run with shorter ones.
 const SHORTEST_SECRET: usize = 16;
 
-/// Clocks that differ by more are wrong, and what has expired would be believed for as long.
+/// An expired token is accepted for this long. Clocks that differ by more should be corrected.
 const LARGEST_LEEWAY: Duration = Duration::from_mins(10);
 
-/// What the two sections that verify tokens have in common.
+/// The keys that both sections with tokens have.
 pub(super) struct RawVerification<'a> {
     secret: &'a Setting<Option<SecretString>>,
     keys_file: &'a Setting<Option<String>>,
@@ -59,11 +60,11 @@ impl<'a> From<&'a RawToken> for RawVerification<'a> {
     }
 }
 
-/// What is believed; `None` where no key is given, and nothing that would need one.
+/// Which tokens are accepted; `None` if neither a key nor anything that needs one is set.
 pub(super) fn token_verification(
     raw: &RawVerification<'_>,
     problems: &mut Vec<Problem>,
-) -> CheckResult<Option<TokenVerification>> {
+) -> CheckResult<Option<Verifier>> {
     let allowed = raw.algorithms.check(problems, |names| algorithms(names));
     let claim = raw.claim.check(problems, |name| non_empty_name(name));
     let issuer = raw.issuer.check_some(problems, |name| non_empty_name(name));
@@ -78,8 +79,8 @@ pub(super) fn token_verification(
     let keys = match (by_secret?, by_file?) {
         (Some(_), Some(_)) => {
             problems.push(raw.keys_file.problem(
-                "there is a secret as well, and one of the two would go unused",
-                "keep the one that tokens are signed with",
+                "keys_file and secret are both set, but only one of them can be used",
+                "keep the one that your tokens are signed with",
             ));
             return Err(ErrorReported);
         }
@@ -90,7 +91,7 @@ pub(super) fn token_verification(
             return Ok(None);
         }
     };
-    Ok(Some(TokenVerification {
+    Ok(Some(Verifier {
         keys: restrict_algorithms(keys, &allowed?, raw, problems)?,
         issuer: issuer?,
         audience: audience?,
@@ -102,17 +103,17 @@ pub(super) fn token_verification(
 fn check_leeway(leeway: &Duration) -> Result<Duration, Invalid> {
     if *leeway > LARGEST_LEEWAY {
         return Err(Invalid::new(
-            "an expired token would be believed for that long",
-            "write 10 minutes at most, such as \"30s\"",
+            "it is more than 10 minutes, and expired tokens would be accepted for so long",
+            "write a duration of at most \"10m\", such as \"30s\"",
         ));
     }
     Ok(*leeway)
 }
 
-/// Something is asked of tokens that nobody verifies.
+/// Without a key no token is verified, so the other keys about tokens would have no effect.
 fn reject_unused(raw: &RawVerification<'_>, problems: &mut Vec<Problem>) -> CheckResult<()> {
-    let what = "there is no key, so no token is looked at";
-    let remedy = "set secret or keys_file beside it, or remove it";
+    let what = "it has no effect: neither secret nor keys_file is set, so no token is verified";
+    let remedy = "set secret or keys_file in the same section, or remove this key";
     let before = problems.len();
     if !raw.algorithms.value.is_empty() {
         problems.push(raw.algorithms.problem(what, remedy));
@@ -129,7 +130,7 @@ fn reject_unused(raw: &RawVerification<'_>, problems: &mut Vec<Problem>) -> Chec
     Ok(())
 }
 
-/// The keys, each for those of its algorithms that are allowed; all are where none is named.
+/// The keys, each with only those of its algorithms that are allowed. An empty list allows all.
 fn restrict_algorithms(
     keys: Vec<VerificationKey>,
     allowed: &[Algorithm],
@@ -143,8 +144,8 @@ fn restrict_algorithms(
         |algorithm: &&Algorithm| !keys.iter().any(|key| key.algorithms.contains(algorithm));
     if let Some(algorithm) = allowed.iter().find(useless) {
         problems.push(raw.algorithms.problem(
-            format!("no key that is given verifies {algorithm:?}"),
-            "name algorithms of the keys: HS… for a secret, RS…, PS…, ES… or EdDSA for public keys",
+            format!("no configured key can verify {algorithm:?}"),
+            "name algorithms that fit the keys: HS… for a secret; RS…, PS…, ES… or EdDSA for public keys",
         ));
         return Err(ErrorReported);
     }
@@ -163,13 +164,13 @@ fn algorithms(names: &[String]) -> Result<Vec<Algorithm>, Invalid> {
     let algorithm = |name: &String| {
         if name.eq_ignore_ascii_case("none") {
             return Err(Invalid::new(
-                "\"none\" is no signature: anybody could be anybody",
-                "name the algorithm that tokens are signed with, such as \"RS256\"",
+                "\"none\" means no signature: anybody could use any name",
+                "name the algorithm that your tokens are signed with, such as \"RS256\"",
             ));
         }
         name.parse().map_err(|_| {
             Invalid::new(
-                format!("\"{name}\" is no algorithm that is known"),
+                format!("\"{name}\" is not a known algorithm"),
                 "write names such as \"HS256\", \"RS256\", \"PS256\", \"ES256\" or \"EdDSA\"",
             )
         })
@@ -180,8 +181,8 @@ fn algorithms(names: &[String]) -> Result<Vec<Algorithm>, Invalid> {
 fn non_empty_name(text: &str) -> Result<String, Invalid> {
     match text.trim() {
         "" => Err(Invalid::new(
-            "nothing is in it",
-            "write a name, or remove it",
+            "the text is empty",
+            "write a name, or remove the key",
         )),
         text => Ok(text.to_owned()),
     }
@@ -192,9 +193,9 @@ fn secret_key(secret: &SecretString) -> Result<VerificationKey, Invalid> {
     if secret.len() < SHORTEST_SECRET {
         return Err(Invalid::new(
             format!(
-                "it is shorter than {SHORTEST_SECRET} bytes and could be guessed from one token"
+                "the secret is shorter than {SHORTEST_SECRET} bytes and could be guessed from one token"
             ),
-            "take a longer one, such as the output of `openssl rand -hex 32`, on both sides",
+            "use a longer secret on both sides, such as the output of `openssl rand -hex 32`",
         ));
     }
     Ok(key_with_algorithms(
@@ -217,17 +218,17 @@ fn read_keys_file(path: &str) -> Result<Vec<VerificationKey>, Invalid> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         Invalid::new(
             format!("\"{path}\" cannot be read: {error}"),
-            "name a readable file with public keys, as PEM or as JWKS",
+            "write the path of a readable file with public keys, as PEM or as JWKS",
         )
     })?;
-    // Its text is not shown: it may be the wrong file.
+    // Errors do not show the text of the file: it may be the wrong one.
     if text.trim_start().starts_with('{') {
         return jwks(&text);
     }
     if text.contains("PRIVATE KEY") {
         return Err(Invalid::new(
-            "there is a private key in it, which belongs to whoever signs",
-            "put the public key there: `openssl pkey -in private.pem -pubout`",
+            "the file holds a private key, which only the issuer of tokens should have",
+            "use the public key: `openssl pkey -in private.pem -pubout`",
         ));
     }
     let parsers = [
@@ -238,24 +239,27 @@ fn read_keys_file(path: &str) -> Result<Vec<VerificationKey>, Invalid> {
     match parsers.iter().find_map(|read| read(text.as_bytes()).ok()) {
         Some(key) => Ok(vec![key_with_algorithms(None, key)]),
         None => Err(Invalid::new(
-            "there is no public key in it that is understood",
-            "write one RSA, EC (P-256, P-384) or Ed25519 key as PEM, or a JWKS",
+            "the file holds no public key that Diarist can read",
+            "use one RSA, EC (P-256, P-384) or Ed25519 key as PEM, or a JWKS",
         )),
     }
 }
 
 fn jwks(text: &str) -> Result<Vec<VerificationKey>, Invalid> {
-    let remedy = "take the document at the jwks_uri of whoever issues the tokens";
+    let remedy = "use the document at the jwks_uri of the issuer of your tokens";
     let set: JwkSet = serde_json::from_str(text)
-        .map_err(|_| Invalid::new("this is JSON, but no JWKS", remedy))?;
+        .map_err(|_| Invalid::new("the file is JSON, but not a JWKS", remedy))?;
     let keys: Vec<VerificationKey> = set.keys.iter().filter_map(jwk).collect();
     if keys.is_empty() {
-        return Err(Invalid::new("no key in it verifies signatures", remedy));
+        return Err(Invalid::new(
+            "the file holds no key that verifies signatures",
+            remedy,
+        ));
     }
     Ok(keys)
 }
 
-/// A key of a set; `None` where it is for something else or of a kind that is not known.
+/// A key of a set; `None` if it is not for signatures or of an unknown kind.
 fn jwk(jwk: &Jwk) -> Option<VerificationKey> {
     if jwk.common.public_key_use == Some(PublicKeyUse::Encryption) {
         return None;
@@ -265,7 +269,7 @@ fn jwk(jwk: &Jwk) -> Option<VerificationKey> {
         let declared = Algorithm::try_from(declared).ok()?;
         key.algorithms.retain(|algorithm| *algorithm == declared);
     }
-    // A shared secret among public keys: whoever can read the file could sign.
+    // A shared secret among public keys is left out: everybody who can read the file could sign with it.
     let public = key.key.family() != AlgorithmFamily::Hmac;
     (public && !key.algorithms.is_empty()).then_some(key)
 }

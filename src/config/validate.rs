@@ -1,68 +1,93 @@
-//! From what was written to what is valid: addresses, URLs, limits, paths.
+//! From the values as written to the valid configuration: listeners, limits, database, audit.
 //!
-//! Each key is judged by a function of its own that knows nothing of the others, so one wrong value
-//! never hides the next; rules between keys come after. The rules of memory are in `memory`.
+//! Each key is checked by a function of its own that knows no other key, so one invalid value never hides the
+//! next. Rules between keys come after. The rules of other sections are in `upstream`, `identity` and `memory`.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use url::{Host, Url};
-
-use super::common::{base_url, positive_duration};
-use super::identity;
+use super::common::{one_of, positive_duration};
+use super::identity::identity;
 use super::memory;
 use super::parse::{CheckResult, ErrorReported, Invalid};
 use super::platform::Platform;
 use super::problem::Problem;
-use super::reload::ConfigValues;
+use super::rules::rules;
 use super::settings::{RawConfig, RawServer, RawStore};
-use super::valid::{
-    AskUsage, AuditTarget, Config, Database, Placement, ServerSettings, UpstreamSettings,
-};
+use super::upstream::{checked_base_url, placement};
+use super::valid::{AuditTarget, Config, Database, Override, UpstreamSettings};
+use crate::jobs;
+use crate::memory::alignment::EvidenceLevel;
+use crate::proxy::mode::{ReadOnly, Rules};
+use crate::proxy::{AskUsage, Limits, RequestPolicy};
+use crate::server;
+use crate::upstream::Timeouts;
 
-/// The valid configuration, unless something wrong with it has joined `problems`.
+/// The valid configuration, unless an error was added to `problems`.
 pub(super) fn validate(
     raw: &RawConfig,
     env: &BTreeMap<String, String>,
     problems: &mut Vec<Problem>,
 ) -> CheckResult<Config> {
     let server = server(&raw.server, problems);
-    let base_url = raw.upstream.base_url.check(problems, |text| base_url(text));
-    let placement = raw
-        .upstream
-        .placement
-        .check(problems, |text| placement(text));
+    let listen = server.as_ref().ok().map(|(settings, ..)| settings.listen);
+    let base_url = checked_base_url(&raw.upstream, listen, problems);
+    let placement = placement(&raw.upstream, problems);
     let database = database(&raw.store, env, problems);
     let audit = raw.audit.path.check(problems, |text| audit(text));
-    let ask_usage = raw.audit.ask_usage.check(problems, |text| ask_usage(text));
-    let identity = identity::identity(raw, problems);
-    let memory = memory::validate(raw, problems);
+    let host = base_url.as_ref().ok().and_then(|url| url.host_str());
+    let host = host.unwrap_or_default().to_owned();
+    let requests = requests(raw, problems);
+    let memory = memory::settings(raw, &host, placement, problems);
 
-    if let (Ok(server), Ok(url)) = (&server, &base_url)
-        && points_at(url, server.listen)
-    {
-        problems.push(raw.upstream.base_url.problem(
-            "this is the data port itself: requests would go round in circles",
-            "write the base URL of the provider",
-        ));
+    let (server, limits, timeouts) = server?;
+    let (mut requests, mut memory) = (requests?, memory?);
+    let matching = || {
+        memory
+            .overrides
+            .iter()
+            .filter(|entry| entry.matches_upstream(&host))
+    };
+    requests.identity.anonymous = server.listen.ip().is_loopback();
+    requests.read_only = ReadOnly {
+        overrides: matching()
+            .map(|entry| (entry.model_pattern(), entry.read_only))
+            .collect(),
+        default: raw.memory.read_only.value,
+    };
+    memory.common.overrides = matching().map(job_override).collect();
+    if !raw.memory.enabled.value || requests.read_only.for_all() {
+        // The queue is left alone.
+        memory.common.concurrency = 0;
     }
     Ok(Config {
-        server: server?,
+        server,
+        limits,
         upstream: UpstreamSettings {
             base_url: base_url?,
-            placement: placement?,
+            timeouts,
         },
         database: database?,
         audit: audit?,
-        ask_usage: ask_usage?,
-        identity: identity?,
-        memory: memory?,
-        values: ConfigValues::default(),
+        memory_enabled: raw.memory.enabled.value,
+        requests,
+        memory: memory.common,
+        overrides: memory.overrides,
     })
 }
 
-fn server(raw: &RawServer, problems: &mut Vec<Problem>) -> CheckResult<ServerSettings> {
+fn job_override(entry: &Override) -> jobs::Override {
+    jobs::Override {
+        model: entry.model_pattern(),
+        settings: entry.settings.clone(),
+    }
+}
+
+fn server(
+    raw: &RawServer,
+    problems: &mut Vec<Problem>,
+) -> CheckResult<(server::Settings, Limits, Timeouts)> {
     let listen = raw.listen.check(problems, |text| address(text));
     let admin = raw.admin.check(problems, |text| address(text));
     if let (Ok(listen), Ok(admin)) = (listen, admin)
@@ -70,8 +95,8 @@ fn server(raw: &RawServer, problems: &mut Vec<Problem>) -> CheckResult<ServerSet
         && listen.port() != 0
     {
         problems.push(raw.admin.problem(
-            format!("the admin port cannot be the data port, {listen}"),
-            "give the two ports different numbers",
+            format!("the admin port must not be the data port, {listen}"),
+            "write another port number",
         ));
     }
     let max_body_bytes = raw
@@ -87,25 +112,76 @@ fn server(raw: &RawServer, problems: &mut Vec<Problem>) -> CheckResult<ServerSet
     let max_requests = raw
         .max_requests
         .check(problems, |&number| above_zero(number));
-    Ok(ServerSettings {
+    let idle_timeout = idle_timeout?;
+    let settings = server::Settings {
         listen: listen?,
         admin: admin?,
-        max_body_bytes: max_body_bytes?,
         header_timeout: header_timeout?,
-        idle_timeout: idle_timeout?,
-        connect_timeout: connect_timeout?,
-        response_timeout: response_timeout?,
-        // Nothing is a fair answer here: cut at once.
-        drain_timeout: raw.drain_timeout.value,
+        idle_timeout,
+        write_timeout: idle_timeout,
         max_connections: max_connections?,
+        // 0 is allowed: open streams are cut at once.
+        drain_timeout: raw.drain_timeout.value,
+        ..server::Settings::default()
+    };
+    let limits = Limits {
         max_requests: max_requests?,
+        max_body_bytes: max_body_bytes?,
+        request_idle: idle_timeout,
+        response_idle: idle_timeout,
+        tunnel_idle: idle_timeout,
+    };
+    let timeouts = Timeouts {
+        connect: connect_timeout?,
+        head: response_timeout?,
+        ..Timeouts::default()
+    };
+    Ok((settings, limits, timeouts))
+}
+
+/// How requests are treated. Whether anonymous ones may have memory, and for which models memory is only read,
+/// depends on other sections: [`validate`] adds it.
+fn requests(raw: &RawConfig, problems: &mut Vec<Problem>) -> CheckResult<RequestPolicy> {
+    let ask_usage = raw.audit.ask_usage.check(problems, |text| {
+        one_of(
+            text,
+            &[
+                ("auto", AskUsage::Auto),
+                ("never", AskUsage::Never),
+                ("always", AskUsage::Always),
+            ],
+        )
+    });
+    let identity = identity(raw, problems);
+    let listed = rules(&raw.memory.rules, problems);
+    let overflow = memory::overflow(&raw.memory.overflow, &raw.memory.overflow_timeout, problems);
+    let evidence = raw.memory.evidence.check(problems, |text| {
+        let levels = [
+            EvidenceLevel::Strict,
+            EvidenceLevel::Names,
+            EvidenceLevel::Content,
+        ];
+        one_of(text, &levels.map(|level| (level.name(), level)))
+    });
+    let identity = identity?;
+    Ok(RequestPolicy {
+        identity: identity.rules,
+        sources: identity.sources,
+        rules: Rules {
+            listed: listed?,
+            tasks: identity.task_headers,
+        },
+        overflow: overflow?,
+        evidence: evidence?,
+        ask_usage: ask_usage?,
+        read_only: ReadOnly::default(),
     })
 }
 
 fn address(text: &str) -> Result<SocketAddr, Invalid> {
     text.parse().map_err(|_| {
         Invalid::new(
-            format!("\"{text}\" is not an IP address and a port"),
+            format!("\"{text}\" is not an IP address with a port"),
             "write both, such as \"127.0.0.1:8484\", \"0.0.0.0:8484\" or \"[::1]:8484\"",
         )
     })
@@ -114,39 +190,13 @@ fn address(text: &str) -> Result<SocketAddr, Invalid> {
 fn above_zero(number: u64) -> Result<usize, Invalid> {
     match usize::try_from(number) {
         Ok(0) => Err(Invalid::new(
-            "0 would let nothing through",
+            "the number must be greater than 0",
             "write a number above 0",
         )),
         Ok(number) => Ok(number),
         Err(_) => Err(Invalid::new(
-            format!("{number} is beyond this machine"),
+            format!("{number} is too large for this machine"),
             "write a smaller number",
-        )),
-    }
-}
-
-/// Whether requests to `url` would arrive at `listen`, as far as can be told without a look-up.
-fn points_at(url: &Url, listen: SocketAddr) -> bool {
-    let ip = match url.host() {
-        Some(Host::Ipv4(ip)) => IpAddr::V4(ip),
-        Some(Host::Ipv6(ip)) => IpAddr::V6(ip),
-        Some(Host::Domain("localhost")) => IpAddr::from([127, 0, 0, 1]),
-        _ => return false,
-    };
-    let reaches = ip == listen.ip() || listen.ip().is_unspecified() && ip.is_loopback();
-    listen.port() != 0 && url.port_or_known_default() == Some(listen.port()) && reaches
-}
-
-fn placement(text: &str) -> Result<Placement, Invalid> {
-    match text {
-        "auto" => Ok(Placement::Auto),
-        "system_message" => Ok(Placement::SystemMessage),
-        "append_to_system" => Ok(Placement::AppendToSystem),
-        "segments" => Ok(Placement::Segments),
-        "off" => Ok(Placement::Off),
-        _ => Err(Invalid::new(
-            format!("\"{text}\" is not a placement"),
-            "write \"auto\", \"system_message\", \"append_to_system\", \"segments\" or \"off\"",
         )),
     }
 }
@@ -162,52 +212,49 @@ fn database(
     let Some(folder) = Platform::CURRENT.data_folder(env) else {
         problems.push(raw.url.problem(
             format!(
-                "there is no place for it: {} is not set",
+                "there is no default folder for the database: the variable {} is not set",
                 Platform::CURRENT.home_variable()
             ),
-            "set store.url, such as \"sqlite:///var/lib/diarist/diarist.db\"",
+            "set store.url, such as \"/var/lib/diarist/diarist.db\"",
         ));
         return Err(ErrorReported);
     };
     Ok(Database::Sqlite(folder.join("diarist.db")))
 }
 
+/// A path, or a URL that begins with `sqlite:`.
 fn database_url(text: &str) -> Result<Database, Invalid> {
-    let example = "write \"sqlite:///\" and an absolute path, or \"sqlite::memory:\"";
-    let Some(rest) = text.strip_prefix("sqlite:") else {
-        let scheme = text.split_once(':').map(|(scheme, _)| scheme);
-        return Err(match scheme {
-            Some("postgres" | "postgresql") => {
-                Invalid::new("PostgreSQL is not available in this version", example)
-            }
-            // Only the scheme is shown: the rest may hold a password.
-            Some(scheme) => Invalid::new(
-                format!("\"{scheme}:\" is not a database Diarist knows"),
-                example,
-            ),
-            None => Invalid::new(
-                format!("\"{text}\" is not a database URL"),
-                format!("write \"sqlite://{text}\" if this is a path"),
-            ),
-        });
-    };
-    if rest == ":memory:" {
-        return Ok(Database::SqliteInMemory);
-    }
-    if rest.contains('?') {
+    let example = "write a path such as \"/var/lib/diarist/diarist.db\", or \"sqlite::memory:\"";
+    if text.contains('?') {
         return Err(Invalid::new(
-            "a database URL takes no options after ?",
-            "remove them",
+            "a database must not have options after ?",
+            "remove the ? and everything behind it",
         ));
     }
-    let path = rest.strip_prefix("//").unwrap_or(rest);
+    let path = match text.split_once(':') {
+        _ if text.starts_with(['/', '.']) => text,
+        Some(("sqlite", ":memory:")) => return Ok(Database::SqliteInMemory),
+        Some(("sqlite", rest)) => without_drive_slash(rest.strip_prefix("//").unwrap_or(rest)),
+        Some(("postgres" | "postgresql", _)) => {
+            return Err(Invalid::new(
+                "PostgreSQL is not available in this version",
+                example,
+            ));
+        }
+        // Only the scheme is shown: the rest may hold a password. A single letter is a drive.
+        Some((scheme, _)) if scheme.len() != 1 => {
+            let what = format!("\"{scheme}:\" is not a known kind of database");
+            return Err(Invalid::new(what, example));
+        }
+        _ => text,
+    };
     if path.is_empty() || path.ends_with('/') {
         return Err(Invalid::new(
-            "the path of the database file is missing",
+            "the name of the database file is missing",
             example,
         ));
     }
-    Ok(Database::Sqlite(PathBuf::from(without_drive_slash(path))))
+    Ok(Database::Sqlite(PathBuf::from(path)))
 }
 
 /// The third slash of `sqlite:///C:/data/diarist.db` belongs to the URL, not to the path.
@@ -230,18 +277,6 @@ fn audit(text: &str) -> Result<AuditTarget, Invalid> {
     }
 }
 
-fn ask_usage(text: &str) -> Result<AskUsage, Invalid> {
-    match text {
-        "auto" => Ok(AskUsage::Auto),
-        "never" => Ok(AskUsage::Never),
-        "always" => Ok(AskUsage::Always),
-        _ => Err(Invalid::new(
-            format!("\"{text}\" is no way to ask for usage"),
-            "write \"auto\", \"never\" or \"always\"",
-        )),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -250,6 +285,10 @@ mod tests {
     fn databases() {
         let file = |path: &str| Database::Sqlite(PathBuf::from(path));
         let valid = |text| database_url(text).unwrap();
+        assert_eq!(valid("/var/d.db"), file("/var/d.db"));
+        assert_eq!(valid("./d.db"), file("./d.db"));
+        assert_eq!(valid("d.db"), file("d.db"));
+        assert_eq!(valid("C:/data/d.db"), file("C:/data/d.db"));
         assert_eq!(valid("sqlite:///var/d.db"), file("/var/d.db"));
         assert_eq!(valid("sqlite://d.db"), file("d.db"));
         assert_eq!(valid("sqlite:d.db"), file("d.db"));
@@ -258,26 +297,15 @@ mod tests {
         assert_eq!(valid("sqlite::memory:"), Database::SqliteInMemory);
         for wrong in [
             "",
+            "/var/dir/",
+            ":memory:",
             "sqlite:",
             "sqlite://",
             "sqlite:///dir/",
-            "d.db",
             "sqlite:a?mode=ro",
+            "mysql://host/d",
         ] {
             assert!(database_url(wrong).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn the_data_port_is_recognised_as_an_upstream() {
-        let loops =
-            |url: &str, listen: &str| points_at(&url.parse().unwrap(), listen.parse().unwrap());
-        assert!(loops("http://127.0.0.1:8484/v1", "127.0.0.1:8484"));
-        assert!(loops("http://localhost:8484/v1", "127.0.0.1:8484"));
-        assert!(loops("http://127.0.0.1:8484/v1", "0.0.0.0:8484"));
-        assert!(loops("http://127.0.0.1", "127.0.0.1:80"));
-        assert!(!loops("http://127.0.0.1:8485/v1", "127.0.0.1:8484"));
-        assert!(!loops("http://10.0.0.1:8484/v1", "127.0.0.1:8484"));
-        assert!(!loops("https://api.openai.com/v1", "0.0.0.0:443"));
     }
 }

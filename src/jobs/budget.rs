@@ -1,15 +1,17 @@
-//! What memory's own model calls cost: counted for metrics, per conversation and against the daily
-//! budget of a tenant.
+//! The cost of memory's own model calls: in metrics, per conversation, and against the daily budget
+//! of a tenant.
 //!
-//! The store keeps the books, so that a budget holds over restarts and for every process. What is
-//! held here spares a job with several calls the next one, and waits until there is somebody to book it
-//! on: nothing is stored for an owner whom no upstream has accepted (INV-OWN). Never delays a request.
+//! The store sums the costs, so that a budget holds across restarts and for all processes. This
+//! process keeps two things: which tenants are over budget, so that a job with several calls need
+//! not ask the store each time; and costs for requests that no upstream has accepted yet, because
+//! nothing may be stored for their owner (INV-OWN). Never delays a request, except one under
+//! `overflow = "observe"`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::Shop;
+use super::base::Base;
 use crate::history::{Link, Scope};
 use crate::llm::{CallError, Prompt, Reply};
 use crate::store::{Cost, Job, utc_day};
@@ -17,11 +19,11 @@ use crate::telemetry;
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
 
-/// Tenants that have spent what they may on a day.
+/// Tenants whose budget of one day is spent.
 #[derive(Debug, Default)]
-pub(crate) struct BudgetCache(Mutex<(i64, HashSet<[u8; 32]>)>);
+struct ExhaustedTenants(Mutex<(i64, HashSet<[u8; 32]>)>);
 
-impl BudgetCache {
+impl ExhaustedTenants {
     fn on_day<T>(&self, today: i64, look: impl FnOnce(&mut HashSet<[u8; 32]>) -> T) -> T {
         let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if cached.0 != today {
@@ -30,34 +32,34 @@ impl BudgetCache {
         look(&mut cached.1)
     }
 
-    /// What `tenant` spent on the day of `at_ms` is all it may; whether that is news at `now_ms`. What is
-    /// owed since before midnight says nothing of today.
-    fn mark_exhausted(&self, tenant: [u8; 32], at_ms: i64, now_ms: i64) -> bool {
+    /// Marks that `tenant` reached its budget by a cost of `at_ms`. Returns whether that is new at
+    /// `now_ms`. A cost of an earlier day does not count against today.
+    fn mark(&self, tenant: [u8; 32], at_ms: i64, now_ms: i64) -> bool {
         let today = utc_day(now_ms);
         utc_day(at_ms) == today && self.on_day(today, |exhausted| exhausted.insert(tenant))
     }
 }
 
-/// Owners whose costs wait at most; with one more the others' are forgotten.
+/// The most owners with unbilled costs. With one more, all others are forgotten.
 const MAX_OWNERS: usize = 256;
 
-/// Costs that one owner owes at most, each for itself: what comes then is added to the last of its kind. The
-/// sum is what counts; which conversation it was for matters to people, of whom nobody reads so many.
+/// The most separate costs of one owner. Later ones are added to the last of their kind: the sum
+/// must be right, while the conversation of each cost only matters to a person who reads the list.
 const MAX_COSTS_PER_OWNER: usize = 64;
 
-/// A cost, the last link of the request it was for, and when.
+/// The last link of the request, the cost, and its time.
 type UnbilledCost = (Link, Cost, i64);
 
-/// What calls cost for requests that no upstream had accepted yet.
+/// Costs for requests that no upstream has accepted yet.
 #[derive(Debug, Default)]
-pub(crate) struct UnbilledCosts(Mutex<HashMap<Scope, Vec<UnbilledCost>>>);
+struct UnbilledCosts(Mutex<HashMap<Scope, Vec<UnbilledCost>>>);
 
 impl UnbilledCosts {
     fn lock(&self) -> MutexGuard<'_, HashMap<Scope, Vec<UnbilledCost>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Holds a cost; what the tenant owes since the day of `at_ms` began.
+    /// Keeps a cost. Returns the unbilled tokens of the tenant since the UTC day of `at_ms` began.
     fn add(&self, scope: &Scope, tip: Link, cost: Cost, at_ms: i64) -> u64 {
         let mut costs = self.lock();
         if costs.len() >= MAX_OWNERS && !costs.contains_key(scope) {
@@ -90,130 +92,148 @@ fn push_or_merge(costs: &mut Vec<UnbilledCost>, new: UnbilledCost) {
     {
         existing.merge(cost);
     } else {
-        // Of another day: no budget asks for it any more.
+        // The oldest cost goes if all are of another day, which no budget asks for any more.
         costs.drain(..usize::from(full));
         costs.push(new);
     }
 }
 
-/// A request of `scope` was recorded: what was owed for it, and for others of its owner, is booked.
-pub(super) async fn bill_pending(shop: &Shop, scope: &Scope) {
-    let unbilled = shop.unbilled_costs.lock().remove(scope);
-    for (tip, cost, at_ms) in unbilled.into_iter().flatten() {
-        bill(shop, scope, tip, cost, at_ms).await;
-    }
+/// The cost of memory's model calls: what tenants have spent, and what is not billed yet.
+pub(super) struct Budget {
+    base: Base,
+    exhausted: ExhaustedTenants,
+    unbilled: UnbilledCosts,
 }
 
-/// Whether a call may be made for `scope`.
-///
-/// # Errors
-/// With the time until the next day, where the budget is spent.
-pub(super) fn admit(shop: &Shop, scope: &Scope) -> Result<(), CallError> {
-    let now = shop.clock.now_ms();
-    let is_exhausted = |tenants: &mut HashSet<_>| tenants.contains(&scope.tenant);
-    if shop.settings.current().daily_tokens.is_none()
-        || !shop.budget_cache.on_day(utc_day(now), is_exhausted)
-    {
-        return Ok(());
-    }
-    let left = u64::try_from(DAY_MS - now.rem_euclid(DAY_MS)).unwrap_or_default();
-    Err(CallError::RateLimited {
-        retry_after: Some(Duration::from_millis(left)),
-        message: "the tokens that memory may cost this tenant today are spent".to_owned(),
-    })
-}
-
-/// Puts a call that was made into the books: what the endpoint reported, or what was counted here
-/// where it reported nothing. A call that failed costs nothing, unless a model worked on it.
-pub(super) async fn record_cost(
-    shop: &Shop,
-    job: &Job,
-    prompt: &Prompt,
-    answer: &Result<Reply, CallError>,
-) {
-    let (reported, text) = match answer {
-        Ok(reply) => (reply.usage, reply.text.as_str()),
-        Err(error) if error.is_billed() => (crate::wire::usage::Usage::default(), ""),
-        Err(_) => return,
-    };
-    let mut guessed = 0;
-    let sent = match reported.prompt {
-        Some(tokens) => tokens,
-        None => estimate_tokens(shop, &[&prompt.system, &prompt.user], &mut guessed).await,
-    };
-    let written = match reported.completion {
-        Some(tokens) => tokens,
-        None => estimate_tokens(shop, &[text], &mut guessed).await,
-    };
-    let cost = Cost {
-        kind: job.spec.kind,
-        prompt_tokens: sent,
-        cached_tokens: reported.cached.unwrap_or_default(),
-        completion_tokens: written,
-        estimated_tokens: guessed,
-    };
-    emit_metrics(&cost);
-    let now = shop.clock.now_ms();
-    let (scope, tip) = (&job.scope, job.spec.tip);
-    if job.is_queued() {
-        bill(shop, scope, tip, cost, now).await;
-    } else {
-        let unbilled = shop.unbilled_costs.add(scope, tip, cost, now);
-        check_budget(
-            shop,
-            scope,
-            unbilled.saturating_add(billed_today(shop, scope, now).await),
-            now,
-        );
-    }
-}
-
-/// What the tenant of `scope` has in the books for today; asked only where something is made of it.
-async fn billed_today(shop: &Shop, scope: &Scope, now: i64) -> u64 {
-    if shop.settings.current().daily_tokens.is_none() {
-        return 0;
-    }
-    let total = shop.store.spent_tokens(scope, now).await;
-    total.unwrap_or_else(|error| {
-        tracing::warn!(error = %error, "what a tenant spent today could not be read");
-        0
-    })
-}
-
-async fn bill(shop: &Shop, scope: &Scope, tip: Link, cost: Cost, at_ms: i64) {
-    match shop.store.record_cost(scope, tip, cost, at_ms).await {
-        Ok(total) => check_budget(shop, scope, total, at_ms),
-        Err(error) => {
-            metrics::counter!(telemetry::STORE_FAILURES).increment(1);
-            tracing::warn!(error = %error, "what a model call cost could not be written down");
+impl Budget {
+    pub(super) fn new(base: &Base) -> Self {
+        Self {
+            base: base.clone(),
+            exhausted: ExhaustedTenants::default(),
+            unbilled: UnbilledCosts::default(),
         }
     }
-}
 
-async fn estimate_tokens(shop: &Shop, texts: &[&str], guessed: &mut u64) -> u64 {
-    let mut tokens = 0;
-    for text in texts.iter().filter(|text| !text.is_empty()) {
-        tokens += u64::from(super::count_tokens(shop, text).await);
+    /// Bills the costs that waited until a request of `scope` was recorded.
+    pub(super) async fn bill_pending(&self, scope: &Scope) {
+        let unbilled = self.unbilled.lock().remove(scope);
+        for (tip, cost, at_ms) in unbilled.into_iter().flatten() {
+            self.bill(scope, tip, cost, at_ms).await;
+        }
     }
-    *guessed += tokens;
-    tokens
-}
 
-fn check_budget(shop: &Shop, scope: &Scope, total: u64, at_ms: i64) {
-    let limit = shop.settings.current().daily_tokens;
-    let Some(budget) = limit.filter(|budget| total >= *budget) else {
-        return;
-    };
-    let now = shop.clock.now_ms();
-    if shop.budget_cache.mark_exhausted(scope.tenant, at_ms, now) {
-        metrics::counter!(telemetry::BUDGETS_SPENT).increment(1);
-        tracing::warn!(
-            tenant = %scope.tenant_label(),
-            spent = total,
-            daily_tokens = budget,
-            "the tokens that memory may cost this tenant today are spent: its jobs wait until \
-             tomorrow (UTC). Requests are not affected"
-        );
+    /// Whether a call may be made for `scope`.
+    ///
+    /// # Errors
+    /// If the tenant's budget is spent, with the time until the next UTC day.
+    pub(super) fn admit(&self, scope: &Scope) -> Result<(), CallError> {
+        let now = self.base.now_ms();
+        let is_exhausted = |tenants: &mut HashSet<_>| tenants.contains(&scope.tenant);
+        if self.base.settings().daily_tokens.is_none()
+            || !self.exhausted.on_day(utc_day(now), is_exhausted)
+        {
+            return Ok(());
+        }
+        let left = u64::try_from(DAY_MS - now.rem_euclid(DAY_MS)).unwrap_or_default();
+        Err(CallError::RateLimited {
+            retry_after: Some(Duration::from_millis(left)),
+            message: "the tokens that memory may cost this tenant today are spent".to_owned(),
+        })
+    }
+
+    /// Records the cost of a call: the usage that the endpoint reported, or our own count if it
+    /// reported none. A failed call costs nothing, unless a model worked on it.
+    pub(super) async fn record_cost(
+        &self,
+        job: &Job,
+        prompt: &Prompt,
+        answer: &Result<Reply, CallError>,
+    ) {
+        let (reported, text) = match answer {
+            Ok(reply) => (reply.usage, reply.text.as_str()),
+            Err(error) if error.is_billed() => (crate::wire::usage::Usage::default(), ""),
+            Err(_) => return,
+        };
+        let mut guessed = 0;
+        let sent = match reported.prompt {
+            Some(tokens) => tokens,
+            None => {
+                self.estimate_tokens(&[&prompt.system, &prompt.user], &mut guessed)
+                    .await
+            }
+        };
+        let written = match reported.completion {
+            Some(tokens) => tokens,
+            None => self.estimate_tokens(&[text], &mut guessed).await,
+        };
+        let cost = Cost {
+            kind: job.spec.kind,
+            prompt_tokens: sent,
+            cached_tokens: reported.cached.unwrap_or_default(),
+            completion_tokens: written,
+            estimated_tokens: guessed,
+        };
+        emit_metrics(&cost);
+        let now = self.base.now_ms();
+        let (scope, tip) = (&job.scope, job.spec.tip);
+        if job.is_queued() {
+            self.bill(scope, tip, cost, now).await;
+        } else {
+            let unbilled = self.unbilled.add(scope, tip, cost, now);
+            let total = unbilled.saturating_add(self.billed_today(scope, now).await);
+            self.check(scope, total, now);
+        }
+    }
+
+    /// Tokens that the store has billed to the tenant of `scope` today; 0 if no budget is configured.
+    async fn billed_today(&self, scope: &Scope, now: i64) -> u64 {
+        if self.base.settings().daily_tokens.is_none() {
+            return 0;
+        }
+        let total = self.base.store.spent_tokens(scope, now).await;
+        total.unwrap_or_else(|error| {
+            tracing::warn!(error = %error, "the tokens that a tenant spent today could not be read");
+            0
+        })
+    }
+
+    async fn bill(&self, scope: &Scope, tip: Link, cost: Cost, at_ms: i64) {
+        match self.base.store.record_cost(scope, tip, cost, at_ms).await {
+            Ok(total) => self.check(scope, total, at_ms),
+            Err(error) => {
+                metrics::counter!(telemetry::STORE_FAILURES).increment(1);
+                tracing::warn!(error = %error, "the cost of a model call could not be stored");
+            }
+        }
+    }
+
+    async fn estimate_tokens(&self, texts: &[&str], guessed: &mut u64) -> u64 {
+        let mut tokens = 0;
+        for text in texts.iter().filter(|text| !text.is_empty()) {
+            tokens += u64::from(self.base.count_tokens(text).await);
+        }
+        *guessed += tokens;
+        tokens
+    }
+
+    /// Compares what the tenant spent on the day of `at_ms` with its budget, and warns the first time
+    /// that it is reached.
+    fn check(&self, scope: &Scope, total: u64, at_ms: i64) {
+        let limit = self.base.settings().daily_tokens;
+        let Some(budget) = limit.filter(|budget| total >= *budget) else {
+            return;
+        };
+        let now = self.base.now_ms();
+        if self.exhausted.mark(scope.tenant, at_ms, now) {
+            metrics::counter!(telemetry::BUDGETS_SPENT).increment(1);
+            tracing::warn!(
+                tenant = %scope.tenant_label(),
+                spent = total,
+                daily_tokens = budget,
+                "the tokens that memory may cost this tenant today are spent: its jobs wait until \
+                 tomorrow (UTC). Requests are not affected"
+            );
+        }
     }
 }
 
@@ -247,17 +267,18 @@ mod tests {
         }
     }
 
-    /// What was owed is booked when the owner comes again, which may be after midnight.
+    /// Unbilled costs are billed when the owner's next request is recorded, possibly after
+    /// midnight.
     #[test]
     fn what_was_spent_yesterday_is_no_budget_of_today() {
-        let cache = BudgetCache::default();
+        let cache = ExhaustedTenants::default();
         let (yesterday, today) = (DAY_MS - 1, DAY_MS + 1);
         let is_exhausted = |tenant: [u8; 32]| {
             cache.on_day(utc_day(today), |exhausted| exhausted.contains(&tenant))
         };
-        assert!(cache.mark_exhausted([1; 32], today, today));
-        assert!(!cache.mark_exhausted([1; 32], today, today), "no news");
-        assert!(!cache.mark_exhausted([2; 32], yesterday, today));
+        assert!(cache.mark([1; 32], today, today));
+        assert!(!cache.mark([1; 32], today, today), "no news");
+        assert!(!cache.mark([2; 32], yesterday, today));
         assert!(
             is_exhausted([1; 32]),
             "what is known of today is not forgotten"
@@ -276,7 +297,7 @@ mod tests {
         }
         assert_eq!(total, 11 * calls);
         assert_eq!(unbilled.lock()[&scope].len(), MAX_COSTS_PER_OWNER);
-        // What is owed since yesterday is no part of it, and goes where there is no room.
+        // Costs of yesterday do not count, and give way if there are too many.
         for more in 1..=calls {
             assert_eq!(unbilled.add(&scope, tip, cost(10), DAY_MS), 11 * more);
         }

@@ -1,9 +1,10 @@
-//! Reproduction bundles: a model call of memory that came to nothing, in a file, so that somebody else
-//! can make it again (`diarist reproduce`).
+//! Reproduction bundles: a failed model call of memory in a file, so that somebody else can repeat
+//! it (`diarist reproduce`).
 //!
-//! Written only where the operator named a folder. Secrets of every known shape are taken out of all
-//! text first; credentials and header values are never in it. Readable by the owner alone, one file a
-//! job, the newest few. Told by `ask` what was asked, by `worker` how the job ended.
+//! Written only if the operator configured a folder. Secrets of every known shape are removed from
+//! all text; credentials and header values are never included. Only the owner can read the files.
+//! There is one per job, and only the newest are kept. The model caller records each call, and the
+//! worker reports how the job ended.
 
 mod files;
 
@@ -14,38 +15,39 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::Shop;
+use super::base::Base;
 use crate::history::Scope;
 use crate::llm::{CallError, CallSettings, Endpoint, Finish, Prompt, Reply};
 use crate::memory::redact::{RedactKind, Redactor};
 use crate::memory::{PartKind, Span};
 use crate::store::Job;
 
-/// What this version writes; another one may not be understood.
+/// The format that this version writes, and the only one it reads.
 pub const FORMAT: u32 = 1;
 
-/// A call as it is kept.
+/// A failed model call.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Bundle {
     /// [`FORMAT`].
     pub format: u32,
     /// The version of Diarist that made the call.
     pub diarist: String,
-    /// When it was kept, RFC 3339.
+    /// When it was written, RFC 3339.
     pub at: String,
     /// `chunk` for the Observer, `reflection` for the Reflector.
     pub kind: String,
-    /// How often the job was tried, this time included.
+    /// How often the job was tried, this try included.
     pub attempts: u32,
-    /// Scheme, host and port that were asked.
+    /// Scheme, host and port of the endpoint.
     pub origin: String,
-    /// How it was asked.
-    pub asked: CallParameters,
-    /// What was asked, redacted.
+    /// The parameters of the call.
+    #[serde(rename = "asked")]
+    pub parameters: CallParameters,
+    /// The prompt, redacted.
     pub prompt: PromptText,
-    /// What came of it.
+    /// The answer or the error.
     pub answer: BundledAnswer,
-    /// Why the job came to nothing, in words.
+    /// Why the job failed, for people.
     pub verdict: String,
 }
 
@@ -60,16 +62,16 @@ pub struct CallParameters {
     pub deadline_ms: u64,
 }
 
-/// A prompt's words.
+/// The text of a prompt.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PromptText {
     pub system: String,
     pub user: String,
-    /// Names of pictures and files; they themselves are left out.
+    /// Names of pictures and files. Their contents are left out.
     pub attachments: Vec<String>,
 }
 
-/// An answer, or the provider's message in its place.
+/// The answer of the model, or the provider's error message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BundledAnswer {
@@ -87,20 +89,20 @@ pub enum BundledAnswer {
 }
 
 impl Bundle {
-    /// How the call is made again.
+    /// The settings with which the call is repeated.
     #[must_use]
     pub fn settings(&self) -> CallSettings {
         CallSettings {
-            model: self.asked.model.clone(),
-            temperature: self.asked.temperature,
-            max_output_tokens: self.asked.max_output_tokens,
-            parameters: self.asked.parameters.clone(),
-            options: self.asked.options.clone(),
-            deadline: Duration::from_millis(self.asked.deadline_ms),
+            model: self.parameters.model.clone(),
+            temperature: self.parameters.temperature,
+            max_output_tokens: self.parameters.max_output_tokens,
+            parameters: self.parameters.parameters.clone(),
+            options: self.parameters.options.clone(),
+            deadline: Duration::from_millis(self.parameters.deadline_ms),
         }
     }
 
-    /// What is asked again. Attachments are not in a bundle.
+    /// The prompt to send again. A bundle has no attachments.
     #[must_use]
     pub fn prompt(&self) -> Prompt {
         Prompt {
@@ -111,10 +113,10 @@ impl Bundle {
     }
 }
 
-/// The last call of each running job, while bundles are wanted. What is observed while a client waits
-/// has no number of its own.
+/// The last call of each running job, if bundles are configured. Jobs that a client waits for have
+/// no number of their own, so scope and span are part of the key.
 #[derive(Debug, Default)]
-pub(crate) struct LastCalls(Mutex<HashMap<CallKey, RecordedCall>>);
+struct LastCalls(Mutex<HashMap<CallKey, RecordedCall>>);
 
 type CallKey = (i64, Scope, Span);
 
@@ -136,72 +138,96 @@ impl LastCalls {
     }
 }
 
-/// A call was made for `job`.
-pub(super) fn record_call(
-    shop: &Shop,
-    job: &Job,
-    endpoint: &Endpoint,
-    settings: CallSettings,
-    prompt: &Prompt,
-    answer: &Result<Reply, CallError>,
-) {
-    if shop.settings.current().bundles.is_none() {
-        return;
-    }
-    let attempt = RecordedCall {
-        origin: endpoint.origin(),
-        settings,
-        prompt: prompt.clone(),
-        answer: answer.clone(),
-    };
-    shop.last_calls
-        .with_lock(|calls| calls.insert(call_key(job), attempt));
+/// Keeps model calls that failed, in the folder that the operator configured.
+pub(super) struct Bundles {
+    base: Base,
+    last_calls: LastCalls,
 }
 
-/// Forgets the last call of a job when nobody waits for it any more, however it ends.
-pub(super) struct ForgetCall<'a>(pub(super) &'a Shop, pub(super) &'a Job);
+impl Bundles {
+    pub(super) fn new(base: &Base) -> Self {
+        Self {
+            base: base.clone(),
+            last_calls: LastCalls::default(),
+        }
+    }
+
+    /// Remembers the last call for `job`, if bundles are configured.
+    pub(super) fn record_call(
+        &self,
+        job: &Job,
+        endpoint: &Endpoint,
+        settings: CallSettings,
+        prompt: &Prompt,
+        answer: &Result<Reply, CallError>,
+    ) {
+        if self.base.settings().bundles.is_none() {
+            return;
+        }
+        let attempt = RecordedCall {
+            origin: endpoint.origin(),
+            settings,
+            prompt: prompt.clone(),
+            answer: answer.clone(),
+        };
+        self.last_calls
+            .with_lock(|calls| calls.insert(call_key(job), attempt));
+    }
+
+    /// Forgets the last call of `job` when the returned guard is dropped: a client may stop waiting
+    /// at any time.
+    pub(super) fn forget_on_drop<'a>(&'a self, job: &'a Job) -> ForgetCall<'a> {
+        ForgetCall(&self.last_calls, job)
+    }
+
+    /// Writes the last call of `job`, which has ended, if it failed with a `verdict`.
+    pub(super) async fn job_ended(&self, job: &Job, verdict: Option<&str>) {
+        let attempt = self
+            .last_calls
+            .with_lock(|calls| calls.remove(&call_key(job)));
+        let (Some(attempt), Some(verdict)) = (attempt, verdict) else {
+            return;
+        };
+        let settings = self.base.settings();
+        let Some(folder) = settings.bundles.clone() else {
+            return;
+        };
+        let at = jiff::Timestamp::from_millisecond(self.base.now_ms());
+        let at = at.map_or_else(|_| String::new(), |at| at.to_string());
+        let redactor = settings.observer.redactor.clone();
+        let (kind, attempts) = (job.spec.kind, job.attempts);
+        let name = if job.is_queued() {
+            job.id.to_string()
+        } else {
+            format!("awaited-{}", uuid::Uuid::new_v4().simple())
+        };
+        let verdict = verdict.to_owned();
+        let written = tokio::task::spawn_blocking(move || {
+            let bundle = build(&attempt, kind, attempts, at, &verdict, &redactor);
+            files::write(
+                &folder,
+                kind.name(),
+                &name,
+                &serde_json::to_vec_pretty(&bundle)?,
+            )
+        });
+        match written.await {
+            Ok(Ok(path)) => {
+                tracing::info!(path = %path.display(), "kept a model call that failed");
+            }
+            Ok(Err(error)) => tracing::warn!(error = %error, "a model call could not be kept"),
+            // The thread died. The file is only for people, so nothing else depends on it.
+            Err(_) => {}
+        }
+    }
+}
+
+/// Forgets the last call of a job when it is dropped.
+pub(super) struct ForgetCall<'a>(&'a LastCalls, &'a Job);
 
 impl Drop for ForgetCall<'_> {
     fn drop(&mut self) {
-        self.0
-            .last_calls
-            .with_lock(|calls| calls.remove(&call_key(self.1)));
-    }
-}
-
-/// `job` has ended: with a part that is worth nothing to look at, or because of `verdict`.
-pub(super) async fn job_ended(shop: &Shop, job: &Job, verdict: Option<&str>) {
-    let attempt = shop
-        .last_calls
-        .with_lock(|calls| calls.remove(&call_key(job)));
-    let (Some(attempt), Some(verdict)) = (attempt, verdict) else {
-        return;
-    };
-    let settings = shop.settings.current();
-    let Some(folder) = settings.bundles.clone() else {
-        return;
-    };
-    let at = jiff::Timestamp::from_millisecond(shop.clock.now_ms());
-    let at = at.map_or_else(|_| String::new(), |at| at.to_string());
-    let redactor = settings.observer.redactor.clone();
-    let (kind, attempts) = (job.spec.kind, job.attempts);
-    let name = if job.is_queued() {
-        job.id.to_string()
-    } else {
-        format!("awaited-{}", super::nonce())
-    };
-    let verdict = verdict.to_owned();
-    let written = tokio::task::spawn_blocking(move || {
-        let bundle = build(&attempt, kind, attempts, at, &verdict, &redactor);
-        files::write(&folder, kind.name(), &name, &bundle)
-    });
-    match written.await {
-        Ok(Ok(path)) => {
-            tracing::info!(path = %path.display(), "kept a model call that came to nothing");
-        }
-        Ok(Err(error)) => tracing::warn!(error = %error, "a model call could not be kept"),
-        // The thread died; there is nothing more to say of a file that is only for people.
-        Err(_) => {}
+        self.0.with_lock(|calls| calls.remove(&call_key(self.1)));
     }
 }
 
@@ -213,7 +239,8 @@ fn build(
     verdict: &str,
     redactor: &Redactor,
 ) -> Bundle {
-    // Whatever the operator lets the models read: this may be handed to strangers.
+    // Every kind of secret is removed, even one that the models may see: a bundle may be given to
+    // strangers.
     let all_kinds = Redactor::new(RedactKind::ALL.to_vec(), Vec::new());
     let clean = |text: &str| all_kinds.clean(&redactor.clean(text));
     let settings = &attempt.settings;
@@ -230,7 +257,7 @@ fn build(
         kind: kind.name().to_owned(),
         attempts,
         origin: attempt.origin.clone(),
-        asked: CallParameters {
+        parameters: CallParameters {
             model: settings.model.clone(),
             temperature: settings.temperature,
             max_output_tokens: settings.max_output_tokens,
@@ -290,16 +317,16 @@ fn clean_value(value: &Value, clean: &impl Fn(&str) -> String) -> Value {
 /// Reads a bundle.
 ///
 /// # Errors
-/// In words, where it is none, or one of another format.
+/// If the file cannot be read, is no bundle, or has another format. The text is for people.
 pub fn read(path: &std::path::Path) -> Result<Bundle, String> {
-    let text =
-        std::fs::read_to_string(path).map_err(|error| format!("it cannot be read: {error}"))?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("the file cannot be read: {error}"))?;
     let bundle: Bundle =
-        serde_json::from_str(&text).map_err(|error| format!("it is no bundle: {error}"))?;
+        serde_json::from_str(&text).map_err(|error| format!("the file is no bundle: {error}"))?;
     if bundle.format != FORMAT {
         let found = bundle.format;
         return Err(format!(
-            "it is of format {found}; this version knows {FORMAT}"
+            "the bundle has format {found}; this version reads format {FORMAT}"
         ));
     }
     Ok(bundle)

@@ -1,13 +1,13 @@
-//! The time as this room is told it: the system's, or one that is set by hand.
+//! The clock of this room: the system's, or one that tests set.
 //!
-//! Leases, retries, breakers and dates all ask here, so that a simulation decides when a minute has
-//! passed. Never asked on the request path.
+//! Leases, retries, breakers and dates read it, so that a simulation decides when a minute has
+//! passed. The request path decides nothing by it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Where the time comes from.
+/// A source of time. The default is the system's clock.
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Option<Arc<ManualTime>>);
 
@@ -19,7 +19,8 @@ struct ManualTime {
 }
 
 impl Clock {
-    /// A clock that stands at `start_ms` (milliseconds since 1970) until it is told that time passed.
+    /// A clock that stands at `start_ms` (milliseconds since 1970) until [`Clock::advance`] moves
+    /// it.
     pub fn manual(start_ms: i64) -> Self {
         Self(Some(Arc::new(ManualTime {
             ms: AtomicI64::new(start_ms),
@@ -28,7 +29,7 @@ impl Clock {
         })))
     }
 
-    /// Time passes, on a clock set by hand; the system's cannot be moved.
+    /// Moves a manual clock forward. The system's clock cannot be moved.
     pub fn advance(&self, time: Duration) {
         if let Some(manual) = &self.0 {
             let ms = i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 4);
@@ -44,7 +45,7 @@ impl Clock {
         }
     }
 
-    /// The same moment for whoever measures pauses.
+    /// The same moment as an [`Instant`], for measuring pauses.
     pub(super) fn instant(&self) -> Instant {
         match &self.0 {
             Some(manual) => {

@@ -1,12 +1,11 @@
-//! What happens to the memory of a conversation, under the published names of the field: for the
-//! structured log (target `diarist::events`) and for the conversation's timeline. Of every request
-//! there is one, how its conversation stands: the log has it under a target of its own below that
-//! (`diarist::events::status`), for whoever wants the others alone.
+//! Events about the memory of a conversation, under the published names of the field, for two
+//! readers: the structured log and the conversation's timeline in the store. One event per request
+//! says how its conversation stands; the log has it under a target of its own
+//! (`diarist::events::status`), and all others under `diarist::events`.
 //!
-//! Numbers, names and times (and a title, where titles are asked for), never a word of a message, of a
-//! prompt or of an answer. Told by the
-//! recorder and the workers, written down by a task of its own: nobody waits for it, and what does
-//! not fit is dropped.
+//! An event contains numbers, names and times, and a title if titles are configured; never text of
+//! a message, a prompt or an answer. The recorder and the workers emit events, and a task of its
+//! own writes them. Nobody waits for it; an event that does not fit into the queue is dropped.
 
 mod activation;
 mod cycle;
@@ -19,11 +18,12 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub(super) use self::activation::{ConversationState, emit_activated};
-pub(super) use self::cycle::{Cycle, emit_title_change};
+pub(super) use self::activation::ConversationState;
+pub(super) use self::cycle::Cycle;
 pub(super) use self::overflow_observe::OverflowEvents;
+use super::clock::Clock;
+use super::settings::Reloadable;
 use super::track::Track;
-use super::{Settings, Shop};
 use crate::history::{Link, Role, Scope};
 use crate::memory::advance::ThresholdStatus;
 use crate::memory::policy::cache_lifetime;
@@ -32,35 +32,44 @@ use crate::store::{Event, Store};
 use crate::tasks::Tasks;
 use crate::telemetry;
 
-/// Events waiting at most. One is written in well under a millisecond.
+/// The most events in the queue. Writing one takes well under a millisecond.
 const MAX_QUEUED: usize = 4_096;
 
-/// Events written in one go.
+/// The most events written in one go.
 const BATCH: usize = 64;
 
-/// Longest error that is told, in characters (the published bound).
+/// The longest error in an event, in characters (the published bound).
 const MAX_ERROR: usize = 2_000;
 
-/// One event on its way, before it is known whose it is.
+/// One event on its way to the writer.
 #[derive(Debug)]
-pub(crate) struct QueuedEvent {
+pub(super) struct QueuedEvent {
     scope: Scope,
     tip: Link,
     event: Event,
-    /// Whether the log has it.
+    /// Whether the log already has it.
     logged: bool,
 }
 
-/// Where events are told.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Events {
+/// The sending side, and what the events themselves need.
+#[derive(Clone, Debug)]
+pub(super) struct Events {
+    /// `None` emits nothing.
     sender: Option<mpsc::Sender<QueuedEvent>>,
+    /// Events that are sent and not written yet.
     pending: Arc<AtomicUsize>,
+    clock: Clock,
+    settings: Reloadable,
 }
 
 impl Events {
-    /// Starts the task that writes them down; it ends when `tasks` is told to.
-    pub(super) fn start(store: Arc<dyn Store>, tasks: &Tasks) -> Self {
+    /// Starts the task that writes events. It ends when `tasks` are stopped.
+    pub(super) fn start(
+        store: Arc<dyn Store>,
+        clock: Clock,
+        settings: Reloadable,
+        tasks: &Tasks,
+    ) -> Self {
         let (sender, receiver) = mpsc::channel(MAX_QUEUED);
         let pending = Arc::new(AtomicUsize::new(0));
         let task = write(store, receiver, Arc::clone(&pending), tasks.token());
@@ -68,12 +77,36 @@ impl Events {
         Self {
             sender: Some(sender),
             pending,
+            clock,
+            settings,
         }
     }
 
-    /// Whether everything told is written down.
+    /// Emits nothing: no task writes events.
+    pub(super) fn disabled(clock: Clock, settings: Reloadable) -> Self {
+        Self {
+            sender: None,
+            pending: Arc::default(),
+            clock,
+            settings,
+        }
+    }
+
+    /// Whether every emitted event is written.
     pub(super) fn is_idle(&self) -> bool {
         self.pending.load(Ordering::SeqCst) == 0
+    }
+
+    /// Emits how a conversation stands after one more of its requests.
+    pub(super) fn emit_status(&self, track: &Track, thresholds: &ThresholdStatus) {
+        let Some(tip) = track.nodes.last() else {
+            return;
+        };
+        let settings = self.settings.current();
+        let policy = settings.policy_for(&track.model);
+        let body = status_body(policy, &track.nodes, thresholds);
+        let status = event(STATUS, self.clock.now_ms(), &body);
+        self.emit(&track.scope, tip.link, status);
     }
 
     fn emit(&self, scope: &Scope, tip: Link, event: Event) {
@@ -85,7 +118,8 @@ impl Events {
         });
     }
 
-    /// What the log has already is kept for the timeline of `tip` as well, which is recorded only now.
+    /// Writes events that the log already has into the timeline of `tip`, which is recorded only
+    /// now.
     pub(super) fn record_logged(&self, scope: &Scope, tip: Link, events: &[Event]) {
         for event in events {
             self.send(QueuedEvent {
@@ -125,7 +159,7 @@ async fn write(
         if count == 0 {
             return;
         }
-        // Events of one conversation mostly come together.
+        // Neighbouring events mostly belong to one conversation.
         let same_target = |a: &QueuedEvent, b: &QueuedEvent| {
             (a.tip, a.logged) == (b.tip, b.logged) && a.scope == b.scope
         };
@@ -135,7 +169,7 @@ async fn write(
             let written = store.append_events(scope, tip, &events).await;
             let noted = written.unwrap_or_else(|error| {
                 metrics::counter!(telemetry::STORE_FAILURES).increment(1);
-                tracing::debug!(error = %error, "events could not be written down");
+                tracing::debug!(error = %error, "events could not be stored");
                 events
             });
             for event in noted.iter().filter(|_| !group[0].logged) {
@@ -179,8 +213,8 @@ fn operation(kind: PartKind) -> &'static str {
     }
 }
 
-/// What a conversation with `model` at `upstream` is remembered by, as far as it is published. How long it has to be
-/// idle is told as it holds for `kind`; `"auto"` as a request means it that says nothing of the cache.
+/// The published part of the settings for a conversation with `model` at `upstream`. The idle time
+/// is that for `kind`; for `"auto"`, it is that of a request without a cache setting.
 fn config(policy: &Policy, upstream: &str, scope: &Scope, model: &str, kind: PartKind) -> Value {
     let early = match kind {
         PartKind::Chunk => policy.early_activation,
@@ -198,23 +232,6 @@ fn config(policy: &Policy, upstream: &str, scope: &Scope, model: &str, kind: Par
     config
 }
 
-/// How a conversation stands after one more of its requests.
-pub(super) fn emit_status(
-    shop: &Shop,
-    settings: &Settings,
-    track: &Track,
-    thresholds: &ThresholdStatus,
-) {
-    let Some(tip) = track.nodes.last() else {
-        return;
-    };
-    let policy = settings.policy_for(&track.model);
-    let body = status_body(policy, &track.nodes, thresholds);
-    let now = shop.clock.now_ms();
-    let status = event(STATUS, now, &body);
-    shop.events.emit(&track.scope, tip.link, status);
-}
-
 fn status_body(policy: &Policy, nodes: &[Node], thresholds: &ThresholdStatus) -> Value {
     let progress = |running: bool, done: bool| match (running, done) {
         (true, _) => "running",
@@ -222,7 +239,7 @@ fn status_body(policy: &Policy, nodes: &[Node], thresholds: &ThresholdStatus) ->
         (false, false) => "idle",
     };
     let (condensed, reflection) = thresholds.reflection.unwrap_or_default();
-    // Steps of the turn: how often the assistant has spoken since the user did.
+    // Steps of the turn: how many messages of the assistant follow the last one of the user.
     let step = nodes
         .iter()
         .rev()

@@ -1,11 +1,11 @@
-//! What a new part kept, and where its lines come from: measured by code when it is written, kept with
-//! it, counted and audited. Decides nothing; measured by `worker` and `reflector`, off the runtime's
-//! workers, and told by the recorder, which knows whose part it is.
+//! What a new part kept, and where its lines come from. The worker and the Reflector measure it off
+//! the runtime's workers, it is stored with the part, and the recorder counts and audits it,
+//! because the recorder knows the conversation. Decides nothing.
 
-use super::Shop;
+use super::clock::Clock;
 use super::payload::ObservationPayload;
 use super::track::Track;
-use crate::audit::{self, PartRecord};
+use crate::audit::{self, Audit, PartRecord};
 use crate::history::Scope;
 use crate::memory::provenance::{self, LineSources, MessageRange, SourceText};
 use crate::memory::{
@@ -14,7 +14,7 @@ use crate::memory::{
 use crate::store::Job;
 use crate::telemetry;
 
-/// The messages of a span, as people count them.
+/// The messages of a span, counted from 1.
 pub(super) fn message_range(span: &Span) -> MessageRange {
     MessageRange {
         first: span.from_count + 1,
@@ -22,7 +22,7 @@ pub(super) fn message_range(span: &Span) -> MessageRange {
     }
 }
 
-/// The evidence of a chunk: against the words of its job.
+/// Compares a chunk with the transcript of its job.
 pub(super) async fn for_chunk(job: &Job, part: &NewPart) -> PartAnalysis {
     let (words, text) = (job.spec.payload.clone(), part.text.clone());
     let whole = message_range(&part.span);
@@ -35,11 +35,11 @@ pub(super) async fn for_chunk(job: &Job, part: &NewPart) -> PartAnalysis {
             retention: retention::check_observations(&payload.transcript, &observations).retention,
         }
     });
-    // Should its thread die, the part is as good as one that was written before evidence was kept.
+    // If the thread died, the part has no evidence, like parts of versions before there was any.
     measured.await.unwrap_or_default()
 }
 
-/// The evidence of a text that condenses `parts`.
+/// Compares the text of a reflection with the `parts` it condenses.
 pub(super) fn for_reflection(parts: &[Part], log: &str, text: &str, span: &Span) -> PartAnalysis {
     let (observations, _) = system_messages::split_messages(text);
     PartAnalysis {
@@ -63,7 +63,7 @@ fn inherit_origins(parts: &[Part], text: &str, span: &Span) -> LineSources {
     provenance::attribute_lines(text, &sources, message_range(span))
 }
 
-/// What is told of a part that was stored.
+/// What the audit needs of a stored part besides its metadata.
 #[derive(Debug)]
 pub(super) struct PartReport {
     model: String,
@@ -81,43 +81,62 @@ impl PartReport {
     }
 }
 
-/// `part` was stored, on the chain of `track` where that is known: counts and audits what it kept.
-pub(super) fn report_part(
-    shop: &Shop,
-    scope: &Scope,
-    track: Option<&Track>,
-    part: &PartMeta,
-    report: PartReport,
-) {
-    record_retention(part.kind, &report.retention);
-    let Some(audit) = &shop.audit else { return };
-    let (first, last) = {
-        let range = message_range(&part.span);
-        (range.first as u64, range.last as u64)
-    };
-    let total = report.retention.for_all_kinds();
-    audit.part(PartRecord {
-        time: jiff::Timestamp::from_millisecond(shop.clock.now_ms()).unwrap_or_default(),
-        wrote: match part.kind {
-            PartKind::Chunk => audit::PartKind::Observation,
-            PartKind::Reflection => audit::PartKind::Reflection,
-        },
-        part: part.id.0.to_string(),
-        tenant: scope.tenant_label(),
-        thread: track.and_then(Track::label),
-        tokens_in: match part.kind {
-            PartKind::Chunk => Some(part.message_tokens),
-            PartKind::Reflection => track.and_then(|track| track.tokens_of(&report.sources)),
-        },
-        model: report.model,
-        messages: (first, last),
-        tokens_out: part.tokens,
-        retention: (total.total > 0).then(|| 1.0 - total.loss()),
-        kept: report.retention.to_map(),
-    });
+/// Counts and audits the parts that were stored.
+#[derive(Clone)]
+pub(super) struct PartReporter {
+    clock: Clock,
+    /// `None` writes no audit.
+    audit: Option<Audit>,
 }
 
-/// Counts what a part kept, by kind. No part is named.
+impl PartReporter {
+    pub(super) fn new(clock: &Clock, audit: Option<Audit>) -> Self {
+        Self {
+            clock: clock.clone(),
+            audit,
+        }
+    }
+
+    /// Whether there is an audit to write to.
+    pub(super) fn audits(&self) -> bool {
+        self.audit.is_some()
+    }
+
+    /// Counts and audits what `part` kept. `track` is a chain that holds it, if one is known.
+    pub(super) fn report(
+        &self,
+        scope: &Scope,
+        track: Option<&Track>,
+        part: &PartMeta,
+        report: PartReport,
+    ) {
+        record_retention(part.kind, &report.retention);
+        let Some(audit) = &self.audit else { return };
+        let range = message_range(&part.span);
+        let total = report.retention.for_all_kinds();
+        audit.part(PartRecord {
+            time: jiff::Timestamp::from_millisecond(self.clock.now_ms()).unwrap_or_default(),
+            wrote: match part.kind {
+                PartKind::Chunk => audit::PartKind::Observation,
+                PartKind::Reflection => audit::PartKind::Reflection,
+            },
+            part: part.id.0.to_string(),
+            tenant: scope.tenant_label(),
+            thread: track.and_then(Track::label),
+            tokens_in: match part.kind {
+                PartKind::Chunk => Some(part.message_tokens),
+                PartKind::Reflection => track.and_then(|track| track.tokens_of(&report.sources)),
+            },
+            model: report.model,
+            messages: (range.first as u64, range.last as u64),
+            tokens_out: part.tokens,
+            retention: (total.total > 0).then(|| 1.0 - total.loss()),
+            kept: report.retention.to_map(),
+        });
+    }
+}
+
+/// Counts what a part kept, by kind of item. The metric names no part.
 fn record_retention(kind: PartKind, retention: &retention::Retention) {
     let record = |item: &'static str, share: retention::Share| {
         if share.total == 0 {

@@ -1,15 +1,16 @@
-//! How a job ends without a part: what `observer` and `reflector` tell `worker`, which decides what
-//! becomes of the job.
+//! How a job can end without a part. The Observer and the Reflector return a [`Failure`]; the
+//! worker decides what becomes of the job. Also how a failure of the store is logged.
 
 use crate::llm::CallError;
 use crate::store::{Job, StoreError};
+use crate::telemetry;
 
-/// So often a call is made that its endpoint does not take, ten minutes apart. What is wrong with the
-/// configuration can be mended meanwhile; what is wrong with the words of a range never is, and without
-/// an end they would stand in the way of all that comes after them (INV-BOUND).
+/// How often a call is made that its endpoint rejects, ten minutes apart. A wrong configuration can
+/// be corrected in that time. A text that the endpoint does not accept stays wrong, and without a
+/// limit its range would block all later ones (INV-BOUND).
 const MAX_REJECTIONS: u32 = 6;
 
-/// Whether `job`, which its endpoint rejected once more, is not to be tried again.
+/// Whether `job`, which its endpoint has just rejected, must not be tried again.
 pub(super) fn is_rejected_for_good(job: &Job) -> bool {
     job.empty_answers + 1 >= MAX_REJECTIONS
 }
@@ -17,18 +18,18 @@ pub(super) fn is_rejected_for_good(job: &Job) -> bool {
 /// How a job ended without a part.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// Nothing usable came back; asking once more may help.
+    /// The answer was not usable. One more call may help.
     Empty,
     /// The model could not be called.
     Call(CallError),
-    /// This range is not worth another try.
+    /// More calls for this range are useless.
     GivenUp,
-    /// The row of the job makes no sense (any more). The next request offers its words anew.
+    /// The row of the job cannot be read. The next request offers the same range again.
     Unreadable,
 }
 
 impl Failure {
-    /// What was needed could not be read; the same job works when the store does.
+    /// The store could not be read. The same job works when the store does.
     pub(super) fn from_store(error: &StoreError) -> Self {
         Self::Call(CallError::Transient {
             retry_after: None,
@@ -36,7 +37,7 @@ impl Failure {
         })
     }
 
-    /// What is told of it: the provider's message or ours, no more.
+    /// The message for logs and events: the provider's or ours, without text of a conversation.
     pub(super) fn message(&self) -> &str {
         match self {
             Self::Call(error) => error.message(),
@@ -45,4 +46,10 @@ impl Failure {
             Self::Unreadable => "the job could not be read",
         }
     }
+}
+
+/// Counts and logs a failure of the store that stopped `what`. No request is affected.
+pub(super) fn log_store_failure(what: &'static str, error: &StoreError) {
+    metrics::counter!(telemetry::STORE_FAILURES).increment(1);
+    tracing::warn!(error = %error, "{what}; requests pass, and the next one tries again");
 }

@@ -1,87 +1,118 @@
-//! The recorder and a worker, one step at a time: what the tasks of this room do, done when somebody
-//! says so.
+//! The recorder and a worker, one step at a time, for simulations.
 //!
-//! Decides nothing. Between two steps anything may happen: another process may write, time may pass,
-//! or the value is dropped, which is what a crash leaves of it. Called by the simulation; production
-//! runs the same functions as tasks ([`super::Jobs::start`]).
+//! Decides nothing. Between two steps anything may happen: another process writes, time passes, or
+//! the value is dropped, which leaves what a crash leaves. Production runs the same functions as
+//! tasks ([`super::Jobs::start`]).
 
 use std::sync::Arc;
 
-use super::events::Cycle;
-use super::recorder::{JobOutcome, Recorder};
-use super::worker::{self, CallResult};
-use super::{Exchange, Jobs, Shop};
-use crate::store::Job;
+use super::base::Base;
+use super::clock::Clock;
+use super::events::{Cycle, Events};
+use super::exchange::Exchange;
+use super::outcome::JobOutcome;
+use super::recorder::Recorder;
+use super::settings::Reloadable;
+use super::worker::{CallResult, Worker};
+use super::{Jobs, Room, intake};
+use crate::llm::ModelClient;
+use crate::store::cache::SnapshotCache;
+use crate::store::{Job, Store};
+use crate::tasks::Tasks;
+use crate::tokens::TokenCounter;
 
-/// A claimed job whose model has answered, or has not.
+/// The result of a job's model calls, not stored yet.
 #[derive(Debug)]
 pub struct ManualAnswer(CallResult);
 
-/// What a worker tells the recorder.
+/// The end of a job, not handled by the recorder yet.
 #[derive(Debug)]
 pub struct ManualOutcome(JobOutcome);
 
-/// Recorder and worker of one process.
+/// The recorder and a worker of one process.
 pub struct ManualJobs {
-    shop: Shop,
+    jobs: Jobs,
+    worker: Arc<Worker>,
     recorder: Recorder,
 }
 
 impl std::fmt::Debug for ManualJobs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ByHand").finish_non_exhaustive()
+        f.debug_struct("ManualJobs").finish_non_exhaustive()
+    }
+}
+
+impl Jobs {
+    /// The recorder and a worker without their tasks, on another clock. Nothing happens but the steps
+    /// that the caller makes.
+    pub fn manual(
+        store: Arc<dyn Store>,
+        cache: Arc<SnapshotCache>,
+        counter: Arc<dyn TokenCounter>,
+        llm: Arc<dyn ModelClient>,
+        settings: Reloadable,
+        clock: Clock,
+    ) -> ManualJobs {
+        let base = Base {
+            events: Events::disabled(clock.clone(), settings.clone()),
+            store,
+            cache,
+            counter,
+            settings,
+            clock,
+        };
+        let room = Room::new(&base, llm, None, &Tasks::new());
+        ManualJobs {
+            jobs: room.jobs,
+            worker: room.worker,
+            recorder: room.recorder,
+        }
     }
 }
 
 impl ManualJobs {
-    pub(super) fn new(shop: Shop) -> Self {
-        let recorder = Recorder::new(shop.clone(), Arc::default());
-        Self { shop, recorder }
-    }
-
-    /// What the request path is given. What is put into its intake stays there: hand it to
-    /// [`ByHand::record`].
+    /// The interface for the request path. Its intake accepts nothing: call [`ManualJobs::record`].
     pub fn jobs(&self) -> Jobs {
-        let (intake, _exchanges) = super::intake::channel();
+        let (intake, _exchanges) = intake::channel();
         Jobs {
             intake,
-            shop: self.shop.clone(),
-            tasks: crate::tasks::Tasks::new(),
+            tasks: Tasks::new(),
+            ..self.jobs.clone()
         }
     }
 
-    /// The recorder takes an exchange.
+    /// The recorder records an exchange.
     pub async fn record(&mut self, exchange: Exchange) {
         self.recorder.handle_exchange(exchange).await;
     }
 
-    /// The recorder acts on the next timer that has run out; `false` where none has.
+    /// The recorder handles the next timer that is due; `false` if none is.
     pub async fn fire_timer(&mut self) -> bool {
         self.recorder.fire_timer().await
     }
 
-    /// A worker leases the next job that is due.
+    /// A worker claims the next job that is due.
     pub async fn claim(&self) -> Option<Job> {
-        worker::claim(&self.shop).await
+        self.worker.claim().await
     }
 
-    /// It renews its lease; `false` where it was lost.
+    /// The worker renews its lease; `false` if it was lost.
     pub async fn renew(&self, job: &Job) -> bool {
-        worker::renew(&self.shop, job).await
+        self.worker.renew(job).await
     }
 
-    /// It asks the model.
+    /// The worker calls the model.
     pub async fn call_model(&self, job: &Job) -> ManualAnswer {
-        let cycle = Arc::new(Cycle::new(self.shop.clock.now_ms()));
-        ManualAnswer(worker::call_for_job(&self.shop, job, &cycle).await)
+        let cycle = Arc::new(Cycle::new(&self.jobs.base.events));
+        ManualAnswer(self.worker.call_for_job(job, &cycle).await)
     }
 
-    /// It stores what the model wrote, or gives the job back.
+    /// The worker stores the part, or gives the job back.
     pub async fn finish(&self, job: &Job, answer: ManualAnswer) -> ManualOutcome {
-        ManualOutcome(worker::finish_job(&self.shop, job, answer.0).await)
+        ManualOutcome(self.worker.finish_job(job, answer.0).await)
     }
 
-    /// The recorder hears how a job ended.
+    /// The recorder handles the end of a job.
     pub async fn on_outcome(&mut self, outcome: ManualOutcome) {
         self.recorder.handle_outcome(outcome.0).await;
     }

@@ -1,8 +1,9 @@
-//! What a message said, where the operator has it kept (`memory.keep_messages`): its words as the Observer
-//! would be shown them, secrets taken out of all but the application's own (system) messages, which stand
-//! in the log word for word, and of attachments the names alone. So a range can be observed though its
-//! client no longer sends it. Written by the recorder as soon as a message is
-//! confirmed; never sent to anybody but the Observer.
+//! Keeps the texts of messages, if the operator wants that (`memory.keep_messages`), so that a
+//! range can be observed although its client no longer sends it.
+//!
+//! A text is kept as the Observer would see it: without secrets, and with the names of attachments
+//! only. System messages of the application are kept word for word, as the log has them. The
+//! recorder writes a text when its message is confirmed. Nobody but the Observer gets it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,15 +12,15 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::Shop;
-use super::intake::Exchange;
+use super::base::Base;
+use super::exchange::Exchange;
 use super::payload::MessageSource;
 use super::settings::ArchivePolicy;
 use crate::history::{AttachmentKind, Link, Media, MessagePiece, PlainText, Role};
 use crate::memory::redact::Redactor;
 use crate::memory::{Node, Span};
 
-/// Between two looks for what was kept long enough.
+/// How often texts that have expired are deleted.
 const EXPIRY_INTERVAL: Duration = Duration::from_mins(1);
 
 #[derive(Serialize, Deserialize)]
@@ -47,102 +48,122 @@ enum ArchivedPiece {
     Unknown(String),
 }
 
-/// The words of those messages of `exchange` that it confirms (`confirmed`), where they are to be kept.
-pub(super) async fn texts_to_keep(
-    shop: &Shop,
-    exchange: &Exchange,
-    nodes: &[Node],
-    confirmed: &[Link],
-) -> Vec<(Link, String)> {
-    let settings = shop.settings.current();
-    if settings.keep_messages == ArchivePolicy::UntilObserved || confirmed.is_empty() {
-        return Vec::new();
-    }
-    let confirmed: HashSet<&Link> = confirmed.iter().collect();
-    let present: Vec<(Link, usize)> = nodes
-        .iter()
-        .enumerate()
-        .filter(|(_, node)| confirmed.contains(&node.link))
-        .filter_map(|(place, node)| Some((node.link, exchange.original_index(place)?)))
-        .collect();
-    let (parsed, options) = (Arc::clone(&exchange.parsed), Arc::clone(&settings.observer));
-    let texts = tokio::task::spawn_blocking(move || {
-        present
-            .into_iter()
-            .filter_map(|(link, index)| {
-                let spoken = parsed.reader_text(index)?;
-                Some((link, encode(&spoken, &options.redactor)))
-            })
-            .collect()
-    });
-    // Without its words a message is as if they were never kept.
-    texts.await.unwrap_or_default()
+/// Keeps the texts of messages, and deletes them when their time is over.
+#[derive(Clone)]
+pub(super) struct MessageArchive {
+    base: Base,
 }
 
-/// Where the words of each message of `span` are to be read. `None` where those of one are not at hand:
-/// its range must not count as observed without them (INV-COVER).
-pub(super) async fn locate_texts(
-    shop: &Shop,
-    exchange: &Exchange,
-    nodes: &[Node],
-    span: &Span,
-) -> Option<Vec<MessageSource>> {
-    let places = span.from_count..span.to_count;
-    let missing: Vec<Link> = places
-        .clone()
-        .filter(|place| exchange.original_index(*place).is_none())
-        .map(|place| nodes[place].link)
-        .collect();
-    let mut archived: HashMap<Link, String> = HashMap::new();
-    if !missing.is_empty() {
-        match shop.store.kept_messages(&exchange.scope, &missing).await {
-            Ok(found) => archived.extend(found),
-            Err(error) => tracing::warn!(error = %error, "words that are kept could not be read"),
-        }
+impl MessageArchive {
+    pub(super) fn new(base: &Base) -> Self {
+        Self { base: base.clone() }
     }
-    places
-        .map(|place| match exchange.original_index(place) {
-            Some(index) => Some(MessageSource::Request(index)),
-            None => decode(archived.get(&nodes[place].link)?).map(MessageSource::Archived),
-        })
-        .collect()
-}
 
-/// Deletes what was kept long enough, again and again.
-pub(super) async fn expire(shop: Shop, stop: CancellationToken) {
-    let mut empty_rounds = 0;
-    loop {
-        let policy = shop.settings.current().keep_messages;
-        if policy != ArchivePolicy::UntilObserved {
-            empty_rounds = 0;
+    /// The texts of the messages that `exchange` confirms (`confirmed`), if they are to be kept.
+    pub(super) async fn texts_to_keep(
+        &self,
+        exchange: &Exchange,
+        nodes: &[Node],
+        confirmed: &[Link],
+    ) -> Vec<(Link, String)> {
+        let settings = self.base.settings();
+        if settings.keep_messages == ArchivePolicy::UntilObserved || confirmed.is_empty() {
+            return Vec::new();
         }
-        if let Some(max_age) = expiry_age(policy, empty_rounds) {
-            let kept_ms = i64::try_from(max_age.as_millis()).unwrap_or(i64::MAX);
-            let before_ms = shop.clock.now_ms().saturating_sub(kept_ms);
-            match shop.store.expire_messages(before_ms).await {
-                Ok(deleted) => {
-                    shop.recall.remove_kept_messages(&deleted);
-                    empty_rounds = if deleted.is_empty() {
-                        empty_rounds + 1
-                    } else {
-                        0
-                    };
-                }
+        let confirmed: HashSet<&Link> = confirmed.iter().collect();
+        let present: Vec<(Link, usize)> = nodes
+            .iter()
+            .enumerate()
+            .filter(|(_, node)| confirmed.contains(&node.link))
+            .filter_map(|(place, node)| Some((node.link, exchange.original_index(place)?)))
+            .collect();
+        let (parsed, options) = (Arc::clone(&exchange.parsed), Arc::clone(&settings.observer));
+        let texts = tokio::task::spawn_blocking(move || {
+            present
+                .into_iter()
+                .filter_map(|(link, index)| {
+                    let spoken = parsed.reader_text(index)?;
+                    Some((link, encode(&spoken, &options.redactor)))
+                })
+                .collect()
+        });
+        // If the thread died, the messages count as not kept.
+        texts.await.unwrap_or_default()
+    }
+
+    /// Where to read the text of each message of `span`. `None` if one text is missing: its range
+    /// must not count as observed without it (INV-COVER).
+    pub(super) async fn locate_texts(
+        &self,
+        exchange: &Exchange,
+        nodes: &[Node],
+        span: &Span,
+    ) -> Option<Vec<MessageSource>> {
+        let places = span.from_count..span.to_count;
+        let missing: Vec<Link> = places
+            .clone()
+            .filter(|place| exchange.original_index(*place).is_none())
+            .map(|place| nodes[place].link)
+            .collect();
+        let mut archived: HashMap<Link, String> = HashMap::new();
+        if !missing.is_empty() {
+            match self
+                .base
+                .store
+                .kept_messages(&exchange.scope, &missing)
+                .await
+            {
+                Ok(found) => archived.extend(found),
                 Err(error) => {
-                    tracing::warn!(error = %error, "words that were kept long enough stay for now");
+                    tracing::warn!(error = %error, "archived texts of messages could not be read");
                 }
             }
         }
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(EXPIRY_INTERVAL) => {}
+        places
+            .map(|place| match exchange.original_index(place) {
+                Some(index) => Some(MessageSource::Request(index)),
+                None => decode(archived.get(&nodes[place].link)?).map(MessageSource::Archived),
+            })
+            .collect()
+    }
+
+    /// Deletes expired texts until `stop`.
+    pub(super) async fn expire(self, stop: CancellationToken) {
+        let mut empty_rounds = 0;
+        loop {
+            let policy = self.base.settings().keep_messages;
+            if policy != ArchivePolicy::UntilObserved {
+                empty_rounds = 0;
+            }
+            if let Some(max_age) = expiry_age(policy, empty_rounds) {
+                let kept_ms = i64::try_from(max_age.as_millis()).unwrap_or(i64::MAX);
+                let before_ms = self.base.now_ms().saturating_sub(kept_ms);
+                match self.base.store.expire_messages(before_ms).await {
+                    Ok(deleted) => {
+                        self.base.cache.remove_kept_messages(&deleted);
+                        empty_rounds = if deleted.is_empty() {
+                            empty_rounds + 1
+                        } else {
+                            0
+                        };
+                    }
+                    Err(error) => {
+                        tracing::warn!(error = %error, "expired texts of messages could not be deleted; the next round tries again");
+                    }
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(EXPIRY_INTERVAL) => {}
+            }
         }
     }
 }
 
-/// How long what is deleted now was kept; `None` where the store need not be asked. Where nothing is to be
-/// kept everything goes, and nothing is added until the configuration is read anew: when twice nothing was
-/// left, `in_vain`, what was just being recorded by the settings of before is gone as well.
+/// The age from which texts are deleted now; `None` if the store need not be asked. If nothing is
+/// to be kept, everything is deleted, and no text is added until the next reload. Two rounds
+/// without a deletion (`empty_rounds`) are enough then: the second covers an exchange that was
+/// being recorded under the old settings.
 fn expiry_age(policy: ArchivePolicy, empty_rounds: u32) -> Option<Duration> {
     match policy {
         ArchivePolicy::Always => None,
@@ -152,7 +173,7 @@ fn expiry_age(policy: ArchivePolicy, empty_rounds: u32) -> Option<Duration> {
 }
 
 fn encode(spoken: &PlainText, redactor: &Redactor) -> String {
-    // The application's own messages stand in the log word for word.
+    // The log has the application's own messages word for word.
     let clean = |text: &str| match spoken.role {
         Role::System => text.to_owned(),
         _ => redactor.clean(text),
@@ -182,11 +203,11 @@ fn encode(spoken: &PlainText, redactor: &Redactor) -> String {
         name: spoken.name.clone(),
         pieces: pieces.collect(),
     };
-    // Strings alone: always JSON.
+    // Strings always have a JSON form.
     serde_json::to_string(&message).unwrap_or_default()
 }
 
-/// A message as it was kept; `None` where the row cannot be read.
+/// A message from the archive; `None` if the row cannot be read.
 pub(super) fn decode(words: &str) -> Option<PlainText> {
     let message: ArchivedMessage = serde_json::from_str(words).ok()?;
     let attachment = |kind, label| MessagePiece::Attachment {
@@ -219,7 +240,7 @@ pub(super) fn decode(words: &str) -> Option<PlainText> {
     })
 }
 
-/// What a kept message says, for people.
+/// The text of an archived message, for people.
 pub fn archived_text(words: &str) -> Option<String> {
     let spoken = decode(words)?;
     let texts = spoken.pieces.iter().map(|piece| match piece {

@@ -1,94 +1,133 @@
-//! One question to a model: within the budget, past the circuit breaker, and paid for.
+//! One model call of memory: within the tenant's budget, past the circuit breaker, counted and paid
+//! for.
+//!
+//! Decides whether a call may be made now and which model gets it; never whether to try again. Called
+//! by the Observer and the Reflector.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
-use super::{Phase, Shop, budget, bundle};
-use crate::llm::{CallError, CallSettings, Endpoint, Models, Prompt, Reply};
+use super::base::Base;
+use super::budget::Budget;
+use super::bundle::Bundles;
+use super::settings::Phase;
+use crate::llm::{Breaker, CallError, CallSettings, Endpoint, ModelClient, Models, Prompt, Reply};
 use crate::memory::message_tokens;
 use crate::store::Job;
 use crate::wire::chat;
 
-/// Model calls of memory at the same time, of jobs and while clients wait. They share rate limits with
-/// the conversations.
+/// The most model calls of memory at the same time, for jobs and for waiting clients together. They
+/// share rate limits with the conversations.
 pub const MODEL_CALLS: usize = 4;
 
-/// Failures in a row after which an endpoint is left alone.
-pub(super) const BREAKER_THRESHOLD: u32 = 5;
+/// After so many failures in a row, an endpoint gets no calls for a while.
+const BREAKER_THRESHOLD: u32 = 5;
 
-/// For how long, the first time; the breaker doubles it while probes fail.
-pub(super) const BREAKER_PAUSE: Duration = Duration::from_secs(30);
+/// How long the first time; the breaker doubles it while probes fail.
+const BREAKER_PAUSE: Duration = Duration::from_secs(30);
 
-/// How `prompt` is asked on behalf of `job`, and whom.
-pub(super) async fn call_settings(
-    shop: &Shop,
-    phase: &Phase,
-    job: &Job,
-    prompt: &Prompt,
-) -> CallSettings {
-    phase.settings(&job.spec.model, prompt_tokens(shop, phase, prompt).await)
+/// Makes the model calls of this process.
+pub(super) struct ModelCaller {
+    base: Base,
+    llm: Arc<dyn ModelClient>,
+    breaker: Breaker,
+    /// One permit per running call. The semaphore is fair, so jobs and waiting clients cannot starve
+    /// each other.
+    permits: Semaphore,
+    pub(super) budget: Arc<Budget>,
+    pub(super) bundles: Bundles,
 }
 
-/// Asks `endpoint` on behalf of `job`, as `settings` say.
-///
-/// # Errors
-/// Those of the call; [`CallError::Transient`] with the time to wait where the endpoint keeps
-/// failing and is left alone, or its tenant has spent what it may today.
-pub(super) async fn call_model(
-    shop: &Shop,
-    settings: CallSettings,
-    endpoint: &Endpoint,
-    job: &Job,
-    prompt: &Prompt,
-) -> Result<Reply, CallError> {
-    // Before anything is decided, since there may be a queue. Never closed; and held for one call
-    // alone, so that whoever holds a permit waits for no other.
-    let _permit = shop.call_permits.acquire().await;
-    budget::admit(shop, &job.scope)?;
-    let key = endpoint.breaker_key();
-    if let Err(wait) = shop.breaker.admit(&key, shop.clock.instant()) {
-        return Err(CallError::Transient {
-            retry_after: Some(wait),
-            message: "the endpoint keeps failing and is left alone for a while".to_owned(),
+impl ModelCaller {
+    pub(super) fn new(base: &Base, llm: Arc<dyn ModelClient>) -> Self {
+        Self {
+            base: base.clone(),
+            llm,
+            breaker: Breaker::new(BREAKER_THRESHOLD, BREAKER_PAUSE),
+            permits: Semaphore::new(MODEL_CALLS),
+            budget: Arc::new(Budget::new(base)),
+            bundles: Bundles::new(base),
+        }
+    }
+
+    /// The model and the parameters for calling `phase` with `prompt` on behalf of `job`.
+    pub(super) async fn settings(&self, phase: &Phase, job: &Job, prompt: &Prompt) -> CallSettings {
+        phase.settings(&job.spec.model, self.prompt_tokens(phase, prompt).await)
+    }
+
+    /// Calls `endpoint` on behalf of `job`.
+    ///
+    /// # Errors
+    /// Those of the call. [`CallError::Transient`] with the time to wait if the breaker is open;
+    /// [`CallError::RateLimited`] if the tenant has spent its tokens of today.
+    pub(super) async fn call(
+        &self,
+        settings: CallSettings,
+        endpoint: &Endpoint,
+        job: &Job,
+        prompt: &Prompt,
+    ) -> Result<Reply, CallError> {
+        // The permit comes first, because budget and breaker may change while the call waits for it.
+        // The semaphore is never closed. A permit is held for one call only, so its holder never
+        // waits for another permit.
+        let _permit = self.permits.acquire().await;
+        self.budget.admit(&job.scope)?;
+        let key = endpoint.breaker_key();
+        if let Err(wait) = self.breaker.admit(&key, self.base.clock.instant()) {
+            return Err(CallError::Transient {
+                retry_after: Some(wait),
+                message: "the endpoint keeps failing and is left alone for a while".to_owned(),
+            });
+        }
+        let answer = self.llm.call(endpoint, &settings, prompt).await;
+        match &answer {
+            Err(error) if error.blames_endpoint() => {
+                self.breaker.failed(&key, self.base.clock.instant());
+            }
+            _ => self.breaker.succeeded(&key),
+        }
+        self.budget.record_cost(job, prompt, &answer).await;
+        self.bundles
+            .record_call(job, endpoint, settings, prompt, &answer);
+        answer
+    }
+
+    /// Tokens of the whole prompt with its attachments, if they decide which model is called. A phase
+    /// with one model needs no count and gets 0.
+    async fn prompt_tokens(&self, phase: &Phase, prompt: &Prompt) -> u32 {
+        let Some(Models::Tiers(tiers)) = &phase.model else {
+            return 0;
+        };
+        let text_tokens = self.base.count_tokens(&prompt.system).await
+            + self.base.count_tokens(&prompt.user).await;
+        let parts: Vec<&Value> = prompt
+            .attachments
+            .iter()
+            .filter_map(|attached| attached.part.as_ref())
+            .collect();
+        if parts.is_empty() {
+            return text_tokens;
+        }
+        // A picture costs a different number of tokens with each model. The rules of the model for
+        // a prompt of this size apply.
+        let model = Models::Tiers(tiers.clone()).pick(text_tokens).to_owned();
+        let message = json!({"role": "user", "content": parts});
+        let body = Bytes::from(json!({"model": model, "messages": [message]}).to_string());
+        let counter = Arc::clone(&self.base.counter);
+        let attached_tokens = tokio::task::spawn_blocking(move || {
+            let spoken = chat::parse(&body).ok()?.plain_text(0)?;
+            Some(message_tokens::count_message(&spoken, &model, &*counter))
         });
+        text_tokens.saturating_add(attached_tokens.await.ok().flatten().unwrap_or(0))
     }
-    let answer = shop.llm.call(endpoint, &settings, prompt).await;
-    match &answer {
-        Err(error) if error.blames_endpoint() => shop.breaker.failed(&key, shop.clock.instant()),
-        _ => shop.breaker.succeeded(&key),
-    }
-    budget::record_cost(shop, job, prompt, &answer).await;
-    bundle::record_call(shop, job, endpoint, settings, prompt, &answer);
-    answer
 }
 
-/// Tokens of the whole prompt, what is attached to it included, where they decide which model is asked;
-/// a model that is for every prompt needs no counting.
-async fn prompt_tokens(shop: &Shop, phase: &Phase, prompt: &Prompt) -> u32 {
-    let Some(Models::Tiers(tiers)) = &phase.model else {
-        return 0;
-    };
-    let text_tokens = super::count_tokens(shop, &prompt.system).await
-        + super::count_tokens(shop, &prompt.user).await;
-    let parts: Vec<&Value> = prompt
-        .attachments
-        .iter()
-        .filter_map(|attached| attached.part.as_ref())
-        .collect();
-    if parts.is_empty() {
-        return text_tokens;
-    }
-    // By the rules of the model that is for prompts of this size: pictures weigh otherwise elsewhere.
-    let model = Models::Tiers(tiers.clone()).pick(text_tokens).to_owned();
-    let message = json!({"role": "user", "content": parts});
-    let body = Bytes::from(json!({"model": model, "messages": [message]}).to_string());
-    let counter = Arc::clone(&shop.counter);
-    let attached_tokens = tokio::task::spawn_blocking(move || {
-        let spoken = chat::parse(&body).ok()?.plain_text(0)?;
-        Some(message_tokens::count_message(&spoken, &model, &*counter))
-    });
-    text_tokens.saturating_add(attached_tokens.await.ok().flatten().unwrap_or(0))
+/// A random code that nobody in the conversation can know. It marks the borders of quoted text in a
+/// prompt.
+pub(super) fn nonce() -> String {
+    uuid::Uuid::new_v4().simple().to_string()
 }

@@ -1,9 +1,10 @@
-//! A request that does not fit its model is observed while its client waits: the one exception to
-//! INV-FREE, chosen by the operator.
+//! Observes a request that is too long while its client waits: the one exception to INV-FREE, which
+//! an operator must turn on (`overflow = "observe"`).
 //!
-//! Nothing is stored before the upstream has accepted what comes of it (INV-OWN): until then the new
-//! chunks and their snapshot live here, under a number that no store gives. The recorder takes them
-//! over with the exchange ([`Rescues::of`]). Called by [`super::Jobs::rescue`].
+//! Nothing is stored before the upstream has accepted the result (INV-OWN). Until then the new
+//! chunks and their snapshot live here, under a negative id that no store gives. The recorder
+//! stores them with the exchange ([`PendingOverflows::get`]). Called by
+//! [`super::Jobs::observe_overflow`].
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -13,14 +14,15 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use tokio::time::{Instant, timeout_at};
 
-use super::count_tokens::measure_new_messages;
+use super::base::Base;
 use super::events::OverflowEvents;
-use super::message_archive;
+use super::exchange::Exchange;
+use super::message_archive::MessageArchive;
 use super::payload::{self, TimeStyle};
-use super::peer_memory;
-use super::prepare::{SnapshotDraft, SnapshotTarget, load, render_snapshot, sent_snapshots};
-use super::worker;
-use super::{Exchange, Shop};
+use super::peer_memory::PeerMemories;
+use super::snapshots::{SnapshotDraft, SnapshotTarget, Snapshots};
+use super::track::Track;
+use super::worker::Worker;
 use crate::memory::advance::{ChainState, overflow, overflow_observe::unobserved_ranges};
 use crate::memory::{
     NewPart, Node, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, SnapshotMeta, Span,
@@ -28,35 +30,36 @@ use crate::memory::{
 };
 use crate::store::{Event, Job, NewJob, NewOverflowObservation, StoreError};
 
-/// Ranges of one request that are observed at the same time; how many calls there are in all, `ask`
-/// knows.
+/// The most ranges of one request that are observed at the same time. The model caller bounds the
+/// calls of the whole process.
 const MAX_CONCURRENT: usize = 4;
 
-/// Of the time a client waits a quarter, but no more than this, is for what follows the calls: what they
-/// wrote is lost where a slow store leaves none for it.
+/// Of the time that a client waits, a quarter is reserved for the steps after the calls, but at
+/// most this. Without it, a slow store would lose what the calls wrote.
 const MAX_COMPOSE_TIME: Duration = Duration::from_secs(1);
 
-/// Rescues that wait to be recorded at most; the oldest goes first, and is observed again later.
+/// The most observations that wait to be recorded. The oldest goes first and is observed again
+/// later.
 const MAX_PENDING: usize = 256;
 
-/// What was observed and is not stored yet.
+/// An observation that is not stored yet.
 #[derive(Debug)]
 pub(super) struct PendingOverflow {
     pub(super) observation: NewOverflowObservation,
-    /// What was told of it.
+    /// Its events, for the timeline.
     pub(super) events: Vec<Event>,
 }
 
-/// What is held, by the number its snapshot has until it is stored.
+/// The observations that are not stored yet, by the ids of their snapshots.
 #[derive(Debug, Default)]
-pub(crate) struct PendingOverflows {
+pub(super) struct PendingOverflows {
     pending: Mutex<BTreeMap<i64, Arc<PendingOverflow>>>,
     last: AtomicI64,
 }
 
 impl PendingOverflows {
     fn insert(&self, overflow: PendingOverflow) -> SnapshotId {
-        // Stored snapshots count upwards from 1.
+        // Negative, because stored snapshots count upwards from 1.
         let id = self.last.fetch_sub(1, Ordering::Relaxed) - 1;
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         pending.insert(id, Arc::new(overflow));
@@ -66,157 +69,241 @@ impl PendingOverflows {
         SnapshotId(id)
     }
 
-    /// What has to be stored before a request can be recorded that was sent with `snapshot`.
+    /// The observation that must be stored before a request that was sent with `snapshot` is
+    /// recorded.
     pub(super) fn get(&self, snapshot: Option<SnapshotId>) -> Option<Arc<PendingOverflow>> {
         let pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
         pending.get(&snapshot?.0).cloned()
     }
 }
 
-/// Observes `exchange`, which was refused when it was sent with the snapshot `sent`, up to its message
-/// `to_count`, until the client waits no longer. What is written by then counts, if it makes the request
-/// smaller.
-pub(super) async fn observe(
-    shop: &Shop,
-    exchange: &Exchange,
-    sent_snapshot: Option<SnapshotId>,
-    to_count: usize,
-    deadline: Instant,
-) -> Result<Option<Arc<Snapshot>>, StoreError> {
-    let calls_deadline = calls_deadline(Instant::now(), deadline);
-    // Whatever takes long, a store in trouble too, takes it from the same time.
-    let composed = Box::pin(compose(
-        shop,
-        exchange,
-        sent_snapshot,
-        to_count,
-        calls_deadline,
-    ));
-    timeout_at(deadline, composed).await.unwrap_or(Ok(None))
+/// Observes for clients that wait.
+#[derive(Clone)]
+pub(super) struct OverflowObserver {
+    base: Base,
+    worker: Arc<Worker>,
+    snapshots: Snapshots,
+    peer_memory: PeerMemories,
+    archive: MessageArchive,
+    pending: Arc<PendingOverflows>,
 }
 
-/// When the calls have to be done, of a client that waits from `now` on.
+impl OverflowObserver {
+    pub(super) fn new(base: &Base, worker: &Arc<Worker>, pending: &Arc<PendingOverflows>) -> Self {
+        Self {
+            base: base.clone(),
+            worker: Arc::clone(worker),
+            snapshots: Snapshots::new(base),
+            peer_memory: PeerMemories::new(base),
+            archive: MessageArchive::new(base),
+            pending: Arc::clone(pending),
+        }
+    }
+
+    /// Observes `exchange`, which was refused when it was sent with `sent_snapshot`, up to its
+    /// message `to_count` and until `deadline`. Whatever is finished by then counts, if it makes
+    /// the request smaller.
+    pub(super) async fn observe(
+        &self,
+        exchange: &Exchange,
+        sent_snapshot: Option<SnapshotId>,
+        to_count: usize,
+        deadline: Instant,
+    ) -> Result<Option<Arc<Snapshot>>, StoreError> {
+        let calls_deadline = calls_deadline(Instant::now(), deadline);
+        // One deadline for all steps, a slow store included.
+        let composed = Box::pin(self.compose(exchange, sent_snapshot, to_count, calls_deadline));
+        timeout_at(deadline, composed).await.unwrap_or(Ok(None))
+    }
+
+    async fn compose(
+        &self,
+        exchange: &Exchange,
+        sent_snapshot: Option<SnapshotId>,
+        to_count: usize,
+        calls_deadline: Instant,
+    ) -> Result<Option<Arc<Snapshot>>, StoreError> {
+        let overflow_events = OverflowEvents::new(&self.base.events);
+        let (scope, history) = (&exchange.scope, &exchange.history);
+        let mut track = Track::load(&*self.base.store, scope, history).await?;
+        track.model.clone_from(&exchange.model);
+        let recorded_count = track.nodes.len();
+        let last_confirmed = track.last_confirmed_after(history.len());
+        let new = exchange
+            .measure_new_messages(&self.base.counter, recorded_count, None)
+            .await?;
+        track.nodes.extend(new);
+        track.snapshots = track.sent_snapshots(sent_snapshot);
+        track.allows_peer_memory |= exchange.allows_peer_memory && !exchange.sub_agent;
+        let settings = self.base.settings().for_model(&exchange.model);
+        let policy = &settings.policy;
+        let ranges = unobserved_ranges(&track.path(), to_count, policy.message_tokens);
+        let nodes: Arc<[Node]> = track.nodes.as_slice().into();
+        let zone = exchange.zone.as_ref().unwrap_or(&settings.zone);
+        let time_style = TimeStyle {
+            zone: zone.clone(),
+            show_pauses: settings.temporal_markers,
+        };
+        let calls = ranges.into_iter().map(|(span, message_tokens)| {
+            let (nodes, time_style) = (Arc::clone(&nodes), time_style.clone());
+            let overflow_events = &overflow_events;
+            async move {
+                let context = (nodes, time_style, overflow_events);
+                self.observe_range(exchange, context, span, message_tokens)
+                    .await
+            }
+        });
+        let parts: Vec<NewPart> = finish_before(calls, calls_deadline).await;
+        if parts.is_empty() {
+            return Ok(None);
+        }
+        track.parts.extend(
+            (1..)
+                .zip(&parts)
+                .map(|(number, part)| part.meta(PartId(-number))),
+        );
+        let path = ChainState {
+            jobs: &[],
+            ..track.path()
+        };
+        // The log is not shortened by code at its limit: a code-written reflection names its parts
+        // by their ids, and these parts have none yet.
+        let Some(plan) = overflow(&path, policy) else {
+            return Ok(None);
+        };
+        let rendering = Rendering {
+            preamble: render::PREAMBLE_VERSION,
+            as_of: dates::date(self.base.now_ms(), zone),
+        };
+        let ids = plan.parts.iter().chain(&plan.later_chunks).copied();
+        let stored: Vec<PartId> = ids.filter(|id| id.0 > 0).collect();
+        let stored = self.base.store.parts(scope, &stored).await?;
+        let Some(rendered_parts) = parts_in_order(&plan.parts, &stored, &parts) else {
+            return Ok(None);
+        };
+        let later = plan.later_chunks.iter();
+        let later = later.filter_map(|id| parts_in_order(&[*id], &stored, &parts));
+        let later: Vec<Part> = later.flatten().collect();
+        let Some(tip) = history.tip() else {
+            return Ok(None);
+        };
+        let target = SnapshotTarget {
+            tip,
+            tip_count: history.len(),
+            eligible_now: true,
+            zone,
+            policy,
+        };
+        let peer_section = self
+            .peer_memory
+            .section_for(&track, exchange.thread_key.as_deref(), last_confirmed)
+            .await;
+        let part_groups = (&*rendered_parts, &*later);
+        let new = self
+            .snapshots
+            .render(plan, part_groups, rendering, &target, &settings)
+            .await;
+        let SnapshotDraft {
+            snapshot: base,
+            peer_snapshot,
+        } = SnapshotDraft::new(new, peer_section);
+        let snapshot = peer_snapshot.as_ref().unwrap_or(&base);
+        let meta = SnapshotMeta {
+            id: SnapshotId(0),
+            to: snapshot.to,
+            to_count: snapshot.to_count,
+            eligible_from: snapshot.tip_count,
+            pin: snapshot.pin,
+            parts: snapshot.parts.clone(),
+            tokens: snapshot.tokens,
+            cause: snapshot.cause,
+            placement: snapshot.placement.clone(),
+            peer_memory: snapshot.peer_memory.clone(),
+        };
+        let segments = snapshot.segments.clone();
+        let events = overflow_events.finish(&parts);
+        let observation = NewOverflowObservation {
+            parts,
+            rendering,
+            snapshot: base,
+            peer_snapshot,
+        };
+        let id = self.pending.insert(PendingOverflow {
+            observation,
+            events,
+        });
+        let meta = SnapshotMeta { id, ..meta };
+        // The client may send the next request before this is stored. The cache has it from here
+        // on.
+        let pending = Snapshot { meta, segments };
+        Ok(Some(
+            self.base.cache.add_unstored_snapshot(scope, tip, pending),
+        ))
+    }
+
+    /// The chunk of one range; `None` if there is none.
+    async fn observe_range(
+        &self,
+        exchange: &Exchange,
+        (nodes, time_style, overflow_events): (Arc<[Node]>, TimeStyle, &OverflowEvents),
+        span: Span,
+        message_tokens: u32,
+    ) -> Option<NewPart> {
+        let (parsed, counter) = (Arc::clone(&exchange.parsed), Arc::clone(&self.base.counter));
+        let sources = self.archive.locate_texts(exchange, &nodes, &span).await?;
+        let settings = self.base.settings().for_model(&exchange.model);
+        let options = Arc::clone(&settings.observer);
+        let payload = tokio::task::spawn_blocking(move || {
+            payload::build(
+                &parsed,
+                &nodes,
+                &span,
+                &sources,
+                &options,
+                &time_style,
+                &*counter,
+            )
+        });
+        let payload = payload.await.ok()??.to_json();
+        let job = Job {
+            id: Job::NOT_QUEUED,
+            scope: exchange.scope.clone(),
+            spec: NewJob {
+                kind: PartKind::Chunk,
+                span,
+                message_tokens,
+                payload,
+                parts: Vec::new(),
+                model: exchange.model.clone(),
+                tip: exchange.history.tip()?,
+                tip_count: exchange.history.len(),
+                route_hash: exchange.route,
+                urgency: u32::MAX,
+            },
+            attempts: 1,
+            // There is no time to ask again after an empty answer.
+            empty_answers: 1,
+            fence: 0,
+        };
+        match self.worker.observe_unqueued(&job, overflow_events).await? {
+            Ok(part) => Some(part),
+            Err(failure) => {
+                tracing::warn!(failure = ?failure, "a request that did not fit could not be observed");
+                None
+            }
+        }
+    }
+}
+
+/// When the calls of a client that waits from `now` on must be finished.
 fn calls_deadline(now: Instant, deadline: Instant) -> Instant {
     let left = deadline.saturating_duration_since(now);
     deadline - MAX_COMPOSE_TIME.min(left / 4)
 }
 
-async fn compose(
-    shop: &Shop,
-    exchange: &Exchange,
-    sent_snapshot: Option<SnapshotId>,
-    to_count: usize,
-    calls_deadline: Instant,
-) -> Result<Option<Arc<Snapshot>>, StoreError> {
-    let overflow_events = OverflowEvents::new(shop);
-    let (scope, history) = (&exchange.scope, &exchange.history);
-    let mut track = load(shop, scope, history).await?;
-    track.model.clone_from(&exchange.model);
-    let recorded_count = track.nodes.len();
-    let last_confirmed = track.last_confirmed_after(history.len());
-    let new = measure_new_messages(shop, exchange, recorded_count, None).await?;
-    track.nodes.extend(new);
-    track.snapshots = sent_snapshots(&track, sent_snapshot);
-    track.allows_peer_memory |= exchange.allows_peer_memory && !exchange.sub_agent;
-    let settings = shop.settings.current().for_model(&exchange.model);
-    let policy = &settings.policy;
-    let ranges = unobserved_ranges(&track.path(), to_count, policy.message_tokens);
-    let nodes: Arc<[Node]> = track.nodes.as_slice().into();
-    let zone = exchange.zone.as_ref().unwrap_or(&settings.zone);
-    let time_style = TimeStyle {
-        zone: zone.clone(),
-        show_pauses: settings.temporal_markers,
-    };
-    let calls = ranges.into_iter().map(|(span, message_tokens)| {
-        let (nodes, time_style) = (Arc::clone(&nodes), time_style.clone());
-        let overflow_events = &overflow_events;
-        async move {
-            let context = (nodes, time_style, overflow_events);
-            observe_range(shop, exchange, context, span, message_tokens).await
-        }
-    });
-    let parts: Vec<NewPart> = finish_before(calls, calls_deadline).await;
-    if parts.is_empty() {
-        return Ok(None);
-    }
-    track.parts.extend(
-        (1..)
-            .zip(&parts)
-            .map(|(number, part)| part.meta(PartId(-number))),
-    );
-    let path = ChainState {
-        jobs: &[],
-        ..track.path()
-    };
-    // Not shortened at its limit: a stopgap names the parts it is made of, and these have no numbers yet.
-    let Some(plan) = overflow(&path, policy) else {
-        return Ok(None);
-    };
-    let rendering = Rendering {
-        preamble: render::PREAMBLE_VERSION,
-        as_of: dates::date(shop.clock.now_ms(), zone),
-    };
-    let ids = plan.parts.iter().chain(&plan.later_chunks).copied();
-    let stored: Vec<PartId> = ids.filter(|id| id.0 > 0).collect();
-    let stored = shop.store.parts(scope, &stored).await?;
-    let Some(rendered_parts) = parts_in_order(&plan.parts, &stored, &parts) else {
-        return Ok(None);
-    };
-    let later = plan.later_chunks.iter();
-    let later = later.filter_map(|id| parts_in_order(&[*id], &stored, &parts));
-    let later: Vec<Part> = later.flatten().collect();
-    let Some(tip) = history.tip() else {
-        return Ok(None);
-    };
-    let target = SnapshotTarget {
-        tip,
-        tip_count: history.len(),
-        eligible_now: true,
-        zone,
-        policy,
-    };
-    let peer_section =
-        peer_memory::for_track(shop, &track, exchange.thread_key.as_deref(), last_confirmed).await;
-    let part_groups = (&*rendered_parts, &*later);
-    let new = render_snapshot(shop, plan, part_groups, rendering, &target, &settings).await;
-    let SnapshotDraft {
-        snapshot: base,
-        peer_snapshot,
-    } = SnapshotDraft::new(new, peer_section);
-    let snapshot = peer_snapshot.as_ref().unwrap_or(&base);
-    let meta = SnapshotMeta {
-        id: SnapshotId(0),
-        to: snapshot.to,
-        to_count: snapshot.to_count,
-        eligible_from: snapshot.tip_count,
-        pin: snapshot.pin,
-        parts: snapshot.parts.clone(),
-        tokens: snapshot.tokens,
-        cause: snapshot.cause,
-        placement: snapshot.placement.clone(),
-        peer_memory: snapshot.peer_memory.clone(),
-    };
-    let segments = snapshot.segments.clone();
-    let events = overflow_events.finish(&parts);
-    let adoption = NewOverflowObservation {
-        parts,
-        rendering,
-        snapshot: base,
-        peer_snapshot,
-    };
-    let id = shop.pending_overflows.insert(PendingOverflow {
-        observation: adoption,
-        events,
-    });
-    let meta = SnapshotMeta { id, ..meta };
-    // A client in a hurry goes on before it is stored, from here.
-    let pending = Snapshot { meta, segments };
-    Ok(Some(shop.recall.add_unstored_snapshot(scope, tip, pending)))
-}
-
-/// What comes of `calls`, in their order, up to the first that comes to nothing and no later than `until`:
-/// what lies behind a range that failed would leave a gap. Calls that are under way then are given up, and
-/// others may have their permits.
+/// The results of `calls` in order, up to the first that has none, and no later than `deadline`. A
+/// range behind one that failed would leave a gap. Calls that still run are dropped, and their
+/// permits are free.
 async fn finish_before<T>(
     calls: impl Iterator<Item = impl Future<Output = Option<T>>>,
     deadline: Instant,
@@ -229,8 +316,8 @@ async fn finish_before<T>(
     done
 }
 
-/// The parts of a plan in the order of the log, whichever of them were there before: `stored` ones by their
-/// numbers, `new` ones counted downwards from -1. `None` where one of them is gone.
+/// The parts of a plan in the order of the log: `stored` ones by their ids, `new` ones counted
+/// downwards from -1. `None` if one is missing.
 fn parts_in_order(plan: &[PartId], stored: &[Part], new: &[NewPart]) -> Option<Vec<Part>> {
     let parts = plan.iter().map(|id| {
         if id.0 > 0 {
@@ -244,59 +331,6 @@ fn parts_in_order(plan: &[PartId], stored: &[Part], new: &[NewPart]) -> Option<V
         })
     });
     parts.collect()
-}
-
-/// The chunk of one range; `None` where no model wrote it.
-async fn observe_range(
-    shop: &Shop,
-    exchange: &Exchange,
-    (nodes, time_style, overflow_events): (Arc<[Node]>, TimeStyle, &OverflowEvents),
-    span: Span,
-    message_tokens: u32,
-) -> Option<NewPart> {
-    let (parsed, counter) = (Arc::clone(&exchange.parsed), Arc::clone(&shop.counter));
-    let sources = message_archive::locate_texts(shop, exchange, &nodes, &span).await?;
-    let settings = shop.settings.current().for_model(&exchange.model);
-    let options = Arc::clone(&settings.observer);
-    let payload = tokio::task::spawn_blocking(move || {
-        payload::build(
-            &parsed,
-            &nodes,
-            &span,
-            &sources,
-            &options,
-            &time_style,
-            &*counter,
-        )
-    });
-    let payload = payload.await.ok()??.to_json();
-    let job = Job {
-        id: Job::NOT_QUEUED,
-        scope: exchange.scope.clone(),
-        spec: NewJob {
-            kind: PartKind::Chunk,
-            span,
-            message_tokens,
-            payload,
-            parts: Vec::new(),
-            model: exchange.model.clone(),
-            tip: exchange.history.tip()?,
-            tip_count: exchange.history.len(),
-            route_hash: exchange.route,
-            urgency: u32::MAX,
-        },
-        attempts: 1,
-        // Nobody has the time to ask again for an empty answer.
-        empty_answers: 1,
-        fence: 0,
-    };
-    match worker::observe_unqueued(shop, &job, overflow_events).await? {
-        Ok(part) => Some(part),
-        Err(failure) => {
-            tracing::warn!(failure = ?failure, "a request that did not fit could not be observed");
-            None
-        }
-    }
 }
 
 #[cfg(test)]
@@ -327,7 +361,7 @@ mod tests {
         }
     }
 
-    /// A client that waits briefly has most of it for the calls, and one that waits long all but a second.
+    /// A short wait goes to the calls for three quarters, a long one for all but a second.
     #[test]
     fn a_quarter_of_the_time_is_for_composing_and_a_second_at_most() {
         let now = Instant::now();
@@ -342,11 +376,11 @@ mod tests {
             let [deadline, expected] = [waits, calls].map(|ms| now + Duration::from_millis(ms));
             assert_eq!(calls_deadline(now, deadline), expected, "{waits} ms");
         }
-        // Time that is over already is given to nobody.
+        // If the time is over already, nobody gets any.
         assert_eq!(calls_deadline(now + MAX_COMPOSE_TIME, now), now);
     }
 
-    /// Whoever is still at work holds a permit, which others wait for.
+    /// A running call holds a permit that others wait for.
     #[tokio::test(start_paused = true)]
     async fn what_is_no_longer_waited_for_gives_its_permit_back() {
         let permits = tokio::sync::Semaphore::new(MAX_CONCURRENT);
@@ -363,13 +397,13 @@ mod tests {
             }
         };
         let rows = [
-            // The third fails after two seconds, and nobody waits for the fourth.
+            // The third call fails after two seconds, and the fourth is not awaited.
             (
                 vec![Some(Some(0)), Some(Some(1)), Some(None), None],
                 2,
                 vec![0, 1],
             ),
-            // The second never ends, and the time does.
+            // The second call never ends, but the time does.
             (vec![Some(Some(0)), None, Some(Some(2))], 10, vec![0]),
         ];
         for (ends, takes, expected) in rows {
@@ -382,7 +416,7 @@ mod tests {
         assert_eq!(began.elapsed(), 12 * second);
     }
 
-    /// A gap that was left by a range of which no model would speak is closed for a client that waits.
+    /// A gap that an earlier range left is closed for a client that waits.
     #[test]
     fn what_is_new_stands_where_the_plan_has_it() {
         let stored = [(7, "third"), (3, "first")].map(|(id, text)| Part {

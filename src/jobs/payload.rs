@@ -1,5 +1,5 @@
-//! What an observe job carries until its part is written: the words of its range, already redacted,
-//! and what is attached to them.
+//! What an observation job carries until its part is written: the redacted text of its range, and
+//! the attachments of that text.
 
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
@@ -12,11 +12,12 @@ use crate::memory::{Node, Span, provenance, render};
 use crate::tokens::TokenCounter;
 use crate::wire::chat::ChatRequest;
 
-/// Bytes of attachments in one job. They lie in the database until the chunk commits, and providers
-/// take requests of some 20 MB; what does not fit is named as not seen.
+/// The most bytes of attachments in one job. They lie in the database until the chunk is committed,
+/// and providers accept requests of about 20 MB. The prompt names an attachment that does not fit
+/// as not seen.
 const MAX_ATTACHMENT_BYTES: usize = 8 * 1024 * 1024;
 
-/// Bytes of the application's system prompt that are shown.
+/// The most bytes of the application's system prompt in a job.
 const MAX_APPLICATION_BYTES: usize = 32 * 1024;
 
 /// The text of a job row.
@@ -25,48 +26,48 @@ const MAX_APPLICATION_BYTES: usize = 32 * 1024;
 pub(super) struct ObservationPayload {
     /// What the Observer reads.
     pub(super) transcript: String,
-    /// Which message says each line of the transcript that starts with a speaker, in order: origins
-    /// are found by it. Empty in rows of an older version.
+    /// The message behind each line of the transcript that starts with a speaker, in order. Origins
+    /// of observations are found by it. Empty in rows of an older version.
     pub(super) places: Vec<usize>,
-    /// What code writes where the Observer finds nothing twice.
+    /// The observations that code writes if the Observer returns nothing twice.
     pub(super) by_code: String,
-    /// System messages inside the range (place, words): copied verbatim, never shown.
+    /// System messages inside the range (place, text). They are copied word for word and not shown
+    /// to the Observer.
     pub(super) system: Vec<(usize, String)>,
-    /// The application's system prompt, where the operator wants it shown.
+    /// The application's system prompt, if the operator wants the Observer to see it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) application: String,
-    /// What the transcript names by a placeholder, in order.
+    /// The attachments that the transcript names by a placeholder, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) attachments: Vec<PromptAttachment>,
-    /// The zone its days and minutes are told in, by its IANA name; that of the settings in force
-    /// where it has none.
+    /// The IANA name of the time zone for dates and times; without one, that of the settings
+    /// applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) zone: Option<String>,
-    /// What whoever asked for it wants to have looked at above all.
+    /// What the Observer should look at above all, if an operator asked for that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) focus: Option<String>,
 }
 
-/// How times are told.
+/// How a transcript shows times.
 #[derive(Clone, Debug)]
 pub(super) struct TimeStyle {
     pub(super) zone: TimeZone,
-    /// Whether pauses are.
+    /// Whether it shows pauses.
     pub(super) show_pauses: bool,
 }
 
-/// Where the words of a message are.
+/// Where the text of a message is read.
 pub(super) enum MessageSource {
     /// In the request, at this index.
     Request(usize),
-    /// No longer there, but they were kept.
+    /// No longer in the request, but in the archive.
     Archived(PlainText),
 }
 
-/// The payload of `span`, read from the request that confirmed it. `None` where a message of it
-/// cannot be read again: what is not shown must not count as observed.
-///
-/// `sent` says of each message of the span where it is read.
+/// The payload of `span`, read from the request that confirmed it and from the archive. `sources`
+/// has one entry for each message of the span. `None` if a message cannot be read: a message that
+/// the Observer does not see must not count as observed.
 pub(super) fn build(
     parsed: &ChatRequest,
     nodes: &[Node],
@@ -121,7 +122,7 @@ pub(super) fn build(
     })
 }
 
-/// The words of the client's leading system messages, redacted as everything else.
+/// The text of the client's leading system messages, redacted like everything else.
 fn application(parsed: &ChatRequest, options: &ObserverOptions) -> String {
     if !options.application {
         return String::new();
@@ -136,8 +137,8 @@ fn application(parsed: &ChatRequest, options: &ObserverOptions) -> String {
     text[..text.floor_char_boundary(MAX_APPLICATION_BYTES)].to_owned()
 }
 
-/// Every attachment by its placeholder; the part itself where the operator wants it shown and there
-/// is room.
+/// All attachments by their placeholders. The content is included if the operator wants that and if
+/// it fits.
 fn attachments(
     parsed: &ChatRequest,
     indices: impl Iterator<Item = Option<usize>>,
@@ -161,7 +162,7 @@ fn attachments(
                     attachment.part.filter(|_| shown)
                 })
                 .collect::<Vec<_>>(),
-            // Of what was kept there are only names.
+            // The archive has only the names of attachments.
             None => vec![None; attachment_count(entry)],
         });
     names
@@ -187,7 +188,7 @@ fn attachment_count(entry: &TranscriptMessage<'_>) -> usize {
         .count()
 }
 
-/// What the message at `place` says, where the words of a job (its payload) hold it.
+/// The text of the message at `place`, if a job's `payload` has it.
 pub fn message_text(payload: &str, place: usize) -> Option<String> {
     let payload = ObservationPayload::from_json(payload)?;
     let messages = provenance::source_messages(&payload.transcript, &payload.places);
@@ -204,18 +205,18 @@ impl ObservationPayload {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// The zone whose days are told, else `otherwise`.
+    /// The time zone of this job, or `default`.
     pub(super) fn zone(&self, default: &TimeZone) -> TimeZone {
         zone(self.zone.as_deref(), default)
     }
 
-    /// `None` where the row cannot be read.
+    /// `None` if the row cannot be read.
     pub(super) fn from_json(json: &str) -> Option<Self> {
         serde_json::from_str(json).ok()
     }
 }
 
-/// The zone of this name, else `otherwise`.
+/// The time zone with this name, or `default`.
 pub(super) fn zone(name: Option<&str>, default: &TimeZone) -> TimeZone {
     name.and_then(|name| TimeZone::get(name).ok())
         .unwrap_or_else(|| default.clone())

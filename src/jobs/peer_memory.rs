@@ -1,16 +1,17 @@
-//! What the conversations of one user are told of each other: written down when one has learned
-//! something, put together when another is to be told.
+//! What the conversations of one user know of each other: published when one has learned something,
+//! composed when another gets a snapshot.
 //!
-//! Only where the operator vouches for who the user is; always in the background, by the recorder. A
-//! request only finds what was prepared. What is chosen is decided by [`crate::memory::others`].
+//! Only if the operator guarantees who the user is. Everything happens in the background; a request
+//! only finds what is prepared. [`crate::memory::peer_memory`] chooses the excerpts.
 
 use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 
-use super::recorder::log_store_failure;
+use super::base::Base;
+use super::failure::log_store_failure;
+use super::settings::Settings;
 use super::track::Track;
-use super::{Settings, Shop};
 use crate::history::{Link, Scope};
 use crate::memory::peer_memory::{ConversationBinding, Digest, digest, select_excerpts};
 use crate::memory::render::peer_memory::{PeerConversation, peer_intro, section};
@@ -18,61 +19,132 @@ use crate::memory::{Node, PartId, PeerMemory, SnapshotCause, dates};
 use crate::store::{NewSnapshot, StoreError};
 use crate::tokens::TokenCounter;
 
-/// What a conversation is told of the others.
+/// The section of a block with peer memory.
 #[derive(Debug)]
 pub(super) struct PeerSection {
-    /// As it stands in a block.
+    /// Its text inside a block.
     pub(super) section: String,
-    /// What it holds; bound to nobody yet.
+    /// Its contents, not bound to a conversation yet.
     pub(super) peer_memory: PeerMemory,
 }
 
-/// What the conversation of `track` is told of the others with its next snapshot, bound to it; it goes under
-/// `key`, or else under the name it began with, and `settled` is the last message it has for good. What
-/// cannot be read is not told.
-pub(super) async fn for_track(
-    shop: &Shop,
-    track: &Track,
-    key: Option<&str>,
-    last_confirmed: Option<Node>,
-) -> Option<PeerSection> {
-    let settings = shop.settings.current();
-    let budget = settings
-        .peer_memory_tokens
-        .filter(|_| track.allows_peer_memory)?;
-    let zone = track.zone.as_ref().unwrap_or(&settings.zone);
-    let key = key.or(track.thread_key());
-    let own_lineages = track.lineages();
-    let composed = compose_section(shop, &track.scope, (&own_lineages, key), budget, zone).await;
-    let mut peer_section = composed.unwrap_or_else(|error| {
-        log_store_failure("what other conversations know could not be read", &error);
-        None
-    })?;
-    let last_confirmed = last_confirmed?;
-    peer_section.peer_memory.binding = Some(ConversationBinding {
-        link: last_confirmed.link,
-        count: last_confirmed.count,
-        key: key.map(str::to_owned),
-    });
-    Some(peer_section)
+/// Writes and reads what the conversations of one user know of each other.
+#[derive(Clone)]
+pub(super) struct PeerMemories {
+    base: Base,
 }
 
-/// What the latest conversations know, but for the lineages `but` and those under `key`, in at most
-/// `budget` tokens; `None` where there is nothing to tell.
-pub(super) async fn compose_section(
-    shop: &Shop,
-    scope: &Scope,
-    (excluded, key): (&[i64], Option<&str>),
-    budget: u32,
-    zone: &TimeZone,
-) -> Result<Option<PeerSection>, StoreError> {
-    let digests = shop.store.peer_digests(scope, excluded, key).await?;
-    if digests.is_empty() {
-        return Ok(None);
+impl PeerMemories {
+    pub(super) fn new(base: &Base) -> Self {
+        Self { base: base.clone() }
     }
-    let (counter, zone) = (Arc::clone(&shop.counter), zone.clone());
-    let written = tokio::task::spawn_blocking(move || write(&digests, budget, &zone, &*counter));
-    Ok(written.await.unwrap_or_default())
+
+    /// The section for the next snapshot of `track`, bound to its conversation. `key` is its thread
+    /// key, or else the key it began with; `last_confirmed` is its last confirmed message. If the
+    /// store cannot be read, there is no section.
+    pub(super) async fn section_for(
+        &self,
+        track: &Track,
+        key: Option<&str>,
+        last_confirmed: Option<Node>,
+    ) -> Option<PeerSection> {
+        let settings = self.base.settings();
+        let budget = settings
+            .peer_memory_tokens
+            .filter(|_| track.allows_peer_memory)?;
+        let zone = track.zone.as_ref().unwrap_or(&settings.zone);
+        let key = key.or(track.thread_key());
+        let own_lineages = track.lineages();
+        let composed = self
+            .compose(&track.scope, (&own_lineages, key), budget, zone)
+            .await;
+        let mut peer_section = composed.unwrap_or_else(|error| {
+            log_store_failure(
+                "the memory of other conversations could not be read",
+                &error,
+            );
+            None
+        })?;
+        let last_confirmed = last_confirmed?;
+        peer_section.peer_memory.binding = Some(ConversationBinding {
+            link: last_confirmed.link,
+            count: last_confirmed.count,
+            key: key.map(str::to_owned),
+        });
+        Some(peer_section)
+    }
+
+    /// A section of at most `budget` tokens from the latest conversations, without the lineages
+    /// `excluded` and those under `key`. `None` if there is nothing to say.
+    async fn compose(
+        &self,
+        scope: &Scope,
+        (excluded, key): (&[i64], Option<&str>),
+        budget: u32,
+        zone: &TimeZone,
+    ) -> Result<Option<PeerSection>, StoreError> {
+        let digests = self.base.store.peer_digests(scope, excluded, key).await?;
+        if digests.is_empty() {
+            return Ok(None);
+        }
+        let (counter, zone) = (Arc::clone(&self.base.counter), zone.clone());
+        let written =
+            tokio::task::spawn_blocking(move || write(&digests, budget, &zone, &*counter));
+        Ok(written.await.unwrap_or_default())
+    }
+
+    /// Publishes the digest of `lineage`, whose log is `log`, and prepares the introduction for the
+    /// user's next new conversation.
+    pub(super) async fn publish_digest(
+        &self,
+        scope: &Scope,
+        lineage: i64,
+        log: &[PartId],
+        budget: u32,
+        settings: &Settings,
+    ) -> Result<(), StoreError> {
+        let parts = self.base.store.parts(scope, log).await?;
+        let counter = Arc::clone(&self.base.counter);
+        let written = tokio::task::spawn_blocking(move || {
+            let texts: Vec<&str> = parts.iter().map(|part| part.body.text.as_str()).collect();
+            digest(&texts, budget, |line| counter.count(line))
+        });
+        let Ok(text) = written.await else {
+            return Ok(());
+        };
+        self.base
+            .store
+            .publish_digest(scope, lineage, &text)
+            .await?;
+        let no_exclusions = (&[][..], None);
+        let Some(peer_section) = self
+            .compose(scope, no_exclusions, budget, &settings.zone)
+            .await?
+        else {
+            return Ok(());
+        };
+        let root = Link::root(scope);
+        let new = NewSnapshot {
+            to: root,
+            to_count: 0,
+            pin: None,
+            parts: Vec::new(),
+            tokens: 0,
+            cause: SnapshotCause::PeerMemory,
+            segments: peer_intro(peer_section.section),
+            placement: settings.placement_name().to_owned(),
+            peer_memory: Some(Arc::new(peer_section.peer_memory)),
+            settings_json: serde_json::json!({ "other_conversations": budget }).to_string(),
+            tip: root,
+            tip_count: 0,
+            eligible_now: true,
+            at_ms: self.base.now_ms(),
+        };
+        let peer_intro = self.base.store.commit_snapshot(scope, &new).await?;
+        // The first request that needs the text reads it. Most introductions are never sent.
+        self.base.cache.add_snapshot_meta(scope, &peer_intro.meta);
+        Ok(())
+    }
 }
 
 fn write(
@@ -112,55 +184,6 @@ fn write(
         section,
         peer_memory,
     })
-}
-
-/// Writes down what others may be told of `lineage`, whose log is `log`, and prepares what a
-/// conversation of its user begins with from now on.
-pub(super) async fn publish_digest(
-    shop: &Shop,
-    scope: &Scope,
-    lineage: i64,
-    log: &[PartId],
-    budget: u32,
-    settings: &Settings,
-) -> Result<(), StoreError> {
-    let parts = shop.store.parts(scope, log).await?;
-    let counter = Arc::clone(&shop.counter);
-    let written = tokio::task::spawn_blocking(move || {
-        let texts: Vec<&str> = parts.iter().map(|part| part.body.text.as_str()).collect();
-        digest(&texts, budget, |line| counter.count(line))
-    });
-    let Ok(text) = written.await else {
-        return Ok(());
-    };
-    shop.store.publish_digest(scope, lineage, &text).await?;
-    let no_exclusions = (&[][..], None);
-    let Some(peer_section) =
-        compose_section(shop, scope, no_exclusions, budget, &settings.zone).await?
-    else {
-        return Ok(());
-    };
-    let root = Link::root(scope);
-    let new = NewSnapshot {
-        to: root,
-        to_count: 0,
-        pin: None,
-        parts: Vec::new(),
-        tokens: 0,
-        cause: SnapshotCause::PeerMemory,
-        segments: peer_intro(peer_section.section),
-        placement: settings.placement_name().to_owned(),
-        peer_memory: Some(Arc::new(peer_section.peer_memory)),
-        settings_json: serde_json::json!({ "other_conversations": budget }).to_string(),
-        tip: root,
-        tip_count: 0,
-        eligible_now: true,
-        at_ms: shop.clock.now_ms(),
-    };
-    let peer_intro = shop.store.commit_snapshot(scope, &new).await?;
-    // Its text is read by the first request that wants it: most are never sent.
-    shop.recall.add_snapshot_meta(scope, &peer_intro.meta);
-    Ok(())
 }
 
 #[cfg(test)]

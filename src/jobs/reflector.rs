@@ -1,14 +1,16 @@
-//! One reflection: the log so far in, a smaller log out, or nothing.
+//! The Reflector: the log goes in, and a smaller log comes out, or nothing. Called by the worker.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::base::Base;
 use super::events::Cycle;
 use super::failure::{Failure, is_rejected_for_good};
-use super::model_call::{self, call_model};
-use super::{Settings, Shop, evidence, payload};
+use super::model_call::{ModelCaller, nonce};
+use super::settings::Settings;
+use super::{evidence, payload};
 use crate::llm::{CallError, Endpoint, Finish};
 use crate::memory::reflect::{
     self, ParsedAnswer, PartialReflection, ReflectInput, ReflectionAttempt, ReflectionAttempts,
@@ -19,24 +21,25 @@ use crate::store::Job;
 use crate::telemetry;
 use crate::tokens::TokenCounter;
 
-/// What a reflection job carries: whose day it is, and whether somebody asked for it.
+/// The payload of a reflection job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReflectionPayload {
-    /// Somebody asked.
-    pub asked: bool,
-    /// What they want it to look at.
+    /// Whether an operator asked for it.
+    #[serde(rename = "asked")]
+    pub requested: bool,
+    /// What the operator wants it to look at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub focus: Option<String>,
-    /// Whose day it is, by the IANA name of the zone; that of the settings in force where it has none.
+    /// The IANA name of the time zone for dates; without one, that of the settings applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
 }
 
 impl ReflectionPayload {
-    /// As the job carries it.
+    /// The payload as text of a job row.
     pub fn to_json(&self) -> String {
-        // A flag and a string always have a JSON form.
+        // A flag and strings always have a JSON form.
         serde_json::to_string(self).unwrap_or_default()
     }
 
@@ -45,169 +48,188 @@ impl ReflectionPayload {
     }
 }
 
-/// Why a Reflector is asked again, as it is told.
+/// Why a Reflector is called again, for the events.
 const REASON_LOSSY: &str = "the answer lost what is important";
 const REASON_TOO_LONG: &str = "the answer was not short enough";
 const REASON_UNUSABLE: &str = "the answer could not be used";
-const REASON_TRUNCATED: &str = "the answer was cut by a limit of its length";
+const REASON_TRUNCATED: &str = "the answer was cut by an output limit";
 
-/// Condenses the sources of `job`. Levels are tried from the gentle to the harsh until one reaches
-/// the target. Of the answers that lost no more of what is of high priority than they may, the
-/// smallest is kept, whichever came last, and only if it is smaller than the log it replaces. Where
-/// there is none and the log is over its budget, the one that lost least, the newest of it put back.
-pub(super) async fn reflect(
-    shop: &Shop,
-    settings: &Settings,
-    endpoint: &Endpoint,
-    job: &Job,
-    cycle: &Cycle,
-) -> Result<NewPart, Failure> {
-    let parts = shop
-        .store
-        .parts(&job.scope, &job.spec.parts)
-        .await
-        .map_err(|error| Failure::from_store(&error))?;
-    if parts.len() != job.spec.parts.len() {
-        return Err(Failure::GivenUp);
-    }
-    let job_payload = ReflectionPayload::from_job(job);
-    let (phase, policy) = (&settings.reflection, &settings.policy);
-    let counter = Arc::clone(&shop.counter);
-    let from = policy.reflect_from;
-    let condense_all = job_payload.asked || total_tokens(&parts) >= policy.observation_tokens;
-    // What is important is lost only where the log has no room for it.
-    let limit = policy.observation_limit;
-    let over_budget = (total_tokens(&parts) >= policy.observation_tokens).then_some(OverBudget {
-        limit,
-        target: reflect::target_tokens(limit),
-    });
-    let log = run_blocking(move || ReflectionLog {
-        over_budget,
-        ..ReflectionLog::new(parts, (!condense_all).then_some(from), counter)
-    });
-    let log = Arc::new(log.await?);
-
-    let zone = payload::zone(job_payload.zone.as_deref(), &settings.zone);
-    let today = dates::format_day(shop.clock.now_ms(), &zone);
-    let prompt = |level: u8, missing: Option<&str>| {
-        reflect::prompt(&ReflectInput {
-            observations: &log.older,
-            level,
-            nonce: &super::nonce(),
-            now_date: &today,
-            instruction: phase.instruction.as_deref(),
-            focus: job_payload.focus.as_deref(),
-            lost_items: missing,
-        })
-    };
-    // Where the size of the prompt decides who is asked, that of the gentlest one does.
-    let first = model_call::call_settings(shop, phase, job, &prompt(0, None)).await;
-    let mut model = first.model;
-    let start = reflect::start_level(&model, job_payload.asked);
-    let mut ladder = ReflectionAttempts::new(start, log.tokens, log.target, settings.max_loss);
-    let mut failure = None;
-    let mut retry_reason = None;
-    while let Some(attempt) = ladder.next_attempt() {
-        if let Some(reason) = retry_reason.take() {
-            let reason = attempt.lost_items.as_ref().map_or(reason, |_| REASON_LOSSY);
-            cycle.retry(shop, settings, job, reason);
-        }
-        if attempt.lost_items.is_some() {
-            metrics::counter!(telemetry::REFLECTIONS_REMINDED).increment(1);
-        }
-        let prompt = prompt(attempt.level, attempt.lost_items.as_deref());
-        let call = model_call::call_settings(shop, phase, job, &prompt).await;
-        match call_model(shop, call, endpoint, job, &prompt).await {
-            // Half a log is shorter, and that is all that can be said for it.
-            Ok(reply) if reply.finish == Finish::Length => {
-                tracing::warn!(
-                    tenant = %job.scope.tenant_label(),
-                    model = %reply.model,
-                    "the Reflector's answer was cut by a limit of its length and is not used: allow it \
-                     more (`max_output_tokens`, or the endpoint's own limit)"
-                );
-                ladder.answer_unusable();
-                retry_reason = Some(REASON_TRUNCATED);
-            }
-            Ok(reply) => {
-                model = reply.model;
-                let log = Arc::clone(&log);
-                if let Some(attempt) = run_blocking(move || log.evaluate(&reply.text)).await? {
-                    ladder.add_attempt(attempt);
-                    retry_reason = Some(REASON_TOO_LONG);
-                } else {
-                    ladder.answer_unusable();
-                    retry_reason = Some(REASON_UNUSABLE);
-                }
-            }
-            Err(CallError::Refused { .. }) => {
-                ladder.answer_unusable();
-                retry_reason = Some(REASON_UNUSABLE);
-            }
-            // The log only grows: a model it does not fit will never take it.
-            Err(CallError::TooLong { .. }) => ladder.stop(),
-            Err(CallError::Rejected { .. }) if is_rejected_for_good(job) => ladder.stop(),
-            Err(error) => {
-                failure = Some(error);
-                ladder.stop();
-            }
-        }
-    }
-    let chosen = choose_log(ladder, failure, limit)?;
-    let span = job.spec.span;
-    let (chosen, evidence) = run_blocking(move || {
-        let chosen = log.fit_to_limit(chosen, limit);
-        let observations = &log.source.observations;
-        let evidence = evidence::for_reflection(&log.parts, observations, &chosen.text, &span);
-        (chosen, evidence)
-    })
-    .await?;
-    if let Some(loss) = chosen.loss.filter(|loss| *loss > settings.max_loss) {
-        warn_lossy(job, chosen.tokens, loss);
-    }
-    Ok(NewPart {
-        kind: PartKind::Reflection,
-        span,
-        text: chosen.text,
-        tokens: chosen.tokens,
-        message_tokens: job.spec.message_tokens,
-        current_task: None,
-        suggested_response: None,
-        sources: job.spec.parts.clone(),
-        model: if chosen.by_code {
-            code_reflection::MODEL.to_owned()
-        } else {
-            model
-        },
-        requested: job_payload.asked,
-        code_reflection: false,
-        analysis: evidence,
-    })
+/// Condenses logs by model calls.
+pub(super) struct Reflector {
+    base: Base,
+    caller: Arc<ModelCaller>,
 }
 
-/// The log that takes the place of what was condensed.
+impl Reflector {
+    pub(super) fn new(base: &Base, caller: &Arc<ModelCaller>) -> Self {
+        Self {
+            base: base.clone(),
+            caller: Arc::clone(caller),
+        }
+    }
+
+    /// Condenses the sources of `job`. Tries levels from gentle to harsh until one reaches the
+    /// target. The smallest answer is kept that lost no more high-priority items than allowed and
+    /// that is smaller than the log it replaces. If there is none and the log is over budget, the
+    /// answer that lost least is kept, and its newest lost lines are put back.
+    pub(super) async fn reflect(
+        &self,
+        settings: &Settings,
+        endpoint: &Endpoint,
+        job: &Job,
+        cycle: &Cycle,
+    ) -> Result<NewPart, Failure> {
+        let parts = self
+            .base
+            .store
+            .parts(&job.scope, &job.spec.parts)
+            .await
+            .map_err(|error| Failure::from_store(&error))?;
+        if parts.len() != job.spec.parts.len() {
+            return Err(Failure::GivenUp);
+        }
+        let job_payload = ReflectionPayload::from_job(job);
+        let (phase, policy) = (&settings.reflection, &settings.policy);
+        let counter = Arc::clone(&self.base.counter);
+        let from = policy.reflect_from;
+        let condense_all =
+            job_payload.requested || total_tokens(&parts) >= policy.observation_tokens;
+        // High-priority items are lost only if the log has no room for them.
+        let limit = policy.observation_limit;
+        let over_budget =
+            (total_tokens(&parts) >= policy.observation_tokens).then_some(OverBudget {
+                limit,
+                target: reflect::target_tokens(limit),
+            });
+        let log = run_blocking(move || ReflectionLog {
+            over_budget,
+            ..ReflectionLog::new(parts, (!condense_all).then_some(from), counter)
+        });
+        let log = Arc::new(log.await?);
+
+        let zone = payload::zone(job_payload.zone.as_deref(), &settings.zone);
+        let today = dates::format_day(self.base.now_ms(), &zone);
+        let prompt = |level: u8, missing: Option<&str>| {
+            reflect::prompt(&ReflectInput {
+                observations: &log.older,
+                level,
+                nonce: &nonce(),
+                now_date: &today,
+                instruction: phase.instruction.as_deref(),
+                focus: job_payload.focus.as_deref(),
+                lost_items: missing,
+            })
+        };
+        // If the size of the prompt decides on the model, the gentlest level's prompt does.
+        let first = self.caller.settings(phase, job, &prompt(0, None)).await;
+        let mut model = first.model;
+        let start = reflect::start_level(&model, job_payload.requested);
+        let mut attempts =
+            ReflectionAttempts::new(start, log.tokens, log.target, settings.max_loss);
+        let mut failure = None;
+        let mut retry_reason = None;
+        while let Some(attempt) = attempts.next_attempt() {
+            if let Some(reason) = retry_reason.take() {
+                let reason = attempt.lost_items.as_ref().map_or(reason, |_| REASON_LOSSY);
+                cycle.retry(settings, job, reason);
+            }
+            if attempt.lost_items.is_some() {
+                metrics::counter!(telemetry::REFLECTIONS_REMINDED).increment(1);
+            }
+            let prompt = prompt(attempt.level, attempt.lost_items.as_deref());
+            let call = self.caller.settings(phase, job, &prompt).await;
+            match self.caller.call(call, endpoint, job, &prompt).await {
+                // A cut answer is shorter, but it is not the whole log.
+                Ok(reply) if reply.finish == Finish::Length => {
+                    tracing::warn!(
+                        tenant = %job.scope.tenant_label(),
+                        model = %reply.model,
+                        "the Reflector's answer was cut by a limit of its length and is not used: allow it \
+                         more (`max_output_tokens`, or the endpoint's own limit)"
+                    );
+                    attempts.answer_unusable();
+                    retry_reason = Some(REASON_TRUNCATED);
+                }
+                Ok(reply) => {
+                    model = reply.model;
+                    let log = Arc::clone(&log);
+                    if let Some(attempt) = run_blocking(move || log.evaluate(&reply.text)).await? {
+                        attempts.add_attempt(attempt);
+                        retry_reason = Some(REASON_TOO_LONG);
+                    } else {
+                        attempts.answer_unusable();
+                        retry_reason = Some(REASON_UNUSABLE);
+                    }
+                }
+                Err(CallError::Refused { .. }) => {
+                    attempts.answer_unusable();
+                    retry_reason = Some(REASON_UNUSABLE);
+                }
+                // The log only grows, so this model will never accept it.
+                Err(CallError::TooLong { .. }) => attempts.stop(),
+                Err(CallError::Rejected { .. }) if is_rejected_for_good(job) => attempts.stop(),
+                Err(error) => {
+                    failure = Some(error);
+                    attempts.stop();
+                }
+            }
+        }
+        let chosen = choose_log(attempts, failure, limit)?;
+        let span = job.spec.span;
+        let (chosen, evidence) = run_blocking(move || {
+            let chosen = log.fit_to_limit(chosen, limit);
+            let observations = &log.source.observations;
+            let evidence = evidence::for_reflection(&log.parts, observations, &chosen.text, &span);
+            (chosen, evidence)
+        })
+        .await?;
+        if let Some(loss) = chosen.loss.filter(|loss| *loss > settings.max_loss) {
+            warn_lossy(job, chosen.tokens, loss);
+        }
+        Ok(NewPart {
+            kind: PartKind::Reflection,
+            span,
+            text: chosen.text,
+            tokens: chosen.tokens,
+            message_tokens: job.spec.message_tokens,
+            current_task: None,
+            suggested_response: None,
+            sources: job.spec.parts.clone(),
+            model: if chosen.by_code {
+                code_reflection::MODEL.to_owned()
+            } else {
+                model
+            },
+            requested: job_payload.requested,
+            code_reflection: false,
+            analysis: evidence,
+        })
+    }
+}
+
+/// The log that replaces what was condensed.
 struct ChosenLog {
     text: String,
     tokens: u32,
-    /// The share of what is important that it lost, where that may be more than it may.
+    /// The share of high-priority items that it lost, if that may be more than allowed.
     loss: Option<f64>,
-    /// No model wrote it.
+    /// Whether code wrote it.
     by_code: bool,
 }
 
-/// The best of all answers. One that lost more than it may only where no other is below the limit.
+/// Chooses among all answers. One that lost too much is chosen only if no other is below the limit.
 fn choose_log(
-    mut ladder: ReflectionAttempts,
+    mut attempts: ReflectionAttempts,
     failure: Option<CallError>,
     limit: u32,
 ) -> Result<ChosenLog, Failure> {
-    let best = ladder.take_best();
-    // Where a call failed, another try may lose nothing.
+    let best = attempts.take_best();
+    // If a call failed, a later try may lose nothing.
     let use_partial = match &best {
         Some((_, tokens)) => *tokens >= limit,
         None => failure.is_none(),
     };
-    let partial = ladder.take_partial().filter(|_| use_partial);
+    let partial = attempts.take_partial().filter(|_| use_partial);
     match (partial, best) {
         (Some(partial), _) => Ok(ChosenLog {
             text: partial.text,
@@ -225,7 +247,7 @@ fn choose_log(
     }
 }
 
-/// Says that a reflection lost more than it may.
+/// Warns that a reflection lost more than allowed.
 fn warn_lossy(job: &Job, tokens: u32, lost: f64) {
     metrics::counter!(telemetry::REFLECTIONS_LOSSY).increment(1);
     tracing::warn!(
@@ -233,7 +255,7 @@ fn warn_lossy(job: &Job, tokens: u32, lost: f64) {
         messages = job.spec.span.to_count,
         tokens,
         lost,
-        "there is no room for all that is important: what is oldest of it was left out"
+        "the log has no room for all important items: the oldest of them were left out"
     );
 }
 
@@ -243,7 +265,7 @@ fn total_tokens(parts: &[Part]) -> u32 {
         .fold(0, |sum, part| sum.saturating_add(part.body.tokens))
 }
 
-/// Comparing two logs of a megabyte takes longer than a worker of the runtime may be held.
+/// Runs `work` on a blocking thread: comparing two logs of a megabyte would hold up the runtime.
 async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Failure> {
@@ -255,23 +277,23 @@ async fn run_blocking<T: Send + 'static>(
     })
 }
 
-/// A log that is over its budget: rather something is lost than nothing condensed.
+/// For a log over its budget. Losing something is better than not condensing at all.
 #[derive(Clone, Copy)]
 struct OverBudget {
-    /// Its hard limit.
+    /// The hard limit of the log, in tokens.
     limit: u32,
-    /// What it is brought down to where something is lost: some way below the limit, or the next chunk
-    /// would cost something again.
+    /// The size to reach if something is lost: well below the limit, or else the next chunk would
+    /// cost something again.
     target: u32,
 }
 
-/// What is condensed, and what answers are measured against.
+/// The log to condense, and the measure for answers.
 struct ReflectionLog {
     parts: Vec<Part>,
     source: ReflectionSource,
-    /// The whole days that the Reflector is shown.
+    /// The whole days that the Reflector reads.
     older: String,
-    /// Those that stay as they are.
+    /// The days that stay as they are.
     newer: String,
     items: retention::RetentionSource,
     tokens: u32,
@@ -281,15 +303,16 @@ struct ReflectionLog {
 }
 
 impl ReflectionLog {
-    /// All of `parts`, or the days up to the point `until`.
+    /// All of `parts`, or only their days up to `until` tokens.
     fn new(parts: Vec<Part>, until: Option<u32>, counter: Arc<dyn TokenCounter>) -> Self {
         let texts: Vec<&str> = parts.iter().map(|part| part.body.text.as_str()).collect();
         let source = ReflectionSource::from_parts(&texts);
         let count = |log: &str| render::max_tokens(log, |text| counter.count(text));
-        // As one part, which a reflection is: to name a day once instead of with each chunk condenses nothing.
+        // Counted as one part, because a reflection is one. A part names each day once, which is no
+        // condensing.
         let tokens = count(&source.with_system_messages(&source.observations));
         let (older, newer) = match until {
-            // Of a log that has long passed the point, the older half.
+            // If the log is far beyond that point, the older half of it.
             Some(point) => source.split_older(point.max(tokens / 2), count),
             None => (source.observations.as_str(), ""),
         };
@@ -300,7 +323,7 @@ impl ReflectionLog {
         };
         Self {
             items: retention::RetentionSource::from_log(&older),
-            // A quarter of what is shown is to go.
+            // A quarter of what the Reflector reads is to go.
             target: newer_tokens.min(tokens)
                 + reflect::target_tokens(tokens.saturating_sub(newer_tokens)),
             older,
@@ -313,9 +336,9 @@ impl ReflectionLog {
         }
     }
 
-    /// What is sent of what was kept. Still too long, it is shortened by code: one range has one
-    /// reflection, so what is left is left out here, not later. Where something is lost anyway, code
-    /// competes: whole lines, the oldest of the least weight left out, may lose less.
+    /// The log to store. If it is still too long, code shortens it here, because a range has only
+    /// one reflection. If something is lost anyway, code competes with the model: by leaving out
+    /// whole lines, the oldest of the least priority first, it may lose less.
     fn fit_to_limit(&self, chosen: ChosenLog, limit: u32) -> ChosenLog {
         let target = reflect::target_tokens(limit);
         if let Some(loss) = chosen.loss {
@@ -343,7 +366,7 @@ impl ReflectionLog {
         }
     }
 
-    /// `observations`, the log's `tokens` brought down to `aim` by code.
+    /// Shortens `observations` by code, from `tokens` of the whole log to `target`.
     fn shorten(&self, observations: &str, tokens: u32, target: u32) -> (String, u32) {
         let excess = tokens.saturating_sub(target);
         let short = code_reflection::shorten(observations, excess, |line| self.counter.count(line));
@@ -352,13 +375,13 @@ impl ReflectionLog {
         (text, tokens)
     }
 
-    /// The share of what is important that a whole log lost.
+    /// The share of high-priority items that a whole log lost.
     fn loss(&self, text: &str) -> f64 {
         let (observations, _) = crate::memory::system_messages::split_messages(text);
         self.items.check(&observations).retention.high.loss()
     }
 
-    /// What an answer amounts to; `None` where it says nothing.
+    /// Measures an answer; `None` if it has no observations.
     fn evaluate(&self, answer: &str) -> Option<ReflectionAttempt> {
         let ParsedAnswer::Observed { text, .. } = reflect::read_answer(answer, &self.older) else {
             return None;
@@ -383,7 +406,7 @@ impl ReflectionLog {
         })
     }
 
-    /// The log that would be sent where this is what became of its older days, and its tokens.
+    /// The log to store if `condensed` replaces its older days, and its tokens.
     fn full_log(&self, condensed: &str) -> (String, u32) {
         let text = self
             .source
@@ -400,7 +423,7 @@ impl ReflectionLog {
         self.full_log(&retention::restore_lines(&self.older, condensed, lost))
     }
 
-    /// With as many of the lost lines put back as there is room for, the newest first.
+    /// Puts back as many of the lost lines as fit, the newest first.
     fn restore_partially(
         &self,
         condensed: &str,
@@ -412,7 +435,7 @@ impl ReflectionLog {
             let count = |line: &str| self.counter.count(line);
             let to_restore = retention::newest_that_fit(&self.older, lost, tokens_left, count);
             let (text, tokens) = self.restore_lines(condensed, &to_restore);
-            // Days that come back weigh something too.
+            // A day heading that comes back costs tokens too.
             if tokens > target && !to_restore.is_empty() {
                 tokens_left = tokens_left.saturating_sub(tokens - target);
                 continue;

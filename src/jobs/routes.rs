@@ -1,30 +1,30 @@
-//! The ways to the upstream that conversations lend their memory.
+//! The routes to the upstream that jobs may borrow from their conversations.
 //!
-//! A borrowed credential lives here and nowhere else, in memory, for as long as its conversations are
-//! alive; jobs that need it wait where it is not held and come again with the next request. A way is
-//! lent to the jobs of conversations that took it, never to others of the same credential: another
-//! path, organisation or project is another account. `proxy` lends, `worker` borrows.
+//! A borrowed credential lives only here, in memory, while its conversations are active. Jobs that
+//! need a route that is not held wait until the next request brings it. A job uses only the route
+//! of its own conversation, never another one of the same credential: another path, organisation or
+//! project is another account. `proxy` registers routes, the worker uses them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Clock;
+use super::clock::Clock;
 use crate::llm::UpstreamRoute;
 
-/// How long after its last request a conversation's credential is held. Long enough for the jobs of
-/// its last turn and their retries.
+/// How long a route is held after its last request: long enough for the jobs of the last turn and
+/// their retries.
 const ROUTE_TTL: Duration = Duration::from_mins(30);
 
-/// Ways held at most; the longest unused goes first.
+/// The most routes held. The least recently used goes first.
 const MAX_ROUTES: usize = 10_000;
 
-/// Ways of one tenant held at most, so that a client whose way changes with every request drives out
-/// nobody but itself.
+/// The most routes of one tenant, so that a client whose route changes with every request displaces
+/// only its own.
 const MAX_ROUTES_PER_TENANT: usize = 32;
 
-/// An upstream that asks for more is taken at this, as in [`crate::llm::backoff`]: the next answer can
-/// ask again.
+/// A longer pause is cut to this, as in [`crate::llm::backoff()`]: the next answer can ask for
+/// another.
 const MAX_PAUSE: Duration = Duration::from_hours(1);
 
 type Tenant = [u8; 32];
@@ -39,11 +39,11 @@ struct RouteEntry {
 #[derive(Debug, Default)]
 struct RouteTable {
     routes: HashMap<(Tenant, RouteHash), RouteEntry>,
-    /// Limits are a credential's, whichever way it takes.
+    /// Until when each tenant's jobs pause. A rate limit applies to the credential, on every route.
     paused_until: HashMap<Tenant, Instant>,
 }
 
-/// Borrowed ways by tenant and [`BorrowedRoute::hash`].
+/// Borrowed routes by tenant and [`UpstreamRoute::hash`].
 #[derive(Debug, Default)]
 pub struct Routes {
     table: Mutex<RouteTable>,
@@ -51,7 +51,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// None, by this clock.
+    /// An empty table.
     pub(super) fn new(clock: Clock) -> Self {
         Self {
             table: Mutex::default(),
@@ -63,7 +63,7 @@ impl Routes {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A request of this tenant was accepted on this way.
+    /// Holds the route of a request that the upstream accepted.
     pub fn register(&self, tenant: Tenant, route: Arc<UpstreamRoute>) {
         let mut table = self.lock();
         let key = (tenant, route.hash());
@@ -74,7 +74,7 @@ impl Routes {
         table.routes.insert(key, RouteEntry { route, last_used });
     }
 
-    /// The client needs what is left of its rate limit: jobs of this tenant wait.
+    /// Pauses the jobs of this tenant, because the client needs what is left of its rate limit.
     pub fn pause(&self, tenant: &Tenant, pause: Duration) {
         let mut table = self.lock();
         let now = self.clock.instant();
@@ -83,19 +83,20 @@ impl Routes {
         }
         table.paused_until.retain(|_, until| *until > now);
         let until = now + pause.min(MAX_PAUSE);
-        // What is left of a rate limit says nothing about a rest that was asked for.
+        // A nearly used-up rate limit (a short pause) must not end a longer pause that the upstream
+        // asked for.
         let current = table.paused_until.entry(*tenant).or_insert(until);
         *current = until.max(*current);
     }
 
-    /// The upstream refused this credential on this way.
+    /// Forgets a route whose credential the upstream refused.
     pub fn withdraw(&self, tenant: &Tenant, hash: Option<RouteHash>) {
         if let Some(hash) = hash {
             self.lock().routes.remove(&(*tenant, hash));
         }
     }
 
-    /// This very way of `tenant`, if it may be used now; never another.
+    /// Exactly this route of `tenant`, if it may be used now.
     pub(super) fn get(
         &self,
         tenant: &Tenant,
@@ -107,7 +108,7 @@ impl Routes {
         (entry.is_alive(now) && !table.is_paused(tenant, now)).then(|| Arc::clone(&entry.route))
     }
 
-    /// Tenants and those ways of theirs that may be used now.
+    /// Tenants and those of their routes that may be used now.
     pub(super) fn usable(&self) -> Vec<(Tenant, RouteHash)> {
         let now = self.clock.instant();
         let mut table = self.lock();

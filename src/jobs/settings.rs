@@ -1,7 +1,8 @@
-//! How memory is made, and the handle through which a reload replaces it while the process runs.
+//! The settings of this room, and the handle by which a reload replaces them while the process
+//! runs.
 //!
-//! Decides nothing. What these settings say enters chunks and snapshots when those are made and is
-//! fixed there: a reload changes not one byte of what is already being sent. Filled in by `app`.
+//! Decides nothing. The settings are applied when a chunk or snapshot is made, and stay fixed in
+//! it: a reload changes no byte of what is already being sent. Filled in by `app`.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -14,16 +15,16 @@ use crate::memory::observe::{ObserverOptions, RequestedHints};
 use crate::memory::{EarlyTriggers, IdleTrigger, PartKind, Pattern, Policy};
 use crate::wire::Placement;
 
-/// How one phase calls its model.
+/// How the Observer or the Reflector calls its model.
 #[derive(Clone, Debug)]
 pub struct Phase {
-    /// Where to; `None` borrows the conversation's own way to the upstream.
+    /// `None` borrows the conversation's own route to the upstream.
     pub endpoint: Option<Endpoint>,
-    /// Which model; `None` takes the conversation's own.
+    /// `None` takes the conversation's own model.
     pub model: Option<Models>,
-    /// Sampling temperature; dropped for a model that refuses it.
+    /// Sampling temperature. Left out for a model that refuses it.
     pub temperature: Option<f64>,
-    /// Bound on the answer, in tokens.
+    /// The most tokens of an answer.
     pub max_output_tokens: Option<u32>,
     /// Further parameters of the call.
     pub parameters: Map<String, Value>,
@@ -36,7 +37,7 @@ pub struct Phase {
 }
 
 impl Phase {
-    /// How a prompt of so many tokens is asked.
+    /// The parameters of a call with a prompt of `prompt_tokens`.
     pub(super) fn settings(&self, conversation_model: &str, prompt_tokens: u32) -> CallSettings {
         let configured = self.model.as_ref().map(|models| models.pick(prompt_tokens));
         CallSettings {
@@ -50,68 +51,68 @@ impl Phase {
     }
 }
 
-/// How memory is made for conversations with some models.
+/// Other settings for conversations with some models.
 #[derive(Clone, Debug)]
 pub struct Override {
-    /// Which.
+    /// The models.
     pub model: Pattern,
-    /// All of it, with no overrides of its own.
+    /// Complete settings, without overrides of their own.
     pub settings: Arc<Settings>,
 }
 
-/// How long the words of messages are kept beyond the jobs that carry them.
+/// How long the text of a message is kept after its observation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ArchivePolicy {
-    /// Not at all: a job's words go with the job.
+    /// Not at all: the text is deleted with its job.
     #[default]
     UntilObserved,
     /// For ever.
     Always,
-    /// For so long.
+    /// For this time.
     For(Duration),
 }
 
-/// How memory is made.
+/// The settings of this room.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Thresholds. They and all below are for conversations that none of `overrides` is for.
+    /// Thresholds. This and all fields below apply to conversations that no override matches.
     pub policy: Policy,
-    /// How it is made otherwise for some models, the narrowest first.
+    /// Settings for some models, the narrowest pattern first.
     pub overrides: Vec<Override>,
-    /// The host of the upstream, which tells how long prompts stay in its cache.
+    /// The host of the upstream. It tells how long prompts stay in the provider's cache.
     pub upstream: String,
-    /// Where the blocks of new snapshots stand; `None` sends none.
+    /// Where the block of a new snapshot stands; `None` sends no block.
     pub placement: Option<Placement>,
-    /// Days and minutes are told in this zone where a client names none.
+    /// The time zone of dates and times, if the client names none.
     pub zone: TimeZone,
-    /// Whether the Observer is told of pauses.
+    /// Whether transcripts show pauses to the Observer.
     pub temporal_markers: bool,
-    /// How long the words of messages are kept.
+    /// How long the texts of messages are kept.
     pub keep_messages: ArchivePolicy,
     /// The Observer.
     pub observation: Phase,
     /// The Reflector.
     pub reflection: Phase,
-    /// What the Observer is shown and asked for.
+    /// What the Observer reads and what it must answer.
     pub observer: Arc<ObserverOptions>,
-    /// Hints that are sent where a chunk has them: what either phase is asked for.
+    /// Which hints are sent, if a chunk has them: those that either phase asks for.
     pub hints: RequestedHints,
-    /// The share of the items of high priority that a reflection may lose, 0 to 1.
+    /// The share of high-priority items that a reflection may lose, 0 to 1.
     pub max_loss: f64,
-    /// Jobs at the same time; with 0 the queue is left alone.
+    /// Jobs at the same time. 0 closes the queue.
     pub concurrency: usize,
-    /// Tokens that model calls may cost a tenant on a UTC day. Calls under way when they are spent
-    /// are not cut short.
+    /// The most tokens of model calls per tenant and UTC day. Calls that run when the budget is
+    /// reached are finished.
     pub daily_tokens: Option<u64>,
-    /// Tokens that what other conversations of its user know may take in a block; `None` where memory is
-    /// each conversation's own.
+    /// The most tokens that peer memory may take in a block; `None` shares no memory between
+    /// conversations.
     pub peer_memory_tokens: Option<u32>,
-    /// The folder for model calls that came to nothing; `None` keeps none.
+    /// The folder for failed model calls; `None` keeps none.
     pub bundles: Option<std::path::PathBuf>,
 }
 
 impl Settings {
-    /// How memory is made for conversations with `model`.
+    /// The settings for conversations with `model`.
     #[must_use]
     pub fn for_model(self: &Arc<Self>, model: &str) -> Arc<Self> {
         Arc::clone(self.override_for(model).unwrap_or(self))
@@ -123,12 +124,12 @@ impl Settings {
             .map_or(&self.policy, |settings| &settings.policy)
     }
 
-    /// The name of the place where the block of a new snapshot stands; `off` where none is sent.
+    /// The name of the placement of new blocks; `off` if none is sent.
     pub(super) fn placement_name(&self) -> &'static str {
         self.placement.map_or("off", Placement::name)
     }
 
-    /// How the model for `kind` is called.
+    /// How the model for parts of `kind` is called.
     pub(super) fn phase(&self, kind: PartKind) -> &Phase {
         match kind {
             PartKind::Chunk => &self.observation,
@@ -155,7 +156,7 @@ impl Settings {
     }
 }
 
-/// What is in force, shared by everybody who works by it.
+/// The settings in force, shared by all who read them.
 #[derive(Debug)]
 pub struct Reloadable<T = Settings>(Arc<RwLock<Arc<T>>>);
 
@@ -171,12 +172,12 @@ impl<T> Reloadable<T> {
         Self(Arc::new(RwLock::new(Arc::new(settings))))
     }
 
-    /// What is in force now. It stays as it is for whoever holds it.
+    /// The settings in force. A holder keeps the same ones through a reload.
     pub fn current(&self) -> Arc<T> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Puts `settings` into force in the place of what was.
+    /// Replaces the settings in force.
     pub fn replace(&self, settings: T) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }

@@ -1,16 +1,16 @@
-//! What an accepted request leaves behind for those that do not continue its chain: what its messages
-//! are known and found by, where they stand, what was answered. Called by the recorder.
+//! What an accepted request leaves for later requests that do not continue its chain: the keys by
+//! which its messages are found, their places, and its answer. Called by the recorder.
 
 use std::sync::Arc;
 
-use super::intake::Exchange;
+use super::exchange::Exchange;
 use crate::history::{Link, MessageKey, Role, anchor};
 use crate::memory::Node;
 use crate::memory::alignment::{Origin, SharedMessages, StoredAlignment};
 use crate::store::{LookupEntries, MessageMarks};
 
-/// The traces of `exchange`, whose messages `new` were not recorded before. `gave` says which of them the
-/// upstream gave as its answers.
+/// The lookup entries of `exchange`, whose messages `new` were not recorded before.
+/// `is_from_upstream` tells whether an origin is an answer of the upstream.
 pub(super) fn for_exchange(
     exchange: &Exchange,
     new: &[Node],
@@ -28,7 +28,8 @@ pub(super) fn for_exchange(
         ))
     };
     let mark = |node: &Node| {
-        // By its neighbour in the request, which is what the next request is looked up by.
+        // The neighbour in the request, not on the chain: the next request is looked up by its own
+        // neighbours.
         let index = exchange.request_index(node.count - 1)?;
         let current = item(index)?;
         let previous = index.checked_sub(1).and_then(item);
@@ -60,9 +61,10 @@ pub(super) fn for_exchange(
     }
 }
 
-/// Says which of the `new` messages were said while somebody watched. What another chain carried before
-/// was, if it was then; what is new in a request that goes on from another one is said now, though it
-/// is the first of its own chain. `agreed` says what it says again.
+/// Marks which of the `new` messages are live, that is, sent while this process watched. A message
+/// that another chain carried before is live if it was live there. A message that is new in a
+/// request that continues another chain is live too, even if it is the first of its own chain.
+/// `shared_messages` are those that another chain carried before.
 pub(super) fn mark_live(exchange: &Exchange, new: &mut [Node], shared_messages: &SharedMessages) {
     for node in new {
         let sent = exchange.request_index(node.count - 1);
@@ -73,9 +75,9 @@ pub(super) fn mark_live(exchange: &Exchange, new: &mut [Node], shared_messages: 
     }
 }
 
-/// Confirms those of the `new` messages that an accepted request carried before on another chain,
-/// where this one carries more than that; returns their links. The newest message is never among
-/// them.
+/// Confirms those of the `new` messages that an accepted request on another chain carried before,
+/// if this request carries more than that one. Returns their links. The newest message is never
+/// confirmed.
 pub(super) fn confirm_repeated(
     exchange: &Exchange,
     new: &mut [Node],

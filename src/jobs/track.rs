@@ -1,5 +1,5 @@
-//! What the recorder knows of the chains it is following, so that one more turn costs only what is
-//! new in it. A cache of the store and of nothing else: dropping a track loses nothing.
+//! What the recorder holds of the chains it follows, so that one more turn costs only its new
+//! messages. A cache of the store: dropping a track loses nothing.
 
 use std::collections::HashMap;
 
@@ -7,42 +7,44 @@ use jiff::tz::TimeZone;
 
 use crate::history::{History, Link, Scope};
 use crate::memory::advance::{ChainJob, ChainState, JobState};
+use crate::memory::peer_memory::MAX_CHANCE_PREFIX;
 use crate::memory::{Node, PartId, PartKind, PartMeta, SnapshotId, SnapshotMeta, Span};
-use crate::store::RecordedChain;
+use crate::store::{RecordedChain, Store, StoreError};
 
-/// Messages held over all tracks; about 100 bytes each.
+/// The most messages over all tracks, about 100 bytes each.
 const MAX_NODES: usize = 400_000;
 
-/// One chain up to the tip of its last recorded request.
+/// One chain, up to the tip of its last recorded request.
 #[derive(Debug)]
 pub(super) struct Track {
     pub(super) scope: Scope,
     pub(super) lineage: Option<i64>,
-    /// The lineages of the chain and their thread keys, the one above first.
+    /// The lineages of the chain and their thread keys, the current one first.
     lineages: Vec<(i64, Option<String>)>,
-    /// Nothing is known to follow the chain: what comes now continues it.
+    /// No longer chain is known: the next messages continue this one.
     is_leaf: bool,
-    /// The Observer may be shown no more until more is confirmed.
+    /// The Observer reads no more until more messages are confirmed, that is, carried by two
+    /// answered requests.
     pub(super) paused: bool,
-    /// The store knows more of the chain than is known here: whoever needs it next reads it again.
+    /// The store knows more than this track does. It must be loaded again before its next use.
     pub(super) stale: bool,
-    /// What its last request asked for.
+    /// The model that its last request named.
     pub(super) model: String,
-    /// When its last request was answered; `None` where that was not seen by this process.
+    /// When its last request was answered; `None` if this process did not see that.
     pub(super) answered_ms: Option<i64>,
-    /// The zone its client last named.
+    /// The time zone that its client named last.
     pub(super) zone: Option<TimeZone>,
-    /// The way its last request took, by its hash.
+    /// The hash of the route of its last request.
     pub(super) route: Option<[u8; 32]>,
-    /// What the store was last told of its open jobs: their way and their urgency, in tenths.
+    /// Route and urgencies (in tenths) that its open jobs have in the store.
     pub(super) last_priorities: Option<(Option<[u8; 32]>, [u32; 2])>,
     pub(super) nodes: Vec<Node>,
     pub(super) parts: Vec<PartMeta>,
     pub(super) snapshots: Vec<SnapshotMeta>,
     pub(super) work: Vec<ChainJob>,
-    /// Whether the user's conversations may be told of each other: the operator vouches for who it is.
+    /// Whether the user's conversations may share memory: the operator guarantees who the user is.
     pub(super) allows_peer_memory: bool,
-    /// The log that the others were last told of.
+    /// The log from which its digest was last published.
     pub(super) published_log: Vec<PartId>,
 }
 
@@ -63,7 +65,8 @@ impl Track {
                 .and_then(|zone| TimeZone::get(zone).ok()),
             route: None,
             last_priorities: None,
-            // Whom it was told of others it may be told of them again, before its next request says so.
+            // A conversation that already received peer memory may receive it again before its next
+            // request arrives.
             allows_peer_memory: stored.snapshots.iter().any(|s| s.peer_memory.is_some()),
             nodes: stored.nodes,
             parts: stored.parts,
@@ -71,6 +74,46 @@ impl Track {
             work: stored.jobs,
             published_log: Vec::new(),
         }
+    }
+
+    /// Reads what the store has of the chain that `history` continues.
+    pub(super) async fn load(
+        store: &dyn Store,
+        scope: &Scope,
+        history: &History,
+    ) -> Result<Self, StoreError> {
+        let chain: Vec<Link> = history.turns().iter().map(|turn| turn.link).collect();
+        Self::load_chain(store, scope, &chain).await
+    }
+
+    /// Reads what the store has of the longest recorded prefix of `chain`.
+    pub(super) async fn load_chain(
+        store: &dyn Store,
+        scope: &Scope,
+        chain: &[Link],
+    ) -> Result<Self, StoreError> {
+        let stored = store.load_chain(scope, chain).await?;
+        let is_coincidence = stored.has_successor && stored.nodes.len() <= MAX_CHANCE_PREFIX;
+        // The successors are not loaded. The track must not be kept, or a longer request would count
+        // as new.
+        let has_successors = stored.has_successor && stored.nodes.len() == chain.len();
+        let mut track = Self::new(scope, stored);
+        track.stale = has_successors;
+        if is_coincidence {
+            track.detach_lineage();
+        }
+        Ok(track)
+    }
+
+    /// The snapshot that a request was sent with, as decisions see it: without peer memory, which
+    /// covers no message.
+    pub(super) fn sent_snapshots(&self, sent: Option<SnapshotId>) -> Vec<SnapshotMeta> {
+        let mut found = self.snapshots.iter().filter(|meta| Some(meta.id) == sent);
+        let without_peers = |meta: &SnapshotMeta| SnapshotMeta {
+            peer_memory: None,
+            ..meta.clone()
+        };
+        found.next().map(without_peers).into_iter().collect()
     }
 
     /// The lineages of the chain.
@@ -83,26 +126,27 @@ impl Track {
         self.lineages.first()?.1.as_deref()
     }
 
-    /// The last message it has for good. Not the newest: clients take back what they put into that, and edit
-    /// it, and it is the same conversation all the same.
+    /// Its last confirmed message. The newest message is not confirmed yet: clients often edit or
+    /// drop it within one conversation.
     pub(super) fn last_confirmed(&self) -> Option<Node> {
         let mut nodes = self.nodes.iter().rev();
         nodes.find(|node| node.confirmed).copied()
     }
 
-    /// The same once a request of `length` messages that goes on from it is accepted.
+    /// The last confirmed message once a request of `length` messages that continues the chain is
+    /// accepted.
     pub(super) fn last_confirmed_after(&self, length: usize) -> Option<Node> {
         let current_last = self.nodes.last().filter(|_| length > self.nodes.len());
         current_last.copied().or_else(|| self.last_confirmed())
     }
 
-    /// As the audit calls it: by that name, else by its first message.
+    /// Its label in the audit: the thread key, or else the label of its first message.
     pub(super) fn label(&self) -> Option<String> {
         let first = || self.nodes.first().map(|node| node.link.label());
         self.thread_key().map(str::to_owned).or_else(first)
     }
 
-    /// Tokens of these parts together; `None` where one is not of this chain.
+    /// Tokens of these parts together; `None` if one is not on this chain.
     pub(super) fn tokens_of(&self, parts: &[PartId]) -> Option<u32> {
         let tokens = |id: &PartId| self.parts.iter().find(|part| part.id == *id);
         parts.iter().try_fold(0_u32, |sum, id| {
@@ -120,16 +164,16 @@ impl Track {
         }
     }
 
-    /// Takes over what the store knows of the chain.
+    /// Takes over the parts, snapshots and jobs that the store has of the chain.
     pub(super) fn refresh_from(&mut self, loaded: Self) {
         self.parts = loaded.parts;
         self.snapshots = loaded.snapshots;
         self.work = loaded.work;
     }
 
-    /// The lineage that new messages of a request under `key` belong to; `None` for a new one. A key
-    /// groups requests into a thread: two threads that share a beginning are two lineages, while
-    /// what is remembered of the beginning serves both.
+    /// The lineage for new messages of a request under `key`; `None` starts a new one. A key groups
+    /// requests into a thread. Two threads that share a prefix are two lineages, and both use the
+    /// memory of that prefix.
     pub(super) fn lineage_for(&self, key: &str) -> Option<i64> {
         let has_key = |(_, other): &&(i64, Option<String>)| other.as_deref() == Some(key);
         let deepest = self.lineages.first();
@@ -140,14 +184,14 @@ impl Track {
             .map(|(lineage, _)| *lineage)
     }
 
-    /// Whether one of the chain's lineages goes under `key`.
+    /// Whether a lineage of the chain has this `key`.
     pub(super) fn has_thread_key(&self, key: &str) -> bool {
         let mut keys = self.lineages.iter().map(|(_, key)| key.as_deref());
         keys.any(|existing| existing == Some(key))
     }
 
-    /// The lineage that new messages of a sub-agent belong to. Its parent's only where they continue the
-    /// parent's history and go under no name of their own (a summary that is asked for).
+    /// The lineage for new messages of a sub-agent. It is its parent's only if the messages
+    /// continue the parent's history without a key of their own, for example to ask for a summary.
     pub(super) fn lineage_for_sub_agent(&self, key: Option<&str>) -> Option<i64> {
         let has_key = |(_, other): &&(i64, Option<String>)| other.as_deref() == key;
         let deepest = self.lineages.first();
@@ -158,14 +202,14 @@ impl Track {
         .map(|(lineage, _)| *lineage)
     }
 
-    /// What is said now begins a lineage.
+    /// Lets the next messages start a new lineage.
     pub(super) fn detach_lineage(&mut self) {
         self.lineage = None;
         self.lineages.clear();
     }
 
-    /// The chain now ends in `lineage`, where a request under `key` was recorded. The first key of a
-    /// lineage stays its key.
+    /// Records that the chain now ends in `lineage`, by a request under `key`. A lineage keeps its
+    /// first key.
     pub(super) fn join_lineage(&mut self, lineage: i64, key: Option<String>) {
         let index = self
             .lineages
@@ -177,19 +221,19 @@ impl Track {
         self.is_leaf = true;
     }
 
-    /// Whether `snapshot` is one of this chain's, as far as it is known here.
+    /// Whether `snapshot` is known here as one of this chain's.
     pub(super) fn has_snapshot(&self, snapshot: Option<SnapshotId>) -> bool {
         snapshot.is_none_or(|id| self.snapshots.iter().any(|existing| existing.id == id))
     }
 
-    /// Where the ranges end of what is waited for. Another process may have done it, and its worker has
-    /// nobody here to tell.
+    /// The ends of the ranges that have open jobs. A worker of another process may have done them,
+    /// and it cannot report to this recorder.
     pub(super) fn open_job_ends(&self) -> Vec<Link> {
         self.open_jobs().map(|work| work.span.to).collect()
     }
 
-    /// Takes over how that stands: `open` are the jobs that end there. `false` where one of them is
-    /// gone, since its range may have a part now.
+    /// Takes over the states of the `open` jobs. Returns `false` if a tracked job is gone, because
+    /// its range may have a part now.
     pub(super) fn update_jobs(&mut self, open: &[ChainJob]) -> bool {
         let is_same_job = |tracked: &ChainJob, stored: &ChainJob| {
             (tracked.kind, tracked.span) == (stored.kind, stored.span)
@@ -206,7 +250,7 @@ impl Track {
         true
     }
 
-    /// The jobs that may still write a part.
+    /// Jobs that may still write a part.
     fn open_jobs(&self) -> impl Iterator<Item = &ChainJob> {
         let work = self.work.iter();
         work.filter(|work| work.state != JobState::Abandoned)
@@ -225,12 +269,12 @@ impl Track {
             && (span.from_count == 0 || ends_at(span.from_count, &span.from))
     }
 
-    /// Code wrote a reflection. Whoever is at work on one goes on.
+    /// Adds a reflection that code wrote. A Reflector job for the same range goes on.
     pub(super) fn add_code_reflection(&mut self, part: PartMeta) {
         self.parts.push(part);
     }
 
-    /// A part was written, or its job changed.
+    /// Applies the end of a job.
     pub(super) fn apply_result(&mut self, kind: PartKind, span: &Span, result: &JobResult) {
         self.work
             .retain(|work| work.kind != kind || work.span != *span);
@@ -256,15 +300,15 @@ impl Track {
 /// How a job ended.
 #[derive(Debug)]
 pub(super) enum JobResult {
-    /// With a part.
+    /// It wrote a part.
     Written(PartMeta),
-    /// Not yet, or never for this range.
+    /// It will be tried again, or never for this range.
     Pending(JobState),
-    /// Somebody else did it, or it was deleted.
+    /// Another worker did it, or it was deleted.
     Gone,
 }
 
-/// The tracks at hand, by the tip of their last request.
+/// The tracks in memory, by the tip of their last request.
 #[derive(Debug, Default)]
 pub(super) struct Tracks {
     by_tip: HashMap<([u8; 32], Link), (u64, Track)>,
@@ -322,7 +366,7 @@ impl Tracks {
         }
     }
 
-    /// Takes every track on which `span` lies.
+    /// Takes every track that contains `span`.
     pub(super) fn take_containing(&mut self, scope: &Scope, span: &Span) -> Vec<Track> {
         let mut keys: Vec<_> = self
             .by_tip
@@ -330,7 +374,7 @@ impl Tracks {
             .filter(|(_, (_, track))| track.contains(scope, span))
             .map(|(key, (used, _))| (*used, *key))
             .collect();
-        // In the order of their last requests: what follows from one is there for the next.
+        // In the order of their last requests, so that what one track causes is there for the next.
         keys.sort_unstable_by_key(|(used, _)| *used);
         keys.iter()
             .filter_map(|(_, key)| self.by_tip.remove(key))
@@ -365,13 +409,13 @@ mod tests {
         track
     }
 
-    /// Where the worker of another process does the job, nobody here is told. INV-BOUND leaves three
-    /// requests, and the one that offers the range may have been the first of them: the next one has
-    /// to ask.
+    /// A worker of another process cannot report to this one. INV-BOUND allows three requests, and
+    /// the request that offered the range may be the first of them, so the next request has to ask
+    /// the store.
     #[test]
     fn what_was_just_offered_is_asked_for_with_the_next_request() {
         let mut track = waiting_for(&[]);
-        assert!(track.open_job_ends().is_empty(), "nothing is under way");
+        assert!(track.open_job_ends().is_empty(), "no job is open");
         track.apply_result(
             PartKind::Chunk,
             &span(2),
@@ -386,14 +430,14 @@ mod tests {
         assert!(track.open_job_ends().is_empty(), "nobody does it any more");
     }
 
-    /// Two workers, and only one of them is of this process.
+    /// Two workers, of which only one belongs to this process.
     #[test]
     fn what_is_told_of_one_job_says_nothing_of_another() {
         let mut track = waiting_for(&[(PartKind::Reflection, span(4)), (PartKind::Chunk, span(6))]);
         track.apply_result(PartKind::Chunk, &span(6), &JobResult::Gone);
         assert!(
             !track.open_job_ends().is_empty(),
-            "nobody told of the reflection"
+            "the reflection is still open"
         );
         track.apply_result(PartKind::Reflection, &span(4), &JobResult::Gone);
         assert!(track.open_job_ends().is_empty());

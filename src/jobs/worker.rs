@@ -1,20 +1,25 @@
-//! Workers: claim a job, call a model, commit what it wrote.
+//! Workers: claim a job, call a model, commit the part.
 //!
-//! A worker decides nothing about memory. It holds a lease for the time of its calls; should it die,
-//! the lease runs out and another worker starts the same job again (INV-DUR).
+//! A worker decides nothing about memory. It holds a lease during its calls. If it dies, the lease
+//! ends, and another worker starts the job again (INV-DUR).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, mpsc};
 
+use super::base::Base;
+use super::bundle::Bundles;
 use super::events::{Cycle, OverflowEvents};
-use super::evidence::PartReport;
+use super::evidence::{self, PartReport};
 use super::failure::Failure;
-use super::recorder::JobOutcome;
+use super::model_call::ModelCaller;
+use super::observer::Observer;
+use super::outcome::{JobOutcome, PendingWork};
+use super::reflector::Reflector;
+use super::routes::Routes;
+use super::settings::{Phase, Settings};
 use super::track::JobResult;
-use super::{Phase, Settings, Shop, bundle, evidence, observer, reflector};
 use crate::llm::{CallError, Endpoint, backoff};
 use crate::memory::advance::JobState;
 use crate::memory::{NewPart, PartId, PartKind};
@@ -22,27 +27,27 @@ use crate::store::{ClaimFilter, Job, Release, StoreError};
 use crate::tasks::Tasks;
 use crate::telemetry;
 
-/// How often the queue is looked at when nobody woke the workers: for retries that became due and
-/// for leases of workers that died.
+/// How often idle workers look at the queue: for retries that are due, and for jobs of workers that
+/// died.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What a lease lasts. Short, since the jobs of a process that died are free again only when it runs
-/// out; a worker that is alive renews it.
+/// The length of a lease. It is short, because the jobs of a process that died are free only after
+/// it. A living worker renews it.
 const LEASE: Duration = Duration::from_mins(1);
 
-/// How often a lease is renewed: two renewals may fail before it is lost.
+/// How often a lease is renewed. Two renewals may fail before it is lost.
 const RENEWAL: Duration = Duration::from_secs(20);
 
-/// Retries on the published schedule (see [`backoff`]), some six minutes in all.
+/// Retries on the published schedule (see [`backoff`]), about six minutes in all.
 const MAX_RETRIES: u32 = 8;
 
-/// How long a job rests that no retry is likely to help.
+/// The pause of a job that retries are unlikely to help.
 const SLOW_RETRY_DELAY: Duration = Duration::from_mins(10);
 
-/// What stands in the place of a model's name where code wrote.
+/// Stands for a model's name in a part that code wrote.
 const CODE_AUTHOR: &str = "code";
 
-/// Pauses between tries to store what a model wrote.
+/// Pauses between attempts to store a part.
 const COMMIT_RETRY_DELAYS: [Duration; 4] = [
     Duration::from_millis(250),
     Duration::from_secs(1),
@@ -50,135 +55,369 @@ const COMMIT_RETRY_DELAYS: [Duration; 4] = [
     Duration::from_secs(4),
 ];
 
-/// Runs until the tasks are told to stop. Calls under way are then abandoned: their jobs come again.
-pub(super) async fn run(
-    shop: Shop,
-    outcomes: mpsc::UnboundedSender<JobOutcome>,
-    wake: Arc<Notify>,
-    tasks: Tasks,
-) {
-    let stop = tasks.token();
-    let (slots, mut capacity) = (Arc::new(Semaphore::new(0)), 0);
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            () = wake.notified() => {}
-            () = tokio::time::sleep(POLL_INTERVAL) => {}
-        }
-        // A reload may have closed the queue, or opened it.
-        let concurrency = shop.settings.current().concurrency;
-        if concurrency == 0 {
-            continue;
-        }
-        slots.add_permits(concurrency.saturating_sub(capacity));
-        capacity = capacity.max(concurrency);
-        while let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
-            let Some(job) = claim(&shop).await else { break };
-            let (shop, events, wake) = (shop.clone(), outcomes.clone(), Arc::clone(&wake));
-            let stop = stop.clone();
-            let cycle = Arc::new(Cycle::new(shop.clock.now_ms()));
-            // From here on exactly one outcome will be told, however the job ends.
-            shop.pending_work.fetch_add(1, Ordering::SeqCst);
-            tasks.spawn("job", async move {
-                let call_result = |outcome| CallResult {
-                    cycle: Arc::clone(&cycle),
-                    outcome,
-                };
-                // The lease is kept until what was written is stored: a store in trouble may take a
-                // while, and what was paid for must not be lost to a lease that ran out.
-                let outcome = tokio::select! {
-                    // First, since what is committed is no longer held.
-                    biased;
-                    outcome = process_job(&shop, &job, &cycle) => outcome,
-                    () = keep_lease(&shop, &job) => finish_job(&shop, &job, call_result(CallOutcome::LeaseLost)).await,
-                    () = stop.cancelled() => finish_job(&shop, &job, call_result(CallOutcome::Stopped)).await,
-                };
-                // The recorder only goes away when the process does.
-                let _ = events.send(outcome);
-                drop(slot);
-                // There is room again, and what waited for this part may be due.
-                wake.notify_one();
-            });
-        }
-    }
+/// Performs the jobs of the queue.
+pub(super) struct Worker {
+    base: Base,
+    routes: Arc<Routes>,
+    caller: Arc<ModelCaller>,
+    observer: Observer,
+    reflector: Reflector,
+    pending_work: PendingWork,
 }
 
-pub(super) async fn claim(shop: &Shop) -> Option<Job> {
-    let settings = shop.settings.current();
-    let filter = ClaimFilter {
-        observe_any: settings.observation.endpoint.is_some(),
-        reflect_any: settings.reflection.endpoint.is_some(),
-        held_routes: shop.routes.usable(),
-        daily_tokens: settings.daily_tokens,
-    };
-    match shop
-        .store
-        .claim(&filter, shop.clock.now_ms(), millis(LEASE))
-        .await
-    {
-        Ok(job) => job,
-        Err(error) => {
+impl Worker {
+    pub(super) fn new(
+        base: &Base,
+        routes: &Arc<Routes>,
+        caller: &Arc<ModelCaller>,
+        pending_work: &PendingWork,
+    ) -> Self {
+        Self {
+            base: base.clone(),
+            routes: Arc::clone(routes),
+            caller: Arc::clone(caller),
+            observer: Observer::new(base, caller),
+            reflector: Reflector::new(base, caller),
+            pending_work: pending_work.clone(),
+        }
+    }
+
+    fn bundles(&self) -> &Bundles {
+        &self.caller.bundles
+    }
+
+    /// Runs until the tasks are stopped. Running calls are then abandoned, and their jobs are tried
+    /// again.
+    pub(super) async fn run(
+        self: Arc<Self>,
+        outcomes: mpsc::UnboundedSender<JobOutcome>,
+        wake: Arc<Notify>,
+        tasks: Tasks,
+    ) {
+        let stop = tasks.token();
+        let (slots, mut capacity) = (Arc::new(Semaphore::new(0)), 0);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = wake.notified() => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
+            }
+            // A reload may have closed or opened the queue.
+            let concurrency = self.base.settings().concurrency;
+            if concurrency == 0 {
+                continue;
+            }
+            slots.add_permits(concurrency.saturating_sub(capacity));
+            capacity = capacity.max(concurrency);
+            while let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
+                let Some(job) = self.claim().await else { break };
+                let (worker, events, wake) =
+                    (Arc::clone(&self), outcomes.clone(), Arc::clone(&wake));
+                let stop = stop.clone();
+                let cycle = Arc::new(Cycle::new(&self.base.events));
+                // From here on exactly one outcome is sent, however the job ends.
+                self.pending_work.begin();
+                tasks.spawn("job", async move {
+                    let call_result = |outcome| CallResult {
+                        cycle: Arc::clone(&cycle),
+                        outcome,
+                    };
+                    // The lease is kept until the part is stored. A failing store may need a while,
+                    // and an ended lease would lose a part that is paid for.
+                    let outcome = tokio::select! {
+                        // Checked first: a job that is committed has no lease any more.
+                        biased;
+                        outcome = worker.process_job(&job, &cycle) => outcome,
+                        () = worker.keep_lease(&job) => worker.finish_job(&job, call_result(CallOutcome::LeaseLost)).await,
+                        () = stop.cancelled() => worker.finish_job(&job, call_result(CallOutcome::Stopped)).await,
+                    };
+                    // The recorder ends only with the process.
+                    let _ = events.send(outcome);
+                    drop(slot);
+                    // There is room for another job, and jobs that waited for this part may be due.
+                    wake.notify_one();
+                });
+            }
+        }
+    }
+
+    pub(super) async fn claim(&self) -> Option<Job> {
+        let settings = self.base.settings();
+        let filter = ClaimFilter {
+            observe_any: settings.observation.endpoint.is_some(),
+            reflect_any: settings.reflection.endpoint.is_some(),
+            held_routes: self.routes.usable(),
+            daily_tokens: settings.daily_tokens,
+        };
+        match self
+            .base
+            .store
+            .claim(&filter, self.base.now_ms(), millis(LEASE))
+            .await
+        {
+            Ok(job) => job,
+            Err(error) => {
+                metrics::counter!(telemetry::STORE_FAILURES).increment(1);
+                tracing::debug!(error = %error, "no job could be claimed");
+                None
+            }
+        }
+    }
+
+    /// Renews the lease of `job` while it is held. Returns when it is lost: another worker has the
+    /// job then, and the store would refuse this worker's part.
+    async fn keep_lease(&self, job: &Job) {
+        loop {
+            tokio::time::sleep(RENEWAL).await;
+            if !self.renew(job).await {
+                return;
+            }
+        }
+    }
+
+    /// Renews the lease; `false` if it was lost.
+    pub(super) async fn renew(&self, job: &Job) -> bool {
+        let until_ms = self.base.now_ms() + millis(LEASE);
+        // After an error of the store the lease may still be held, and the next renewal may
+        // succeed.
+        !matches!(self.base.store.renew_lease(job, until_ms).await, Ok(false))
+    }
+
+    async fn process_job(&self, job: &Job, cycle: &Arc<Cycle>) -> JobOutcome {
+        let result = self.call_for_job(job, cycle).await;
+        self.finish_job(job, result).await
+    }
+
+    /// Observes `job`, which is in no queue. `None` if there is neither an endpoint nor a route.
+    pub(super) async fn observe_unqueued(
+        &self,
+        job: &Job,
+        overflow_events: &OverflowEvents,
+    ) -> Option<Result<NewPart, Failure>> {
+        let settings = self.base.settings().for_model(&job.spec.model);
+        let endpoint = self.endpoint(&settings.observation, job)?;
+        overflow_events.started(&settings, job);
+        let _forget_call = self.bundles().forget_on_drop(job);
+        let observed = self.observe(&settings, &endpoint, job).await;
+        let verdict = match &observed {
+            Ok(part) => (part.model == CODE_AUTHOR).then_some(CODE_VERDICT),
+            Err(failure) => Some(failure.message()),
+        };
+        self.bundles().job_ended(job, verdict).await;
+        Some(observed.inspect_err(|failure| overflow_events.failed(job, failure.message())))
+    }
+
+    async fn observe(
+        &self,
+        settings: &Settings,
+        endpoint: &Endpoint,
+        job: &Job,
+    ) -> Result<NewPart, Failure> {
+        let part = self.observer.observe(settings, endpoint, job).await?;
+        Ok(NewPart {
+            analysis: evidence::for_chunk(job, &part).await,
+            ..part
+        })
+    }
+
+    /// Calls the model for `job`.
+    pub(super) async fn call_for_job(&self, job: &Job, cycle: &Arc<Cycle>) -> CallResult {
+        let cycle = Arc::clone(cycle);
+        let settings = self.base.settings().for_model(&job.spec.model);
+        let Some(endpoint) = self.endpoint(settings.phase(job.spec.kind), job) else {
+            let outcome = CallOutcome::NoRoute;
+            return CallResult { cycle, outcome };
+        };
+        cycle.started(&settings, job);
+        let result = match job.spec.kind {
+            PartKind::Chunk => self.observe(&settings, &endpoint, job).await,
+            PartKind::Reflection => {
+                self.reflector
+                    .reflect(&settings, &endpoint, job, &cycle)
+                    .await
+            }
+        };
+        let label = match &result {
+            Ok(_) => "written",
+            Err(Failure::Empty) => "empty",
+            Err(Failure::GivenUp | Failure::Unreadable) => "given_up",
+            Err(Failure::Call(_)) => "failed",
+        };
+        metrics::counter!(telemetry::JOBS, "kind" => job.spec.kind.name(), "outcome" => label)
+            .increment(1);
+        let outcome = match result {
+            Ok(part) => CallOutcome::Written(Box::new(part)),
+            Err(failure) => CallOutcome::Failed(failure),
+        };
+        CallResult { cycle, outcome }
+    }
+
+    /// Stores the part, or gives the job back.
+    pub(super) async fn finish_job(&self, job: &Job, call: CallResult) -> JobOutcome {
+        let now_ms = self.base.now_ms();
+        let failure_message = call.outcome.failure_message();
+        let verdict = call.outcome.verdict();
+        let report = match &call.outcome {
+            CallOutcome::Written(part) => Some(PartReport::from_part(part)),
+            _ => None,
+        };
+        let result = match call.outcome {
+            CallOutcome::Written(part) => self.commit_part(job, *part).await,
+            CallOutcome::NoRoute => self.release(job, Release::RetryAt(now_ms + 1_000)).await,
+            // Only the store knows what became of the job.
+            CallOutcome::LeaseLost => JobResult::Gone,
+            // So that the next process can start at once. If the release fails, the job is free
+            // when the lease ends.
+            CallOutcome::Stopped => self.release(job, Release::RetryAt(now_ms)).await,
+            CallOutcome::Failed(Failure::Empty) => {
+                self.release(job, Release::EmptyRetryAt(now_ms)).await
+            }
+            CallOutcome::Failed(Failure::GivenUp) => self.release(job, Release::Abandon).await,
+            CallOutcome::Failed(Failure::Unreadable) => {
+                tracing::warn!("a job could not be read; the next request offers its range again");
+                self.release(job, Release::Drop).await
+            }
+            CallOutcome::Failed(Failure::Call(error)) => {
+                let borrowed = self.base.settings().phase(job.spec.kind).endpoint.is_none();
+                let withdrawn = matches!(error, CallError::Unauthorised { .. }) && borrowed;
+                if withdrawn {
+                    self.routes.withdraw(&job.scope.tenant, job.spec.route_hash);
+                }
+                // A job without a route cannot be claimed. The next request registers the route
+                // again.
+                let wait = if withdrawn {
+                    Duration::ZERO
+                } else {
+                    retry_delay(job.attempts, &error)
+                };
+                tracing::warn!(
+                    kind = job.spec.kind.name(),
+                    attempts = job.attempts,
+                    retry_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
+                    error = %error,
+                    "a model call of memory failed; requests are not affected"
+                );
+                let retry_at_ms = now_ms + millis(wait);
+                let action = match error {
+                    // The prompt may be the reason: see [`super::failure::is_rejected_for_good`].
+                    CallError::Rejected { .. } => Release::RejectedRetryAt(retry_at_ms),
+                    _ => Release::RetryAt(retry_at_ms),
+                };
+                self.release(job, action).await
+            }
+        };
+        self.bundles().job_ended(job, verdict.as_deref()).await;
+        match (&result, failure_message) {
+            (JobResult::Written(part), _) => call.cycle.ended(job, part.tokens, report.as_ref()),
+            (_, Some(message)) => call.cycle.failed(job, &message),
+            (_, None) => {}
+        }
+        JobOutcome {
+            scope: job.scope.clone(),
+            kind: job.spec.kind,
+            span: job.spec.span,
+            result,
+            report,
+        }
+    }
+
+    fn endpoint(&self, phase: &Phase, job: &Job) -> Option<Endpoint> {
+        phase.endpoint.clone().or_else(|| {
+            let route = self.routes.get(&job.scope.tenant, job.spec.route_hash);
+            route.map(Endpoint::Borrowed)
+        })
+    }
+
+    /// Stores `part`, in several attempts. It is paid for, so a failing store gets time to recover.
+    async fn store_part(&self, job: &Job, part: &NewPart) -> Result<Option<PartId>, StoreError> {
+        for wait in COMMIT_RETRY_DELAYS {
+            match self
+                .base
+                .store
+                .commit_part(job, part, self.base.now_ms())
+                .await
+            {
+                Err(error) => tracing::debug!(error = %error, "a part could not be stored yet"),
+                result => return result,
+            }
+            tokio::time::sleep(wait).await;
+        }
+        self.base
+            .store
+            .commit_part(job, part, self.base.now_ms())
+            .await
+    }
+
+    async fn commit_part(&self, job: &Job, part: NewPart) -> JobResult {
+        match self.store_part(job, &part).await {
+            Ok(Some(id)) => {
+                tracing::info!(
+                    tenant = %job.scope.tenant_label(),
+                    kind = part.kind.name(),
+                    messages = part.span.to_count - part.span.from_count,
+                    message_tokens = part.message_tokens,
+                    tokens = part.tokens,
+                    model = %part.model,
+                    retention = %part.analysis.retention.to_json(),
+                    "wrote a part of the log"
+                );
+                JobResult::Written(part.meta(id))
+            }
+            Ok(None) => JobResult::Gone,
+            Err(error) => {
+                metrics::counter!(telemetry::STORE_FAILURES).increment(1);
+                tracing::warn!(error = %error, "a part could not be stored; its job will be done again");
+                JobResult::Pending(JobState::Retrying)
+            }
+        }
+    }
+
+    async fn release(&self, job: &Job, action: Release) -> JobResult {
+        if let Err(error) = self.base.store.release(job, action).await {
             metrics::counter!(telemetry::STORE_FAILURES).increment(1);
-            tracing::debug!(error = %error, "no job could be claimed");
-            None
+            tracing::warn!(error = %error, "a job could not be given back; it is free when its lease ends");
+        }
+        match action {
+            Release::Abandon => JobResult::Pending(JobState::Abandoned),
+            Release::RetryAt(_) | Release::EmptyRetryAt(_) | Release::RejectedRetryAt(_) => {
+                JobResult::Pending(JobState::Retrying)
+            }
+            Release::Drop => JobResult::Gone,
         }
     }
-}
-
-/// Renews the lease of `job` for as long as it is held. Ends where it was lost: another worker has
-/// the job then, and what this one writes would be refused.
-async fn keep_lease(shop: &Shop, job: &Job) {
-    loop {
-        tokio::time::sleep(RENEWAL).await;
-        if !renew(shop, job).await {
-            return;
-        }
-    }
-}
-
-/// `false` where the lease was lost.
-pub(super) async fn renew(shop: &Shop, job: &Job) -> bool {
-    let until_ms = shop.clock.now_ms() + millis(LEASE);
-    // A store in trouble may be out of it by the next renewal.
-    !matches!(shop.store.renew_lease(job, until_ms).await, Ok(false))
 }
 
 fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 4)
 }
 
-async fn process_job(shop: &Shop, job: &Job, cycle: &Arc<Cycle>) -> JobOutcome {
-    let result = call_for_job(shop, job, cycle).await;
-    finish_job(shop, job, result).await
-}
-
-/// What came of asking the model.
+/// The result of the model calls for a job.
 #[derive(Debug)]
 pub(super) struct CallResult {
-    /// What was told of it.
+    /// The events of its tries.
     cycle: Arc<Cycle>,
     outcome: CallOutcome,
 }
 
 #[derive(Debug)]
 enum CallOutcome {
-    /// With a part.
+    /// The calls wrote a part.
     Written(Box<NewPart>),
-    /// Without one.
+    /// They wrote none.
     Failed(Failure),
-    /// The credential went away between claim and call.
+    /// The route was gone between claim and call.
     NoRoute,
-    /// The lease was lost meanwhile: another worker has the job, or it was forgotten.
+    /// The lease was lost: another worker has the job, or it was deleted.
     LeaseLost,
-    /// The process is told to stop.
+    /// The process is stopping.
     Stopped,
 }
 
-/// The verdict on a call that a part of code was written for.
+/// The verdict on a call whose part was written by code.
 const CODE_VERDICT: &str = "no answer could be used, and code wrote in its place";
 
 impl CallOutcome {
-    /// Why a call is worth keeping: nobody could use what was said, or nothing was.
+    /// Why the last call is worth a bundle: its answer could not be used, or it failed.
     fn verdict(&self) -> Option<String> {
         match self {
             Self::Written(part) if part.model == CODE_AUTHOR => Some(CODE_VERDICT.to_owned()),
@@ -187,217 +426,27 @@ impl CallOutcome {
         }
     }
 
-    /// What is told of a try that comes to nothing: the provider's message or ours, no more. `None`
-    /// where no model was asked.
+    /// The message for logs and events. `None` if no model was called.
     fn failure_message(&self) -> Option<String> {
         Some(match self {
             Self::NoRoute => return None,
-            Self::Written(_) => "what was written could not be stored".to_owned(),
+            Self::Written(_) => "the part could not be stored".to_owned(),
             Self::Failed(failure) => failure.message().to_owned(),
             Self::LeaseLost => "the lease was lost".to_owned(),
-            Self::Stopped => "the process was told to stop".to_owned(),
+            Self::Stopped => "the process was stopped".to_owned(),
         })
     }
 }
 
-/// The chunk of `job`, which is in no queue; `None` where nobody can be asked for it.
-pub(super) async fn observe_unqueued(
-    shop: &Shop,
-    job: &Job,
-    overflow_events: &OverflowEvents,
-) -> Option<Result<NewPart, Failure>> {
-    let settings = shop.settings.current().for_model(&job.spec.model);
-    let endpoint = endpoint(shop, &settings.observation, job)?;
-    overflow_events.started(&settings, job);
-    let _forget_call = bundle::ForgetCall(shop, job);
-    let observed = observe(shop, &settings, &endpoint, job).await;
-    let verdict = match &observed {
-        Ok(part) => (part.model == CODE_AUTHOR).then_some(CODE_VERDICT),
-        Err(failure) => Some(failure.message()),
-    };
-    bundle::job_ended(shop, job, verdict).await;
-    Some(observed.inspect_err(|failure| overflow_events.failed(job, failure.message())))
-}
-
-async fn observe(
-    shop: &Shop,
-    settings: &Settings,
-    endpoint: &Endpoint,
-    job: &Job,
-) -> Result<NewPart, Failure> {
-    let part = observer::observe(shop, settings, endpoint, job).await?;
-    Ok(NewPart {
-        analysis: evidence::for_chunk(job, &part).await,
-        ..part
-    })
-}
-
-/// Asks the model of `job`.
-pub(super) async fn call_for_job(shop: &Shop, job: &Job, cycle: &Arc<Cycle>) -> CallResult {
-    let cycle = Arc::clone(cycle);
-    let settings = shop.settings.current().for_model(&job.spec.model);
-    let Some(endpoint) = endpoint(shop, settings.phase(job.spec.kind), job) else {
-        let outcome = CallOutcome::NoRoute;
-        return CallResult { cycle, outcome };
-    };
-    cycle.started(shop, &settings, job);
-    let result = match job.spec.kind {
-        PartKind::Chunk => observe(shop, &settings, &endpoint, job).await,
-        PartKind::Reflection => reflector::reflect(shop, &settings, &endpoint, job, &cycle).await,
-    };
-    let label = match &result {
-        Ok(_) => "written",
-        Err(Failure::Empty) => "empty",
-        Err(Failure::GivenUp | Failure::Unreadable) => "given_up",
-        Err(Failure::Call(_)) => "failed",
-    };
-    metrics::counter!(telemetry::JOBS, "kind" => job.spec.kind.name(), "outcome" => label)
-        .increment(1);
-    let outcome = match result {
-        Ok(part) => CallOutcome::Written(Box::new(part)),
-        Err(failure) => CallOutcome::Failed(failure),
-    };
-    CallResult { cycle, outcome }
-}
-
-/// Stores what the model wrote, or gives the job back.
-pub(super) async fn finish_job(shop: &Shop, job: &Job, call: CallResult) -> JobOutcome {
-    let now_ms = shop.clock.now_ms();
-    let failure_message = call.outcome.failure_message();
-    let verdict = call.outcome.verdict();
-    let report = match &call.outcome {
-        CallOutcome::Written(part) => Some(PartReport::from_part(part)),
-        _ => None,
-    };
-    let result = match call.outcome {
-        CallOutcome::Written(part) => commit_part(shop, job, *part).await,
-        CallOutcome::NoRoute => release(shop, job, Release::RetryAt(now_ms + 1_000)).await,
-        // Only the store knows what became of it.
-        CallOutcome::LeaseLost => JobResult::Gone,
-        // So that whoever runs next need not wait for the lease to run out. Where that fails, it does.
-        CallOutcome::Stopped => release(shop, job, Release::RetryAt(now_ms)).await,
-        CallOutcome::Failed(Failure::Empty) => {
-            release(shop, job, Release::EmptyRetryAt(now_ms)).await
-        }
-        CallOutcome::Failed(Failure::GivenUp) => release(shop, job, Release::Abandon).await,
-        CallOutcome::Failed(Failure::Unreadable) => {
-            tracing::warn!("a job could not be read; the next request offers its words again");
-            release(shop, job, Release::Drop).await
-        }
-        CallOutcome::Failed(Failure::Call(error)) => {
-            let borrowed = shop
-                .settings
-                .current()
-                .phase(job.spec.kind)
-                .endpoint
-                .is_none();
-            let withdrawn = matches!(error, CallError::Unauthorised { .. }) && borrowed;
-            if withdrawn {
-                shop.routes.withdraw(&job.scope.tenant, job.spec.route_hash);
-            }
-            // What was withdrawn can not be claimed; the next request lends it anew.
-            let wait = if withdrawn {
-                Duration::ZERO
-            } else {
-                retry_delay(job.attempts, &error)
-            };
-            tracing::warn!(
-                kind = job.spec.kind.name(),
-                attempts = job.attempts,
-                retry_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
-                error = %error,
-                "a model call of memory failed; requests are not affected"
-            );
-            let retry_at_ms = now_ms + millis(wait);
-            let action = match error {
-                // The prompt may be at fault: see `failure::REJECTIONS`.
-                CallError::Rejected { .. } => Release::RejectedRetryAt(retry_at_ms),
-                _ => Release::RetryAt(retry_at_ms),
-            };
-            release(shop, job, action).await
-        }
-    };
-    bundle::job_ended(shop, job, verdict.as_deref()).await;
-    match (&result, failure_message) {
-        (JobResult::Written(part), _) => call.cycle.ended(shop, job, part.tokens, report.as_ref()),
-        (_, Some(message)) => call.cycle.failed(shop, job, &message),
-        (_, None) => {}
-    }
-    JobOutcome {
-        scope: job.scope.clone(),
-        kind: job.spec.kind,
-        span: job.spec.span,
-        result,
-        report,
-    }
-}
-
-/// How long a job waits after its call failed, which was claimed `attempts` times. What will fail
-/// again until somebody mends it, and what failed through the whole published schedule, is tried now
-/// and then: nothing is lost by waiting, and every try may cost.
+/// The pause of a job whose call failed, after `attempts` claims. Two kinds of job are tried
+/// rarely: those that fail until somebody corrects something, and those that failed through the
+/// whole published schedule. Waiting loses nothing, and every try may cost money.
 fn retry_delay(attempts: u32, error: &CallError) -> Duration {
     let wait = backoff(attempts.saturating_sub(1), error.retry_after());
     if error.is_retryable() && attempts <= MAX_RETRIES {
         return wait;
     }
     wait.max(SLOW_RETRY_DELAY)
-}
-
-fn endpoint(shop: &Shop, phase: &Phase, job: &Job) -> Option<Endpoint> {
-    phase.endpoint.clone().or_else(|| {
-        let route = shop.routes.get(&job.scope.tenant, job.spec.route_hash);
-        route.map(Endpoint::Borrowed)
-    })
-}
-
-/// Stores `part`. It has been paid for: a store in trouble is given time to get out of it.
-async fn store_part(shop: &Shop, job: &Job, part: &NewPart) -> Result<Option<PartId>, StoreError> {
-    for wait in COMMIT_RETRY_DELAYS {
-        match shop.store.commit_part(job, part, shop.clock.now_ms()).await {
-            Err(error) => tracing::debug!(error = %error, "a part could not be stored yet"),
-            result => return result,
-        }
-        tokio::time::sleep(wait).await;
-    }
-    shop.store.commit_part(job, part, shop.clock.now_ms()).await
-}
-
-async fn commit_part(shop: &Shop, job: &Job, part: NewPart) -> JobResult {
-    match store_part(shop, job, &part).await {
-        Ok(Some(id)) => {
-            tracing::info!(
-                tenant = %job.scope.tenant_label(),
-                kind = part.kind.name(),
-                messages = part.span.to_count - part.span.from_count,
-                message_tokens = part.message_tokens,
-                tokens = part.tokens,
-                model = %part.model,
-                retention = %part.analysis.retention.to_json(),
-                "wrote a part of the log"
-            );
-            JobResult::Written(part.meta(id))
-        }
-        Ok(None) => JobResult::Gone,
-        Err(error) => {
-            metrics::counter!(telemetry::STORE_FAILURES).increment(1);
-            tracing::warn!(error = %error, "a part could not be stored; its job comes again");
-            JobResult::Pending(JobState::Retrying)
-        }
-    }
-}
-
-async fn release(shop: &Shop, job: &Job, action: Release) -> JobResult {
-    if let Err(error) = shop.store.release(job, action).await {
-        metrics::counter!(telemetry::STORE_FAILURES).increment(1);
-        tracing::warn!(error = %error, "a job could not be given back; its lease will run out");
-    }
-    match action {
-        Release::Abandon => JobResult::Pending(JobState::Abandoned),
-        Release::RetryAt(_) | Release::EmptyRetryAt(_) | Release::RejectedRetryAt(_) => {
-            JobResult::Pending(JobState::Retrying)
-        }
-        Release::Drop => JobResult::Gone,
-    }
 }
 
 #[cfg(test)]
@@ -435,7 +484,7 @@ mod tests {
         };
         assert!(
             retry_delay(1, &rate_limited) >= Duration::from_mins(20),
-            "what was asked for is heeded"
+            "no earlier than the endpoint asks"
         );
     }
 }

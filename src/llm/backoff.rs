@@ -1,4 +1,4 @@
-//! When a model call that failed may be made again.
+//! When a failed model call may be repeated.
 
 use std::time::Duration;
 
@@ -10,16 +10,17 @@ use jiff::Timestamp;
 const BASE: Duration = Duration::from_secs(1);
 const CAP: Duration = Duration::from_mins(2);
 const JITTER: f64 = 0.2;
-/// An endpoint that asks for more is taken at this: quotas that reset daily are asked again.
+/// A longer wait is cut to this, so that quotas that reset daily are tried again.
 const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
 
-/// How long to wait after failure number `attempt` (from 0). Never less than the endpoint asked for.
+/// The wait after failure number `attempt` (from 0). Never shorter than the endpoint asks for, up
+/// to one hour.
 #[must_use]
 pub fn backoff(attempt: u32, retry_after: Option<Duration>) -> Duration {
     with_jitter(attempt, retry_after, rand::random())
 }
 
-/// `chance` in 0..1 spreads those that failed together.
+/// `chance` in 0..1 spreads calls that failed together.
 fn with_jitter(attempt: u32, retry_after: Option<Duration>, chance: f64) -> Duration {
     let doubled = BASE.saturating_mul(2u32.saturating_pow(attempt)).min(CAP);
     let computed = doubled.mul_f64(1.0 - JITTER + 2.0 * JITTER * chance);
@@ -28,7 +29,8 @@ fn with_jitter(attempt: u32, retry_after: Option<Duration>, chance: f64) -> Dura
     requested.map_or(computed, |requested| requested.max(computed))
 }
 
-/// What an answer's headers ask for: milliseconds (OpenAI and Azure), seconds or a date.
+/// The wait that the headers of an answer ask for: in milliseconds (OpenAI and Azure), in seconds
+/// or as a date.
 #[must_use]
 pub fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
@@ -42,7 +44,7 @@ pub fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let until = jiff::fmt::rfc2822::DateTimeParser::new()
         .parse_timestamp(date)
         .ok()?;
-    // A date that has passed asks for nothing more.
+    // A date in the past asks for no wait.
     Some(Duration::try_from(until.duration_since(now)).unwrap_or_default())
 }
 

@@ -1,11 +1,11 @@
-//! A circuit breaker per model endpoint: one that keeps failing is left alone for a while, then
-//! asked by a single call.
+//! A circuit breaker per model endpoint: an endpoint that keeps failing gets no calls for a while,
+//! and then a single one.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Endpoints that are kept account of. Clients choose their credentials, so it must have an end.
+/// The most endpoints in the table. Clients choose their credentials, so there must be a bound.
 const MAX_ENDPOINTS: usize = 4096;
 /// How often the pause doubles while the probes keep failing.
 const MAX_DOUBLINGS: u32 = 3;
@@ -15,14 +15,14 @@ const MAX_DOUBLINGS: u32 = 3;
 pub struct Breaker {
     threshold: u32,
     pause: Duration,
-    /// By [`super::Endpoint::breaker_key`]; an endpoint that works has no entry.
+    /// By [`super::Endpoint::breaker_key`]. An endpoint that works has no entry.
     failing: Mutex<HashMap<String, Failing>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Failing {
     consecutive: u32,
-    /// Nobody calls before; set while the circuit is open.
+    /// No call before this. Set while the circuit is open.
     open_until: Option<Instant>,
 }
 
@@ -37,14 +37,14 @@ impl Breaker {
         }
     }
 
-    /// Asks for a call.
+    /// Asks whether a call may be made.
     ///
-    /// After the pause one caller is admitted as a probe; the others wait another pause, or until
-    /// the probe has succeeded. A probe that never reports therefore blocks nobody for good.
+    /// After the pause one call is admitted as a probe. The others wait for another pause, or until
+    /// the probe has succeeded. So a probe that never reports blocks nobody for ever.
     ///
     /// # Errors
     ///
-    /// With the time to wait, if the endpoint is to be left alone.
+    /// The time to wait, if the circuit is open.
     pub fn admit(&self, endpoint: &str, now: Instant) -> Result<(), Duration> {
         let mut failing = self.lock();
         let Some(until) = failing
@@ -60,12 +60,13 @@ impl Breaker {
         Ok(())
     }
 
-    /// A call has succeeded: the endpoint works.
+    /// Reports a successful call: the endpoint works.
     pub fn succeeded(&self, endpoint: &str) {
         self.lock().remove(endpoint);
     }
 
-    /// A call has failed, and [the endpoint is to blame](super::CallError::blames_endpoint).
+    /// Reports a failed call for which [the endpoint is to
+    /// blame](super::CallError::blames_endpoint).
     pub fn failed(&self, endpoint: &str, now: Instant) {
         let mut failing = self.lock();
         if failing.len() >= MAX_ENDPOINTS && !failing.contains_key(endpoint) {

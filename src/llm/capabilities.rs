@@ -1,4 +1,4 @@
-//! How a call is spelled for a model: which optional parameters it takes.
+//! How a call is written for a model: the optional parameters that it accepts.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,21 +6,22 @@ use std::fmt;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
-use super::{CallSettings, Prompt};
+use super::call::CallSettings;
+use crate::memory::prompt::Prompt;
 use crate::wire::usage::{RefusalKind, error_message, refusal};
 
-/// What a model takes. Begins with everything and only ever loses something.
+/// What a model accepts. Starts with everything and only loses something.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CallCapabilities {
     limit: OutputLimit,
-    /// Content parts beside text: pictures, sounds, files.
+    /// Content parts other than text: pictures, sounds, files.
     attachments: bool,
-    /// Parameters and options it refuses, by their name in the body.
+    /// Names of the parameters and options that it refuses.
     refused: BTreeSet<String>,
 }
 
-/// The name under which a model takes the limit of its output. Every server knows the old name;
-/// OpenAI's reasoning models refuse it and want the new one.
+/// The name of the output limit. Every server knows the old name; OpenAI's reasoning models refuse
+/// it and accept the new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OutputLimit {
     MaxTokens,
@@ -70,8 +71,8 @@ impl CallCapabilities {
         Value::Object(body)
     }
 
-    /// The user message: text alone where nothing is attached. A model is told which attachments
-    /// it cannot see, or it would describe them all the same.
+    /// The user message: a string if nothing is attached. The model is told which attachments it
+    /// cannot see, or it would describe them all the same.
     fn content(&self, prompt: &Prompt) -> Value {
         let (mut shown, mut omitted) = (Vec::new(), Vec::new());
         for attached in &prompt.attachments {
@@ -97,9 +98,9 @@ impl CallCapabilities {
         Value::Array(parts)
     }
 
-    /// The same shape without the content parts, where this answer refuses the request and the
-    /// parts may be why. Which field a provider names for a picture it cannot take has no rule, so
-    /// the call is made again without them, and what is learned is only remembered if that helps.
+    /// The same without content parts, if the answer refuses the request and the parts may be the
+    /// reason. Providers name no common field for a picture that they refuse. So the call is
+    /// repeated without the parts, and the lesson is kept only if that helps.
     fn without_attachments(
         &self,
         prompt: &Prompt,
@@ -107,9 +108,10 @@ impl CallCapabilities {
         body: &[u8],
     ) -> Option<Self> {
         let sent = self.attachments && prompt.attachments.iter().any(|at| at.part.is_some());
-        // Also too long: pictures weigh, and every server counts them otherwise.
+        // A refusal as too long counts too: pictures cost tokens, and every server counts them
+        // differently.
         let refused = refusal(status.as_u16(), body).is_some()
-            // Not found: a router without a model that sees. Not a media type: a text-only server.
+            // 404: a router without a model that sees. 415: a server for text only.
             || matches!(status.as_u16(), 404 | 415);
         (sent && refused).then(|| Self {
             attachments: false,
@@ -117,8 +119,9 @@ impl CallCapabilities {
         })
     }
 
-    /// Whether the two differ in nothing but what one prompt brought about: that its attachments
-    /// did not fit, or could not be fetched, says nothing about the model.
+    /// What is learned of the model by a repetition that succeeded. It leaves out what concerned
+    /// one prompt only: attachments that did not fit or could not be fetched say nothing about the
+    /// model.
     pub(super) fn confirmed_by(self, previous: &Self, refused: &[u8]) -> Self {
         let message = String::from_utf8_lossy(refused).to_lowercase();
         let prompt_specific = [
@@ -138,7 +141,7 @@ impl CallCapabilities {
         }
     }
 
-    /// The same shape without what this answer refuses, if it refuses something we sent.
+    /// The same without what the answer refuses; `None` if it refuses nothing that was sent.
     pub(super) fn without_refused(
         &self,
         settings: &CallSettings,
@@ -150,7 +153,8 @@ impl CallCapabilities {
             .or_else(|| self.without_attachments(prompt, status, body))
     }
 
-    /// The same shape without the parameter that this answer refuses, if it refuses one we sent.
+    /// The same without the parameter that the answer refuses; `None` if it refuses none that was
+    /// sent.
     fn without_parameter(
         &self,
         settings: &CallSettings,
@@ -160,13 +164,14 @@ impl CallCapabilities {
         let message = match refusal(status.as_u16(), body)? {
             RefusalKind::TooLong | RefusalKind::Filtered => return None,
             RefusalKind::UnknownParameter(name) => name,
-            // "invalid temperature: only 1 is allowed for this model", with no code at all.
+            // Some name it in the message only: "invalid temperature: only 1 is allowed for this
+            // model".
             RefusalKind::Other => error_message(&serde_json::from_slice(body).ok()?)?,
         };
         let sent = self.parameters(settings);
         let name = sent.keys().find(|name| mentions(&message, name))?;
         let mut next = self.clone();
-        // Under another name the model may take it.
+        // The model may accept the limit under its other name.
         if Some(name.as_str()) == self.limit(settings).map(|(name, _)| name) {
             next.limit = self.limit.next();
         } else {
@@ -175,12 +180,12 @@ impl CallCapabilities {
         Some(next)
     }
 
-    /// What stands in the body beside the prompt: ours, then the operator's parameters, then the
-    /// provider's options, each of which replaces what has its name.
+    /// The fields of the body beside the prompt: ours, then the operator's parameters, then the
+    /// provider's options. Each replaces the ones before it with the same name.
     fn parameters(&self, settings: &CallSettings) -> Map<String, Value> {
         let mut parameters = Map::new();
         if let Some(temperature) = settings.temperature {
-            // By way of text: 0.3 as a single is 0.300000012 as a double, and would be sent so.
+            // Through text, because 0.3 as a single would be sent as the double 0.300000012.
             let rounded = temperature.to_string().parse::<f64>().ok();
             parameters.extend(rounded.map(|number| ("temperature".to_owned(), json!(number))));
         }
@@ -193,7 +198,7 @@ impl CallCapabilities {
         parameters
     }
 
-    /// Ours, unless the operator set one by either name.
+    /// Our output limit, unless the operator set one by either name.
     fn limit(&self, settings: &CallSettings) -> Option<(&'static str, u32)> {
         let configured = [OutputLimit::MaxTokens, OutputLimit::MaxCompletionTokens]
             .into_iter()
@@ -220,7 +225,7 @@ impl fmt::Display for CallCapabilities {
     }
 }
 
-/// Whether `text` speaks of the parameter `name`, and not of a longer word that holds it.
+/// Whether `text` names the parameter `name`, and not a longer word that contains it.
 fn mentions(text: &str, name: &str) -> bool {
     let part_of_a_word = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(name).any(|(at, _)| {

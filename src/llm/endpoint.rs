@@ -1,4 +1,4 @@
-//! Where a model is called, and with whose credential.
+//! Where a model is called, and with which credential.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use secrecy::{ExposeSecret as _, SecretString};
 use url::Url;
 use zeroize::Zeroizing;
 
-use super::CallError;
+use super::error::CallError;
 
-/// A way to a model.
+/// An address and a credential for model calls.
 #[derive(Clone)]
 pub enum Endpoint {
     /// The operator's own.
@@ -19,7 +19,7 @@ pub enum Endpoint {
         base_url: Url,
         api_key: SecretString,
     },
-    /// The conversation's own, lent by its last request.
+    /// The conversation's own, as its last request used it.
     Borrowed(Arc<UpstreamRoute>),
 }
 
@@ -33,7 +33,7 @@ impl fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    /// Scheme, host and port: fit for logs and metrics.
+    /// Scheme, host and port. May be logged.
     #[must_use]
     pub fn origin(&self) -> String {
         match self {
@@ -42,8 +42,8 @@ impl Endpoint {
         }
     }
 
-    /// What a [`super::Breaker`] tells endpoints apart by: borrowed credentials are limited and
-    /// revoked one by one. Not for logs.
+    /// The key of this endpoint in a [`super::Breaker`]. Each borrowed credential has its own,
+    /// because limits and revocations concern single credentials. Not for logs.
     #[must_use]
     pub fn breaker_key(&self) -> String {
         match self {
@@ -89,7 +89,7 @@ impl Endpoint {
         }
     }
 
-    /// Everything that must not stand in an error message.
+    /// The secrets that must not appear in an error message.
     pub(super) fn secrets(&self) -> Vec<Zeroizing<String>> {
         match self {
             Self::Configured { api_key, .. } => {
@@ -108,11 +108,12 @@ fn sensitive(value: &[u8]) -> Result<HeaderValue, CallError> {
     Ok(value)
 }
 
-/// A conversation's whole way to its upstream: URL with path and query, credential, organisation.
+/// The complete route of a conversation to its upstream: URL with path and query, credential,
+/// organisation.
 ///
-/// The only copy of a borrowed credential that Diarist keeps. It lives in memory, cannot be cloned
-/// or serialised, prints nothing of itself and is overwritten when it is dropped. (While a call
-/// runs, the HTTP client holds the header too; that copy is the client's.)
+/// This is the only copy of a borrowed credential that Diarist keeps. It lives in memory, cannot be
+/// cloned or serialised, prints nothing of itself and is overwritten when it is dropped. While a
+/// call runs, the HTTP client has a copy of the header too.
 pub struct UpstreamRoute {
     origin: String,
     hash: [u8; 32],
@@ -127,8 +128,8 @@ impl fmt::Debug for UpstreamRoute {
 }
 
 impl UpstreamRoute {
-    /// `url` is where the conversation's own request went; of `headers`, those are kept that say
-    /// who asks and on whose account.
+    /// `url` is the URL of the conversation's request. Of its `headers`, those are kept that
+    /// identify the caller and the account.
     #[must_use]
     pub fn new(url: &Url, headers: &HeaderMap) -> Self {
         let headers: Vec<_> = headers
@@ -155,8 +156,8 @@ impl UpstreamRoute {
         }
     }
 
-    /// What tells this way from every other, over restarts and on every replica. It is a hash: fit for
-    /// the store, and nothing of the credential can be read from it.
+    /// Identifies this route across restarts and replicas. It is a hash, so it may be stored: the
+    /// credential cannot be read from it.
     #[must_use]
     pub fn hash(&self) -> [u8; 32] {
         self.hash
@@ -164,7 +165,7 @@ impl UpstreamRoute {
 
     fn secrets(&self) -> Vec<Zeroizing<String>> {
         let values = self.headers.iter().flat_map(|(_, value)| {
-            // "Bearer <key>": an echo may repeat the key alone.
+            // Of "Bearer <key>", an echo may repeat the key alone.
             let text = Zeroizing::new(String::from_utf8_lossy(value).into_owned());
             text.split_ascii_whitespace()
                 .map(|word| Zeroizing::new(word.to_owned()))
@@ -178,7 +179,7 @@ impl UpstreamRoute {
     }
 }
 
-/// Headers of the field that carry a credential, an organisation or a gateway's way to a provider.
+/// The field's headers that carry a credential, an organisation or a gateway's route to a provider.
 fn identifies_caller(name: &HeaderName) -> bool {
     const NAMES: [&str; 4] = [
         "authorization",
@@ -204,11 +205,11 @@ fn identifies_caller(name: &HeaderName) -> bool {
         "-request-id",
     ];
     let name = name.as_str();
-    // Meant for the hop between the client and us, and our own.
+    // Headers for the hop between the client and us, and our own.
     if name == "proxy-authorization" || name.starts_with("x-diarist-") {
         return false;
     }
-    // These name one request, not who asks; with them every request would be a way of its own.
+    // Headers that name one request. With them, every request would have its own route.
     if TRACES.iter().any(|ending| name.ends_with(ending)) {
         return false;
     }

@@ -1,12 +1,13 @@
-//! The classes of failure of a model call, and what may be said about one.
+//! The classes of failure of a model call, and the text that may be kept of one.
 
 use std::error::Error as _;
 use std::time::Duration;
 
+use http::StatusCode;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use super::{Endpoint, Prompt, RawResponse};
+use crate::memory::prompt::Prompt;
 use crate::wire::usage::{Excess, RefusalKind, error_message, excess, is_content_filter, refusal};
 
 /// Why a model call failed, by what can be done about it.
@@ -36,17 +37,17 @@ pub enum CallError {
     #[error("the prompt is too long for the model: {message}")]
     TooLong {
         message: String,
-        /// How much was too much, where the refusal says it.
+        /// By how much, if the refusal states it.
         excess: Option<Excess>,
     },
     /// The credential is not accepted.
     #[error("the model endpoint does not accept the credential: {message}")]
     Unauthorised { message: String },
-    /// The endpoint does not take this very request, and gives no reason that can be mended: 400, 413,
-    /// 422. The same call will fail again; one with other words may not.
-    #[error("the model endpoint does not take the call: {message}")]
+    /// The endpoint rejects this request without a reason that can be corrected: 400, 413, 422. The
+    /// same call will fail again; one with another prompt may not.
+    #[error("the model endpoint rejects the call: {message}")]
     Rejected { message: String },
-    /// Every such call will fail: there is no such model, address or account.
+    /// Every such call will fail: the model, address or account does not exist.
     #[error("the model call is not possible: {message}")]
     Fatal { message: String },
 }
@@ -61,7 +62,7 @@ impl CallError {
         )
     }
 
-    /// How long the endpoint asked to be left alone.
+    /// How long the endpoint asks to be left alone.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -72,7 +73,7 @@ impl CallError {
         }
     }
 
-    /// Whether a [`super::Breaker`] should count it: the endpoint failed, not this one prompt.
+    /// Whether a [`super::Breaker`] should count it: the endpoint failed, not only this prompt.
     #[must_use]
     pub fn blames_endpoint(&self) -> bool {
         self.is_retryable() || matches!(self, Self::Unauthorised { .. })
@@ -93,7 +94,7 @@ impl CallError {
         }
     }
 
-    /// What the provider said, or what we say where it said nothing.
+    /// The provider's message, or ours if there is none.
     #[must_use]
     pub fn message(&self) -> &str {
         match self {
@@ -108,30 +109,34 @@ impl CallError {
         }
     }
 
-    /// Whether a model worked on the prompt all the same, so that it costs.
+    /// Whether a model worked on the prompt, so that the call costs.
     #[must_use]
     pub fn is_billed(&self) -> bool {
         matches!(self, Self::Timeout { .. } | Self::Refused { .. })
     }
 
-    /// Of an answer whose status, or whose body in spite of its status, says that it is an error.
-    pub(super) fn from_answer(answer: &RawResponse, redaction: &Redaction<'_>) -> Self {
-        let body = serde_json::from_slice::<Value>(&answer.body).ok();
-        let outer = answer.status.as_u16();
-        // Gateways wrap their provider's status into 400 and 502; the inner one says more.
+    /// The error in an answer whose status reports one, or whose body does despite its status.
+    pub(super) fn from_answer(
+        status: StatusCode,
+        retry_after: Option<Duration>,
+        bytes: &[u8],
+        redaction: &Redaction<'_>,
+    ) -> Self {
+        let body = serde_json::from_slice::<Value>(bytes).ok();
+        let outer = status.as_u16();
+        // Gateways wrap their provider's status into 400 and 502. The inner status says more.
         let inner = body.as_ref().and_then(inner_status);
         let status = inner
             .filter(|_| matches!(outer, 400 | 502))
             .unwrap_or(outer);
         let provider_message = body.as_ref().and_then(error_message);
-        // A body that is not an error we can read is not repeated: it may be anything.
+        // A body in an unknown form may contain anything, so it is not repeated.
         let message = match provider_message {
             Some(provider_message) => redaction.clean(&provider_message),
-            None => format!("status {outer}, {} bytes", answer.body.len()),
+            None => format!("status {outer}, {} bytes", bytes.len()),
         };
-        let retry_after = answer.retry_after;
-        if matches!(refusal(status, &answer.body), Some(RefusalKind::TooLong)) {
-            let excess = excess(&answer.body);
+        if matches!(refusal(status, bytes), Some(RefusalKind::TooLong)) {
+            let excess = excess(bytes);
             return Self::TooLong { message, excess };
         }
         match status {
@@ -143,7 +148,7 @@ impl CallError {
                 retry_after,
                 message,
             },
-            400..=499 if is_content_filter(&answer.body) => Self::Refused { message },
+            400..=499 if is_content_filter(bytes) => Self::Refused { message },
             401 | 403 => Self::Unauthorised { message },
             400 | 413 | 422 if !is_unknown_model(&message) => Self::Rejected { message },
             _ => Self::Fatal { message },
@@ -154,7 +159,7 @@ impl CallError {
 impl From<reqwest::Error> for CallError {
     fn from(error: reqwest::Error) -> Self {
         let fatal = error.is_builder();
-        // The URL's query may hold a key.
+        // The query of the URL may hold a key.
         let error = error.without_url();
         let mut message = error.to_string();
         let mut cause = error.source();
@@ -175,7 +180,8 @@ impl From<reqwest::Error> for CallError {
     }
 }
 
-/// Whether a refusal says that there is no such model, which some say with 400: no prompt is at fault.
+/// Whether a refusal says that the model does not exist. Some report that with 400, although no
+/// prompt is at fault.
 fn is_unknown_model(message: &str) -> bool {
     let message = message.to_ascii_lowercase();
     message.contains("model")
@@ -190,7 +196,7 @@ fn is_unknown_model(message: &str) -> bool {
         .any(|wording| message.contains(wording))
 }
 
-/// A status that an error body gives as its code, as a number or in digits.
+/// The status that an error body has as its code, as a number or in digits.
 fn inner_status(body: &Value) -> Option<u16> {
     let code = body.pointer("/error/code").or_else(|| body.get("code"))?;
     let code = match code {
@@ -203,28 +209,25 @@ fn inner_status(body: &Value) -> Option<u16> {
         .filter(|code| (400..600).contains(code))
 }
 
-/// Longest message that is kept: enough for every provider's own words.
+/// The longest message kept, in characters: enough for every provider's own text.
 const MAX_MESSAGE: usize = 2000;
-/// Shortest piece of a prompt that counts as an echo.
+/// The shortest piece of a prompt that counts as an echo, in characters.
 const MIN_ECHO: usize = 32;
-/// Shorter secrets are not looked for: they would blank out ordinary words.
+/// Shorter secrets are not removed, because that would blank out ordinary words.
 const MIN_SECRET_LEN: usize = 8;
 
-/// Knows what an error message must not repeat.
+/// What an error message must not repeat.
 pub(super) struct Redaction<'a> {
     secrets: Vec<Zeroizing<String>>,
     prompt: &'a Prompt,
 }
 
 impl<'a> Redaction<'a> {
-    pub(super) fn new(endpoint: &Endpoint, prompt: &'a Prompt) -> Self {
-        Self {
-            secrets: endpoint.secrets(),
-            prompt,
-        }
+    pub(super) fn new(secrets: Vec<Zeroizing<String>>, prompt: &'a Prompt) -> Self {
+        Self { secrets, prompt }
     }
 
-    /// What may be kept of a provider's words.
+    /// The part of a provider's message that may be kept.
     pub(super) fn clean(&self, message: &str) -> String {
         let mut message = message.to_owned();
         for secret in &self.secrets {
@@ -239,7 +242,8 @@ impl<'a> Redaction<'a> {
         message
     }
 
-    /// Any echo of at least twice [`ECHO`] characters holds one of these windows whole.
+    /// Compares windows of [`MIN_ECHO`] characters. An echo of twice that length contains at least
+    /// one of them whole.
     fn echoes_prompt(&self, message: &str) -> bool {
         let characters: Vec<char> = message.chars().collect();
         characters.chunks_exact(MIN_ECHO).any(|window| {

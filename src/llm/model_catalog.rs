@@ -1,11 +1,11 @@
-//! What is known of models by their names: how much they read, and which do not work for memory.
+//! What is known of models by their names: their context windows, and which do not work for memory.
 //!
-//! Data for advice, never for decisions: names say little, providers rename, and a model that is not
-//! here is a model nothing is known of. Called by `diarist check`.
+//! For advice only, never for decisions: names say little, providers rename models, and most models
+//! are not in these tables. Called by `diarist check`.
 
-/// How many tokens a model reads, prompt and answer together, as its provider's model page says
-/// (looked up in November 2026; for open models the length they were trained for, from the model card).
-/// The longest beginning of a name counts.
+/// The context window of models in tokens, prompt and answer together, from the providers' model
+/// pages (looked up in November 2026; for open models the training length from the model card). The
+/// longest matching prefix of a name counts.
 const WINDOWS: &[(&str, u32)] = &[
     // OpenAI: platform.openai.com/docs/models
     ("chatgpt-4o", 128_000),
@@ -67,8 +67,8 @@ const WINDOWS: &[(&str, u32)] = &[
     ("grok-4", 256_000),
 ];
 
-/// Beginnings of the names of models that do not work as Observer or Reflector, why, and where that
-/// is said.
+/// Name prefixes of models that do not work as Observer or Reflector, with the reason and its
+/// source.
 const UNSUITED: &[(&str, &str)] = &[
     (
         "o1-mini",
@@ -120,7 +120,7 @@ const UNSUITED: &[(&str, &str)] = &[
     ),
 ];
 
-/// Words in the names of models that do not chat.
+/// Parts of the names of models that do not chat.
 const NON_CHAT: &[(&str, &str)] = &[
     ("embed", "it makes embeddings, it does not write"),
     ("whisper", "it writes down speech"),
@@ -133,16 +133,17 @@ const NON_CHAT: &[(&str, &str)] = &[
     ("rerank", "it orders texts, it does not write"),
 ];
 
-/// Models of fewer parameters rarely keep the form of observations, let alone every number.
+/// Smaller models rarely keep the form of observations, let alone every number. Billions of
+/// parameters.
 const MIN_BILLIONS: f32 = 3.0;
 
-/// How many tokens `model` reads; `None` where it is not known.
+/// The context window of `model` in tokens; `None` if it is not known.
 #[must_use]
 pub fn window(model: &str) -> Option<u32> {
     longest_prefix(&strip_owner(model), WINDOWS)
 }
 
-/// Why `model` does not work as Observer or Reflector; `None` where nothing is known against it.
+/// Why `model` does not work as Observer or Reflector; `None` if nothing is known against it.
 #[must_use]
 pub fn unsuited(model: &str) -> Option<String> {
     let name = strip_owner(model);
@@ -158,13 +159,13 @@ pub fn unsuited(model: &str) -> Option<String> {
     })
 }
 
-/// Without the provider's or the owner's name before it.
+/// The name without its provider or owner.
 fn strip_owner(model: &str) -> String {
     let name = model.rsplit('/').next().unwrap_or(model);
     name.trim().to_ascii_lowercase()
 }
 
-/// What stands beside the longest entry that `name` begins with, as a whole or up to a mark.
+/// The value of the longest entry that `name` starts with, as a whole or up to a separator.
 fn longest_prefix<T: Copy>(name: &str, table: &[(&str, T)]) -> Option<T> {
     table
         .iter()
@@ -176,7 +177,7 @@ fn longest_prefix<T: Copy>(name: &str, table: &[(&str, T)]) -> Option<T> {
         .map(|(_, value)| *value)
 }
 
-/// The size that open models carry in their names: `llama-3.2-1b-instruct`, `qwen2.5:0.5b`.
+/// The size in the names of open models: `llama-3.2-1b-instruct`, `qwen2.5:0.5b`.
 fn billions(name: &str) -> Option<f32> {
     name.split(['-', ':', '_'])
         .find_map(|word| word.strip_suffix('b')?.parse::<f32>().ok())

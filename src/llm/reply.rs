@@ -1,13 +1,65 @@
-//! Reads a chat completion.
+//! Reads the answer of a model call: a chat completion, or the error that it hides.
+
+use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::Value;
 
-use super::error::Redaction;
-use super::{CallError, CallSettings, Finish, RawResponse, Reply};
+use super::call::CallSettings;
+use super::error::{CallError, Redaction};
 use crate::wire::usage::Usage;
 
-/// Reads an answer whose status said success.
+/// The answer of a model. The text may be empty.
+#[derive(Clone)]
+pub struct Reply {
+    pub text: String,
+    /// The reported usage. Fields that were not reported are absent.
+    pub usage: Usage,
+    pub finish: Finish,
+    /// The model that answered, by its own report.
+    pub model: String,
+}
+
+impl std::fmt::Debug for Reply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reply")
+            .field("text_bytes", &self.text.len())
+            .field("usage", &self.usage)
+            .field("finish", &self.finish)
+            .field("model", &self.model)
+            .finish()
+    }
+}
+
+/// Why an answer ended. A refusal is a [`CallError::Refused`] instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finish {
+    Stop,
+    /// Cut by a token limit.
+    Length,
+    /// A reason that is absent or not known.
+    Other,
+}
+
+/// A whole HTTP answer.
+pub(super) struct RawResponse {
+    pub(super) status: StatusCode,
+    pub(super) retry_after: Option<Duration>,
+    pub(super) body: Vec<u8>,
+}
+
+impl RawResponse {
+    /// The error that the status, or the body despite its status, reports.
+    pub(super) fn error(&self, redaction: &Redaction<'_>) -> CallError {
+        self.error_with(self.status, redaction)
+    }
+
+    fn error_with(&self, status: StatusCode, redaction: &Redaction<'_>) -> CallError {
+        CallError::from_answer(status, self.retry_after, &self.body, redaction)
+    }
+}
+
+/// Reads an answer whose status reports success.
 pub(super) fn parse(
     answer: &RawResponse,
     settings: &CallSettings,
@@ -17,13 +69,8 @@ pub(super) fn parse(
         return Err(transient("the answer is not JSON"));
     };
     if body.get("error").is_some_and(|error| !error.is_null()) {
-        // A gateway's way to say that its provider failed after the head was out.
-        let failed = RawResponse {
-            status: StatusCode::BAD_GATEWAY,
-            retry_after: answer.retry_after,
-            body: answer.body.clone(),
-        };
-        return Err(CallError::from_answer(&failed, redaction));
+        // Gateways report a failure of their provider like this if the head was already sent.
+        return Err(answer.error_with(StatusCode::BAD_GATEWAY, redaction));
     }
     let Some(choice) = body.pointer("/choices/0") else {
         return Err(transient("the answer has no choice"));
@@ -45,7 +92,7 @@ pub(super) fn parse(
 }
 
 /// Why the answer ended. Gateways pass on the words of the models behind them, in any case, and one
-/// appends what its filter found.
+/// appends the findings of its filter.
 fn finish(choice: &Value) -> Result<Finish, CallError> {
     let reason = choice.get("finish_reason").and_then(Value::as_str);
     let reason = reason.unwrap_or_default().to_ascii_lowercase();
@@ -55,7 +102,7 @@ fn finish(choice: &Value) -> Result<Finish, CallError> {
             message: "a content filter ended the answer".to_owned(),
         }),
         "error" | "abort" | "aborted" | "insufficient_system_resource" => {
-            Err(transient("the model broke off in its answer"))
+            Err(transient("the model ended its answer with an error"))
         }
         "stop" => Ok(Finish::Stop),
         "length" | "model_length" | "max_tokens" | "max_output_tokens" => Ok(Finish::Length),
@@ -63,7 +110,7 @@ fn finish(choice: &Value) -> Result<Finish, CallError> {
     }
 }
 
-/// Content is a string, or parts of which the text ones count.
+/// The text of a message: its content is a string, or has parts of which the text parts count.
 fn text(content: Option<&Value>) -> String {
     match content {
         Some(Value::String(text)) => text.clone(),

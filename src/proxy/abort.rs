@@ -1,9 +1,9 @@
-//! Telling a client that a transfer was cut where its protocol has no word for it.
+//! Makes a broken transfer visible to a client whose protocol cannot show it.
 //!
-//! HTTP/1.1 and 2 mark the end of a body, so that a missing mark tells of the cut. An HTTP/1.0
-//! client reads until the connection closes; only a reset distinguishes a cut from an end. `server`
-//! makes one [`ResetOnClose`] for each connection and hands it along with every request. Either way
-//! what had come before the cut reaches the client first: see [`Abort::watch`].
+//! HTTP/1.1 and HTTP/2 mark the end of a body, so a missing mark shows the break. An HTTP/1.0 client reads until
+//! the connection closes, so only a reset shows that the answer broke off. `server` makes one [`ResetOnClose`] for each
+//! connection and passes it along with every request. In both cases, the client first gets what came before the
+//! break: see [`Abort::guard`].
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::upstream::BoxError;
 
-/// A connection's wish to be closed with a reset. Travels in the extensions of its requests.
+/// Says that a connection is to be closed with a reset. Travels in the extensions of its requests.
 #[derive(Clone, Debug, Default)]
 pub struct ResetOnClose(Arc<AtomicBool>);
 
 impl ResetOnClose {
-    /// Whether the connection has to be reset.
+    /// Whether the connection must be reset.
     #[must_use]
     pub fn is_requested(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
 
-/// What to do when a response breaks off.
+/// What to do if a response breaks off.
 #[derive(Debug)]
 pub(super) struct Abort(Option<ResetOnClose>);
 
@@ -39,11 +39,11 @@ impl Abort {
         Self(parts.extensions.get().filter(|_| needs_reset).cloned())
     }
 
-    /// `body`, which tells of its failure only after what came before could be written.
+    /// `body`, with its failure delayed until what came before could be written.
     ///
-    /// A server throws away what it has not written yet, the head included, as soon as a body fails;
-    /// it writes when a body has nothing to give. So a failure is held back for one round. A client
-    /// that reads too slowly can still lose what it had no room for.
+    /// As soon as a body fails, a server drops what it has not written yet, the head included; it writes when a body
+    /// is pending. So a failure is held back for one poll. A client that reads slowly can still lose what did not
+    /// fit into the buffers.
     pub(super) fn guard<B>(self, body: B) -> AbortOnError<B> {
         AbortOnError {
             body,
@@ -59,7 +59,7 @@ impl Abort {
     }
 }
 
-/// See [`Abort::watch`].
+/// See [`Abort::guard`].
 #[derive(Debug)]
 pub(super) struct AbortOnError<B> {
     body: B,
@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    // Piece and failure are both there when the server asks: the failure would overtake the piece.
+    // Piece and failure are both ready when the server polls: the failure would overtake the piece.
     #[tokio::test]
     async fn what_came_before_the_failure_is_written() {
         let (mut client, server) = tokio::io::duplex(1 << 16);

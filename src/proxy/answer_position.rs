@@ -1,9 +1,8 @@
-//! What an answer is marked by before its last byte goes to the client.
+//! Records what the model answered, before the last byte of the answer goes to the client.
 //!
-//! An answer proves that a later request belongs to the conversation it was given in, as long as no other
-//! conversation was given the same (see `history::align`). So every answer is written down in this process
-//! at once, whatever becomes of the exchange: also where the request asked for no memory, where nothing is
-//! recorded, and where the recorder has no room. Called by the flow of a memory request.
+//! An answer proves later that a request belongs to the conversation that got it, unless another conversation
+//! got the same one (`memory::alignment`). So every answer is marked in this process at once: also if the
+//! request has no memory, if nothing is recorded, and if the recorder has no room. Called by `chat_completions`.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,18 +13,18 @@ use crate::memory::alignment::Origin;
 use crate::store::cache::SnapshotCache;
 use crate::wire::chat;
 
-/// Texts longer than this, in bytes, are no summaries; and shorter ones a model may give to anybody, as it
-/// greets, refuses and says goodbye. It is nearly all the evidence there is, so it takes more than a long
-/// answer in a run does.
+/// The length of a summary, in bytes. A shorter text may be one that a model gives in any conversation: a greeting,
+/// a refusal, a goodbye. A summary is nearly the only evidence there is, so it must be longer than an answer that
+/// counts within a run of messages.
 pub(super) const SUMMARY_BYTES: Range<usize> = 256..256 * 1024;
 
 /// Where the answer to a request stands in its conversation.
 #[derive(Clone, Debug)]
 pub(super) struct AnswerPosition {
     cache: Arc<SnapshotCache>,
-    /// What the client sent.
+    /// The history as the client sent it.
     client_history: Arc<History>,
-    /// Where each of its messages was first said.
+    /// Where each of its messages was said first.
     origins: Vec<Origin>,
     /// The chain that memory knows it by.
     chain: Arc<History>,
@@ -46,7 +45,7 @@ impl AnswerPosition {
         }
     }
 
-    /// The same of a request that gets no memory: what it says passes here all the same.
+    /// The position for a request without memory. Its answer is tracked too.
     pub(super) fn without_memory(cache: &Arc<SnapshotCache>, client_history: History) -> Self {
         let origins = cache.track_passthrough(&client_history);
         let client_history = Arc::new(client_history);

@@ -1,5 +1,7 @@
-//! The audit line of one request, filled in as the request goes and written when it is dropped:
-//! a client that hangs up anywhere leaves its line all the same.
+//! The audit entry of one request. It is filled in along the request's path and written when it is dropped, so
+//! that a client which disconnects anywhere has its entry too.
+//!
+//! Decides the response headers `x-diarist-*`, since they say the same. Never holds text of a conversation.
 
 use std::time::Instant;
 
@@ -7,17 +9,18 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
+use super::error::{ProxyError, Side};
 use super::identify::{Identity, OffReason};
 use super::mode::{Mode, ModeDecision};
 use super::outgoing_request::{Fallback, OutgoingRequest};
+use super::respond;
 use super::tee::{self, ObservedAnswer};
-use super::{ProxyError, Side, respond};
 use crate::audit::{Audit, AuditRecord, EndReason, MemoryState};
 use crate::history::History;
 use crate::telemetry;
 use crate::wire::chat::ChatRequest;
 
-/// The line under way.
+/// The entry, not yet written.
 #[derive(Debug)]
 pub(super) struct AuditEntry {
     audit: Option<Audit>,
@@ -33,7 +36,7 @@ impl AuditEntry {
     pub(super) fn new(audit: Option<&Audit>) -> Self {
         let id = uuid::Uuid::now_v7().to_string();
         let mut record = AuditRecord::new(jiff::Timestamp::now(), id, String::new());
-        // Until something better is known: the client went away.
+        // Replaced as soon as something else is known.
         record.ended = EndReason::HungUp;
         Self {
             audit: audit.cloned(),
@@ -46,7 +49,7 @@ impl AuditEntry {
         }
     }
 
-    /// When the request came, in milliseconds since 1970.
+    /// When the request was received, in milliseconds since 1970.
     pub(super) fn received_ms(&self) -> i64 {
         self.record.time.as_millisecond()
     }
@@ -80,14 +83,14 @@ impl AuditEntry {
         self.ignored.clone_from(&thread.ignored);
     }
 
-    /// What the client said of its zone, if that could not be used.
+    /// Notes a time zone that is not known.
     pub(super) fn check_time_zone(&mut self, identity: &Identity) {
         if identity.zone_name.is_some() && identity.time_zone().is_none() {
             self.ignored.push("bad_timezone".to_owned());
         }
     }
 
-    /// Memory stays out.
+    /// Memory does not apply.
     pub(super) fn set_off(&mut self, off: OffReason) {
         self.record.memory = if off.is_bypass() {
             MemoryState::Bypass
@@ -97,7 +100,7 @@ impl AuditEntry {
         self.record.reason = Some(off.name().into());
     }
 
-    /// What memory may do, and who said so.
+    /// The mode, and its source.
     pub(super) fn set_mode(&mut self, decided: ModeDecision) {
         self.record.mode = Some(decided.mode.name().into());
         self.record.mode_by = Some(decided.by.to_string().into());
@@ -109,7 +112,7 @@ impl AuditEntry {
         self.record.reason = Some(reason.into());
     }
 
-    /// What goes out now; called again where something else goes out after a refusal.
+    /// The request that goes out now. Called again for each one that goes out after a refusal.
     pub(super) fn set_outgoing(&mut self, outgoing: &OutgoingRequest) {
         let record = &mut self.record;
         record.bytes_sent = outgoing.bytes as u64;
@@ -119,7 +122,7 @@ impl AuditEntry {
             .or(record.messages_received);
         let block = outgoing.block.as_ref();
         let meta = outgoing.snapshot().map(|snapshot| &snapshot.meta);
-        // One that was made for a request that may leave no trace has no number.
+        // A snapshot made for a request that may leave no trace is not stored and has no number.
         let stored = meta.filter(|meta| meta.id.0 > 0);
         record.snapshot = stored.map(|meta| meta.id.0.to_string());
         let layout = outgoing.layout.as_ref();
@@ -159,7 +162,7 @@ impl AuditEntry {
         self.record.status = Some(status.as_u16());
     }
 
-    /// What the answer says in spite of its status.
+    /// The error in an answer whose status is a success.
     pub(super) fn set_error(&mut self, error: Option<&'static str>) {
         self.record.error = error.map(Into::into);
     }
@@ -186,7 +189,7 @@ impl AuditEntry {
         };
     }
 
-    /// What the client is told: who, which conversation, what memory did.
+    /// Sets the response headers: request id, conversation, what memory did.
     pub(super) fn write_headers(&self, headers: &mut HeaderMap) {
         let mut set = |name: &'static str, value: String| {
             if let Ok(value) = HeaderValue::from_str(&value) {
@@ -226,7 +229,7 @@ impl AuditEntry {
 impl Drop for AuditEntry {
     fn drop(&mut self) {
         self.record.total_ms = millis(self.started.elapsed());
-        // Here, because a request that goes out twice is one request, on the rung it ended on.
+        // Counted here, because a request that was sent twice is one request, with its last fallback.
         if let Some(fallback) = self.fallback {
             metrics::counter!(telemetry::MEMORY_REQUESTS, "rung" => fallback.name()).increment(1);
         }

@@ -1,4 +1,4 @@
-//! Bodies: streamed, buffered or watched, never changed.
+//! Bodies of requests and responses: streamed, read whole, or guarded. Never changes a byte.
 
 mod gate;
 mod idle;
@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 
 pub(super) use self::gate::GatedBody;
 pub use self::idle::{IdleTimeout, Stalled};
-use super::ProxyError;
+use super::error::ProxyError;
 use crate::upstream::{BoxError, RequestBody, cause};
 
 /// A body on its way to the client. An error aborts the transfer: the client never sees a clean end.
@@ -24,11 +24,11 @@ pub type ProxyBody = UnsyncBoxBody<Bytes, BoxError>;
 /// A request's body on its way to the upstream.
 #[derive(Debug)]
 pub enum OutBody {
-    /// As it comes from the client, frame by frame, trailers included.
+    /// Streamed from the client, frame by frame, with trailers.
     Stream(IdleTimeout<Incoming>),
-    /// Read whole before; sent in pieces with an exact length.
+    /// Read before; sent in pieces, with an exact length.
     Segments(Vec<Bytes>),
-    /// Nothing, and nothing is said about it.
+    /// No body, and no header about one.
     Empty,
 }
 
@@ -64,7 +64,7 @@ pub fn empty() -> ProxyBody {
     Empty::new().map_err(|never| match never {}).boxed_unsync()
 }
 
-/// Keeps `held` until the body has ended or was dropped.
+/// Keeps `held` until the body has ended or is dropped.
 pub fn with_guard<T: Send + Unpin + 'static>(body: ProxyBody, guard: T) -> ProxyBody {
     GuardedBody {
         body,
@@ -76,13 +76,13 @@ pub fn with_guard<T: Send + Unpin + 'static>(body: ProxyBody, guard: T) -> Proxy
 /// Reads a body whole. Never holds more than `limit` bytes and one frame.
 ///
 /// # Errors
-/// [`ProxyError::BodyTooLarge`] as soon as the limit is known to be passed (at once where a length
-/// was announced), [`ProxyError::BodyStalled`] or [`ProxyError::BodyBroken`] when it does not end.
+/// [`ProxyError::BodyTooLarge`] as soon as the limit is exceeded, or at once if the announced length exceeds it;
+/// [`ProxyError::BodyStalled`] or [`ProxyError::BodyBroken`] if the body does not end.
 pub async fn read_bounded<B>(body: B, limit: usize) -> Result<Bytes, ProxyError>
 where
     B: Body<Data = Bytes, Error = BoxError>,
 {
-    /// Reserved at most on the word of a header; more only as bytes really come.
+    /// The most that is reserved because a header announces it. More is reserved only as bytes arrive.
     const RESERVED: u64 = 1 << 20;
     let announced = body.size_hint().lower();
     if announced > limit as u64 {
@@ -108,8 +108,8 @@ where
     Ok(read.freeze())
 }
 
-/// Reads about `limit` bytes of a body, or all of it. What came and what is still to come; put
-/// together again by [`after`], they are the body as it was.
+/// Reads about `limit` bytes of a body, or all of it. Returns the bytes read, and the rest; [`prepend`] makes the
+/// body of both again.
 pub(super) async fn peek(mut body: ProxyBody, limit: usize) -> (Bytes, Option<ProxyBody>) {
     let mut read = BytesMut::new();
     while read.len() < limit {
@@ -139,7 +139,7 @@ pub(super) fn prepend(read: Bytes, rest: Option<ProxyBody>) -> ProxyBody {
     StreamBody::new(futures_util::StreamExt::chain(first, rest)).boxed_unsync()
 }
 
-/// What the failure of a request's body means.
+/// The error of a request's body that failed.
 pub(super) fn body_error(error: BoxError) -> ProxyError {
     if error.is::<Stalled>() {
         ProxyError::BodyStalled
@@ -148,7 +148,7 @@ pub(super) fn body_error(error: BoxError) -> ProxyError {
     }
 }
 
-/// As [`broken`], where the client library has wrapped the failure.
+/// Like [`body_error`], for a failure that the client library has wrapped.
 pub(super) fn wrapped_body_error(error: BoxError) -> ProxyError {
     match cause::<Stalled>(error.as_ref()) {
         Some(_) => ProxyError::BodyStalled,

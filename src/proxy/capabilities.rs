@@ -1,31 +1,29 @@
-//! What an upstream was found to accept: where the block may stand, whether usage may be asked, which
-//! blocks its content filter refuses, and whose requests are signed.
+//! What the upstream accepts: where the block may stand, whether it may be asked for usage, which blocks its
+//! content filter refuses, and which tenants sign their requests.
 //!
-//! Learned from answers, kept in memory, forgotten with the process: what it costs to learn again is
-//! one extra request. One process has one upstream, so model and tenant are the key; what two tenants
-//! have learned of a model holds for all ([`lessons`]).
+//! Learned from answers, kept in memory and lost with the process: learning it again costs one extra request.
+//! One process has one upstream, so model and tenant are the key. If two tenants have learned the same about a
+//! model, it holds for all ([`model_capabilities`]). Decides nothing about a single request.
 
 mod blocked_snapshots;
 mod model_capabilities;
+mod refusal_ttl;
 
+use self::model_capabilities::TenantHash;
+use self::refusal_ttl::is_fresh;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use self::blocked_snapshots::BlockedSnapshots;
 use self::model_capabilities::{CapabilitiesByTenant, ModelCapabilities};
 use crate::memory::SnapshotId;
 use crate::wire::Placement;
 
-/// How long a refused placement or block, or a change of what is signed, is not tried again. Long enough that the extra request does not
-/// matter, short enough that an upgraded upstream is found out the same day.
-const REFUSAL_TTL: Duration = Duration::from_hours(1);
-
-/// Models remembered; clients choose the names, so there must be a bound. The one that was not asked
-/// for the longest goes first.
+/// Models remembered. Clients choose the names, so there must be a bound. The least recently used goes first.
 const MAX_MODELS: usize = 1_024;
 
-/// Tenants remembered that sign their requests. The one that was learned of first goes first.
+/// Tenants remembered as signing. The one that was learned first goes first.
 const MAX_SIGNING_TENANTS: usize = 1_024;
 
 /// Hosts that document `stream_options.include_usage` for chat completions.
@@ -41,20 +39,19 @@ const USAGE_REPORTING_HOSTS: [&str; 9] = [
     "generativelanguage.googleapis.com",
 ];
 
-/// From the first that may be configured to the one that every upstream takes.
+/// From the highest that may be configured to the one that every upstream accepts.
 const PLACEMENTS: [Placement; 3] = [
     Placement::Segments,
     Placement::SystemMessage,
     Placement::AppendToSystem,
 ];
 
-/// Where a block stands that was to stand at `first`, once `refused` and what comes before it are
-/// refused; `None` where nothing is left.
+/// The placement below `refused`, for a block whose placement is `configured`. `None` if none is left.
 pub(super) fn lower_placement(configured: Placement, refused: Placement) -> Option<Placement> {
     placement_after(configured, placement_index(refused)? + 1)
 }
 
-/// `first`, or what is left of the ladder after so many steps.
+/// `configured`, or a lower placement if the first `steps` are refused.
 fn placement_after(configured: Placement, steps: usize) -> Option<Placement> {
     PLACEMENTS
         .get(placement_index(configured)?.max(steps))
@@ -65,10 +62,7 @@ fn placement_index(placement: Placement) -> Option<usize> {
     PLACEMENTS.iter().position(|listed| *listed == placement)
 }
 
-/// Whose credential, hashed.
-pub(super) type TenantHash = [u8; 32];
-
-/// Who asks, and which model.
+/// A tenant, and the model that it asks.
 #[derive(Clone, Copy, Debug)]
 pub struct TenantModel<'a> {
     pub tenant: &'a TenantHash,
@@ -79,27 +73,27 @@ pub struct TenantModel<'a> {
 #[derive(Debug, Default)]
 struct ModelEntry {
     by_tenant: CapabilitiesByTenant,
-    /// It answered a stream that was asked for its usage on the client's behalf.
+    /// Whether the model reported usage, in a stream that Diarist had asked for it.
     reports_usage: bool,
-    /// When it was last looked at, in looks.
+    /// The number of the lookup that used the entry last.
     last_lookup: u64,
 }
 
 #[derive(Debug, Default)]
 struct CapabilityState {
-    /// What is configured now; `None` is `off`.
+    /// The configured placement; `None` is `off`.
     configured_placement: Option<Placement>,
     models: HashMap<String, ModelEntry>,
     lookups: u64,
-    /// The upstream's host documents the question for usage.
+    /// Whether the upstream's host documents the question for usage.
     documents_usage: bool,
     blocked_snapshots: BlockedSnapshots,
-    /// Who signs its requests, as far as refusals tell, and since when.
+    /// Tenants whose requests are signed, as refusals have shown, and since when.
     signing: HashMap<TenantHash, Instant>,
 }
 
 impl CapabilityState {
-    /// What is known of `model`, if anything.
+    /// The entry of `model`, if there is one.
     fn find_model(&mut self, model: &str) -> Option<&mut ModelEntry> {
         self.lookups += 1;
         let entry = self.models.get_mut(model)?;
@@ -107,7 +101,7 @@ impl CapabilityState {
         Some(entry)
     }
 
-    /// What was learned of `asker`'s model, as far as it holds for its tenant.
+    /// What was learned about the model and holds for this tenant.
     fn capabilities(&mut self, tenant_model: TenantModel<'_>) -> ModelCapabilities {
         let entry = self.find_model(tenant_model.model);
         entry.map_or_else(ModelCapabilities::default, |entry| {
@@ -115,7 +109,7 @@ impl CapabilityState {
         })
     }
 
-    /// The same, with room made for what is to be learned.
+    /// The entry of `model`, made if there is none.
     fn ensure_model(&mut self, model: &str) -> &mut ModelEntry {
         if self.models.len() >= MAX_MODELS && !self.models.contains_key(model) {
             let oldest = self
@@ -133,7 +127,7 @@ impl CapabilityState {
     }
 }
 
-/// What is known of the upstream.
+/// What was learned about the upstream.
 #[derive(Debug)]
 pub struct UpstreamCapabilities {
     state: Mutex<CapabilityState>,
@@ -155,19 +149,19 @@ impl UpstreamCapabilities {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Another placement is configured now.
+    /// A reload has configured another placement.
     pub fn set_placement(&self, configured: Option<Placement>) {
         self.lock().configured_placement = configured;
     }
 
-    /// Where a block that is made now stands for `asker`; `None` where no placement is left.
+    /// Where a new block stands for this tenant and model. `None` if no placement is left.
     pub fn placement(&self, tenant_model: TenantModel<'_>) -> Option<Placement> {
         let first = self.lock().configured_placement?;
         self.allowed_placement(tenant_model, first)
     }
 
-    /// Where the block of a snapshot stands for `asker`, which was made when `own` was configured
-    /// ([`crate::memory::SnapshotMeta::placement`]).
+    /// Where the block of a snapshot stands for this tenant and model. `configured` is the placement that was
+    /// configured when the snapshot was made ([`crate::memory::SnapshotMeta::placement`]).
     pub fn placement_for(
         &self,
         tenant_model: TenantModel<'_>,
@@ -188,8 +182,8 @@ impl UpstreamCapabilities {
         placement_after(configured, refused.map_or(0, |(steps, _)| steps))
     }
 
-    /// A request of `asker` was refused with the block at `placement` and accepted without, or with the
-    /// block elsewhere.
+    /// A request was refused with the block at `placement`, and accepted without the block or with the block
+    /// elsewhere.
     pub fn record_refused_placement(&self, tenant_model: TenantModel<'_>, placement: Placement) {
         let Some(at) = placement_index(placement) else {
             return;
@@ -199,8 +193,8 @@ impl UpstreamCapabilities {
         by_tenant.record_refused_placements(tenant_model.tenant, at + 1, Instant::now());
     }
 
-    /// A changed request of `asker` was refused without a reason, and the original was accepted. Whether
-    /// that is enough to learn from: it is from the second in a row on.
+    /// A changed request was refused without a reason, and the original was accepted. Returns whether something is
+    /// learned from it: from the second one in a row on.
     pub fn record_unexplained_refusal(&self, tenant_model: TenantModel<'_>) -> bool {
         let mut state = self.lock();
         state
@@ -209,15 +203,15 @@ impl UpstreamCapabilities {
             .record_unexplained_refusal(tenant_model.tenant)
     }
 
-    /// A changed request of `asker` was accepted.
+    /// A changed request was accepted.
     pub fn record_accepted_change(&self, tenant_model: TenantModel<'_>) {
         if let Some(entry) = self.lock().find_model(tenant_model.model) {
             entry.by_tenant.record_accepted_change(tenant_model.tenant);
         }
     }
 
-    /// A changed request of `tenant` was refused for its credential, and the original was accepted: the
-    /// credential signs what is sent.
+    /// A changed request of `tenant` was refused for its credential, and the original was accepted: so the
+    /// credential signs the request.
     pub fn record_signing(&self, tenant: &TenantHash) {
         let mut state = self.lock();
         if state.signing.len() >= MAX_SIGNING_TENANTS && !state.signing.contains_key(tenant) {
@@ -229,13 +223,12 @@ impl UpstreamCapabilities {
         state.signing.insert(*tenant, Instant::now());
     }
 
-    /// Whether requests of `tenant` go out as they came, since they are signed.
+    /// Whether requests of `tenant` must not be changed, because they are signed.
     pub fn is_signing(&self, tenant: &TenantHash) -> bool {
         self.lock().signing.contains_key(tenant)
     }
 
-    /// A content filter of `model` refused a request with the words of `snapshot`, and the client's own
-    /// were accepted.
+    /// A content filter of `model` refused a request with the text of `snapshot`, and accepted it without.
     pub fn record_filtered_snapshot(&self, model: &str, snapshot: SnapshotId) {
         let now = Instant::now();
         self.lock()
@@ -243,20 +236,20 @@ impl UpstreamCapabilities {
             .record_refused(model, snapshot, now);
     }
 
-    /// `model` accepted a request with the words of `snapshot`.
+    /// `model` accepted a request with the text of `snapshot`.
     pub fn record_accepted_snapshot(&self, model: &str, snapshot: SnapshotId) {
         self.lock()
             .blocked_snapshots
             .record_accepted(model, snapshot);
     }
 
-    /// Whether requests for `model` go out without `snapshot`, since its words were refused twice in a row.
+    /// Whether requests for `model` go out without `snapshot`: its text was refused twice in a row.
     pub fn is_blocked(&self, model: &str, snapshot: SnapshotId) -> bool {
         self.lock().blocked_snapshots.is_blocked(model, snapshot)
     }
 
-    /// Forgets refusals that are old enough at `now` to be tried again. Called from time to time by
-    /// a task of `app`, since no request may decide by the clock (INV-FREE).
+    /// Forgets refusals that are older than an hour at `now`. A task of `app` calls this regularly, because no
+    /// request may decide by a clock (INV-FREE).
     pub fn expire(&self, now: Instant) {
         let mut state = self.lock();
         state.blocked_snapshots.expire(now);
@@ -266,25 +259,25 @@ impl UpstreamCapabilities {
         }
     }
 
-    /// Whether a stream of `asker` may be asked for its usage on its behalf: the upstream is known to
-    /// take that, and has not refused it.
+    /// Whether Diarist may ask for usage in a stream of this tenant and model: the upstream is known to accept
+    /// that, and has not refused it.
     pub fn may_ask_usage(&self, tenant_model: TenantModel<'_>) -> bool {
         let mut state = self.lock();
         let usage = state.capabilities(tenant_model).accepts_usage;
         usage.unwrap_or(state.documents_usage)
     }
 
-    /// Whether our own question was refused.
+    /// Whether the upstream refused Diarist's question for usage.
     pub fn refuses_usage(&self, tenant_model: TenantModel<'_>) -> bool {
         self.lock().capabilities(tenant_model).accepts_usage == Some(false)
     }
 
-    /// `model` answered a stream that was asked for its usage on the client's behalf.
+    /// `model` reported usage in a stream that Diarist had asked for it.
     pub fn record_usage_reported(&self, model: &str) {
         self.lock().ensure_model(model).reports_usage = true;
     }
 
-    /// Whether it did: then a refusal that names no reason is not about that question.
+    /// Whether `model` ever did that. If so, a refusal without a reason is not about the question for usage.
     pub fn reports_usage(&self, model: &str) -> bool {
         let mut state = self.lock();
         state
@@ -292,14 +285,14 @@ impl UpstreamCapabilities {
             .is_some_and(|entry| entry.reports_usage)
     }
 
-    /// `asker`'s client asked for usage itself and was answered.
+    /// The client itself asked for usage, and the upstream reported it.
     pub fn record_usage_accepted(&self, tenant_model: TenantModel<'_>) {
         let mut state = self.lock();
         let by_tenant = &mut state.ensure_model(tenant_model.model).by_tenant;
         by_tenant.record_usage(tenant_model.tenant, true);
     }
 
-    /// Our own question was refused: never again.
+    /// The upstream refused Diarist's question for usage. It is never asked again.
     pub fn record_usage_refused(&self, tenant_model: TenantModel<'_>) {
         let mut state = self.lock();
         let by_tenant = &mut state.ensure_model(tenant_model.model).by_tenant;
@@ -307,16 +300,12 @@ impl UpstreamCapabilities {
     }
 }
 
-/// Whether what was learned `at` that moment still holds.
-fn is_fresh(at: Instant, now: Instant) -> bool {
-    now.saturating_duration_since(at) < REFUSAL_TTL
-}
-
 #[cfg(test)]
 mod tests {
+    use super::refusal_ttl::REFUSAL_TTL;
     use super::*;
 
-    /// Everybody here is one tenant: what two of them agree on is tested with the lessons.
+    /// All tests here use one tenant. What two tenants agree on is tested in `model_capabilities`.
     fn for_model(model: &str) -> TenantModel<'_> {
         TenantModel {
             tenant: &[7; 32],
@@ -398,7 +387,7 @@ mod tests {
                 Placement::SystemMessage,
             );
         }
-        // Looked at again, so the second is the oldest now.
+        // Used again, so `m1` is the least recently used now.
         capabilities.placement(for_model("m0"));
         capabilities.record_refused_placement(for_model("one more"), Placement::SystemMessage);
         let stepped_down =

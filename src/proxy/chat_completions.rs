@@ -1,12 +1,11 @@
-//! A memory request, read from top to bottom.
+//! The path of a memory request, from top to bottom: read, select, send, stream back, finish.
 //!
-//! Whatever memory does or fails to do, the request goes to the upstream and its answer to the
-//! client (INV-OPEN). Nothing here counts tokens, reads a clock to decide, or waits for a model
-//! (INV-FREE).
+//! Whatever memory does or fails to do, the request goes to the upstream and its answer to the client
+//! (INV-OPEN). Nothing here counts tokens, decides by a clock, or waits for a model (INV-FREE). Called by
+//! [`super::flow`] for `POST /v1/chat/completions`.
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, StatusCode, header};
 use http_body_util::BodyExt as _;
@@ -18,37 +17,33 @@ use super::audit_entry::AuditEntry;
 use super::body::{self, IdleTimeout, ProxyBody};
 use super::decode::Encoding;
 use super::decoded_stream::was_compressed;
-use super::identify::{OffReason, find_thread, identify, identify_owner};
+use super::error::ProxyError;
 use super::memory::{Memory, MemoryRequest, PendingAnswer};
-use super::mode::{self, DecidedBy, Mode};
 use super::outgoing_request::OutgoingRequest;
-use super::retry;
+use super::read_request::{ReadRequest, read_request};
+use super::retry::{self, SharedStreamOutcome, StreamRetry, UpstreamAnswer};
 use super::select_memory::{SelectionGuard, select_memory};
-use super::stream_head;
-use super::stream_retry::{SharedStreamOutcome, StreamRetry};
+use super::shared::Shared;
 use super::tee::{ObservedAnswer, OnAnswer, TeeSpec, tee};
-use super::{Proxy, ProxyError, headers, peer_memory, upstream_route};
-use crate::history::{History, MessageKey, Scope, ScopedHash};
+use super::{headers, sse, upstream_route};
+use crate::history::ScopedHash;
 use crate::jobs::Exchange;
-use crate::memory::alignment;
 use crate::store::SentWith;
-use crate::store::cache::LookupParams;
-use crate::wire::chat::{self, ChatRequest, ParseError};
 
-/// read body → parse → identify → select → splice → forward → stream back, tee.
+/// Answers one memory request.
 ///
 /// # Errors
-/// Whatever keeps the upstream's answer from being the client's; never anything of memory.
+/// If the client gets an answer of Diarist instead of the upstream's. A failure of memory is no reason.
 pub(super) async fn handle(
-    proxy: &Arc<Proxy>,
+    shared: &Arc<Shared>,
     memory: &Arc<Memory>,
     parts: Parts,
     body: Incoming,
     abort: Abort,
 ) -> Result<Response<ProxyBody>, ProxyError> {
     let mut entry = AuditEntry::new(memory.audit.as_ref());
-    let received = IdleTimeout::new(body, proxy.limits.request_idle);
-    let received = body::read_bounded(received, proxy.limits.max_body_bytes)
+    let received = IdleTimeout::new(body, shared.limits.request_idle);
+    let received = body::read_bounded(received, shared.limits.max_body_bytes)
         .await
         .inspect_err(|error| entry.set_failed(error))?;
     entry.set_received(&received);
@@ -62,7 +57,7 @@ pub(super) async fn handle(
     };
     entry.set_outgoing(&outgoing);
     let answer = retry::send(
-        proxy,
+        shared,
         memory,
         &parts,
         request.as_ref(),
@@ -73,18 +68,18 @@ pub(super) async fn handle(
     .inspect_err(|error| entry.set_failed(error))?;
     entry.set_status(answer.response.status());
     let route_hash =
-        upstream_route::register_route(memory, &parts, request.as_ref(), proxy, &answer.response);
+        upstream_route::register_route(memory, &parts, request.as_ref(), shared, &answer.response);
     let in_flight = InFlight {
-        sent_with: answer.outgoing.sent_with().clone(),
-        asks_usage: answer.outgoing.asks_usage,
+        sent_with: answer.sent.outgoing.sent_with().clone(),
+        asks_usage: answer.sent.outgoing.asks_usage,
         request: request.map(Arc::new),
         outcome: SharedStreamOutcome::default(),
         route_hash,
         answer_position,
     };
-    let response = handle_head(proxy, memory, parts, answer, guard, &in_flight);
+    let response = handle_head(shared, memory, parts, answer, guard, &in_flight);
     Ok(stream_back(
-        proxy, memory, response, in_flight, entry, abort,
+        shared, memory, response, in_flight, entry, abort,
     ))
 }
 
@@ -94,30 +89,30 @@ struct InFlight {
     sent_with: SentWith,
     asks_usage: bool,
     outcome: SharedStreamOutcome,
+    /// The route that the jobs of this conversation may borrow.
     route_hash: Option<[u8; 32]>,
-    /// Where its answer stands in its conversation.
+    /// Where the answer stands in its conversation.
     answer_position: Option<AnswerPosition>,
 }
 
-/// The answer. Where its beginning can be looked at, what that says decides whether the request was
-/// taken; else its status does.
+/// Decides whether the upstream accepted the request: by the first event of a stream if it can be read,
+/// otherwise by the status.
 fn handle_head(
-    proxy: &Arc<Proxy>,
+    shared: &Arc<Shared>,
     memory: &Arc<Memory>,
     parts: Parts,
-    answer: retry::UpstreamAnswer,
+    answer: UpstreamAnswer,
     guard: Option<SelectionGuard>,
     in_flight: &InFlight,
 ) -> Response<ProxyBody> {
     if let Some(request) = &in_flight.request
-        && stream_head::is_readable_stream(&answer.response)
+        && retry::is_readable_stream(&answer.response)
     {
         let retry = StreamRetry {
-            proxy: Arc::clone(proxy),
+            shared: Arc::clone(shared),
             memory: Arc::clone(memory),
             request: Arc::clone(request),
-            outgoing: answer.outgoing,
-            attempts: answer.attempts,
+            sent: answer.sent,
             outcome: in_flight.outcome.clone(),
             guard,
             parts,
@@ -126,7 +121,7 @@ fn handle_head(
     }
     if answer.response.status().is_success() {
         if let Some(request) = &in_flight.request {
-            retry::record_accepted(memory, request, &answer.outgoing);
+            answer.sent.record_accepted(memory, request);
         }
         if let Some(guard) = guard {
             guard.accept();
@@ -135,205 +130,10 @@ fn handle_head(
     answer.response
 }
 
-/// A request that was read.
-#[derive(Default)]
-pub(super) struct ReadRequest {
-    /// What memory does with it; `None` where it gets none.
-    pub(super) request: Option<MemoryRequest>,
-    /// Where its answer stands; `None` where it could not be read.
-    pub(super) answer_position: Option<AnswerPosition>,
-}
-
-impl ReadRequest {
-    /// A request of `scope` that gets no memory. Where it cannot be read its answer is heard alone.
-    async fn parse_without_memory(memory: &Memory, received: &Bytes, scope: &Scope) -> Self {
-        let history = match parse(received, scope).await {
-            Ok((_, history)) => history,
-            Err(_) => History::chain(scope, Vec::new()),
-        };
-        Self::without_memory(memory, history)
-    }
-
-    /// A request that gets no memory, and is heard all the same.
-    fn without_memory(memory: &Memory, history: History) -> Self {
-        Self {
-            request: None,
-            answer_position: Some(AnswerPosition::without_memory(&memory.cache, history)),
-        }
-    }
-}
-
-/// Parses and identifies; nothing is asked where the request gets no memory, with the reason on the line.
-pub(super) async fn read_request(
-    memory: &Memory,
-    parts: &Parts,
-    received: &Bytes,
-    entry: &mut AuditEntry,
-) -> ReadRequest {
-    if !memory.enabled {
-        entry.set_off(OffReason::Disabled);
-        return ReadRequest::default();
-    }
-    // Once: a reload meanwhile is for the next request.
-    let policy = memory.policy.current();
-    let off_by_header = mode::from_header(&parts.headers) == Some(Mode::Off);
-    let identity = identify(&parts.headers, parts.uri.query(), &policy.identity);
-    let mut identity = match identity {
-        Ok(identity) => identity,
-        Err(off) => {
-            entry.set_off(if off_by_header {
-                OffReason::ByHeader
-            } else {
-                off
-            });
-            let Ok(owner) = identify_owner(&parts.headers, parts.uri.query(), &policy.identity)
-            else {
-                return ReadRequest::default();
-            };
-            return ReadRequest::parse_without_memory(memory, received, &owner.scope).await;
-        }
-    };
-    entry.set_tenant(&identity);
-    let off = match off_by_header {
-        true => Some(OffReason::ByHeader),
-        false if memory.capabilities.is_signing(&identity.scope.tenant) => Some(OffReason::Signed),
-        false => None,
-    };
-    if let Some(off) = off {
-        entry.set_off(off);
-        return ReadRequest::parse_without_memory(memory, received, &identity.scope).await;
-    }
-    let (parsed, history) = match parse(received, &identity.scope).await {
-        Ok(read) => read,
-        Err(reason) => {
-            entry.set_bypass(reason.to_string());
-            let nothing = History::chain(&identity.scope, Vec::new());
-            return ReadRequest::without_memory(memory, nothing);
-        }
-    };
-    identity.thread = find_thread(&parts.headers, &parsed, &policy.sources);
-    if let Some(token_error) = identity.token_error {
-        // A token that does not hold is a credential like any other; whose it might have been is unknown.
-        let ignored = format!("authorization:{}", token_error.name());
-        identity.thread.ignored.push(ignored);
-    }
-    let is_shared = |key: &String| memory.cache.is_shared_thread_key(&identity.scope, key);
-    if identity.thread.key.as_ref().is_some_and(is_shared) {
-        identity.thread.drop_key();
-    }
-    entry.set_parsed(&identity, &parsed, &history);
-    if history.is_empty() {
-        entry.set_bypass("no_history".to_owned());
-        return ReadRequest::without_memory(memory, history);
-    }
-    let model = parsed.model().unwrap_or_default().to_owned();
-    let mut decided = mode::decide(
-        &policy.rules,
-        policy.read_only.is_read_only(&model),
-        parts,
-        &model,
-    );
-    entry.set_mode(decided);
-    if decided.mode == Mode::Off {
-        entry.set_off(match decided.by {
-            DecidedBy::Rule(_) => OffReason::Rule,
-            _ => OffReason::ByHeader,
-        });
-        return ReadRequest::without_memory(memory, history);
-    }
-    let client_history = Arc::new(history);
-    let answer_marks = || possible_answer_marks(&parsed, &client_history);
-    let first = parsed.leading_messages().messages().first();
-    let system =
-        first.map(|message| MessageKey::from_message(&client_history.root(), message).content);
-    let asking = LookupParams {
-        model: &model,
-        thread_key: identity.thread.key.as_deref(),
-        system,
-        level: policy.evidence,
-    };
-    let pending_lookup =
-        memory
-            .cache
-            .look_up(&identity.scope, &client_history, asking, answer_marks);
-    let (mut lookup, alignment) = pending_lookup.await;
-    let history = alignment.as_ref().map_or_else(
-        || Arc::clone(&client_history),
-        |alignment| Arc::clone(&alignment.history),
-    );
-    let origins = lookup.origins.clone();
-    let answer_position = AnswerPosition::new(&memory.cache, &client_history, origins, &history);
-    entry.set_parsed(&identity, &parsed, &history);
-    if identity.thread.child && alignment.is_some() && decided.mode == Mode::On {
-        // It does not continue the conversation it works for, and would write into it all the same.
-        (decided.mode, decided.by) = (Mode::Read, DecidedBy::Child);
-        entry.set_mode(decided);
-    }
-    let writes = decided.mode == Mode::On;
-    peer_memory::filter_candidates(memory, &identity, writes, &mut lookup);
-    let request = MemoryRequest {
-        writes,
-        policy,
-        identity,
-        parsed: Arc::new(parsed),
-        history,
-        alignment: alignment.map(Arc::new),
-        lookup,
-        system,
-        model,
-    };
-    ReadRequest {
-        request: Some(request),
-        answer_position: Some(answer_position),
-    }
-}
-
-/// Where in a message clients put the answer to a request for a summary: it is all of it, or stands behind a
-/// few lines of their own.
-const SUMMARY_START_LINES: usize = 6;
-
-/// What an answer of the model would be known by, if one stands in the place of what it summarises.
-fn possible_answer_marks(parsed: &ChatRequest, history: &History) -> Vec<(ScopedHash, usize)> {
-    let root = history.root();
-    let mut marks = Vec::new();
-    for (position, text) in parsed.first_texts(alignment::summary_positions(history)) {
-        let breaks = text.match_indices('\n').map(|(at, _)| at + 1);
-        marks.extend(
-            std::iter::once(0)
-                .chain(breaks)
-                .take(SUMMARY_START_LINES)
-                .map(|at| &text[at..])
-                .filter(|text| SUMMARY_BYTES.contains(&text.len()))
-                .map(|text| (ScopedHash::from_text(&root, text), position)),
-        );
-    }
-    marks
-}
-
-/// Bodies from this size on are read on a thread of their own: at about a millisecond a megabyte, a
-/// smaller one is read sooner than handed over, and a larger one would hold up other requests.
-const PARSE_BLOCKING_BYTES: usize = 256 * 1024;
-
-async fn parse(received: &Bytes, scope: &Scope) -> Result<(ChatRequest, History), ParseError> {
-    let (body, owner) = (received.clone(), scope.clone());
-    let read = move || {
-        let parsed = chat::parse(&body)?;
-        let history = parsed.history(&owner);
-        Ok((parsed, history))
-    };
-    if received.len() < PARSE_BLOCKING_BYTES {
-        return read();
-    }
-    // A thread that could not be had, or died: the request passes as one that was not understood.
-    tokio::task::spawn_blocking(read)
-        .await
-        .unwrap_or(Err(ParseError::InvalidJson))
-}
-
-/// The upstream's answer, tapped. When it has ended, one way or the other, the exchange is audited
-/// and, if it was accepted, recorded.
+/// Streams the answer to the client, and a copy of it to a reader. When the answer has ended, one way or
+/// the other, the exchange is audited and, if it was accepted, recorded.
 fn stream_back(
-    proxy: &Proxy,
+    shared: &Shared,
     memory: &Arc<Memory>,
     response: Response<ProxyBody>,
     in_flight: InFlight,
@@ -342,7 +142,7 @@ fn stream_back(
 ) -> Response<ProxyBody> {
     let (mut parts, body) = response.into_parts();
     let spec = TeeSpec {
-        streaming: stream_head::is_event_stream(&parts.headers),
+        streaming: sse::is_event_stream(&parts.headers),
         encoding: Encoding::from_header(parts.headers.get(header::CONTENT_ENCODING)),
         filter_usage: in_flight.asks_usage,
     };
@@ -357,8 +157,8 @@ fn stream_back(
         && compressed
         && let Some(request) = &in_flight.request
     {
-        // It compressed although it was asked not to. Its report is taken out where that could be
-        // decoded, which costs its clients their compression: it is not asked again.
+        // The upstream compressed although it was asked not to. The usage report can be taken out only
+        // of a decoded stream, which costs the client its compression: usage is not asked for again.
         memory
             .capabilities
             .record_usage_refused(request.tenant_model());
@@ -370,13 +170,13 @@ fn stream_back(
             answer_position.record_answers(messages);
         }
     });
-    let (body, observed) = tee(body, spec, on_answer, &proxy.tasks);
+    let (body, observed) = tee(body, spec, on_answer, &shared.tasks);
     let body = body.stop_when(in_flight.outcome.stop_usage_filter());
     let memory = Arc::clone(memory);
     let unfinished = PendingAnswer::new(&memory);
-    // The drain waits until what was answered is audited and handed over.
-    let hold = proxy.tasks.hold();
-    proxy.tasks.spawn("exchange", async move {
+    // The drain waits until the exchange is audited and handed to the recorder.
+    let hold = shared.tasks.hold();
+    shared.tasks.spawn("exchange", async move {
         let _hold = (hold, unfinished);
         if let Ok(observed) = observed.await {
             finish(&memory, in_flight, entry, status, observed);
@@ -385,7 +185,8 @@ fn stream_back(
     Response::from_parts(parts, abort.guard(body).boxed_unsync())
 }
 
-/// The answer has ended: what is left of it.
+/// The answer has ended: completes the audit entry, learns about usage, and offers the exchange to the
+/// recorder.
 fn finish(
     memory: &Memory,
     mut in_flight: InFlight,

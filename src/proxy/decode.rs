@@ -1,29 +1,31 @@
-//! Decodes a compressed response, as it comes.
+//! Decodes a compressed response while it arrives.
 //!
-//! Of the copy that Diarist reads, bounded in output and in ratio, so that a small response cannot become a
-//! large one in memory; on any doubt it gives up and the capture is called incomplete. A stream that goes on
-//! to the client in plain bytes ([`super::plain`]) is bounded piece by piece alone: nothing of it is kept.
-//! Called by the tee's reader task, by that, and for the bodies of refusals.
+//! The copy that Diarist reads is limited in output and ratio, so that a small response cannot fill the memory; if
+//! in doubt, decoding stops and the capture is incomplete. A stream that goes on to the client in plain bytes
+//! ([`super::decoded_stream`]) is only limited piece by piece, because nothing of it is kept. Called by the tee's
+//! reader, by that stream, and for the bodies of refusals.
 
+pub use self::undecodable::Undecodable;
 use std::io::{self, Write};
 
 use bytes::Bytes;
 use http::HeaderValue;
 
 mod deflate;
+mod undecodable;
 mod zstd;
 
-/// No answer that is worth reading decodes to more.
+/// The most that is decoded of a body; no answer worth reading is longer.
 const MAX_DECODED: u64 = 64 * 1024 * 1024;
-/// Output that is allowed whatever the ratio: short answers compress absurdly well.
+/// Output that is allowed at any ratio: short answers compress very well.
 const RATIO_EXEMPT: u64 = 1024 * 1024;
-/// Text of models compresses 3 to 30 times, their event streams up to about 100; deflate's ceiling
-/// is 1,032.
+/// Text of models compresses 3 to 30 times, their event streams up to about 100 times; the maximum of deflate is
+/// 1,032.
 const MAX_RATIO: u64 = 200;
-/// What one piece of a stream may become on its way to the client.
+/// The most that one piece of a stream may become on its way to the client.
 const MAX_PIECE_BYTES: usize = 16 * 1024 * 1024;
 
-/// What `content-encoding` says about a body.
+/// The coding that `content-encoding` names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     Identity,
@@ -31,12 +33,12 @@ pub enum Encoding {
     Deflate,
     Brotli,
     Zstd,
-    /// Several codings on top of each other, or one we do not read.
+    /// Several codings on top of each other, or an unsupported one.
     Other,
 }
 
 impl Encoding {
-    /// Reads the header's value; without one the body is as it is.
+    /// Reads the header's value. No header means no coding.
     #[must_use]
     pub fn from_header(header: Option<&HeaderValue>) -> Self {
         let Some(header) = header else {
@@ -58,23 +60,12 @@ impl Encoding {
     }
 }
 
-/// The response cannot be decoded, or should not be.
-#[derive(Debug, thiserror::Error)]
-#[error("the response cannot be decoded")]
-pub struct Undecodable;
-
-impl From<io::Error> for Undecodable {
-    fn from(_: io::Error) -> Self {
-        Self
-    }
-}
-
 /// Decodes one body, piece by piece.
 pub struct Decoder {
     codec: Codec,
     bytes_in: u64,
     bytes_out: u64,
-    /// Nothing of it is kept, so each piece has its own bound.
+    /// Nothing is kept, so each piece has its own limit.
     passing: bool,
 }
 
@@ -119,7 +110,7 @@ impl Decoder {
         }
     }
 
-    /// For a stream whose pieces go on as they are decoded, however long it is.
+    /// A decoder for a stream of any length, whose pieces go on as they are decoded.
     #[must_use]
     pub fn for_stream(encoding: Encoding) -> Self {
         Self {
@@ -128,11 +119,11 @@ impl Decoder {
         }
     }
 
-    /// What the next piece of the body decodes to; a codec may hold some of it back.
+    /// The decoded bytes of the next piece. A codec may hold some of them back.
     ///
     /// # Errors
     ///
-    /// If the piece is broken, bigger than allowed, or of a coding that is not read. Nothing that
+    /// If the piece is broken, too large, or in an unsupported coding. Nothing after it can be decoded either.
     /// follows can be decoded then.
     pub fn push(&mut self, piece: Bytes) -> Result<Bytes, Undecodable> {
         self.bytes_in = self.bytes_in.saturating_add(piece.len() as u64);
@@ -151,7 +142,7 @@ impl Decoder {
         Ok(decoded)
     }
 
-    /// What was held back until the end of the body.
+    /// The bytes that the codec held back until the end of the body.
     ///
     /// # Errors
     ///
@@ -160,7 +151,7 @@ impl Decoder {
         let allowance = self.allowance();
         match &mut self.codec {
             Codec::Identity => Ok(Bytes::new()),
-            // An empty body is a whole answer of no bytes (to HEAD, for instance).
+            // An empty body is a complete answer of no bytes (to HEAD, for example).
             _ if self.bytes_in == 0 => Ok(Bytes::new()),
             Codec::Gzip(codec) => {
                 codec.get_mut().allowance = allowance;
@@ -178,7 +169,7 @@ impl Decoder {
         }
     }
 
-    /// Bytes that may still come out, given what went in.
+    /// How many bytes may still be decoded, given how many were read.
     fn allowance(&self) -> usize {
         if self.passing {
             return MAX_PIECE_BYTES;
@@ -197,13 +188,13 @@ fn decode_with<C: Write>(
 ) -> Result<Bytes, Undecodable> {
     sink(codec).allowance = allowance;
     codec.write_all(piece)?;
-    // Without the flush a codec holds back what it has decoded, and a client that hangs up behind
-    // the last event would look like one that hung up before it.
+    // Without the flush, a codec holds decoded bytes back, and a client that disconnects after the last event
+    // would look like one that disconnected before it.
     codec.flush()?;
     Ok(sink(codec).take())
 }
 
-/// Collects decoded bytes and refuses more than is allowed.
+/// Collects decoded bytes, and refuses more than is allowed.
 #[derive(Default)]
 struct Sink {
     bytes: Vec<u8>,

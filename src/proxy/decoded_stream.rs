@@ -1,13 +1,12 @@
-//! A stream in plain bytes, from an upstream that compresses though it was asked not to.
+//! Decodes a stream from an upstream that compresses it although it was asked not to.
 //!
-//! Used only where Diarist asked for plain bytes on the client's behalf: it has to take its own event out of
-//! the stream, or the stream has to go on behind a head that named no coding. Each frame is decoded as it
-//! comes, and passes at once. Never holds a whole answer. A coding that is not read passes as it came.
+//! Used only if Diarist asked for plain bytes on the client's behalf: it has to take its own event out of the stream,
+//! or the stream has to follow a head that named no coding. Each frame is decoded and forwarded at once. Never holds
+//! a whole answer. A stream in an unsupported coding passes as it came.
 //!
-//! What cannot be decoded any more breaks the answer off, as it would in the client's own decoder, behind
-//! all that was decoded before: a broken answer is no complete one, and nobody may take it for one. A
-//! coding that only lacks its end loses nothing, since each frame was decoded whole: that answer ends as the
-//! upstream ended it. The log says both. Called by the ladder.
+//! A stream that cannot be decoded any further breaks off behind what was decoded, as it would in the client's own
+//! decoder, so that nobody takes it for complete. If only the end of the coding is missing, nothing is lost, and
+//! the answer ends as the upstream ended it. Both are logged. Called by [`super::retry`].
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -18,15 +17,15 @@ use http::{Extensions, Response};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
 
-use super::ProxyBody;
+use super::body::ProxyBody;
 use super::decode::{Decoder, Encoding};
-use super::stream_head::is_event_stream;
+use super::sse::is_event_stream;
 use crate::upstream::BoxError;
 
-/// So much is decoded at once: of the coding that is used most it never becomes more than 8.5 MB.
+/// Bytes decoded at once. In the coding used most, they never become more than 8.5 MB.
 const DECODE_CHUNK: usize = 8 * 1024;
 
-/// What a response says of its bytes that are no longer those.
+/// Headers that describe the encoded body, and are wrong for the decoded one.
 const ENCODED_BODY_HEADERS: [HeaderName; 5] = [
     CONTENT_ENCODING,
     CONTENT_LENGTH,
@@ -35,7 +34,7 @@ const ENCODED_BODY_HEADERS: [HeaderName; 5] = [
     HeaderName::from_static("digest"),
 ];
 
-/// Says of a response that it came compressed.
+/// Marks a response that came compressed.
 #[derive(Clone, Copy, Debug)]
 struct WasCompressed;
 
@@ -44,7 +43,7 @@ pub(super) fn was_compressed(extensions: &Extensions) -> bool {
     extensions.get::<WasCompressed>().is_some()
 }
 
-/// `response`, in plain bytes where it is a stream that can be decoded.
+/// `response` in plain bytes, if it is a stream that can be decoded.
 pub(super) fn decode_stream(response: Response<ProxyBody>) -> Response<ProxyBody> {
     let encoding = Encoding::from_header(response.headers().get(CONTENT_ENCODING));
     let is_plain = matches!(encoding, Encoding::Identity | Encoding::Other);
@@ -59,13 +58,13 @@ pub(super) fn decode_stream(response: Response<ProxyBody>) -> Response<ProxyBody
     response
 }
 
-/// A body, decoded as it comes.
+/// A body that is decoded while it arrives.
 struct DecodedBody {
     body: ProxyBody,
     decoder: Decoder,
-    /// What came and is not decoded yet.
+    /// Bytes received and not decoded yet.
     rest: Bytes,
-    /// Trailers, which follow what the decoder still held.
+    /// Trailers, which follow what the decoder still holds.
     trailers: Option<Frame<Bytes>>,
     ended: bool,
 }
@@ -81,7 +80,7 @@ impl DecodedBody {
         }
     }
 
-    /// The next piece of what came, decoded; `None` where nothing is left of it.
+    /// The next decoded piece of `rest`; `None` if nothing is left of it.
     fn decode(&mut self) -> Option<Result<Bytes, BoxError>> {
         while !self.rest.is_empty() {
             let piece = self.rest.split_to(self.rest.len().min(DECODE_CHUNK));
@@ -90,7 +89,7 @@ impl DecodedBody {
                 Ok(plain) => return Some(Ok(plain)),
                 Err(error) => {
                     tracing::warn!(
-                        "a compressed stream cannot be decoded any more; it breaks off here"
+                        "a compressed stream of the upstream cannot be decoded any further; the answer breaks off here"
                     );
                     (self.ended, self.rest) = (true, Bytes::new());
                     return Some(Err(error.into()));
@@ -103,7 +102,7 @@ impl DecodedBody {
     /// What the decoder held back until the end.
     fn finish(&mut self) -> Option<Frame<Bytes>> {
         let held = self.decoder.finish().unwrap_or_else(|_| {
-            tracing::warn!("a compressed stream ended without the end of its coding");
+            tracing::warn!("a compressed stream of the upstream ended without the end of its coding; nothing was lost");
             Bytes::new()
         });
         (!held.is_empty()).then(|| Frame::data(held))

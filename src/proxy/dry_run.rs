@@ -1,7 +1,7 @@
-//! What a request would go out as, without sending it: the reading, the choosing and what follows
-//! from a refusal, for whoever brings the upstream's answer along.
+//! Reads a request, selects its memory and follows refusals, without an upstream: the caller brings the answers.
 //!
-//! Decides nothing of its own. Called by the simulation, which plays client and upstream.
+//! Decides nothing of its own: it takes the same steps as `chat_completions`. Called by tests only, above all by
+//! the simulation, which plays client and upstream.
 
 use std::sync::Arc;
 
@@ -10,11 +10,9 @@ use http::request::Parts;
 
 use super::answer_position::AnswerPosition;
 use super::audit_entry::AuditEntry;
-use super::chat_completions;
 use super::memory::{Memory, MemoryRequest};
-use super::outgoing_request::OutgoingRequest;
-use super::overflow::OverflowAttempts;
-use super::retry::{self, OverflowShortening};
+use super::read_request::read_request;
+use super::retry::{OverflowShortening, SentRequest};
 use super::select_memory::{SelectionGuard, select_memory};
 use super::tee::AnswerMessage;
 use crate::history::{History, Scope};
@@ -29,57 +27,57 @@ use crate::wire::usage::{Blame, Excess};
 pub struct DryRun {
     request: MemoryRequest,
     answer_position: AnswerPosition,
-    outgoing: OutgoingRequest,
+    sent: SentRequest,
     guard: Option<Arc<SelectionGuard>>,
 }
 
 impl DryRun {
-    /// Reads and chooses. `None` where the request goes out verbatim.
+    /// Reads the request and selects its memory. `None` if the request goes out verbatim.
     pub async fn start(memory: &Memory, parts: &Parts, received: &Bytes) -> Option<Self> {
         let mut entry = AuditEntry::new(memory.audit.as_ref());
-        let reading = chat_completions::read_request(memory, parts, received, &mut entry).await;
-        let (request, answer_position) = reading.request.zip(reading.answer_position)?;
+        let read = read_request(memory, parts, received, &mut entry).await;
+        let (request, answer_position) = read.request.zip(read.answer_position)?;
         let (outgoing, guard) = select_memory(memory, &request).await;
         entry.set_outgoing(&outgoing);
         Some(Self {
             request,
             answer_position,
-            outgoing,
+            sent: SentRequest::first(outgoing),
             guard: guard.map(Arc::new),
         })
     }
 
     /// The body that goes out.
     pub fn body(&self) -> Bytes {
-        self.outgoing.frames.concat().into()
+        self.sent.outgoing.frames.concat().into()
     }
 
-    /// What it was made with.
+    /// What the request is sent with.
     pub fn sent_with(&self) -> SentWith {
-        self.outgoing.sent_with().clone()
+        self.sent.outgoing.sent_with().clone()
     }
 
-    /// The rung it stands on, by its name.
+    /// The name of its fallback.
     pub fn fallback(&self) -> &'static str {
-        self.outgoing.fallback.name()
+        self.sent.outgoing.fallback.name()
     }
 
-    /// Why memory is what it is.
+    /// The reason for its selection.
     pub fn why(&self) -> &'static str {
-        self.outgoing.why
+        self.sent.outgoing.why
     }
 
-    /// Whether something that it may belong to is withheld from it.
+    /// Whether memory is withheld that the request may belong to.
     pub fn is_withheld(&self) -> bool {
         self.request.lookup.withheld
     }
 
-    /// Whose it is.
+    /// The owner.
     pub fn scope(&self) -> &Scope {
         &self.request.identity.scope
     }
 
-    /// Where it is a view of another chain: which of its messages stands at each place of that.
+    /// For an aligned request: the index of the message at each place of the chain.
     pub fn aligned_positions(&self) -> Option<Vec<Option<usize>>> {
         let alignment = self.request.alignment.as_ref()?;
         let places = 0..self.request.history.len();
@@ -90,67 +88,60 @@ impl DryRun {
         )
     }
 
-    /// The chain that memory knows it by.
+    /// The chain that memory knows the request by.
     pub fn history(&self) -> &Arc<History> {
         &self.request.history
     }
 
-    /// The text that stands in for the oldest messages, where one does.
+    /// The snapshot in the place of the oldest messages.
     pub fn snapshot(&self) -> Option<&Snapshot> {
-        self.outgoing.snapshot().map(|snapshot| &**snapshot)
+        self.sent.outgoing.snapshot().map(|snapshot| &**snapshot)
     }
 
-    /// It was refused as too long: what goes out instead, step by step. `way` is how it went.
+    /// The request was refused as too long: makes it shorter, step by step. `route` returns its route.
     pub fn retry_shorter<'a>(
         &'a self,
         memory: &'a Memory,
         route: &'a (dyn Fn() -> Option<UpstreamRoute> + Sync),
     ) -> DryRunShortening<'a> {
-        let first = self.outgoing.clone();
+        let refused = self.sent.clone();
         DryRunShortening {
             first: self,
-            shortening: OverflowShortening::new(
-                memory,
-                &self.request,
-                route,
-                first,
-                OverflowAttempts::default(),
-            ),
+            shortening: OverflowShortening::new(memory, &self.request, route, refused),
         }
     }
 
-    /// It was refused for something else: what goes out instead, if anything does.
+    /// The request was declined: the original, if anything was changed.
     pub async fn fall_back_to_original(&self, memory: &Memory, blame: Blame) -> Option<Self> {
-        let outgoing =
-            retry::fall_back_to_original(memory, &self.request, &self.outgoing, blame).await?;
+        let original = self
+            .sent
+            .fall_back_to_original(memory, &self.request, blame);
         Some(Self {
-            request: self.request.clone(),
-            answer_position: self.answer_position.clone(),
-            outgoing,
-            guard: self.guard.clone(),
+            sent: original.await?,
+            ..self.clone()
         })
     }
 
-    /// That was accepted, maybe where something else was refused: what is learned from it.
+    /// The upstream accepted the request, maybe after it declined another one: learns from both.
     pub fn record_accepted(&self, memory: &Memory) {
-        retry::record_accepted(memory, &self.request, &self.outgoing);
+        self.sent.record_accepted(memory, &self.request);
     }
 
-    /// The upstream has taken it: however its answer ends, it goes out alike from now on.
+    /// The upstream accepted the request: equal requests go out alike from now on, however its answer ends.
     pub fn accept(&self) {
         if let Some(guard) = &self.guard {
             guard.accept();
         }
     }
 
-    /// The upstream answers it with this message, as JSON.
+    /// The upstream answers with this message, as JSON.
     pub fn record_answer(&self, message: &serde_json::Value) {
         self.answer_position
             .record_answers(&[AnswerMessage::from_message(message)]);
     }
 
-    /// Its answer has ended well: what is handed over to be recorded; `way` is the hash of the way it
-    /// lent its memory, if any.
+    /// The answer has ended well: the exchange to record. `route_hash` is the hash of the route that jobs may
+    /// borrow.
     pub fn exchange(&self, route_hash: Option<[u8; 32]>, at_ms: i64) -> Exchange {
         self.request
             .clone()
@@ -171,30 +162,30 @@ impl std::fmt::Debug for DryRunShortening<'_> {
 }
 
 impl DryRunShortening<'_> {
-    /// The next step, where what went out last was refused with this `excess`.
+    /// The next request, after the last one was too long by `excess`.
     pub async fn next(&mut self, excess: Option<Excess>) -> Option<DryRun> {
-        let outgoing = self.shortening.next(excess).await?;
+        let sent = self.shortening.next(excess).await?;
         Some(DryRun {
-            outgoing,
+            sent,
             ..self.first.clone()
         })
     }
 
-    /// The same, where that was refused for what it holds.
+    /// The next request, after the last one was declined.
     pub async fn other_placement(&mut self, blame: Blame) -> Option<DryRun> {
-        let outgoing = self.shortening.other_placement(blame).await?;
+        let sent = self.shortening.move_block(blame).await?;
         Some(DryRun {
-            outgoing,
+            sent,
             ..self.first.clone()
         })
     }
 
-    /// What went out last was accepted.
+    /// The upstream accepted the last request.
     pub fn record_accepted(&self) {
         self.shortening.record_accepted();
     }
 
-    /// Nothing helped: the client hears the first refusal.
+    /// No step helped: the client gets the first refusal.
     pub fn give_up(self) {
         self.shortening.give_up();
     }

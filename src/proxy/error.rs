@@ -1,8 +1,8 @@
-//! What can go wrong with a request, by the side that is to blame.
+//! The errors of a request, by the side that causes them.
 
 use crate::upstream::{BoxError, SendError};
 
-/// Whose fault it was: decides the status, and who is blamed in metrics.
+/// The side that causes an error. It decides the status, and is a label of the metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Downstream,
@@ -10,17 +10,17 @@ pub enum Side {
     Internal,
 }
 
-/// Why Diarist has to answer itself. The text is for the operator's log; what a client is told is
-/// decided in [`super::respond`].
+/// Why Diarist answers by itself. The text is for the operator's log; the client's text is in
+/// [`super::respond`].
 #[derive(Debug, thiserror::Error)]
 pub enum ProxyError {
     #[error("the method CONNECT is not proxied")]
     Connect,
-    #[error("the request's target cannot be forwarded")]
+    #[error("the request's address cannot be forwarded")]
     Target(#[source] Option<http::Error>),
     #[error("the request's head is larger than {limit} bytes, or has too many fields")]
     HeadTooLarge { limit: usize },
-    #[error("the request's target is too long")]
+    #[error("the request's address is too long")]
     TargetTooLong,
     #[error("the request's head is not valid")]
     HeadMalformed,
@@ -34,10 +34,15 @@ pub enum ProxyError {
     TooManyRequests(usize),
     #[error("{0} connections are already open")]
     TooManyConnections(usize),
-    #[error("the upstream switched protocols without being asked")]
-    UnrequestedUpgrade,
-    #[error("the upstream did not answer")]
-    Upstream(#[source] SendError),
+    /// `url` is the upstream's base URL.
+    #[error("the upstream {url} switched protocols without being asked")]
+    UnrequestedUpgrade { url: String },
+    #[error("the upstream {url} did not answer")]
+    Upstream {
+        url: String,
+        #[source]
+        source: SendError,
+    },
 }
 
 impl ProxyError {
@@ -53,7 +58,7 @@ impl ProxyError {
             | Self::BodyStalled
             | Self::BodyBroken(_) => Side::Downstream,
             Self::TooManyRequests(_) | Self::TooManyConnections(_) => Side::Internal,
-            Self::UnrequestedUpgrade | Self::Upstream(_) => Side::Upstream,
+            Self::UnrequestedUpgrade { .. } | Self::Upstream { .. } => Side::Upstream,
         }
     }
 }

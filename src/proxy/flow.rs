@@ -1,55 +1,67 @@
-//! One request, read from top to bottom.
+//! The first fork of a request's path: memory request, WebSocket tunnel, or any other request.
+//!
+//! A request without memory is forwarded and its answer streamed back, both unread. Called by
+//! [`super::Proxy::handle`].
 
 use std::sync::Arc;
 
 use http::request::Parts;
-use http::{Method, Request, Response, Version};
+use http::{Method, Request, Response};
 use http_body::Body as _;
-use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
 use super::abort::Abort;
 use super::body::{IdleTimeout, OutBody, ProxyBody};
-use super::{Memory, Proxy, ProxyError, chat_completions, forward, headers, upgrade};
+use super::error::ProxyError;
+use super::memory::Memory;
+use super::shared::Shared;
+use super::{chat_completions, forward, respond, upgrade};
 
-/// The path of a memory request on the data port, whatever path the upstream's base URL has.
+/// The path of a memory request on the data port. The path of the upstream's base URL does not matter.
 const CHAT_COMPLETIONS: &str = "/v1/chat/completions";
 
-/// route → forward → stream back; a memory request goes its own way in [`remember`].
+/// Forwards one request and streams the answer back. A memory request continues in
+/// [`chat_completions::handle`].
 ///
 /// # Errors
-/// Whatever keeps the upstream's answer from being the client's.
+/// If the client gets an answer of Diarist instead of the upstream's.
 pub(super) async fn handle(
-    proxy: &Arc<Proxy>,
+    shared: &Arc<Shared>,
+    memory: Option<&Arc<Memory>>,
     request: Request<Incoming>,
 ) -> Result<Response<ProxyBody>, ProxyError> {
     let (parts, body) = request.into_parts();
     let abort = Abort::for_client(&parts);
-    match route(proxy, &parts, &body)? {
+    match route(memory, &parts, &body)? {
         RequestKind::Chat(memory) => {
-            chat_completions::handle(proxy, memory, parts, body, abort).await
+            chat_completions::handle(shared, memory, parts, body, abort).await
         }
-        RequestKind::Tunnel => upgrade::tunnel(proxy, parts).await,
+        RequestKind::Tunnel => upgrade::tunnel(shared, parts).await,
         RequestKind::Pass => {
-            let body = OutBody::Stream(IdleTimeout::new(body, proxy.limits.request_idle));
-            let response = forward::send(&proxy.upstream, parts, body).await?;
-            Ok(stream_back(proxy, response, abort))
+            let body = OutBody::Stream(IdleTimeout::new(body, shared.limits.request_idle));
+            let response = forward::send(&shared.upstream, parts, body).await?;
+            Ok(respond::stream_back(
+                response,
+                shared.limits.response_idle,
+                abort,
+            ))
         }
     }
 }
 
-/// What a request is.
+/// How a request is handled.
 enum RequestKind<'a> {
-    /// A chat completion, which may have memory.
+    /// A chat completion: memory may change it.
     Chat(&'a Arc<Memory>),
-    /// Becomes a byte tunnel if the upstream agrees.
+    /// A WebSocket request: becomes a byte tunnel if the upstream agrees.
     Tunnel,
-    /// Passes untouched.
+    /// Any other request: forwarded unchanged.
     Pass,
 }
 
+/// Decides by method, path and headers.
 fn route<'a>(
-    proxy: &'a Proxy,
+    memory: Option<&'a Arc<Memory>>,
     parts: &Parts,
     body: &Incoming,
 ) -> Result<RequestKind<'a>, ProxyError> {
@@ -59,24 +71,11 @@ fn route<'a>(
     if upgrade::is_websocket(parts) && body.is_end_stream() {
         return Ok(RequestKind::Tunnel);
     }
-    if let Some(memory) = &proxy.memory
+    if let Some(memory) = memory
         && parts.method == Method::POST
         && parts.uri.path() == CHAT_COMPLETIONS
     {
         return Ok(RequestKind::Chat(memory));
     }
     Ok(RequestKind::Pass)
-}
-
-/// The upstream's response as the client gets it, frame by frame.
-pub(super) fn stream_back(
-    proxy: &Proxy,
-    response: Response<Incoming>,
-    abort: Abort,
-) -> Response<ProxyBody> {
-    let (mut parts, body) = response.into_parts();
-    parts.version = Version::HTTP_11;
-    parts.headers = headers::towards_client(parts.headers);
-    let body = IdleTimeout::new(body, proxy.limits.response_idle);
-    Response::from_parts(parts, abort.guard(body).boxed_unsync())
 }

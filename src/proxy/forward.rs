@@ -1,4 +1,6 @@
-//! One request to the upstream: address, headers, body. Changes nothing else.
+//! Sends one request to the upstream: sets address, headers and framing. Changes nothing else.
+//!
+//! Called by `flow` and `retry`; `upgrade` uses [`prepare`].
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,11 +15,11 @@ use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection}
 use tokio::sync::Notify;
 
 use super::body::{self, GatedBody, OutBody};
-use super::{ProxyError, headers};
+use super::error::ProxyError;
+use super::headers;
 use crate::upstream::{RequestBody, SendError, Upstream};
 
-/// Sends a request as the client made it, with another body where one is given, and waits for the
-/// head of the response. Dropping the future takes the request back.
+/// Sends a request and waits for the head of the response. Dropping the future cancels the request.
 ///
 /// `parts` are the client's own; clone them to send a request again.
 ///
@@ -29,9 +31,11 @@ pub async fn send(
     body: OutBody,
 ) -> Result<Response<Incoming>, ProxyError> {
     let request = prepare(upstream, parts, body)?;
-    let response = upstream.send(request).await.map_err(to_proxy_error)?;
+    let response = upstream.send(request).await;
+    let response = response.map_err(|error| to_proxy_error(upstream, error))?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return Err(ProxyError::UnrequestedUpgrade);
+        let url = upstream.base_url();
+        return Err(ProxyError::UnrequestedUpgrade { url });
     }
     Ok(response)
 }
@@ -46,9 +50,9 @@ pub(super) fn prepare(
     parts.uri = upstream
         .uri_for(path_and_query)
         .map_err(|error| ProxyError::Target(Some(error)))?;
-    // The version is each connection's own; hyper raises it where HTTP/2 was negotiated.
+    // Each connection has its own version; hyper raises it if HTTP/2 was negotiated.
     parts.version = Version::HTTP_11;
-    // What is left in the extensions is hyper's record of how the client spelled header names.
+    // The rest of the extensions is hyper's record of the spelling of header names.
     parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
     parts.headers = headers::towards_upstream(parts.headers);
     set_framing(&mut parts, &body);
@@ -62,15 +66,18 @@ pub(super) fn prepare(
     Ok(request)
 }
 
-/// What the failure to get a response means.
-pub(super) fn to_proxy_error(error: SendError) -> ProxyError {
+/// The error for a request that got no response head.
+pub(super) fn to_proxy_error(upstream: &Upstream, error: SendError) -> ProxyError {
     match error {
         SendError::Body(cause) => body::wrapped_body_error(cause),
-        other => ProxyError::Upstream(other),
+        source => ProxyError::Upstream {
+            url: upstream.base_url(),
+            source,
+        },
     }
 }
 
-/// Sets the headers that describe the body's framing, where hyper would guess differently.
+/// Sets the headers that describe the body's framing, if hyper would guess differently.
 fn set_framing(parts: &mut Parts, body: &OutBody) {
     match body {
         OutBody::Segments(segments) => {
@@ -78,13 +85,13 @@ fn set_framing(parts: &mut Parts, body: &OutBody) {
             parts
                 .headers
                 .insert(header::CONTENT_LENGTH, HeaderValue::from(length));
-            // The body is here already, and its trailers were not kept.
+            // The body was read whole, and its trailers were not kept.
             parts.headers.remove(header::EXPECT);
             parts.headers.remove(header::TRAILER);
         }
         OutBody::Empty => {}
         OutBody::Stream(_) => {
-            // hyper takes a body of unknown length for no body at all with these methods.
+            // With these methods, hyper takes a body of unknown length for no body.
             let bodiless = matches!(parts.method, Method::GET | Method::HEAD);
             if bodiless && !body.is_empty() && !parts.headers.contains_key(header::CONTENT_LENGTH) {
                 let chunked = HeaderValue::from_static("chunked");
@@ -94,8 +101,8 @@ fn set_framing(parts: &mut Parts, body: &OutBody) {
     }
 }
 
-/// Ready when the upstream says `100 Continue`, when it speaks HTTP/2 (where hyper does not report
-/// interim responses), or when patience ends.
+/// Ready when the upstream sends `100 Continue`, when the connection speaks HTTP/2 (for which hyper reports no
+/// interim responses), or after `timeout`.
 fn upstream_continue(
     request: &mut Request<RequestBody>,
     timeout: Duration,

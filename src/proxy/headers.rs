@@ -1,15 +1,15 @@
-//! Which headers cross the proxy. Pure.
+//! Decides which headers pass the proxy. Pure.
 //!
-//! Hop-by-hop headers end here in both directions (RFC 9110 §7.6.1), including those a `Connection`
-//! header names; our own control headers never reach the upstream; everything else passes in the
-//! order and number it came. Called by `forward`, `flow` and `upgrade`.
+//! Hop-by-hop headers end here in both directions (RFC 9110 §7.6.1), including those that a `Connection` header
+//! names. Diarist's own control headers never reach the upstream. All others pass in their order and number.
+//! Called by `forward`, `respond`, `upgrade` and `chat_completions`.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
-/// Prefix of our own control headers.
+/// Prefix of Diarist's own control headers.
 pub const CONTROL_PREFIX: &str = "x-diarist-";
 
-/// Ends at every hop. `Trailer` is not among them since RFC 9110, and hyper sends only the trailers
+/// Headers that end at every hop. `Trailer` is not one of them since RFC 9110, and hyper sends only the trailers
 /// it announces.
 const HOP_BY_HOP: [HeaderName; 9] = [
     header::CONNECTION,
@@ -23,8 +23,8 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     header::UPGRADE,
 ];
 
-/// Never removed because a `Connection` header names it: without the first a request would lose its
-/// credential or its framing, without the others its trace (a known way around access rules).
+/// Headers that stay even if a `Connection` header names them. Without the first ones a request would lose its
+/// credential or framing; without the others its trace. (This is a known way around access rules.)
 const PROTECTED: [HeaderName; 12] = [
     header::AUTHORIZATION,
     header::COOKIE,
@@ -40,7 +40,7 @@ const PROTECTED: [HeaderName; 12] = [
     HeaderName::from_static("x-api-key"),
 ];
 
-/// As [`PROTECTED`], by how the name begins.
+/// Like [`PROTECTED`], by the beginning of the name.
 const PROTECTED_PREFIXES: [&str; 5] = [
     "content-",
     "x-forwarded-",
@@ -70,7 +70,7 @@ pub fn towards_client(received: HeaderMap) -> HeaderMap {
     without_hop_by_hop(received, |_| false)
 }
 
-/// Whether a comma-separated header lists a token. Parameters (`;q=`) do not count.
+/// Whether a comma-separated header lists a token. Parameters (`;q=`) are ignored.
 #[must_use]
 pub fn lists(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
     tokens(headers, name).any(|found| found.eq_ignore_ascii_case(token))
@@ -85,7 +85,7 @@ fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item =
         .map(|item| item.split(';').next().unwrap_or_default().trim())
 }
 
-/// Our control headers, also in the spelling with underscores that some servers take for the same.
+/// Whether `name` is a control header, also in the spelling with underscores that some servers treat alike.
 fn is_control(name: &HeaderName) -> bool {
     let name = name.as_str().as_bytes();
     name.len() >= CONTROL_PREFIX.len()

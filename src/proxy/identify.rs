@@ -1,18 +1,21 @@
-//! Who is talking, and whether memory may serve them.
+//! Decides whom a request belongs to, and whether memory may serve it.
 //!
-//! The owner is decided from headers and query alone, before the body is read: the tenant by its
-//! credential, or by a token that is verified ([`token`]); then whether the operator gave it another's
-//! name ([`Owners::aliases`]); then the user of the application ([`users`]). What the client calls the conversation
-//! ([mod@thread]) comes after. A key groups requests, it does not admit: what memory a request gets is
-//! decided by its content (see `memory::select`). Called by `remember`.
+//! The owner comes from headers and query alone, before the body is read: the tenant from its credential, or
+//! from a verified token ([`token`]); then the tenant that the operator set in its place
+//! ([`IdentityRules::aliases`]); then the user of the application ([`users`]). The client's name for the
+//! conversation ([mod@thread]) is read later. A name groups requests and grants nothing: a request gets memory
+//! by its content (`memory::select`). Called by `read_request`.
 
 mod credential;
+mod name;
+mod off_reason;
 mod signed;
 pub mod sources;
 mod thread;
 pub mod token;
 pub mod users;
 
+use self::name::usable_name;
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, HeaderName};
 
@@ -26,106 +29,59 @@ use crate::history::Scope;
 use crate::store::Aliases;
 
 pub use self::credential::tenant_of_key;
+pub use self::off_reason::OffReason;
 pub use self::sources::Sources;
 pub use self::thread::{Thread, find_thread};
 
-/// The zone days and minutes are told in, by its IANA name: `Europe/Oslo`.
+/// The client's time zone, by its IANA name: `Europe/Oslo`.
 const TIME_ZONE_HEADER: HeaderName = HeaderName::from_static("x-diarist-timezone");
 
-/// The longest name of a user taken, in bytes.
-const MAX_NAME_BYTES: usize = 256;
-
-/// What the operator says of who is who.
-#[derive(Debug, Default)]
+/// The operator's rules for telling tenants and users apart.
+#[derive(Clone, Debug, Default)]
 pub struct IdentityRules {
     /// Whether a request without a credential may have memory (only on a loopback listener).
     pub anonymous: bool,
-    /// How users of the application are known, where somebody vouches for it.
+    /// How users of the application are recognised, if the operator vouches for their names.
     pub users: Option<Users>,
     /// Tokens whose subject is the tenant.
     pub subjects: Option<Verifier>,
-    /// Tenants that are served as others, so that a rotated key keeps its memory.
+    /// Tenants that are served as other tenants, so that a rotated key keeps its memory.
     pub aliases: Aliases,
 }
 
-/// Who a request belongs to.
+/// Whom a request belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The owner.
     pub scope: Scope,
-    /// The user of the application, where one is named: what the scope's second half stands for.
+    /// The user of the application, if one is named. Its hash is the second half of the scope.
     pub resource: Option<Resource>,
-    /// Why the token in `Authorization` was taken for any other credential.
+    /// Why the token in `Authorization` was treated as an ordinary credential.
     pub token_error: Option<TokenError>,
-    /// What the client calls the conversation; empty until its body is parsed.
+    /// The client's name for the conversation; empty until the body is parsed.
     pub thread: Thread,
-    /// What the client says of the time zone it lives in, not yet judged.
+    /// The client's time zone as it wrote it, not yet checked.
     pub zone_name: Option<String>,
 }
 
 impl Identity {
-    /// Whether conversations of this owner may share what they learn: only those of a user whom the
-    /// operator vouches for. A name that any client can write admits to nothing.
+    /// Whether conversations of this owner may share memory: only those of a user whom the operator vouches
+    /// for. A name that any client can write grants nothing.
     pub fn shares_memory(&self) -> bool {
         self.resource.is_some_and(|resource| resource.trusted)
     }
 
-    /// The zone the client lives in, where it names one there is. May read a file: not for the time
-    /// before a request is forwarded.
+    /// The client's time zone, if the name is a known zone. May read a file, so it is not called before the
+    /// request is forwarded.
     pub fn time_zone(&self) -> Option<TimeZone> {
         TimeZone::get(self.zone_name.as_deref()?).ok()
     }
 }
 
-/// Why memory stays out of a request. The name stands in audit and response header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OffReason {
-    /// `[memory] enabled = false`.
-    Disabled,
-    /// The client said `x-diarist-memory: off`.
-    ByHeader,
-    /// A rule of the operator says so.
-    Rule,
-    /// No credential, on a listener others can reach: one tenant for strangers would be none.
-    Anonymous,
-    /// Headers sign or digest the body.
-    Signed,
-    /// The body is compressed.
-    Encoded,
-    /// The user is named, and the name cannot be used; leaving it out would remove a wall.
-    BadResource,
-    /// The user is named by a token that does not hold.
-    Unverified(TokenError),
-}
-
-impl OffReason {
-    /// Whether memory was wanted and could not be had; else it was not wanted here.
-    pub fn is_bypass(self) -> bool {
-        matches!(
-            self,
-            Self::Signed | Self::Encoded | Self::BadResource | Self::Unverified(_)
-        )
-    }
-
-    /// The name in audit and header.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Disabled => "disabled",
-            Self::ByHeader => "asked",
-            Self::Rule => "rule",
-            Self::Anonymous => "anonymous",
-            Self::Signed => "signed_body",
-            Self::Encoded => "encoded_body",
-            Self::BadResource => "bad_resource",
-            Self::Unverified(token_error) => token_error.resource_name(),
-        }
-    }
-}
-
-/// Reads identity from `headers` and the `query` of the address.
+/// Reads the identity from `headers` and the `query` of the address.
 ///
 /// # Errors
-/// Why the request gets no memory.
+/// The reason why memory must not touch the request.
 pub fn identify(
     headers: &HeaderMap,
     query: Option<&str>,
@@ -140,10 +96,10 @@ pub fn identify(
     identify_owner(headers, query, rules)
 }
 
-/// The same, whether or not memory may touch the request: what passes is heard all the same.
+/// Like [`identify`], but also for a signed or compressed body: the answer to such a request is tracked too.
 ///
 /// # Errors
-/// Why it cannot be said whose the request is.
+/// The reason why the request has no owner.
 pub fn identify_owner(
     headers: &HeaderMap,
     query: Option<&str>,
@@ -162,10 +118,10 @@ pub fn identify_owner(
         Some(Err(token_error)) => (Scope::hash_tenant(&credential), Some(token_error)),
         None => (Scope::hash_tenant(&credential), None),
     };
-    // Before anything is built upon it: links, caches and rows only ever see whom it is served as.
+    // Links, caches and rows are all built on the tenant, so they only ever see the resolved one.
     let tenant = rules.aliases.resolve(tenant);
     let resource = users::resource(headers, rules.users.as_ref())?;
-    // Said twice, or unreadable: as good as a name nobody knows, so that it is told and not obeyed.
+    // A zone that is sent twice or is unreadable becomes an unknown zone: audited as bad, and not used.
     let mut zones = headers.get_all(TIME_ZONE_HEADER).iter();
     let zone_name = zones.next().map(|value| {
         let is_single = zones.next().is_none();
@@ -189,15 +145,6 @@ fn is_encoded(headers: &HeaderMap) -> bool {
         let value = value.as_bytes().trim_ascii();
         !value.is_empty() && !value.eq_ignore_ascii_case(b"identity")
     })
-}
-
-/// A value that can be shown and stored: visible ASCII without spaces, not too long.
-fn usable_name(value: &[u8]) -> Option<&str> {
-    let value = value.trim_ascii();
-    let fits = !value.is_empty()
-        && value.len() <= MAX_NAME_BYTES
-        && value.iter().all(u8::is_ascii_graphic);
-    fits.then(|| std::str::from_utf8(value).ok()).flatten()
 }
 
 #[cfg(test)]
@@ -285,7 +232,7 @@ mod tests {
             who(&[old]).expect("an identity").scope
         );
         assert_eq!(served(&[old]).scope.tenant, tenant(old));
-        // Users stay parted.
+        // Users stay apart.
         let walled = served(&[new, ("x-diarist-resource", "u1")]);
         assert_ne!(walled.scope, served(&[new]).scope);
     }

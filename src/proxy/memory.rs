@@ -1,5 +1,6 @@
-//! What memory requests share, and what one of them is once it was read. Decides nothing; `remember`
-//! and its phases work with it.
+//! [`Memory`]: the state that all memory requests share. [`MemoryRequest`]: one parsed request.
+//!
+//! Decides nothing; `chat_completions` and its phases work with both.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,72 +19,72 @@ use crate::store::SentWith;
 use crate::store::cache::{Lookup, SnapshotCache};
 use crate::wire::chat::ChatRequest;
 
-/// What is done for a request that does not fit its model, once all that is observed was applied.
+/// What happens if a request is too long for its model with everything observed applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {
-    /// Nothing: the refusal is the client's.
+    /// Nothing: the client gets the refusal.
     #[default]
     Pass,
-    /// What is left is observed while the client waits, no longer than this.
+    /// The rest is observed while the client waits, at most this long.
     Observe(Duration),
     /// The oldest raw rounds are left out, with a note.
     Trim,
 }
 
-/// Whether a stream whose client left it open is asked for its usage.
+/// Whether Diarist asks for usage in a stream whose client did not say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AskUsage {
-    /// Where the upstream is known to take the question.
+    /// If the upstream is known to accept the question.
     #[default]
     Auto,
-    /// Not on the client's behalf.
+    /// Never.
     Never,
-    /// Everywhere, until it is refused.
+    /// Always, until the upstream refuses it.
     Always,
 }
 
-/// How requests are treated. A reload replaces it; each request takes one look, when it is read.
-#[derive(Debug, Default)]
+/// How requests are treated. A reload replaces it. Each request reads it once.
+#[derive(Clone, Debug, Default)]
 pub struct RequestPolicy {
-    /// Who is who.
+    /// How tenants and users are told apart.
     pub identity: IdentityRules,
-    /// Where clients write what they call a conversation.
+    /// Where clients write the name of a conversation.
     pub sources: Sources,
-    /// For which models memory is sent and never made.
+    /// The models for which memory is sent but not made.
     pub read_only: ReadOnly,
     /// Which requests have memory at all.
     pub rules: Rules,
-    /// What is done for a request that does not fit its model, beyond what is free.
+    /// What happens if a request is too long for its model with everything observed applied.
     pub overflow: Overflow,
-    /// Which evidence lets a request be told what it does not hold.
+    /// The evidence that an aligned request needs to get memory of text it does not hold.
     pub evidence: EvidenceLevel,
-    /// Whether a stream whose client left it open is asked for its usage.
+    /// Whether Diarist asks for usage in a stream whose client did not say.
     pub ask_usage: AskUsage,
 }
 
-/// What memory requests share.
+/// The state that all memory requests share.
 #[derive(Debug)]
 pub struct Memory {
     /// `[memory] enabled`.
     pub enabled: bool,
     /// How requests are treated now.
     pub policy: Reloadable<RequestPolicy>,
-    /// What this process knows of the store.
+    /// The cache of the store.
     pub cache: Arc<SnapshotCache>,
     /// Where finished exchanges go.
     pub jobs: Jobs,
-    /// What the upstream was found to accept.
+    /// What was learned about the upstream.
     pub capabilities: UpstreamCapabilities,
-    /// Requests that are being observed while their clients wait.
+    /// Requests that are observed while their clients wait.
     pub overflow_singleflight: Singleflight,
-    /// Where the audit lines go, if anywhere.
+    /// Where the audit entries go, if anywhere.
     pub audit: Option<Audit>,
-    /// Answers under way.
+    /// The number of answers that have not ended.
     pub pending_answers: Arc<AtomicUsize>,
 }
 
 impl Memory {
-    /// Memory for every request that carries a credential, by the defaults in everything else.
+    /// Memory for every request with a credential; everything else has its default.
     pub fn new(cache: Arc<SnapshotCache>, jobs: Jobs, capabilities: UpstreamCapabilities) -> Self {
         Self {
             enabled: true,
@@ -97,8 +98,8 @@ impl Memory {
         }
     }
 
-    /// Waits until every answer that has ended is handed over and memory has nothing left to do.
-    /// `false` where `within` was not enough. See [`Jobs::quiet`].
+    /// Waits until every exchange that has ended is recorded and memory has nothing left to do. `false` if that
+    /// takes longer than `within`. See [`Jobs::wait_until_idle`].
     pub async fn wait_idle(&self, within: Duration) -> bool {
         let deadline = tokio::time::Instant::now() + within;
         while self.pending_answers.load(Ordering::SeqCst) > 0 {
@@ -113,7 +114,7 @@ impl Memory {
     }
 }
 
-/// Counts an answer that is under way.
+/// Counts one answer until it has ended.
 #[derive(Debug)]
 pub(super) struct PendingAnswer(Arc<AtomicUsize>);
 
@@ -130,28 +131,28 @@ impl Drop for PendingAnswer {
     }
 }
 
-/// What a request is, once it was read: its parsed body and its chain.
+/// A request that was read: its parsed body, its chain, and what is known of its conversation.
 #[derive(Clone, Debug)]
 pub(super) struct MemoryRequest {
     pub(super) identity: Identity,
     pub(super) parsed: Arc<ChatRequest>,
-    /// The chain that memory knows it by.
+    /// The chain that memory knows it by. For an aligned request, that is not its own.
     pub(super) history: Arc<History>,
-    /// How its messages stand on that, where it is not its own chain.
+    /// How its messages stand on that chain; `None` if the chain is its own.
     pub(super) alignment: Option<Arc<Alignment>>,
     /// What was known of it when it came.
     pub(super) lookup: Lookup,
     pub(super) model: String,
-    /// What its first leading system message is known by.
+    /// The hash of its first leading system message.
     pub(super) system: Option<ScopedHash>,
-    /// Whether anything may be remembered of it.
+    /// Whether anything of it may be recorded.
     pub(super) writes: bool,
-    /// How it is treated, however the next one is.
+    /// The policy at the moment it was read.
     pub(super) policy: Arc<RequestPolicy>,
 }
 
 impl MemoryRequest {
-    /// The message of the request that stands at `place` of the chain; `None` where it is not sent.
+    /// The index of the message that stands at `place` of the chain. `None` if the request does not hold it.
     pub(super) fn message_at(&self, place: usize) -> Option<usize> {
         match &self.alignment {
             None => Some(place),
@@ -159,30 +160,29 @@ impl MemoryRequest {
         }
     }
 
-    /// Whether it may go out as `trim` leaves it.
+    /// Whether it may be sent with `trim`.
     pub(super) fn allows_trim(&self, trim: &Trim) -> bool {
         trim.still_fits(&self.history) && self.can_omit(trim.to_count, trim.pin)
     }
 
-    /// Whether the first `count` messages of the chain may be left out, as far as that depends on how
-    /// this request holds them.
+    /// Whether the first `count` messages of the chain may be left out, as far as that depends on the alignment.
     pub(super) fn can_omit(&self, count: usize, pin: Option<usize>) -> bool {
         let alignment = self.alignment.as_ref();
         alignment.is_none_or(|alignment| select::can_omit(alignment, count, pin))
     }
 
-    /// Whether its conversation and the user's others may be told of each other.
+    /// Whether its conversation and the user's other ones may share memory.
     pub(super) fn shares_memory(&self) -> bool {
         self.identity.shares_memory() && !self.identity.thread.child
     }
 
-    /// Whether it leaves open if its stream reports usage, and may be asked for it.
+    /// Whether its stream may be asked for usage: the client did not say, and the operator allows it.
     pub(super) fn may_ask_usage(&self) -> bool {
         let open = self.parsed.stream() && self.parsed.requested_usage().is_none();
         open && self.policy.ask_usage != AskUsage::Never
     }
 
-    /// Who asks, and which model.
+    /// Its tenant and model.
     pub(super) fn tenant_model(&self) -> TenantModel<'_> {
         TenantModel {
             tenant: &self.identity.scope.tenant,
@@ -192,7 +192,7 @@ impl MemoryRequest {
 }
 
 impl MemoryRequest {
-    /// As it is recorded, answered at once; `way` is the hash of the way it lent.
+    /// The exchange to record, with no answer yet. `route_hash` is the hash of the route that jobs may borrow.
     pub(super) fn into_exchange(
         self,
         sent_with: SentWith,

@@ -1,26 +1,24 @@
-//! Whether a request has memory: `off`, `read` (what is known is sent, nothing is written) or `on`.
+//! Decides the mode of a request: `off`, `read` (memory is sent, nothing is written) or `on`.
 //!
-//! Decides from the request's own header, the operator's rules, headers that name a task, and `[memory]
-//! read_only`, in this order of strength: what the operator closed for all stays closed, then the
-//! request's header, then the first rule that matches, then a task. Never looks at messages. Called by
-//! `remember`.
+//! In this order: `[memory] read_only` always wins; then the request's header; then the first rule of the operator
+//! that matches; then headers that name a task. Never looks at messages. Called by `read_request`.
 
 use http::request::Parts;
 use http::{HeaderMap, HeaderName};
 
 pub use crate::memory::Pattern as Glob;
 
-/// Says it for one request.
+/// The header that sets the mode of one request.
 const MEMORY_HEADER: HeaderName = HeaderName::from_static("x-diarist-memory");
 
-/// What memory may do for a request. The stricter one is the lesser one.
+/// What memory may do for a request, the strictest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
-    /// Nothing.
+    /// No memory.
     Off,
-    /// Send what is known of its conversation, remember nothing of it.
+    /// Memory is sent, but nothing of the request is recorded.
     Read,
-    /// Both.
+    /// Memory is sent, and the request is recorded.
     On,
 }
 
@@ -42,16 +40,16 @@ impl Mode {
     }
 }
 
-/// A rule of the operator. What it does not name matches everything.
-#[derive(Clone, Debug)]
+/// A rule of the operator. A condition that it does not name matches everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// The path of the request, without its query.
     pub path: Option<Glob>,
-    /// The model it asks for.
+    /// The requested model.
     pub model: Option<Glob>,
-    /// A header it carries, with a value that matches where there is a second part.
+    /// A header that the request has. The second part, if there is one, must match its value.
     pub header: Option<(HeaderName, Option<Glob>)>,
-    /// What memory may do then.
+    /// The mode that the rule sets.
     pub mode: Mode,
 }
 
@@ -71,19 +69,18 @@ impl Rule {
     }
 }
 
-/// What decides where a request says nothing itself.
+/// What decides the mode if the request does not.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     /// The operator's rules, in order.
     pub listed: Vec<Rule>,
-    /// Headers in which chat clients name what they do beside the conversation: a title, tags. Such a
-    /// request reads memory and writes none.
+    /// Headers in which chat clients name side tasks: a title, tags. Such a request reads memory and writes none.
     pub tasks: Vec<HeaderName>,
 }
 
 impl Rules {
-    /// Whether the request is made for a task. A client that fills in a template leaves it empty, or as it
-    /// is, where there is none.
+    /// Whether the request is made for a side task. Clients that fill in a template leave the header empty, or leave
+    /// the placeholder, if there is no task.
     fn names_task(&self, headers: &HeaderMap) -> bool {
         let names = |value: &str| {
             let nothing = ["", "none", "null", "undefined"];
@@ -96,16 +93,16 @@ impl Rules {
     }
 }
 
-/// Who decided.
+/// What decided the mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DecidedBy {
     Default,
     Header,
-    /// The rule of this number, from 1.
+    /// The rule with this number, from 1.
     Rule(usize),
-    /// A header names a task beside the conversation.
+    /// A header names a side task.
     Task,
-    /// A sub-agent repeats what belongs to the conversation it works for.
+    /// The request comes from a sub-agent: it repeats what belongs to the conversation it works for.
     Child,
     ReadOnly,
 }
@@ -123,15 +120,14 @@ impl std::fmt::Display for DecidedBy {
     }
 }
 
-/// A mode, and who decided it.
+/// A mode, and what decided it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ModeDecision {
     pub(super) mode: Mode,
     pub(super) by: DecidedBy,
 }
 
-/// What the request itself says. Of several values the strictest counts; one that says nothing we
-/// know is passed over.
+/// The mode that the request's header sets. Of several values, the strictest counts; unknown values are ignored.
 pub(super) fn from_header(headers: &HeaderMap) -> Option<Mode> {
     headers
         .get_all(MEMORY_HEADER)
@@ -140,17 +136,17 @@ pub(super) fn from_header(headers: &HeaderMap) -> Option<Mode> {
         .min()
 }
 
-/// `[memory] read_only`, and what overrides say of it.
-#[derive(Debug, Default)]
+/// `[memory] read_only`, with the overrides for single models.
+#[derive(Clone, Debug, Default)]
 pub struct ReadOnly {
-    /// The narrowest first.
+    /// The overrides, the most specific first.
     pub overrides: Vec<(Glob, bool)>,
     /// For every other model.
     pub default: bool,
 }
 
 impl ReadOnly {
-    /// Whether memory is made for no model.
+    /// Whether no memory may be made for this model.
     pub fn for_all(&self) -> bool {
         self.default && self.overrides.iter().all(|(_, read_only)| *read_only)
     }
@@ -162,7 +158,7 @@ impl ReadOnly {
     }
 }
 
-/// Decides for a request for `model`.
+/// Decides the mode of a request for `model`.
 pub(super) fn decide(rules: &Rules, read_only: bool, parts: &Parts, model: &str) -> ModeDecision {
     let by_rule = || {
         let mut listed = rules.listed.iter().zip(1..);

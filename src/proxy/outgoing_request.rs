@@ -1,7 +1,7 @@
-//! What goes out for one request: a block in the place of its oldest messages, spliced into the body.
+//! The request that goes out: a block in the place of the oldest messages, spliced into the body.
 //!
-//! Says how a decision looks as bytes, and decides nothing. Made by `choose`, and by `overflow` where
-//! something shorter is needed.
+//! Turns a decision into bytes and decides nothing. Built by `select_memory`, and by `retry` if something else
+//! is needed after a refusal.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::declined_request::DeclinedRequest;
 use super::memory::{Memory, MemoryRequest};
 use crate::history::{PlainText, Role};
 use crate::memory::select::SelectionReason;
@@ -18,27 +17,27 @@ use crate::memory::{Snapshot, Trim, render};
 use crate::store::SentWith;
 use crate::wire::{Insert, Placement};
 
-/// Which rung of INV-OPEN a request stands on.
+/// What the request goes out with after something failed (INV-OPEN).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fallback {
     /// Nothing went wrong.
     NotNeeded,
-    /// The store failed; what this process knows served.
+    /// The store failed; the cache of this process had a snapshot.
     ProcessCache,
-    /// The store failed and this process knows nothing that fits; the original went out.
+    /// The store failed and nothing in the cache fits; the original went out.
     Original,
     /// The changed request was refused; the original went out after it.
     Refused,
-    /// A content filter refused the words of the block twice in a row; the original went out at once.
+    /// A content filter refused the text of the block twice in a row; the original went out at once.
     Blocked,
-    /// The request was refused as too long; everything observed was applied and it went out again.
+    /// The request was refused as too long; it went out again with everything observed so far.
     Observed,
-    /// The block was refused where it stood, and nothing fits without it; it went out again, one
-    /// placement lower.
+    /// The block was refused in its place, and the request is too long without it; it went out again one placement
+    /// lower.
     LowerPlacement,
-    /// It did not fit its model; a model was asked to observe more of it, and waited for.
+    /// The request did not fit its model; a model observed more of it while the client waited.
     OverflowObserved,
-    /// It did not fit its model; its oldest raw rounds were left out, with a note.
+    /// The request did not fit its model; its oldest raw rounds were left out, with a note.
     Trimmed,
 }
 
@@ -58,7 +57,7 @@ impl Fallback {
     }
 }
 
-/// What stands in for the oldest messages: observations, a note that some were left out, or both.
+/// The text in the place of the oldest messages: observations, a note that some were left out, or both.
 #[derive(Clone, Debug)]
 pub(super) struct Block {
     pub(super) snapshot: Option<Arc<Snapshot>>,
@@ -67,13 +66,13 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// How many of the client's messages are not sent as they are.
+    /// How many of the client's messages the block replaces.
     pub(super) fn covered(&self) -> usize {
         let observed = self.snapshot.as_ref().map_or(0, |s| s.meta.to_count);
         self.trim.map_or(observed, |trim| trim.to_count)
     }
 
-    /// The one of them that is sent all the same.
+    /// The message among them that is sent raw all the same.
     pub(super) fn pin(&self) -> Option<usize> {
         match (&self.trim, &self.snapshot) {
             (Some(trim), _) => trim.pin,
@@ -88,7 +87,7 @@ impl Block {
         observed..trim.to_count
     }
 
-    /// How many messages of the client are neither sent nor observed.
+    /// How many of the client's messages are neither sent nor observed.
     fn left_out(&self, request: &MemoryRequest) -> Option<usize> {
         let gone = self.gap(self.trim.as_ref()?);
         Some(
@@ -97,8 +96,8 @@ impl Block {
         )
     }
 
-    /// How many the note speaks of: what stands nowhere in the request, be it as a pin or word for word
-    /// in the note itself.
+    /// How many messages the note counts: those that are nowhere in the request, neither as the pin nor word for
+    /// word in the note itself.
     fn noted_count(&self, request: &MemoryRequest, trim: &Trim) -> usize {
         let is_noted = |place: &usize| {
             let role = request.history.turns()[*place].message.role;
@@ -110,7 +109,7 @@ impl Block {
         self.gap(trim).filter(is_noted).count()
     }
 
-    /// The text, in order.
+    /// The text of the block, in order.
     fn segments(&self, request: &MemoryRequest) -> Cow<'_, [String]> {
         let observed = self.snapshot.as_ref().map(|s| s.segments.as_slice());
         let Some(trim) = self.trim else {
@@ -142,7 +141,7 @@ impl Block {
     }
 }
 
-/// What goes out.
+/// A request as it goes out.
 #[derive(Clone, Debug)]
 pub(super) struct OutgoingRequest {
     pub(super) frames: Vec<Bytes>,
@@ -150,25 +149,23 @@ pub(super) struct OutgoingRequest {
     pub(super) block: Option<Block>,
     pub(super) asks_usage: bool,
     pub(super) messages: Option<usize>,
-    /// What of the client's messages the snapshot stands for.
+    /// The client's messages that the block replaces; `None` without a block.
     pub(super) layout: Option<MessageLayout>,
     pub(super) why: &'static str,
     pub(super) fallback: Fallback,
-    /// What was refused for what it holds, where this goes out without it.
-    pub(super) declined: Option<Arc<DeclinedRequest>>,
     sent_with: SentWith,
 }
 
-/// What of the client's messages a snapshot stands for. Indices count those after the leading ones.
+/// Which of the client's messages a block replaces. Indices count the messages behind the leading ones.
 #[derive(Clone, Debug)]
 pub(super) struct MessageLayout {
     /// Where the raw tail begins.
     pub(super) cut: usize,
-    /// Messages before that which stay raw in front of the block.
+    /// Messages before the cut that stay raw in front of the block.
     pub(super) front: Vec<usize>,
-    /// The one that stands raw between block and tail.
+    /// The message that stands raw between block and tail.
     pub(super) pin: Option<usize>,
-    /// How many are neither sent nor observed.
+    /// How many messages are neither sent nor observed.
     pub(super) trimmed: Option<usize>,
 }
 
@@ -194,7 +191,7 @@ impl MessageLayout {
 }
 
 impl OutgoingRequest {
-    /// The client's bytes as they came.
+    /// The client's bytes, unchanged.
     pub(super) fn verbatim(body: Bytes) -> Self {
         Self {
             bytes: body.len(),
@@ -205,7 +202,6 @@ impl OutgoingRequest {
             layout: None,
             why: "verbatim",
             fallback: Fallback::NotNeeded,
-            declined: None,
             sent_with: SentWith::default(),
         }
     }
@@ -220,17 +216,17 @@ impl OutgoingRequest {
         self.block.as_ref()?.snapshot.as_ref()
     }
 
-    /// How many of the client's messages are not sent as they are.
+    /// How many of the client's messages the block replaces.
     pub(super) fn covered(&self) -> usize {
         self.block.as_ref().map_or(0, Block::covered)
     }
 
-    /// As the store keeps it.
+    /// What the request is sent with, as the store keeps it.
     pub(super) fn sent_with(&self) -> &SentWith {
         &self.sent_with
     }
 
-    /// The request with `block`, and usage asked for if `asks_usage`.
+    /// The request with `block`, and with the question for usage if `asks_usage`.
     pub(super) fn new(
         request: &MemoryRequest,
         block: Option<Block>,
@@ -281,17 +277,36 @@ impl OutgoingRequest {
             messages: Some(messages),
             why,
             fallback,
-            declined: None,
             sent_with,
         }
     }
 
-    /// This one, where `declined` was refused.
-    pub(super) fn with_declined(self, declined: Option<Arc<DeclinedRequest>>) -> Self {
-        Self { declined, ..self }
+    /// This request, which goes out in the place of `refused`; or, if an equal request has replaced it
+    /// meanwhile, the one that went out there (INV-SAME).
+    pub(super) async fn or_equal_request(
+        self,
+        memory: &Memory,
+        request: &MemoryRequest,
+        refused: &Self,
+    ) -> Self {
+        let Some(tip) = request.history.tip() else {
+            return self;
+        };
+        let (previous_send, next_send) = (refused.sent_with(), self.sent_with().clone());
+        let sent_with = memory.cache.replace_refused_pin(
+            &request.identity.scope,
+            (tip, &request.model),
+            previous_send,
+            next_send,
+        );
+        if sent_with == *self.sent_with() || sent_with == *previous_send {
+            return self;
+        }
+        let equal = Self::from_sent_with(memory, request, &sent_with, &self).await;
+        equal.unwrap_or(self)
     }
 
-    /// What an equal request is `used` to go out with; `None` where that cannot be had any more.
+    /// The request that an equal one went out as, with `sent_with`. `None` if its snapshot is no longer there.
     pub(super) async fn from_sent_with(
         memory: &Memory,
         request: &MemoryRequest,
@@ -325,7 +340,7 @@ impl OutgoingRequest {
             sent_with.usage_requested.unwrap_or(proposed.asks_usage) && request.may_ask_usage();
         let why = SelectionReason::Repeated.name();
         let fallback = match proposed.fallback {
-            // It was not passed over yet.
+            // The equal request went out before the block was left out.
             Fallback::Blocked if block.is_some() => Fallback::NotNeeded,
             fallback => fallback,
         };
@@ -333,7 +348,7 @@ impl OutgoingRequest {
     }
 }
 
-/// Whether `snapshot` stands in for a prefix of this very history.
+/// Whether `snapshot` stands for a prefix of this very history.
 fn covers_prefix(request: &MemoryRequest, snapshot: &Snapshot) -> bool {
     let cut = snapshot.meta.to_count;
     snapshot.meta.is_peer_intro()

@@ -1,4 +1,4 @@
-//! How requests end: counted once each, whichever way they go.
+//! Counts how requests end, each once, and logs it.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -17,17 +17,17 @@ use crate::upstream::BoxError;
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestEnd {
-    /// The client has the whole answer.
+    /// The client got the whole answer.
     Complete,
-    /// The client hung up, or the drain's deadline cut it off.
+    /// The client disconnected, or the drain's deadline cut it off.
     HungUp,
     /// The upstream broke off.
     Broken,
-    /// The upstream fell silent.
+    /// The upstream sent nothing for too long.
     Stalled,
 }
 
-/// Counts one request from its head to its end, wherever it is dropped.
+/// Measures one request from its head to its end, wherever it is dropped.
 #[derive(Debug)]
 pub(super) struct RequestMetrics {
     started: Instant,
@@ -47,7 +47,7 @@ impl RequestMetrics {
         }
     }
 
-    /// Goes on watching until the response's body has ended.
+    /// Continues to measure until the response's body has ended.
     pub(super) fn track_body(mut self, response: Response<ProxyBody>) -> Response<ProxyBody> {
         self.status = Some(response.status());
         response.map(|body| {
@@ -146,7 +146,7 @@ impl Body for TrackedBody {
 
 impl Drop for TrackedBody {
     fn drop(&mut self) {
-        // Where the length is known, nobody asks for the frame after the last.
+        // If the length is known, nobody polls for a frame after the last.
         if self.metrics.end == RequestEnd::HungUp && self.body.is_end_stream() {
             self.metrics.end = RequestEnd::Complete;
         }

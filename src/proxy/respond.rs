@@ -1,24 +1,29 @@
-//! The one place where an error becomes an HTTP response.
+//! Turns every error into the HTTP response that the client gets, and logs it once.
 //!
-//! The shape is the one OpenAI's clients parse. A client is told what it can act on; addresses,
-//! causes and other detail go to the log, once, here.
+//! The response has the form that OpenAI's clients parse. It says what the client can do; addresses, causes and
+//! other details go to the log only.
 
 use std::error::Error;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode, Version};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 
-use super::body::{self, ProxyBody};
+use super::abort::Abort;
+use super::body::{self, IdleTimeout, ProxyBody};
 use super::error::{ProxyError, Side};
+use super::headers;
 use crate::telemetry;
 use crate::upstream::SendError;
 
-/// Seconds. Overload passes quickly or not at all; clients add their own backoff.
+/// In seconds. Overload passes quickly or not at all; clients add their own backoff.
 const RETRY_AFTER_OVERLOAD: HeaderValue = HeaderValue::from_static("1");
 
-/// What a client is told.
+/// What the client gets.
 struct ClientError {
     status: StatusCode,
     kind: &'static str,
@@ -26,7 +31,7 @@ struct ClientError {
     message: String,
 }
 
-/// Turns an error into the response its client gets, logs and counts it.
+/// The response for an error. Logs and counts it.
 pub fn error(error: &ProxyError) -> Response<ProxyBody> {
     let client_error = describe(error);
     record(error, &client_error);
@@ -43,8 +48,8 @@ pub fn error(error: &ProxyError) -> Response<ProxyBody> {
     response
 }
 
-/// The whole answer, head and body, to a request whose head could not be read, in the place of one that says
-/// no more than `status`. The connection ends with it.
+/// The whole answer, head and body, to a request whose head could not be read. `None` if `status` is none that
+/// hyper answers by itself. The connection ends with it.
 pub fn bad_request(status: StatusCode, max_head_bytes: usize) -> Option<Bytes> {
     let limit = max_head_bytes;
     let error = match status {
@@ -65,6 +70,20 @@ pub fn bad_request(status: StatusCode, max_head_bytes: usize) -> Option<Bytes> {
     .into_bytes();
     answer.extend_from_slice(&body);
     Some(answer.into())
+}
+
+/// The upstream's response as the client gets it, frame by frame. The body fails after a pause of
+/// `response_idle`.
+pub(super) fn stream_back(
+    response: Response<Incoming>,
+    response_idle: Duration,
+    abort: Abort,
+) -> Response<ProxyBody> {
+    let (mut parts, body) = response.into_parts();
+    parts.version = Version::HTTP_11;
+    parts.headers = headers::towards_client(parts.headers);
+    let body = IdleTimeout::new(body, response_idle);
+    Response::from_parts(parts, abort.guard(body).boxed_unsync())
 }
 
 /// The status that [`error`] answers with.
@@ -96,13 +115,13 @@ fn describe(error: &ProxyError) -> ClientError {
         ProxyError::TargetTooLong => (
             S::URI_TOO_LONG,
             "target_too_long",
-            "The address of this request is too long. Send what it carries in the body.".to_owned(),
+            "The address of this request is too long. Send its parameters in the body.".to_owned(),
         ),
         ProxyError::HeadMalformed => (
             S::BAD_REQUEST,
             "malformed_request",
-            "This is no valid HTTP request: look at its first line, at the names and values of its headers, \
-             and at what it says of the length of its body."
+            "This is not a valid HTTP request. Check its first line, the names and values of its headers, \
+             and the headers about the length of its body."
                 .to_owned(),
         ),
         ProxyError::BodyTooLarge { limit } => (
@@ -132,12 +151,12 @@ fn describe(error: &ProxyError) -> ClientError {
             "too_many_connections",
             format!("Diarist already has {limit} open connections. Try again shortly."),
         ),
-        ProxyError::UnrequestedUpgrade => (
+        ProxyError::UnrequestedUpgrade { .. } => (
             S::BAD_GATEWAY,
             "upstream_invalid_response",
             "The upstream switched protocols without being asked.".to_owned(),
         ),
-        ProxyError::Upstream(error) => describe_upstream(error),
+        ProxyError::Upstream { source, .. } => describe_upstream(source),
     };
     let kind = match error.side() {
         Side::Downstream => "invalid_request_error",
@@ -197,14 +216,14 @@ fn record(error: &ProxyError, client_error: &ClientError) {
     let status = client_error.status.as_u16();
     let detail = with_causes(error);
     if error.side() == Side::Downstream {
-        tracing::debug!(status, code, side, "answered {status} myself: {detail}");
+        tracing::debug!(status, code, side, "Diarist answered {status}: {detail}");
     } else {
-        tracing::warn!(status, code, side, "answered {status} myself: {detail}");
+        tracing::warn!(status, code, side, "Diarist answered {status}: {detail}");
     }
 }
 
-/// The error and its causes in one line. Causes here are about connections and framing; none of
-/// them quotes a header or a body.
+/// The error and its causes in one line. The causes are about connections and framing; none quotes a header
+/// or a body.
 pub(super) fn with_causes(error: &dyn Error) -> String {
     let mut line = error.to_string();
     let mut cause = error.source();
@@ -217,10 +236,6 @@ pub(super) fn with_causes(error: &dyn Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use http_body_util::BodyExt as _;
-
     use super::*;
 
     async fn response_to(error: ProxyError) -> (u16, Option<String>, serde_json::Value) {
@@ -237,6 +252,10 @@ mod tests {
     #[tokio::test]
     async fn every_answer_of_our_own_has_the_shape_clients_parse() {
         let refused = || Box::new(std::io::Error::other("10.0.0.7 refused"));
+        let upstream = |source| ProxyError::Upstream {
+            url: "http://10.0.0.7/v1".to_owned(),
+            source,
+        };
         for (error, status, kind, code) in [
             (
                 ProxyError::BodyTooLarge { limit: 7 },
@@ -257,19 +276,19 @@ mod tests {
                 "too_many_connections",
             ),
             (
-                ProxyError::Upstream(SendError::Connect(refused())),
+                upstream(SendError::Connect(refused())),
                 502,
                 "upstream_error",
                 "upstream_unreachable",
             ),
             (
-                ProxyError::Upstream(SendError::Broken(refused())),
+                upstream(SendError::Broken(refused())),
                 502,
                 "upstream_error",
                 "upstream_disconnected",
             ),
             (
-                ProxyError::Upstream(SendError::HeadTimeout(Duration::from_secs(1))),
+                upstream(SendError::HeadTimeout(Duration::from_secs(1))),
                 504,
                 "upstream_error",
                 "upstream_timeout",

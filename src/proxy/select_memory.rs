@@ -1,7 +1,8 @@
-//! Which snapshot a request goes out with, and where its block stands. How that looks is in `choice`.
+//! Selects the snapshot that a request goes out with, and where its block stands.
 //!
-//! Only chooses among what exists. The order of preference is INV-OPEN's: what the store says, what
-//! this process knows, the client's own bytes.
+//! Only selects among what exists, in the order of INV-OPEN: what the store has, what this process has in its
+//! cache, the client's own bytes. How the result looks as bytes, `outgoing_request` says. Called by
+//! `chat_completions` and `dry_run`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,8 +18,8 @@ use crate::store::SentWith;
 use crate::store::cache::{Lookup, LookupSource, PinLabel, SnapshotCache};
 use crate::wire::Placement;
 
-/// A request that was settled. Dropped without an answer of the upstream, or with one that is no
-/// success, it leaves no trace: the same request is decided anew.
+/// Keeps the selection for equal requests. Dropped before the upstream has accepted the request, it releases
+/// the selection, and the next equal request is selected anew.
 #[derive(Debug)]
 pub(super) struct SelectionGuard {
     cache: Arc<SnapshotCache>,
@@ -29,7 +30,7 @@ pub(super) struct SelectionGuard {
 }
 
 impl SelectionGuard {
-    /// The upstream has taken it.
+    /// The upstream has accepted the request.
     pub(super) fn accept(&self) {
         self.accepted.store(true, Ordering::Relaxed);
     }
@@ -43,27 +44,27 @@ impl Drop for SelectionGuard {
     }
 }
 
-/// Chooses for `asked`, and settles the choice so that a repetition goes out alike (INV-SAME).
+/// Selects for `request`, and reserves the selection, so that an equal request goes out alike (INV-SAME).
 pub(super) async fn select_memory(
     memory: &Memory,
     request: &MemoryRequest,
 ) -> (OutgoingRequest, Option<SelectionGuard>) {
-    let changed = on_model_change(memory, request).await;
-    let lookup = changed.as_ref().unwrap_or(&request.lookup);
+    let extended = activate_on_model_change(memory, request).await;
+    let lookup = extended.as_ref().unwrap_or(&request.lookup);
     let selected = select_available(memory, request, lookup).await;
     let (selection, fallback) = (selected.selection, selected.fallback);
     let observed = selection.cut();
-    let trim = match &lookup.previous_send {
-        Some(before) => before.trim,
+    let previous_send = lookup.previous_send.as_ref();
+    let trim = match previous_send {
+        Some(previous_send) => previous_send.trim,
         None => lookup.trim_for(&request.model),
     };
-    // What is passed over is the client's own, whole.
-    let unchanged = fallback == Fallback::Blocked;
+    // A blocked snapshot means the original, without a trim either.
+    let is_original = fallback == Fallback::Blocked;
     let trim =
-        trim.filter(|trim| !unchanged && trim.to_count > observed && request.allows_trim(trim));
-    let before = lookup.previous_send.as_ref();
-    let placement = before
-        .and_then(|used| Placement::from_name(&used.placement))
+        trim.filter(|trim| !is_original && trim.to_count > observed && request.allows_trim(trim));
+    let placement = previous_send
+        .and_then(|previous_send| Placement::from_name(&previous_send.placement))
         .or_else(|| block_placement(memory, request, selected.text.as_deref()));
     let block = placement
         .filter(|_| selected.text.is_some() || trim.is_some())
@@ -87,88 +88,89 @@ pub(super) async fn select_memory(
         (Some(block), Fallback::NotNeeded) if block.trim.is_some() => Fallback::Trimmed,
         (_, fallback) => fallback,
     };
-    let asks_usage = asks_usage(memory, request, lookup.previous_send.as_ref());
+    let asks_usage = asks_usage(memory, request, previous_send);
     let outgoing = OutgoingRequest::new(request, block, asks_usage, why, fallback);
-    // What only a failing store kept from a request must not be held against its repetition.
+    // A selection that only a failing store forced must not be repeated.
     if selected.certain {
-        reserve_selection(memory, request, outgoing, lookup.previous_send.is_some()).await
+        reserve_selection(memory, request, outgoing, previous_send.is_some()).await
     } else {
         (outgoing, None)
     }
 }
 
-/// Where the block stands: where its snapshot was made to stand, unless the model refuses that.
+/// Where the block stands: at the placement that its snapshot was made for, unless the model refuses that.
 pub(super) fn block_placement(
     memory: &Memory,
     request: &MemoryRequest,
     snapshot: Option<&Snapshot>,
 ) -> Option<Placement> {
-    let (capabilities, asker) = (&memory.capabilities, request.tenant_model());
+    let (capabilities, tenant_model) = (&memory.capabilities, request.tenant_model());
     match snapshot {
-        Some(snapshot) => capabilities.placement_for(asker, &snapshot.meta.placement),
-        None => capabilities.placement(asker),
+        Some(snapshot) => capabilities.placement_for(tenant_model, &snapshot.meta.placement),
+        None => capabilities.placement(tenant_model),
     }
 }
 
-/// Whether the stream is asked for its usage: as it was before, else where the upstream takes that, or the
-/// operator wants it asked whether or not that is known.
-fn asks_usage(memory: &Memory, request: &MemoryRequest, before: Option<&SentWith>) -> bool {
-    let (capabilities, asker) = (&memory.capabilities, request.tenant_model());
+/// Whether to ask for usage in the stream: as before; otherwise if the upstream accepts it, or if the operator
+/// always wants it.
+fn asks_usage(memory: &Memory, request: &MemoryRequest, previous_send: Option<&SentWith>) -> bool {
+    let (capabilities, tenant_model) = (&memory.capabilities, request.tenant_model());
     let always = request.policy.ask_usage == AskUsage::Always;
-    let before = before.and_then(|used| used.usage_requested);
-    let ask = before.unwrap_or_else(|| always || capabilities.may_ask_usage(asker));
-    request.may_ask_usage() && ask && !capabilities.refuses_usage(asker)
+    let previous = previous_send.and_then(|previous_send| previous_send.usage_requested);
+    let asks = previous.unwrap_or_else(|| always || capabilities.may_ask_usage(tenant_model));
+    request.may_ask_usage() && asks && !capabilities.refuses_usage(tenant_model)
 }
 
-/// What is known of a request that asks another model than its conversation did before, with what was
-/// committed because of it.
-async fn on_model_change(memory: &Memory, request: &MemoryRequest) -> Option<Lookup> {
-    let original = &request.lookup;
+/// The lookup of a request for another model than its conversation used before, with the snapshots that were
+/// activated because of that. `None` if the lookup stays as it is.
+async fn activate_on_model_change(memory: &Memory, request: &MemoryRequest) -> Option<Lookup> {
+    let lookup = &request.lookup;
     // A store in trouble is not waited for.
-    let new = original.previous_send.is_none()
-        && matches!(original.source, LookupSource::Warm | LookupSource::Cold);
-    if !new || !request.writes {
+    let is_new = lookup.previous_send.is_none()
+        && matches!(lookup.source, LookupSource::Warm | LookupSource::Cold);
+    if !is_new || !request.writes {
         return None;
     }
     let (scope, history) = (&request.identity.scope, &request.history);
     let can_omit = |count, pin| request.can_omit(count, pin);
-    let committed = memory
-        .jobs
-        .activate_on_model_change(scope, history, &request.model, can_omit);
-    let mut lookup = original.clone();
+    let pending_snapshots =
+        memory
+            .jobs
+            .activate_on_model_change(scope, history, &request.model, can_omit);
     let Prepared {
         snapshot,
-        peer_snapshot: bound,
-    } = committed.await?;
-    let mut new = vec![snapshot.meta.clone()];
-    new.extend(bound.map(|bound| bound.meta.clone()));
-    new.retain(|meta| peer_memory::may_receive(meta, &request.identity));
-    lookup.candidates.extend(new);
-    Some(lookup)
+        peer_snapshot,
+    } = pending_snapshots.await?;
+    let mut candidates = vec![snapshot.meta.clone()];
+    candidates.extend(peer_snapshot.map(|snapshot| snapshot.meta.clone()));
+    candidates.retain(|meta| peer_memory::may_receive(meta, &request.identity));
+    let mut extended = lookup.clone();
+    extended.candidates.extend(candidates);
+    Some(extended)
 }
 
-/// What [`pick`] found.
+/// The result of [`select_available`].
 struct SelectedMemory {
     selection: Selection,
     text: Option<Arc<Snapshot>>,
     fallback: Fallback,
-    /// A store that works would not have found better.
+    /// Whether a working store could not have led to a better selection.
     certain: bool,
 }
 
 fn select_for(
     request: &MemoryRequest,
     candidates: &[SnapshotMeta],
-    before: PreviousSend,
+    previous_send: PreviousSend,
 ) -> Selection {
     match &request.alignment {
-        None => select(&request.history, candidates, before),
-        Some(alignment) => select_aligned(alignment, candidates, before),
+        None => select(&request.history, candidates, previous_send),
+        Some(alignment) => select_aligned(alignment, candidates, previous_send),
     }
 }
 
 impl SelectedMemory {
-    /// Nothing, instead of what was selected; nor an older one, which may say the same.
+    /// Selects nothing, since the text of the selected snapshot was refused. An older snapshot may say the same.
     fn blocked(selection: &Selection, certain: bool) -> Self {
         Self {
             selection: Selection {
@@ -182,16 +184,16 @@ impl SelectedMemory {
     }
 }
 
-/// Whether what was selected is left out, since its words were refused. What went out with it before goes
-/// out with it again (INV-SAME).
+/// Whether the selected snapshot is left out, because its text was refused. What an equal request went out with
+/// goes out again (INV-SAME).
 fn is_blocked(memory: &Memory, request: &MemoryRequest, selection: &Selection) -> bool {
     let (selected, capabilities) = (selection.snapshot.as_ref(), &memory.capabilities);
     selection.reason != SelectionReason::Repeated
         && selected.is_some_and(|selected| capabilities.is_blocked(&request.model, selected.id))
 }
 
-/// What is sent instead of `selection`, whose words were refused: its observations alone, where it told of
-/// other conversations beside them. What others know goes first, here as well.
+/// The observations of a blocked `selection` without the section about other conversations. That section is
+/// given up before the conversation's own observations.
 fn without_peer_memory(
     memory: &Memory,
     request: &MemoryRequest,
@@ -212,7 +214,7 @@ fn without_peer_memory(
     (selection.snapshot.is_some() && !is_blocked(memory, request, &selection)).then_some(selection)
 }
 
-/// The snapshot and its text, or the next best of which both are at hand.
+/// The best snapshot whose text is at hand, and the text.
 async fn select_available(
     memory: &Memory,
     request: &MemoryRequest,
@@ -226,16 +228,16 @@ async fn select_available(
     let mut certain = lookup.source != LookupSource::Failed;
     let mut selection = select_for(request, &lookup.candidates, lookup.to_previous_send());
     if is_blocked(memory, request, &selection) {
-        let Some(observations) = without_peer_memory(memory, request, lookup, &selection) else {
+        let Some(plain) = without_peer_memory(memory, request, lookup, &selection) else {
             return SelectedMemory::blocked(&selection, certain);
         };
-        selection = observations;
+        selection = plain;
     }
     let mut text = text(memory, request, selection.snapshot.as_ref()).await;
     if selection.snapshot.is_some() && text.is_none() {
         (fallback, certain) = (Fallback::ProcessCache, false);
-        let at_hand = memory.cache.with_cached_text(scope, &lookup.candidates);
-        selection = select_for(request, &at_hand, PreviousSend::NotSent);
+        let cached = memory.cache.with_cached_text(scope, &lookup.candidates);
+        selection = select_for(request, &cached, PreviousSend::NotSent);
         if is_blocked(memory, request, &selection) {
             return SelectedMemory::blocked(&selection, certain);
         }
@@ -252,8 +254,8 @@ async fn select_available(
     }
 }
 
-/// The text of the snapshot that was selected. Another one under the same number, as a database put
-/// in the place of the old one may hold, would leave out what it does not cover.
+/// The text of the selected snapshot. If a database was replaced, another snapshot may have the same number:
+/// with its text, messages would be missing that it does not cover.
 async fn text(
     memory: &Memory,
     request: &MemoryRequest,
@@ -271,8 +273,8 @@ async fn text(
     Some(text)
 }
 
-/// Two equal requests at one moment: the first to settle decides for both. `before` says that this is
-/// how it went out before.
+/// Reserves the selection. Of two equal requests at the same time, the first one decides for both. `is_repeat`
+/// says that the request went out like this before.
 async fn reserve_selection(
     memory: &Memory,
     request: &MemoryRequest,
@@ -282,14 +284,14 @@ async fn reserve_selection(
     let (Some(tip), scope) = (request.history.tip(), &request.identity.scope) else {
         return (proposed, None);
     };
-    let asks = PinLabel {
+    let label = PinLabel {
         model: &request.model,
         thread_key: request.identity.thread.key.as_deref(),
     };
     let sent_with =
         memory
             .cache
-            .get_or_pin(scope, tip, asks, proposed.sent_with().clone(), is_repeat);
+            .get_or_pin(scope, tip, label, proposed.sent_with().clone(), is_repeat);
     if let Some(alignment) = &request.alignment {
         memory.cache.hold_alignment(scope, alignment);
     }

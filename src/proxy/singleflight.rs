@@ -1,7 +1,6 @@
-//! Equal requests that have their history observed while their clients wait: one after the other, since what
-//! comes of the first serves them all.
+//! Lets one of several equal requests have its history observed, while the others wait for the result.
 //!
-//! Decides who waits for whom and for how long, never what is done then. Called by `overflow`.
+//! Decides which request waits for which, and how long; never what the work is. Called by `retry::overflow`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -11,15 +10,15 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::history::{Link, Scope};
 
-/// Requests by owner, tip and model, each with the turn that its equals take one after the other.
+/// The flights by owner, tip and model. Equal requests share one, and enter it one after the other.
 #[derive(Debug, Default)]
 pub struct Singleflight(Mutex<HashMap<FlightKey, Weak<Flight>>>);
 
 type FlightKey = ([u8; 32], Link, String);
 type Flight = tokio::sync::Mutex<()>;
 
-/// What comes of `work` once those that came before have had their turn. It is told until when the client
-/// waits: whoever waits for others has that much less time left. `None` where nothing is left.
+/// Does `work` after the requests before it have left the flight. `work` gets the time at which its client
+/// stops waiting: the time spent in the queue is part of `within`. `None` if no time is left.
 pub(super) async fn run_exclusive<T, F: Future<Output = T>>(
     flight: &Flight,
     within: Duration,
@@ -27,11 +26,11 @@ pub(super) async fn run_exclusive<T, F: Future<Output = T>>(
 ) -> Option<T> {
     let until = Instant::now() + within;
     let _guard = timeout_at(until, flight.lock()).await.ok()?;
-    // The one before may have taken all of it.
+    // The request before may have used up the time.
     if Instant::now() >= until {
         return None;
     }
-    // Whatever it does besides heeding the time is given up with it.
+    // Work that does not keep to its time is dropped.
     timeout_at(until, work(until)).await.ok()
 }
 
@@ -58,7 +57,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// An Observer that never answers, for one who waits so many seconds.
+    /// An Observer that never answers, for a client that waits this many seconds.
     async fn wait_for(flight: &Flight, seconds: u32) -> (Option<u64>, u64) {
         let started = Instant::now();
         let until = run_exclusive(flight, SECOND * seconds, |until| async move {

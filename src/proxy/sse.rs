@@ -1,10 +1,10 @@
 //! Reads server-sent events from a copy of a response.
 //!
-//! A guard around `eventsource-stream`, which panics on a leading byte-order mark and takes time
-//! that is quadratic in the chunks of one line and in the lines of one buffer. The guard hands it
-//! one whole block (up to the blank line) at a time, one whole line at a time, never more than
-//! [`MAX_BLOCK`]; what is longer is left out and said so. Never sees the client's bytes, only their
-//! copy. Called by the tee; the usage filter shares [`BlockEnds`].
+//! A guard around `eventsource-stream`, which panics on a leading byte-order mark and takes time that is
+//! quadratic in the chunks of one line and in the lines of one buffer. The guard hands it one whole block (up to
+//! the blank line) at a time, one whole line at a time, and never more than [`MAX_BLOCK`]. A longer block is
+//! skipped and reported. Never sees the client's bytes, only their copy. Called by the tee; `usage_filter` and
+//! `retry` use parts of it.
 
 use std::convert::Infallible;
 
@@ -12,11 +12,24 @@ use bytes::BytesMut;
 use eventsource_stream::EventStream;
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 
-/// The longest block that is parsed. A usage report is 500 bytes; the longest useful block seen in
-/// the field is a tool call's argument sent whole.
+/// The longest block that is parsed. A usage report is 500 bytes; the longest useful block seen in practice is
+/// the argument of a tool call, sent whole.
 pub const MAX_BLOCK: usize = 1024 * 1024;
 
-/// Finds where blocks end in bytes that come in any pieces. Line ends are LF, CR LF or CR.
+/// Whether these headers announce a stream of server-sent events.
+pub(super) fn is_event_stream(headers: &http::HeaderMap) -> bool {
+    headers
+        .get(http::header::CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(|value| {
+            value
+                .trim_start()
+                .to_ascii_lowercase()
+                .starts_with("text/event-stream")
+        })
+}
+
+/// Finds the ends of blocks in bytes that arrive in pieces of any size. Lines end in LF, CR LF or CR.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockEnds {
     line_is_empty: bool,
@@ -31,8 +44,8 @@ impl BlockEnds {
         }
     }
 
-    /// True, once, if `chunk` begins with the LF of a CR LF whose CR has already been taken as the
-    /// end of a line (possibly of a block): that byte belongs to what came before.
+    /// True once, if `chunk` begins with the LF of a CR LF whose CR was already counted as the end of a line: that
+    /// byte belongs to what came before.
     pub(crate) fn begins_with_stray_lf(&mut self, chunk: &[u8]) -> bool {
         if chunk.is_empty() {
             return false;
@@ -91,7 +104,7 @@ impl Default for EventReader {
 }
 
 impl EventReader {
-    /// Takes the next piece and hands the data of every event it completes to `on_data`.
+    /// Reads the next piece, and hands the data of every event that it completes to `on_data`.
     pub fn push(&mut self, mut chunk: &[u8], on_data: &mut impl FnMut(&str)) {
         while let Some(end) = self.ends.next_end(chunk) {
             let (block, rest) = chunk.split_at(end);
@@ -106,8 +119,8 @@ impl EventReader {
         self.hold(chunk);
     }
 
-    /// The stream has ended. A last block without its blank line still counts, although the
-    /// specification drops it: upstreams that forget the blank line are real.
+    /// The stream has ended. A last block without its blank line counts too. The specification drops it, but some
+    /// upstreams forget the blank line.
     pub fn finish(&mut self, on_data: &mut impl FnMut(&str)) {
         self.close_block(on_data);
     }

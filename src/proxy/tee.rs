@@ -1,12 +1,11 @@
-//! The copy of a response that Diarist looks at.
+//! Copies a response for Diarist to read, while the client gets the original.
 //!
-//! [`tee`] puts a tap on a response body: every frame goes to the client as it came, and a
-//! refcounted clone goes into a bounded queue that a tracked task reads. The tap never parses and
-//! never fails; a reader that is slow, stuck or broken costs an incomplete capture and nothing else.
-//! The tap waits before a frame that may be the last: until the reader has heard what the model said, so
-//! that it is known before the client can send it back, and no longer than [`PATIENCE`]. Exactly one
-//! [`Observed`] comes out, when the body has ended, has failed or has been dropped by a client that hung
-//! up. Called by the flow of a memory request.
+//! [`tee`] puts a tap on a response body. Every frame goes to the client as it came; a counted reference goes into a
+//! bounded queue that a tracked task reads. The tap never parses and never fails: if the reader is slow, stuck or
+//! broken, the capture is incomplete, and nothing else happens. Before a frame that may be the last, the tap waits
+//! until the reader has read everything, but no longer than [`FLUSH_TIMEOUT`]: so the model's answer is known before
+//! the client can send it back. One [`ObservedAnswer`] is sent at the end: when the body has ended or failed, or the
+//! client has disconnected. Called by `chat_completions`.
 
 use std::future::Future as _;
 use std::panic::AssertUnwindSafe;
@@ -33,38 +32,38 @@ mod capture;
 
 pub use self::answer_message::AnswerMessage;
 
-/// Frames a reader may fall behind by. An event is a frame; a burst of a thousand is seconds of the
-/// fastest model.
+/// How many frames the reader may be behind. An event is a frame; a thousand of them are seconds of the fastest
+/// model.
 const QUEUE_FRAMES: usize = 1024;
-/// Bytes a reader may fall behind by.
+/// How many bytes the reader may be behind.
 const QUEUE_BYTES: usize = 8 * 1024 * 1024;
-/// From here on a body is parsed on a thread that may block: at some 100 MB/s this is 3 ms.
+/// A longer body is parsed on a blocking thread: at about 100 MB/s, this takes 3 ms.
 const PARSE_INLINE: usize = 256 * 1024;
 
-/// How long the last frame of an answer waits for the reader. It has read everything before, and needs
-/// some microseconds.
+/// How long the last frame of an answer waits for the reader, which has read everything before and needs some
+/// microseconds.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// By what a client may take an answer for whole before its stream ends: that it is done, or why a choice
-/// has ended. What only looks so costs a moment.
+/// Texts by which a client may take an answer as complete before its stream ends: the end mark, or a choice's finish
+/// reason. A match that means something else costs a short wait.
 const END_MARKERS: [&[u8]; 3] = [b"[DONE]", b"\"finish_reason\":\"", b"\"finish_reason\": \""];
 
-/// Told what the model has said so far, before the frame goes to the client that may be the last; and
-/// once more when the answer has ended.
+/// Gets what the model has said: first before the frame goes to the client that may be the last, and again when the
+/// answer has ended.
 pub type OnAnswer = Box<dyn Fn(&[AnswerMessage]) + Send + Sync>;
 
-/// What is known of a response before its body comes.
+/// What is known of a response before its body.
 #[derive(Clone, Copy, Debug)]
 pub struct TeeSpec {
     /// The content type is `text/event-stream`.
     pub streaming: bool,
     pub encoding: Encoding,
-    /// Take out the usage report that the client has not asked for. Ignored where the body is still
-    /// compressed: that is a coding nobody here reads.
+    /// Take the usage report out, because the client has not asked for it. Ignored if the body is still compressed,
+    /// in a coding that is not supported here.
     pub filter_usage: bool,
 }
 
-/// What one answer was, as far as it was seen.
+/// What an answer was, as far as it was read.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "independent facts about one answer"
@@ -72,29 +71,29 @@ pub struct TeeSpec {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedAnswer {
     pub ended: EndReason,
-    /// The model had finished: `[DONE]` was seen, or a finish reason on every choice.
+    /// The model had finished: the stream had `[DONE]`, or every choice had a finish reason.
     pub saw_done: bool,
-    /// In the order of the choices.
+    /// One for each choice, in their order.
     pub finish_reasons: Vec<String>,
     /// The model refused, or a content filter did.
     pub refusal: bool,
-    /// The answer carries an error, whatever its status said.
+    /// The answer carries an error, whatever its status.
     pub error: bool,
     pub usage: Option<Usage>,
-    /// What the first choice says, if it was read whole.
+    /// The text of the first choice, if it was read whole.
     pub text: Option<String>,
-    /// When the first byte of the body came; `None` if there was none.
+    /// When the first byte of the body came; `None` if the body is empty.
     pub first_byte: Option<Instant>,
-    /// Bytes of the body as they were tapped: as the upstream sent them, or decoded for the client.
+    /// Bytes of the body at the tap: as the upstream sent them, or decoded for the client.
     pub bytes: u64,
-    /// Every byte was read. If not, what is missing above may have been there.
+    /// Whether every byte was read. If not, anything missing above may have been there.
     pub capture_complete: bool,
 }
 
 /// The body that goes to the client in place of the upstream's.
 pub type Teed<B> = UsageFilter<Tap<B>>;
 
-/// Taps `body`. The receiver yields one [`Observed`]; it may be dropped at any time.
+/// Taps `body`. The receiver gets one [`ObservedAnswer`]; it may be dropped at any time.
 pub fn tee<B>(
     body: B,
     spec: TeeSpec,
@@ -118,14 +117,14 @@ where
     };
     tasks.spawn("response-reader", async move {
         let observed = read(pieces, &queued_bytes, ended, spec, on_answer).await;
-        // The flow may have lost interest; then there is nobody to tell.
+        // If the receiver was dropped, nobody needs the result.
         let _ = result.send(observed);
     });
     let filter = spec.filter_usage && spec.streaming && spec.encoding == Encoding::Identity;
     (UsageFilter::new(tap, filter), observed)
 }
 
-/// What the tap itself knows; complete even where the capture is not.
+/// What the tap itself measures: complete even if the capture is not.
 #[derive(Clone, Copy, Debug, Default)]
 struct TapStats {
     first_byte: Option<Instant>,
@@ -143,15 +142,15 @@ pub struct Tap<B: Body> {
     queued_bytes: Arc<AtomicUsize>,
     ending: Option<oneshot::Sender<(EndReason, TapStats)>>,
     stats: TapStats,
-    /// A frame that may be the last, which waits until the reader has heard what was said.
+    /// A frame that may be the last. It waits until the reader has read everything.
     held: Option<Box<Held<B::Error>>>,
 }
 
-/// What goes through the queue.
+/// What the queue carries.
 #[derive(Debug)]
 enum Piece {
     Bytes(Bytes),
-    /// Everything before it was sent: say when it is heard.
+    /// A question to the reader: answer when everything before it is read.
     Flush(oneshot::Sender<()>),
 }
 
@@ -169,7 +168,7 @@ impl<B> Tap<B>
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    /// Whether the client has the whole answer with `polled`.
+    /// Whether the client has the whole answer once it gets `polled`.
     fn is_last(&self, polled: Option<&Result<Frame<Bytes>, B::Error>>) -> bool {
         match polled {
             None => true,
@@ -185,7 +184,7 @@ where
         }
     }
 
-    /// Asks the reader to say when it has heard everything so far. `None` where it is not there.
+    /// Asks the reader to answer when it has read everything so far. `None` if there is no reader.
     fn request_flush(&mut self) -> Option<oneshot::Receiver<()>> {
         let (flushed_sender, flushed) = oneshot::channel();
         let queue = self.queue.as_ref()?;
@@ -220,7 +219,7 @@ impl<B: Body> Tap<B> {
         }
     }
 
-    /// What goes to the client now.
+    /// `polled` goes to the client now. `None` ends the body.
     fn pass<E>(&mut self, polled: Polled<E>) -> Polled<E> {
         if polled.is_none() {
             self.end(EndReason::Complete);
@@ -231,7 +230,7 @@ impl<B: Body> Tap<B> {
     fn end(&mut self, ended: EndReason) {
         self.queue = None;
         if let Some(ending) = self.ending.take() {
-            // Only a reader that was ended by a shutdown is not there to hear it.
+            // The reader is gone only after a shutdown.
             let _ = ending.send((ended, self.stats));
         }
     }
@@ -265,7 +264,7 @@ where
             }
         }
         if let Some(held) = &mut tap.held {
-            // A reader that is gone has heard all it will.
+            // The sender is dropped if the reader is gone: then there is nothing to wait for.
             let flushed = Pin::new(&mut held.flushed).poll(cx).is_ready();
             if !flushed && held.timeout.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
@@ -289,8 +288,8 @@ where
 
 impl<B: Body> Drop for Tap<B> {
     fn drop(&mut self) {
-        // A server drops a body without asking for its end once the length it promised is written,
-        // or once the trailers are.
+        // A server does not poll a body for its end once the announced length, or the trailers, are written. It
+        // just drops it.
         let complete = self.held.is_none() && (self.stats.trailers || self.body.is_end_stream());
         self.end(if complete {
             EndReason::Complete
@@ -325,7 +324,7 @@ async fn read(
                 if let Some(messages) = messages {
                     guarded(|| on_answer(&messages));
                 }
-                // The client may have gone meanwhile.
+                // The client may have disconnected meanwhile.
                 let _ = flushed_sender.send(());
                 capture
             }
@@ -362,7 +361,7 @@ async fn read(
     }
 }
 
-/// Reads what came so far, and says what the model has said.
+/// Reads what has arrived, and returns what the model has said.
 async fn read_messages(capture: Option<Capture>) -> Option<(Capture, Vec<AnswerMessage>)> {
     let mut capture = capture?;
     let held = capture.unparsed_bytes();
@@ -376,8 +375,7 @@ async fn read_messages(capture: Option<Capture>) -> Option<(Capture, Vec<AnswerM
     guarded(read)
 }
 
-/// The parser of events has panicked on input before. That must not cost the one value the flow is
-/// waiting for.
+/// Catches a panic. The parser of events has panicked on some input before, and the caller still needs its result.
 fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
     std::panic::catch_unwind(AssertUnwindSafe(work)).ok()
 }

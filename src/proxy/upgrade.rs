@@ -1,7 +1,7 @@
-//! WebSocket connections: carried as bytes once both sides agree, never looked into.
+//! WebSocket connections: once both sides agree, bytes are copied in both directions and never read.
 //!
-//! Nothing a client sends after its request head reaches the upstream before the upstream has
-//! switched: hyper keeps those bytes until then. A tunnel in which no byte moves is closed on both sides.
+//! Nothing that a client sends behind its request head reaches the upstream before the upstream has switched:
+//! hyper keeps those bytes until then. A tunnel without traffic is closed on both sides. Called by `flow`.
 
 use std::io;
 use std::pin::Pin;
@@ -19,15 +19,17 @@ use tokio::time::{Instant, sleep_until};
 
 use super::abort::Abort;
 use super::body::{self, OutBody, ProxyBody};
-use super::{Proxy, ProxyError, flow, forward, headers};
+use super::error::ProxyError;
+use super::shared::Shared;
+use super::{forward, headers, respond};
 use crate::tasks::Hold;
 use crate::telemetry;
 
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 const UPGRADE_TOKEN: HeaderValue = HeaderValue::from_static("Upgrade");
 
-/// Whether a client asks for a WebSocket. Other protocols (h2c above all, which would carry
-/// requests past this proxy) are not offered: their `Upgrade` header ends here.
+/// Whether a client asks for a WebSocket. Other protocols are not offered, so their `Upgrade` header ends here.
+/// The main case is h2c: it would carry requests past this proxy.
 pub(super) fn is_websocket(parts: &Parts) -> bool {
     parts.version == Version::HTTP_11
         && parts.method == Method::GET
@@ -39,32 +41,35 @@ fn names_websocket(headers: &HeaderMap) -> bool {
         && headers::lists(headers, &UPGRADE, "websocket")
 }
 
-/// Asks the upstream; if it switches, connects both sides, otherwise its answer is the client's.
+/// Asks the upstream. If it switches, connects both sides; otherwise its answer is the client's.
 pub(super) async fn tunnel(
-    proxy: &Proxy,
+    shared: &Shared,
     mut parts: Parts,
 ) -> Result<Response<ProxyBody>, ProxyError> {
     let Some(client_side) = parts.extensions.remove::<OnUpgrade>() else {
         return Err(ProxyError::Target(None));
     };
     let abort = Abort::for_client(&parts);
-    let mut request = forward::prepare(&proxy.upstream, parts, OutBody::Empty)?;
+    let mut request = forward::prepare(&shared.upstream, parts, OutBody::Empty)?;
     set_websocket_headers(request.headers_mut());
-    let mut response = proxy
-        .upstream
-        .send_upgradable(request)
-        .await
-        .map_err(forward::to_proxy_error)?;
+    let upstream = &shared.upstream;
+    let response = upstream.send_upgradable(request).await;
+    let mut response = response.map_err(|error| forward::to_proxy_error(upstream, error))?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(flow::stream_back(proxy, response, abort));
+        return Ok(respond::stream_back(
+            response,
+            shared.limits.response_idle,
+            abort,
+        ));
     }
     if !names_websocket(response.headers()) {
-        return Err(ProxyError::UnrequestedUpgrade);
+        let url = upstream.base_url();
+        return Err(ProxyError::UnrequestedUpgrade { url });
     }
     let upstream_side = hyper::upgrade::on(&mut response);
-    let (stopped, hold) = (proxy.tasks.token(), proxy.tasks.hold());
-    let idle = proxy.limits.tunnel_idle;
-    proxy.tasks.spawn("tunnel", async move {
+    let (stopped, hold) = (shared.tasks.token(), shared.tasks.hold());
+    let idle = shared.limits.tunnel_idle;
+    shared.tasks.spawn("tunnel", async move {
         stopped
             .run_until_cancelled(connect(client_side, upstream_side, idle, hold))
             .await;
@@ -84,7 +89,7 @@ async fn connect(client_side: OnUpgrade, upstream_side: OnUpgrade, idle: Duratio
     let (client, upstream) = match futures_util::try_join!(client_side, upstream_side) {
         Ok(sides) => sides,
         Err(error) => {
-            tracing::debug!("a tunnel did not open: {error}");
+            tracing::debug!("a tunnel could not be opened: {error}");
             return;
         }
     };
@@ -108,7 +113,7 @@ where
     let copied = tokio::select! {
         copied = copy_bidirectional(&mut tracked_client, &mut upstream) => copied,
         () = activity.wait_idle(idle) => {
-            tracing::debug!("a tunnel was closed: no byte moved in it for {idle:?}");
+            tracing::debug!("a tunnel was closed: it had no traffic for {idle:?}");
             return;
         }
     };

@@ -1,5 +1,8 @@
-//! What a conversation lends its memory: its own way to the upstream, as long as the upstream
-//! accepts it, and not while the client needs its rate limit for itself.
+//! Registers the route of an accepted request, so that jobs of its conversation may borrow it, and pauses those
+//! jobs while the client needs its rate limit for itself.
+//!
+//! A route is the upstream's address with the client's credential; it stays in memory. Called by
+//! `chat_completions`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,18 +10,19 @@ use std::time::Duration;
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
 
+use super::body::ProxyBody;
 use super::memory::{Memory, MemoryRequest};
-use super::{Proxy, ProxyBody};
+use super::shared::Shared;
 use crate::llm::UpstreamRoute;
 
-/// How long jobs rest after the client was told it asks too often, where the upstream names no time.
+/// How long jobs pause after a 429 without `retry-after`.
 const DEFAULT_429_PAUSE: Duration = Duration::from_secs(30);
 
-/// How long jobs rest when less than half of a rate limit is left; limits are per minute, and the
-/// next answer says how much is left then.
+/// How long jobs pause if less than half of a rate limit is left. Limits are per minute, and the next answer says
+/// how much is left then.
 const LOW_LIMIT_PAUSE: Duration = Duration::from_secs(15);
 
-/// `(limit, remaining)` pairs of headers as OpenAI and those who follow it send them.
+/// Headers with `(limit, remaining)`, as OpenAI and compatible upstreams send them.
 const RATE_LIMIT_HEADERS: [(&str, &str); 2] = [
     (
         "x-ratelimit-limit-requests",
@@ -27,13 +31,13 @@ const RATE_LIMIT_HEADERS: [(&str, &str); 2] = [
     ("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens"),
 ];
 
-/// Reads the head of the answer: lends the way on success and returns its hash, and lets jobs rest
-/// where they should.
+/// Reads the head of the answer. Registers the route if the request was accepted, and returns its hash; pauses jobs
+/// if the rate limit requires it.
 pub(super) fn register_route(
     memory: &Memory,
     parts: &Parts,
     request: Option<&MemoryRequest>,
-    proxy: &Proxy,
+    shared: &Shared,
     response: &Response<ProxyBody>,
 ) -> Option<[u8; 32]> {
     let request = request.filter(|_| memory.jobs.borrows_credentials())?;
@@ -41,7 +45,7 @@ pub(super) fn register_route(
     let routes = memory.jobs.routes();
     let mut route_hash = None;
     if response.status().is_success()
-        && let Some(route) = route_for_request(proxy, parts)
+        && let Some(route) = route_for_request(shared, parts)
     {
         route_hash = Some(route.hash());
         routes.register(tenant, Arc::new(route));
@@ -52,9 +56,9 @@ pub(super) fn register_route(
     route_hash
 }
 
-/// The way of a request to the upstream.
-pub(super) fn route_for_request(proxy: &Proxy, parts: &Parts) -> Option<UpstreamRoute> {
-    let uri = proxy.upstream.uri_for(parts.uri.path_and_query()?).ok()?;
+/// The route of a request to the upstream.
+pub(super) fn route_for_request(shared: &Shared, parts: &Parts) -> Option<UpstreamRoute> {
+    let uri = shared.upstream.uri_for(parts.uri.path_and_query()?).ok()?;
     let url = url::Url::parse(&uri.to_string()).ok()?;
     Some(UpstreamRoute::new(&url, &parts.headers))
 }

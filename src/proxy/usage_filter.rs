@@ -1,10 +1,9 @@
-//! Takes the usage report out of a stream whose client has not asked for one.
+//! Takes the usage report out of a stream whose client has not asked for it.
 //!
-//! Used only where Diarist itself asked for usage: exactly one event, the one whose JSON has empty
-//! `choices` and a usage object, is removed; every other byte passes as it came. An event is held
-//! only until it is complete, and not at all once it is longer than [`MAX_HELD`]. Works on the
-//! client's bytes, so it trusts no parser: a wrong guess passes the event on. Called by the tee,
-//! behind the copy: the copy still holds the event.
+//! Used only if Diarist asked for usage. Removes exactly one event, the one whose JSON has empty `choices` and a
+//! usage object; every other byte passes as it came. An event is held only until it is complete, and not at all if
+//! it is longer than [`MAX_HELD`]. This works on the client's bytes, so it trusts no parser: if in doubt, the event
+//! passes. Called by the tee, behind the copy: the copy still holds the event.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -18,20 +17,20 @@ use serde_json::Value;
 
 use super::sse::BlockEnds;
 
-/// A usage report is 200 to 600 bytes; an event longer than this is none and is not held.
+/// A usage report is 200 to 600 bytes. A longer event is not one, and is not held.
 pub const MAX_HELD: usize = 64 * 1024;
 
-/// Bytes in, the same bytes out, without the one event.
+/// Copies bytes, without the one event.
 #[derive(Debug)]
 struct ReportFilter {
     ends: BlockEnds,
     /// The beginning of the event that is not complete yet.
     held: BytesMut,
-    /// The event that comes now is too long to be held: it passes as it comes.
+    /// The current event is too long to be held: it passes as it comes.
     passing: bool,
     /// The report has been taken out; everything else passes.
     report_found: bool,
-    /// The report ended in CR: an LF that follows at once is still part of it.
+    /// The report ended in CR: an LF that follows at once still belongs to it.
     drop_lf: bool,
 }
 
@@ -46,13 +45,13 @@ impl ReportFilter {
         }
     }
 
-    /// Appends to `out` what may go on after `chunk` has come.
+    /// Reads `chunk`, and appends to `out` the bytes that may pass now.
     fn push(&mut self, chunk: &Bytes, out: &mut VecDeque<Bytes>) {
         if chunk.is_empty() {
             return;
         }
-        // Everything before `settled` has been given or dropped; everything before `seen` belongs
-        // to events that are complete.
+        // Offsets into `chunk`: everything before `forwarded` has passed or was removed; everything before `complete`
+        // belongs to complete events.
         let (mut forwarded, mut complete) = (0, 0);
         if self.held.is_empty() && self.ends.begins_with_stray_lf(chunk) {
             complete = 1;
@@ -102,7 +101,7 @@ impl ReportFilter {
         }
     }
 
-    /// From now on everything passes.
+    /// Everything passes from now on.
     fn pass(&mut self, out: &mut VecDeque<Bytes>) {
         push_non_empty(out, self.held.split().freeze());
         self.report_found = true;
@@ -125,10 +124,10 @@ fn push_non_empty(out: &mut VecDeque<Bytes>, bytes: Bytes) {
     }
 }
 
-/// True for the event that OpenAI sends last when `include_usage` was asked for. Azure's first event
-/// has empty `choices` too, but no usage object.
+/// Whether this is the event that OpenAI sends last if `include_usage` is set. Azure's first event has empty
+/// `choices` too, but no usage object.
 fn is_usage_report(block: &[u8]) -> bool {
-    // Nearly every event fails here, so nearly none is parsed on the client's path.
+    // Nearly every event fails this test, so hardly any is parsed on the client's path.
     if block.len() > MAX_HELD || !names_no_choices(block) {
         return false;
     }
@@ -148,8 +147,8 @@ fn is_usage_report(block: &[u8]) -> bool {
     no_choices && event.get("usage").is_some_and(Value::is_object) && event.get("error").is_none()
 }
 
-/// Whether `"choices"` is followed by an empty array somewhere. Inside a string its quotes would be
-/// escaped, so only tokens are found.
+/// Whether `"choices"` is followed by an empty array anywhere. Inside a string, its quotes would be escaped, so only
+/// keys are found.
 fn names_no_choices(block: &[u8]) -> bool {
     const KEY: &[u8] = b"\"choices\"";
     memchr::memmem::find_iter(block, KEY).any(|at| {
@@ -162,14 +161,14 @@ fn names_no_choices(block: &[u8]) -> bool {
     })
 }
 
-/// A response body behind an optional filter; without one every frame passes untouched.
+/// A response body with an optional filter; without one, every frame passes untouched.
 ///
-/// With a filter the length is no longer known: the caller must not forward `content-length`.
+/// With a filter, the length is not known: the caller must not forward `content-length`.
 #[derive(Debug)]
 pub struct UsageFilter<B: Body> {
     body: B,
     filter: Option<ReportFilter>,
-    /// Set where what comes now was not asked for its usage.
+    /// Set if the rest of the stream answers a request that did not ask for usage.
     stop_flag: Option<Arc<AtomicBool>>,
     ready: VecDeque<Bytes>,
     /// Trailers or an error, which follow what is still held.
@@ -178,7 +177,7 @@ pub struct UsageFilter<B: Body> {
 }
 
 impl<B: Body> UsageFilter<B> {
-    /// `filter` says whether the report is to be taken out.
+    /// With `filter`, the usage report is taken out.
     #[must_use]
     pub fn new(body: B, filter: bool) -> Self {
         Self {
@@ -191,7 +190,7 @@ impl<B: Body> UsageFilter<B> {
         }
     }
 
-    /// The same, which takes out nothing that comes once `unasked` is set.
+    /// The same body, which takes out nothing more once the flag is set.
     #[must_use]
     pub fn stop_when(self, stop_flag: Arc<AtomicBool>) -> Self {
         Self {
@@ -227,7 +226,7 @@ where
                 return Poll::Ready(None);
             }
             let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
-            // Only the frame that came knows whose it is.
+            // Read after the frame has come: the frame may be the first one of another answer.
             let is_set = |flag: &Arc<AtomicBool>| flag.load(Ordering::Relaxed);
             if this.stop_flag.take_if(|flag| is_set(flag)).is_some() {
                 filter.pass(&mut this.ready);

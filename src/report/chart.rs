@@ -1,16 +1,16 @@
-//! The picture: how long each request was as the client sent it, and as it reached the provider.
+//! The chart: the size of each request as the client sent it, and as it reached the provider.
 //!
-//! Two bars in one column: the solid one is what was sent, the shade above it what did not have to
-//! be. Several requests share a column where there are more requests than columns.
+//! Each column has two bars: the solid one is the size that was sent, the shaded one above it the size that was
+//! saved. If there are more requests than columns, several requests share a column.
 
 use super::{MemoryChange, ReportStep};
 
-/// How much room there is, in characters.
+/// The size of the chart, in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Of the whole picture, scale included.
+    /// Width of the whole chart, scale included.
     pub width: usize,
-    /// Of the bars.
+    /// Height of the bars.
     pub height: usize,
 }
 
@@ -20,7 +20,7 @@ const SCALE: usize = 8;
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const SHADE: char = '░';
 
-/// One column of the picture: the longest requests in it.
+/// One column of the chart: the largest requests in it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Column {
     received: u64,
@@ -28,7 +28,7 @@ struct Column {
     mark: Option<MemoryChange>,
 }
 
-/// Draws `steps`, with the scale on the left and a legend below. Empty where nothing was counted.
+/// Draws `steps`, with the scale on the left and a legend below. Empty if nothing was counted.
 pub fn chart(steps: &[ReportStep], size: Size) -> String {
     let columns = columns(steps, size.width.saturating_sub(SCALE).max(1));
     let top = columns

@@ -1,16 +1,16 @@
 //! Text in columns.
 
-/// Where the cells of a column stand.
+/// How the cells of a column are aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColumnAlign {
-    /// For words.
+    /// For text.
     Left,
     /// For numbers.
     Right,
 }
 
-/// Puts `rows` into columns, two blanks apart. A column without any text takes no room. Cells
-/// beyond `sides` stand left.
+/// Aligns `rows` in columns, with two blanks between them. A column without any text is left out. Cells beyond
+/// `sides` are aligned left.
 pub fn align_columns(rows: &[Vec<String>], sides: &[ColumnAlign]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cell = |row: &[String], at: usize| row.get(at).map_or(0, |cell| cell.chars().count());

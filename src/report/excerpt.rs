@@ -1,7 +1,7 @@
-//! A long text shown by its beginning and its end.
+//! Shortens a long text to its beginning and its end.
 
-/// At most `head` first and `tail` last lines of `text`, each at most `width` characters wide, with
-/// a note in the place of what is left out.
+/// At most the first `head` and the last `tail` lines of `text`, each at most `width` characters wide. A note
+/// replaces the lines between.
 pub fn excerpt(text: &str, head: usize, tail: usize, width: usize) -> String {
     let lines: Vec<&str> = text.trim_end().lines().collect();
     let clipped_line = |line: &&str| clip(line, width) + "\n";

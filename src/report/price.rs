@@ -1,4 +1,4 @@
-//! What tokens cost.
+//! Prices of tokens.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,7 +16,7 @@ pub struct Price {
     pub output: f64,
 }
 
-/// What the conversation's model costs, and the model of Observer and Reflector.
+/// The prices of the conversation's model, and of the model of Observer and Reflector.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prices {
     /// The conversation's model.
@@ -25,14 +25,14 @@ pub struct Prices {
     pub memory: Price,
 }
 
-/// Text that is no price.
+/// A text that is not a price.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write three prices in dollars per million tokens, as INPUT,CACHED,OUTPUT: 2.50,0.25,10")]
 pub struct BadPrice;
 
 impl Price {
-    /// What one request cost, in dollars; `None` where its tokens are not known. A prompt whose
-    /// cached share is not known counts as uncached.
+    /// The cost of one request in dollars; `None` if its tokens are not known. If the cached part of a prompt is not
+    /// known, the whole prompt counts as uncached.
     pub fn cost(&self, tokens: &Tokens) -> Option<f64> {
         const MILLION: f64 = 1e6;
         let prompt = tokens.prompt?;

@@ -3,7 +3,7 @@
 use super::columns::{ColumnAlign, align_columns};
 use super::{MemoryChange, Price, Prices, Story, Tokens, grouped};
 
-/// A sum over requests, some of which may not have reported the number.
+/// A sum over requests, of which some may have reported no number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sum {
     total: u64,
@@ -36,7 +36,7 @@ impl Sum {
     }
 }
 
-/// The sums of one way to play a conversation.
+/// The sums of a conversation that was played with, or without, Diarist.
 struct Totals {
     requests: usize,
     prompt: Sum,
@@ -87,13 +87,13 @@ impl Comparison {
         }
     }
 
-    /// What the conversation cost with Diarist, memory's own calls included.
+    /// The cost of the conversation with Diarist, memory's own calls included.
     fn net(&self) -> Option<f64> {
         Some(self.forwarded.cost? + self.observer.cost? + self.reflector.cost?)
     }
 }
 
-/// One line: what it is about, without Diarist, with it, the difference.
+/// One line: its name, the number without Diarist, the number with it, the difference.
 fn row(name: &str, without: Option<String>, with: String, change: Option<String>) -> Vec<String> {
     vec![
         name.to_owned(),
@@ -175,7 +175,7 @@ pub fn table(story: &Story, prices: &Prices) -> String {
     )
 }
 
-/// One line for each conversation: its id, and how long it grew.
+/// One line for each conversation: its id, and the size of its largest request.
 pub fn conversations(stories: &[(&str, &Story)]) -> String {
     let header = |name: &str| name.to_owned();
     let with_baseline = stories.iter().any(|(_, story)| story.has_baseline());
@@ -208,7 +208,7 @@ pub fn conversations(stories: &[(&str, &Story)]) -> String {
     align_columns(&rows, &sides)
 }
 
-/// An id of at most 32 characters, its middle left out: ids that are long differ at their ends.
+/// An id of at most 32 characters. The middle of a longer one is left out, since long ids differ at their ends.
 fn shortened(id: &str) -> String {
     let all: Vec<char> = id.chars().collect();
     if all.len() <= 32 {
@@ -218,7 +218,7 @@ fn shortened(id: &str) -> String {
     head.iter().chain(&['…']).chain(tail).collect()
 }
 
-/// What has to be said beside the table: the prices, memory's own tokens, numbers that are missing.
+/// Notes under the table: the prices, memory's own tokens, and missing numbers.
 pub fn notes(story: &Story, prices: &Prices) -> String {
     let totals = Comparison::new(story, prices);
     let mut notes = format!(
@@ -253,7 +253,7 @@ pub fn notes(story: &Story, prices: &Prices) -> String {
     });
     if silent > 0 {
         notes.push_str(&format!(
-            "{} came back without usage: no cost can be told.\n",
+            "{} came back without usage: the cost is not known.\n",
             pluralized(silent, "answer")
         ));
     }
@@ -275,7 +275,7 @@ fn dollars(amount: Option<f64>) -> String {
     amount.map_or_else(|| "unknown".to_owned(), |amount| format!("${amount:.4}"))
 }
 
-/// `-73 %`; `None` where there is nothing to compare with.
+/// `-73 %`; `None` if there is nothing to compare with.
 fn change(before: f64, after: f64) -> Option<String> {
     (before > 0.0).then(|| format!("{:+.0} %", (after / before - 1.0) * 100.0))
 }

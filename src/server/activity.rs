@@ -1,5 +1,5 @@
-//! What one connection is doing: its requests in hand, since when there is none, and whether a byte of an
-//! answer to one may still have to be written. Decides nothing; told by `connection` and by the client's stream.
+//! Tracks one connection: its open requests, since when it has none, and whether bytes of an answer may still have
+//! to be written. Decides nothing; `connection` and the client's stream report to it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,11 +17,11 @@ pub(super) struct Activity {
 #[derive(Debug)]
 struct State {
     requests: usize,
-    /// The last change of that.
+    /// When the number of requests changed last.
     last_change: Instant,
-    /// Whether what is written may belong to the answer of a request.
+    /// Whether the bytes that are written may belong to an answer.
     answer_pending: bool,
-    /// Whether the connection speaks another protocol by now.
+    /// Whether the connection has switched to another protocol.
     upgraded: bool,
 }
 
@@ -62,19 +62,19 @@ impl Activity {
         self.changed.notify_one();
     }
 
-    /// Everything that was to be written so far is written.
+    /// hyper has written everything so far.
     pub(super) fn flushed(&self) {
         let mut state = self.state();
         state.answer_pending = state.requests > 0;
     }
 
-    /// Whether what is written now may be part of an answer of ours, or of a tunnel.
+    /// Whether the bytes that are written now may belong to an answer of ours, or to a tunnel.
     pub(super) fn may_be_answer(&self) -> bool {
         let state = self.state();
         state.answer_pending || state.upgraded
     }
 
-    /// Ready once there has been no request for `limit`.
+    /// Ready once the connection has had no request for `limit`.
     pub(super) async fn idle_for(&self, limit: Duration) {
         loop {
             let (requests, last_change) = {
@@ -93,7 +93,7 @@ impl Activity {
 }
 
 impl ActiveRequest {
-    /// From its answer on the connection is a tunnel.
+    /// The connection becomes a tunnel with this answer.
     pub(super) fn mark_upgraded(&self) {
         self.0.state().upgraded = true;
     }

@@ -1,8 +1,8 @@
-//! Answers to requests whose head could not be read: hyper refuses them by itself, with a status and no word.
+//! Replaces the answers that hyper gives to a request whose head it cannot read: a status without a body.
 //!
-//! Decides which of the bytes that hyper writes are such an answer, and puts one in its place that says what to
-//! do. What that is, `proxy::respond` says, as for every error. Never touches an answer to a request that was
-//! read: hyper writes its own only where nothing of those is left to be written. Called by the client's stream.
+//! Decides which written bytes are such an answer. The replacement, with an explanation, comes from `proxy::respond`,
+//! as for every error. Never touches an answer to a request that was read: hyper writes its own only if no such answer
+//! is left to be written. Called by the client's stream.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use http::StatusCode;
 use super::activity::Activity;
 use crate::proxy::respond;
 
-/// The bare answers of one connection.
+/// Recognises the bodiless answers of one connection.
 #[derive(Debug)]
 pub(super) struct BadRequestAnswer {
     activity: Arc<Activity>,
@@ -27,7 +27,7 @@ impl BadRequestAnswer {
         }
     }
 
-    /// What goes out instead of `written`, where that is an answer of hyper's own.
+    /// The bytes to write instead of `written`, if that is an answer of hyper's own.
     pub(super) fn replacement_for(&self, written: &[u8]) -> Option<Bytes> {
         let status = bare_status(written)?;
         if self.activity.may_be_answer() {
@@ -36,13 +36,13 @@ impl BadRequestAnswer {
         respond::bad_request(status, self.max_head_bytes)
     }
 
-    /// Everything that hyper had to write is written.
+    /// hyper has written everything.
     pub(super) fn flushed(&self) {
         self.activity.flushed();
     }
 }
 
-/// The status of an answer that is nothing but a head and closes the connection, if `written` is one.
+/// The status, if `written` is an answer with only a head, which closes the connection.
 fn bare_status(written: &[u8]) -> Option<StatusCode> {
     let line = written.strip_prefix(b"HTTP/1.1 ")?;
     let ends = written.ends_with(b"\r\ncontent-length: 0\r\n\r\n");

@@ -1,4 +1,5 @@
-//! One connection: both protocols, with every limit hyper leaves open closed.
+//! Serves one connection, in HTTP/1 or HTTP/2, with the limits that hyper does not set by itself. Called by
+//! [`super`], for both ports.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -14,15 +15,15 @@ use hyper_util::server::conn::auto;
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
-use super::Settings;
 use super::activity::Activity;
 use super::bad_request::BadRequestAnswer;
+use super::settings::Settings;
 use super::socket::ClientStream;
 use crate::proxy::abort::ResetOnClose;
 use crate::proxy::{ProxyBody, body};
 use crate::tasks::Tasks;
 
-/// How connections are served; one for all of them.
+/// How connections are served; shared by all of them.
 #[derive(Debug)]
 pub(super) struct ConnectionServer {
     http: auto::Builder<Tasks>,
@@ -36,9 +37,9 @@ pub(super) struct ConnectionServer {
 impl ConnectionServer {
     pub(super) fn new(settings: &Settings, tasks: &Tasks) -> Arc<Self> {
         let mut http = auto::Builder::new(tasks.clone());
-        // hyper refuses to go below 8 KiB.
+        // hyper accepts no less than 8 KiB.
         let max_head_bytes = settings.max_head_bytes.max(8 << 10);
-        // Without a timer hyper's own timeouts are inert.
+        // Without a timer, hyper's own timeouts do nothing.
         http.http1()
             .timer(TokioTimer::new())
             .header_read_timeout(settings.header_timeout)
@@ -63,8 +64,8 @@ impl ConnectionServer {
         })
     }
 
-    /// Serves a connection until it ends, falls idle, `leave` is cancelled and its requests are
-    /// answered, or everything is stopped.
+    /// Serves a connection until it ends, is idle for too long, or everything is stopped. After `leave` is cancelled,
+    /// it ends once its requests are answered.
     pub(super) async fn serve<H, F>(&self, stream: TcpStream, drain: &CancellationToken, handle: H)
     where
         H: Fn(Request<Incoming>) -> F,
@@ -107,12 +108,12 @@ impl ConnectionServer {
             }
         };
         if let Err(error) = ended {
-            // Clients hang up all day; what they sent is not worth a line unless asked for.
+            // Clients disconnect all the time, so this is logged only at debug level.
             tracing::debug!("a connection ended: {error}");
         }
     }
 
-    /// Gives a connection one answer, whatever it asks, and closes it.
+    /// Gives a connection one answer, whatever it requests, and closes it.
     pub(super) async fn refuse(&self, stream: TcpStream, answer: impl Fn() -> Response<ProxyBody>) {
         let drain = CancellationToken::new();
         self.serve(stream, &drain, |_| {

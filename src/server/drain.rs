@@ -1,4 +1,4 @@
-//! Leaving: in numbered steps, each with an end.
+//! Stops the process in four numbered steps, each with a time limit. Called by [`super::Server::run`].
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::tasks::Tasks;
 /// How long tasks may take to notice that everything is stopped.
 const LAST_GRACE: Duration = Duration::from_secs(2);
 
-/// While draining, what is still in hand is logged this often.
+/// How often the number of open answers is logged during the drain.
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How the drain went.
+/// The result of the drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainReport {
     /// Connections and tunnels that were cut at the deadline.
@@ -29,24 +29,24 @@ pub(super) async fn drain(
     deadline: Duration,
     flush: impl Future<Output = ()>,
 ) -> DrainReport {
-    tracing::info!("1/4 accepting no more connections");
+    tracing::info!("stopping, 1/4: accepting no more connections");
     readiness.drain();
     tasks.begin_drain();
 
     tracing::info!(
         in_hand = tasks.held_count(),
-        "2/4 letting answers end, at most {deadline:?}"
+        "stopping, 2/4: waiting at most {deadline:?} for answers to end"
     );
     tokio::select! {
         _ = timeout(deadline, report(tasks)) => {}
-        () = tasks.token().cancelled_owned() => tracing::info!("cut short"),
+        () = tasks.token().cancelled_owned() => tracing::info!("stopping: a second signal ended the wait"),
     }
 
     let cut = tasks.held_count();
-    tracing::info!(cut, "3/4 stopping what is left");
+    tracing::info!(cut, "stopping, 3/4: stopping the remaining tasks");
     let left = tasks.stop(LAST_GRACE).await;
 
-    tracing::info!("4/4 flushing");
+    tracing::info!("stopping, 4/4: flushing audit and store");
     flush.await;
     DrainReport {
         aborted_requests: cut,
@@ -54,19 +54,19 @@ pub(super) async fn drain(
     }
 }
 
-/// Ready when nothing is in hand any more; says how much is, until then.
+/// Ready when no connection or tunnel is left. Logs their number until then.
 async fn report(tasks: &Tasks) {
     let mut drained = std::pin::pin!(tasks.drained());
     let mut tick = interval_at(Instant::now() + REPORT_INTERVAL, REPORT_INTERVAL);
     loop {
         tokio::select! {
             () = drained.as_mut() => return,
-            _ = tick.tick() => tracing::info!(in_hand = tasks.held_count(), "still draining"),
+            _ = tick.tick() => tracing::info!(in_hand = tasks.held_count(), "stopping: still waiting for answers to end"),
         }
     }
 }
 
-/// Resolves at the first SIGTERM or SIGINT (Ctrl-C). A second one cuts the drain short.
+/// Resolves at the first SIGTERM or SIGINT (Ctrl-C). A second one ends the wait for answers.
 ///
 /// # Errors
 /// If the signals cannot be listened for.
@@ -75,7 +75,7 @@ pub fn shutdown_signal(tasks: &Tasks) -> std::io::Result<impl Future<Output = ()
     let tasks = tasks.clone();
     Ok(async move {
         let name = signals.next().await;
-        tracing::info!("{name} received, stopping; a second signal cuts what is left");
+        tracing::info!("{name} received, stopping; a second signal ends the wait for answers");
         tasks.clone().spawn("second signal", async move {
             let stopped = tasks.token();
             stopped.run_until_cancelled(signals.next()).await;

@@ -1,6 +1,6 @@
-//! SIGHUP: the configuration is to be read anew.
+//! SIGHUP: the signal to read the configuration again. Used by `app`.
 
-/// The signals to come.
+/// The coming signals.
 #[derive(Debug)]
 pub struct Sighup {
     #[cfg(unix)]
@@ -8,7 +8,7 @@ pub struct Sighup {
 }
 
 impl Sighup {
-    /// Listens from now on: without, the signal would end the process.
+    /// Listens from now on. Without this, the signal would end the process.
     ///
     /// # Errors
     /// If the signal cannot be listened for.
@@ -19,7 +19,7 @@ impl Sighup {
         })
     }
 
-    /// The next one. Where there is no such signal, it never comes.
+    /// Waits for the next signal. On systems without it, waits for ever.
     pub async fn next(&mut self) {
         #[cfg(unix)]
         if self.signal.recv().await.is_some() {

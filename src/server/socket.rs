@@ -1,4 +1,4 @@
-//! Sockets: taking a port, and a stream whose peer cannot hold it for ever.
+//! Opens the listening sockets, and guards a client's stream with time limits. Called by [`super`].
 
 use std::future::Future as _;
 use std::io::{self, ErrorKind, IoSlice};
@@ -15,9 +15,9 @@ use tokio::time::{Instant, Sleep};
 use super::bad_request::BadRequestAnswer;
 use crate::proxy::abort::ResetOnClose;
 
-/// A port that cannot be taken.
+/// A port that cannot be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {addr} ({port} port): {}", reason(.source))]
+#[error("cannot listen on {addr} ({port} port): {}", reason(.source, .port))]
 pub struct BindError {
     /// `data` or `admin`.
     pub port: &'static str,
@@ -26,15 +26,20 @@ pub struct BindError {
     source: io::Error,
 }
 
-fn reason(error: &io::Error) -> String {
-    match error.kind() {
-        ErrorKind::AddrInUse => "the port is already in use".to_owned(),
-        ErrorKind::PermissionDenied => {
-            "permission denied (ports below 1024 need a privilege)".to_owned()
-        }
-        ErrorKind::AddrNotAvailable => "this machine does not have the address".to_owned(),
-        _ => error.to_string(),
-    }
+/// What is wrong, and the flag that helps.
+fn reason(error: &io::Error, port: &str) -> String {
+    let reason = match error.kind() {
+        ErrorKind::AddrInUse => "the port is already in use",
+        ErrorKind::PermissionDenied => "permission denied (ports below 1024 need a privilege)",
+        ErrorKind::AddrNotAvailable => "this machine does not have the address",
+        _ => return error.to_string(),
+    };
+    let flag = if port == "admin" {
+        "--admin"
+    } else {
+        "--listen"
+    };
+    format!("{reason}; use {flag} to choose another address")
 }
 
 pub(super) fn listen(port: &'static str, addr: SocketAddr) -> Result<TcpListener, BindError> {
@@ -48,7 +53,7 @@ pub(super) fn listen(port: &'static str, addr: SocketAddr) -> Result<TcpListener
         // option would let two processes share the port.)
         #[cfg(not(windows))]
         socket.set_reuseaddr(true)?;
-        // Accepted sockets inherit it: a vanished client is noticed even in an idle tunnel.
+        // Accepted sockets inherit it, so a vanished client is noticed even in an idle tunnel.
         socket.set_keepalive(true)?;
         socket.bind(addr)?;
         socket.listen(1024)
@@ -56,7 +61,7 @@ pub(super) fn listen(port: &'static str, addr: SocketAddr) -> Result<TcpListener
     attempt().map_err(|source| BindError { port, addr, source })
 }
 
-/// Errors of `accept` that are about the connection that was to be accepted.
+/// Whether an error of `accept` concerns only the connection that was to be accepted.
 pub(super) fn is_connection_error(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -70,21 +75,21 @@ pub(super) fn is_connection_error(error: &io::Error) -> bool {
 /// The first bytes of an HTTP/2 connection.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A client's stream that fails when the client takes no byte for too long, or does not make up its
-/// mind about its protocol: hyper-util reads the first bytes, and writes, without a limit.
+/// A client's stream with two limits that hyper-util lacks: it fails if the client takes no byte for too long, or
+/// sends too slowly what decides its protocol.
 #[derive(Debug)]
 pub(super) struct ClientStream {
     stream: TcpStream,
     reset: ResetOnClose,
-    /// Until it is known which protocol the client speaks.
+    /// Set until the protocol of the client is known.
     preface: Option<Preface>,
     write_timeout: Duration,
     stall: Option<Pin<Box<Sleep>>>,
     stalling: bool,
     bad_request: BadRequestAnswer,
-    /// Its frames are not to be touched.
+    /// Whether the client speaks HTTP/2. Its frames are never replaced.
     http2: bool,
-    /// What is left of what goes out in the place of so many bytes.
+    /// The rest of a replacement, and the number of bytes that it replaces.
     replacement: Option<(Bytes, usize)>,
 }
 
@@ -120,7 +125,7 @@ impl ClientStream {
         }
     }
 
-    /// Writes what goes out in the place of `bytes`, where something does; then those count as written.
+    /// Writes the replacement for `bytes`, if there is one. Once it is written, `bytes` count as written.
     fn write_replacement(
         &mut self,
         cx: &mut Context<'_>,
@@ -171,12 +176,12 @@ impl ClientStream {
 }
 
 impl Preface {
-    /// Whether `bytes`, which came next, are the rest of it.
+    /// Whether `bytes`, which follow, are the rest of the preface.
     fn completes_with(&self, bytes: &[u8]) -> bool {
         bytes.starts_with(&PREFACE[self.matched..])
     }
 
-    /// Whether `bytes`, which came next, leave open which protocol is spoken.
+    /// Whether the protocol is still open after `bytes`, which follow.
     fn accepts(&mut self, bytes: &[u8]) -> bool {
         let rest = &PREFACE[self.matched..];
         self.matched += bytes.len();
@@ -264,7 +269,7 @@ impl AsyncWrite for ClientStream {
 impl Drop for ClientStream {
     fn drop(&mut self) {
         if self.reset.is_requested() {
-            // Fails only if the connection is gone already, which tells the client as well.
+            // Fails only if the connection is gone already, which the client notices too.
             let _ = self.stream.set_zero_linger();
         }
     }
@@ -318,7 +323,7 @@ mod tests {
         assert!(preface.completes_with(rest));
     }
 
-    /// What a client is sent that said `said`, where hyper writes `answer`.
+    /// What a client gets that sent `chunks`, when hyper writes `answer`.
     async fn sent_to(chunks: &[&[u8]], answer: &[u8]) -> Vec<u8> {
         let listener = listen("data", SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         let addr = listener.local_addr().unwrap();
@@ -338,7 +343,7 @@ mod tests {
         received
     }
 
-    /// What looks like hyper's own answer is one only where HTTP/1 is spoken: a frame may hold anything.
+    /// Bytes that look like hyper's own answer are one only in HTTP/1: an HTTP/2 frame may hold anything.
     #[tokio::test]
     async fn frames_are_left_alone_whatever_they_hold() {
         let bare = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
@@ -355,10 +360,13 @@ mod tests {
     async fn a_taken_port_is_named_in_one_line() {
         let first = listen("data", SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         let addr = first.local_addr().unwrap();
-        let error = listen("data", addr).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            format!("cannot listen on {addr} (data port): the port is already in use")
-        );
+        for (port, flag) in [("data", "--listen"), ("admin", "--admin")] {
+            let error = listen(port, addr).unwrap_err();
+            let expected = format!(
+                "cannot listen on {addr} ({port} port): the port is already in use; use {flag} to choose \
+                 another address"
+            );
+            assert_eq!(error.to_string(), expected);
+        }
     }
 }

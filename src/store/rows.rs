@@ -20,8 +20,8 @@ use crate::memory::{
 };
 
 use super::{
-    Alarms, CallTotals, Event, Job, LineageCosts, NewJob, SentWith, StoreError, TenantBacklog,
-    Timer,
+    Alarms, CallTotals, Event, Job, LineageCosts, NewJob, SentWith, StoreError, StoreResult,
+    TenantBacklog, Timer,
 };
 use crate::memory::advance::{ChainJob, JobState};
 use crate::memory::alignment::{Origin, PathEntry, StoredAlignment, Withheld, Witness};
@@ -31,8 +31,6 @@ pub(super) use lists::{
     pair_list, proof_list, route_bytes, run_list, token_count,
 };
 pub(super) use peer_memory::{peer_memory, peer_memory_json};
-
-type StoreResult<T> = Result<T, StoreError>;
 
 pub(super) fn corrupt(what: &str) -> StoreError {
     StoreError::Corrupt(what.to_owned())

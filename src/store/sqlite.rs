@@ -1,17 +1,20 @@
-//! The store in one SQLite file: WAL, one writer, readers apart for requests and for workers.
+//! The store in one SQLite file: WAL, one writer, separate readers for requests and for workers.
 //!
-//! Every verb runs as a task of its own. hyper drops the future of a request when its client hangs
-//! up, and a query dropped midway is how a pooled connection comes to answer the next question with
-//! the last one's rows; here the caller may go, the query ends in peace. Writes are transactions
-//! begun with the write lock, so they never fail halfway for want of it. This file decides how
-//! statements are run; `verbs` and the files it calls say which.
+//! A verb is a query on the request pool, a read on the worker pool, or a write transaction: the three
+//! runners here. `verbs` says which, the files it calls hold the statements, `database` runs them,
+//! `connection` opens a lost database again.
 
+mod accounts;
 mod admin;
 mod aliases;
+mod connection;
 mod costs;
+mod database;
 mod error;
 #[cfg(test)]
 mod fault_tests;
+mod find;
+mod forget;
 mod message_archive;
 mod open;
 mod operator_requests;
@@ -20,149 +23,92 @@ mod peer_memory;
 mod queue;
 mod read;
 mod record;
+mod scoped;
 mod snapshots;
 #[cfg(test)]
 mod statement_tests;
 mod timers;
 mod verbs;
 
-use std::future::Future;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use sqlx::sqlite::{SqliteConnection, SqlitePool};
-use sqlx::{Connection as _, Transaction};
-use tokio::sync::oneshot;
+use sqlx::sqlite::SqliteConnection;
 
-use crate::tasks::Tasks;
+use self::connection::Connection;
+use self::database::{Database, REQUEST_TIMEOUT};
+pub use self::error::OpenError;
+use super::StoreResult;
 
-pub use error::OpenError;
+/// The pause between two attempts to open a lost database. An attempt is cheap where the file is
+/// missing and slow where it is locked; with this pause neither is felt.
+const REOPEN_INTERVAL: Duration = Duration::from_secs(5);
 
-use super::{StoreError, sql};
-
-/// What the request path waits for memory at most; then the request goes on by what this process
-/// remembers, or raw (INV-OPEN).
-pub const REQUEST_TIMEOUT: Duration = Duration::from_millis(250);
-/// What closing waits for work in hand: longer than the longest wait for a lock.
-const CLOSE_GRACE: Duration = Duration::from_secs(15);
-
-type StoreResult<T> = Result<T, StoreError>;
-
-/// A store in one SQLite file (or in memory, for tests and demonstrations).
+/// A store in one SQLite file, or in memory for tests and demonstrations.
+#[derive(Debug)]
 pub struct SqliteStore {
-    writer: SqlitePool,
-    request_pool: SqlitePool,
-    worker_pool: SqlitePool,
-    file: Option<DatabaseFile>,
-    request_timeout: Duration,
-    tasks: Tasks,
-    other_writers: Arc<OtherWriters>,
-}
-
-/// Whether another process writes to the same file. SQLite counts the commits of others for each
-/// connection, and all of this process's own go through one.
-#[derive(Default)]
-struct OtherWriters {
-    /// The count when it was last read; 0 before.
-    data_version: AtomicI64,
-    detected: AtomicBool,
-}
-
-impl OtherWriters {
-    /// Looks, inside a transaction of the writer.
-    async fn check(&self, writer: &mut SqliteConnection) -> StoreResult<()> {
-        let now: i64 = sqlx::query_scalar(sql::DATA_VERSION)
-            .fetch_one(writer)
-            .await?;
-        let before = self.data_version.swap(now, Ordering::Relaxed);
-        if before != 0 && before != now {
-            self.detected.store(true, Ordering::Relaxed);
-        }
-        Ok(())
-    }
-}
-
-/// The file that was opened. SQLite goes on writing into a file that was deleted or replaced, and
-/// everything written so is lost.
-#[derive(Clone)]
-struct DatabaseFile {
-    path: PathBuf,
-    identity: Option<(u64, u64)>,
+    connection: Connection,
 }
 
 impl SqliteStore {
-    /// Opens, or makes, the database `url` names (`sqlite:///absolute/path`, `sqlite::memory:`) and
-    /// brings its schema up to date.
+    /// Opens the database at `url` (`sqlite:///absolute/path`, `sqlite::memory:`), creates it if there
+    /// is none, and brings its schema up to date. A database that is lost later stays lost.
     ///
     /// # Errors
-    /// Each says what is wrong and what to do; nothing was changed in a file that is not ours.
+    /// Each says what is wrong and what to do. A file that is not Diarist's stays as it is.
     pub async fn open(url: &str) -> Result<Self, OpenError> {
         Self::open_with(url, REQUEST_TIMEOUT).await
     }
 
-    /// The same, where reads of the request path may take `request_timeout`.
+    /// As [`SqliteStore::open`], with another limit for a query of the request path.
     ///
     /// # Errors
     /// As [`SqliteStore::open`].
     pub async fn open_with(url: &str, request_timeout: Duration) -> Result<Self, OpenError> {
-        let pools = open::open(url, request_timeout).await?;
-        Ok(Self::from_pools(pools, request_timeout).await)
+        let database = Database::open(url, request_timeout).await?;
+        let connection = Connection::fixed(url, database);
+        Ok(Self { connection })
     }
 
-    /// Opens the database `url` names for reading, while a Diarist may be writing it. Makes
-    /// nothing and changes no schema; verbs that write fail.
+    /// Opens the database at `url` for reading; another process may write to it meanwhile. Creates
+    /// nothing and changes no schema. Verbs that write fail.
     ///
     /// # Errors
-    /// As [`SqliteStore::open`]; also where there is no such file, or an older Diarist made it.
+    /// As [`SqliteStore::open`]; also if there is no such file, or an older Diarist made it.
     pub async fn open_to_read(url: &str) -> Result<Self, OpenError> {
-        let pools = open::open_to_read(url).await?;
-        Ok(Self::from_pools(pools, REQUEST_TIMEOUT).await)
+        let connection = Connection::fixed(url, Database::open_to_read(url).await?);
+        Ok(Self { connection })
     }
 
-    async fn from_pools(pools: open::Pools, request_timeout: Duration) -> Self {
-        let file = match pools.path {
-            None => None,
-            Some(path) => Some(DatabaseFile {
-                identity: file_identity(&path).await,
-                path,
-            }),
-        };
+    /// A store for the database at `url` that opens it in the background, as soon as and as often as
+    /// that is necessary. Nothing is opened yet.
+    pub fn reconnecting(url: &str) -> Self {
+        Self::reconnecting_every(url, REOPEN_INTERVAL)
+    }
+
+    /// As [`SqliteStore::reconnecting`], with another limit for a query of the request path.
+    pub fn reconnecting_with(url: &str, request_timeout: Duration) -> Self {
         Self {
-            writer: pools.writer,
-            request_pool: pools.request_pool,
-            worker_pool: pools.worker_pool,
-            file,
-            request_timeout,
-            tasks: Tasks::new(),
-            other_writers: Arc::default(),
+            connection: Connection::reopening(url, REOPEN_INTERVAL, request_timeout),
         }
     }
 
-    /// Whether it lives in memory only: then closing it deletes it.
-    pub fn in_memory(&self) -> bool {
-        self.file.is_none()
+    /// As [`SqliteStore::reconnecting`], with another pause between two attempts.
+    pub fn reconnecting_every(url: &str, interval: Duration) -> Self {
+        Self {
+            connection: Connection::reopening(url, interval, REQUEST_TIMEOUT),
+        }
     }
 
-    /// Runs `work` as a task that ends by itself, whatever becomes of the caller.
-    async fn run_detached<T, F>(&self, name: &'static str, work: F) -> StoreResult<T>
-    where
-        T: Send + 'static,
-        F: Future<Output = StoreResult<T>> + Send + 'static,
-    {
-        let (done, answer) = oneshot::channel();
-        self.tasks.spawn(name, async move {
-            // The caller may have gone; what was done is done.
-            let _gone = done.send(work.await);
-        });
-        answer
-            .await
-            .unwrap_or_else(|_| Err(StoreError::Unavailable("a query was ended".to_owned())))
+    /// Opens the database now and waits for it, unless it is open. For the start of the server.
+    ///
+    /// # Errors
+    /// Why the database cannot be opened. Later verbs of a reconnecting store try again.
+    pub async fn open_now(&self) -> Result<(), OpenError> {
+        self.connection.open_now().await
     }
 
-    /// A query of the request path.
+    /// Runs one query of the request path.
     async fn request_read<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
     where
         T: Send + 'static,
@@ -170,22 +116,12 @@ impl SqliteStore {
             + Send
             + 'static,
     {
-        let pool = self.request_pool.clone();
-        let query = self.run_detached(name, async move {
-            let mut conn = pool.acquire().await?;
-            work(&mut conn).await
-        });
-        tokio::time::timeout(self.request_timeout, query)
-            .await
-            .unwrap_or_else(|_| {
-                Err(StoreError::Busy(format!(
-                    "no answer within {} ms",
-                    self.request_timeout.as_millis()
-                )))
-            })
+        let database = self.connection.database()?;
+        let result = database.request_read(name, work).await;
+        self.connection.check_result(&database, result)
     }
 
-    /// Queries of workers and people: one view of the database for all of them.
+    /// Runs queries of workers or of the command line. All of them see the same state.
     async fn read<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
     where
         T: Send + 'static,
@@ -193,12 +129,12 @@ impl SqliteStore {
             + Send
             + 'static,
     {
-        let pool = self.worker_pool.clone();
-        self.run_detached(name, transaction(pool, "BEGIN", work))
-            .await
+        let database = self.connection.database()?;
+        let result = database.read(name, work).await;
+        self.connection.check_result(&database, result)
     }
 
-    /// One write transaction.
+    /// Runs one write transaction.
     async fn write<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
     where
         T: Send + 'static,
@@ -206,76 +142,15 @@ impl SqliteStore {
             + Send
             + 'static,
     {
-        let (pool, file) = (self.writer.clone(), self.file.clone());
-        self.run_detached(name, async move {
-            if let Some(file) = file {
-                file.check_unchanged().await?;
-            }
-            transaction(pool, "BEGIN IMMEDIATE", work).await
-        })
-        .await
+        let database = self.connection.database()?;
+        let result = database.write(name, work).await;
+        self.connection.check_result(&database, result)
     }
-}
 
-/// Runs `work` between `begin` and COMMIT.
-///
-/// After a full disk or an I/O error SQLite has rolled back by itself; sqlx does not know, takes the
-/// failing ROLLBACK for an open transaction and would refuse every later one on that connection. So
-/// a connection whose transaction did not end cleanly is thrown away.
-async fn transaction<T, W>(pool: SqlitePool, begin: &'static str, work: W) -> StoreResult<T>
-where
-    W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>,
-{
-    let mut conn = pool.acquire().await?;
-    let mut tx: Transaction<'_, _> = conn.begin_with(begin).await?;
-    let (answer, clean) = match work(&mut tx).await {
-        Ok(value) => match tx.commit().await {
-            Ok(()) => (Ok(value), true),
-            Err(error) => (Err(error.into()), false),
-        },
-        Err(error) => (Err(error), tx.rollback().await.is_ok()),
-    };
-    if !clean {
-        // Its error would say no more than the first.
-        let _closed = conn.detach().close_hard().await;
-    }
-    answer
-}
-
-impl DatabaseFile {
-    async fn check_unchanged(&self) -> StoreResult<()> {
-        let now = file_identity(&self.path).await;
-        if now.is_some() && now == self.identity {
-            return Ok(());
-        }
-        Err(StoreError::Unavailable(format!(
-            "the database {} was deleted or replaced while in use",
-            self.path.display()
-        )))
-    }
-}
-
-/// What tells a file from another one put in its place.
-async fn file_identity(path: &std::path::Path) -> Option<(u64, u64)> {
-    let metadata = tokio::fs::metadata(path).await.ok()?;
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::MetadataExt as _;
-        Some((metadata.dev(), metadata.ino()))
-    }
-    #[cfg(not(unix))]
-    {
-        // Elsewhere an open file can be neither deleted nor replaced.
-        let _ = metadata;
-        Some((0, 0))
-    }
-}
-
-impl std::fmt::Debug for SqliteStore {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let path = self.file.as_ref().map(|file| &file.path);
-        f.debug_struct("SqliteStore")
-            .field("path", &path)
-            .finish_non_exhaustive()
+    /// The open database, for tests that reach behind the verbs.
+    #[cfg(test)]
+    #[expect(clippy::expect_used, reason = "only tests call it")]
+    fn database(&self) -> std::sync::Arc<Database> {
+        self.connection.database().expect("an open database")
     }
 }

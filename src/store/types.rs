@@ -13,23 +13,6 @@ use crate::memory::{
     SnapshotCause, SnapshotId, SnapshotMeta, Span, Trim,
 };
 
-/// What went wrong. Never carries message text.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// The database did not answer in time or is locked; the same call may work later.
-    #[error("the store is busy: {0}")]
-    Busy(String),
-    /// The database is gone, full, read-only or damaged.
-    #[error("the store is unavailable: {0}")]
-    Unavailable(String),
-    /// A row could not be understood.
-    #[error("the store holds something unreadable: {0}")]
-    Corrupt(String),
-    /// What the call builds upon is not recorded under this owner (any more): nothing was stored.
-    #[error("the conversation is not recorded; it may have been forgotten")]
-    Forgotten,
-}
-
 /// What a recorded request was sent with; it pins the choice for every repetition (INV-SAME). The
 /// default is a request that went out raw.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

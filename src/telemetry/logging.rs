@@ -1,7 +1,7 @@
-//! Log set-up: where lines go, in which form, and what can never be switched on.
+//! Sets up logging: the output, its form, and the lines that can never be turned on.
 //!
-//! Lines go to standard error, so that standard output stays free for audit records and command
-//! output. Called once, by the command line.
+//! Lines go to standard error; standard output is for audit records and command output. Called once, by the command
+//! line.
 
 use std::io::IsTerminal as _;
 
@@ -16,7 +16,7 @@ use tracing_subscriber::{
 /// The form of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Readable on a terminal, JSON otherwise.
+    /// Readable text on a terminal, JSON otherwise.
     #[default]
     Auto,
     Text,
@@ -34,8 +34,8 @@ pub enum LoggingError {
 
 const DEFAULT_FILTER: &str = "warn,diarist=info";
 
-/// Libraries whose debug and trace lines quote what passes through them: header values, statements,
-/// TLS state. Credentials must not reach a log at any level, so these stop at `info`.
+/// Libraries whose debug and trace lines quote the data they carry: header values, statements, TLS state. Credentials
+/// must not reach a log at any level, so these libraries stop at `info`.
 const QUOTING_LIBRARIES: [&str; 9] = [
     "hyper",
     "hyper_util",
@@ -48,7 +48,7 @@ const QUOTING_LIBRARIES: [&str; 9] = [
     "tokio_util",
 ];
 
-/// Starts logging. `filter` is the value of `DIARIST_LOG` or `RUST_LOG`, where set.
+/// Starts logging. `filter` is the value of `DIARIST_LOG` or `RUST_LOG`, if set.
 ///
 /// # Errors
 /// If the filter cannot be read or logging was set up before.

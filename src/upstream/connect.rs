@@ -1,4 +1,4 @@
-//! Connections to the upstream: TCP without delay, TLS by rustls, and one deadline over all of it.
+//! Connections to the upstream: TCP without delay, TLS by rustls, and one deadline for both. Called by [`super`].
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,9 +15,9 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-use super::{BoxError, SetupError};
+use super::failure::{BoxError, ConnectTimedOut, SetupError};
 
-/// The connector that HTTP/2 may be negotiated on, and the one for HTTP/1.1 only.
+/// Two connectors: one that may negotiate HTTP/2, and one for HTTP/1.1 only.
 pub(super) fn connectors(tls: &ClientConfig, deadline: Duration) -> (Connector, Connector) {
     let schemes = || {
         let builder = HttpsConnectorBuilder::new().with_tls_config(tls.clone());
@@ -34,7 +34,7 @@ fn tcp(deadline: Duration) -> HttpConnector {
     // A delayed small write costs a token 40 ms.
     tcp.set_nodelay(true);
     tcp.set_keepalive(Some(Duration::from_mins(1)));
-    // Divided among the addresses of a name, so that a dead first one leaves time for the next.
+    // Shared among the addresses of a name, so that a dead first one leaves time for the next.
     tcp.set_connect_timeout(Some(deadline));
     tcp.enforce_http(false);
     tcp
@@ -42,8 +42,8 @@ fn tcp(deadline: Duration) -> HttpConnector {
 
 type WantsRoots = rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>;
 
-/// The provider is named here rather than taken from the process, where another library may have
-/// installed none or a different one.
+/// The crypto provider is named here and not taken from the process: another library may have installed none, or a
+/// different one.
 fn tls_config() -> Result<WantsRoots, SetupError> {
     let provider = rustls::crypto::aws_lc_rs::default_provider();
     ClientConfig::builder_with_provider(provider.into())
@@ -71,11 +71,6 @@ pub(super) struct Connector {
     inner: HttpsConnector<HttpConnector>,
     deadline: Duration,
 }
-
-/// The deadline of [`Connector`] passed.
-#[derive(Debug, thiserror::Error)]
-#[error("no connection within {0:?}")]
-pub(super) struct ConnectTimedOut(pub(super) Duration);
 
 type Connection = MaybeHttpsStream<TokioIo<TcpStream>>;
 

@@ -1,9 +1,15 @@
-//! What can go wrong on the way to the upstream, told apart by what the client may be told.
+//! The errors on the way to the upstream, divided by what the client may know.
 
 use std::error::Error;
 use std::time::Duration;
 
-use super::connect::ConnectTimedOut;
+/// The error of a body that is being sent.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The deadline of the connector passed.
+#[derive(Debug, thiserror::Error)]
+#[error("no connection within {0:?}")]
+pub(super) struct ConnectTimedOut(pub(super) Duration);
 
 /// Why an upstream cannot be set up.
 #[derive(Debug, thiserror::Error)]

@@ -1,7 +1,7 @@
-//! Where requests go: paths of the data port onto addresses of the upstream.
+//! Maps paths of the data port to addresses of the upstream. Pure.
 //!
-//! Scheme and authority always come from the configured base URL, so that no spelling of a path can
-//! reach another origin. Pure.
+//! Scheme and authority always come from the configured base URL, so that no spelling of a path can reach another
+//! origin. Called by [`super::Upstream`].
 
 use http::Uri;
 use http::uri::{Authority, PathAndQuery, Scheme};
@@ -52,8 +52,8 @@ impl Target {
         self.scheme == Scheme::HTTPS
     }
 
-    pub(super) fn origin_label(&self) -> &str {
-        &self.origin
+    pub(super) fn base_url(&self) -> String {
+        format!("{}{}", self.origin, self.base_path)
     }
 
     pub(super) fn uri_for(&self, received: &PathAndQuery) -> Result<Uri, http::Error> {

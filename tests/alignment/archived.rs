@@ -176,7 +176,7 @@ async fn a_line_of_the_log_leads_to_the_words_that_are_kept() {
         assert!(shown.status.success(), "{told}");
         let said = (0..41).filter(|number| told.contains(&ending_text("slide", *number)));
         assert_eq!(said.count() > 0, keep == "always", "{told}");
-        let missing = told.contains("Their words are not kept");
+        let missing = told.contains("Their text is not stored");
         assert_eq!(missing, keep != "always", "{told}");
     }
 }

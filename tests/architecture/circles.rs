@@ -103,7 +103,7 @@ fn read_file(path: PathBuf, text: &str) -> File {
             };
             let absolute: Vec<String> = absolute.into_iter().filter(|s| s != "self").collect();
             let name = import.renamed(&used.segments).or(name).unwrap_or_default();
-            if !import.exported || code.iter().any(|token| token.text == name) {
+            if !import.exported || is_used(&code, &name) {
                 file.uses.insert(absolute.clone());
             }
             file.imports.push((name, absolute));
@@ -115,6 +115,14 @@ fn read_file(path: PathBuf, text: &str) -> File {
         }
     }
     file
+}
+
+/// Whether the code uses an imported name; a field or a module of that name is another thing.
+fn is_used(code: &[Token], name: &str) -> bool {
+    code.iter().enumerate().any(|(at, token)| {
+        let before = at.checked_sub(1).map(|before| code[before].text.as_str());
+        token.text == name && !matches!(before, Some("." | "mod"))
+    })
 }
 
 /// One `use` declaration.

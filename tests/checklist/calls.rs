@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use diarist::llm::{CallError, CallSettings, Endpoint, Llm, Models, Prompt, backoff};
 use diarist::memory::policy::is_another_model;
-use diarist::{app, config};
 use diarist_provider::{Options, Provider};
 
 use super::Check;
@@ -30,7 +29,7 @@ async fn models_without_a_temperature() {
         user: "User: good morning".to_owned(),
         attachments: Vec::new(),
     };
-    let phase = app::memory_settings(&plain()).observation;
+    let phase = plain().memory.observation;
     assert_eq!(phase.temperature, Some(0.3));
     let llm = Llm::new().unwrap();
     for model in ["o3-mini", "o3-mini", "small", "small"] {
@@ -70,7 +69,7 @@ async fn models_without_a_temperature() {
 fn models_by_size() {
     let tiers = |text: &str| {
         let written = file(&format!("[memory]\nmodel = {text}\n"))?;
-        let Some(config::Models::Tiers(tiers)) = written.memory.observation.phase.model else {
+        let Some(Models::Tiers(tiers)) = written.memory.observation.model else {
             panic!("{text}");
         };
         Ok::<_, Vec<String>>(Models::Tiers(tiers))

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use diarist::config::{self, Config, Flags};
+use diarist::llm::Models;
+use diarist::memory::IdleTrigger;
 
 use super::Check;
 
@@ -78,7 +80,7 @@ const LIMIT: &str = "MEMORY__OBSERVATION__BLOCK_AFTER";
 
 fn a_fraction_of_the_threshold() {
     let config = valid(&[(MESSAGES, "100000"), (BUFFER, "0.1")]);
-    assert_eq!(config.memory.thresholds.buffer_tokens, 10_000);
+    assert_eq!(config.memory.policy.buffer_tokens, 10_000);
 }
 
 fn buffers_that_are_none() {
@@ -87,7 +89,7 @@ fn buffers_that_are_none() {
         assert_eq!(refused, ["memory.observation.buffer_tokens"], "{buffer}");
     }
     assert_eq!(
-        valid(&[(BUFFER, "29999")]).memory.thresholds.buffer_tokens,
+        valid(&[(BUFFER, "29999")]).memory.policy.buffer_tokens,
         29_999
     );
 }
@@ -97,12 +99,7 @@ fn what_an_activation_clears_or_keeps() {
         let refused = refused(&[(ACTIVATION, kept)]);
         assert_eq!(refused, ["memory.observation.buffer_activation"], "{kept}");
     }
-    let floor = |kept| {
-        valid(&[(ACTIVATION, kept)])
-            .memory
-            .thresholds
-            .retention_floor
-    };
+    let floor = |kept| valid(&[(ACTIVATION, kept)]).memory.policy.retention_floor;
     assert_eq!((floor("1"), floor("1000")), (0, 1_000));
     // Exact: as a product of doubles it would be 5999.99...
     assert_eq!(floor("0.8"), 6_000);
@@ -112,8 +109,8 @@ fn the_limit_as_a_multiple_or_in_tokens() {
     let limit = |messages, after| {
         valid(&[(MESSAGES, messages), (BUFFER, "10"), (LIMIT, after)])
             .memory
-            .thresholds
-            .message_limit
+            .policy
+            .block_after
     };
     assert_eq!(limit("1000", "1"), 1_000);
     assert_eq!(limit("1000", "1.5"), 1_500);
@@ -135,15 +132,15 @@ fn where_reflection_begins() {
         assert_eq!(refused, ["memory.reflection.buffer_activation"], "{point}");
     }
     let all = valid(&[("MEMORY__REFLECTION__BUFFER_ACTIVATION", "1")]);
-    assert_eq!(all.memory.thresholds.reflect_from, 40_000);
+    assert_eq!(all.memory.policy.reflect_from, 40_000);
 }
 
 fn a_shared_budget_beside_buffering() {
     let config = valid(&[("MEMORY__SHARE_TOKEN_BUDGET", "true")]);
-    let thresholds = &config.memory.thresholds;
+    let thresholds = &config.memory.policy;
     assert!(thresholds.share_token_budget && thresholds.buffer_tokens == 6_000);
     // 30,000 + 40,000: 70,000 beside nothing, 60,000 beside 10,000, 30,000 beside 40,000 and more.
-    let policy = diarist::app::memory_settings(&config).policy;
+    let policy = config.memory.policy;
     for (observed, raw) in [
         (0, 70_000),
         (10_000, 60_000),
@@ -164,18 +161,18 @@ fn which_model() {
         ("MEMORY__OBSERVATION__MODEL", "two"),
     ];
     assert_eq!(refused(&both), ["memory.observation.model"]);
-    let model = |name: &str| Some(config::Models::One(name.to_owned()));
+    let model = |name: &str| Some(Models::One(name.to_owned()));
     for key in ["MEMORY__OBSERVATION__MODEL", "MEMORY__REFLECTION__MODEL"] {
         let memory = valid(&[(key, "one")]).memory;
-        assert_eq!(memory.observation.phase.model, model("one"), "{key}");
-        assert_eq!(memory.reflection.phase.model, model("one"), "{key}");
+        assert_eq!(memory.observation.model, model("one"), "{key}");
+        assert_eq!(memory.reflection.model, model("one"), "{key}");
     }
 }
 
 fn no_bound_on_answers() {
     let memory = plain().memory;
-    assert_eq!(memory.observation.phase.max_output_tokens, None);
-    assert_eq!(memory.reflection.phase.max_output_tokens, None);
+    assert_eq!(memory.observation.max_output_tokens, None);
+    assert_eq!(memory.reflection.max_output_tokens, None);
 }
 
 fn each_phase_says_its_own() {
@@ -183,26 +180,19 @@ fn each_phase_says_its_own() {
         ("MEMORY__OBSERVATION__ACTIVATE_AFTER_IDLE", "5m"),
         ("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", "true"),
     ]);
-    let thresholds = idle.memory.thresholds;
-    let five = config::ActivateAfterIdle::After(Duration::from_mins(5));
+    let thresholds = idle.memory.policy;
+    let five = IdleTrigger::After(Duration::from_mins(5));
     assert_eq!(thresholds.early_activation.idle, five);
-    assert_eq!(
-        thresholds.early_reflection.idle,
-        config::ActivateAfterIdle::Never
-    );
+    assert_eq!(thresholds.early_reflection.idle, IdleTrigger::Never);
     assert!(!thresholds.early_reflection.model_change);
 }
 
 fn durations_of_idleness() {
     let idle = |text: &str| {
         let text = format!("[memory.observation]\nactivate_after_idle = {text}\n");
-        file(&text).map(|config| config.memory.thresholds.early_activation.idle)
+        file(&text).map(|config| config.memory.policy.early_activation.idle)
     };
-    let after = |millis| {
-        Ok(config::ActivateAfterIdle::After(Duration::from_millis(
-            millis,
-        )))
-    };
+    let after = |millis| Ok(IdleTrigger::After(Duration::from_millis(millis)));
     for (text, meant) in [
         ("\"5m\"", after(300_000)),
         ("\"1hr\"", after(3_600_000)),
@@ -210,8 +200,8 @@ fn durations_of_idleness() {
         ("\"1.5h\"", after(5_400_000)),
         ("\"250ms\"", after(250)),
         ("300000", after(300_000)),
-        ("\"auto\"", Ok(config::ActivateAfterIdle::Auto)),
-        ("false", Ok(config::ActivateAfterIdle::Never)),
+        ("\"auto\"", Ok(IdleTrigger::Auto)),
+        ("false", Ok(IdleTrigger::Never)),
     ] {
         assert_eq!(idle(text), meant, "{text}");
     }
@@ -273,15 +263,15 @@ fn the_narrowest_override() {
          reflection.observation_tokens = 30000\n",
     )
     .unwrap();
-    let all = &config.memory.overrides;
+    let all = &config.overrides;
     let numbers: Vec<u32> = all
         .iter()
-        .map(|one| one.thresholds.message_tokens)
+        .map(|one| one.settings.policy.message_tokens)
         .collect();
     assert_eq!(numbers, [25_000, 20_000, 15_000]);
-    assert_eq!(all[0].thresholds.observation_tokens, 30_000);
+    assert_eq!(all[0].settings.policy.observation_tokens, 30_000);
     assert_eq!(
-        config.memory.thresholds.message_tokens, 30_000,
+        config.memory.policy.message_tokens, 30_000,
         "for all others"
     );
     for (unsafe_one, key) in [
@@ -301,5 +291,5 @@ fn the_narrowest_override() {
 }
 
 pub fn idle_buffering_is_off() {
-    assert!(!plain().memory.thresholds.buffer_on_idle);
+    assert!(!plain().memory.policy.buffer_on_idle);
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use diarist::config;
+use diarist::llm::Models;
+use diarist::memory::IdleTrigger;
+use diarist::proxy::Overflow;
 
 use super::configuration::{BUFFER, file, idle_buffering_is_off, load, plain, refused, valid};
 
@@ -11,38 +13,38 @@ pub type Default = (&'static str, fn());
 
 /// In the order of the table.
 pub const DEFAULTS: &[Default] = &[
-    ("enabled", || assert!(plain().memory.enabled)),
+    ("enabled", || assert!(plain().memory_enabled)),
     ("model", || {
-        assert!(plain().memory.observation.phase.model.is_none());
+        assert!(plain().memory.observation.model.is_none());
     }),
     ("scope", || {
-        assert!(plain().memory.other_conversations.is_none());
+        assert!(plain().memory.peer_memory_tokens.is_none());
     }),
     ("shareTokenBudget", || {
-        assert!(!plain().memory.thresholds.share_token_budget);
+        assert!(!plain().memory.policy.share_token_budget);
     }),
     ("temporalMarkers, for the Observer", || {
         assert!(!plain().memory.temporal_markers);
     }),
     ("activateAfterIdle", || {
-        let early = plain().memory.thresholds.early_activation;
-        assert_eq!(early.idle, config::ActivateAfterIdle::Never);
+        let early = plain().memory.policy.early_activation;
+        assert_eq!(early.idle, IdleTrigger::Never);
         // Milliseconds, as published, and as text where all is text.
-        let five = config::ActivateAfterIdle::After(Duration::from_mins(5));
+        let five = IdleTrigger::After(Duration::from_mins(5));
         let set = valid(&[("MEMORY__OBSERVATION__ACTIVATE_AFTER_IDLE", "300000")]);
-        assert_eq!(set.memory.thresholds.early_activation.idle, five);
+        assert_eq!(set.memory.policy.early_activation.idle, five);
     }),
     ("activateOnProviderChange", || {
-        assert!(!plain().memory.thresholds.early_activation.model_change);
+        assert!(!plain().memory.policy.early_activation.model_change);
         let published = "memory.observation.activate_on_provider_change";
         let wrong = load(&[("MEMORY__OBSERVATION__ACTIVATE_ON_PROVIDER_CHANGE", "true")]);
         assert_eq!(wrong.err(), Some(vec![published.to_owned()]));
     }),
     ("observation.messageTokens", || {
-        assert_eq!(plain().memory.thresholds.message_tokens, 30_000);
+        assert_eq!(plain().memory.policy.message_tokens, 30_000);
     }),
     ("observation.bufferTokens", || {
-        assert_eq!(plain().memory.thresholds.buffer_tokens, 6_000);
+        assert_eq!(plain().memory.policy.buffer_tokens, 6_000);
         let off = refused(&[(BUFFER, "false")]);
         assert_eq!(
             off,
@@ -51,14 +53,14 @@ pub const DEFAULTS: &[Default] = &[
         );
     }),
     ("observation.bufferActivation", || {
-        assert_eq!(plain().memory.thresholds.retention_floor, 6_000);
+        assert_eq!(plain().memory.policy.retention_floor, 6_000);
     }),
     ("observation.blockAfter", || {
-        assert_eq!(plain().memory.thresholds.message_limit, 36_000);
+        assert_eq!(plain().memory.policy.block_after, 36_000);
     }),
     ("observation.bufferOnIdle", || idle_buffering_is_off()),
     ("observation.previousObserverTokens", || {
-        let shown = plain().memory.observation.previous_observer_tokens;
+        let shown = plain().memory.observer.previous_tokens;
         assert_eq!(shown, Some(2_000));
     }),
     ("observation.instruction / reflection.instruction", || {
@@ -67,24 +69,21 @@ pub const DEFAULTS: &[Default] = &[
         assert_eq!(memory.reflection.instruction, None);
     }),
     ("observation.threadTitle", || {
-        assert!(!plain().memory.observation.thread_title);
+        assert!(!plain().memory.observer.title);
     }),
     (
         "observation.continuationHints, reflection.continuationHints",
         || {
             let memory = plain().memory;
-            for hints in [
-                memory.observation.continuation_hints,
-                memory.reflection.continuation_hints,
-            ] {
+            for hints in [memory.observer.hints, memory.hints] {
                 assert!(hints.current_task && hints.suggested_response);
             }
         },
     ),
     ("observation.observeAttachments", || {
         use diarist::memory::observe::AttachmentFilter;
-        let shown = plain().memory.observation.observe_attachments;
-        assert_eq!(shown, config::Attachments::Auto);
+        let shown = plain().memory.observer.attachments.clone();
+        assert_eq!(shown, AttachmentFilter::Auto);
         for (media_type, seen) in [
             ("image/png", true),
             ("application/pdf", true),
@@ -98,34 +97,40 @@ pub const DEFAULTS: &[Default] = &[
         }
     }),
     ("observation.modelSettings", || {
-        let phase = plain().memory.observation.phase;
-        assert_eq!((phase.temperature, phase.max_output_tokens), (0.3, None));
+        let phase = plain().memory.observation;
+        assert_eq!(
+            (phase.temperature, phase.max_output_tokens),
+            (Some(0.3), None)
+        );
     }),
     ("observation.providerOptions / reflection", || {
         let memory = plain().memory;
-        assert!(memory.observation.phase.options.is_empty());
-        assert!(memory.reflection.phase.options.is_empty());
+        assert!(memory.observation.options.is_empty());
+        assert!(memory.reflection.options.is_empty());
     }),
     ("reflection.observationTokens", || {
-        assert_eq!(plain().memory.thresholds.observation_tokens, 40_000);
+        assert_eq!(plain().memory.policy.observation_tokens, 40_000);
     }),
     ("reflection.bufferActivation", || {
-        assert_eq!(plain().memory.thresholds.reflect_from, 20_000);
+        assert_eq!(plain().memory.policy.reflect_from, 20_000);
     }),
     ("reflection.blockAfter", || {
-        assert_eq!(plain().memory.thresholds.observation_limit, 48_000);
+        assert_eq!(plain().memory.policy.observation_limit, 48_000);
     }),
     ("reflection.modelSettings", || {
-        let phase = plain().memory.reflection.phase;
-        assert_eq!((phase.temperature, phase.max_output_tokens), (0.0, None));
+        let phase = plain().memory.reflection;
+        assert_eq!(
+            (phase.temperature, phase.max_output_tokens),
+            (Some(0.0), None)
+        );
     }),
     (
         "reflection.activateAfterIdle / activateOnProviderChange",
         || {
-            let early = plain().memory.thresholds.early_reflection;
+            let early = plain().memory.policy.early_reflection;
             assert_eq!(
                 (early.idle, early.model_change),
-                (config::ActivateAfterIdle::Never, false)
+                (IdleTrigger::Never, false)
             );
         },
     ),
@@ -135,22 +140,25 @@ pub const DEFAULTS: &[Default] = &[
         assert!(unknown.is_err());
     }),
     ("observation.observeOnContextOverflow", || {
-        assert_eq!(plain().memory.overflow, config::Overflow::Pass);
+        assert_eq!(plain().requests.overflow, Overflow::Pass);
         for (word, meant) in [
-            ("observe", config::Overflow::Observe),
-            ("trim", config::Overflow::Trim),
+            ("observe", Overflow::Observe(Duration::from_mins(1))),
+            ("trim", Overflow::Trim),
         ] {
-            assert_eq!(valid(&[("MEMORY__OVERFLOW", word)]).memory.overflow, meant);
+            assert_eq!(
+                valid(&[("MEMORY__OVERFLOW", word)]).requests.overflow,
+                meant
+            );
         }
     }),
     ("tiered model", || {
         let written =
             file("[memory]\nmodel = { \"200000\" = \"large\", \"20000\" = \"small\" }\n").unwrap();
         let tiers = vec![(20_000, "small".to_owned()), (200_000, "large".to_owned())];
-        let models = Some(config::Models::Tiers(tiers));
-        assert_eq!(written.memory.observation.phase.model, models);
+        let models = Some(Models::Tiers(tiers));
+        assert_eq!(written.memory.observation.model, models);
     }),
     ("per-record overrides", || {
-        assert!(plain().memory.overrides.is_empty());
+        assert!(plain().overrides.is_empty());
     }),
 ];

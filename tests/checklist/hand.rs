@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use diarist::app;
 use diarist::config::Config;
 use diarist::jobs::{Clock, Jobs, ManualJobs, Reloadable, Settings};
 use diarist::llm::{CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply};
@@ -235,15 +234,10 @@ pub fn config(written: &[(&str, &str)]) -> Config {
 impl Ground {
     pub fn new(written: &[(&str, &str)]) -> Self {
         let config = config(written);
-        let overflow = match config.memory.overflow {
-            diarist::config::Overflow::Pass => Overflow::Pass,
-            diarist::config::Overflow::Observe => Overflow::Observe(config.memory.overflow_timeout),
-            diarist::config::Overflow::Trim => Overflow::Trim,
-        };
         Self {
             clock: Clock::manual(START),
-            settings: app::memory_settings(&config),
-            overflow,
+            overflow: config.requests.overflow,
+            settings: config.memory,
             disk: Disk::new(),
         }
     }

@@ -264,7 +264,7 @@ fn the_log_before() {
         &[("HOME".to_owned(), "/home/ada".to_owned())].into(),
         None,
     );
-    let shown = memory.unwrap().memory.observation.previous_observer_tokens;
+    let shown = memory.unwrap().memory.observer.previous_tokens;
     assert_eq!(shown, Some(2_000));
 }
 

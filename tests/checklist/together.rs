@@ -34,7 +34,7 @@ async fn a_user_beside_buffering() {
         let of_a_user: Vec<_> = written.iter().chain(&USERS).copied().collect();
         let sizes = [&written, &of_a_user].map(|written| {
             assert_eq!(refused(written), [""; 0]);
-            config(written).memory.thresholds.buffer_tokens
+            config(written).memory.policy.buffer_tokens
         });
         assert_eq!(sizes[0], sizes[1], "{buffer:?}");
         let mut plays = Vec::new();

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use diarist::config::{self, Models};
+use diarist::config;
+use diarist::llm::Models;
 
 use super::{ConfigInput, assert_problems};
 
@@ -24,15 +25,15 @@ fn a_model_may_depend_on_the_size_of_the_prompt() {
         (200_000, "Mid.1/x"),
         (1_000_000, "large"),
     ]);
-    assert_eq!(memory.observation.phase.model, expected, "in any order");
-    assert_eq!(memory.reflection.phase.model, expected, "lent as a name is");
+    assert_eq!(memory.observation.model, expected, "in any order");
+    assert_eq!(memory.reflection.model, expected, "lent as a name is");
 
     let memory = ConfigInput::file("memory.model = { 5 = \"a\" }")
         .env("DIARIST__MEMORY__MODEL", r#"{"9": "b", "7": "c"}"#)
         .valid()
         .memory;
     let from_environment = tiers(&[(7, "c"), (9, "b")]);
-    assert_eq!(memory.reflection.phase.model, from_environment);
+    assert_eq!(memory.reflection.model, from_environment);
 
     assert_problems(
         &ConfigInput::file("memory.model = { 0 = \"a\", many = \"b\", 5 = 7, 6 = \" \" }"),
@@ -45,11 +46,11 @@ fn a_model_may_depend_on_the_size_of_the_prompt() {
     );
     assert_problems(
         &ConfigInput::file("memory.model = {}"),
-        &["memory.model: the table names no model"],
+        &["memory.model: the table has no model"],
     );
     assert_problems(
         &ConfigInput::file("memory.model = { \"1_0\" = \"a\", 10 = \"b\" }"),
-        &["memory.model: the table names no model, or two for one bound"],
+        &["memory.model: the table has no model, or two models for the same number of tokens"],
     );
 }
 
@@ -61,9 +62,8 @@ fn what_a_model_is_asked_with() {
     )
     .valid()
     .memory
-    .observation
-    .phase;
-    assert!((phase.temperature - 1.0).abs() < 1e-9);
+    .observation;
+    assert_eq!(phase.temperature, Some(1.0));
     assert_eq!(phase.max_output_tokens, Some(500));
     assert_eq!(
         serde_json::Value::Object(phase.parameters),
@@ -81,13 +81,13 @@ fn what_a_model_is_asked_with() {
              provider_options = { messages = [], stream = true, n = 1 }",
         ),
         &[
-            "memory.observation.model_settings: memory.observation.temperature is set as well",
-            "memory.observation.model_settings: memory.observation.max_output_tokens is set as well",
-            "memory.reflection.provider_options: \"messages\" is Diarist's to write",
-            "memory.reflection.provider_options: \"stream\" is Diarist's to write",
-            "memory.reflection.model_settings: \"budget\" is no setting that models share",
-            "memory.reflection.model_settings: seed = 1.5 cannot be",
-            "memory.reflection.model_settings: top_p = 3 cannot be",
+            "memory.observation.model_settings: memory.observation.temperature is also set",
+            "memory.observation.model_settings: memory.observation.max_output_tokens is also set",
+            "memory.reflection.provider_options: Diarist writes the field \"messages\" itself",
+            "memory.reflection.provider_options: Diarist writes the field \"stream\" itself",
+            "memory.reflection.model_settings: \"budget\" is not a common setting of models",
+            "memory.reflection.model_settings: seed = 1.5 is out of range",
+            "memory.reflection.model_settings: top_p = 3 is out of range",
         ],
     );
 }
@@ -105,7 +105,6 @@ fn a_table_in_force_is_printed_as_it_could_be_written() {
         .valid()
         .memory
         .reflection
-        .phase
         .options;
-    assert_eq!(again, given.valid().memory.reflection.phase.options);
+    assert_eq!(again, given.valid().memory.reflection.options);
 }

@@ -1,6 +1,7 @@
 //! `[identity]`: what names a conversation, who vouches for users, which tokens are believed. Every refusal.
 
-use diarist::config::{SetBy, VerificationKey};
+use diarist::proxy::identify::token::VerificationKey;
+use diarist::proxy::identify::users::Proof;
 
 use crate::config::{ConfigInput, assert_problems};
 
@@ -30,7 +31,7 @@ fn kept(text: &str) -> tempfile::NamedTempFile {
 fn keys(file: &tempfile::NamedTempFile) -> Vec<VerificationKey> {
     let path = file.path().display().to_string();
     let given = ConfigInput::default().env("DIARIST__IDENTITY__TOKEN__KEYS_FILE", &path);
-    given.valid().identity.token.unwrap().keys
+    given.valid().requests.identity.subjects.unwrap().keys
 }
 
 fn said(section: &str, lines: &str) -> ConfigInput {
@@ -39,8 +40,8 @@ fn said(section: &str, lines: &str) -> ConfigInput {
 
 #[test]
 fn nobody_is_vouched_for_and_no_token_looked_at_unless_it_is_said() {
-    let identity = ConfigInput::default().valid().identity;
-    assert!(identity.resource.is_none() && identity.token.is_none());
+    let identity = ConfigInput::default().valid().requests.identity;
+    assert!(identity.users.is_none() && identity.subjects.is_none());
 }
 
 #[test]
@@ -52,39 +53,46 @@ fn conversations_are_told_of_each_other_only_where_somebody_vouches() {
         ))
     };
     assert_eq!(
-        ConfigInput::default().valid().memory.other_conversations,
+        ConfigInput::default().valid().memory.peer_memory_tokens,
         None
     );
-    assert_eq!(shared("").valid().memory.other_conversations, Some(4_000));
+    assert_eq!(shared("").valid().memory.peer_memory_tokens, Some(4_000));
     let others = |written: &str| {
         let lines = format!("other_conversations = {written}");
-        shared(&lines).valid().memory.other_conversations
+        shared(&lines).valid().memory.peer_memory_tokens
     };
     assert_eq!(others("900"), Some(900));
     assert_eq!(others("0.25"), Some(10_000));
     assert_problems(
         &shared("other_conversations = 40001"),
-        &["memory.other_conversations: 40001 makes 40001 tokens, of 40000 observation_tokens"],
+        &[
+            "memory.other_conversations: 40001 makes 40001 tokens, but it must be above 0 and at most observation_tokens (40000)",
+        ],
     );
     assert_problems(
         &ConfigInput::file("[memory]\nscope = \"resource\""),
-        &["memory.scope: nobody vouches for who the user is | name the header"],
+        &[
+            "memory.scope: \"resource\" needs to know which user is talking, but identity.resource is not set | set header",
+        ],
     );
 }
 
 #[test]
 fn who_may_say_which_user_it_is() {
-    let users = |lines: &str| said(".resource", lines).valid().identity.resource.unwrap();
+    let users = |lines: &str| {
+        let given = said(".resource", lines);
+        given.valid().requests.identity.users.unwrap()
+    };
     let by_proxy = users("header = \"X-User\"\nset_by = \"trusted-proxy\"");
     assert_eq!(by_proxy.header, "x-user");
-    assert!(matches!(by_proxy.set_by, SetBy::TrustedProxy));
+    assert!(matches!(by_proxy.proof, Proof::TrustedHeader));
     let by_app = users("header = \"x-openwebui-user-id\"\nset_by = \"application\"");
-    assert!(matches!(by_app.set_by, SetBy::Application));
+    assert!(matches!(by_app.proof, Proof::TrustedHeader));
     let signed = users(
         "header = \"x-user-token\"\nset_by = \"signed\"\nsecret = \"sixteen bytes ok\"\n\
          issuer = \"open-webui\"\nalgorithms = [\"HS256\"]",
     );
-    let SetBy::Signed(signature) = signed.set_by else {
+    let Proof::Token(signature) = signed.proof else {
         panic!("{signed:?}");
     };
     assert_eq!(signature.issuer.as_deref(), Some("open-webui"));
@@ -112,12 +120,12 @@ const REFUSED: &[(&str, &str, &str)] = &[
     (
         "",
         "headers = [\"x chat\"]",
-        "identity.headers: \"x chat\" is no name of a header",
+        "identity.headers: \"x chat\" is not a header name",
     ),
     (
         "",
         "headers = [\"known\", \"\"]",
-        "identity.headers: \"\" is no name of a header",
+        "identity.headers: \"\" is not a header name",
     ),
     (
         "",
@@ -152,7 +160,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
     (
         "",
         "task_headers = [\"x task\"]",
-        "identity.task_headers: \"x task\" is no name of a header",
+        "identity.task_headers: \"x task\" is not a header name",
     ),
     (
         "",
@@ -172,37 +180,37 @@ const REFUSED: &[(&str, &str, &str)] = &[
     (
         "",
         "body_fields = [\"\"]",
-        "identity.body_fields: \"\" is no field",
+        "identity.body_fields: \"\" is not a field",
     ),
     (
         "",
         "body_fields = [\"metadata.\"]",
-        "identity.body_fields: \"metadata.\" is no field",
+        "identity.body_fields: \"metadata.\" is not a field",
     ),
     (
         "",
         "body_fields = [\"a..b\"]",
-        "identity.body_fields: \"a..b\" is no field",
+        "identity.body_fields: \"a..b\" is not a field",
     ),
     (
         ".resource",
         "header = \"x-user\"",
-        "identity.resource.set_by: nobody says who sets the header",
+        "identity.resource.set_by: set_by is missing",
     ),
     (
         ".resource",
         "header = \"x-user\"\nset_by = \"client\"",
-        "identity.resource.set_by: what a client writes proves nothing",
+        "identity.resource.set_by: a header set by a client proves nothing",
     ),
     (
         ".resource",
         "header = \"x-user\"\nset_by = \"browser\"",
-        "identity.resource.set_by: what a browser writes proves nothing",
+        "identity.resource.set_by: a header set by a browser proves nothing",
     ),
     (
         ".resource",
         "header = \"x-user\"\nset_by = \"me\"",
-        "identity.resource.set_by: \"me\" says nothing of who sets it",
+        "identity.resource.set_by: \"me\" is not a known value",
     ),
     (
         ".resource",
@@ -217,82 +225,82 @@ const REFUSED: &[(&str, &str, &str)] = &[
     (
         ".resource",
         "header = \"x-user\"\nset_by = \"signed\"",
-        "identity.resource.set_by: there is no key to verify",
+        "identity.resource.set_by: \"signed\" needs a key",
     ),
     (
         ".resource",
         "header = \"x-user\"\nset_by = \"application\"\nsecret = \"sixteen bytes ok\"",
-        "identity.resource.set_by: identity.resource.secret is set, but only what is signed",
+        "identity.resource.set_by: identity.resource.secret is set, but only a signed header",
     ),
     (
         ".resource",
         "header = \"authorization\"\nset_by = \"application\"",
-        "identity.resource.header: \"authorization\" is no header that can name a user",
+        "identity.resource.header: the header \"authorization\" cannot name a user",
     ),
     (
         ".resource",
         "header = \"x-user-auth\"\nset_by = \"application\"",
-        "identity.resource.header: \"x-user-auth\" is no header that can name a user",
+        "identity.resource.header: the header \"x-user-auth\" cannot name a user",
     ),
     (
         ".resource",
         "header = \"x user\"\nset_by = \"application\"",
-        "identity.resource.header: \"x user\" is no header that can name a user",
+        "identity.resource.header: the header \"x user\" cannot name a user",
     ),
     (
         ".token",
         "secret = \"too short\"",
-        "identity.token.secret: it is shorter than 16 bytes",
+        "identity.token.secret: the secret is shorter than 16 bytes",
     ),
     (
         ".token",
         "issuer = \"me\"",
-        "identity.token.issuer: there is no key",
+        "identity.token.issuer: it has no effect",
     ),
     (
         ".token",
         "audience = \"me\"",
-        "identity.token.audience: there is no key",
+        "identity.token.audience: it has no effect",
     ),
     (
         ".token",
         "algorithms = [\"RS256\"]",
-        "identity.token.algorithms: there is no key",
+        "identity.token.algorithms: it has no effect",
     ),
     (
         ".token",
         "secret = \"sixteen bytes ok\"\nalgorithms = [\"None\"]",
-        "identity.token.algorithms: \"none\" is no signature",
+        "identity.token.algorithms: \"none\" means no signature",
     ),
     (
         ".token",
         "secret = \"sixteen bytes ok\"\nalgorithms = [\"HS1\"]",
-        "identity.token.algorithms: \"HS1\" is no algorithm",
+        "identity.token.algorithms: \"HS1\" is not a known algorithm",
     ),
     (
         ".token",
         "secret = \"sixteen bytes ok\"\nalgorithms = [\"HS256\", \"RS256\"]",
-        "identity.token.algorithms: no key that is given verifies RS256",
+        "identity.token.algorithms: no configured key can verify RS256",
     ),
     (
         ".token",
         "secret = \"sixteen bytes ok\"\nclaim = \" \"",
-        "identity.token.claim: nothing is in it",
+        "identity.token.claim: the text is empty",
     ),
     (
         ".token",
         "secret = \"sixteen bytes ok\"\nissuer = \"\"",
-        "identity.token.issuer: nothing is in it",
+        "identity.token.issuer: the text is empty",
     ),
     (
         ".token",
         "secret = \"sixteen bytes ok\"\naudience = \"\"",
-        "identity.token.audience: nothing is in it",
+        "identity.token.audience: the text is empty",
     ),
     (
         ".token",
         "secret = \"sixteen bytes ok\"\nleeway = \"11m\"",
-        "identity.token.leeway: an expired token would be believed",
+        "identity.token.leeway: it is more than 10 minutes",
     ),
     (
         ".token",
@@ -314,15 +322,15 @@ fn every_refusal_says_why_and_what_to_do() {
 #[test]
 fn a_file_that_holds_no_public_key_is_refused_and_not_shown() {
     for (text, why) in [
-        ("nothing", "there is no public key in it"),
+        ("nothing", "the file holds no public key"),
         (
             "-----BEGIN PRIVATE KEY-----\nMC4CAQAw\n-----END PRIVATE KEY-----",
-            "there is a private key in it",
+            "the file holds a private key",
         ),
-        ("{\"hunter2\": 1}", "this is JSON, but no JWKS"),
+        ("{\"hunter2\": 1}", "the file is JSON, but not a JWKS"),
         (
             "{\"keys\": [{\"kty\": \"oct\", \"k\": \"aHVudGVyMg\"}]}",
-            "no key in it verifies",
+            "the file holds no key that verifies",
         ),
     ] {
         let file = kept(text);
@@ -338,11 +346,11 @@ fn a_file_that_holds_no_public_key_is_refused_and_not_shown() {
     let confused = format!("keys_file = \"{path}\"\nalgorithms = [\"HS256\"]");
     assert_problems(
         &said(".token", &confused),
-        &["identity.token.algorithms: no key that is given verifies HS256"],
+        &["identity.token.algorithms: no configured key can verify HS256"],
     );
     let both = format!("keys_file = \"{path}\"\nsecret = \"sixteen bytes ok\"");
     assert_problems(
         &said(".token", &both),
-        &["identity.token.keys_file: there is a secret as well"],
+        &["identity.token.keys_file: keys_file and secret are both set"],
     );
 }

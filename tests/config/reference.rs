@@ -77,10 +77,7 @@ fn every_example_is_valid_where_it_stands() {
         }
     }
     let config = ConfigInput::file(&text).valid();
-    assert_eq!(
-        config.memory.observation.phase.max_output_tokens,
-        Some(16_000)
-    );
+    assert_eq!(config.memory.observation.max_output_tokens, Some(16_000));
     assert!(config.memory.observation.instruction.is_some());
-    assert!(config.memory.reflection.phase.endpoint.is_some());
+    assert!(config.memory.reflection.endpoint.is_some());
 }

@@ -2,26 +2,26 @@
 
 use std::time::Duration;
 
-use diarist::config;
+use diarist::memory::alignment::EvidenceLevel;
+use diarist::proxy::Overflow;
+use diarist::proxy::mode::{Glob, Mode, Rule};
 
 use crate::config::{ConfigInput, assert_problems};
 
 #[test]
 fn rules_are_read_from_a_file_and_from_the_environment() {
     let expected = [
-        config::Rule {
-            path: Some("/v1/*".to_owned()),
-            model: Some("*-embed".to_owned()),
+        Rule {
+            path: Some(Glob::new("/v1/*")),
+            model: Some(Glob::new("*-embed")),
             header: None,
-            value: None,
-            memory: config::MemoryMode::Off,
+            mode: Mode::Off,
         },
-        config::Rule {
+        Rule {
             path: None,
             model: None,
-            header: Some("x-task".parse().unwrap()),
-            value: Some("title*".to_owned()),
-            memory: config::MemoryMode::Read,
+            header: Some(("x-task".parse().unwrap(), Some(Glob::new("title*")))),
+            mode: Mode::Read,
         },
     ];
     let tables = r#"
@@ -36,14 +36,21 @@ fn rules_are_read_from_a_file_and_from_the_environment() {
         value = "title*"
         memory = "read"
     "#;
-    let memory = ConfigInput::file(tables).valid().memory;
-    assert_eq!(memory.rules, expected);
-    assert!(memory.read_only);
+    let requests = ConfigInput::file(tables).valid().requests;
+    assert_eq!(requests.rules.listed, expected);
+    assert!(requests.read_only.default);
     let list = r#"[{ path = "/v1/*", model = "*-embed", memory = "off" },
                    { header = "X-Task", value = "title*", memory = "read" }]"#;
     let given = ConfigInput::default().env("DIARIST__MEMORY__RULES", list);
-    assert_eq!(given.valid().memory.rules, expected);
-    assert!(ConfigInput::default().valid().memory.rules.is_empty());
+    assert_eq!(given.valid().requests.rules.listed, expected);
+    assert!(
+        ConfigInput::default()
+            .valid()
+            .requests
+            .rules
+            .listed
+            .is_empty()
+    );
 }
 
 #[test]
@@ -63,13 +70,13 @@ fn every_wrong_rule_is_named() {
     assert_problems(
         &ConfigInput::default().env("DIARIST__MEMORY__RULES", &list),
         &[
-            "memory.rules: rule 1: there is no \"memry\" in a rule | did you mean memory?",
+            "memory.rules: rule 1: there is no key \"memry\" in a rule | did you mean memory?",
             "memory.rules: rule 2: memory is missing",
-            "memory.rules: rule 3: memory cannot be \"maybe\"",
-            "memory.rules: rule 4: model is not text",
-            "memory.rules: rule 5: it names neither path, model nor header",
-            "memory.rules: rule 6: \"x task\" is no name of a header",
-            "memory.rules: rule 7: value stands without header",
+            "memory.rules: rule 3: \"maybe\" is not a known value of memory",
+            "memory.rules: rule 4: model is not a text",
+            "memory.rules: rule 5: it has neither path, model nor header",
+            "memory.rules: rule 6: \"x task\" is not a header name",
+            "memory.rules: rule 7: value is set without header",
             "memory.rules: rule 8: path does not begin with a slash",
         ],
     );
@@ -82,39 +89,41 @@ fn every_wrong_rule_is_named() {
 
 #[test]
 fn overflow_is_one_of_three() {
-    let memory = ConfigInput::default().valid().memory;
-    assert_eq!(memory.overflow, config::Overflow::Pass);
-    assert_eq!(memory.overflow_timeout, Duration::from_mins(1));
+    let default = ConfigInput::default().valid().requests.overflow;
+    assert_eq!(default, Overflow::Pass);
     for (text, overflow) in [
-        ("pass", config::Overflow::Pass),
-        ("observe", config::Overflow::Observe),
-        ("trim", config::Overflow::Trim),
+        ("pass", Overflow::Pass),
+        ("observe", Overflow::Observe(Duration::from_mins(1))),
+        ("trim", Overflow::Trim),
     ] {
         let given = ConfigInput::default().env("DIARIST__MEMORY__OVERFLOW", text);
-        assert_eq!(given.valid().memory.overflow, overflow);
+        assert_eq!(given.valid().requests.overflow, overflow);
     }
     let given = ConfigInput::default()
         .env("DIARIST__MEMORY__OVERFLOW", "cut")
         .env("DIARIST__MEMORY__OVERFLOW_TIMEOUT", "0s");
     assert_problems(
         &given,
-        &["memory.overflow: \"cut\"", "memory.overflow_timeout: "],
+        &[
+            "memory.overflow: \"cut\" is not a known value | write \"pass\", \"observe\" or \"trim\"",
+            "memory.overflow_timeout: the duration must be",
+        ],
     );
 }
 
 #[test]
 fn evidence_is_one_of_three() {
     assert_eq!(
-        ConfigInput::default().valid().memory.evidence,
-        config::EvidenceLevel::Content
+        ConfigInput::default().valid().requests.evidence,
+        EvidenceLevel::Content
     );
     for (text, evidence) in [
-        ("strict", config::EvidenceLevel::Strict),
-        ("names", config::EvidenceLevel::Names),
-        ("content", config::EvidenceLevel::Content),
+        ("strict", EvidenceLevel::Strict),
+        ("names", EvidenceLevel::Names),
+        ("content", EvidenceLevel::Content),
     ] {
         let given = ConfigInput::default().env("DIARIST__MEMORY__EVIDENCE", text);
-        assert_eq!(given.valid().memory.evidence, evidence);
+        assert_eq!(given.valid().requests.evidence, evidence);
     }
     let given = ConfigInput::default().env("DIARIST__MEMORY__EVIDENCE", "trust");
     assert_problems(&given, &["memory.evidence: \"trust\""]);

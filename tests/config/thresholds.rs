@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use diarist::config::{self, ActivateAfterIdle};
+use diarist::jobs::Phase;
+use diarist::llm::Models;
+use diarist::memory::IdleTrigger;
+use diarist::memory::observe::AttachmentFilter;
 
 use crate::config::ConfigInput;
 
@@ -13,11 +16,11 @@ fn early_activation_takes_a_duration_auto_or_nothing() {
         ConfigInput::file(&text)
             .valid()
             .memory
-            .thresholds
+            .policy
             .early_activation
             .idle
     };
-    let after = |millis| ActivateAfterIdle::After(Duration::from_millis(millis));
+    let after = |millis| IdleTrigger::After(Duration::from_millis(millis));
     for (text, want) in [
         ("\"5m\"", after(300_000)),
         ("\"1hr\"", after(3_600_000)),
@@ -30,8 +33,8 @@ fn early_activation_takes_a_duration_auto_or_nothing() {
         ("300000", after(300_000)),
         ("\"300000\"", after(300_000)),
         ("1000", after(1_000)),
-        ("\"auto\"", ActivateAfterIdle::Auto),
-        ("false", ActivateAfterIdle::Never),
+        ("\"auto\"", IdleTrigger::Auto),
+        ("false", IdleTrigger::Never),
     ] {
         assert_eq!(idle(text), want, "{text}");
     }
@@ -57,13 +60,13 @@ fn early_activation_takes_a_duration_auto_or_nothing() {
     let never =
         ConfigInput::default().env("DIARIST__MEMORY__OBSERVATION__ACTIVATE_AFTER_IDLE", "false");
     assert_eq!(
-        never.valid().memory.thresholds.early_activation.idle,
-        ActivateAfterIdle::Never
+        never.valid().memory.policy.early_activation.idle,
+        IdleTrigger::Never
     );
     // What the Observer is told says nothing to the Reflector.
     let one = "[memory.observation]\nactivate_after_idle = \"5m\"\nactivate_on_model_change = true";
-    let thresholds = ConfigInput::file(one).valid().memory.thresholds;
-    assert_eq!(thresholds.early_reflection.idle, ActivateAfterIdle::Never);
+    let thresholds = ConfigInput::file(one).valid().memory.policy;
+    assert_eq!(thresholds.early_reflection.idle, IdleTrigger::Never);
     assert!(thresholds.early_activation.model_change && !thresholds.early_reflection.model_change);
 }
 
@@ -74,7 +77,7 @@ fn a_shared_budget_is_refused_only_where_it_would_clear_nothing() {
         let text = format!("[memory]\nshare_token_budget = true\n[memory.observation]\n{rest}");
         ConfigInput::file(&text)
     };
-    let thresholds = shared("").valid().memory.thresholds;
+    let thresholds = shared("").valid().memory.policy;
     assert!(thresholds.share_token_budget);
     assert_eq!(
         (thresholds.buffer_tokens, thresholds.retention_floor),
@@ -98,9 +101,8 @@ fn overrides_are_judged_whole_and_the_narrowest_counts() {
          [[memory.overrides]]\nmodel = \"*\"\nupstream = \"*\"\nobservation.buffer_on_idle = true",
     )
     .valid();
-    let memory = config.memory;
-    let whom: Vec<_> = memory
-        .overrides
+    let overrides = &config.overrides;
+    let whom: Vec<_> = overrides
         .iter()
         .map(|known| (known.model.as_deref(), known.upstream.as_deref()))
         .collect();
@@ -114,9 +116,9 @@ fn overrides_are_judged_whole_and_the_narrowest_counts() {
             (Some("*"), Some("*")),
         ]
     );
-    let read_only = memory.overrides.iter().map(|known| known.read_only);
+    let read_only = overrides.iter().map(|known| known.read_only);
     assert_eq!(read_only.collect::<Vec<_>>(), [false, true, false, false]);
-    let numbers = memory.overrides[0].thresholds;
+    let numbers = overrides[0].settings.policy;
     assert_eq!(
         (numbers.message_tokens, numbers.buffer_tokens),
         (20_000, 5_000)
@@ -125,15 +127,15 @@ fn overrides_are_judged_whole_and_the_narrowest_counts() {
         (numbers.retention_floor, numbers.observation_limit),
         (0, 18_000)
     );
-    assert_eq!(numbers.early_activation.idle, ActivateAfterIdle::Auto);
-    assert_eq!(numbers.early_reflection.idle, ActivateAfterIdle::Never);
-    let named = |phase: &config::PhaseSettings| phase.model.is_some();
-    assert!(named(&memory.overrides[0].reflection.phase));
-    assert!(!named(&memory.overrides[0].observation.phase));
-    assert!(memory.overrides[3].thresholds.buffer_on_idle && !memory.thresholds.buffer_on_idle);
-    assert_eq!(memory.overrides[1].thresholds.retention_floor, 12_000);
+    assert_eq!(numbers.early_activation.idle, IdleTrigger::Auto);
+    assert_eq!(numbers.early_reflection.idle, IdleTrigger::Never);
+    let named = |phase: &Phase| phase.model.is_some();
+    assert!(named(&overrides[0].settings.reflection));
+    assert!(!named(&overrides[0].settings.observation));
+    assert!(overrides[3].settings.policy.buffer_on_idle && !config.memory.policy.buffer_on_idle);
+    assert_eq!(overrides[1].settings.policy.retention_floor, 12_000);
     // Fractions follow the override's own threshold.
-    assert_eq!(memory.overrides[2].thresholds.buffer_tokens, 200);
+    assert_eq!(overrides[2].settings.policy.buffer_tokens, 200);
 }
 
 /// Whatever a phase is told may be told otherwise; what is not said is what holds for all.
@@ -154,41 +156,43 @@ fn overrides_replace_every_key_of_a_phase_and_inherit_the_others() {
          [[memory.overrides]]\nmodel = \"b\"\nobservation.temperature = 0.2",
     )
     .valid();
-    let [a, b] = &config.memory.overrides[..] else {
+    let [a, b] = &config.overrides[..] else {
         panic!("two");
     };
-    let asked = |phase: &config::PhaseSettings| {
+    let asked = |phase: &Phase| {
         let model = match &phase.model {
-            Some(config::Models::One(name)) => name.clone(),
+            Some(Models::One(name)) => name.clone(),
             other => panic!("{other:?}"),
         };
-        (model, phase.temperature, phase.max_output_tokens)
+        let temperature = phase.temperature.unwrap();
+        (model, temperature, phase.max_output_tokens)
     };
     // What an override says goes before what it inherits under another name.
-    let observer = &a.observation;
-    assert_eq!(asked(&observer.phase), ("own".into(), 1.5, Some(80)));
-    assert!(observer.phase.parameters.is_empty());
-    assert_eq!(observer.phase.options["x"], 1);
-    assert_eq!(observer.phase.timeout, Duration::from_secs(7));
-    assert_eq!(observer.instruction.as_deref(), Some("Long."));
-    assert!(!observer.continuation_hints.current_task && observer.thread_title);
-    assert!(observer.observe_system && observer.max_input_tokens == 2_000);
-    assert_eq!(observer.previous_observer_tokens, None);
-    let images = config::Attachments::Only(vec!["image/*".to_owned()]);
-    assert_eq!(observer.observe_attachments, images);
+    let (call, observer) = (&a.settings.observation, &a.settings.observer);
+    assert_eq!(asked(call), ("own".into(), 1.5, Some(80)));
+    assert!(call.parameters.is_empty());
+    assert_eq!(call.options["x"], 1);
+    assert_eq!(call.deadline, Duration::from_secs(7));
+    assert_eq!(call.instruction.as_deref(), Some("Long."));
+    assert!(!observer.hints.current_task && observer.title);
+    assert!(observer.application && observer.max_input_tokens == 2_000);
+    assert_eq!(observer.previous_tokens, None);
+    let images = AttachmentFilter::Only(vec!["image/*".to_owned()]);
+    assert_eq!(observer.attachments, images);
     assert_eq!(observer.omit_blocks, ["env"]);
-    let reflector = &a.reflection;
-    assert_eq!(asked(&reflector.phase), ("all".into(), 0.1, None));
-    assert_eq!(reflector.phase.parameters["seed"], 7);
+    let reflector = &a.settings.reflection;
+    assert_eq!(asked(reflector), ("all".into(), 0.1, None));
+    assert_eq!(reflector.parameters["seed"], 7);
     assert_eq!(reflector.instruction.as_deref(), Some("All of it."));
-    assert!((reflector.max_loss - 0.5).abs() < f64::EPSILON);
-    assert!(!reflector.continuation_hints.suggested_response);
-    let observer = &b.observation;
-    assert_eq!(asked(&observer.phase), ("all".into(), 0.2, Some(900)));
-    assert_eq!(observer.instruction.as_deref(), Some("Brief."));
-    assert_eq!(observer.previous_observer_tokens, Some(10));
+    assert!((a.settings.max_loss - 0.5).abs() < f64::EPSILON);
+    // Hints are sent if either phase writes them.
+    assert!(a.settings.hints.current_task && !a.settings.hints.suggested_response);
+    let (call, observer) = (&b.settings.observation, &b.settings.observer);
+    assert_eq!(asked(call), ("all".into(), 0.2, Some(900)));
+    assert_eq!(call.instruction.as_deref(), Some("Brief."));
+    assert_eq!(observer.previous_tokens, Some(10));
     assert_eq!(observer.omit_blocks, ["reminderInstructions"]);
-    assert_eq!(asked(&b.reflection.phase), ("all".into(), 0.9, None));
+    assert_eq!(asked(&b.settings.reflection), ("all".into(), 0.9, None));
 }
 
 #[test]
@@ -207,18 +211,18 @@ fn everything_wrong_with_overrides_is_said_at_once() {
     .problems();
     let all = problems.join("\n");
     for wanted in [
-        "memory.overrides[1], with memory.observation.buffer_tokens: 6000 makes 6000 tokens, of 5000",
+        "memory.overrides[1], with memory.observation.buffer_tokens: 6000 makes 6000 tokens, but it must be above 0 and below message_tokens (5000)",
         "memory.overrides[2].observation.message_tokens: found \"many\"",
         "memory.overrides[2].observaton: there is no such key",
-        "memory.overrides[2]: it names neither a model nor an upstream",
-        "memory.overrides[3].model: this is no pattern",
+        "memory.overrides[2]: it has neither model nor upstream",
+        "memory.overrides[3].model: this is not a pattern",
         "memory.overrides[3].reflection.buffer_activation: found true",
-        "memory.overrides[4].reflection.block_after: 0.5 lies below",
-        "memory.overrides[6]: it is for the same as number",
+        "memory.overrides[4].reflection.block_after: 0.5 is below 1",
+        "memory.overrides[6]: it has the same model and upstream as number",
         "memory.overrides[7].observation.base_url: there is no such key",
-        "memory.overrides[8].observation.temperature: 3 is no temperature",
-        "memory.overrides[8].observation.model_settings: \"top_q\" is no setting",
-        "memory.overrides[8].reflection.instruction: it is empty",
+        "memory.overrides[8].observation.temperature: 3 is out of range",
+        "memory.overrides[8].observation.model_settings: \"top_q\" is not a common setting",
+        "memory.overrides[8].reflection.instruction: the text is empty",
     ] {
         assert!(all.contains(wanted), "{wanted} is not in\n{all}");
     }

@@ -109,7 +109,7 @@ fn a_bad_line_is_named_by_its_number() {
         assert_eq!(text.lines().count(), 1, "{text}");
     }
     std::fs::write(path, "\n\n").unwrap();
-    assert!(replay(path, &[]).0.contains("holds no conversation"));
+    assert!(replay(path, &[]).0.contains("contains no conversation"));
     let (text, code) = replay("/nowhere/recorded.jsonl", &[]);
     assert_eq!(code, Some(1));
     assert!(

@@ -65,7 +65,7 @@ fn a_conversation_is_listed_and_shown_by_each_of_its_names() {
         "{text}"
     );
     assert!(
-        text.contains("Observations, as the newest snapshot sends them"),
+        text.contains("Observations in the newest snapshot"),
         "{text}"
     );
     assert!(text.contains("\nDate: "), "{text}");
@@ -82,13 +82,22 @@ fn a_conversation_is_listed_and_shown_by_each_of_its_names() {
     let show = ["threads", "show", id, "--database", &url];
     let (text, code) = run(&[&show[..], &["--timeline"]].concat());
     assert_eq!(code, Some(0), "{text}");
-    for name in [
-        "data-om-status",
-        "data-om-buffering-end",
-        "data-om-activation",
-    ] {
-        assert!(text.contains(name), "{name} in {text}");
+    for what in ["request", "written after", "activation of observation"] {
+        assert!(text.contains(what), "{what} in {text}");
     }
+    assert!(!text.contains('{'), "{text}");
+    let (json, code) = run(&[&show[..], &["--timeline", "--json"]].concat());
+    assert_eq!(code, Some(0), "{json}");
+    let events: Vec<serde_json::Value> = json
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    for name in ["data-om-status", "data-om-buffering-end"] {
+        assert!(events.iter().any(|event| event["event"] == name), "{json}");
+    }
+    let (json, _) = run(&["threads", "--json", "--database", &url]);
+    let first: serde_json::Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
+    assert!(first["observer"]["calls"].is_u64(), "{json}");
     let fact = |text: &str| facts.iter().any(|fact| text.contains(&fact.words));
     assert!(!fact(&text), "no word of it: {text}");
     let (text, _) = run(&[&show[..], &["--memory-prices", "1,0.1,2"]].concat());
@@ -126,6 +135,7 @@ fn what_is_not_there_is_said_in_one_line_and_nothing_is_made() {
         let (text, code) = run(&[args, &["--database", &url]].concat());
         assert_eq!(code, Some(1), "{text}");
         assert!(text.contains("there is no database at"), "{text}");
+        assert!(text.contains("--config or --database"), "{text}");
         assert_eq!(text.lines().count(), 1, "{text}");
     }
     assert!(!missing.parent().unwrap().exists());

@@ -229,7 +229,10 @@ async fn a_range_that_was_given_up_comes_again_when_it_is_asked_for() {
         .output()
         .unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains(" given up will be offered again"), "{said}");
+    assert!(
+        said.contains(" had failed for good will be tried again"),
+        "{said}"
+    );
     rig.talk_as(OURS, &[], &talk, 8..=ACTIVE + 3).await;
     // From the first message on, without a gap, and what is made of it is used.
     let first = "SELECT count(*) FROM parts WHERE kind = 'chunk' AND from_count = 0";

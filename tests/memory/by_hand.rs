@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use diarist::config;
 use diarist::jobs::{Clock, Jobs, ManualJobs, Reloadable};
 use diarist::llm::{CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply};
 use diarist::memory::{NewPart, PartKind};
@@ -17,7 +18,6 @@ use diarist::store::{ClaimFilter, Store};
 use diarist::tokens::TokenCounter;
 use diarist::wire::Placement;
 use diarist::wire::usage::{Blame, Usage};
-use diarist::{app, config};
 use serde_json::{Value, json};
 use sqlx::Connection as _;
 
@@ -117,7 +117,7 @@ impl World {
             Arc::clone(&recall),
             Arc::clone(&counter) as _,
             Arc::<Important>::default(),
-            Reloadable::new(app::memory_settings(&config)),
+            Reloadable::new(config.memory.clone()),
             clock.clone(),
         );
         let manners = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");

@@ -532,7 +532,7 @@ async fn a_call_that_came_to_nothing_can_be_made_again() {
     let calls = rig.calls(CallerKind::Observer);
     assert_eq!(calls.last().unwrap().credential.reveal(), "Bearer sk-again");
     assert!(
-        recorded.1 && recorded.0.contains("No answer was recorded"),
+        recorded.1 && recorded.0.contains("The bundle holds no answer"),
         "{}",
         recorded.0
     );

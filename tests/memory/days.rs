@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::support::patient_store;
 use async_trait::async_trait;
 use bytes::Bytes;
+use diarist::config;
 use diarist::jobs::{Clock, Jobs, ManualJobs, Reloadable};
 use diarist::llm::{CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply};
 use diarist::proxy::capabilities::UpstreamCapabilities;
@@ -16,7 +17,6 @@ use diarist::store::Store;
 use diarist::tokens::TokenCounter;
 use diarist::wire::Placement;
 use diarist::wire::usage::Usage;
-use diarist::{app, config};
 use serde_json::{Value, json};
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -97,7 +97,7 @@ impl World {
                 .map(|(key, value)| (format!("DIARIST__MEMORY__{key}"), (*value).to_owned())),
         );
         let config = config::load(&config::Flags::default(), &env, None).unwrap();
-        let settings = Reloadable::new(app::memory_settings(&config));
+        let settings = Reloadable::new(config.memory);
         let clock = Clock::manual(START);
         let store: Arc<dyn Store> = Arc::new(patient_store::open("sqlite::memory:").await);
         let recall = patient_store::cache(&store);

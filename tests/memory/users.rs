@@ -169,7 +169,7 @@ async fn keys_are_read_anew_without_a_restart() {
     };
     let anew = async |times: usize| {
         program.hang_up();
-        let said = "the configuration was read anew";
+        let said = "the configuration was reloaded";
         eventually("the reload", || {
             program.log().matches(said).count() >= times
         })

@@ -68,7 +68,7 @@ async fn what_is_asked_to_be_observed_is_observed_with_its_focus() {
     rig.talk(&talk, 1..=TURNS).await;
     let focus = "every price, and who named it";
     let (text, done) = threads(&rig, &["observe", "1", "--focus", focus]);
-    assert!(done && text.contains("with your focus"), "{text}");
+    assert!(done && text.contains("Your focus applies"), "{text}");
     // Asked once more without one, the focus stays.
     assert!(threads(&rig, &["observe", "1"]).1);
     let told = |rig: &Rig| -> Vec<bool> {

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use diarist::config;
 use diarist::jobs::Settings;
 use diarist::proxy::Overflow;
 use diarist::wire::Placement;
-use diarist::{app, config};
 use diarist_provider::Rules;
 use proptest::strategy::{Strategy, ValueTree as _};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -258,7 +258,7 @@ impl Setup {
             .collect();
         env.insert("HOME".to_owned(), "/nonexistent".to_owned());
         let config = config::load(&config::Flags::default(), &env, None).unwrap();
-        let mut settings = app::memory_settings(&config);
+        let mut settings = config.memory;
         // Our tokens are a quarter of the bytes, and the message around the block counts as well.
         settings.policy.block_overhead += 16;
         settings

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use diarist::config;
 use diarist::jobs::{Clock, Jobs, ManualJobs, Reloadable, Settings};
 use diarist::llm::{
     CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply, UpstreamRoute,
@@ -19,7 +20,6 @@ use diarist::proxy::identify::users::{Proof, Users};
 use diarist::proxy::{DryRun, Memory, RequestPolicy};
 use diarist::store::Store;
 use diarist::wire::Placement;
-use diarist::{app, config};
 use serde_json::{Value, json};
 use sqlx::Connection as _;
 
@@ -189,7 +189,7 @@ fn settings() -> Settings {
         .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
         .collect();
     let config = config::load(&config::Flags::default(), &env, None).unwrap();
-    app::memory_settings(&config)
+    config.memory
 }
 
 /// One process.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use diarist::store::{OpenError, ReconnectingStore, SqliteStore, Store, StoreError};
+use diarist::store::{OpenError, SqliteStore, Store, StoreError};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, SqliteConnection};
 
@@ -218,7 +218,7 @@ async fn a_database_held_by_another_is_opened_when_it_is_free() {
         "PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; COMMIT",
     )
     .await;
-    let store = ReconnectingStore::with_interval(&disk.url(), Duration::ZERO);
+    let store = SqliteStore::reconnecting_every(&disk.url(), Duration::ZERO);
     let error = store.open_now().await.expect_err("held");
     assert!(matches!(error, OpenError::Locked(_)), "{error}");
     let error = store
@@ -232,7 +232,7 @@ async fn a_database_held_by_another_is_opened_when_it_is_free() {
 }
 
 /// Asks until the store is back.
-async fn recovered(store: &ReconnectingStore) {
+async fn recovered(store: &SqliteStore) {
     let ask = async {
         while store
             .find_on_chain(&talk().scope, &talk().links)
@@ -254,7 +254,7 @@ async fn a_store_that_could_not_be_opened_comes_back_without_a_restart() {
     made(&disk).await;
     let good = std::fs::read(disk.file()).expect("read");
     std::fs::write(disk.file(), "x".repeat(5_000)).expect("written");
-    let store = ReconnectingStore::with_interval(&disk.url(), Duration::ZERO);
+    let store = SqliteStore::reconnecting_every(&disk.url(), Duration::ZERO);
     store.open_now().await.expect_err("not a database");
     let error = store
         .find_on_chain(&talk().scope, &talk().links)
@@ -283,7 +283,7 @@ async fn an_attempt_to_open_is_made_once_per_interval() {
     made(&disk).await;
     let good = std::fs::read(disk.file()).expect("read");
     std::fs::write(disk.file(), "x".repeat(5_000)).expect("written");
-    let store = ReconnectingStore::with_interval(&disk.url(), Duration::from_hours(1));
+    let store = SqliteStore::reconnecting_every(&disk.url(), Duration::from_hours(1));
     store.open_now().await.expect_err("not a database");
     std::fs::write(disk.file(), good).expect("written");
     for _ in 0..100 {
@@ -301,7 +301,7 @@ async fn an_attempt_to_open_is_made_once_per_interval() {
 #[tokio::test]
 async fn a_database_that_is_deleted_while_in_use() {
     let disk = Disk::new();
-    let store = ReconnectingStore::with_interval(&disk.url(), Duration::ZERO);
+    let store = SqliteStore::reconnecting_every(&disk.url(), Duration::ZERO);
     store.open_now().await.expect("open");
     talk().recorded(&store).await;
     std::fs::remove_file(disk.file()).expect("removed");

@@ -1,97 +1,30 @@
-//! What was said, without its wire format.
+//! A conversation without its wire format.
 //!
-//! A wire format (see [`crate::wire`]) turns each message into a [`Turn`]: who spoke, a
-//! [`Fingerprint`] of what the message means, which tool calls it makes or answers. This room
-//! chains them into [`Link`]s and says where a history may be cut. It knows no JSON, no tokens and
-//! no memory; everything above it (`wire`, `memory`, the edges) imports it, it imports nobody.
+//! A wire format (see [`crate::wire`]) turns each message into a [`Turn`]: its role, a [`Fingerprint`]
+//! of what it means, and the tool calls that it makes or answers. This room chains the messages into
+//! [`Link`]s and says where a history may be cut. It knows no JSON, no tokens and no memory. All rooms
+//! above it import it; it imports none.
 
 pub mod align;
 mod chain;
 mod cuts;
 mod fingerprint;
+mod hex;
 mod lanes;
+mod message;
 mod message_key;
 mod plain_text;
 mod position_map;
-
-use std::ops::Range;
+mod role;
 
 pub use chain::{Link, Scope};
 pub use cuts::Cuts;
 pub use fingerprint::{Batch, Encoder, Fingerprint};
-pub use message_key::{MIN_DISTINCTIVE_BYTES, MessageKey, ScopedHash, anchor, distinctive_bytes};
+pub use message::{MIN_DISTINCTIVE_BYTES, Message};
+pub use message_key::{MessageKey, ScopedHash, anchor, distinctive_bytes};
 pub use plain_text::{AttachmentKind, Detail, Media, MessagePiece, PlainText};
 pub use position_map::{PathMessage, PositionMap};
-
-/// Who speaks. `developer` is `System`: providers treat them as one and clients swap them freely.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// Instructions from the application.
-    System,
-    /// The person, or the program that speaks for them.
-    User,
-    /// The model.
-    Assistant,
-    /// The result of a tool call (also the legacy `function` role).
-    Tool,
-}
-
-impl Role {
-    /// The stable name used in fingerprints, the store and rendered text.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::System => "system",
-            Self::User => "user",
-            Self::Assistant => "assistant",
-            Self::Tool => "tool",
-        }
-    }
-
-    /// The inverse of [`Role::name`].
-    pub fn from_name(name: &str) -> Option<Self> {
-        [Self::System, Self::User, Self::Assistant, Self::Tool]
-            .into_iter()
-            .find(|role| role.name() == name)
-    }
-}
-
-/// One message as a wire format understood it, before it is chained.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
-    /// What the message means; two spellings of one message share it.
-    pub fingerprint: Fingerprint,
-    /// Who speaks.
-    pub role: Role,
-    /// Ids of the tool calls it makes, in order.
-    pub calls: Vec<Box<str>>,
-    /// Id of the tool call it answers.
-    pub answers: Option<Box<str>>,
-    /// Bytes of text it says, as far as they tell this conversation from others (see [`weigh`]).
-    pub distinctive_bytes: u32,
-    /// Where its bytes stand in the request body.
-    pub span: Range<usize>,
-}
-
-impl Message {
-    /// Whether it can prove anything: it says more than a few words, or bears the id of a tool call.
-    pub fn can_be_evidence(&self) -> bool {
-        self.distinctive_bytes >= MIN_DISTINCTIVE_BYTES
-            || !self.calls.is_empty()
-            || self.answers.is_some()
-    }
-
-    /// A message that is only known by its link.
-    fn placeholder(role: Role) -> Self {
-        Self {
-            fingerprint: Encoder::new().finish(),
-            role,
-            calls: Vec::new(),
-            answers: None,
-            distinctive_bytes: 0,
-            span: 0..0,
-        }
-    }
-}
+pub use role::Role;
 
 /// One message at its place in a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,7 +35,7 @@ pub struct Turn {
     pub link: Link,
 }
 
-/// The client's history: everything after its leading system messages, chained.
+/// The client's history: all messages behind its leading system messages, chained.
 #[derive(Clone, Debug)]
 pub struct History {
     root: Link,
@@ -111,7 +44,7 @@ pub struct History {
 }
 
 impl History {
-    /// Chains `messages` (leading system messages already taken off) under `scope`.
+    /// Chains `messages`, without leading system messages, under `scope`.
     pub fn chain(scope: &Scope, messages: Vec<Message>) -> Self {
         let cuts = Cuts::new(&messages);
         let root = Link::root(scope);
@@ -146,7 +79,7 @@ impl History {
         self.turns.is_empty()
     }
 
-    /// The link of the last message: the name of exactly this history.
+    /// The link of the last message, which names exactly this history.
     pub fn tip(&self) -> Option<Link> {
         self.turns.last().map(|turn| turn.link)
     }
@@ -163,9 +96,10 @@ impl History {
             .rposition(|turn| turn.message.role == Role::User)
     }
 
-    /// How many messages stand up to and including `link`; `None` where the chain does not hold it.
+    /// How many messages there are up to and including `link`; `None` if the chain does not have
+    /// it.
     ///
-    /// `near` is where the link is believed to stand (a count); it only saves time.
+    /// `expected_count` is the count where the link probably stands; it only saves time.
     pub fn count_through(&self, link: &Link, expected_count: usize) -> Option<usize> {
         match expected_count
             .checked_sub(1)

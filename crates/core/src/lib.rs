@@ -1,9 +1,9 @@
 //! The pure part of Diarist: no async, no I/O, no clock.
 //!
-//! [`history`] turns a conversation into a chain of links, [`wire`] finds the byte spans of a
-//! request's messages and splices the outgoing body, [`tokens`] counts, and [`memory`] decides what
-//! is observed, when it is applied, and how it is written down. Time, stored rows and the model's
-//! answers come in as values; what to do comes out as values.
+//! [`history`] turns a conversation into a chain of links. [`wire`] finds the byte spans of a request's
+//! messages and builds the outgoing body from them. [`tokens`] counts. [`memory`] decides what is
+//! observed, when it is used, and how it is written. Time, stored rows and answers of models come in as
+//! values; decisions go out as values.
 
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,11 @@
-//! Decisions about memory. Pure: no async, no I/O, no clock; the same functions decide in tests,
-//! in replay and in production.
+//! All decisions about memory. Pure: no async, no I/O, no clock; the same functions decide in
+//! production, in tests and in replays.
 //!
-//! On the request path only [`select`] runs: which snapshot may stand in for the oldest messages.
-//! Off it [`advance`] says what is to be observed, reflected or prepared next, `observe` and
-//! `reflect` write prompts and read answers, `render` writes the block that is sent. The types here
-//! are the vocabulary of the store: a *chunk* observes a range of links, a *reflection* condenses a
-//! run of chunks, a *snapshot* is what can be sent. All three are immutable.
+//! Only [`select`] runs on the request path: it says which snapshot replaces the oldest messages. Off
+//! the request path, [`advance`] says what to observe, reflect or prepare next; [`observe`] and
+//! [`reflect`] write prompts and read answers; [`render`] writes the block that is sent. The types here
+//! are the words of the store: a *chunk* observes a range of links, a *reflection* condenses a run of
+//! parts, a *snapshot* is what can be sent. All three are immutable.
 
 pub mod advance;
 pub mod alignment;
@@ -40,29 +40,30 @@ use std::sync::Arc;
 
 use crate::history::{Link, Role};
 
-/// What is kept of one message of an accepted request.
+/// What is stored about one message of an accepted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
     /// Its link.
     pub link: Link,
     /// How many messages the chain holds up to and including it (1 for the first).
     pub count: usize,
-    /// Who speaks.
+    /// The role of its author.
     pub role: Role,
-    /// Its tokens. Counted once, stored, never changed.
+    /// Its tokens: counted once, stored, never changed.
     pub tokens: u32,
     /// Whether every tool call up to here is answered.
     pub closed: bool,
     /// Whether a turn ends here: an answer of the assistant that calls no tool.
     pub turn_end: bool,
-    /// Length of the first accepted request that carried it.
+    /// The length of the first accepted request that carried it.
     pub first_length: usize,
-    /// Whether a longer accepted request carried it again: only then may it be observed.
+    /// Whether a longer accepted request carried it again: it was carried by two answered requests.
+    /// Only then may it be observed.
     pub confirmed: bool,
     /// When it was first seen, in milliseconds since 1970.
     pub received_ms: i64,
-    /// Whether it was seen as it was said; false for history that was there before the first
-    /// request, which gets no minute.
+    /// Whether Diarist saw the message when it was new. False for history that came with the first
+    /// request: the transcript gives it no minute.
     pub live: bool,
 }
 
@@ -74,7 +75,7 @@ pub struct PartId(pub i64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SnapshotId(pub i64);
 
-/// What a part is.
+/// The kinds of parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PartKind {
     /// An observation of a range of messages.
@@ -115,23 +116,25 @@ pub struct PartMeta {
     pub kind: PartKind,
     /// What it covers. A reflection starts at the root.
     pub span: Span,
-    /// Tokens of its text in a block, at most ([`render::weight`]).
+    /// The most tokens that its text can have in a block ([`render::max_tokens`]).
     pub tokens: u32,
     /// Tokens of the messages it covers.
     pub message_tokens: u32,
-    /// Whether somebody asked for it: such a reflection is used at once, whatever the log weighs.
+    /// Whether an operator requested it. Such a reflection is used at once, however long the log
+    /// is.
     pub requested: bool,
-    /// Whether it is a reflection that code wrote because the log had reached its hard limit before a
-    /// Reflector answered: what one writes later of as much, or of the beginning of it, is preferred.
+    /// Whether it is a code-written reflection: code wrote it because the log had reached its hard
+    /// limit before a Reflector answered. A later answer of a Reflector for the same parts, or for
+    /// the first of them, is preferred.
     pub code_reflection: bool,
 }
 
-/// What is known of how a part came to be.
+/// What is known about how a part was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartAnalysis {
     /// The messages each of its lines comes from.
     pub line_sources: provenance::LineSources,
-    /// What it kept of what it was written from.
+    /// What it retained of the text it was made from.
     pub retention: retention::Retention,
 }
 
@@ -142,30 +145,30 @@ pub struct NewPart {
     pub kind: PartKind,
     /// What it covers.
     pub span: Span,
-    /// What is sent to the model, without hints.
+    /// The text that is sent, without hints.
     pub text: String,
-    /// Tokens of `text` in a block, at most ([`render::weight`]).
+    /// The most tokens that `text` can have in a block ([`render::max_tokens`]).
     pub tokens: u32,
     /// Tokens of the messages it covers.
     pub message_tokens: u32,
-    /// What the conversation was busy with at the end of the range.
+    /// The task of the conversation at the end of the range.
     pub current_task: Option<String>,
-    /// How the Observer would go on.
+    /// How the Observer would continue.
     pub suggested_response: Option<String>,
     /// The parts a reflection condensed, in order; empty for a chunk.
     pub sources: Vec<PartId>,
-    /// The model that wrote it; `code` where code did.
+    /// The model that wrote it; `code` if code did.
     pub model: String,
-    /// See [`PartMeta::asked`].
+    /// See [`PartMeta::requested`].
     pub requested: bool,
-    /// See [`PartMeta::stopgap`].
+    /// See [`PartMeta::code_reflection`].
     pub code_reflection: bool,
-    /// Where its lines come from and what they kept. Never part of what is sent.
+    /// Where its lines come from and what they retained. Never sent.
     pub analysis: PartAnalysis,
 }
 
 impl NewPart {
-    /// The same without its text, under the `id` it was given.
+    /// The part without its text, under its new `id`.
     pub fn meta(&self, id: PartId) -> PartMeta {
         PartMeta {
             id,
@@ -179,13 +182,13 @@ impl NewPart {
     }
 }
 
-/// How a part is written in blocks: fixed when it first stands in one, and the same ever after, so
-/// that a block which grows keeps its bytes on every chain that sends the part (INV-PREFIX).
+/// How a part is written in blocks. Fixed when it first stands in a block, so a growing block keeps its
+/// bytes on every chain that sends the part (INV-PREFIX).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rendering {
-    /// The version of the preamble that a block has which begins with it.
+    /// The preamble version of a block that begins with this part.
     pub preamble: u32,
-    /// The day its dates are related to.
+    /// The day that its dates are related to.
     pub as_of: jiff::civil::Date,
 }
 
@@ -194,7 +197,7 @@ pub struct Rendering {
 pub struct Part {
     /// Its id.
     pub id: PartId,
-    /// How it is written; `None` until it is frozen for a block.
+    /// How it is written; `None` until a block holds it.
     pub rendering: Option<Rendering>,
     /// Everything else.
     pub body: NewPart,
@@ -205,17 +208,18 @@ pub struct Part {
 pub enum SnapshotCause {
     /// The raw history reached `message_tokens`.
     Threshold,
-    /// The observations reached `observation_tokens` and a reflection took their place.
+    /// The observations reached `observation_tokens` and a reflection replaced them.
     Reflection,
     /// The provider refused a request as too long.
     Overflow,
     /// The conversation was idle for longer than its provider keeps a prompt in its cache.
     Idle,
-    /// Another model is asked than before, whose cache holds nothing of the conversation.
+    /// The request asks another model than before; the cache of that model holds nothing of the
+    /// conversation.
     ModelChange,
     /// The client no longer sends what it covers.
     Dropped,
-    /// Another conversation of the same user has learned something; it covers nothing.
+    /// Another conversation of the same user has new observations; the snapshot covers no message.
     PeerMemory,
 }
 
@@ -233,7 +237,7 @@ impl SnapshotCause {
         }
     }
 
-    /// The inverse of [`Cause::name`].
+    /// The inverse of [`SnapshotCause::name`].
     pub fn from_name(name: &str) -> Option<Self> {
         [
             Self::Threshold,
@@ -249,7 +253,7 @@ impl SnapshotCause {
     }
 }
 
-/// A snapshot without what it sends.
+/// A snapshot without its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotMeta {
     /// Its id.
@@ -268,28 +272,28 @@ pub struct SnapshotMeta {
     pub tokens: u32,
     /// Why it was made.
     pub cause: SnapshotCause,
-    /// Where its block stands, by the configured name: what was configured when it was made. Empty
-    /// for one that is older than this field and was never sent.
+    /// Where its block stands: the name of the placement configured when it was made. Empty if it
+    /// is older than this field and was never sent.
     pub placement: String,
-    /// What it holds of other conversations, and whom it may serve because of that; `None` where it
-    /// holds nothing of any, and serves whoever has its prefix.
+    /// Its memory of other conversations, and which requests may get it for that reason. `None` if
+    /// it has none: then every request with its prefix may get it.
     pub peer_memory: Option<Arc<PeerMemory>>,
 }
 
 impl SnapshotMeta {
-    /// Whether it covers nothing: what other conversations know stands before a whole history.
+    /// Whether it covers no message: it puts memory of other conversations before a whole history.
     pub fn is_peer_intro(&self) -> bool {
         self.to_count == 0
     }
 }
 
-/// What can be sent in place of a covered prefix. Its text is frozen: the same request goes out as
-/// the same bytes for as long as the snapshot exists (INV-SAME).
+/// What can be sent instead of a prefix. Its text never changes: the same request goes out as the same
+/// bytes for as long as the snapshot exists (INV-SAME).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Everything but the text.
+    /// Everything except the text.
     pub meta: SnapshotMeta,
-    /// The text in order: preamble, one segment per part, other conversations, hints. What stands
-    /// before those two is unchanged by the next activation (INV-PREFIX).
+    /// The text in order: preamble, one segment for each part, other conversations, hints. The next
+    /// activation changes nothing before the last two (INV-PREFIX).
     pub segments: Vec<String>,
 }

@@ -1,9 +1,9 @@
 //! Token counts: an exact tokenizer behind a guard, and an estimate.
 //!
-//! Counting is for budgets, never for correctness: what is sent and where a history is cut is a
-//! function of stored counts. It is dear (about 100 ms for a megabyte), so each message is counted
-//! once, by `jobs` off the request path and off the runtime's workers; the request path never
-//! counts. Counters never fail and never panic, whatever the text.
+//! Counts are for budgets, never for correctness: what is sent and where a history is cut depend on
+//! stored counts. Counting is expensive (about 100 ms per megabyte). So the jobs room counts each
+//! message once, off the request path and off the runtime's workers; the request path never counts.
+//! Counters never fail and never panic, whatever the text.
 
 mod o200k;
 mod pieces;
@@ -12,22 +12,23 @@ pub use o200k::O200k;
 
 /// Counts tokens.
 pub trait TokenCounter: Send + Sync {
-    /// How many tokens `text` has, as plain text: names of special tokens are ordinary words.
+    /// The tokens of `text` as plain text; names of special tokens are ordinary words.
     fn count(&self, text: &str) -> u32;
 
-    /// Bytes that went through a tokenizer so far, over all threads.
+    /// The bytes that went through a tokenizer so far, over all threads.
     fn counted_bytes(&self) -> u64;
 }
 
-/// Tokens by size alone.
+/// Estimates tokens from the size alone.
 ///
-/// 3.7 bytes a token is between English prose (3.9, measured with `o200k_base`) and code; Chinese,
+/// 3.7 bytes per token is between English prose (3.9, measured with `o200k_base`) and code. Chinese,
+/// Japanese and Korean are near it too: their characters have three bytes and about one token.
 /// Japanese and Korean come out near it too, their characters being three bytes and about one token.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Estimate;
 
 impl Estimate {
-    /// Tokens of a text of so many bytes.
+    /// Tokens of a text with this many bytes.
     pub fn from_bytes(bytes: usize) -> u32 {
         let tenths = (bytes as u64).saturating_mul(10);
         u32::try_from(tenths.div_ceil(37)).unwrap_or(u32::MAX)

@@ -1,6 +1,6 @@
-//! Puts a reply into the API's JSON: one completion object, or the chunks of a stream.
+//! Writes a reply as the API's JSON: one completion object, or the chunks of a stream.
 //!
-//! Pure: bytes, frames and faults are [`super::sending`]'s. Called by [`super::server`].
+//! Pure. Bytes, frames and faults are the task of [`super::sending`]. Called by [`super::chat`].
 
 use serde_json::{Map, Value, json};
 
@@ -8,26 +8,26 @@ use super::cache::PromptUsage;
 use super::judge::signature_for;
 use super::script::{Reply, ToolCall};
 
-/// How long a streamed delta is when nobody asks for anything else, in characters.
+/// Characters of a streamed delta, unless a behaviour sets another length.
 const DELTA_CHARS: usize = 24;
 
-/// Everything an answer is made of.
+/// Everything that an answer is made of.
 #[derive(Debug)]
 pub(super) struct Answer<'a> {
     pub(super) id: String,
     pub(super) model: &'a str,
     /// Unix seconds.
     pub(super) created: u64,
-    /// One reply per choice.
+    /// One reply for each choice.
     pub(super) replies: Vec<Reply>,
     pub(super) prompt_usage: PromptUsage,
     pub(super) completion_tokens: u32,
-    /// Whether tool calls are issued with the signature they must come back with.
+    /// Whether tool calls get the signature with which they must come back.
     pub(super) with_signatures: bool,
 }
 
 impl Answer<'_> {
-    /// The object of an answer that is not streamed.
+    /// The object of an answer without streaming.
     pub(super) fn completion(&self) -> Value {
         let choices: Vec<Value> = self
             .replies
@@ -58,8 +58,8 @@ impl Answer<'_> {
         self.replies.first().map(|reply| self.message(reply))
     }
 
-    /// The chunks of a streamed answer; with `usage`, all of them carry the key and one more chunk
-    /// without choices carries the value.
+    /// The chunks of a streamed answer. With `usage`, all of them have the key, and one more chunk
+    /// without choices has the value.
     pub(super) fn chunks(&self, delta_chars: Option<usize>, usage: bool) -> Vec<Value> {
         let size = delta_chars.unwrap_or(DELTA_CHARS).max(1);
         let mut chunks = Vec::new();
@@ -174,7 +174,7 @@ fn finish_reason(reply: &Reply) -> &'static str {
     }
 }
 
-/// Pieces of `size` characters, never splitting one.
+/// Pieces of `size` characters.
 fn split(text: &str, size: usize) -> Vec<String> {
     let mut pieces = Vec::new();
     let mut characters = text.chars().peekable();

@@ -1,7 +1,7 @@
-//! How the provider misbehaves: slow, failing, cutting streams, writing them in odd ways.
+//! How the provider misbehaves: slow, failing, cutting streams, or writing them in unusual ways.
 //!
-//! A [`Behaviour`] is plain data; [`Schedule`] says which one the next request of a part gets.
-//! Carried out by [`super::server`] and [`super::sending`]; set at any time by tests.
+//! A [`Behaviour`] is plain data; [`Schedule`] says which one the next request of a caller gets.
+//! Applied by [`super::chat`], [`super::routes`] and [`super::sending`]; tests can set it at any time.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use super::CallerKind;
+use super::caller::CallerKind;
 
 /// How one answer is given. The default answers at once, in ordinary frames.
 #[derive(Clone, Debug, Default)]
@@ -20,15 +20,15 @@ use super::CallerKind;
 pub struct Behaviour {
     /// Time between the end of the request and the head of the answer.
     pub before_head: Duration,
-    /// Never answers at all; the client has to leave.
+    /// Never answer; the client has to leave.
     pub silent: bool,
-    /// Time before each event of a stream (or before the body of a plain answer).
+    /// Time before each event of a stream, or before the body of another answer.
     pub before_event: Duration,
-    /// Each event (or the body of a plain answer) takes one permit: lets a test hold a stream
-    /// between two events and see what has arrived.
+    /// Each event (or the body of another answer) takes one permit. With this, a test can hold a
+    /// stream between two events and look at what has arrived.
     pub gate: Option<Arc<Semaphore>>,
     /// Let [`Behaviour::before_event`] and [`Behaviour::gate`] hold every frame instead of every
-    /// event; with [`Behaviour::frame_bytes`] that stops a stream in the middle of an event.
+    /// event. With [`Behaviour::frame_bytes`], this stops a stream in the middle of an event.
     pub pace_frames: bool,
     /// After the last event of a stream, keep it open until the client leaves.
     pub hold_open: bool,
@@ -38,11 +38,11 @@ pub struct Behaviour {
     pub early: bool,
     /// Break the answer off.
     pub cut: Option<Cut>,
-    /// Size of the frames the answer's body is written in; otherwise one frame per event.
+    /// The size of the frames of the answer's body; otherwise one frame for each event.
     pub frame_bytes: Option<usize>,
-    /// How long the text of one streamed delta is, in characters; 24 when not given.
+    /// Characters of one streamed delta; 24 if not set.
     pub delta_chars: Option<usize>,
-    /// What ends the lines of a stream.
+    /// The line endings of a stream.
     pub line_end: LineEnd,
     /// Begin the stream with a byte-order mark.
     pub byte_order_mark: bool,
@@ -54,12 +54,12 @@ pub struct Behaviour {
     pub omit_done: bool,
     /// Send the usage chunk although it was not asked for.
     pub unrequested_usage: bool,
-    /// Say what is wrong with a request that asks for a stream in the first event of one, under status
-    /// 200.
+    /// Report an error in the first event of a stream, under status 200, if the request asks for a
+    /// stream.
     pub refuse_in_stream: bool,
     /// Compress the answer with gzip, flushed at every event.
     pub gzip: bool,
-    /// Further headers of the answer, such as `x-ratelimit-remaining-requests`.
+    /// More headers of the answer, such as `x-ratelimit-remaining-requests`.
     pub headers: Vec<(&'static str, String)>,
 }
 
@@ -76,7 +76,7 @@ impl Behaviour {
         }
     }
 
-    /// Fails with 429 and a `Retry-After` of so many seconds.
+    /// Fails with 429 and a `Retry-After` of this many seconds.
     pub fn rate_limited(retry_after: u32) -> Self {
         Self {
             fail: Some(Failure {
@@ -96,7 +96,7 @@ impl Behaviour {
         }
     }
 
-    /// Waits so long before the head of the answer.
+    /// Waits this long before the head of the answer.
     pub fn slow(before_head: Duration) -> Self {
         Self {
             before_head,
@@ -120,25 +120,25 @@ pub struct Failure {
     pub status: u16,
     /// `Retry-After`, in seconds.
     pub retry_after: Option<u32>,
-    /// Content type and body; the API's usual error object for the status when not given. Of the type of
-    /// a stream it is sent as one.
+    /// Content type and body; if not set, the API's usual error object for the status. With the
+    /// content type of a stream, it is sent as a stream.
     pub body: Option<(&'static str, String)>,
 }
 
-/// Where an answer breaks off.
+/// Where an answer is cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// Close the connection instead of answering.
     BeforeHead,
-    /// After so many bytes of the answer's body.
+    /// After this many bytes of the answer's body.
     AfterBytes(usize),
-    /// After so many events.
+    /// After this many events.
     AfterEvents(usize),
-    /// After so many events, by a TCP reset instead of a close.
+    /// After this many events, by a TCP reset instead of a close.
     ResetAfterEvents(usize),
 }
 
-/// What ends the lines of an event stream; the standard allows all three.
+/// The line endings of an event stream; the standard allows all three.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LineEnd {
     /// `\n`
@@ -160,7 +160,7 @@ impl LineEnd {
     }
 }
 
-/// Which behaviour the next request of each part gets: queued ones first, then the standing one.
+/// The behaviour for the next request of each caller: queued ones first, then the default.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
     defaults: HashMap<CallerKind, Behaviour>,
@@ -185,7 +185,7 @@ impl Schedule {
             .unwrap_or_default()
     }
 
-    /// The next behaviour of the actor if it answers before the body is read: who asks is not
+    /// The next behaviour of the actor if it answers before the body is read. The caller is not
     /// known before that.
     pub(super) fn take_early(&mut self) -> Option<Behaviour> {
         let next = self

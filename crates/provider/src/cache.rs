@@ -1,35 +1,34 @@
-//! A provider's prompt cache, simulated: how much of a prompt an earlier one already paid for.
+//! Simulates a provider's prompt cache: how much of a prompt an earlier prompt has already paid for.
 //!
-//! The rules are those OpenAI documents for automatic caching: an exact prefix, at least 1,024
-//! tokens, hits in steps of 128. Nothing is ever evicted, so a miss always has its cause in the
-//! request. Called by [`super::server`] for accepted requests; pure, no clock.
+//! The rules are those that OpenAI documents for automatic caching: an exact prefix, at least 1,024
+//! tokens, hits in steps of 128. Nothing is evicted, so the cause of a miss is always in the request.
+//! Called by `chat` for accepted requests; pure, no clock.
 //!
-//! A conversation of 1,600 messages is measured on every turn. So prompts live in a tree of
-//! message prefixes: a turn costs one hash and one lookup per message, and only messages never
-//! seen behind that prefix are counted.
+//! A conversation of 1,600 messages is measured on every turn. So prompts are stored in a tree of
+//! message prefixes. A turn costs one hash and one lookup for each message, and only new messages
+//! behind a prefix are counted.
 
 use std::collections::{HashMap, HashSet};
 
-use super::CountTokens;
-use super::prompt::{Prompt, pieces};
+use super::prompt::{CountTokens, Prompt, pieces};
 
 /// Prompts shorter than this are never served from the cache (OpenAI's prompt caching guide).
 pub const MINIMUM_TOKENS: u32 = 1024;
 /// Hits come in multiples of this (same source).
 pub const STEP_TOKENS: u32 = 128;
 
-/// What the cache made of one prompt.
+/// The result for one prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PromptUsage {
-    /// Size of the whole prompt.
+    /// The size of the whole prompt.
     pub prompt_tokens: u32,
     /// How much of its beginning was read from the cache: 0, or at least [`MINIMUM_TOKENS`] and a
-    /// multiple of [`STEP_TOKENS`]. Part of `prompt_tokens`, not in addition to it.
+    /// multiple of [`STEP_TOKENS`]. This is part of `prompt_tokens`, not in addition.
     pub cached_tokens: u32,
 }
 
 impl PromptUsage {
-    /// What had to be computed, hence what costs the full price.
+    /// The tokens that had to be computed, at the full price.
     pub fn uncached_tokens(self) -> u32 {
         self.prompt_tokens - self.cached_tokens
     }
@@ -37,16 +36,16 @@ impl PromptUsage {
 
 type Digest = [u8; 16];
 
-/// A prefix of messages somebody sent, and the cache blocks its last segment completed.
+/// A prefix of messages that was sent, and the cache blocks that its last segment completed.
 struct Node {
     tokens: u32,
     chain: Digest,
-    /// Chain digests at the ends of the pieces that completed a block, with the block's number.
+    /// Chain digests at the ends of pieces that completed a block, with the number of the block.
     blocks: Vec<(u32, Digest)>,
     stored: bool,
 }
 
-/// The cache of one provider, for all its customers and models; they never share entries.
+/// The cache of one provider. Customers and models never share entries.
 pub struct PromptCache {
     count_tokens: CountTokens,
     nodes: HashMap<Digest, Node>,
@@ -62,8 +61,8 @@ impl std::fmt::Debug for PromptCache {
     }
 }
 
-/// The nodes of one measured prompt: hand it back to [`PromptCache::store`] when the request was
-/// accepted. A refused request warms nothing.
+/// The nodes of one measured prompt, for [`PromptCache::store`] after the request was accepted. A
+/// refused request warms nothing.
 #[derive(Debug)]
 pub struct PromptPath(Vec<Digest>);
 
@@ -77,7 +76,7 @@ impl PromptCache {
         }
     }
 
-    /// Measures and stores at once: what an accepted request does.
+    /// Measures and stores, as for an accepted request.
     pub fn read_and_write(&mut self, owner: &str, model: &str, prompt: &Prompt) -> PromptUsage {
         let (usage, path) = self.read(owner, model, prompt);
         self.store(&path);
@@ -111,9 +110,9 @@ impl PromptCache {
         (usage, path)
     }
 
-    /// Makes every full block of a measured prompt available to later ones.
+    /// Makes every full block of a measured prompt available to later prompts.
     pub fn store(&mut self, path: &PromptPath) {
-        // From the end: behind a stored prefix everything is stored.
+        // From the end: if a prefix is stored, everything before it is stored too.
         for id in path.0.iter().rev() {
             let Some(node) = self.nodes.get_mut(id) else {
                 continue;
@@ -163,7 +162,7 @@ impl Node {
     }
 }
 
-/// Half a BLAKE3 digest over length-prefixed fields: `("ab", "c")` is not `("a", "bc")`.
+/// Half a BLAKE3 digest over length-prefixed fields, so `("ab", "c")` differs from `("a", "bc")`.
 fn link(fields: &[&[u8]]) -> Digest {
     let mut hasher = blake3::Hasher::new();
     for field in fields {

@@ -1,7 +1,7 @@
 //! One chat request: judge it, measure it, let a script answer it, or fail as scripted.
 //!
-//! Every rule it applies is somebody else's: [`mod@super::judge`], [`super::cache`], the scripts and
-//! the behaviours. Called by [`super::server`].
+//! Has no rules of its own: these are in [`mod@super::judge`], [`super::cache`], the scripts and the
+//! behaviours. Called by [`super::server`].
 
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,24 +13,24 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use serde_json::{Map, Value};
 
-use super::CallerKind;
 use super::answer::Answer;
 use super::behaviour::{Behaviour, Cut, Failure};
 use super::cache::PromptUsage;
+use super::caller::CallerKind;
 use super::judge::{self, AcceptedRequest};
 use super::record::{Credential, RecordedRequest, RequestWatch, Stage, Verdict};
 use super::refusal::Refusal;
+use super::request_handler::{MAX_BODY_BYTES, RequestHandler, lock};
 use super::script::{Reply, ScriptInput};
 use super::sending::{self, Body};
-use super::server::{MAX_BODY_BYTES, RequestHandler, lock};
 
-/// What a stream is called; the length of what is called so is announced to nobody.
+/// The content type of a stream. Answers with this type get no length.
 const EVENT_STREAM: &str = "text/event-stream; charset=utf-8";
 
 /// A request body that has been read.
 struct ReceivedRequest {
     parsed: Option<Map<String, Value>>,
-    /// Decompressed, where it came compressed.
+    /// The body, decompressed if it was compressed.
     bytes: Bytes,
     caller: CallerKind,
 }
@@ -110,7 +110,7 @@ impl RequestHandler {
         let rules = lock(&self.shared.rules).clone();
         let accepted = match &received.parsed {
             Some(request) => judge::inspect_parsed(request.clone(), &rules)?,
-            // It did not parse: this says so in the API's words.
+            // The body did not parse; this refusal says so in the API's words.
             None => judge::inspect(&received.bytes, &rules)?,
         };
         let mut cache = lock(&self.shared.cache);
@@ -265,7 +265,7 @@ fn error_response(refusal: &Refusal) -> Response<()> {
     response
 }
 
-/// What does not decompress is left as it came: judging it says that it is no JSON.
+/// A body that does not decompress stays as it came; the judge then refuses it as no JSON.
 fn decompressed(headers: &HeaderMap, bytes: Bytes) -> Bytes {
     use std::io::Read as _;
 

@@ -1,54 +1,49 @@
-//! Whole conversations, from which a client sends growing prefixes: made up by seed, or read from
-//! JSON Lines.
+//! Whole conversations, of which a client sends growing prefixes. They are generated from a seed, or
+//! read from JSON Lines.
 //!
-//! Used by the demo, by replay and by tests. A conversation is data; nothing here talks to anyone.
+//! Used by the demo, by replays and by tests. A conversation is only data.
 
 mod generate;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::judge::role;
+use super::message::role;
 
 pub use generate::Style;
 
-/// One conversation as its client kept it.
+/// One conversation as its client stored it.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Conversation {
-    /// A name for reports.
+    /// The name in reports.
     pub id: String,
     /// Where it came from.
     #[serde(default)]
     pub source: String,
-    /// The tool schemas the client sends with every request.
+    /// The tool schemas that the client sends with every request.
     #[serde(default)]
     pub tools: Option<Value>,
     /// All messages, in the API's form.
     pub messages: Vec<Value>,
-    /// Facts planted in a made-up conversation, for tests that ask whether they survive.
+    /// Facts planted in a generated conversation, for tests that check whether they survive.
     #[serde(skip)]
     pub facts: Vec<Fact>,
 }
 
-/// Something a user said once and expects to be remembered.
+/// A fact that a user said once and expects to be remembered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
     /// Index of the message that says it.
     pub at: usize,
-    /// The words that must survive, as they stand in that message.
+    /// The words that must survive, as they are in that message.
     pub words: String,
 }
 
 impl Conversation {
-    /// Makes one up: `turns` user turns, the same for the same arguments wherever it is made.
-    pub fn generate(seed: u64, turns: usize, style: Style) -> Self {
-        generate::conversation(seed, turns, style)
-    }
-
-    /// Reads JSON Lines, one conversation a line; empty lines are skipped.
+    /// Reads JSON Lines, one conversation in each line; empty lines are skipped.
     ///
     /// # Errors
-    /// The first line that is not a conversation, as serde_json words it.
+    /// The error of `serde_json` for the first line that is not a conversation.
     pub fn read_all(lines: &str) -> serde_json::Result<Vec<Self>> {
         lines
             .lines()
@@ -57,8 +52,8 @@ impl Conversation {
             .collect()
     }
 
-    /// The requests a client makes over the conversation: for each assistant message, its index,
-    /// which is the number of messages sent to get it.
+    /// The requests that a client makes over the conversation. For each assistant message, its
+    /// index, which is the number of messages sent to get it.
     pub fn requests(&self) -> impl Iterator<Item = usize> {
         let messages = self.messages.iter().enumerate();
         messages
@@ -66,7 +61,7 @@ impl Conversation {
             .map(|(at, _)| at)
     }
 
-    /// The request body with the first `sent` messages.
+    /// The request body with the first `message_count` messages.
     pub fn request(&self, message_count: usize, model: &str, stream: bool) -> Value {
         let mut request = json!({"model": model, "messages": self.messages[..message_count]});
         if let Some(tools) = self.tools.as_ref().filter(|tools| !tools.is_null()) {

@@ -1,10 +1,10 @@
 //! A scripted provider: the independent judge of what Diarist sends upstream.
 //!
 //! It accepts and refuses requests as the real chat-completions API does ([`judge()`], [`Rules`]),
-//! simulates the API's prompt cache ([`PromptCache`]), says what a [`Script`] tells it to, behaves
-//! as badly as a [`Behaviour`] wants, and writes down every byte it received ([`Recorded`]). Tests,
-//! `demo` and `replay` read their numbers from that record. It never uses `wire`, `history` or
-//! `memory`: a mistake there must not hide itself here.
+//! simulates the API's prompt cache ([`PromptCache`]), answers as a [`Script`] says, misbehaves as a
+//! [`Behaviour`] says, and records every byte that it receives ([`RecordedRequest`]). Tests, `demo` and
+//! `replay` read their numbers from that record. It never uses `wire`, `history` or `memory`: a mistake
+//! there must not hide itself here.
 //!
 //! # In five steps
 //!
@@ -12,20 +12,21 @@
 //! use diarist_provider::{Behaviour, CallerKind, Conversation, Options, Provider, Replay, Style};
 //!
 //! # async fn story() -> Result<(), Box<dyn std::error::Error>> {
-//! // 1. Start one. By default it improvises as the actor, and is a faithful Observer for requests
-//! //    that name the model `observer-mini` (or look like an Observer's), a Reflector likewise.
+//! // 1. Start one. By default it makes up answers for conversations. Requests with the model
+//! //    `observer-mini` (or that look like an Observer's) get a faithful Observer, and
+//! //    Reflector requests likewise.
 //! let provider = Provider::start(Options::default()).await?;
 //!
-//! // 2. Say what it insists on, and what it says.
+//! // 2. Set its rules and its script.
 //! provider.rules(|rules| rules.alternate = true);
 //! let conversation = Conversation::generate(1, 120, Style::Travel);
 //! provider.script(CallerKind::Actor, Replay::from_conversations([&conversation]));
 //!
-//! // 3. Let it misbehave: from now on, or for the next so many requests of one part.
+//! // 3. Let it misbehave: from now on, or for the next requests of one caller.
 //! provider.inject(CallerKind::Actor, Behaviour { frame_bytes: Some(7), ..Behaviour::default() });
 //! provider.inject_next(CallerKind::Observer, 2, &Behaviour::rate_limited(1));
 //!
-//! // 4. Send it requests: `provider.base_url()` is what a client would be configured with.
+//! // 4. Send it requests: `provider.base_url()` is the URL for a client.
 //!
 //! // 5. Read what arrived.
 //! let record = provider.wait_for(1).await?;
@@ -37,36 +38,40 @@
 mod answer;
 mod behaviour;
 pub mod cache;
+mod caller;
 mod chat;
 pub mod conversation;
 pub mod judge;
+mod message;
 mod observer;
+mod options;
 mod prompt;
 mod record;
 mod reflector;
 mod refusal;
+mod request_handler;
 mod routes;
 pub mod script;
 mod sending;
 mod server;
 mod socket;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
 use tokio::net::TcpListener;
 
 pub use behaviour::{Behaviour, Cut, Failure, LineEnd};
 pub use cache::{PromptCache, PromptUsage};
+pub use caller::{CallerKind, IdentifyCaller, OBSERVER_MODEL, REFLECTOR_MODEL};
 pub use conversation::{Conversation, Fact, Style};
 pub use judge::{AcceptedRequest, Rules, judge, signature_for};
 pub use observer::{Observer, ObserverStyle};
-pub use prompt::Prompt;
+pub use options::Options;
+pub use prompt::{CountTokens, Prompt, estimate_tokens};
 pub use record::{Credential, Ending, RecordedRequest, Stage, Verdict};
 pub use reflector::Reflector;
 pub use refusal::Refusal;
@@ -74,115 +79,22 @@ pub use script::{
     DefaultScript, DirectiveScript, FixedReply, Replay, Reply, Script, ScriptInput, ToolCall,
 };
 
-use server::{ServerState, lock};
+use request_handler::{ServerState, lock};
 
-/// Counts the tokens of a short text. Must be a pure function of the text.
-pub type CountTokens = Arc<dyn Fn(&str) -> u32 + Send + Sync>;
-
-/// Tells from a request who is asking.
-pub type IdentifyCaller = Arc<dyn Fn(&Map<String, Value>) -> CallerKind + Send + Sync>;
-
-/// The model name that means the Observer, unless [`Options::recognise`] says otherwise.
-pub const OBSERVER_MODEL: &str = "observer-mini";
-/// The model name that means the Reflector, unless [`Options::recognise`] says otherwise.
-pub const REFLECTOR_MODEL: &str = "reflector-mini";
-
-/// How long [`Provider::wait_for`] waits: far beyond anything that is not a hang.
+/// How long [`Provider::wait_for`] waits: longer than anything that still makes progress.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The default count: a quarter of the bytes, rounded up. No tokenizer agrees with it, but it is
-/// cheap, needs no vocabulary, and is the same everywhere and for ever.
-pub fn estimate_tokens() -> CountTokens {
-    Arc::new(|text| u32::try_from(text.len().div_ceil(4)).unwrap_or(u32::MAX))
-}
-
-/// Who is asking. Scripts and behaviours are set for each part by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CallerKind {
-    /// A client's conversation, or one of its side calls.
-    Actor,
-    /// An Observer's call.
-    Observer,
-    /// A Reflector's call.
-    Reflector,
-    /// Anything that is no chat request: models, embeddings, echoes.
-    Other,
-}
-
-/// What a provider starts with. Rules, scripts and behaviours can be changed while it runs.
-pub struct Options {
-    /// What it insists on.
-    pub rules: Rules,
-    /// How it counts prompts and answers.
-    pub count_tokens: CountTokens,
-    /// Who is asking; by default the model's name decides, or else the shape of the prompt.
-    pub identify_caller: IdentifyCaller,
-    /// What each part says.
-    pub scripts: HashMap<CallerKind, Arc<dyn Script>>,
-    /// Whether the record keeps the bodies of chat requests. Without memory a long conversation
-    /// sends the square of its length: replaying one of 1,600 messages keeps half a gigabyte.
-    pub keep_bodies: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        let scripts: [(CallerKind, Arc<dyn Script>); 3] = [
-            (CallerKind::Actor, Arc::new(DefaultScript::default())),
-            (CallerKind::Observer, Arc::new(Observer::default())),
-            (CallerKind::Reflector, Arc::new(Reflector::default())),
-        ];
-        Self {
-            rules: Rules::default(),
-            count_tokens: estimate_tokens(),
-            identify_caller: Arc::new(caller_by_model_or_shape),
-            scripts: scripts.into(),
-            keep_bodies: true,
-        }
-    }
-}
-
-impl fmt::Debug for Options {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options")
-            .field("rules", &self.rules)
-            .field("keep_bodies", &self.keep_bodies)
-            .finish_non_exhaustive()
-    }
-}
-
-/// By the model's name; where a call borrows the conversation's model, by its shape: one system and
-/// one user message, no tools, and in the user message a section fenced as `<history-CODE>`.
-fn caller_by_model_or_shape(request: &Map<String, Value>) -> CallerKind {
-    match request.get("model").and_then(Value::as_str) {
-        Some(OBSERVER_MODEL) => return CallerKind::Observer,
-        Some(REFLECTOR_MODEL) => return CallerKind::Reflector,
-        _ => {}
-    }
-    let messages = request.get("messages").and_then(Value::as_array);
-    let Some([system, user]) = messages.map(Vec::as_slice) else {
-        return CallerKind::Actor;
-    };
-    let user_text = script::text(user);
-    let has_history = user_text.lines().any(|line| line.starts_with("<history-"));
-    let is_memory_prompt = judge::role(system) == "system" && judge::role(user) == "user";
-    match is_memory_prompt && has_history && !request.contains_key("tools") {
-        true if observer::shows_history(&user_text) => CallerKind::Observer,
-        true => CallerKind::Reflector,
-        false => CallerKind::Actor,
-    }
-}
-
-/// Nothing came that [`Provider::wait_for`] would have been content with.
+/// The record did not become what [`Provider::wait_for`] waits for.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the provider's record held {held} requests after {waited:?}, not what was waited for")]
+#[error("the condition did not hold after {waited:?}; the provider's record has {held} requests")]
 pub struct WaitTimeout {
-    /// How many requests had come.
+    /// How many requests the record had.
     pub held: usize,
-    /// For how long was waited.
+    /// How long it waited.
     pub waited: Duration,
 }
 
-/// A running provider on a free loopback port. Dropping it closes the port and every connection.
+/// A running provider on a free loopback port. Dropping it closes the port and all connections.
 pub struct Provider {
     address: SocketAddr,
     shared: Arc<ServerState>,
@@ -197,10 +109,10 @@ impl fmt::Debug for Provider {
 }
 
 impl Provider {
-    /// Starts one on `127.0.0.1` and a free port, on the current tokio runtime.
+    /// Starts a provider on `127.0.0.1` and a free port, on the current tokio runtime.
     ///
     /// # Errors
-    /// When no port can be had.
+    /// If no port is free.
     pub async fn start(options: Options) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
@@ -210,7 +122,7 @@ impl Provider {
         Ok(Self { address, shared })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -220,48 +132,48 @@ impl Provider {
         format!("http://{}", self.address)
     }
 
-    /// What a client (or Diarist) is configured with: the origin and `/v1`. Any other base path
-    /// works as well; routes are recognised by how a path ends.
+    /// The URL for a client (or Diarist): the origin and `/v1`. Any other base path works too,
+    /// because routes are recognised by the end of a path.
     pub fn base_url(&self) -> String {
         format!("{}/v1", self.origin())
     }
 
-    /// Changes what it insists on, from the next request on.
+    /// Changes the rules from the next request on.
     pub fn rules(&self, change: impl FnOnce(&mut Rules)) {
         change(&mut lock(&self.shared.rules));
     }
 
-    /// Changes what one part says, from the next request on.
+    /// Changes the script of one caller from the next request on.
     pub fn script(&self, caller: CallerKind, script: impl Script + 'static) {
         lock(&self.shared.scripts).insert(caller, Arc::new(script));
     }
 
-    /// Sets how it behaves towards one part from now on.
+    /// Sets the default behaviour towards one caller.
     pub fn inject(&self, caller: CallerKind, behaviour: Behaviour) {
         lock(&self.shared.schedule).set_default(caller, behaviour);
     }
 
-    /// Queues a behaviour for the next `times` requests of one part; queued ones come first.
+    /// Queues a behaviour for the next `times` requests of one caller, before the default one.
     pub fn inject_next(&self, caller: CallerKind, times: usize, behaviour: &Behaviour) {
         lock(&self.shared.schedule).queue(caller, times, behaviour);
     }
 
-    /// Everything received so far, oldest first. Cheap: entries are shared, not copied.
+    /// All requests so far, oldest first. Cheap: entries are shared, not copied.
     pub fn record(&self) -> Vec<Arc<RecordedRequest>> {
         self.shared.record.snapshot()
     }
 
-    /// The record of one part.
+    /// The record of one caller.
     pub fn record_for(&self, caller: CallerKind) -> Vec<Arc<RecordedRequest>> {
         let mut record = self.record();
         record.retain(|entry| entry.caller == caller);
         record
     }
 
-    /// Waits until so many requests have ended, however they ended, and gives the record.
+    /// Waits until this many requests have ended, in whatever way, and returns the record.
     ///
     /// # Errors
-    /// [`Late`] after half a minute.
+    /// [`WaitTimeout`] after half a minute.
     pub async fn wait_for(
         &self,
         requests: usize,
@@ -273,11 +185,11 @@ impl Provider {
         .await
     }
 
-    /// Waits until `enough` holds of the record, and gives it. The test is asked again at every
-    /// change: a request that came, was decided, or ended.
+    /// Waits until `condition` holds for the record, and returns it. The condition is checked again
+    /// after every change: a request came, was decided, or ended.
     ///
     /// # Errors
-    /// [`Late`] after half a minute.
+    /// [`WaitTimeout`] after half a minute.
     pub async fn wait_until(
         &self,
         condition: impl Fn(&[Arc<RecordedRequest>]) -> bool,
@@ -291,7 +203,7 @@ impl Provider {
             })
     }
 
-    /// Frees the bodies of everything recorded so far; the rest of the record stays.
+    /// Frees the bodies of all requests so far; the rest of the record stays.
     pub fn forget_bodies(&self) {
         self.shared.record.forget_bodies();
     }

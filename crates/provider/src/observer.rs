@@ -1,52 +1,52 @@
-//! A scripted Observer: reads the history it is shown and writes observations, extracting only.
+//! A scripted Observer: reads the history in its prompt and writes observations from it.
 //!
-//! It invents nothing: every word of an observation but its frame stands in the history, so a test
-//! can plant a fact and look for it afterwards. The format is the published one. A [`Manner`] makes
-//! it misbehave the ways real ones do. A [`Script`], called by [`super::server`].
+//! It invents nothing: every word of an observation except its frame is in the history, so a test can
+//! plant a fact and look for it. The format is the published one. An [`ObserverStyle`] makes it fail in
+//! the ways real Observers do. A [`Script`], called by [`super::chat`].
 
 mod transcript;
 
 use super::script::{Reply, Script, ScriptInput};
 use transcript::{Entry, Speaker};
 
-/// The longest user message that is kept word for word, in characters.
+/// Characters of the longest user message that is kept word for word.
 const VERBATIM_CHARS: usize = 140;
 
-/// How an Observer (or Reflector) does its work.
+/// How an Observer or Reflector works.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ObserverStyle {
-    /// Everything that matters, compressed five- to eightfold.
+    /// Writes everything that matters, five to eight times shorter.
     #[default]
     Faithful,
-    /// As faithful, but every other line is lost.
+    /// The same, but loses every other line.
     Forgetful,
-    /// Says nothing at all.
+    /// Says nothing.
     Empty,
     /// Refuses; `finish_reason` is `content_filter`.
     Filtered,
-    /// Repeats one line hundreds of times.
+    /// Repeats one line several hundred times.
     Repetitive,
-    /// Writes a bare list, without any tags.
+    /// Writes a bare list without tags.
     Untagged,
 }
 
 /// The scripted Observer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Observer {
-    /// How it does its work.
+    /// How it works.
     pub style: ObserverStyle,
 }
 
 impl Script for Observer {
     fn reply(&self, input: &ScriptInput<'_>) -> Reply {
-        // Instructions live in the system message; a history is in what the user says.
+        // The instructions are in the system message; the history is in the user message.
         let user_text = input.texts_by_role("user").join("\n");
         let entries = transcript::read(&user_text);
         reply(self.style, &observe(&entries), &hints(&entries))
     }
 }
 
-/// Puts observations and hints into words, or fails to.
+/// Writes observations and hints in this style.
 pub(super) fn reply(style: ObserverStyle, observations: &[String], hints: &str) -> Reply {
     let lines = match style {
         ObserverStyle::Empty => return Reply::text(""),
@@ -66,7 +66,7 @@ pub(super) fn reply(style: ObserverStyle, observations: &[String], hints: &str) 
     Reply::text(format!("<observations>\n{lines}\n</observations>\n{hints}"))
 }
 
-/// Whether `text` shows a conversation, as opposed to a log of observations.
+/// Whether `text` shows a conversation rather than a log of observations.
 pub(super) fn shows_history(text: &str) -> bool {
     !transcript::read(text).is_empty()
 }
@@ -124,7 +124,7 @@ fn observation(entry: &Entry) -> Option<String> {
                 extract(&words, 40.max(length / 10))
             )
         }
-        // What a call was for shows in what it found.
+        // The purpose of a call is visible in its result.
         Speaker::Call => return None,
         Speaker::Result => {
             let tool = entry.tool.as_deref().unwrap_or("tool");
@@ -135,10 +135,10 @@ fn observation(entry: &Entry) -> Option<String> {
     })
 }
 
-/// The first sentence, then facts from what that leaves out, within about `budget` bytes.
+/// The first sentence, then facts from the rest, within about `budget` bytes.
 fn extract(text: &str, budget: usize) -> String {
     let sentence = first_sentence(text);
-    // "1. One-way 2. Economy": the stop of a list's number ends no sentence.
+    // "1. One-way 2. Economy": the dot of a list number ends no sentence.
     let lead = if sentence.len() < 8 { text } else { sentence };
     // A third is left for the facts of a sentence that does not fit.
     let mut summary = shorten(
@@ -175,7 +175,7 @@ fn first_sentence(text: &str) -> &str {
     end.map_or(text, |end| &text[..=end])
 }
 
-/// At most `budget` bytes, ending at a word.
+/// At most `budget` bytes, ending after a word.
 pub(super) fn shorten(text: &str, budget: usize) -> String {
     if text.len() <= budget {
         return text.to_owned();
@@ -185,7 +185,7 @@ pub(super) fn shorten(text: &str, budget: usize) -> String {
     format!("{words}…")
 }
 
-/// What identifies things: quoted strings, words with a digit or a sign in them, and names.
+/// Identifying words: quoted strings, words with a digit or a sign in them, and names.
 fn facts(text: &str) -> impl Iterator<Item = &str> {
     let quoted = text
         .split('"')

@@ -1,27 +1,36 @@
-//! The prompt a model would read: tools and messages rendered to text, segment by segment.
+//! The prompt that a model would read: tools and messages rendered to text, segment by segment.
 //!
-//! Every field that is not null enters the text, so any change the provider could notice changes
-//! it; the JSON spelling does not, as it would not for a real chat template. [`super::cache`]
-//! compares prompts, [`mod@super::judge`] measures them against the window. Pure.
+//! Every field that is not null is in the text, so any change that the provider could notice changes
+//! it. The JSON spelling is not, as for a real chat template. [`super::cache`] compares prompts;
+//! [`mod@super::judge`] measures them against the window. Pure.
+
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::CountTokens;
+/// Counts the tokens of a short text. Must be a pure function of the text.
+pub type CountTokens = Arc<dyn Fn(&str) -> u32 + Send + Sync>;
 
-/// The longest stretch of text that is counted at once, in bytes.
+/// The default count: a quarter of the bytes, rounded up. It equals no tokenizer, but it is cheap,
+/// needs no vocabulary and never changes.
+pub fn estimate_tokens() -> CountTokens {
+    Arc::new(|text| u32::try_from(text.len().div_ceil(4)).unwrap_or(u32::MAX))
+}
+
+/// The most bytes that are counted at once.
 ///
-/// Counting in short pieces keeps a growing message cacheable up to where it grew (only its last
-/// piece changes) and keeps any tokenizer away from inputs it is slow or panics on.
+/// Counting in short pieces keeps a growing message cacheable up to the point where it grew, since only
+/// its last piece changes. It also avoids inputs that tokenizers are slow or panic on.
 const PIECE_BYTES: usize = 320;
 
-/// A rendered prompt: the tools first (when there are any), then one segment per message.
+/// A rendered prompt: the tools first, if there are any, then one segment for each message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prompt {
     segments: Vec<String>,
 }
 
 impl Prompt {
-    /// Renders what of `request` is part of the prompt.
+    /// Renders the parts of `request` that belong to the prompt.
     pub fn render(request: &Map<String, Value>) -> Self {
         let tools = ["tools", "functions"]
             .iter()
@@ -44,8 +53,8 @@ impl Prompt {
         &self.segments
     }
 
-    /// Size in tokens as `count` sees it. Linear in the prompt; a conversation that is measured
-    /// every turn goes through [`super::cache::PromptCache`], which remembers what it has counted.
+    /// Its size in tokens by `count`. Linear in the prompt. A conversation that is measured on
+    /// every turn uses [`super::cache::PromptCache`], which remembers its counts.
     pub fn tokens(&self, count: &CountTokens) -> u32 {
         self.segments
             .iter()
@@ -55,8 +64,8 @@ impl Prompt {
     }
 }
 
-/// Cuts `text` into pieces, deciding from left to right only: text appended to the end leaves
-/// every piece but the last one as it was.
+/// Cuts `text` into pieces, deciding from left to right only. Text appended at the end changes no piece
+/// except the last one.
 pub(super) fn pieces(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -77,7 +86,7 @@ fn piece_end(text: &str) -> usize {
     } else if window == text.len() {
         window
     } else {
-        // No piece of zero length: a leading space is no place to cut.
+        // No empty piece: a leading space is no place to cut.
         memchr::memrchr(b' ', head)
             .filter(|&at| at > 0)
             .unwrap_or(window)
@@ -106,7 +115,7 @@ pub(super) fn render_message(message: &Value) -> String {
     out
 }
 
-/// The fields a template has no place of its own for, in an order that does not depend on the client.
+/// The fields that a template has no place for, in an order that does not depend on the client.
 fn render_rest(fields: &Map<String, Value>, except: &[&str], out: &mut String) {
     let mut rest: Vec<_> = fields
         .iter()
@@ -137,7 +146,8 @@ fn render_content(content: &Value, out: &mut String) {
     }
 }
 
-/// Images and files cost what their digest costs: megabytes of base64 are not megabytes of tokens.
+/// Images and files cost the tokens of their digest, because megabytes of base64 are not megabytes of
+/// tokens.
 fn render_media(part: &Value, out: &mut String) {
     let kind = part.get("type").and_then(Value::as_str).unwrap_or("part");
     let digest = blake3::hash(part.to_string().as_bytes());

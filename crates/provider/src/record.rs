@@ -1,7 +1,8 @@
-//! What the provider saw: one [`Recorded`] per request, kept for tests, the demo and replay.
+//! What the provider received: one [`RecordedRequest`] for each request, for tests, the demo and
+//! replays.
 //!
-//! Everything reported about Diarist's effect is read from here, never from the proxy's own
-//! opinion. Written by [`super::server`] while a request is served; read through
+//! Everything that is reported about Diarist's effect is read from here, never from the proxy itself.
+//! Written by [`super::request_handler`] and the routes while a request is served; read through
 //! [`super::Provider::record`]. Decides nothing.
 
 use std::fmt;
@@ -13,16 +14,16 @@ use http::{HeaderMap, Method};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::CallerKind;
 use super::cache::PromptUsage;
+use super::caller::CallerKind;
 use super::refusal::Refusal;
 
-/// One request as it arrived, and what became of it.
+/// One request as it arrived, and its outcome.
 #[derive(Clone, Debug)]
 pub struct RecordedRequest {
     /// Position in the record, from 0.
     pub number: usize,
-    /// Which TCP connection it came on, from 0.
+    /// The TCP connection that it came on, from 0.
     pub connection: u64,
     /// When its head had been read.
     pub at: Instant,
@@ -37,28 +38,28 @@ pub struct RecordedRequest {
     /// The body as received, whole unless the client left early. Empty when
     /// [`super::Options::keep_bodies`] is off.
     pub body: Bytes,
-    /// Size of the body in bytes, also where it was not kept.
+    /// The size of the body in bytes, also if the body was not kept.
     pub body_bytes: usize,
-    /// Who asked: the conversation, an Observer, a Reflector, or neither.
+    /// Who sent it: the conversation, an Observer, a Reflector, or none of them.
     pub caller: CallerKind,
-    /// The model named in the body, if one was.
+    /// The model in the body, if there is one.
     pub model: Option<String>,
-    /// How many messages the body held.
+    /// How many messages the body had.
     pub messages: usize,
     /// What the provider decided.
     pub verdict: Verdict,
     /// Prompt and cached tokens; absent for anything but an accepted chat request.
     pub prompt_usage: Option<PromptUsage>,
-    /// Tokens of the whole answer, all choices together, as reported in `usage`.
+    /// Tokens of the whole answer, for all choices together, as reported in `usage`.
     pub completion_tokens: Option<u32>,
     /// The assistant message of the first choice.
     pub reply: Option<Value>,
-    /// How the exchange ended, as far as it has.
+    /// How the exchange ended, if it has.
     pub ending: Ending,
 }
 
 impl RecordedRequest {
-    /// The body as JSON; `None` for what does not parse or was not kept.
+    /// The body as JSON; `None` if it does not parse or was not kept.
     pub fn json(&self) -> Option<Value> {
         std::str::from_utf8(&self.body).ok()?.parse().ok()
     }
@@ -68,7 +69,7 @@ impl RecordedRequest {
         self.verdict == Verdict::Accepted
     }
 
-    /// What the provider refused it with, if it did.
+    /// The refusal of the provider, if there was one.
     pub fn refusal(&self) -> Option<&Refusal> {
         match &self.verdict {
             Verdict::Refused(refusal) => Some(refusal),
@@ -76,7 +77,7 @@ impl RecordedRequest {
         }
     }
 
-    /// The stage at which the client went away, if it did.
+    /// The stage at which the client left, if it did.
     pub fn hang_up_stage(&self) -> Option<Stage> {
         match self.ending {
             Ending::HungUp { stage, .. } => Some(stage),
@@ -85,12 +86,12 @@ impl RecordedRequest {
     }
 }
 
-/// A presented credential: comparable, usable as a cache owner, invisible in `Debug`.
+/// A presented credential: comparable, usable as a cache owner, hidden in `Debug`.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct Credential(String);
 
 impl Credential {
-    /// Reads `authorization`, `api-key` or `x-api-key`; empty when none is there.
+    /// Reads `authorization`, `api-key` or `x-api-key`; empty if there is none.
     pub(super) fn from_headers(headers: &HeaderMap) -> Self {
         let value = ["authorization", "api-key", "x-api-key"]
             .into_iter()
@@ -99,7 +100,7 @@ impl Credential {
         Self(value.unwrap_or_default().to_owned())
     }
 
-    /// The credential in the clear, scheme included: `"Bearer sk-…"`.
+    /// The credential in plain text, with its scheme: `"Bearer sk-…"`.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -126,11 +127,11 @@ pub enum Verdict {
     Refused(Refusal),
     /// Failed because a [`super::Behaviour`] said so, with this status.
     Failed(u16),
-    /// Not a chat request; nothing to judge.
+    /// No chat request, so nothing was judged.
     NotJudged,
 }
 
-/// How far an exchange had come.
+/// How far an exchange has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// The request's body was still arriving.
@@ -139,42 +140,42 @@ pub enum Stage {
     BeforeHead,
     /// The head of the answer was out, no event (or body byte) was.
     BeforeFirstEvent,
-    /// Some of the answer was out: whole events, and bytes in all.
+    /// Part of the answer was out: whole events, and bytes in all.
     Streaming {
-        /// Events that had been handed to the socket whole.
+        /// Events that were passed to the socket completely.
         events: usize,
-        /// Bytes of the answer's body that had been handed to the socket.
+        /// Bytes of the answer's body that were passed to the socket.
         bytes: usize,
     },
-    /// Everything was out but the end of the answer.
+    /// Everything was out except the end of the answer.
     AfterLastEvent,
 }
 
 /// How an exchange ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It has not.
+    /// It has not ended.
     Open,
-    /// The whole answer was handed to the socket.
+    /// The whole answer was passed to the socket.
     Complete {
         /// Time since the head of the request.
         after: Duration,
     },
-    /// The client went away.
+    /// The client left.
     HungUp {
         /// How far the exchange had come.
         stage: Stage,
         /// Time since the head of the request.
         after: Duration,
     },
-    /// The provider broke it off, as scripted.
+    /// The provider cut it off, as scripted.
     Cut {
         /// Time since the head of the request.
         after: Duration,
     },
 }
 
-/// The record itself: append, amend, wait.
+/// The record: append, change, wait.
 #[derive(Debug)]
 pub(super) struct Record {
     entries: Mutex<Vec<Arc<RecordedRequest>>>,
@@ -189,7 +190,7 @@ impl Record {
         }
     }
 
-    /// Appends an entry and gives the watch that sees it to its end.
+    /// Appends an entry and returns the watch that follows it to its end.
     pub(super) fn open(self: &Arc<Self>, entry: RecordedRequest) -> RequestWatch {
         let at = entry.at;
         let mut entries = self.lock();
@@ -211,13 +212,13 @@ impl Record {
     }
 
     pub(super) fn forget_bodies(&self) {
-        // Numbers are positions and watches hold them: entries are never removed.
+        // Numbers are positions and watches hold them, so entries are never removed.
         for entry in self.lock().iter_mut() {
             Arc::make_mut(entry).body = Bytes::new();
         }
     }
 
-    /// Waits until `enough` holds of the record.
+    /// Waits until `condition` holds for the record.
     pub(super) async fn wait(
         &self,
         condition: impl Fn(&[Arc<RecordedRequest>]) -> bool,
@@ -226,7 +227,7 @@ impl Record {
         loop {
             changes.mark_unchanged();
             let entries = self.snapshot();
-            // The sender lives in `self`: waiting cannot fail.
+            // The sender is part of `self`, so waiting cannot fail.
             if condition(&entries) || changes.changed().await.is_err() {
                 return entries;
             }
@@ -245,8 +246,8 @@ impl Record {
     }
 }
 
-/// Sees one exchange to its end. Dropped before that, it writes down that the client hung up: a
-/// connection that dies takes the future or the body that holds the watch with it.
+/// Follows one exchange to its end. If it is dropped earlier, it records that the client hung up: a
+/// connection that dies drops the future or body that holds the watch.
 #[derive(Debug)]
 pub(super) struct RequestWatch {
     record: Arc<Record>,

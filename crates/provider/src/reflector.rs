@@ -1,7 +1,8 @@
-//! A scripted Reflector: condenses the observations it is shown to a share of their size.
+//! A scripted Reflector: condenses the observations in its prompt to a share of their size.
 //!
-//! Low priorities go first, oldest first; what is high or done stays, at worst shortened. Reminded of
-//! what it lost, it keeps the lines that it is told of as they are. Like the Observer it invents nothing. A [`Script`], called by [`super::server`].
+//! Low priorities are left out first, oldest first; high and done lines stay, shortened at worst. A reminder
+//! of lost lines makes it keep these lines unchanged. Like the Observer, it invents nothing. A [`Script`],
+//! called by [`super::chat`].
 
 use super::observer::{ObserverStyle, reply, shorten};
 use super::script::{Reply, Script, ScriptInput};
@@ -9,9 +10,9 @@ use super::script::{Reply, Script, ScriptInput};
 /// The scripted Reflector.
 #[derive(Clone, Copy, Debug)]
 pub struct Reflector {
-    /// How it does its work.
+    /// How it works.
     pub style: ObserverStyle,
-    /// How much of what it is shown it keeps, in percent of the bytes.
+    /// How many percent of the bytes it keeps.
     pub keep_percent: usize,
 }
 
@@ -30,7 +31,7 @@ impl Script for Reflector {
         let (observations, missing_lines) = split_missing(&user_text);
         let condensed = condense(&observations, self.keep_percent, &missing_lines);
         let style = match self.style {
-            // Whoever is told what was forgotten remembers it.
+            // A reminder of lost lines makes it keep them.
             ObserverStyle::Forgetful if !missing_lines.is_empty() => ObserverStyle::Faithful,
             manner => manner,
         };
@@ -38,8 +39,8 @@ impl Script for Reflector {
     }
 }
 
-/// What is shown apart from a list of what is missing, and the lines that list quotes, each by its
-/// beginning.
+/// Separates the log from the list of missing items, and returns the lines that the list quotes, each
+/// by its beginning.
 fn split_missing(user_text: &str) -> (String, Vec<&str>) {
     let mut log = Vec::new();
     let mut quoted = Vec::new();
@@ -56,7 +57,7 @@ fn split_missing(user_text: &str) -> (String, Vec<&str>) {
     (log.join("\n"), quoted)
 }
 
-/// In the order in which they may go.
+/// The priorities, in the order in which lines may be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Priority {
     Low,
@@ -66,11 +67,11 @@ enum Priority {
 
 /// One observation with the lines indented under it.
 struct Block<'a> {
-    /// Which date header it stands under.
+    /// The date header that it stands under.
     group: usize,
     priority: Priority,
     lines: Vec<&'a str>,
-    /// It may not be shortened.
+    /// Whether it must not be shortened.
     keep_whole: bool,
 }
 
@@ -80,7 +81,7 @@ impl Block<'_> {
     }
 }
 
-/// Bytes of observations below which nothing is shortened much.
+/// A log with fewer bytes of observations is hardly shortened.
 const SMALL_LOG_BYTES: usize = 600;
 
 fn condense(observations: &str, keep_percent: usize, keep: &[&str]) -> Vec<String> {
@@ -103,8 +104,8 @@ fn condense(observations: &str, keep_percent: usize, keep: &[&str]) -> Vec<Strin
             !is_dropped
         });
     }
-    // What is high or done stays, but no longer in full: a little shorter until it fits. A few lines
-    // are no log; to shorten them would leave nothing to remember.
+    // High and done lines stay, but are shortened step by step until they fit. A log of a few lines
+    // is not shortened, because nothing would be left to remember.
     if remaining_bytes <= target {
         return write(&dates, &blocks, usize::MAX);
     }
@@ -121,7 +122,7 @@ fn condense(observations: &str, keep_percent: usize, keep: &[&str]) -> Vec<Strin
 }
 
 fn read(observations: &str) -> (Vec<&str>, Vec<Block<'_>>) {
-    // Before the first header observations have no date.
+    // Observations before the first header have no date.
     let mut dates = vec![""];
     let mut blocks: Vec<Block<'_>> = Vec::new();
     for line in observations.lines() {
@@ -157,7 +158,7 @@ fn priority(line: &str) -> Priority {
     }
 }
 
-/// A finite `width` leaves of each observation its head, and of a long one not all.
+/// A finite `width` keeps the beginning of each observation, and of a long log not all observations.
 fn write(dates: &[&str], blocks: &[Block<'_>], width: usize) -> Vec<String> {
     let mut out = Vec::new();
     let mut group = 0;

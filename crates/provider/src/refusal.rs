@@ -1,25 +1,25 @@
-//! What the real API says when it refuses: status, wording, type, parameter and code.
+//! The errors of the real API: status, wording, type, parameter and code.
 //!
-//! Builds error values only; it never decides whether a request deserves one ([`mod@super::judge`]
-//! does) and never writes to a socket ([`super::server`] does). Wordings are close to the real
-//! ones because clients and SDKs match on parts of them.
+//! Builds error values only. [`mod@super::judge`] decides whether a request gets one, and
+//! [`super::chat`] sends it. Wordings are close to the real ones, because clients and SDKs match parts
+//! of them.
 
 use serde_json::{Value, json};
 
-/// One refusal, as the client will see it.
+/// One refusal as the client sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// HTTP status, 400 unless stated otherwise.
     pub status: u16,
-    /// `error.message`: for people, and for clients that look for a phrase in it.
+    /// `error.message`: for people, and for clients that look for a phrase.
     pub message: String,
     /// `error.type`.
     pub kind: &'static str,
-    /// `error.param`: the field at fault, `null` where the real API names none.
+    /// `error.param`: the field at fault; `null` if the real API names none.
     pub param: Option<String>,
-    /// `error.code`: what well-behaved clients decide by, `null` where the real API gives none.
+    /// `error.code`: the value that clients should decide by; `null` if the real API gives none.
     pub code: Option<&'static str>,
-    /// Whether the error has the shape of llama.cpp's server: its status as `code`, and no `param`.
+    /// Whether the error has the form of llama.cpp's server: its status as `code`, and no `param`.
     pub llama: bool,
 }
 
@@ -36,8 +36,9 @@ impl Refusal {
         }
     }
 
-    /// What llama.cpp's server answers when a chat template raises an exception, word for word but for the
-    /// place in the source: 500, though it is the request that does not suit the template.
+    /// The answer of llama.cpp's server if a chat template raises an exception, word for word
+    /// except for the source position. The status is 500, although the request does not fit the
+    /// template.
     pub fn template(exception: &str) -> Self {
         let message = format!(
             "\n------------\nWhile executing CallExpression at line 85, column 32 in source:\n...first %}}\u{21b5}            \
@@ -49,7 +50,7 @@ impl Refusal {
         }
     }
 
-    /// The same refusal, naming the field at fault.
+    /// The same refusal with the field at fault.
     #[must_use]
     pub fn param(mut self, param: impl Into<String>) -> Self {
         self.param = Some(param.into());
@@ -63,7 +64,7 @@ impl Refusal {
         self
     }
 
-    /// The same refusal under another status and type, for the ones that are not the request's fault.
+    /// The same refusal with another status and type, if the request is not at fault.
     #[must_use]
     pub fn status(mut self, status: u16, kind: &'static str) -> Self {
         self.status = status;
@@ -71,7 +72,7 @@ impl Refusal {
         self
     }
 
-    /// The error a scripted failure of this status answers with.
+    /// The error of a scripted failure with this status.
     pub fn for_status(status: u16) -> Self {
         match status {
             401 => Self::invalid("Incorrect API key provided.").code("invalid_api_key"),
@@ -97,7 +98,8 @@ impl Refusal {
         )
     }
 
-    /// The JSON body: `{"error": {message, type, param, code}}`, every key present; llama.cpp's has three.
+    /// The JSON body: `{"error": {message, type, param, code}}` with every key; llama.cpp's has
+    /// three.
     pub fn body(&self) -> Value {
         if self.llama {
             return json!({ "error": {

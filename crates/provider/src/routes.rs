@@ -1,9 +1,8 @@
-//! The provider's other routes: models, embeddings, and the echoes that pass-through tests need.
+//! The other routes of the provider: models, embeddings, and echoes for pass-through tests.
 //!
-//! A path with a segment `echo` gives the request's body back as it arrives, its trailers
-//! included, or (asked to upgrade) switches protocols and gives bytes back; `status/N` answers N;
-//! `redirect` answers 307. None of it is judged; all of it is recorded. Called by
-//! [`super::server`].
+//! A path with the segment `echo` returns the request's body as it arrives, with its trailers; if the
+//! request asks for an upgrade, it switches protocols and returns bytes. `status/N` answers N;
+//! `redirect` answers 307. Nothing is judged, everything is recorded. Called by [`super::server`].
 
 use std::io;
 
@@ -16,12 +15,12 @@ use hyper::body::{Frame, Incoming};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 
-use super::CallerKind;
+use super::caller::CallerKind;
 use super::judge::parse;
 use super::record::{RequestWatch, Stage, Verdict};
 use super::refusal::Refusal;
+use super::request_handler::{RequestHandler, lock};
 use super::sending::Body;
-use super::server::{RequestHandler, lock};
 
 pub(super) async fn answer(
     handler: &RequestHandler,
@@ -74,7 +73,7 @@ pub(super) async fn answer(
     Ok(handler.send_body(response, Bytes::from(body), &behaviour, watch))
 }
 
-/// Streams the request's body back, frame by frame, and tells what the head was in `x-echo-*`.
+/// Streams the request's body back, frame by frame, and reports the request's head in `x-echo-*`.
 fn echo(request: Request<Incoming>, mut watch: RequestWatch) -> Response<Body> {
     let (head, body) = request.into_parts();
     watch.set_stage(Stage::BeforeFirstEvent);
@@ -94,7 +93,7 @@ fn echo(request: Request<Incoming>, mut watch: RequestWatch) -> Response<Body> {
             headers.insert(name, value.clone());
         }
     }
-    // Several values of one header have to survive as several.
+    // Several values of one header must stay several.
     headers.append("set-cookie", HeaderValue::from_static("a=1"));
     headers.append("set-cookie", HeaderValue::from_static("b=2"));
     response
@@ -129,7 +128,7 @@ async fn echo_frame(
     }
 }
 
-/// Switches to whatever protocol was asked for and gives its bytes back until the client is done.
+/// Switches to the requested protocol and returns its bytes until the client closes.
 fn upgrade(
     handler: &RequestHandler,
     mut request: Request<Incoming>,
@@ -174,7 +173,7 @@ fn model_object(id: &str) -> Value {
     json!({"id": id, "object": "model", "created": 1_700_000_000, "owned_by": "scripted"})
 }
 
-/// One small vector per input: components of its digest, so that equal inputs have equal vectors.
+/// One small vector for each input, made of its digest, so that equal inputs have equal vectors.
 fn embeddings(body: &[u8]) -> Result<Value, Refusal> {
     let request = parse(body)?;
     let inputs: Vec<&str> = match request.get("input") {

@@ -1,7 +1,7 @@
-//! What the model says: a [`Script`] turns a request into a [`Reply`].
+//! The answers of the model: a [`Script`] turns a request into a [`Reply`].
 //!
-//! Scripts are pure functions of the request (and of a seed), so that a run can be repeated.
-//! Called by [`super::server`] for accepted requests; they never see sockets or headers.
+//! Scripts are pure functions of the request (and of a seed), so a run can be repeated. They never see
+//! sockets or headers. Called by `chat` for accepted requests.
 
 mod directives;
 
@@ -11,26 +11,27 @@ pub use directives::DirectiveScript;
 
 use serde_json::{Map, Value, json};
 
-use super::CallerKind;
+use super::caller::CallerKind;
 use super::conversation::Conversation;
-use super::judge::role;
+pub use super::message::text;
+use super::message::{role, tool_names};
 use super::prompt::render_message;
 
-/// What a script is asked.
+/// The input of a script.
 #[derive(Debug)]
 pub struct ScriptInput<'a> {
     /// The whole request.
     pub request: &'a Map<String, Value>,
     /// Its messages.
     pub messages: &'a [Value],
-    /// Who is asking.
+    /// Who sent the request.
     pub caller: CallerKind,
-    /// Which of the asked-for choices this is, from 0.
+    /// The number of the choice, from 0.
     pub choice: u32,
 }
 
 impl ScriptInput<'_> {
-    /// The text of all messages of this role, in order, text parts joined.
+    /// The texts of all messages with this role, in order, text parts joined.
     pub fn texts_by_role(&self, expected_role: &str) -> Vec<String> {
         self.messages
             .iter()
@@ -40,19 +41,7 @@ impl ScriptInput<'_> {
     }
 }
 
-/// The text of a message: its string content, or its text parts joined.
-pub fn text(message: &Value) -> String {
-    match message.get("content") {
-        Some(Value::String(text)) => text.clone(),
-        Some(Value::Array(parts)) => parts
-            .iter()
-            .filter_map(|part| part.get("text").and_then(Value::as_str))
-            .collect(),
-        _ => String::new(),
-    }
-}
-
-/// What the model says.
+/// An answer of the model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
     /// The text, if any.
@@ -63,7 +52,7 @@ pub struct Reply {
     pub reasoning: Option<String>,
     /// `refusal`.
     pub refusal: Option<String>,
-    /// `finish_reason` where it is not `stop` or `tool_calls`.
+    /// `finish_reason`, if it is not `stop` or `tool_calls`.
     pub finish: Option<&'static str>,
 }
 
@@ -74,12 +63,12 @@ pub struct ToolCall {
     pub id: String,
     /// The function's name.
     pub name: String,
-    /// The arguments, spelled as the model spelled them.
+    /// The arguments as the model wrote them.
     pub arguments: String,
 }
 
 impl Reply {
-    /// A reply that only says `content`.
+    /// A reply with only this text.
     pub fn text(content: impl Into<String>) -> Self {
         Self {
             content: Some(content.into()),
@@ -87,7 +76,7 @@ impl Reply {
         }
     }
 
-    /// A reply cut short by the content filter, with nothing said.
+    /// A reply that the content filter cut off before any text.
     pub fn filtered() -> Self {
         Self {
             content: Some(String::new()),
@@ -97,7 +86,7 @@ impl Reply {
         }
     }
 
-    /// The reply that `message`, an assistant message of a recorded conversation, was.
+    /// The reply that became `message`, an assistant message of a recorded conversation.
     pub fn recorded(message: &Value) -> Self {
         let field = |value: &Value, pointer: &str| {
             let text = value.pointer(pointer).and_then(Value::as_str);
@@ -123,9 +112,9 @@ impl Reply {
     }
 }
 
-/// Decides what the model says.
+/// Decides what the model answers.
 pub trait Script: Send + Sync {
-    /// The reply to one request. Must depend on nothing but the request and the script itself.
+    /// The reply to one request. Must depend only on the request and the script.
     fn reply(&self, input: &ScriptInput<'_>) -> Reply;
 }
 
@@ -138,7 +127,7 @@ where
     }
 }
 
-/// Says the same thing to everyone.
+/// Always gives the same answer.
 #[derive(Clone, Debug)]
 pub struct FixedReply(pub String);
 
@@ -148,11 +137,11 @@ impl Script for FixedReply {
     }
 }
 
-/// Makes something up from the last message: deterministic by seed, calling a tool about every
-/// third time a user speaks and tools are there (sometimes two at once).
+/// Makes up an answer from the last message. Deterministic by seed. Calls a tool about every third time
+/// a user speaks and tools are offered, sometimes two at once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DefaultScript {
-    /// Another seed, another conversation.
+    /// Another seed gives another conversation.
     pub seed: u64,
 }
 
@@ -191,15 +180,6 @@ impl Script for DefaultScript {
     }
 }
 
-fn tool_names(request: &Map<String, Value>) -> impl Iterator<Item = &str> {
-    request
-        .get("tools")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(|tool| tool.pointer("/function/name").and_then(Value::as_str))
-}
-
 fn default_call(tools: &[&str], digest: &[u8; 32], number: usize) -> ToolCall {
     let pick = usize::from(digest[8 + number]) % tools.len();
     let number_seed = u64::from_le_bytes([
@@ -212,21 +192,21 @@ fn default_call(tools: &[&str], digest: &[u8; 32], number: usize) -> ToolCall {
     }
 }
 
-/// Plays recorded conversations: answers with the assistant message that followed the request's
-/// last messages when the conversation was recorded.
+/// Replays recorded conversations: answers with the assistant message that followed the last messages
+/// of the request in the recording.
 ///
-/// The last six messages decide, then three, two, one: enough of them stays raw behind any
-/// observation block, and short repeated messages ("yes") are told apart by what precedes them.
+/// The last six messages decide, then three, two, one. Enough messages stay raw behind any observation
+/// block, and short repeated ones ("yes") are distinguished by the messages before them.
 #[derive(Debug, Default)]
 pub struct Replay {
     replies: HashMap<[u8; 32], Reply>,
 }
 
-/// How many last messages are compared, most telling first.
+/// How many last messages are compared, the most specific number first.
 const CONTEXTS: [usize; 4] = [6, 3, 2, 1];
 
 impl Replay {
-    /// A script that knows the replies of all these conversations.
+    /// A script with the replies of all these conversations.
     pub fn from_conversations<'a>(
         conversations: impl IntoIterator<Item = &'a Conversation>,
     ) -> Self {

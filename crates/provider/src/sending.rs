@@ -1,8 +1,8 @@
-//! Writes an answer's body: events to bytes, bytes to frames, frames at their time, and the faults
-//! in between.
+//! Sends the body of an answer: events to bytes, bytes to frames, frames at their time, and the faults
+//! between them.
 //!
-//! Knows nothing of chat; called by [`super::server`]. Whether the client is still there is seen by
-//! the [`Watch`] that travels with the body.
+//! Knows nothing about chat. Called by [`super::request_handler`]. The [`RequestWatch`] in the body
+//! notices whether the client is still there.
 
 use std::convert::Infallible;
 use std::io::{self, Write as _};
@@ -26,14 +26,14 @@ use super::record::{RequestWatch, Stage};
 /// The body of every answer.
 pub(super) type Body = UnsyncBoxBody<Bytes, io::Error>;
 
-/// A body that is simply there.
+/// A body that is complete from the start.
 pub(super) fn full_body(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into())
         .map_err(|never: Infallible| match never {})
         .boxed_unsync()
 }
 
-/// The events of a stream, each encoded as `behaviour` wants it, the terminator included.
+/// The events of a stream with its terminator, each encoded as `behaviour` says.
 pub(super) fn encode(chunks: &[Value], behaviour: &Behaviour) -> Vec<Bytes> {
     let done = (!behaviour.omit_done).then(|| "[DONE]".to_owned());
     let payloads = chunks.iter().map(Value::to_string).chain(done);
@@ -65,7 +65,7 @@ fn push_event(event: &mut String, data: &str, behaviour: &Behaviour) {
     event.push_str(end);
 }
 
-/// Cuts JSON where white space is allowed: a reader joins `data:` lines with a newline.
+/// Cuts JSON where white space is allowed, because a reader joins `data:` lines with a newline.
 fn lines(data: &str, several: bool) -> Vec<&str> {
     match data.find(",\"").filter(|_| several) {
         Some(comma) => vec![&data[..=comma], &data[comma + 1..]],
@@ -73,10 +73,10 @@ fn lines(data: &str, several: bool) -> Vec<&str> {
     }
 }
 
-/// Compresses events one after the other, each flushed so that it can be read by itself.
+/// Compresses events one after the other, and flushes each so that it can be read alone.
 ///
 /// # Errors
-/// Never in practice: the sink is memory.
+/// Never in practice: it writes to memory.
 pub(super) fn gzip(events: &[Bytes]) -> io::Result<Vec<Bytes>> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     let mut compressed = Vec::with_capacity(events.len() + 1);
@@ -92,7 +92,7 @@ pub(super) fn gzip(events: &[Bytes]) -> io::Result<Vec<Bytes>> {
     Ok(compressed)
 }
 
-/// The body under way: what is left, and who is watching.
+/// The rest of a body that is being sent, with its watch.
 struct OutgoingBody {
     bytes: Bytes,
     /// Offsets at which events end.
@@ -102,7 +102,7 @@ struct OutgoingBody {
     before_event: Duration,
     gate: Option<Arc<Semaphore>>,
     pace_frames: bool,
-    /// The head told the length.
+    /// Whether the head gave the length.
     has_length: bool,
     hold_open: bool,
     stop_at: Option<usize>,
@@ -110,8 +110,8 @@ struct OutgoingBody {
     watch: RequestWatch,
 }
 
-/// The body that sends `events` as `behaviour` says. `reset` makes the connection end with a TCP
-/// reset when it is set; `announced` says that the head gives the body's length.
+/// The body that sends `events` as `behaviour` says. If `reset` is set, the connection ends with a TCP
+/// reset; `has_length` says that the head gives the body's length.
 pub(super) fn body(
     events: &[Bytes],
     behaviour: &Behaviour,
@@ -160,7 +160,7 @@ async fn step(
     outgoing: Option<OutgoingBody>,
 ) -> Option<(io::Result<Frame<Bytes>>, Option<OutgoingBody>)> {
     let mut outgoing = outgoing?;
-    // Pending once before each frame, so that the head and every frame reach the socket by themselves.
+    // Pending once before each frame, so the head and every frame reach the socket separately.
     tokio::task::yield_now().await;
     if outgoing.stop_at.is_some_and(|stop| outgoing.sent >= stop) {
         if let Some(reset) = &outgoing.reset {
@@ -187,7 +187,7 @@ impl OutgoingBody {
         self.gate.is_some() || !self.before_event.is_zero()
     }
 
-    /// Before an event (or before every frame): its time, and its permit.
+    /// Waits before an event (or before every frame) for its time and its permit.
     async fn wait_before_event(&self) {
         let starts = self.sent == 0 || self.ends.binary_search(&self.sent).is_ok();
         if !starts && !self.pace_frames {
@@ -228,7 +228,7 @@ impl OutgoingBody {
         self.sent = end;
         let last = end == self.bytes.len();
         if last && self.has_length {
-            // hyper asks no further once the announced length is there.
+            // hyper does not ask again once the announced length is sent.
             self.watch.complete();
         }
         self.watch.set_stage(if last {

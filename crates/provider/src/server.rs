@@ -1,88 +1,32 @@
-//! The provider's HTTP side: accepts connections, opens a record for every request, reads bodies
-//! into it and hands the request to its route.
+//! The HTTP side of the provider: accepts connections, opens a record entry for every request, and
+//! passes the request to its route.
 //!
-//! Knows nothing of chat ([`super::chat`]) nor of the other routes ([`super::routes`]). Started by
-//! [`super::Provider::start`].
+//! Knows nothing about the content of requests. Started by [`super::Provider::start`].
 
-use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
-use http::{HeaderValue, Request, Response};
-use http_body_util::BodyExt as _;
+use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use super::behaviour::{Behaviour, Schedule};
-use super::cache::PromptCache;
-use super::judge::Rules;
-use super::record::{Credential, Ending, Record, RecordedRequest, RequestWatch, Verdict};
-use super::script::Script;
-use super::sending::{self, Body};
+use super::request_handler::{RequestHandler, ServerState};
+use super::routes;
+use super::sending::Body;
 use super::socket::Socket;
-use super::{CallerKind, IdentifyCaller, Options, routes};
 
-/// Larger bodies than any test sends are a mistake, not a request.
-pub(super) const MAX_BODY_BYTES: usize = 256 << 20;
-
-/// What all connections share.
-pub(super) struct ServerState {
-    pub(super) record: Arc<Record>,
-    pub(super) rules: Mutex<Rules>,
-    pub(super) schedule: Mutex<Schedule>,
-    pub(super) scripts: Mutex<HashMap<CallerKind, Arc<dyn Script>>>,
-    pub(super) cache: Mutex<PromptCache>,
-    pub(super) identify_caller: IdentifyCaller,
-    pub(super) count_tokens: super::CountTokens,
-    keep_bodies: bool,
-    connections: AtomicU64,
-    pub(super) tasks: TaskTracker,
-    pub(super) closing: CancellationToken,
-}
-
-impl ServerState {
-    pub(super) fn new(options: Options) -> Self {
-        Self {
-            record: Arc::new(Record::new()),
-            rules: Mutex::new(options.rules),
-            schedule: Mutex::default(),
-            scripts: Mutex::new(options.scripts),
-            cache: Mutex::new(PromptCache::new(Arc::clone(&options.count_tokens))),
-            identify_caller: options.identify_caller,
-            count_tokens: options.count_tokens,
-            keep_bodies: options.keep_bodies,
-            connections: AtomicU64::new(0),
-            tasks: TaskTracker::new(),
-            closing: CancellationToken::new(),
-        }
-    }
-
-    pub(super) fn script(&self, caller: CallerKind) -> Option<Arc<dyn Script>> {
-        lock(&self.scripts).get(&caller).cloned()
-    }
-}
-
-/// A test that panicked elsewhere must not turn every later lock into another panic.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Accepts until the provider closes.
+/// Accepts connections until the provider closes.
 pub(super) async fn accept(listener: TcpListener, shared: Arc<ServerState>) {
     loop {
         let accepted = tokio::select! {
             () = shared.closing.cancelled() => return,
             accepted = listener.accept() => accepted,
         };
-        // A failed accept is the client's (or a passing shortage of descriptors): go on.
+        // A failed accept is the client's fault, or a temporary shortage of descriptors;
+        // continue.
         let Ok((stream, _)) = accepted else { continue };
         let connection = shared.connections.fetch_add(1, Ordering::Relaxed);
         let task = serve(stream, connection, Arc::clone(&shared));
@@ -91,7 +35,7 @@ pub(super) async fn accept(listener: TcpListener, shared: Arc<ServerState>) {
 }
 
 async fn serve(stream: TcpStream, connection: u64, shared: Arc<ServerState>) {
-    // Only latency is lost where it cannot be set.
+    // If it cannot be set, only latency suffers.
     let _ = stream.set_nodelay(true);
     let (socket, reset) = Socket::new(stream);
     let service = service_fn(|request| {
@@ -100,7 +44,7 @@ async fn serve(stream: TcpStream, connection: u64, shared: Arc<ServerState>) {
             connection,
             reset: Arc::clone(&reset),
         };
-        handler.answer(request)
+        dispatch(handler, request)
     });
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new());
@@ -108,121 +52,20 @@ async fn serve(stream: TcpStream, connection: u64, shared: Arc<ServerState>) {
         .serve_connection(TokioIo::new(socket), service)
         .with_upgrades();
     tokio::select! {
-        // How a connection ended is written down by the watches of its requests.
+        // The watches of the requests record how a connection ended.
         _ = serving => {}
         () = shared.closing.cancelled() => {}
     }
 }
 
-/// One request on one connection.
-pub(super) struct RequestHandler {
-    pub(super) shared: Arc<ServerState>,
-    connection: u64,
-    reset: Arc<AtomicBool>,
-}
-
-impl RequestHandler {
-    async fn answer(self, request: Request<Incoming>) -> io::Result<Response<Body>> {
-        let watch = self.shared.record.open(self.entry(&request));
-        if request.uri().path().ends_with("/chat/completions") {
-            self.chat(request, watch).await
-        } else {
-            routes::answer(&self, request, watch).await
-        }
-    }
-
-    fn entry(&self, request: &Request<Incoming>) -> RecordedRequest {
-        let mut headers = request.headers().clone();
-        for name in ["authorization", "api-key", "x-api-key", "cookie"] {
-            if let Some(value) = headers.get_mut(name) {
-                value.set_sensitive(true);
-            }
-        }
-        RecordedRequest {
-            number: 0,
-            connection: self.connection,
-            at: Instant::now(),
-            method: request.method().clone(),
-            target: request
-                .uri()
-                .path_and_query()
-                .map_or_else(|| request.uri().to_string(), ToString::to_string),
-            credential: Credential::from_headers(&headers),
-            headers,
-            body: Bytes::new(),
-            body_bytes: 0,
-            caller: CallerKind::Other,
-            model: None,
-            messages: 0,
-            verdict: Verdict::Pending,
-            prompt_usage: None,
-            completion_tokens: None,
-            reply: None,
-            ending: Ending::Open,
-        }
-    }
-
-    /// Reads a body into the record, frame by frame: a client that leaves half-way has still sent
-    /// what it has sent.
-    pub(super) async fn read(&self, body: Incoming, watch: &mut RequestWatch) -> io::Result<Bytes> {
-        let mut body = http_body_util::Limited::new(body, MAX_BODY_BYTES);
-        let mut bytes = BytesMut::new();
-        let ended = loop {
-            match body.frame().await {
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        bytes.extend_from_slice(&data);
-                        watch.update(|entry| entry.body_bytes = bytes.len());
-                    }
-                }
-                Some(Err(error)) => break Err(io::Error::other(error)),
-                None => break Ok(()),
-            }
-        };
-        let bytes = bytes.freeze();
-        if self.shared.keep_bodies {
-            watch.update(|entry| entry.body = bytes.clone());
-        }
-        ended.map(|()| bytes)
-    }
-
-    /// An answer that is not a stream: one event, with its length announced.
-    pub(super) fn send_body(
-        &self,
-        mut response: Response<()>,
-        body: Bytes,
-        behaviour: &Behaviour,
-        watch: RequestWatch,
-    ) -> Response<Body> {
-        if !behaviour.gzip {
-            let length = HeaderValue::from(body.len());
-            response.headers_mut().insert(CONTENT_LENGTH, length);
-        }
-        self.send_events(response, vec![body], behaviour, watch)
-    }
-
-    pub(super) fn send_events(
-        &self,
-        mut response: Response<()>,
-        events: Vec<Bytes>,
-        behaviour: &Behaviour,
-        watch: RequestWatch,
-    ) -> Response<Body> {
-        for (name, value) in &behaviour.headers {
-            if let Ok(value) = HeaderValue::from_str(value) {
-                response.headers_mut().append(*name, value);
-            }
-        }
-        let compressed = behaviour
-            .gzip
-            .then(|| sending::gzip(&events))
-            .and_then(Result::ok);
-        if compressed.is_some() {
-            let gzip = HeaderValue::from_static("gzip");
-            response.headers_mut().insert(CONTENT_ENCODING, gzip);
-        }
-        let events = compressed.unwrap_or(events);
-        let has_length = response.headers().contains_key(CONTENT_LENGTH);
-        response.map(|()| sending::body(&events, behaviour, has_length, &self.reset, watch))
+async fn dispatch(
+    handler: RequestHandler,
+    request: Request<Incoming>,
+) -> io::Result<Response<Body>> {
+    let watch = handler.shared.record.open(handler.entry(&request));
+    if request.uri().path().ends_with("/chat/completions") {
+        handler.chat(request, watch).await
+    } else {
+        routes::answer(&handler, request, watch).await
     }
 }

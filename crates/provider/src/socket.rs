@@ -1,6 +1,6 @@
-//! A server-side socket that can be told to end in a TCP reset.
+//! A server-side socket that can end in a TCP reset.
 //!
-//! hyper owns the socket and closes it politely; a provider that dies does not. Used by
+//! hyper owns the socket and closes it in order; a provider that dies does not. Used by
 //! [`super::server`] only.
 
 use std::io;
@@ -33,7 +33,8 @@ impl Socket {
 impl Drop for Socket {
     fn drop(&mut self) {
         if self.reset.load(Ordering::Relaxed) {
-            // Without it the client sees a close instead of a reset: a weaker fault, not an error.
+            // Without this, the client sees a close instead of a reset: a weaker fault, but
+            // no error.
             let _ = self.stream.set_zero_linger();
         }
     }
@@ -64,7 +65,7 @@ impl AsyncWrite for Socket {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.reset.load(Ordering::Relaxed) {
-            // A shutdown would send the orderly end that a reset is not.
+            // A shutdown would send the orderly end that a reset does not have.
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.stream).poll_shutdown(cx)

@@ -127,7 +127,7 @@ async fn a_stop_writes_what_was_taken() {
         ids(&std::fs::read_to_string(&path).unwrap()).len(),
         BATCH * 3
     );
-    // Too late is counted, not an error, and flushing does not hang.
+    // A record that comes too late is counted, and is no error. Flushing does not hang.
     audit.record(record("late"));
     audit.flush().await;
     assert_eq!(audit.dropped(), 1);
@@ -146,7 +146,7 @@ async fn a_file_that_cannot_be_written_is_one_clear_line() {
     assert!(!error.contains('\n'), "{error}");
 }
 
-/// Writes nothing until it is told to, then fails.
+/// Writes nothing until a signal, then fails.
 struct Stuck(mpsc::Receiver<()>);
 
 impl Write for Stuck {
@@ -172,7 +172,7 @@ async fn a_stuck_writer_holds_nobody_up_and_every_loss_is_counted() {
             audit.record(record("x"));
         }
     });
-    // The runtime has one thread and this test has not yielded: the writer has taken nothing.
+    // The runtime has one thread and this test has not yielded, so the writer has taken nothing.
     assert_eq!(audit.dropped(), 10);
     let rendered = recorder.handle().render();
     assert!(

@@ -1,21 +1,31 @@
-//! The demo in words: the picture, the totals, what is still known, and the observations.
+//! The text of the demo: the chart, the totals, the facts that are still known, and the observations.
 
+use std::sync::Arc;
+
+use diarist_provider::{Conversation, RecordedRequest};
 use serde_json::Value;
 
-use super::{Args, DemoRun};
+use super::args::Args;
 use crate::cli::progress;
 use crate::cli::replay_client::{observation_block, texts};
 use crate::cli::terminal;
 use crate::report::{Size, Story, chart, excerpt, grouped, notes, table};
 use diarist_provider::CallerKind;
 
+/// The results of both runs.
+pub(super) struct DemoRun {
+    pub(super) conversation: Conversation,
+    pub(super) direct: Vec<Arc<RecordedRequest>>,
+    pub(super) with_diarist: Vec<Arc<RecordedRequest>>,
+}
+
 /// Rows of the picture's bars.
 const HEIGHT: usize = 12;
-/// Lines of the observations that are shown, of their beginning and of their end.
+/// Lines of the observations that are shown, at their beginning and at their end.
 const FIRST_LINES: usize = 16;
 const LAST_LINES: usize = 12;
 
-/// The line of a block behind which its observations stand.
+/// The line of a block after which its observations begin.
 const OBSERVATIONS: &str = "\n<observations>\n";
 
 pub(super) fn render(args: &Args, outcome: &DemoRun, story: &Story) -> String {
@@ -51,7 +61,7 @@ fn introduction(args: &Args, story: &Story) -> String {
     )
 }
 
-/// What the totals do not show: the simulated cache never forgets, real ones do.
+/// What the totals do not show: the simulated cache never forgets, but real ones do.
 fn cold_cache_note(story: &Story) -> String {
     let (Some(direct), Some(proxied)) = story.peaks() else {
         return String::new();
@@ -74,7 +84,7 @@ fn last_body(outcome: &DemoRun) -> Option<Value> {
     received?.json()
 }
 
-/// How much the last request came down to, and what of the planted facts is still in it.
+/// How far the last request was shortened, and which of the planted facts it still contains.
 fn last_request(outcome: &DemoRun, story: &Story) -> String {
     let (Some(body), Some(step)) = (last_body(outcome), story.steps.last()) else {
         return "Nothing reached the provider.\n".to_owned();

@@ -1,24 +1,24 @@
-//! A few words in front of a prompt that no other prompt begins with.
+//! A few words at the beginning of every prompt of one run, different from those of all other runs.
 //!
-//! Prompt caches match prefixes, so they keep rounds apart that would otherwise pay for each other.
-//! They go into the leading system message, or are one: what Diarist calls the history is untouched.
+//! Prompt caches match prefixes. Without these words, one run would use what another run left in the cache. They
+//! become the beginning of the leading system message, or a system message, so the history is not changed.
 
 use rand::Rng as _;
 use serde_json::{Value, json};
 
-/// The words of one round.
+/// The words of one run.
 #[derive(Clone, Debug)]
 pub(super) struct CacheBuster(String);
 
 impl CacheBuster {
     pub(super) fn new() -> Self {
         let mut random = rand::rng();
-        // Three digits are one token to OpenAI's tokenizers: all salts cost the same.
+        // Three digits are one token for OpenAI's tokenizers, so all of them cost the same.
         let mut digits = || random.random_range(100..1_000);
         Self(format!("(replay {} {} {})", digits(), digits(), digits()))
     }
 
-    /// Puts the words in front of everything the request says.
+    /// Puts the words at the beginning of the request.
     pub(super) fn prepend_to(&self, request: &mut Value) {
         let Some(messages) = request.get_mut("messages").and_then(Value::as_array_mut) else {
             return;

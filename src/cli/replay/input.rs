@@ -34,7 +34,7 @@ pub(super) fn read(file: &Path, limit: Option<usize>) -> anyhow::Result<Vec<Conv
     }
     ensure!(
         !conversations.is_empty(),
-        "{} holds no conversation",
+        "{} contains no conversation",
         file.display()
     );
     Ok(conversations)
@@ -48,7 +48,8 @@ fn defect(conversation: &Conversation) -> Option<String> {
     }
     if conversation.requests().next().is_none() {
         return Some(
-            "no message of the assistant follows another one: there is nothing to ask".to_owned(),
+            "it has no assistant message after another message, so there is nothing to request"
+                .to_owned(),
         );
     }
     None

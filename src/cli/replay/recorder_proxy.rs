@@ -1,9 +1,7 @@
-//! A listener between everybody and the upstream: passes chat requests on, and keeps what the
-//! upstream reported for each.
+//! A proxy in front of the upstream: forwards chat requests and records the usage that the upstream reports.
 //!
-//! One path prefix for each way here, so that it is known who asks. It holds the real key; the
-//! client and the Diarist of a replay only know [`KEY`]. Answers are passed on whole: a replay does
-//! not stream.
+//! Each caller has its own path prefix, which says who it is. Only this proxy has the real key; the client and the
+//! Diarist of a replay know [`KEY`]. Answers are forwarded whole, since a replay does not stream.
 
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
@@ -29,10 +27,10 @@ use crate::tasks::Tasks;
 use crate::wire::usage::Usage;
 use diarist_provider::CallerKind;
 
-/// What the client and Diarist present here in place of a key.
+/// The key that the client and Diarist send to this proxy.
 pub(super) const KEY: &str = "replay";
 
-/// How a request came here.
+/// Who sent a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallKind {
     /// From the client through Diarist.
@@ -99,7 +97,7 @@ impl RecorderProxy {
         })
     }
 
-    /// Where requests of one way go.
+    /// The base URL for requests of one caller.
     pub(super) fn base_url(&self, kind: CallKind) -> String {
         let name = CALL_KINDS
             .iter()
@@ -129,7 +127,7 @@ impl Drop for RecorderProxy {
 async fn accept(listener: TcpListener, shared: Arc<ProxyState>, closing: CancellationToken) {
     let tasks = Tasks::new();
     while let Some(accepted) = closing.run_until_cancelled(listener.accept()).await {
-        // A failed accept is a passing shortage; the one who connected sees it.
+        // A failed accept is a temporary shortage, and the caller gets the error.
         let Ok((stream, _)) = accepted else { continue };
         let (shared, closing) = (Arc::clone(&shared), closing.clone());
         tasks.spawn("replay tap connection", async move {
@@ -145,7 +143,7 @@ async fn serve(stream: TcpStream, shared: Arc<ProxyState>) {
     });
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new());
-    // How a connection ends is seen by who made it.
+    // The caller sees how its connection ends.
     let _ = http.serve_connection(TokioIo::new(stream), service).await;
 }
 
@@ -177,7 +175,7 @@ impl ProxyState {
                 let error = anyhow::Error::from(error.without_url());
                 failure(
                     StatusCode::BAD_GATEWAY,
-                    &format!("the upstream cannot be asked: {error:#}"),
+                    &format!("the upstream cannot be reached: {error:#}"),
                 )
             }
         }
@@ -234,7 +232,7 @@ impl ProxyState {
     }
 }
 
-/// An answer of the tap's own, in the API's form.
+/// An error answer of this proxy, in the form of the API.
 fn failure(status: StatusCode, message: &str) -> Response<Full<Bytes>> {
     let body =
         json!({"error": {"message": message, "type": "replay", "param": null, "code": null}});

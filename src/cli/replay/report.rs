@@ -1,9 +1,19 @@
-//! The replay in words.
+//! The text of the replay.
 
-use super::{Args, ReplayedConversation};
+use super::args::Args;
 use crate::cli::progress;
 use crate::cli::terminal::harmless;
 use crate::report::{MemoryChange, Size, Story, chart, conversations, grouped, notes, table};
+
+/// One conversation that was played.
+pub(super) struct ReplayedConversation {
+    pub(super) id: String,
+    pub(super) story: Story,
+    /// Why it ended early, with or without Diarist.
+    pub(super) errors: Vec<String>,
+    /// Whether it ended early with Diarist.
+    pub(super) incomplete: bool,
+}
 
 /// Rows of the picture's bars.
 const HEIGHT: usize = 10;
@@ -53,12 +63,12 @@ pub(super) fn render(args: &Args, replayed: &[ReplayedConversation]) -> String {
     text.push_str(&notes(&whole, &prices));
     if !args.no_baseline {
         text.push_str(
-            "Each round began its prompts with words of its own: none was served from the other's cache.\n",
+            "Each run began its prompts with its own words, so neither used the cache of the other.\n",
         );
     }
     if whole.count(MemoryChange::Activation) == 0 {
         text.push_str(&format!(
-            "No conversation reached {} tokens of messages: nothing was to be activated. Lower --message-tokens to see it.\n",
+            "No conversation reached {} tokens of messages, so there was no activation. To see one, lower --message-tokens.\n",
             grouped(args.message_tokens.into())
         ));
     }

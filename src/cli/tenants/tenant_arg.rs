@@ -1,6 +1,8 @@
-//! How a tenant is named on the command line: by the name that lists and audit show, or by its key, which
-//! comes from a variable or from standard input and is hashed at once. Never by a key as an argument: that
-//! would stand in the shell's history and in the list of processes.
+//! How the command line names a tenant: by the name in lists and audit, or by its key from a variable or from
+//! standard input.
+//!
+//! A key is hashed at once. It is never an argument, since arguments are in the history of the shell and in the
+//! list of processes.
 
 use std::collections::BTreeMap;
 use std::io::BufRead as _;
@@ -12,23 +14,23 @@ use crate::history::Scope;
 use crate::proxy::identify::tenant_of_key;
 use crate::store::{Alias, SqliteStore, Store as _, TenantRow};
 
-/// As many hexadecimal digits as a shown name has.
+/// Hexadecimal digits of a tenant's name.
 const DIGITS: usize = 12;
 
-/// Longer keys there are none; longer input is not one.
+/// Input that is longer is not a key.
 const LONGEST_KEY: u64 = 16 * 1024;
 
-/// What an argument says.
+/// One argument.
 #[derive(Debug)]
 pub(super) enum TenantArg {
-    /// A name as it is shown.
+    /// A name from the list.
     Label(String),
     /// The hash of a key.
     Tenant([u8; 32]),
 }
 
 impl TenantArg {
-    /// Reads an argument; a key is fetched from where it says and hashed as if it came in `header`.
+    /// Parses an argument. A key is read from its place and hashed as if a client sent it in `header`.
     pub(super) fn parse(
         argument: &str,
         header: &str,
@@ -47,25 +49,27 @@ impl TenantArg {
             line
         } else if let Some(variable) = argument.strip_prefix("env:") {
             let Some(key) = environment.get(variable) else {
-                bail!("there is no variable {variable}: env:NAME names the one that holds the key");
+                bail!(
+                    "the variable {variable} is not set: env:NAME names the variable that holds the key"
+                );
             };
             Zeroizing::new(key.clone())
         } else {
-            // Not repeated: it may be one.
+            // The argument is not shown: it may be a key.
             bail!(
                 "an argument is neither a name ({DIGITS} hexadecimal digits, see `diarist tenants list`) nor \
-                 env:NAME nor -. If it is a key, it stands in your shell's history now: take it out of \
-                 there. Put keys into a variable and write env:NAME, or pipe them in and write -"
+                 env:NAME nor -. If it is a key, it is now in the history of your shell: remove it there. Put \
+                 the key into a variable and write env:NAME, or pipe it in and write -"
             );
         };
         let Some(tenant) = tenant_of_key(header, key.trim()) else {
-            bail!("there is no key in {argument}, or none that the header {header} could carry");
+            bail!("{argument} holds no key that the header {header} could carry");
         };
         Ok(Self::Tenant(tenant))
     }
 }
 
-/// Who is known of.
+/// All tenants and aliases in the database.
 pub(super) struct TenantDirectory {
     rows: Vec<TenantRow>,
     pub(super) aliases: Vec<Alias>,
@@ -87,7 +91,7 @@ impl TenantDirectory {
         self.rows.iter().find(|row| row.tenant == *tenant)
     }
 
-    /// Each once: those with memory, the latest first, then those that are served as others.
+    /// Each tenant once: those with memory, the latest first, then those that only have an alias.
     pub(super) fn all_tenants(&self) -> Vec<[u8; 32]> {
         let mut tenants: Vec<[u8; 32]> = self.rows.iter().map(|row| row.tenant).collect();
         let aliases = self.aliases.iter();
@@ -99,7 +103,7 @@ impl TenantDirectory {
         tenants
     }
 
-    /// Whom an argument means.
+    /// The tenant that an argument names.
     pub(super) fn tenant(&self, argument: TenantArg) -> anyhow::Result<[u8; 32]> {
         let label = match argument {
             TenantArg::Tenant(tenant) => return Ok(tenant),
@@ -110,10 +114,10 @@ impl TenantDirectory {
         match found.as_slice() {
             [tenant] => Ok(*tenant),
             [] => bail!(
-                "nothing is remembered of a tenant {label}. Where its key was not used yet, give the key: \
+                "nothing is remembered of a tenant {label}. If its key was not used yet, give the key with \
                  env:NAME or -"
             ),
-            _ => bail!("several tenants are called {label}: give the key, by env:NAME or -"),
+            _ => bail!("several tenants have the name {label}: give the key with env:NAME or -"),
         }
     }
 }
@@ -158,7 +162,7 @@ mod tests {
             "",
         ] {
             let error = parse(key).expect_err("a refusal").to_string();
-            assert!(error.contains("shell's history"), "{error}");
+            assert!(error.contains("history of your shell"), "{error}");
             assert!(key.is_empty() || !error.contains(key), "{error}");
         }
         for nothing in ["env:NO_SUCH", "env:EMPTY", "env:"] {

@@ -1,5 +1,5 @@
-//! The log of one conversation as people see it: what is sent, then what waits, each line with a number
-//! by which it can be asked about.
+//! The observations of one conversation with numbered lines: first those that are sent, then those that wait for an
+//! activation. `--why` takes the number of a line.
 
 use crate::cli::terminal::harmless;
 use crate::memory::retention::Share;
@@ -7,17 +7,17 @@ use crate::memory::{Part, PartKind};
 use crate::report::grouped;
 use crate::store::ThreadDetail;
 
-/// A line of the log that says something.
+/// A line with an observation.
 pub(super) struct LogLine<'a> {
     /// Its number, from 1.
     pub(super) number: usize,
-    /// The part it stands in, and which line of it, from 0.
+    /// Its part, and the index of the line in the text of that part.
     pub(super) part: &'a Part,
     pub(super) index: usize,
     pub(super) text: &'a str,
 }
 
-/// The parts that are sent, and those that wait for the next activation.
+/// The parts that are sent now, and those that wait for the next activation.
 fn log_sections(detail: &ThreadDetail) -> [(&'static str, Vec<&Part>); 2] {
     let newest = detail
         .snapshots
@@ -34,7 +34,7 @@ fn log_sections(detail: &ThreadDetail) -> [(&'static str, Vec<&Part>); 2] {
         .iter()
         .filter(|part| part.body.kind == PartKind::Chunk && part.body.span.to_count > covered);
     [
-        ("Observations, as the newest snapshot sends them", sent),
+        ("Observations in the newest snapshot", sent),
         (
             "Observations that wait for the next activation",
             waiting.collect(),
@@ -42,7 +42,7 @@ fn log_sections(detail: &ThreadDetail) -> [(&'static str, Vec<&Part>); 2] {
     ]
 }
 
-/// The lines of the log, days and empty lines left out.
+/// The lines with observations, without dates and empty lines.
 pub(super) fn numbered(detail: &ThreadDetail) -> Vec<LogLine<'_>> {
     let parts = log_sections(detail)
         .into_iter()
@@ -68,7 +68,7 @@ fn is_numbered(line: &str) -> bool {
     !line.trim().is_empty() && !line.starts_with("Date:")
 }
 
-/// The log, told.
+/// The observations as text.
 pub(super) fn log(detail: &ThreadDetail) -> String {
     let mut text = String::new();
     let mut number = 0;
@@ -108,7 +108,7 @@ fn part_text(part: &Part, number: &mut usize) -> String {
     text
 }
 
-/// What of the important items it was written from it kept.
+/// How many important items of its source this part kept.
 fn retention_note(part: &Part) -> String {
     match part.body.analysis.retention.high {
         Share { total: 0, .. } => String::new(),

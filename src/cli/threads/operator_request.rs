@@ -1,13 +1,14 @@
-//! `diarist threads observe` and `reflect`: asks the server, through the database, to do something for one
-//! conversation. Calls no model itself: the running server does it, or the next one.
+//! `diarist threads observe` and `reflect`: writes a request for one conversation into the database.
+//!
+//! Calls no model. The running server, or the next one that starts, carries the request out.
 
 use anyhow::{Context as _, bail};
 
 use super::show::find_conversation;
 use crate::cli::sources::ConfigSources;
-use crate::config::{Config, PhaseSettings};
+use crate::config::Config;
 use crate::history::Link;
-use crate::jobs::ReflectionPayload;
+use crate::jobs::{Phase, ReflectionPayload};
 use crate::memory::advance::{Action, ChainState, reflect_on_request};
 use crate::memory::{PartKind, Span};
 use crate::report::grouped;
@@ -17,9 +18,9 @@ use crate::store::{
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ObserveArgs {
-    /// Its id from the list, the key its client gave, or the label that x-diarist-thread showed
+    /// The id from the list, the name that the client gave, or the label in the header x-diarist-thread
     id: String,
-    /// What the Observer should look at above all, in your own words
+    /// What the Observer should look at most, in your own words
     #[arg(long, value_name = "TEXT")]
     focus: Option<String>,
     #[command(flatten)]
@@ -28,16 +29,16 @@ pub(super) struct ObserveArgs {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ReflectArgs {
-    /// Its id from the list, the key its client gave, or the label that x-diarist-thread showed
+    /// The id from the list, the name that the client gave, or the label in the header x-diarist-thread
     id: String,
-    /// What the Reflector should look at above all, in your own words
+    /// What the Reflector should look at most, in your own words
     #[arg(long, value_name = "TEXT")]
     focus: Option<String>,
     #[command(flatten)]
     pub(super) sources: ConfigSources,
 }
 
-/// Makes what waits due, and leaves a mark for the next request.
+/// Makes waiting observation jobs due now, and asks for an observation at the next request.
 pub(super) async fn observe(
     store: &SqliteStore,
     config: &Config,
@@ -63,35 +64,36 @@ pub(super) async fn observe(
         .max()
         .unwrap_or(0);
     let mut text = format!(
-        "Conversation {lineage}: {observed} of {} messages are observed, {confirmed} are confirmed.\n",
+        "Conversation {lineage} has {} messages. {observed} are observed; {confirmed} were carried by two \
+         answered requests and can be.\n",
         chain.chain.nodes.len()
     );
     if requeued.made_due > 0 {
         text.push_str(&format!(
-            "{} of its observations that waited are due now. {}\n",
+            "{} waiting observations are due now. {}\n",
             grouped(requeued.made_due),
-            schedule_note(&config.memory.observation.phase)
+            schedule_note(&config.memory.observation)
         ));
     }
     if requeued.abandoned > 0 {
         text.push_str(&format!(
-            "{} ranges that were given up will be offered again.\n",
+            "{} ranges that had failed for good will be tried again.\n",
             grouped(requeued.abandoned)
         ));
     }
     text.push_str(
-        "With its next request everything that is confirmed by then is offered to the Observer, whatever \
-         it weighs: the words of messages are at hand only while a request carries them.\n",
+        "The next request queues every message that can be observed by then, however few tokens that are. \
+         (Only a request carries the text of messages.)\n",
     );
     if args.focus.is_some() {
         text.push_str(
-            "What is offered then is observed with your focus; what waited already is not.\n",
+            "Your focus applies to the messages that the next request queues, not to those that waited before.\n",
         );
     }
     Ok(text)
 }
 
-/// Queues a reflection of what is sent now.
+/// Queues a reflection of the observations that are sent now.
 pub(super) async fn reflect(
     store: &SqliteStore,
     config: &Config,
@@ -116,61 +118,60 @@ pub(super) async fn reflect(
     };
     let count = sources.len();
     let request = ReflectionPayload {
-        asked: true,
+        requested: true,
         focus: args.focus.clone(),
-        // As the conversation's own requests have it; that of the server where its client names none.
+        // The zone of the conversation's requests; without one, the server uses its own.
         zone: chain.chain.zone.clone(),
     };
     let job = reflection_job(&chain, sources, span, message_tokens, &request);
     let text = match store.enqueue_requested(&chain.scope, &job, now()).await? {
         RequestedJobOutcome::Queued | RequestedJobOutcome::Requeued => format!(
-            "A reflection of the {count} parts that are its log now is queued ({} tokens, messages 1-{}). {}\n\
-             It starts with level 0 and is used with the first request after it is written, where it is \
-             smaller than the log.\n",
+            "A reflection of its {count} parts is queued ({} tokens, messages 1-{}). {}\n\
+             It is used from the first request after it is written, if it is smaller than the observations.\n",
             grouped(tokens.into()),
             span.to_count,
-            schedule_note(&config.memory.reflection.phase)
+            schedule_note(&config.memory.reflection)
         ),
         RequestedJobOutcome::Running => bail!(
-            "the Reflector is at work on this log already; look at `diarist threads show {lineage}` in a while"
+            "the Reflector is already working on these observations; see `diarist threads show {lineage}` later"
         ),
         RequestedJobOutcome::Done => bail!(
-            "nothing new since the last reflection of conversation {lineage} (messages 1-{}): it is in \
-             use from the next request on{}",
+            "nothing new since the last reflection of conversation {lineage} (messages 1-{}). The next request \
+             uses that reflection{}",
             span.to_count,
             other_focus_hint(args.focus.is_some())
         ),
-        RequestedJobOutcome::Forgotten => bail!("conversation {lineage} was forgotten just now"),
+        RequestedJobOutcome::Forgotten => bail!("conversation {lineage} was deleted just now"),
     };
-    // A server that follows the conversation reads its jobs again.
+    // A server that has the conversation in memory reads its jobs again.
     store
         .put_operator_request(&chain.scope, lineage, &OperatorRequest::Refresh)
         .await?;
     Ok(format!("Conversation {lineage}: {text}"))
 }
 
-/// Why there is nothing to condense.
+/// Why no reflection can be queued.
 fn nothing_to_reflect(lineage: i64, chain: &LongestChain, focused: bool) -> String {
     let parts = chain.chain.parts.iter();
     let reflections = parts.filter(|part| part.kind == PartKind::Reflection);
     let Some(newest) = reflections.max_by_key(|part| part.span.to_count) else {
         return format!(
-            "nothing of conversation {lineage} can be condensed: nothing of it was observed yet; `diarist \
-             threads observe {lineage}` asks for that"
+            "conversation {lineage} has no observations to condense; `diarist threads observe {lineage}` asks for \
+             some"
         );
     };
     format!(
-        "nothing new since the last reflection of conversation {lineage} (messages 1-{}): it is the whole log, \
-         in use from the next request on; what is observed since comes to it with the next activation{}",
+        "nothing new since the last reflection of conversation {lineage} (messages 1-{}). Try again after new \
+         observations{}",
         newest.span.to_count,
         other_focus_hint(focused)
     )
 }
 
-/// What holds for whoever has another wish.
+/// Explains why another focus does not help.
 fn other_focus_hint(focused: bool) -> &'static str {
     if focused {
-        ". A log is condensed once, so another focus can be given when there is something new"
+        ". Observations are condensed once, so a new focus needs new observations"
     } else {
         ""
     }
@@ -193,18 +194,17 @@ fn reflection_job(
         tip: chain.chain.nodes.last().map_or(span.to, |node| node.link),
         tip_count: chain.chain.nodes.len(),
         route_hash: None,
-        // Somebody waits for it.
+        // The first of all jobs: an operator waits for it.
         urgency: u32::MAX,
     }
 }
 
-/// Who does it, and when.
-fn schedule_note(phase: &PhaseSettings) -> &'static str {
+/// When the job runs.
+fn schedule_note(phase: &Phase) -> &'static str {
     match phase.endpoint {
-        Some(_) => "A running server does it within seconds, else the next one that starts.",
+        Some(_) => "A running server does this within seconds, otherwise the next one that starts.",
         None => {
-            "It is done with the conversation's own credential, so with its next request, by the server that \
-             takes it."
+            "This needs the conversation's own credential, so the server does it at the next request."
         }
     }
 }
@@ -212,7 +212,7 @@ fn schedule_note(phase: &PhaseSettings) -> &'static str {
 async fn find_chain(store: &SqliteStore, id: &str) -> anyhow::Result<(i64, LongestChain)> {
     let lineage = find_conversation(store, id).await?;
     let chain = store.longest_chain(lineage).await?;
-    let chain = chain.with_context(|| format!("conversation {lineage} was forgotten just now"))?;
+    let chain = chain.with_context(|| format!("conversation {lineage} was deleted just now"))?;
     Ok((lineage, chain))
 }
 

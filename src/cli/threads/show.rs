@@ -1,28 +1,31 @@
-//! `diarist threads show`: the facts, the log and the snapshots of one conversation.
+//! `diarist threads show`: facts, observations and snapshots of one conversation.
 
 use anyhow::{Context as _, bail};
 use jiff::tz::TimeZone;
 
 use super::log_lines::log;
-use super::{snapshot_settings, time, why};
+use super::{snapshot_settings, time, timeline, why};
 use crate::cli::sources::ConfigSources;
 use crate::cli::terminal::harmless;
 use crate::history::Link;
 use crate::memory::{PeerMemory, Snapshot};
 use crate::report::{ColumnAlign, Price, Tokens, align_columns, grouped};
-use crate::store::{Event, LineageCosts, SqliteStore, Store as _, ThreadDetail, ThreadRow};
+use crate::store::{LineageCosts, SqliteStore, Store as _, ThreadDetail, ThreadRow};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Its id from the list, the key its client gave, or the label that x-diarist-thread showed
+    /// The id from the list, the name that the client gave, or the label in the header x-diarist-thread
     pub(super) id: String,
-    /// What happened to its memory, instead of what is remembered
+    /// Show what happened to its memory and when, instead of its content
     #[arg(long)]
     timeline: bool,
-    /// Instead of all: from which messages one line of the log comes; its number, or words of it
+    /// With --timeline: print the stored events, one JSON object a line
+    #[arg(long, requires = "timeline")]
+    json: bool,
+    /// Show from which messages one line of the observations comes; give its number, or some of its words
     #[arg(long, value_name = "LINE", conflicts_with = "timeline")]
     why: Option<String>,
-    /// Dollars per million tokens of the model that writes memory, to reckon what it cost
+    /// Prices of the model that writes memory, in dollars per million tokens, to show the cost
     #[arg(long, value_name = "IN,CACHED,OUT")]
     memory_prices: Option<Price>,
     #[command(flatten)]
@@ -46,17 +49,26 @@ pub(super) async fn text(store: &SqliteStore, args: &Args) -> anyhow::Result<Str
         };
         return why::text(&detail, &words, line);
     }
+    if args.json {
+        return Ok(timeline::json_lines(&detail.events));
+    }
     let head = facts(&detail.row) + &costs(&detail.row.costs, args.memory_prices);
     if args.timeline {
-        return Ok(head + &timeline(&detail.events));
+        return Ok(head + &timeline::table(&detail.events));
     }
     Ok(head + &snapshots(&detail) + &snapshot_settings::text(&detail) + &log(&detail))
 }
 
-/// What memory's own model calls cost for it; nothing where there was none.
+/// What the model calls of memory cost for this conversation; empty if there were none.
 fn costs(costs: &LineageCosts, price: Option<Price>) -> String {
     let phases = [("Observer", costs.observer), ("Reflector", costs.reflector)];
-    let head = ["calls", "sent", "cached", "written", "counted here"];
+    let head = [
+        "calls",
+        "prompt tokens",
+        "cached",
+        "answer tokens",
+        "estimated",
+    ];
     let mut rows = vec![vec!["Cost of memory".to_owned()]];
     rows[0].extend(head.map(str::to_owned));
     for (name, cost) in phases.into_iter().filter(|(_, cost)| cost.calls > 0) {
@@ -90,24 +102,7 @@ fn costs(costs: &LineageCosts, price: Option<Price>) -> String {
     format!("\n{}", align_columns(&rows, &sides))
 }
 
-fn timeline(events: &[Event]) -> String {
-    if events.is_empty() {
-        return "\nNothing has happened to its memory yet.\n".to_owned();
-    }
-    let mut text = "\nTimeline (UTC), the newest of each kind\n".to_owned();
-    for event in events {
-        let at = jiff::Timestamp::from_millisecond(event.at_ms);
-        let at = at.map_or_else(|_| "?".to_owned(), |at| format!("{at:.3}"));
-        text.push_str(&format!(
-            "{at}  {}  {}\n",
-            harmless(&event.kind),
-            harmless(&event.body)
-        ));
-    }
-    text
-}
-
-/// Ids win over keys and labels. Of several conversations with one key none is picked.
+/// An id wins over a name or a label. If several conversations have the same name, this is an error.
 pub(super) async fn find_conversation(store: &SqliteStore, id: &str) -> anyhow::Result<i64> {
     if let Ok(lineage) = id.parse::<i64>()
         && store.thread(lineage).await?.is_some()
@@ -125,7 +120,7 @@ pub(super) async fn find_conversation(store: &SqliteStore, id: &str) -> anyhow::
                 .map(|thread| thread.lineage.to_string())
                 .collect();
             bail!(
-                "several conversations are called {id:?}; name one by its id: {}",
+                "several conversations are called {id:?}; give one of these ids: {}",
                 ids.join(", ")
             )
         }
@@ -135,7 +130,7 @@ pub(super) async fn find_conversation(store: &SqliteStore, id: &str) -> anyhow::
 fn facts(row: &ThreadRow) -> String {
     let zone = TimeZone::system();
     let scope = if row.resource {
-        ", with a resource"
+        ", with a user (resource)"
     } else {
         ""
     };
@@ -182,7 +177,7 @@ fn facts(row: &ThreadRow) -> String {
 
 fn snapshots(detail: &ThreadDetail) -> String {
     if detail.snapshots.is_empty() {
-        return "\nNo snapshot yet: every request goes out as the client sends it.\n".to_owned();
+        return "\nNo snapshot yet: requests are forwarded as the client sends them.\n".to_owned();
     }
     let head = [
         "snapshot",
@@ -192,7 +187,7 @@ fn snapshots(detail: &ThreadDetail) -> String {
         "tokens",
         "pin",
         "parts",
-        "tells of",
+        "other conversations",
     ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     rows.extend(detail.snapshots.iter().map(|Snapshot { meta, .. }| {
@@ -206,7 +201,7 @@ fn snapshots(detail: &ThreadDetail) -> String {
             meta.eligible_from.to_string(),
             meta.cause.name().to_owned(),
             grouped(meta.tokens.into()),
-            // Shown as the list counts messages: from 1.
+            // Messages are numbered from 1.
             meta.pin
                 .map_or_else(|| "-".to_owned(), |pin| (pin + 1).to_string()),
             parts.join(" "),
@@ -218,12 +213,12 @@ fn snapshots(detail: &ThreadDetail) -> String {
     let (left, right) = (ColumnAlign::Left, ColumnAlign::Right);
     let sides = [right, right, right, left, right, right, left, left];
     format!(
-        "\nSnapshots: what requests from that message on carry\n{}",
+        "\nSnapshots: each is sent with requests that have at least \"from message\" messages\n{}",
         align_columns(&rows, &sides)
     )
 }
 
-/// Which other conversations a snapshot tells of.
+/// The other conversations in a snapshot.
 fn peer_memory_text(peer_memory: &PeerMemory) -> String {
     let lineages: Vec<String> = peer_memory.lineages.iter().map(i64::to_string).collect();
     let tokens = grouped(peer_memory.tokens.into());

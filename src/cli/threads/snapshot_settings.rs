@@ -1,5 +1,6 @@
-//! By which settings the snapshots of a conversation were made: whose day it was, which thresholds held.
-//! What is made stays as it is, so a change of settings shows from one snapshot to the next.
+//! The settings with which the snapshots of a conversation were made, such as thresholds and time zone.
+//!
+//! A snapshot keeps its settings, so a change of the configuration shows in later snapshots only.
 
 use serde_json::{Map, Value};
 
@@ -8,14 +9,14 @@ use crate::memory::Snapshot;
 use crate::report::{ColumnAlign, align_columns, grouped};
 use crate::store::ThreadDetail;
 
-/// One row for snapshots in a row that were made alike; nothing where there is no snapshot.
+/// One row for successive snapshots with the same settings; empty if there is no snapshot.
 pub(super) fn text(detail: &ThreadDetail) -> String {
     let mut groups: Vec<(Vec<&Snapshot>, Map<String, Value>)> = Vec::new();
     for (snapshot, made_with) in detail.snapshots.iter().zip(&detail.snapshot_settings) {
         let mut settings = Map::new();
         let placement = &snapshot.meta.placement;
         settings.insert("placement".to_owned(), placement.as_str().into());
-        // Made before settings were written down: nothing is known but the placement.
+        // An early version stored no settings with a snapshot: only the placement is known.
         settings.extend(serde_json::from_str::<Map<String, Value>>(made_with).unwrap_or_default());
         match groups.last_mut() {
             Some((snapshots, same)) if *same == settings => snapshots.push(snapshot),

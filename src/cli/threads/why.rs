@@ -4,7 +4,7 @@ use anyhow::bail;
 use jiff::tz::TimeZone;
 
 use super::log_lines::numbered;
-use super::time;
+use super::time::time;
 use crate::cli::terminal::harmless;
 use crate::history::Link;
 use crate::jobs::{archived_text, message_text};
@@ -13,18 +13,18 @@ use crate::memory::provenance::MessageRange;
 use crate::report::{ColumnAlign, align_columns, grouped};
 use crate::store::ThreadDetail;
 
-/// Lines that a fragment of text may fit before it is asked to be more precise.
+/// Matching lines that an error lists at most.
 const MAX_MATCHES: usize = 20;
 
-/// What is known of what messages say.
+/// The stored texts of messages.
 pub(super) struct MessageTexts {
-    /// What jobs carry that wait.
+    /// Texts in waiting jobs.
     pub(super) pending: Vec<(Span, String)>,
-    /// What is kept.
+    /// Texts kept by `memory.keep_messages`.
     pub(super) archived: Vec<(Link, String)>,
 }
 
-/// The messages that the line `asked` (its number, or words of it) comes from.
+/// The messages that a line comes from. `query` is the number of the line, or some of its words.
 pub(super) fn text(
     detail: &ThreadDetail,
     texts: &MessageTexts,
@@ -32,7 +32,7 @@ pub(super) fn text(
 ) -> anyhow::Result<String> {
     let lines = numbered(detail);
     if lines.is_empty() {
-        bail!("nothing was observed of this conversation yet");
+        bail!("this conversation has no observations yet");
     }
     let found: Vec<_> = if let Ok(number) = query.trim().parse::<usize>() {
         lines.iter().filter(|line| line.number == number).collect()
@@ -43,13 +43,13 @@ pub(super) fn text(
     };
     let line = match found.as_slice() {
         [] => bail!(
-            "no line is {query:?}; `diarist threads show` numbers them, 1 to {}",
+            "no line matches {query:?}; `diarist threads show` numbers the lines, 1 to {}",
             lines.len()
         ),
         [line] => line,
         several => {
             let mut text = format!(
-                "{} lines hold {query:?}; name one by its number:\n",
+                "{} lines contain {query:?}; give the number of one:\n",
                 several.len()
             );
             for line in several.iter().take(MAX_MATCHES) {
@@ -75,13 +75,10 @@ pub(super) fn text(
     );
     text.push_str(&match origin {
         Some(range) if range == whole => {
-            "It comes from somewhere in these messages; nothing in it points to some of them:\n"
-                .to_owned()
+            "It comes from these messages; which of them is not known:\n".to_owned()
         }
         Some(_) => "It comes from these messages:\n".to_owned(),
-        None => {
-            "Where it comes from was not kept when it was written; the part covers:\n".to_owned()
-        }
+        None => "Its messages were not recorded when it was written; its part covers:\n".to_owned(),
     });
     text.push_str(&message_table(detail, range));
     text.push_str(&message_texts(detail, texts, range));
@@ -120,7 +117,7 @@ fn message_table(detail: &ThreadDetail, range: MessageRange) -> String {
     )
 }
 
-/// The words, where they are kept or a job still carries them.
+/// The texts of the messages, if they are kept or in a waiting job.
 fn message_texts(detail: &ThreadDetail, texts: &MessageTexts, range: MessageRange) -> String {
     let mut text = String::new();
     for place in range.first..=range.last {
@@ -143,8 +140,8 @@ fn message_texts(detail: &ThreadDetail, texts: &MessageTexts, range: MessageRang
     }
     if text.is_empty() {
         text.push_str(
-            "\nTheir words are not kept: they are deleted once they are observed, unless memory.keep_messages says \
-             otherwise. The client has them, in this order; the hashes tell one history from another.\n",
+            "\nTheir text is not stored: it is deleted after the observation, unless memory.keep_messages is set. \
+             The client has the messages, in this order; the hashes tell one history from another.\n",
         );
     }
     text

@@ -1,37 +1,34 @@
-//! Bundles as files: for the owner's eyes, a bounded number of a bounded size.
+//! Bundles as files: readable by the owner only, bounded in number and size.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use super::Bundle;
-
-/// Bundles in a folder at most; the oldest goes first.
+/// The most bundles in a folder. The oldest goes first.
 const MAX_FILES: usize = 50;
 
-/// Largest bundle, in bytes: any prompt a model can read.
+/// The largest bundle, in bytes. Any prompt that a model can read fits.
 const MAX_BYTES: usize = 8 * 1024 * 1024;
 
 const PREFIX: &str = "diarist-call-";
 
-/// Writes the bundle of a job, in the place of an earlier one of it.
-pub(super) fn write(folder: &Path, kind: &str, job: &str, bundle: &Bundle) -> io::Result<PathBuf> {
-    let text = serde_json::to_vec_pretty(bundle)?;
+/// Writes the bundle of a job and replaces an earlier one of that job.
+pub(super) fn write(folder: &Path, kind: &str, job: &str, text: &[u8]) -> io::Result<PathBuf> {
     if text.len() > MAX_BYTES {
         return Err(io::Error::other(format!(
-            "it holds {} bytes, more than {MAX_BYTES}",
+            "the bundle has {} bytes, more than {MAX_BYTES}",
             text.len()
         )));
     }
     create_folder(folder)?;
     let path = folder.join(format!("{PREFIX}{kind}-{job}.json"));
-    // Under another name first: whoever looks never finds half of one.
+    // Written under another name first, so that a reader never finds half a file.
     let temporary = folder.join(format!("{PREFIX}{kind}-{job}.part"));
-    // What a crash left behind may have other rights.
+    // A file that a crash left behind may have other permissions.
     let _absent = fs::remove_file(&temporary);
     let mut file = create_private(&temporary)?;
-    file.write_all(&text)?;
+    file.write_all(text)?;
     drop(file);
     fs::rename(&temporary, &path)?;
     prune(folder)?;
@@ -51,7 +48,7 @@ fn create_folder(folder: &Path) -> io::Result<()> {
 
 fn create_private(path: &Path) -> io::Result<fs::File> {
     let mut options = OpenOptions::new();
-    // Never through a link that somebody put there.
+    // Never follows a link that somebody put there.
     options.write(true).create_new(true);
     #[cfg(unix)]
     {
@@ -67,7 +64,7 @@ fn prune(folder: &Path) -> io::Result<()> {
         .filter(|entry| {
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            // Nothing else in the folder is ours to delete.
+            // Other files in the folder are not ours to delete.
             name.starts_with(PREFIX) && name.ends_with(".json")
         })
         .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path())))
@@ -82,37 +79,7 @@ fn prune(folder: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BundledAnswer, CallParameters, FORMAT, PromptText};
     use super::*;
-
-    fn bundle(text: &str) -> Bundle {
-        Bundle {
-            format: FORMAT,
-            diarist: "0".to_owned(),
-            at: String::new(),
-            kind: "chunk".to_owned(),
-            attempts: 1,
-            origin: "http://h".to_owned(),
-            asked: CallParameters {
-                model: "m".to_owned(),
-                temperature: None,
-                max_output_tokens: None,
-                parameters: serde_json::Map::new(),
-                options: serde_json::Map::new(),
-                deadline_ms: 1,
-            },
-            prompt: PromptText {
-                system: String::new(),
-                user: text.to_owned(),
-                attachments: Vec::new(),
-            },
-            answer: BundledAnswer::Failed {
-                class: "fatal".to_owned(),
-                message: "no".to_owned(),
-            },
-            verdict: "no".to_owned(),
-        }
-    }
 
     #[test]
     fn a_bundle_is_the_owners_alone_and_the_newest_stay() {
@@ -122,23 +89,20 @@ mod tests {
         fs::write(folder.join("notes.txt"), "mine").unwrap();
         let mut last = PathBuf::new();
         for job in 0..i64::try_from(MAX_FILES).unwrap() + 10 {
-            last = write(&folder, "chunk", &job.to_string(), &bundle("words")).unwrap();
+            last = write(&folder, "chunk", &job.to_string(), b"words").unwrap();
         }
-        let rewritten = write(&folder, "chunk", "59", &bundle("other words")).unwrap();
+        let rewritten = write(&folder, "chunk", "59", b"other words").unwrap();
         assert_eq!(last, rewritten, "one a job");
         let left = fs::read_dir(&folder).unwrap().count();
         assert_eq!(left, MAX_FILES + 1, "and what is not ours");
-        assert_eq!(
-            super::super::read(&last).unwrap().prompt.user,
-            "other words"
-        );
+        assert_eq!(fs::read(&last).unwrap(), b"other words");
         #[cfg(unix)]
         {
             use std::os::unix::fs::PermissionsExt as _;
             let mode = fs::metadata(&last).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600);
         }
-        let endless = bundle(&"x".repeat(MAX_BYTES));
+        let endless = vec![b'x'; MAX_BYTES + 1];
         assert!(write(&folder, "chunk", "1000", &endless).is_err());
     }
 }

@@ -1,29 +1,29 @@
-//! What is told of a snapshot: that chunks came into use, one event for each of them as published, and
-//! that a reflection took the place of what it condenses. Called by whoever commits one.
+//! The event of an activation: one for each chunk that comes into use, as published, and one for a
+//! reflection that replaces what it condenses. Called when a snapshot is committed.
 
 use serde_json::{Value, json};
 
-use super::{config, event, operation, time};
+use super::{Events, config, event, operation, time};
 use crate::history::{Link, Scope};
-use crate::jobs::Shop;
 use crate::jobs::track::Track;
 use crate::memory::{PartKind, PartMeta, Policy, SnapshotCause, SnapshotMeta};
 
-/// How a conversation stood before a snapshot came into use.
+/// A conversation before a snapshot comes into use.
 #[derive(Clone, Debug)]
 pub(in crate::jobs) struct ConversationState {
     pub(in crate::jobs) scope: Scope,
-    /// What its last request asked for.
+    /// The model that its last request named.
     pub(in crate::jobs) model: String,
-    /// When it was last answered, else asked, in milliseconds since 1970.
+    /// When its last answer ended, or else when its last request arrived, in milliseconds since
+    /// 1970.
     pub(super) active_ms: Option<i64>,
     pub(super) parts: Vec<PartMeta>,
-    /// What it was sent with.
+    /// The snapshot that its requests were sent with.
     pub(super) sent_snapshot: Option<SnapshotMeta>,
 }
 
 impl ConversationState {
-    /// `track`, whose requests are sent with the snapshot that covers most.
+    /// `track`, with the snapshot that covers most.
     pub(in crate::jobs) fn from_track(track: &Track) -> Self {
         let widest = track
             .snapshots
@@ -45,28 +45,30 @@ impl ConversationState {
     }
 }
 
-/// A snapshot was prepared for a request for `model`: what it holds beyond what was sent before comes
-/// into use with it.
-pub(in crate::jobs) fn emit_activated(
-    shop: &Shop,
-    conversation: &ConversationState,
-    model: &str,
-    tip: Link,
-    snapshot: &SnapshotMeta,
-) {
-    let now = shop.clock.now_ms();
-    let settings = shop.settings.current();
-    let policy = settings.policy_for(model);
-    for body in bodies(
-        policy,
-        &settings.upstream,
-        conversation,
-        model,
-        snapshot,
-        now,
+impl Events {
+    /// Emits that `snapshot`, prepared for a request that names `model`, comes into use: one event for
+    /// each part that was not sent before.
+    pub(in crate::jobs) fn emit_activated(
+        &self,
+        conversation: &ConversationState,
+        model: &str,
+        tip: Link,
+        snapshot: &SnapshotMeta,
     ) {
-        let activation = event("data-om-activation", now, &body);
-        shop.events.emit(&conversation.scope, tip, activation);
+        let now = self.clock.now_ms();
+        let settings = self.settings.current();
+        let policy = settings.policy_for(model);
+        for body in bodies(
+            policy,
+            &settings.upstream,
+            conversation,
+            model,
+            snapshot,
+            now,
+        ) {
+            let activation = event("data-om-activation", now, &body);
+            self.emit(&conversation.scope, tip, activation);
+        }
     }
 }
 
@@ -98,7 +100,7 @@ pub(super) fn bodies(
             "messagesActivated": messages,
             "generationCount": generations,
             "triggeredBy": trigger(snapshot.cause),
-            // Ours: what is published knows fewer causes than there are.
+            // Our own field: the published one knows fewer causes.
             "cause": snapshot.cause.name(),
             "config": config(policy, upstream, &conversation.scope, model, part.kind),
         });
@@ -118,7 +120,7 @@ pub(super) fn bodies(
         .iter()
         .filter(|part| part.kind == PartKind::Reflection)
         .filter(|part| snapshot.parts.contains(&part.id) && !was_sent(part))
-        // It takes the place of observations, not of messages.
+        // A reflection replaces observations, so it covers no new message.
         .map(|part| body(part, previous.map_or(0, |before| before.tokens), 0));
     let chunks = parts
         .iter()
@@ -131,8 +133,8 @@ pub(super) fn bodies(
     reflections.chain(chunks).collect()
 }
 
-/// The published word for a cause: idleness and another model have one each, and whatever else makes a
-/// snapshot due is a limit that was reached.
+/// The published word for a cause. Idleness and a model change have one each; every other cause is
+/// a limit that was reached.
 fn trigger(cause: SnapshotCause) -> &'static str {
     match cause {
         SnapshotCause::Idle => "ttl",

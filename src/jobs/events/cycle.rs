@@ -1,28 +1,29 @@
-//! What is told of a job: its tries, each from a start to an end or a failure, and the title it found.
+//! The events of a job: the start of each try and its end or failure, and a new title.
 //!
-//! Whether a try is told as `buffering` or as `observation` says only how urgent it was. Called by the
-//! workers and by whoever asks a model more than once for one job.
+//! The names `buffering` and `observation` tell only how urgent the job was. Called by the workers
+//! and the Reflector.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Map, Value, json};
 
-use super::{MAX_ERROR, config, event, log, operation, time};
+use super::{Events, MAX_ERROR, config, event, log, operation, time};
 use crate::jobs::evidence::PartReport;
-use crate::jobs::{Settings, Shop, nonce};
+use crate::jobs::settings::Settings;
 use crate::store::{Event, Job};
 
-/// The tries of one job, as they are told: every question to the Reflector is a cycle of its own.
+/// The tries of one job. Each call of the Reflector is a cycle of its own.
 #[derive(Debug)]
 pub(in crate::jobs) struct Cycle {
+    log: Events,
     number: AtomicU32,
     since_ms: AtomicI64,
     unqueued: Option<UnqueuedEvents>,
 }
 
-/// Of a job that is in no queue: the name of its try, and what was told of it. Nothing of that may be
-/// written down before the upstream has accepted what comes of it (INV-OWN); the log has it at once.
+/// For a job that is in no queue: the name of its try and its events. They may not be stored before
+/// the upstream has accepted the result (INV-OWN). The log has them at once.
 #[derive(Debug)]
 struct UnqueuedEvents {
     name: String,
@@ -30,37 +31,38 @@ struct UnqueuedEvents {
 }
 
 impl Cycle {
-    /// None is told of yet.
-    pub(in crate::jobs) fn new(at_ms: i64) -> Self {
+    /// No try has started yet.
+    pub(in crate::jobs) fn new(log: &Events) -> Self {
         Self {
+            log: log.clone(),
             number: AtomicU32::new(0),
-            since_ms: AtomicI64::new(at_ms),
+            since_ms: AtomicI64::new(log.clock.now_ms()),
             unqueued: None,
         }
     }
 
-    /// The same of a job that is in no queue.
-    pub(super) fn unqueued(at_ms: i64) -> Self {
+    /// The same for a job that is in no queue.
+    pub(super) fn unqueued(log: &Events) -> Self {
         let unqueued = UnqueuedEvents {
-            name: nonce(),
+            name: uuid::Uuid::new_v4().simple().to_string(),
             events: Mutex::default(),
         };
         Self {
             unqueued: Some(unqueued),
-            ..Self::new(at_ms)
+            ..Self::new(log)
         }
     }
 
-    /// What was told of a job that is in no queue.
+    /// The events of a job that is in no queue.
     pub(super) fn buffered_events(&self) -> Vec<Event> {
         let events = self.unqueued.as_ref().map(|unqueued| &unqueued.events);
-        let events = events.map(|told| told.lock().unwrap_or_else(PoisonError::into_inner));
+        let events = events.map(|events| events.lock().unwrap_or_else(PoisonError::into_inner));
         events.map(|events| events.clone()).unwrap_or_default()
     }
 
-    /// A model is about to be asked.
-    pub(in crate::jobs) fn started(&self, shop: &Shop, settings: &Settings, job: &Job) {
-        let now = shop.clock.now_ms();
+    /// The model will be called now.
+    pub(in crate::jobs) fn started(&self, settings: &Settings, job: &Job) {
+        let now = self.log.clock.now_ms();
         self.since_ms.store(now, Ordering::Relaxed);
         let input_key = match family(job) {
             "buffering" => "tokensToBuffer",
@@ -73,25 +75,19 @@ impl Cycle {
         let policy = settings.policy_for(model);
         let config = config(policy, &settings.upstream, &job.scope, model, kind);
         body.insert("config".to_owned(), config);
-        self.emit(shop, job, "start", now, body);
+        self.emit(job, "start", now, body);
     }
 
-    /// What was answered is not enough, and the model is about to be asked again.
-    pub(in crate::jobs) fn retry(&self, shop: &Shop, settings: &Settings, job: &Job, reason: &str) {
-        self.failed(shop, job, reason);
+    /// The answer was not good enough, and the model will be called again.
+    pub(in crate::jobs) fn retry(&self, settings: &Settings, job: &Job, reason: &str) {
+        self.failed(job, reason);
         self.number.fetch_add(1, Ordering::Relaxed);
-        self.started(shop, settings, job);
+        self.started(settings, job);
     }
 
-    /// It wrote a part of so many `tokens`, from the messages of the job.
-    pub(in crate::jobs) fn ended(
-        &self,
-        shop: &Shop,
-        job: &Job,
-        tokens: u32,
-        report: Option<&PartReport>,
-    ) {
-        let now = shop.clock.now_ms();
+    /// The job wrote a part of `tokens` tokens.
+    pub(in crate::jobs) fn ended(&self, job: &Job, tokens: u32, report: Option<&PartReport>) {
+        let now = self.log.clock.now_ms();
         let (input_key, output_key) = match family(job) {
             "buffering" => ("tokensBuffered", "bufferedTokens"),
             _ => ("tokensObserved", "observationTokens"),
@@ -101,30 +97,30 @@ impl Cycle {
         body.insert("durationMs".to_owned(), json!(self.elapsed(now)));
         body.insert(input_key.to_owned(), json!(job.spec.message_tokens));
         body.insert(output_key.to_owned(), json!(tokens));
-        // Ours, beside what is published.
+        // Our own field, beside the published ones.
         body.extend(
             report.map(|report| ("retention".to_owned(), report.retention.to_map().into())),
         );
-        self.emit(shop, job, "end", now, body);
+        self.emit(job, "end", now, body);
     }
 
-    /// It did not: `error` is the provider's message, or ours.
-    pub(in crate::jobs) fn failed(&self, shop: &Shop, job: &Job, error: &str) {
-        let now = shop.clock.now_ms();
+    /// The try failed with `error`, the provider's message or ours.
+    pub(in crate::jobs) fn failed(&self, job: &Job, error: &str) {
+        let now = self.log.clock.now_ms();
         let error: String = error.chars().take(MAX_ERROR).collect();
         let mut body = self.body(job);
         body.insert("failedAt".to_owned(), json!(time(now)));
         body.insert("durationMs".to_owned(), json!(self.elapsed(now)));
         body.insert("tokensAttempted".to_owned(), json!(job.spec.message_tokens));
         body.insert("error".to_owned(), json!(error));
-        self.emit(shop, job, "failed", now, body);
+        self.emit(job, "failed", now, body);
     }
 
     fn elapsed(&self, now: i64) -> i64 {
         now - self.since_ms.load(Ordering::Relaxed)
     }
 
-    /// What the events of one try have in common.
+    /// The fields that all events of one try have.
     fn body(&self, job: &Job) -> Map<String, Value> {
         let name = match &self.unqueued {
             Some(unqueued) => unqueued.name.clone(),
@@ -140,11 +136,11 @@ impl Cycle {
         body
     }
 
-    fn emit(&self, shop: &Shop, job: &Job, end: &str, at_ms: i64, body: Map<String, Value>) {
+    fn emit(&self, job: &Job, end: &str, at_ms: i64, body: Map<String, Value>) {
         let kind = format!("data-om-{}-{end}", family(job));
         let event = event(&kind, at_ms, &Value::Object(body));
         match &self.unqueued {
-            None => shop.events.emit(&job.scope, job.spec.tip, event),
+            None => self.log.emit(&job.scope, job.spec.tip, event),
             Some(unqueued) => {
                 log(&job.scope, &event);
                 let mut events = unqueued
@@ -157,7 +153,8 @@ impl Cycle {
     }
 }
 
-/// Whether `job` is done ahead of need, or its conversation is beyond its limit already.
+/// The published family: whether `job` is done ahead of need, or after its conversation reached the
+/// limit.
 fn family(job: &Job) -> &'static str {
     if job.spec.urgency < 1_000 {
         "buffering"
@@ -166,14 +163,17 @@ fn family(job: &Job) -> &'static str {
     }
 }
 
-/// The conversation has another title: the only words an event holds, and a model's.
-pub(in crate::jobs) fn emit_title_change(shop: &Shop, job: &Job, old: Option<&str>, new: &str) {
-    let now = shop.clock.now_ms();
-    let mut body = Cycle::new(now).body(job);
-    body.remove("operationType");
-    body.extend(old.map(|old| ("oldTitle".to_owned(), json!(old))));
-    body.insert("newTitle".to_owned(), json!(new));
-    body.insert("timestamp".to_owned(), json!(time(now)));
-    let renamed = event("data-om-thread-update", now, &Value::Object(body));
-    shop.events.emit(&job.scope, job.spec.tip, renamed);
+impl Events {
+    /// Emits that the conversation has another title. The title, which a model wrote, is the only text
+    /// that an event contains.
+    pub(in crate::jobs) fn emit_title_change(&self, job: &Job, old: Option<&str>, new: &str) {
+        let now = self.clock.now_ms();
+        let mut body = Cycle::new(self).body(job);
+        body.remove("operationType");
+        body.extend(old.map(|old| ("oldTitle".to_owned(), json!(old))));
+        body.insert("newTitle".to_owned(), json!(new));
+        body.insert("timestamp".to_owned(), json!(time(now)));
+        let renamed = event("data-om-thread-update", now, &Value::Object(body));
+        self.emit(&job.scope, job.spec.tip, renamed);
+    }
 }

@@ -1,19 +1,19 @@
-//! What is told of models that are asked while a client waits (`overflow = "observe"`): one cycle for
-//! each range, like that of any job. The log has it at once; the timeline has it when the upstream has
-//! accepted what came of it, and not at all where it has not. Called by `rescue` and its worker.
+//! The events of calls that a client waits for (`overflow = "observe"`): one cycle for each range,
+//! as for any job. The log has them at once. The timeline gets them when the upstream has accepted
+//! the result, and otherwise never. Called by the overflow observer and its worker.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::Cycle;
+use super::{Cycle, Events};
 use crate::jobs::evidence::PartReport;
-use crate::jobs::{Settings, Shop};
+use crate::jobs::settings::Settings;
 use crate::memory::NewPart;
 use crate::store::{Event, Job};
 
-/// The tries for one request, in the order in which they began. Dropped, those fail that have no end
-/// yet: the time is over, or nobody waits any more.
+/// The tries for one request, in the order of their starts. When this is dropped, tries without an
+/// end fail: the time is over, or the client has left.
 pub(in crate::jobs) struct OverflowEvents {
-    shop: Shop,
+    log: Events,
     attempts: Mutex<Vec<ObserveAttempt>>,
 }
 
@@ -24,10 +24,10 @@ struct ObserveAttempt {
 }
 
 impl OverflowEvents {
-    /// None has begun.
-    pub(in crate::jobs) fn new(shop: &Shop) -> Self {
+    /// No try has started yet.
+    pub(in crate::jobs) fn new(log: &Events) -> Self {
         Self {
-            shop: shop.clone(),
+            log: log.clone(),
             attempts: Mutex::default(),
         }
     }
@@ -36,10 +36,10 @@ impl OverflowEvents {
         self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A model is about to be asked for `job`.
+    /// The model will be called for `job` now.
     pub(in crate::jobs) fn started(&self, settings: &Settings, job: &Job) {
-        let cycle = Cycle::unqueued(self.shop.clock.now_ms());
-        cycle.started(&self.shop, settings, job);
+        let cycle = Cycle::unqueued(&self.log);
+        cycle.started(settings, job);
         self.lock_attempts().push(ObserveAttempt {
             job: job.clone(),
             cycle,
@@ -47,32 +47,27 @@ impl OverflowEvents {
         });
     }
 
-    /// It did not write a part.
+    /// The try for `job` failed.
     pub(in crate::jobs) fn failed(&self, job: &Job, error: &str) {
         let mut attempts = self.lock_attempts();
         let mut attempts = attempts.iter_mut();
         if let Some(attempt) = attempts.find(|other| other.job.spec.span == job.spec.span) {
             attempt.failed = true;
-            attempt.cycle.failed(&self.shop, job, error);
+            attempt.cycle.failed(job, error);
         }
     }
 
-    /// The wait is over, and `used` is what came of it; whatever else began comes to nothing. What is
-    /// to be kept with it.
+    /// Ends the wait: the tries behind `used_parts` succeed, all others fail. Returns the events
+    /// for the timeline.
     pub(in crate::jobs) fn finish(&self, used_parts: &[NewPart]) -> Vec<Event> {
         let mut events = Vec::new();
         for ObserveAttempt { job, cycle, failed } in std::mem::take(&mut *self.lock_attempts()) {
             let part = used_parts.iter().find(|part| part.span == job.spec.span);
             match part {
                 Some(part) => {
-                    cycle.ended(
-                        &self.shop,
-                        &job,
-                        part.tokens,
-                        Some(&PartReport::from_part(part)),
-                    );
+                    cycle.ended(&job, part.tokens, Some(&PartReport::from_part(part)));
                 }
-                None if !failed => cycle.failed(&self.shop, &job, "nobody waits for it any more"),
+                None if !failed => cycle.failed(&job, "nobody waits for it any more"),
                 None => {}
             }
             events.extend(cycle.buffered_events());

@@ -177,7 +177,7 @@ fn an_activation_is_told_for_each_chunk_that_was_not_covered_before() {
             "config": {"messageTokens": 30_000, "observationTokens": 40_000, "scope": "thread"},
         })
     );
-    // A reflection takes the place of what was sent, and covers no message that was not covered.
+    // A reflection replaces what was sent and covers no new message.
     let mut reflected = snapshot(12, SnapshotCause::Reflection);
     reflected.parts = vec![PartId(4), PartId(3)];
     let events = emitted_for(&now, &reflected);
@@ -186,11 +186,11 @@ fn an_activation_is_told_for_each_chunk_that_was_not_covered_before() {
     assert_eq!(events[0]["operationType"], "reflection");
     assert_eq!(events[0]["tokensActivated"], 220);
     assert_eq!(events[0]["messagesActivated"], 0);
-    // It is told once, however often a snapshot holds it.
+    // A reflection has one event, however many snapshots hold it.
     assert_eq!(emitted_for(&reflected, &reflected), [] as [Value; 0]);
 }
 
-/// The field that others read knows three words; why it really was stands beside it.
+/// The published field has three words; our own field beside it has the cause.
 #[test]
 fn an_activation_says_why_in_the_published_words_and_in_ours() {
     let conversation = ConversationState {

@@ -1,49 +1,73 @@
-//! What a process remembers between the calls of one observation, and of the windows it has met.
-//! Nothing is lost with it but calls: a job can always be observed from its first piece.
+//! The finished pieces of a range whose observation failed midway. Losing a draft only costs calls:
+//! a job can always be observed from its first piece.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
-use super::{CODE_AUTHOR, ObservedText};
 use crate::history::Scope;
+use crate::jobs::payload::ObservationPayload;
 use crate::memory::Span;
 use crate::memory::observe;
 use crate::store::Job;
 
-/// A range that is being observed.
+/// Stands for a model's name if code is the author.
+pub(super) const CODE_AUTHOR: &str = "code";
+
+/// The observation of a range or piece.
+#[derive(Debug, Default)]
+pub(super) struct ObservedText {
+    pub(super) text: String,
+    pub(super) current_task: Option<String>,
+    pub(super) suggested_response: Option<String>,
+    pub(super) title: Option<String>,
+    /// [`CODE_AUTHOR`] if no model wrote any of it.
+    pub(super) model: String,
+}
+
+impl ObservedText {
+    pub(super) fn from_payload(payload: &ObservationPayload) -> Self {
+        Self {
+            text: payload.by_code.clone(),
+            model: CODE_AUTHOR.to_owned(),
+            ..Self::default()
+        }
+    }
+}
+
+/// A range that is being observed piece by piece.
 #[derive(Debug)]
-pub(crate) struct ChunkDraft {
-    /// Tokens of a piece, at most.
+pub(super) struct ChunkDraft {
+    /// The most tokens of a piece.
     pub(super) piece_limit: u32,
-    /// Tokens of a piece and what is shown beside it, at most, where more was too long: what is beside
-    /// it gives way.
+    /// The most tokens of a piece and its background, if more was too long. The background gives
+    /// way.
     pub(super) combined_limit: Option<u32>,
     done: Vec<ObservedText>,
-    /// The pieces that are not written yet; the first is at hand.
+    /// The pieces that are left. The first one is next.
     pending: VecDeque<String>,
-    /// Whether the first of them was asked for in vain.
+    /// Whether the first piece was asked for in vain already.
     retried: bool,
-    /// Answers in a row that a limit of output cut.
+    /// Answers in a row that an output limit cut.
     truncations: usize,
-    /// Whether it was cut to what a refusal said that the model takes.
+    /// Whether the limit in a refusal was used already.
     refusal_used: bool,
-    /// The model that was asked for the piece at hand.
+    /// The model that was called for the current piece.
     model: Option<String>,
-    /// What was learned of the models that were asked: which one depends on the size of a piece.
+    /// The limits learned, by model: the model can depend on the size of a piece.
     limits_by_model: BTreeMap<String, ModelLimits>,
 }
 
-/// What one model takes, as far as it found more too long.
+/// What one model accepts, as far as it refused more.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ModelLimits {
-    /// See [`Draft::limit`].
+    /// Tokens of a piece.
     pub(super) piece: Option<u32>,
-    /// See [`Draft::room`].
+    /// Tokens of a piece and its background.
     pub(super) combined: Option<u32>,
 }
 
-/// Answers in a row that may be cut: pieces have become as short as a sixty-fourth of the first by
-/// then, and a limit that holds no answer to any is not met by shorter ones.
+/// The most answers in a row that may be cut. By then, pieces are a sixty-fourth as long as the
+/// first, and shorter ones do not help against a limit that holds no answer at all.
 const MAX_TRUNCATIONS: usize = 6;
 
 impl ChunkDraft {
@@ -61,12 +85,12 @@ impl ChunkDraft {
         }
     }
 
-    /// The piece to observe next.
+    /// The next piece to observe.
     pub(super) fn next_piece(&self) -> Option<String> {
         self.pending.front().cloned()
     }
 
-    /// Which piece that is, from 1, and of how many.
+    /// The number of that piece, from 1, and the number of pieces.
     pub(super) fn position(&self) -> (usize, usize) {
         (self.done.len() + 1, self.done.len() + self.pending.len())
     }
@@ -77,28 +101,28 @@ impl ChunkDraft {
         self.done.push(written);
     }
 
-    /// Whether the piece may be asked for once more.
+    /// Whether the piece may be asked for once more. True once per piece.
     pub(super) fn allow_retry(&mut self) -> bool {
         !std::mem::replace(&mut self.retried, true)
     }
 
-    /// An answer was cut once more; `false` where it is useless to ask for less.
+    /// Counts an answer that was cut; `false` if smaller pieces are useless.
     pub(super) fn count_truncation(&mut self) -> bool {
         self.truncations += 1;
         self.truncations < MAX_TRUNCATIONS
     }
 
-    /// An answer came whole.
+    /// Notes an answer that was not cut.
     pub(super) fn reset_truncations(&mut self) {
         self.truncations = 0;
     }
 
-    /// From here on what is found too long is so for `model`; with `None` for nobody.
+    /// Assigns the limits learned from now on to `model`; with `None` to no model.
     pub(super) fn set_model(&mut self, model: Option<String>) {
         self.model = model;
     }
 
-    /// A piece and what is shown beside it may have so much from now on.
+    /// Limits a piece and its background to `room` tokens together.
     pub(super) fn set_combined_limit(&mut self, room: u32) {
         self.combined_limit = Some(room);
         if let Some(learned) = self.current_limits() {
@@ -111,8 +135,8 @@ impl ChunkDraft {
         Some(self.limits_by_model.entry(model).or_default())
     }
 
-    /// What was learned of which model. A limit says nothing of it where no answer came whole since one
-    /// was cut, which may have been due to anything.
+    /// The limits to remember, by model. The piece limit is left out if no answer was complete
+    /// after one was cut, because the cut may have had any reason.
     pub(super) fn learned_limits(&self) -> impl Iterator<Item = (&String, ModelLimits)> {
         let whole = self.truncations == 0;
         self.limits_by_model.iter().map(move |(model, learned)| {
@@ -127,18 +151,18 @@ impl ChunkDraft {
         })
     }
 
-    /// Whether what a refusal says is to be heeded: once, since a model that finds less too long after
-    /// that has counted something else.
+    /// Whether to use the limit that a refusal states. True once: a model that refuses the shorter
+    /// prompt counts differently.
     pub(super) fn use_refusal_once(&mut self) -> bool {
         !std::mem::replace(&mut self.refusal_used, true)
     }
 
-    /// Whether nobody was asked for anything of it.
+    /// Whether no call was made for it yet.
     pub(super) fn is_untouched(&self) -> bool {
         self.done.is_empty() && self.truncations == 0
     }
 
-    /// What was written so far.
+    /// The texts of the finished pieces.
     pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
         self.done.iter().map(|written| written.text.as_str())
     }
@@ -148,22 +172,22 @@ impl ChunkDraft {
         self.pending.iter().cloned().collect()
     }
 
-    /// The model that was asked takes pieces of so much, whatever others take.
+    /// Notes that the current model accepts pieces of `limit` tokens.
     pub(super) fn record_piece_limit(&mut self, limit: u32) {
         if let Some(learned) = self.current_limits() {
             learned.piece = Some(limit);
         }
     }
 
-    /// Replaces them.
+    /// Replaces the pieces that are left.
     pub(super) fn replace_pending(&mut self, limit: u32, pieces: Vec<String>) {
         self.piece_limit = limit;
         self.pending = pieces.into();
         self.retried = false;
     }
 
-    /// The whole range. Where things stand is what the last piece says: what an earlier one said has
-    /// been overtaken within the range.
+    /// The observation of the whole range. Task and suggested response are those of the last piece,
+    /// because those of earlier pieces are outdated.
     pub(super) fn finish(mut self) -> ObservedText {
         let texts: Vec<String> = self.texts().map(str::to_owned).collect();
         let by_model = self
@@ -181,16 +205,16 @@ impl ChunkDraft {
     }
 }
 
-/// Drafts kept at most. One that goes costs its calls again.
+/// The most drafts kept. Dropping one repeats its calls.
 const MAX_DRAFTS: usize = 64;
 
-/// Whose draft, and of what: the number of a row is given again by a database put in the place of the
-/// old one, and would then join the words of two conversations (INV-OWN, INV-COVER).
+/// The owner and the span. A row id is no key: a replaced database gives ids again, which would
+/// join the text of two conversations (INV-OWN, INV-COVER).
 type DraftKey = (Scope, Span);
 
 /// The drafts of jobs whose calls failed midway.
 #[derive(Debug, Default)]
-pub(crate) struct ChunkDrafts(Mutex<HashMap<DraftKey, ChunkDraft>>);
+pub(super) struct ChunkDrafts(Mutex<HashMap<DraftKey, ChunkDraft>>);
 
 impl ChunkDrafts {
     pub(super) fn take(&self, job: &Job) -> Option<ChunkDraft> {
@@ -210,33 +234,6 @@ impl ChunkDrafts {
     }
 }
 
-/// Models whose windows are remembered. Clients choose the names, so it must have an end.
-const MAX_MODELS: usize = 1_024;
-
-/// By origin and model, how many tokens of history it took where it found more too long. Not stored: a
-/// restart costs one refused call for each model that says how much was too much, and one for each halving
-/// where it does not; providers do not bill those, and a model that was given a larger window meanwhile
-/// gets to use it.
-#[derive(Debug, Default)]
-pub(crate) struct LearnedLimits(Mutex<HashMap<(String, String), u32>>);
-
-impl LearnedLimits {
-    pub(super) fn get(&self, model: &(String, String)) -> Option<u32> {
-        let windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        windows.get(model).copied()
-    }
-
-    pub(super) fn lower(&self, model: (String, String), limit: u32) {
-        let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if windows.len() >= MAX_MODELS {
-            windows.clear();
-        }
-        // Jobs beside each other learn of the same model: what one found is not widened by another.
-        let current = windows.entry(model).or_insert(limit);
-        *current = limit.min(*current);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -252,8 +249,8 @@ mod tests {
             .collect()
     }
 
-    /// Which model is asked depends on the size of a piece: what is short because one model takes no more
-    /// says nothing of the next, which is remembered by its own limit.
+    /// The model depends on the size of a piece. A piece that is short because of one model's limit
+    /// must not set the limit of another model.
     #[test]
     fn each_model_is_remembered_by_what_it_takes_itself() {
         let mut draft = ChunkDraft::new(pieces(), 9_000);
@@ -270,7 +267,7 @@ mod tests {
             [("large", Some(4_000)), ("small", Some(1_000))]
         );
         assert_eq!(draft.piece_limit, 1_000, "the pieces at hand stay as short");
-        // It found that too long as well.
+        // The model refused that size as well.
         draft.record_piece_limit(2_000);
         assert_eq!(
             limits(&draft),
@@ -278,7 +275,7 @@ mod tests {
         );
     }
 
-    /// A cut answer may be due to anything, until one comes whole.
+    /// A cut answer may have any reason until one is complete.
     #[test]
     fn no_limit_is_learned_while_answers_are_cut() {
         let mut draft = ChunkDraft::new(pieces(), 9_000);

@@ -1,38 +1,38 @@
-//! Activation of conversations that fell idle: the timers that recorded requests set, and what is done
-//! when one has run out.
+//! Activation of idle conversations: recorded requests set timers, and the recorder acts when one
+//! has run out.
 //!
-//! A timer lies in the store, so it survives a restart; it is taken before it is acted on, so two
-//! processes do not both act; and the newest request moves it. The worst that can happen is that it is
-//! acted on twice, which prepares the same snapshot.
+//! A timer lies in the store, so it survives a restart. The newest request moves it. A process
+//! claims it before it acts, so that two processes do not both act. If both act all the same, they
+//! prepare the same snapshot.
 
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
 
-use super::{Recorder, log_store_failure};
-use crate::jobs::Exchange;
-use crate::jobs::prepare::load_chain;
+use super::state::Recorder;
+use crate::jobs::exchange::Exchange;
+use crate::jobs::failure::log_store_failure;
 use crate::jobs::track::Track;
 use crate::memory::advance::{Action, JobState, bounded_snapshot, early};
 use crate::memory::policy::cache_lifetime;
 use crate::memory::{EarlyTriggers, PartKind, Policy, SnapshotCause};
 use crate::store::{Alarms, NewTimer, StoreError, Timer};
 
-/// How long the timers of other processes may go unnoticed.
+/// How long timers that other processes set may stay unnoticed.
 const POLL_INTERVAL: Duration = Duration::from_mins(1);
 
-/// For how long a timer is taken. Acting on it is a few queries.
+/// How long a claimed timer is leased. Acting on it takes a few queries.
 const LEASE_MS: i64 = 60_000;
 
-/// How long the Observer is waited for that is at work when the conversation has been idle for long
-/// enough, and how often it is looked at.
+/// If the Observer is at work when the time is up: how long the timer waits for it, and how often
+/// it looks.
 const GRACE_MS: i64 = 120_000;
 const RETRY_MS: i64 = 1_000;
 
 impl Recorder {
-    /// What the newest request of its conversation sets.
+    /// The timer that `exchange` sets, if it is the newest request of its conversation.
     pub(super) fn timer(&self, exchange: &Exchange) -> Option<NewTimer> {
-        let settings = self.shop.settings.current();
+        let settings = self.base.settings();
         let policy = settings.policy_for(&exchange.model);
         let retention = exchange.parsed.cache_retention();
         let lifetime = cache_lifetime(&settings.upstream, &exchange.model, retention);
@@ -47,18 +47,18 @@ impl Recorder {
         alarms.next()?;
         Some(NewTimer {
             alarms,
-            zone: exchange.zone.as_ref().and_then(zone_name),
+            zone: exchange.zone_name(),
         })
     }
 
-    /// How long until a timer may have run out.
+    /// The time until a timer may run out.
     pub(super) fn time_to_next_timer(&self) -> Duration {
-        let remaining = self.next_timer_ms.map(|at| at - self.shop.clock.now_ms());
+        let remaining = self.next_timer_ms.map(|at| at - self.base.now_ms());
         let remaining = remaining.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
         remaining.map_or(POLL_INTERVAL, |remaining| remaining.min(POLL_INTERVAL))
     }
 
-    /// A timer that was set runs out at `at_ms`.
+    /// Notes that a timer runs out at `at_ms`.
     pub(super) fn schedule_timer(&mut self, at_ms: i64) {
         self.next_timer_ms = Some(
             self.next_timer_ms
@@ -66,18 +66,18 @@ impl Recorder {
         );
     }
 
-    /// Acts on the next timer that has run out. Whether there was one.
+    /// Acts on the next timer that has run out. Returns whether there was one.
     pub(in crate::jobs) async fn fire_timer(&mut self) -> bool {
         self.next_timer_ms = None;
-        let settings = self.shop.settings.current();
+        let settings = self.base.settings();
         if settings.concurrency == 0 || !settings.uses_idle_timers() {
             return false;
         }
-        let store = &self.shop.store;
-        let now_ms = self.shop.clock.now_ms();
+        let store = &self.base.store;
+        let now_ms = self.base.now_ms();
         match store.claim_timer(now_ms, now_ms + LEASE_MS).await {
             Ok(Some(timer)) => {
-                // There may be more.
+                // More timers may have run out.
                 self.next_timer_ms = Some(now_ms);
                 if let Err(error) = self.handle_timer(&timer, now_ms).await {
                     log_store_failure("an idle conversation could not be activated", &error);
@@ -98,15 +98,15 @@ impl Recorder {
     async fn handle_timer(&mut self, timer: &Timer, now_ms: i64) -> Result<(), StoreError> {
         let (due, remaining) = timer.alarms.split_due(now_ms);
         let Some(mut track) = self.track_for_timer(timer).await? else {
-            return self.shop.store.end_timer(timer, None).await;
+            return self.base.store.end_timer(timer, None).await;
         };
         let overdue = due.next().is_none_or(|at| at + GRACE_MS <= now_ms);
         if due.activate_ms.is_some() && !overdue && is_being_observed(&track) {
             self.tracks.put(track);
             let later = Some((timer.alarms, now_ms + RETRY_MS));
-            return self.shop.store.end_timer(timer, later).await;
+            return self.base.store.end_timer(timer, later).await;
         }
-        let settings = self.shop.settings.current();
+        let settings = self.base.settings();
         let policy = settings.policy_for(&timer.model);
         let allowed = |early, due_ms: Option<i64>| due_ms.map_or(EarlyTriggers::NEVER, |_| early);
         let policy = Policy {
@@ -114,7 +114,7 @@ impl Recorder {
             early_reflection: allowed(policy.early_reflection, due.reflect_ms),
             ..*policy
         };
-        // A log at its hard limit is shortened first, and then it is another plan.
+        // A log at its hard limit is shortened first, which needs another plan.
         for _ in 0..2 {
             let plan = early(&track.path(), &policy, SnapshotCause::Idle);
             let step = plan.map(|plan| bounded_snapshot(&track.path(), &policy, plan));
@@ -140,19 +140,19 @@ impl Recorder {
         }
         self.tracks.put(track);
         let rearm = remaining.next().map(|due| (remaining, due));
-        self.shop.store.end_timer(timer, rearm).await
+        self.base.store.end_timer(timer, rearm).await
     }
 
-    /// The chain whose newest request set `timer`; `None` where it was forgotten.
+    /// The chain whose newest request set `timer`; `None` if it was deleted.
     async fn track_for_timer(&mut self, timer: &Timer) -> Result<Option<Track>, StoreError> {
         if let Some(track) = self.tracks.take_at(&timer.scope, timer.tip) {
             return Ok(Some(track));
         }
-        let chain = self.shop.store.chain_links(&timer.scope, timer.tip).await?;
+        let chain = self.base.store.chain_links(&timer.scope, timer.tip).await?;
         if chain.is_empty() {
             return Ok(None);
         }
-        let mut track = load_chain(&self.shop, &timer.scope, &chain).await?;
+        let mut track = Track::load_chain(&*self.base.store, &timer.scope, &chain).await?;
         track.model.clone_from(&timer.model);
         let zone = timer.zone.as_deref().map(TimeZone::get);
         track.zone = zone.and_then(Result::ok).or(track.zone);
@@ -160,12 +160,7 @@ impl Recorder {
     }
 }
 
-/// The name a zone is stored under.
-pub(super) fn zone_name(zone: &TimeZone) -> Option<String> {
-    zone.iana_name().map(str::to_owned)
-}
-
-/// Whether the Observer is at work on it.
+/// Whether an observation job of this chain is open and has not failed.
 fn is_being_observed(track: &Track) -> bool {
     track
         .work

@@ -1,21 +1,20 @@
-//! What was observed while a client waited becomes memory like any other, with the request that it went
-//! out with. Called by the recorder alone.
+//! Stores what was observed while a client waited, together with the exchange that it was sent
+//! with. Called by the recorder only.
 
-use super::Recorder;
-use crate::jobs::events::{self, ConversationState};
+use super::state::Recorder;
+use crate::jobs::events::ConversationState;
 use crate::jobs::overflow_observe::PendingOverflow;
 use crate::jobs::track::{JobResult, Track};
 use crate::store::{RequestRecord, SentWith, StoreError, StoredOverflowObservation};
 
 impl Recorder {
-    /// Writes down what was observed while the client waited, together with the request; from now on it
-    /// is what every other snapshot is.
+    /// Stores the observation with its request. From then on its snapshot is one like any other.
     pub(super) async fn record_overflow(
         &self,
         track: &mut Track,
         record: &RequestRecord,
         PendingOverflow {
-            observation: adoption,
+            observation,
             events,
         }: &PendingOverflow,
     ) -> Result<(i64, SentWith), StoreError> {
@@ -25,41 +24,41 @@ impl Recorder {
             snapshot,
             peer_snapshot: bound,
         } = self
-            .shop
+            .base
             .store
-            .record_overflow_observation(&track.scope, record, adoption)
+            .record_overflow_observation(&track.scope, record, observation)
             .await?;
-        for (id, part) in parts.into_iter().zip(&adoption.parts) {
+        for (id, part) in parts.into_iter().zip(&observation.parts) {
             track.apply_result(part.kind, &part.span, &JobResult::Written(part.meta(id)));
         }
-        // Equal requests that waited for it too are recorded after the first.
+        // The snapshot may be known already: several equal requests waited for it, and each is
+        // recorded.
         if track
             .snapshots
             .iter()
             .all(|existing| existing.id != snapshot.meta.id)
         {
-            self.shop
+            self.base
                 .events
                 .record_logged(&track.scope, record.tip, events);
             let conversation = ConversationState::from_track(track);
-            events::emit_activated(
-                &self.shop,
+            self.base.events.emit_activated(
                 &conversation,
                 &record.model,
                 record.tip,
                 &snapshot.meta,
             );
         }
-        let recall = &self.shop.recall;
+        let cache = &self.base.cache;
         let mut sent_with = record.sent_with.clone();
         for stored in [Some(snapshot), bound].into_iter().flatten() {
-            // What it was told of others, it was told.
+            // The request was sent with the copy with peer memory, if there is one.
             sent_with.snapshot = Some(stored.meta.id);
             track.snapshots.push(stored.meta.clone());
-            recall.insert_snapshot(&track.scope, stored);
+            cache.insert_snapshot(&track.scope, stored);
         }
         let tip_and_model = (record.tip, record.model.as_str());
-        recall.renumber_pin(
+        cache.renumber_pin(
             &track.scope,
             tip_and_model,
             &record.sent_with,

@@ -1,23 +1,21 @@
-//! What follows for a conversation and takes a model: written down as jobs while the words are at hand.
-//! Also what takes none because no model helps. Called by the recorder alone.
+//! Queues jobs for a conversation while the text of its messages is at hand, also those that an
+//! operator asked for. Called by the recorder only.
 
 use std::sync::Arc;
 
-use super::{Recorder, log_store_failure};
-use crate::jobs::evidence;
-use crate::jobs::intake::Exchange;
-use crate::jobs::message_archive;
+use super::state::Recorder;
+use crate::jobs::exchange::Exchange;
+use crate::jobs::failure::log_store_failure;
 use crate::jobs::payload;
 use crate::jobs::reflector::ReflectionPayload;
-use crate::jobs::shorten::{Shortened, shorten};
 use crate::jobs::track::Track;
-use crate::memory::advance::{ChainJob, JobState, SnapshotPlan};
+use crate::memory::advance::{Action, ChainJob, JobState, observe_all};
 use crate::memory::{Node, PartKind, Span};
-use crate::store::{EnqueueOutcome, NewJob};
+use crate::store::{EnqueueOutcome, NewJob, OperatorRequest};
 use crate::telemetry;
 
-/// Jobs put into the queue per exchange at most: a conversation that was long before Diarist saw it
-/// is taken up in bounded steps.
+/// The most jobs queued per exchange. A conversation that was long before Diarist saw it is taken
+/// up step by step.
 const MAX_JOBS_PER_EXCHANGE: usize = 64;
 
 impl Recorder {
@@ -29,22 +27,20 @@ impl Recorder {
         focus: Option<&str>,
     ) {
         let nodes: Arc<[Node]> = track.nodes.as_slice().into();
-        let settings = self.shop.settings.current().for_model(&track.model);
+        let settings = self.base.settings().for_model(&track.model);
         let time_style = payload::TimeStyle {
             zone: track.zone.as_ref().unwrap_or(&settings.zone).clone(),
             show_pauses: settings.temporal_markers,
         };
         let urgency = self.urgency(track, PartKind::Chunk);
-        // In order: a range that is not taken leaves those after it without what comes before them.
+        // In order, because an Observer needs the observations before its range.
         for (span, message_tokens) in ranges.into_iter().take(MAX_JOBS_PER_EXCHANGE) {
-            let Some(sources) =
-                message_archive::locate_texts(&self.shop, exchange, &nodes, &span).await
-            else {
-                // Said to be observed when the request came, and given up since.
+            let Some(sources) = self.archive.locate_texts(exchange, &nodes, &span).await else {
+                // The archive had the text when the request arrived, and has deleted it since.
                 return;
             };
             let (parsed, nodes) = (Arc::clone(&exchange.parsed), Arc::clone(&nodes));
-            let counter = Arc::clone(&self.shop.counter);
+            let counter = Arc::clone(&self.base.counter);
             let options = Arc::clone(&settings.observer);
             let time_style = time_style.clone();
             let written = tokio::task::spawn_blocking(move || {
@@ -87,7 +83,7 @@ impl Recorder {
         span: Span,
         message_tokens: u32,
     ) -> bool {
-        let settings = self.shop.settings.current();
+        let settings = self.base.settings();
         let zone = track.zone.as_ref().unwrap_or(&settings.zone);
         let job = NewJob {
             kind: PartKind::Reflection,
@@ -109,49 +105,20 @@ impl Recorder {
         false
     }
 
-    /// Shortens the log of `plan`, and where nothing can be left out prepares it as it is. Whether
-    /// anything changed.
-    pub(super) async fn shorten(
-        &self,
-        track: &mut Track,
-        plan: SnapshotPlan,
-        span: Span,
-        sizes: (u32, u32),
-    ) -> bool {
-        let settings = self.shop.settings.current().for_model(&track.model);
-        match shorten(&self.shop, &track.scope, &settings, &plan, span, sizes).await {
-            Ok(Shortened::Written(written)) => {
-                let (part, report) = *written;
-                evidence::report_part(&self.shop, &track.scope, Some(track), &part, report);
-                track.add_code_reflection(part);
-                true
-            }
-            Ok(Shortened::Irreducible) => self.snapshot(track, plan).await,
-            Ok(Shortened::Stale) => {
-                track.stale = true;
-                false
-            }
-            Err(error) => {
-                track.stale = true;
-                log_store_failure("a log could not be shortened", &error);
-                false
-            }
-        }
-    }
-
-    /// Whether somebody does the job, or has done it.
+    /// Puts `job` into the queue. Returns whether it is queued or done, here or elsewhere.
     async fn enqueue(&self, track: &mut Track, job: &NewJob) -> bool {
         let offered = self
-            .shop
+            .base
             .store
-            .enqueue(&track.scope, job, self.shop.clock.now_ms())
+            .enqueue(&track.scope, job, self.base.now_ms())
             .await;
         match offered {
             Ok(outcome @ (EnqueueOutcome::Queued | EnqueueOutcome::AlreadyExists)) => {
-                // Somebody else does it, or has done it: another chain here, another process.
+                // It was queued or done through another chain or by another process, so this track
+                // is incomplete.
                 track.stale |= outcome == EnqueueOutcome::AlreadyExists;
                 if job.kind == PartKind::Chunk {
-                    self.shop.recall.mark_range_end(&track.scope, job.span.to);
+                    self.base.cache.mark_range_end(&track.scope, job.span.to);
                 }
                 track.work.push(ChainJob {
                     kind: job.kind,
@@ -159,22 +126,18 @@ impl Recorder {
                     state: JobState::Fresh,
                 });
                 if self
-                    .shop
-                    .recall
+                    .base
+                    .cache
                     .resume_observation(&track.scope, job.span.to)
                 {
                     log_pause_change("resumed", track, job);
                 }
-                self.wake.notify_one();
+                self.shared.wake.notify_one();
                 true
             }
             Ok(EnqueueOutcome::Paused) => {
                 track.paused = true;
-                if self
-                    .shop
-                    .recall
-                    .pause_observation(&track.scope, job.span.to)
-                {
+                if self.base.cache.pause_observation(&track.scope, job.span.to) {
                     log_pause_change("paused", track, job);
                 }
                 false
@@ -187,6 +150,43 @@ impl Recorder {
                 log_store_failure("a job could not be queued", &error);
                 false
             }
+        }
+    }
+
+    /// Does what an operator asked for this conversation: takes over what was written beside this
+    /// task, and queues all confirmed messages if the operator asked for an observation. This needs
+    /// a request of the conversation, which has the text.
+    pub(super) async fn handle_operator_request(&self, track: &mut Track, exchange: &Exchange) {
+        let Some(lineage) = track.lineage else { return };
+        let store = &self.base.store;
+        let Ok(Some(request)) = store.operator_request(&track.scope, lineage).await else {
+            return;
+        };
+        let stored = match Track::load(&*self.base.store, &track.scope, &exchange.history).await {
+            Ok(stored) => stored,
+            Err(error) => {
+                return log_store_failure("an operator's request could not be done", &error);
+            }
+        };
+        track.refresh_from(stored);
+        if let OperatorRequest::Observe { focus } = request {
+            let settings = self.base.settings();
+            let steps = observe_all(&track.path(), settings.policy_for(&track.model));
+            let ranges = steps.into_iter().filter_map(|step| match step {
+                Action::Observe {
+                    span,
+                    message_tokens,
+                } => Some((span, message_tokens)),
+                _ => None,
+            });
+            self.observe(track, ranges.collect(), exchange, focus.as_deref())
+                .await;
+        }
+        if let Err(error) = store.complete_operator_request(&track.scope, lineage).await {
+            log_store_failure(
+                "an operator's request could not be marked as done and will be done again",
+                &error,
+            );
         }
     }
 }

@@ -4,7 +4,7 @@ use http::StatusCode;
 use url::Url;
 
 use super::{CallError, Redaction};
-use crate::llm::{Endpoint, Prompt, RawResponse};
+use crate::llm::{Endpoint, Prompt};
 
 const KEY: &str = "sk-proj-0123456789";
 
@@ -18,12 +18,12 @@ fn classify(status: u16, body: &str) -> CallError {
         base_url: Url::parse("http://h/v1").unwrap(),
         api_key: KEY.into(),
     };
-    let answer = RawResponse {
-        status: StatusCode::from_u16(status).unwrap(),
-        retry_after: Some(Duration::from_secs(3)),
-        body: body.as_bytes().to_vec(),
-    };
-    CallError::from_answer(&answer, &Redaction::new(&endpoint, &prompt))
+    CallError::from_answer(
+        StatusCode::from_u16(status).unwrap(),
+        Some(Duration::from_secs(3)),
+        body.as_bytes(),
+        &Redaction::new(endpoint.secrets(), &prompt),
+    )
 }
 
 fn class(error: &CallError) -> &'static str {

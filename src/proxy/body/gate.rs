@@ -1,4 +1,4 @@
-//! A body nobody may read yet: the client waits for `100 Continue`.
+//! A body that is not read before its gate opens: the client waits for `100 Continue`.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,8 +9,8 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::upstream::{BoxError, RequestBody};
 
-/// A body that is not asked for a frame before its gate opens. hyper sends the client a
-/// `100 Continue` with the first question, so this is what carries the upstream's consent back.
+/// A body that is not polled before its gate opens. hyper sends `100 Continue` to the client when it polls the
+/// body first, so the gate opens when the upstream has agreed.
 pub(in crate::proxy) struct GatedBody {
     body: RequestBody,
     gate: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,

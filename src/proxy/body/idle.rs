@@ -1,4 +1,4 @@
-//! A body that may pause only for so long.
+//! A body with a limit for pauses between frames.
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -11,9 +11,9 @@ use tokio::time::{Instant, Sleep};
 
 use crate::upstream::BoxError;
 
-/// Passes frames on and fails with [`Stalled`] when the next one takes longer than the limit.
+/// Forwards frames, and fails with [`Stalled`] if the next one takes longer than the limit.
 ///
-/// The pause is measured from the moment somebody asks for a frame: a slow reader is not blamed on
+/// The pause is measured from the moment somebody polls for a frame, so a slow reader is not counted against
 /// the writer.
 #[derive(Debug)]
 pub struct IdleTimeout<B> {
@@ -25,7 +25,7 @@ pub struct IdleTimeout<B> {
 
 /// A body paused for too long.
 #[derive(Debug, thiserror::Error)]
-#[error("nothing came for {0:?}")]
+#[error("no data arrived for {0:?}")]
 pub struct Stalled(pub Duration);
 
 impl<B> IdleTimeout<B> {

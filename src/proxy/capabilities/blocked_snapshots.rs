@@ -1,29 +1,29 @@
-//! Snapshots whose words a content filter refuses, where it takes the client's own: for how long which of
-//! them is passed over, and by which model.
+//! Remembers the snapshots whose text a content filter refuses, although it accepts the client's own.
 //!
-//! Counts and remembers. What counts as a refusal of theirs decides [`crate::proxy::ladder`]; used by
-//! [`super::Manners`] alone.
+//! Counts refusals by snapshot and model, and says when a snapshot is left out and for how long. Which refusal
+//! counts, [`crate::proxy::retry`] decides. Used only by [`super::UpstreamCapabilities`].
 
 use std::collections::HashMap;
 use std::time::Instant;
 
-use super::REFUSAL_TTL;
+use super::refusal_ttl::REFUSAL_TTL;
 use crate::memory::SnapshotId;
 
-/// After so many refusals one after the other. One may be a whim: the same filter took the block before.
+/// Refusals in a row after which a snapshot is left out. A single one may be chance: the same filter accepted the
+/// block before.
 const BLOCK_AFTER: u32 = 2;
 
-/// Snapshots remembered, over all models. The one that was not asked for the longest goes first.
+/// Snapshots remembered, over all models. The least recently used goes first.
 const MAX_SNAPSHOTS: usize = 1_024;
 
-/// What is known of one snapshot and one model.
+/// The refusals of one snapshot by one model.
 #[derive(Debug, Default)]
 struct RefusalCount {
-    /// Refusals since it was last taken.
+    /// Refusals since it was last accepted.
     refusals: u32,
-    /// When the last of them was, until that is long enough ago to try it again.
+    /// The time of the last refusal; `None` once that is long enough ago to try the snapshot again.
     last_refused: Option<Instant>,
-    /// When it was last looked at, in looks.
+    /// The number of the lookup that used the entry last.
     last_lookup: u64,
 }
 
@@ -34,9 +34,9 @@ pub(super) struct BlockedSnapshots {
 }
 
 impl BlockedSnapshots {
-    /// `model` refused a request with the words of `snapshot`, and took it without.
+    /// `model` refused a request with the text of `snapshot`, and accepted it without.
     pub(super) fn record_refused(&mut self, model: &str, snapshot: SnapshotId, now: Instant) {
-        // What is not stored shares its number with others, and is sent once.
+        // A snapshot that is not stored shares its number with others, and is sent only once.
         if snapshot.0 <= 0 {
             return;
         }
@@ -57,7 +57,7 @@ impl BlockedSnapshots {
         count.last_refused = Some(now);
     }
 
-    /// `model` took a request with the words of `snapshot`.
+    /// `model` accepted a request with the text of `snapshot`.
     pub(super) fn record_accepted(&mut self, model: &str, snapshot: SnapshotId) {
         if !self.counts.is_empty() {
             self.counts.remove(&(model.to_owned(), snapshot));
@@ -66,7 +66,7 @@ impl BlockedSnapshots {
 
     /// Whether requests for `model` go out without `snapshot`.
     pub(super) fn is_blocked(&mut self, model: &str, snapshot: SnapshotId) -> bool {
-        // Nearly always, and then nothing is copied.
+        // Nearly always empty; then nothing is copied.
         if self.counts.is_empty() {
             return false;
         }
@@ -78,8 +78,8 @@ impl BlockedSnapshots {
         count.refusals >= BLOCK_AFTER && count.last_refused.is_some()
     }
 
-    /// What was last refused long enough before `now` may be tried again: once, since one more refusal
-    /// is the next in a row.
+    /// Allows a snapshot again if its last refusal is older than an hour at `now`. Only once: its count stays, so
+    /// one more refusal is the next in a row.
     pub(super) fn expire(&mut self, now: Instant) {
         for count in self.counts.values_mut() {
             let is_fresh = |at: &Instant| now.saturating_duration_since(*at) < REFUSAL_TTL;
@@ -94,7 +94,7 @@ mod tests {
 
     const S: SnapshotId = SnapshotId(7);
 
-    /// Refused so many times by model `m`.
+    /// Refused this many times by model `m`.
     fn refused(times: u32) -> (BlockedSnapshots, Instant) {
         let (mut blocked, now) = (BlockedSnapshots::default(), Instant::now());
         for _ in 0..times {

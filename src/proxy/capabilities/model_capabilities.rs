@@ -1,42 +1,44 @@
-//! What each tenant found out of one model, and what two of them agree on.
+//! What each tenant has learned about one model, and what two tenants agree on.
 //!
-//! A lesson moves the block, or the question for usage, of the tenant alone that was refused: one oddly
-//! refused request of somebody costs nobody else the prompt cache. When a second tenant has learned the
-//! same of the same model, it holds for all. Used by [`super::Manners`] alone.
+//! A refusal moves the block, or stops the question for usage, only for the tenant that was refused: one oddly
+//! refused request costs no other tenant its prompt cache. Once a second tenant has learned the same about the
+//! model, it holds for all. Used only by [`super::UpstreamCapabilities`].
 
 use std::time::Instant;
 
-use super::{TenantHash, is_fresh};
+use super::refusal_ttl::is_fresh;
 
-/// Tenants remembered for one model. The one whose lesson was looked at the longest ago goes first: what it
-/// costs to learn again is one extra request.
+/// The hash of a tenant's credential.
+pub(super) type TenantHash = [u8; 32];
+
+/// Tenants remembered for one model. The least recently used goes first: learning again costs one extra request.
 const MAX_TENANTS: usize = 64;
 
-/// Whoever refuses so many changed requests in a row, without a reason and taking the original each time,
-/// is taken at its word: the first may be a failure over there that the second attempt no longer met.
+/// Changed requests that are refused in a row without a reason, while the original is accepted, until something is
+/// learned. The first one may be a failure that was over before the original was sent.
 const UNEXPLAINED_LIMIT: u32 = 2;
 
-/// What was learned of a model.
+/// What was learned about a model.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ModelCapabilities {
-    /// How many placements were refused, and when the last of them.
+    /// How many placements were refused, and when the last of them was.
     pub(super) refused_placements: Option<(usize, Instant)>,
-    /// Whether a stream may be asked for its usage. What was refused once stays refused.
+    /// Whether the upstream accepts the question for usage. Once refused, it stays refused.
     pub(super) accepts_usage: Option<bool>,
 }
 
-/// What one tenant knows.
+/// What one tenant has learned.
 #[derive(Debug)]
 struct TenantEntry {
     tenant: TenantHash,
     capabilities: ModelCapabilities,
-    /// Changed requests that were refused without a reason since one was taken.
+    /// Changed requests that were refused without a reason since one was accepted.
     unexplained_refusals: u32,
-    /// When it was last looked at, in looks.
+    /// The number of the lookup that used the entry last.
     last_lookup: u64,
 }
 
-/// What is known of one model.
+/// What all tenants have learned about one model.
 #[derive(Debug, Default)]
 pub(super) struct CapabilitiesByTenant {
     /// What two tenants agree on.
@@ -46,7 +48,7 @@ pub(super) struct CapabilitiesByTenant {
 }
 
 impl CapabilitiesByTenant {
-    /// What holds for `tenant`: the more that is refused of what it learned and of what all know.
+    /// What holds for `tenant`: of its own lessons and the shared ones, whichever refuses more.
     pub(super) fn for_tenant(&mut self, tenant: &TenantHash) -> ModelCapabilities {
         self.lookups += 1;
         let (looks, shared) = (self.lookups, self.shared);
@@ -58,7 +60,7 @@ impl CapabilitiesByTenant {
         let individual = individual.unwrap_or_default();
         ModelCapabilities {
             refused_placements: individual.refused_placements.max(shared.refused_placements),
-            // What was refused to two is refused to whoever had it taken before, too.
+            // What two tenants were refused is refused for all, even if it was accepted from one before.
             accepts_usage: match shared.accepts_usage {
                 Some(false) => Some(false),
                 shared => individual.accepts_usage.or(shared),
@@ -66,7 +68,7 @@ impl CapabilitiesByTenant {
         }
     }
 
-    /// So many placements were refused to `tenant`.
+    /// `steps` placements were refused to `tenant`.
     pub(super) fn record_refused_placements(
         &mut self,
         tenant: &TenantHash,
@@ -81,17 +83,17 @@ impl CapabilitiesByTenant {
         entry.unexplained_refusals = 0;
         let mut steps: Vec<usize> = self.refusals().map(|(steps, _)| steps).collect();
         steps.sort_unstable_by(|a, b| b.cmp(a));
-        // The second highest is what two of them have learned.
+        // The second highest number is what at least two tenants have learned.
         if let Some(agreed) = steps.get(1) {
             self.shared.refused_placements =
                 self.shared.refused_placements.max(Some((*agreed, now)));
         }
     }
 
-    /// A question for usage was refused to `tenant`, or answered.
+    /// A question for usage of `tenant` was refused, or answered.
     pub(super) fn record_usage(&mut self, tenant: &TenantHash, accepted: bool) {
         if accepted && self.shared.accepts_usage.is_some() {
-            // Nothing new, and no reason to forget another tenant for it.
+            // Nothing new, so no other tenant has to be forgotten for it.
             return;
         }
         let entry = self.entry_mut(tenant);
@@ -108,15 +110,15 @@ impl CapabilitiesByTenant {
         }
     }
 
-    /// A changed request of `tenant` was refused without a reason, and the original taken. Whether that is
-    /// enough to learn from it.
+    /// A changed request of `tenant` was refused without a reason, and the original accepted. Returns whether
+    /// something is learned from it.
     pub(super) fn record_unexplained_refusal(&mut self, tenant: &TenantHash) -> bool {
         let entry = self.entry_mut(tenant);
         entry.unexplained_refusals += 1;
         entry.unexplained_refusals >= UNEXPLAINED_LIMIT
     }
 
-    /// A changed request of `tenant` was taken.
+    /// A changed request of `tenant` was accepted.
     pub(super) fn record_accepted_change(&mut self, tenant: &TenantHash) {
         if let Some(entry) = self.tenants.iter_mut().find(|it| it.tenant == *tenant) {
             entry.unexplained_refusals = 0;
@@ -139,7 +141,7 @@ impl CapabilitiesByTenant {
             .filter_map(|it| it.capabilities.refused_placements)
     }
 
-    /// What `tenant` knows, with room made for what it learns.
+    /// The entry of `tenant`, made if there is none.
     fn entry_mut(&mut self, tenant: &TenantHash) -> &mut TenantEntry {
         self.lookups += 1;
         let found = self.tenants.iter().position(|it| it.tenant == *tenant);
@@ -225,7 +227,7 @@ mod tests {
         let (mut model, now) = (CapabilitiesByTenant::default(), Instant::now());
         model.record_refused_placements(&A, 1, now);
         model.record_refused_placements(&B, 1, now);
-        model.expire(now + super::super::REFUSAL_TTL * 2);
+        model.expire(now + super::super::refusal_ttl::REFUSAL_TTL * 2);
         assert_eq!([&A, &C].map(|it| steps(&mut model, it)), [0, 0]);
     }
 

@@ -1,11 +1,11 @@
-//! `content-encoding: deflate`: it means zlib, but some send the bare stream; the first byte tells.
+//! `content-encoding: deflate`. It means zlib, but some servers send a bare deflate stream; the first byte tells.
 
 use bytes::Bytes;
 use flate2::{Decompress, FlushDecompress, Status};
 
-use super::Undecodable;
+use super::undecodable::Undecodable;
 
-/// Output made per step.
+/// Output produced per step.
 const STEP: usize = 32 * 1024;
 
 #[derive(Default)]
@@ -19,8 +19,8 @@ impl DeflateDecoder {
         let Some(&first) = piece.first() else {
             return Ok(Bytes::new());
         };
-        // RFC 1950: the method 8 with a window of at most 32 KiB. A bare stream that begins so would
-        // be a stored block with a bit set that encoders leave at 0.
+        // RFC 1950: the method 8 with a window of at most 32 KiB. A bare stream with this first byte would be a
+        // stored block with a bit set that encoders leave at 0.
         let is_zlib = first & 0x0f == 8 && first >> 4 <= 7;
         let stream = self.stream.get_or_insert_with(|| Decompress::new(is_zlib));
         let mut output = Vec::new();

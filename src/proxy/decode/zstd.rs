@@ -1,14 +1,14 @@
-//! Zstandard, block by block: `ruzstd` decodes whatever it is given at once, so it is given one
-//! block (at most 128 KiB of output) at a time and its output is taken before the next.
+//! Zstandard, block by block. `ruzstd` decodes everything it is given at once, so it is given one block at a time (at
+//! most 128 KiB of output), and its output is taken before the next.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use ruzstd::decoding::FrameDecoder;
 
-use super::Undecodable;
+use super::undecodable::Undecodable;
 
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// RFC 8878, 3.1.1.1.2: what a decoder should support, and what it may refuse to exceed. It is also
-/// what RFC 9659 makes the limit for `content-encoding: zstd`.
+/// RFC 8878, 3.1.1.1.2: the window that a decoder should support, and beyond which it may refuse. RFC 9659 makes it
+/// the limit for `content-encoding: zstd`.
 const MAX_WINDOW: u64 = 8 * 1024 * 1024;
 const BLOCK_HEADER: usize = 3;
 
@@ -16,7 +16,7 @@ const BLOCK_HEADER: usize = 3;
 pub(super) struct ZstdDecoder {
     frame: FrameDecoder,
     pending: BytesMut,
-    /// The frame's header has been read; what it says of a checksum behind the last block.
+    /// The frame's header has been read. Whether it announces a checksum behind the last block.
     started: Option<Header>,
     done: bool,
 }
@@ -60,8 +60,8 @@ impl ZstdDecoder {
         }
     }
 
-    /// The next block that is here whole, with the frame's header before the first one and its
-    /// checksum behind the last.
+    /// The next block, once it is complete: with the frame's header before the first one, and its checksum behind the
+    /// last.
     fn next_whole(&self) -> Result<Option<Whole>, Undecodable> {
         if self.done {
             // A second frame is not read.
@@ -101,8 +101,8 @@ struct Whole {
     header: Header,
 }
 
-/// The frame's header once it is here whole. Refuses windows over the limit before
-/// the decoder allocates one, and dictionaries.
+/// The frame's header, once it is complete. Refuses windows over the limit before the decoder allocates one, and
+/// dictionaries.
 fn frame_header(bytes: &[u8]) -> Result<Option<Header>, Undecodable> {
     let magic_len = bytes.len().min(MAGIC.len());
     if bytes.get(..magic_len) != MAGIC.get(..magic_len) {

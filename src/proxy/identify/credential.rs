@@ -1,18 +1,18 @@
-//! What a request presents to be let in: every credential in headers and query, whole. It is hashed at once
-//! and goes nowhere. Called by [`identify`](super::identify).
+//! Collects what a request authenticates with: every credential in headers and query, whole.
+//!
+//! The caller hashes it at once; it is stored nowhere. Called by [`identify`](super::identify).
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::history::Scope;
 
-/// Headers that carry a credential by name, and by how their names end: gateways have their own
-/// (`x-portkey-api-key`, `helicone-auth`, `cf-aig-authorization`), beside an `Authorization` that SDKs
-/// insist on. All that are present count, whole: two credentials that share a beginning are two
-/// tenants.
+/// Headers that carry a credential: by name, and by the end of the name. Gateways have their own headers
+/// (`x-portkey-api-key`, `helicone-auth`, `cf-aig-authorization`) beside the `Authorization` that SDKs insist
+/// on. All headers present count, whole: two credentials with the same beginning are two tenants.
 const CREDENTIAL_HEADERS: [&str; 2] = ["authorization", "api-key"];
 const CREDENTIAL_HEADER_SUFFIXES: [&str; 3] = ["-api-key", "-auth", "-authorization"];
 
-/// Members of a query that carry one.
+/// Query parameters that carry a credential.
 const CREDENTIAL_QUERY_KEYS: [&str; 7] = [
     "key",
     "api_key",
@@ -23,7 +23,7 @@ const CREDENTIAL_QUERY_KEYS: [&str; 7] = [
     "subscription-key",
 ];
 
-/// Every presented credential, each with its name and length, so that none runs into another.
+/// Every credential of the request, each with its name and length, so that two lists never have the same bytes.
 pub(super) fn credential(headers: &HeaderMap, query: &str) -> Vec<u8> {
     let in_headers = headers
         .iter()
@@ -35,7 +35,7 @@ pub(super) fn credential(headers: &HeaderMap, query: &str) -> Vec<u8> {
         .filter(|(name, value)| CREDENTIAL_QUERY_KEYS.contains(name) && !value.is_empty())
         .map(|(name, value)| (name, value.as_bytes()));
     let mut presented: Vec<(&str, &[u8])> = in_headers.chain(in_query).collect();
-    // Their order means nothing; that of two values under one name does, and is kept.
+    // The order of headers means nothing. Two values of one header keep their order: the sort is stable.
     presented.sort_by_key(|(name, _)| *name);
     let mut all = Vec::new();
     for (name, value) in presented {
@@ -46,7 +46,8 @@ pub(super) fn credential(headers: &HeaderMap, query: &str) -> Vec<u8> {
     all
 }
 
-/// `Proxy-Authorization` is for the hop between the client and us: the upstream never sees it.
+/// `Proxy-Authorization` does not count. It is for the hop between client and Diarist; the upstream never sees
+/// it.
 fn carries_credential(name: &HeaderName) -> bool {
     let name = name.as_str();
     let has_suffix = || {
@@ -57,9 +58,8 @@ fn carries_credential(name: &HeaderName) -> bool {
     CREDENTIAL_HEADERS.contains(&name) || has_suffix() && name != "proxy-authorization"
 }
 
-/// The tenant of requests that present `key` in this header and nothing else. `None` where that is no
-/// header for credentials, or could not carry it. In `Authorization` a key stands behind `Bearer`, unless
-/// it names its scheme.
+/// The tenant of requests that send `key` in this header, and no other credential. `None` if the header is none
+/// for credentials, or cannot hold the key. In `Authorization`, `Bearer` is added unless the key names a scheme.
 pub fn tenant_of_key(header: &str, key: &str) -> Option<[u8; 32]> {
     let name: HeaderName = header.parse().ok()?;
     let scheme = name == header::AUTHORIZATION && !key.contains(' ');

@@ -1,8 +1,8 @@
-//! Whether a request is signed: one changed byte of its body would make it invalid.
+//! Decides whether a request is signed, so that one changed byte of its body would make it invalid.
 //!
-//! Known by the shape of its headers, not by a list of providers: there are more schemes than anybody knows,
-//! and nearly all are named alike. What is signed and not known by its shape shows when the upstream refuses
-//! it changed and takes it as it came ([`crate::proxy::manners`]). Called by [`super::identify`].
+//! Looks at the shape of the headers, not at a list of providers: there are too many schemes to list, and
+//! nearly all have similar names. A signature of another shape shows when the upstream refuses the changed
+//! request and accepts the original ([`crate::proxy::capabilities`]). Called by [`super::identify`].
 
 use http::header::{AUTHORIZATION, HeaderName};
 use http::{HeaderMap, HeaderValue};
@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue};
 /// Headers that sign or digest the body, by their whole name.
 const SIGNATURE_HEADERS: [&str; 3] = ["signature", "signature-input", "digest"];
 
-/// The same, by how their name ends: a signature, a digest of the body, or its hash.
+/// Headers that sign or digest the body, by the end of their name.
 const SIGNATURE_SUFFIXES: [&str; 9] = [
     "-signature",
     "-signature-256",
@@ -23,13 +23,13 @@ const SIGNATURE_SUFFIXES: [&str; 9] = [
     "-sha512",
 ];
 
-/// The same, by how their name begins: `x-amz-checksum-crc32` and its kin.
+/// Headers that sign or digest the body, by the beginning of their name: `x-amz-checksum-crc32` and others.
 const SIGNATURE_PREFIXES: [&str; 1] = ["x-amz-checksum-"];
 
-/// What begins so asks for a digest of the answer.
+/// Headers with this prefix ask for a digest of the answer.
 const WANT_PREFIX: &str = "want-";
 
-/// What stands in the place of the body's hash where the body is not signed.
+/// The value in the place of the body's hash, if the body is not signed.
 const UNSIGNED: &[u8] = b"UNSIGNED-PAYLOAD";
 
 /// Whether one changed byte of the body would make the request invalid.
@@ -52,8 +52,8 @@ fn is_signature_header(name: &HeaderName, value: &HeaderValue) -> bool {
     is_listed && !name.starts_with(WANT_PREFIX) && value.as_bytes().trim_ascii() != UNSIGNED
 }
 
-/// Whether the scheme signs: `AWS4-HMAC-SHA256`, `HMAC-SHA256`, `hmac`, `GOOG4-RSA-SHA256`, `Signature`.
-/// `Digest` may digest the body (`auth-int`).
+/// Whether the scheme signs the body: `AWS4-HMAC-SHA256`, `HMAC-SHA256`, `hmac`, `GOOG4-RSA-SHA256`, `Signature`.
+/// `Digest` counts too, since it may digest the body (`auth-int`).
 fn is_signing_scheme(value: &HeaderValue) -> bool {
     let Ok(value) = value.to_str() else {
         return false;

@@ -1,12 +1,12 @@
-//! Where clients write what they call a conversation: one table, in the order in which it is looked at.
+//! The table of places where clients write a name for the conversation, in the order in which they are read.
 //!
-//! Facts only; [`thread`](mod@super::thread) reads requests by it. An operator's own names stand before it or in its
-//! place ([`Sources::of`]). Never in it: `user` and `safety_identifier`, which name a person, and anything
-//! that is computed from what was said.
+//! Only facts; [`thread`](mod@super::thread) reads requests by them. The operator's own names come before the
+//! table or replace it ([`Sources::new`]). Never in it: `user` and `safety_identifier`, which name a person, and
+//! anything computed from the messages.
 
 use http::HeaderName;
 
-/// Where a name may stand.
+/// Where a name may be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
     /// A header.
@@ -17,26 +17,28 @@ pub enum Location {
     Body(Box<str>),
 }
 
-/// How the name is taken from what stands there.
+/// How the name is read from its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extract {
-    /// As it is.
+    /// The whole value.
     Whole,
-    /// `^[A-Za-z0-9_-]{8,}$`, the shape gateways agree on where a header's name says little.
+    /// The whole value, if it has the form `^[A-Za-z0-9_-]{8,}$`. Gateways agree on it; it is required where the
+    /// header's name alone says little.
     Token,
-    /// What follows `_session_`, or the `session_id` of JSON: Claude Code's way to write it into
-    /// `metadata.user_id`. Anything else is a user of the application and none of our business.
+    /// The part after `_session_`, or the `session_id` of a JSON object: Claude Code writes it so into
+    /// `metadata.user_id`. Any other value there names a user of the application.
     ClaudeUser,
-    /// The `thread_id` of JSON: Codex' turn metadata, which gateways pass on.
+    /// The `thread_id` of a JSON object: Codex's turn metadata, which gateways pass on.
     CodexTurn,
 }
 
-/// One place, and what has to hold for it to count.
+/// One place, and the clients for which it counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     pub location: Location,
     pub extract: Extract,
-    /// How the `User-Agent` begins, in lower case: names too common to mean the same everywhere.
+    /// Prefixes of the `User-Agent`, in lower case; empty for all clients. For names too common to mean the same
+    /// everywhere.
     pub agents: &'static [&'static str],
 }
 
@@ -58,17 +60,17 @@ impl Source {
     }
 }
 
-/// Ours: before everything else, whatever is configured.
+/// Our own header: read first, whatever is configured.
 const THREAD_HEADER: HeaderName = HeaderName::from_static("x-diarist-thread");
 
-/// Who writes the bare `session_id` and its like.
+/// The clients that write `session_id` and similar names without a prefix.
 const CODEX: &[&str] = &["codex"];
 const CODEX_LIKE: &[&str] = &["codex", "cline", "roo"];
 
-/// Headers that are known to name a conversation. `x-portkey-trace-id` and `x-litellm-trace-id` are
-/// not among them: tracing writes a new one for each request.
+/// Headers that are known to name a conversation. `x-portkey-trace-id` and `x-litellm-trace-id` are not among
+/// them: tracing writes a new one for each request.
 const HEADERS: &[(&str, &[&str])] = &[
-    // What applications and LibreChat's documentation use.
+    // Used by applications, and by LibreChat's documentation.
     ("x-conversation-id", &[]),
     // Mastra.
     ("x-thread-id", &[]),
@@ -82,8 +84,8 @@ const HEADERS: &[(&str, &[&str])] = &[
     ("x-session-id", &[]),
     // opencode, Fireworks.
     ("x-session-affinity", &[]),
-    // Codex: a sub-agent shares the session and has a thread of its own. The second line is how older
-    // builds spell it, and how Cline and Roo do towards Codex' endpoint.
+    // Codex: a sub-agent shares the session and has a thread of its own. The second line has the spelling of
+    // older builds, and of Cline and Roo at Codex's endpoint.
     ("thread-id", CODEX),
     ("conversation_id", CODEX),
     ("session-id", CODEX_LIKE),
@@ -100,11 +102,11 @@ const HEADERS: &[(&str, &[&str])] = &[
     ("x-merge-thread-id", &[]),
 ];
 
-/// Codex behind a gateway, which drops its other headers.
+/// The turn metadata of Codex, for gateways that drop its other headers.
 const CODEX_TURN: HeaderName = HeaderName::from_static("x-codex-turn-metadata");
 
-/// Fields that are known to. `prompt_cache_key` is not among them: some applications use one for all
-/// conversations that begin with the same instructions.
+/// Body fields that are known to name a conversation. `prompt_cache_key` is not among them: some applications
+/// use one value for all conversations that begin with the same instructions.
 const FIELDS: &[(&str, Extract)] = &[
     ("session_id", Extract::Whole),
     ("conversation", Extract::Whole),
@@ -117,10 +119,10 @@ const FIELDS: &[(&str, Extract)] = &[
     ("metadata.user_id", Extract::ClaudeUser),
 ];
 
-/// The word for the table in a list of the operator's.
+/// The word that stands for the table in the operator's lists.
 pub const KNOWN: &str = "known";
 
-/// The places in order.
+/// All places, in the order in which they are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sources(Vec<Source>);
 
@@ -131,8 +133,8 @@ impl Default for Sources {
 }
 
 impl Sources {
-    /// Our own header, then the operator's lists: names, of which `known` stands for the table. A name
-    /// that no header can have is left out.
+    /// Our own header, then the operator's lists of names, in which `known` stands for the table. A name that no
+    /// header can have is left out.
     pub fn new<S: AsRef<str>>(headers: &[S], fields: &[S]) -> Self {
         let mut all = vec![Source::header(THREAD_HEADER, Extract::Whole, &[])];
         for name in headers {
@@ -158,12 +160,12 @@ impl Sources {
         Self(all)
     }
 
-    /// In order.
+    /// The places in order.
     pub fn iter(&self) -> impl Iterator<Item = &Source> {
         self.0.iter()
     }
 
-    /// Whether a header has a place of its own.
+    /// Whether `header` is listed by name.
     pub(super) fn lists_header(&self, header: &HeaderName) -> bool {
         self.0
             .iter()

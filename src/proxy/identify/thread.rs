@@ -1,8 +1,8 @@
-//! What a client calls its conversation: the first usable name among the [`Sources`], who gave it, and
-//! what was there and could not be used.
+//! Finds the client's name for its conversation: the first usable name among the [`Sources`], its place, and
+//! the names that were found but not used.
 //!
-//! A name groups requests, it admits to nothing. A sub-agent's request goes under its own name or under
-//! none, never under that of the conversation it works for. Called by `remember` once the body is parsed.
+//! A name groups requests and grants nothing. A sub-agent's request gets its own name or none, never that of
+//! the conversation it works for. Called by `read_request` once the body is parsed.
 
 use http::header::USER_AGENT;
 use http::{HeaderMap, HeaderName};
@@ -11,36 +11,36 @@ use serde_json::Value;
 use super::sources::{Extract, Location, Source, Sources};
 use crate::wire::chat::{ChatRequest, FieldValue};
 
-/// The longest name taken, in bytes; OpenRouter allows as many for its session ids.
+/// The longest name accepted, in bytes: OpenRouter's limit for its session ids.
 const MAX_KEY_BYTES: usize = 256;
 
-/// Headers that name the conversation a sub-agent works for: opencode and LiteLLM, Codex.
+/// Headers that name the conversation a sub-agent works for: of opencode and LiteLLM, and of Codex.
 const PARENT_HEADERS: [&str; 2] = ["x-parent-session-id", "x-codex-parent-thread-id"];
 
-/// Codex says here on which errand it asks.
+/// Codex names the kind of sub-agent here.
 const SUBAGENT_HEADER: &str = "x-openai-subagent";
 
-/// Codex' account of a turn, as JSON.
+/// Codex's description of a turn, as JSON.
 const TURN_HEADER: &str = "x-codex-turn-metadata";
 
-/// Where Codex writes the session, which a sub-agent shares with what it works for.
+/// Codex's session headers. A sub-agent shares the session with the conversation it works for.
 const SESSION_HEADERS: [&str; 2] = ["session-id", "session_id"];
 
-/// What was found.
+/// The client's name for a conversation, as far as a request has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Thread {
     /// The name.
     pub key: Option<String>,
-    /// Where it stood, for the audit: a header's name, or `body.` and a field's.
+    /// Where the name was, for the audit: a header's name, or `body.` and the path of a field.
     pub source: Option<String>,
-    /// What was there and not used: the place, a colon, and why.
+    /// Names that were found and not used: the place, a colon, and the reason.
     pub ignored: Vec<String>,
-    /// Whether a sub-agent asks, which must not write into what it works for.
+    /// Whether a sub-agent sent the request. It must not write into the conversation it works for.
     pub child: bool,
 }
 
 impl Thread {
-    /// The name turned out to stand for many conversations.
+    /// Removes the name, because many conversations use it.
     pub fn drop_key(&mut self) {
         self.key = None;
         if let Some(by) = self.source.take() {
@@ -52,15 +52,15 @@ impl Thread {
 /// Why a name is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum IgnoredReason {
-    /// The header is there more than once, with different values.
+    /// The header occurs more than once, with different values.
     Ambiguous,
-    /// Longer than [`LONGEST`].
+    /// Longer than [`MAX_KEY_BYTES`].
     TooLong,
-    /// Something else than visible ASCII, or not the shape that the place asks for.
+    /// Not visible ASCII, or not the form that the place requires.
     Malformed,
-    /// A field that is no text.
+    /// The field is not text.
     NotText,
-    /// It names what the sub-agent works for.
+    /// The name is that of the conversation which the sub-agent works for.
     Parent,
 }
 
@@ -110,7 +110,7 @@ pub fn find_thread(headers: &HeaderMap, parsed: &ChatRequest, sources: &Sources)
     found
 }
 
-/// A sub-agent, and the names of what it works for.
+/// A sub-agent, and the names of the conversation it works for.
 struct SubAgent {
     parents: Vec<String>,
 }
@@ -121,7 +121,7 @@ impl SubAgent {
             .get(TURN_HEADER)
             .and_then(|value| json(value.as_bytes()));
         let turn = |name| turn.as_ref().and_then(|turn| turn.get(name)?.as_str());
-        // The conversation itself is a `turn`; the rest are Codex' own errands (`compaction`, `review`).
+        // A request of the conversation itself is a `turn`; the other kinds are side tasks (`compaction`, `review`).
         let is_side_task = turn("request_kind").is_some_and(|kind| kind != "turn");
         let is_codex = is_side_task || headers.contains_key(SUBAGENT_HEADER);
         if !is_codex
@@ -143,7 +143,7 @@ impl SubAgent {
     }
 }
 
-/// What stands at a place: nothing, a name, or something that is none, each with the place's label.
+/// The names at one place, or the reasons why they cannot be used, each with the place's label.
 fn read_source(
     source: &Source,
     headers: &HeaderMap,
@@ -174,7 +174,7 @@ fn read_source(
         Location::Body(path) => {
             let value = match parsed.field(path) {
                 None => None,
-                // An object where another source reads one of its members is no mistake.
+                // The field may hold an object because another source reads one of its members: not worth a report.
                 Some(FieldValue::Unusable) => {
                     let within = format!("{path}.");
                     let reads_member = |source: &Source| matches!(&source.location, Location::Body(other) if other.starts_with(&within));
@@ -190,7 +190,7 @@ fn read_source(
     }
 }
 
-/// A vendor's header by its form. `x-parent-session-id` names another conversation than the request's.
+/// Whether the name has the form `x-<vendor>-session-id`. `x-parent-session-id` names another conversation.
 fn is_session(name: &HeaderName) -> bool {
     let vendor = name
         .as_str()
@@ -212,7 +212,7 @@ fn header(
     extract_name(first.as_bytes(), extract)
 }
 
-/// The name in what stands at a place; `None` where nothing is said at all.
+/// The name in the value of a place; `None` if the value is empty or holds none.
 fn extract_name(value: &[u8], extract: Extract) -> Option<Result<String, IgnoredReason>> {
     let value = value.trim_ascii();
     if value.is_empty() {

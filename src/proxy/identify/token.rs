@@ -1,9 +1,9 @@
-//! Signed tokens (JWT) that say who somebody is: whether one is believed, and whom it names.
+//! Verifies signed tokens (JWT) and returns whom they name.
 //!
-//! What is believed, and by which keys, is the operator's ([`Verifier`]); the cryptography is
-//! `jsonwebtoken`'s. The one place on the request path where a clock decides, since a token that
-//! never ends could be replayed for ever: it decides who is talking, never what of their memory is
-//! sent (INV-FREE, INV-SAME). A token is read, hashed and dropped. Called by [`identify`](super::identify).
+//! The operator decides which tokens and keys are valid ([`Verifier`]); `jsonwebtoken` does the cryptography.
+//! This is the only place on the request path where a clock decides anything, because a token without an end
+//! could be replayed for ever. The clock decides who the client is, never which memory is sent (INV-FREE,
+//! INV-SAME). A token is read, hashed and dropped. Called by [`identify`](super::identify).
 
 use std::time::Duration;
 
@@ -13,45 +13,45 @@ use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use serde_json::{Map, Value};
 
-/// Longer ones are not read. Tokens of providers with many claims have 2 KiB; servers limit a whole head
+/// Longer tokens are not read. Providers' tokens with many claims have 2 KiB; servers limit a whole request head
 /// to 8 to 64 KiB.
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
 
-/// A key, and by which algorithms of its family tokens may be signed with it.
-#[derive(Debug)]
+/// A key, and the algorithms that it verifies.
+#[derive(Clone, Debug)]
 pub struct VerificationKey {
-    /// By which a token names it.
+    /// The key id (`kid`) by which tokens name it.
     pub id: Option<String>,
     pub key: DecodingKey,
-    /// All of the key's own family: a public key that passed for a shared secret would let anybody sign.
+    /// All of the key's own family. Otherwise anybody could sign a token with a public key, used as a shared secret.
     pub algorithms: Vec<Algorithm>,
 }
 
-/// Which tokens are believed.
-#[derive(Debug)]
+/// The conditions for a valid token.
+#[derive(Clone, Debug)]
 pub struct Verifier {
     pub keys: Vec<VerificationKey>,
-    /// Who has to have issued it.
+    /// The required `iss`.
     pub issuer: Option<String>,
-    /// Whom it has to be for; without, one that names an audience is for somebody else.
+    /// The required `aud`. If this is `None`, a token with an audience is for somebody else and not valid.
     pub audience: Option<String>,
-    /// The claim that names somebody.
+    /// The claim that names the subject.
     pub claim: String,
-    /// By how much clocks may differ.
+    /// The tolerated difference between clocks.
     pub leeway: Duration,
 }
 
-/// Somebody a token names.
+/// Whom a token names.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Subject {
-    /// A name is one among those of its issuer. As JSON, which may hold several.
+    /// Names are unique only within an issuer. JSON text, since `iss` may be a list.
     issuer: String,
     claim: String,
     name: String,
 }
 
 impl Subject {
-    /// Each part with its length, so that none runs into another.
+    /// Each part with its length, so that two subjects never have the same bytes.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for part in [&self.issuer, &self.claim, &self.name] {
@@ -62,21 +62,21 @@ impl Subject {
     }
 }
 
-/// Why a token is not believed. The name stands in the audit.
+/// Why a token is not valid. Its name is in the audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenError {
-    /// It is no token, or signed by nothing that is known: `none` among them.
+    /// It is not a token, or is signed in an unknown way; `none` counts as that.
     Malformed,
-    /// It names a key that is not among ours.
+    /// It names a key that is not configured.
     UnknownKey,
-    /// It is signed by an algorithm that is not believed.
+    /// It is signed with an algorithm that its key does not allow.
     Algorithm,
     Signature,
-    /// Its time is over, has not come, or it names no end.
+    /// It has expired, is not valid yet, or has no end.
     Time,
     Issuer,
     Audience,
-    /// It names nobody.
+    /// It names no subject.
     Subject,
 }
 
@@ -95,7 +95,7 @@ impl TokenError {
         }
     }
 
-    /// The same, where the token was to name a user.
+    /// The name in the audit, if the token should have named a user.
     pub(super) fn resource_name(self) -> &'static str {
         match self {
             Self::Malformed => "resource_malformed",
@@ -130,8 +130,8 @@ impl TokenError {
 }
 
 impl Verifier {
-    /// The tenant of a request whose `Authorization` is a token: a hash of whom it names. `None` where it
-    /// is none, and a credential as any other.
+    /// The tenant of a request whose `Authorization` is a token: a hash of the token's subject. `None` if it is no
+    /// token, but an ordinary credential.
     pub(super) fn tenant(&self, headers: &HeaderMap) -> Option<Result<[u8; 32], TokenError>> {
         let mut values = headers.get_all(AUTHORIZATION).iter();
         let (value, None) = (values.next()?.as_bytes(), values.next()) else {
@@ -139,7 +139,7 @@ impl Verifier {
         };
         let (scheme, token) = value.split_at_checked("bearer ".len())?;
         let token = token.trim_ascii();
-        // A JSON object in Base64 begins so; API keys of providers do not, dots or not.
+        // A JSON object begins like this in Base64. API keys of providers do not, even if they have dots.
         let is_jwt = token.starts_with(b"eyJ") && token.split(|byte| *byte == b'.').count() == 3;
         if !scheme.eq_ignore_ascii_case(b"bearer ") || !is_jwt {
             return None;
@@ -150,10 +150,10 @@ impl Verifier {
         Some(self.subject(token).map(hash))
     }
 
-    /// Whom `token` names.
+    /// The subject that `token` names.
     ///
     /// # Errors
-    /// Why it is not believed.
+    /// The reason why the token is not valid.
     pub fn subject(&self, token: &[u8]) -> Result<Subject, TokenError> {
         let token = token.trim_ascii();
         if token.len() > MAX_TOKEN_BYTES {
@@ -175,7 +175,7 @@ impl Verifier {
                 Err(error) => failure = TokenError::from_kind(error.kind()),
             }
             if failure != TokenError::Signature {
-                // It was signed with this key.
+                // The signature matched this key, so no other key can help.
                 break;
             }
         }
@@ -201,7 +201,7 @@ impl Verifier {
     fn subject_from_claims(&self, claims: &Map<String, Value>) -> Result<Subject, TokenError> {
         let name = match claims.get(&self.claim) {
             Some(Value::String(name)) if !name.trim().is_empty() => name.clone(),
-            // Some number their users.
+            // Some issuers number their users.
             Some(Value::Number(number)) if !number.is_f64() => number.to_string(),
             _ => return Err(TokenError::Subject),
         };

@@ -1,51 +1,51 @@
-//! Which user of an application is talking: whoever a header names, as a wall, and for whom the operator
-//! vouches.
+//! Finds the user of an application: the name in a header, and whether the operator vouches for it.
 //!
-//! A name that any client can write (`x-diarist-resource`) parts memory and admits to none: whoever writes
-//! another's name gets what their own messages bring along, as always. Only where the operator named a
-//! header and said who sets it ([`Users`]) is the name *vouched for*, and may conversations share. The two
-//! are hashed apart, so that nobody writes themselves into a name that is vouched for. Called by
-//! [`identify`](super::identify).
+//! Any client can write a name into `x-diarist-resource`. Such a name keeps memory apart and grants none: a
+//! client that writes another's name gets only memory of what its own messages contain. If the operator named
+//! a header and said who sets it ([`Users`]), the name is *trusted*, and the user's conversations may share
+//! memory. The two kinds are hashed differently, so that no client can write itself into a trusted name.
+//! Called by [`identify`](super::identify).
 
 use http::{HeaderMap, HeaderName};
 
+use super::name::usable_name;
+use super::off_reason::OffReason;
 use super::token::Verifier;
-use super::{OffReason, usable_name};
 
-/// What any client may write: a wall within whatever else separates its owner from others.
+/// The header that any client may write. It keeps memory apart within its owner.
 const RESOURCE_HEADER: HeaderName = HeaderName::from_static("x-diarist-resource");
 
 /// A user of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resource {
-    /// The hash of the name; it stands in the scope.
+    /// The hash of the name; part of the scope.
     pub id: [u8; 32],
-    /// Whether the operator says who set the name. The same for all that is stored under `id`.
+    /// Whether the operator vouches for the name. The same for all that is stored under `id`.
     pub trusted: bool,
 }
 
-/// How users are known, in the operator's words.
-#[derive(Debug)]
+/// How the operator lets users be recognised.
+#[derive(Clone, Debug)]
 pub struct Users {
-    /// Where the name stands.
+    /// The header with the name.
     pub header: HeaderName,
-    /// Why it is believed.
+    /// Why the name is trusted.
     pub proof: Proof,
 }
 
-/// Why a name is believed.
-#[derive(Debug)]
+/// Why a name is trusted.
+#[derive(Clone, Debug)]
 pub enum Proof {
-    /// The operator's word that no client can set it.
+    /// The operator says that no client can set the header.
     TrustedHeader,
-    /// It is a token that verifies.
+    /// The value is a valid token.
     Token(Verifier),
 }
 
-/// The user that is named; `None` where none is.
+/// The user that the request names; `None` if it names none.
 ///
 /// # Errors
-/// A name that cannot be used, or does not verify. To leave it out would remove a wall.
+/// If the name is not usable, or its token not valid. Without it, users would no longer be kept apart.
 pub(super) fn resource(
     headers: &HeaderMap,
     users: Option<&Users>,
@@ -75,7 +75,7 @@ pub(super) fn resource(
     let mut hasher = blake3::Hasher::new_derive_key("diarist 2026-11 vouched resource");
     hasher.update(&(name.len() as u64).to_be_bytes());
     hasher.update(&name);
-    // A wall of the client's own within its user: it can shut itself out, and nobody in.
+    // The client's own name still keeps memory apart within the trusted user. It cannot open anything.
     hasher.update(client_resource.unwrap_or_default().as_bytes());
     Ok(Some(Resource {
         id: *hasher.finalize().as_bytes(),
@@ -83,7 +83,7 @@ pub(super) fn resource(
     }))
 }
 
-/// What a header says, if it is there. Of two values, whichever is meant is not for us to guess.
+/// The value of a header, if it is there. Two values are an error: nobody can know which one is meant.
 fn single_value<'a>(
     headers: &'a HeaderMap,
     name: &HeaderName,
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(resource_in(None, &[("x-user", "alice")]), Ok(None));
     }
 
-    /// Else a client would write what the operator's user is then shown as their own.
+    /// Otherwise a client could write a name that the operator's user would see as its own.
     #[test]
     fn nobody_writes_themselves_into_a_name_that_is_vouched_for() {
         let users = by_word("x-user");
@@ -148,7 +148,7 @@ mod tests {
             &[("x-diarist-resource", "alice")],
         ));
         assert_ne!(alice, claimed);
-        // Nor by a name with a wall in it.
+        // Nor by a trusted name and a client's name together.
         let split = [("x-user", "ali"), ("x-diarist-resource", "ce")];
         assert_ne!(id(resource_in(Some(&users), &split)), alice);
         let bob = [("x-user", "bob"), ("x-diarist-resource", "alice")];
@@ -162,7 +162,7 @@ mod tests {
         let walled = resource_in(Some(&users), &[alice, ("x-diarist-resource", "work")]);
         assert_ne!(id(walled), id(resource_in(Some(&users), &[alice])));
         assert!(walled.expect("usable").expect("a user").trusted);
-        // The operator may well vouch for that very header.
+        // The operator may trust that very header.
         let ours = by_word("x-diarist-resource");
         let found = resource_in(Some(&ours), &[("x-diarist-resource", "alice")]);
         assert!(found.expect("usable").expect("a user").trusted);

@@ -1,9 +1,9 @@
-//! What one choice of an answer says, as the client will send it back: the message itself, or put
-//! together from the pieces of a stream.
+//! One choice of an answer, as the client will send it back: the message itself, or the pieces of a stream put
+//! together. Called by [`super::capture`].
 
 use serde_json::{Value, json};
 
-/// A longer answer, in bytes, is not put together: nothing is marked by it.
+/// A longer answer, in bytes, is not put together, and so nothing is marked by it.
 const MAX_BYTES: usize = 1024 * 1024;
 
 /// One message of the model.
@@ -12,12 +12,12 @@ pub struct AnswerMessage {
     text: String,
     refusal: String,
     calls: Vec<Call>,
-    /// The message as it came, where it came whole.
+    /// The message, if it came in one piece.
     message: Option<Value>,
     size: usize,
 }
 
-/// A tool call, as far as its pieces came.
+/// A tool call, as far as its pieces have come.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Call {
     index: u64,
@@ -27,14 +27,14 @@ struct Call {
 }
 
 impl AnswerMessage {
-    /// A message that came whole.
+    /// A message that came in one piece.
     pub fn from_message(message: &Value) -> Self {
         let mut answer = Self::default();
         answer.set_message(message);
         answer
     }
 
-    /// What it says in words.
+    /// Its text.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -44,7 +44,7 @@ impl AnswerMessage {
         self.size <= MAX_BYTES
     }
 
-    /// The message as JSON, with the role of the model. Empty where it was too long to be kept.
+    /// The message as JSON, with the role of the model. Empty if it was too long to keep.
     pub fn json(&self) -> String {
         if !self.is_complete() {
             return String::new();
@@ -77,7 +77,7 @@ impl AnswerMessage {
         self.message = Some(message.clone());
     }
 
-    /// One piece of a stream.
+    /// Adds one piece of a stream.
     pub(super) fn push_delta(&mut self, delta: &Value) {
         self.push_content(delta);
         let refusal = delta.get("refusal").and_then(Value::as_str);
@@ -93,7 +93,7 @@ impl AnswerMessage {
         append(&mut self.text, &mut self.size, words);
     }
 
-    /// Servers number the calls of one answer; those that do not send each of them whole.
+    /// The tool call that a piece belongs to. Most servers number the calls; the others send each call whole.
     fn push_call(&mut self, piece: &Value, place: u64) {
         let index = piece.get("index").and_then(Value::as_u64);
         let existing =
@@ -119,7 +119,7 @@ impl AnswerMessage {
     }
 }
 
-/// Appends `words`, unless the message has grown too long.
+/// Appends `words`, unless the message is too long already.
 fn append(text: &mut String, size: &mut usize, words: Option<&str>) {
     let Some(words) = words else { return };
     *size = size.saturating_add(words.len());

@@ -1,5 +1,6 @@
-//! What the copy of an answer says: usage, finish reasons, refusals, and the words of the first choice,
-//! which are marked when the exchange is recorded and never kept.
+//! Reads the copy of an answer: usage, finish reasons, refusals, and the text of the first choices.
+//!
+//! The text is hashed when the exchange is recorded, and never stored. Called by [`super`]'s reader.
 
 use std::collections::BTreeMap;
 
@@ -11,18 +12,17 @@ use crate::proxy::decode::{Decoder, Encoding};
 use crate::proxy::sse::EventReader;
 use crate::wire::usage::Usage;
 
-/// A JSON answer that is longer is not read. The longest model answers are some 500 KB; base64
-/// images in answers reach a few MB.
+/// A longer JSON answer is not read. The longest model answers are about 500 KB; base64 images in answers reach a few
+/// MB.
 const MAX_JSON: usize = 8 * 1024 * 1024;
 
-/// More choices than any provider gives (OpenAI's ceiling for `n` is 128): a bound on what an
-/// upstream can make us keep.
+/// More choices than any provider gives (OpenAI's limit for `n` is 128). Bounds what an upstream can make us keep.
 const MAX_CHOICES: u64 = 1024;
 
-/// How a stream of events begins.
+/// The beginning of a stream of events.
 const EVENT_PREFIX: &[u8] = b"data:";
 
-/// Choices of which is kept what they say. Clients go on from one of them, and ask for few.
+/// Choices whose text is kept. Clients continue with one of them, and ask for few.
 const MAX_MESSAGES: u64 = 16;
 
 /// Reads the pieces of one body.
@@ -35,7 +35,7 @@ pub(super) struct Capture {
 enum BodyFormat {
     Events(Box<EventReader>),
     Json(Vec<u8>),
-    /// Read to its end, or given up; what was read before that still counts.
+    /// The body was read to its end, or given up. What was read before still counts.
     Done,
 }
 
@@ -73,14 +73,14 @@ impl Capture {
         }
     }
 
-    /// Reads what there is so far, and says what the model has said.
+    /// Reads what has arrived so far, and returns what the model has said.
     pub(super) fn read_messages(&mut self) -> Vec<AnswerMessage> {
         self.read_json();
-        let message = self.summary.said.values();
+        let message = self.summary.messages.values();
         message.filter(|said| said.is_complete()).cloned().collect()
     }
 
-    /// A body that is no JSON yet is read again when more of it came.
+    /// The body is not complete JSON yet: it is parsed again when more of it has come.
     fn read_json(&mut self) {
         let BodyFormat::Json(body) = &mut self.format else {
             return;
@@ -89,7 +89,7 @@ impl Capture {
             self.summary.read_answer(&answer);
             self.format = BodyFormat::Done;
         } else if body.starts_with(EVENT_PREFIX) {
-            // A stream that does not say that it is one.
+            // A stream without the content type of one.
             let body = std::mem::take(body);
             let (mut reader, summary) = (Box::<EventReader>::default(), &mut self.summary);
             reader.push(&body, &mut |data| summary.read_event(data));
@@ -108,9 +108,9 @@ impl Capture {
             reader.finish(&mut |data| summary.read_event(data));
             summary.complete &= reader.is_complete();
         }
-        // What is no JSON says nothing about usage; that is not a gap in the capture.
-        let said = self.read_messages();
-        (self.summary, said)
+        // A body that is not JSON says nothing about usage; the capture is complete all the same.
+        let messages = self.read_messages();
+        (self.summary, messages)
     }
 
     fn push_decoded(&mut self, decoded: &[u8]) {
@@ -147,9 +147,9 @@ pub(super) struct Summary {
     /// Every byte was read.
     pub(super) complete: bool,
     /// What the model says, by choice.
-    said: BTreeMap<u64, AnswerMessage>,
+    messages: BTreeMap<u64, AnswerMessage>,
     done: bool,
-    /// By index; a choice that has begun and not ended has no reason.
+    /// Finish reasons by choice. A choice that has begun and not ended has `None`.
     choices: BTreeMap<u64, Option<String>>,
 }
 
@@ -159,10 +159,10 @@ impl Summary {
         self.done || (all_ended && !self.choices.is_empty())
     }
 
-    /// What the first choice says, if it was read whole.
+    /// The text of the first choice, if it was read whole.
     pub(super) fn take_text(&mut self) -> Option<String> {
         let first = self
-            .said
+            .messages
             .get(&0)
             .filter(|message| self.complete && message.is_complete());
         first
@@ -183,12 +183,12 @@ impl Summary {
         }
     }
 
-    /// A whole answer, or one chunk of it.
+    /// Reads a whole answer, or one chunk of it.
     fn read_answer(&mut self, answer: &Value) {
         if let Some(later) = Usage::in_answer(answer) {
             self.usage.get_or_insert_default().update(later);
         }
-        // vLLM's errors are objects of this name, with what went wrong beside it.
+        // vLLM's errors are objects of this name, with the fields of the error beside it.
         self.error |= answer.get("error").is_some_and(|error| !error.is_null())
             || answer.get("object").is_some_and(|object| object == "error");
         let choices = answer.get("choices").and_then(Value::as_array);
@@ -199,7 +199,7 @@ impl Summary {
                 continue;
             }
             if index < MAX_MESSAGES {
-                let choice_message = self.said.entry(index).or_default();
+                let choice_message = self.messages.entry(index).or_default();
                 match (choice.get("delta"), choice.get("message")) {
                     (Some(delta), _) => choice_message.push_delta(delta),
                     (None, Some(message)) => choice_message.set_message(message),

@@ -3,19 +3,22 @@
 use sqlx::query;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::StoreResult;
+use super::scoped::{lineage_rows, scoped_query};
 use crate::history::{Link, Scope};
+use crate::store::StoreResult;
 use crate::store::rows::{self, get, int};
-use crate::store::{ThreadDetail, ThreadRow, sql};
+use crate::store::{ThreadDetail, ThreadRow};
+
+/// Lineages of all owners for the operator, newest first.
+const THREADS: &str = "
+SELECT l.id, l.tenant, l.resource, l.thread_key, l.model, l.requests, l.first_ms, l.last_ms, l.title
+FROM lineages AS l ORDER BY l.last_ms DESC, l.id DESC LIMIT $1";
 
 pub(super) async fn threads(
     conn: &mut SqliteConnection,
     limit: u32,
 ) -> StoreResult<Vec<ThreadRow>> {
-    let rows = query(sql::THREADS)
-        .bind(limit)
-        .fetch_all(&mut *conn)
-        .await?;
+    let rows = query(THREADS).bind(limit).fetch_all(&mut *conn).await?;
     let mut threads = Vec::with_capacity(rows.len());
     for row in &rows {
         threads.push(thread_row(conn, row).await?);
@@ -23,30 +26,74 @@ pub(super) async fn threads(
     Ok(threads)
 }
 
+/// The longest chain of a lineage (`$3`), from its last message back to its first.
+pub(super) const LONGEST_CHAIN: &str = "
+WITH RECURSIVE up (link) AS (
+    SELECT * FROM (
+        SELECT link FROM nodes WHERE tenant = $1 AND resource = $2 AND lineage = $3
+        ORDER BY count DESC LIMIT 1)
+    UNION ALL
+    SELECT n.parent FROM up CROSS JOIN nodes AS n
+    WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link)
+SELECT n.link, n.count, n.role, n.tokens, n.closed, n.turn_end, n.born, n.confirmed, n.seen_ms,
+       n.live, n.lineage
+FROM up CROSS JOIN nodes AS n
+WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link";
+
+/// Parts of a lineage (`$3`) with their text.
+const PARTS_OF_LINEAGE: &str = "
+SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens,
+       t.asked, t.stopgap, t.text, t.current_task, t.suggested_response, t.sources, t.model, t.origins,
+       t.retention, t.preamble, t.as_of
+FROM nodes AS n CROSS JOIN parts AS t
+WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3
+  AND t.tenant = $1 AND t.resource = $2 AND t.to_link = n.link
+ORDER BY t.to_count, t.id";
+
+/// Snapshots of a lineage (`$3`) with their text and by which settings they were made.
+const SNAPSHOTS_OF_LINEAGE: &str = "
+SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
+       s.placement, s.segments, s.others, s.made_with
+FROM nodes AS n CROSS JOIN snapshots AS s
+WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3
+  AND s.tenant = $1 AND s.resource = $2 AND s.to_link = n.link
+ORDER BY s.to_count, s.id";
+
+/// Snapshots that cover nothing and that requests of a lineage (`$3`) were sent with, with their text.
+const PEER_INTROS_OF_LINEAGE: &str = "
+SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
+       s.placement, s.segments, s.others, s.made_with
+FROM requests AS r CROSS JOIN snapshots AS s
+WHERE r.tenant = $1 AND r.resource = $2 AND r.lineage = $3
+  AND s.tenant = $1 AND s.resource = $2 AND s.id = r.snapshot AND s.to_count = 0
+GROUP BY s.id ORDER BY s.id";
+
+/// The timeline of a lineage (`$3`), oldest first; what began comes before what ended at that time.
+const EVENTS_OF_LINEAGE: &str = "
+SELECT kind, place / 1000, body FROM events
+WHERE tenant = $1 AND resource = $2 AND lineage = $3 ORDER BY place, kind DESC";
+
 pub(super) async fn thread(
     conn: &mut SqliteConnection,
     lineage: i64,
 ) -> StoreResult<Option<ThreadDetail>> {
-    let row = query(sql::THREAD)
-        .bind(lineage)
-        .fetch_optional(&mut *conn)
-        .await?;
+    let row = lineage_row(conn, lineage).await?;
     let Some(row) = row else { return Ok(None) };
     let scope = rows::scope(&row, 1)?;
     let row = thread_row(conn, &row).await?;
-    let mut nodes = lineage_rows(conn, sql::LONGEST_CHAIN, &scope, lineage)
+    let mut nodes = lineage_rows(conn, LONGEST_CHAIN, &scope, lineage)
         .await?
         .iter()
         .map(rows::node)
         .collect::<StoreResult<Vec<_>>>()?;
     nodes.reverse();
-    let parts = lineage_rows(conn, sql::PARTS_OF_LINEAGE, &scope, lineage).await?;
-    let snapshots = lineage_rows(conn, sql::SNAPSHOTS_OF_LINEAGE, &scope, lineage).await?;
-    let openers = lineage_rows(conn, sql::PEER_INTROS_OF_LINEAGE, &scope, lineage).await?;
+    let parts = lineage_rows(conn, PARTS_OF_LINEAGE, &scope, lineage).await?;
+    let snapshots = lineage_rows(conn, SNAPSHOTS_OF_LINEAGE, &scope, lineage).await?;
+    let openers = lineage_rows(conn, PEER_INTROS_OF_LINEAGE, &scope, lineage).await?;
     let made_with = openers.iter().chain(&snapshots);
     let made_with = made_with.map(|row| get(row, 12));
     let made_with = made_with.collect::<StoreResult<_>>()?;
-    let events = lineage_rows(conn, sql::EVENTS_OF_LINEAGE, &scope, lineage).await?;
+    let events = lineage_rows(conn, EVENTS_OF_LINEAGE, &scope, lineage).await?;
     Ok(Some(ThreadDetail {
         row,
         nodes,
@@ -61,12 +108,52 @@ pub(super) async fn thread(
     }))
 }
 
+/// One lineage (`$1`), for the operator.
+const THREAD: &str = "
+SELECT l.id, l.tenant, l.resource, l.thread_key, l.model, l.requests, l.first_ms, l.last_ms, l.title
+FROM lineages AS l WHERE l.id = $1";
+
+/// The row of a lineage, whoever its owner is.
+pub(super) async fn lineage_row(
+    conn: &mut SqliteConnection,
+    lineage: i64,
+) -> StoreResult<Option<SqliteRow>> {
+    Ok(query(THREAD).bind(lineage).fetch_optional(conn).await?)
+}
+
+/// Length, tokens and first link of the longest chain of a lineage (`$3`).
+const TOTALS_OF_LINEAGE: &str = "
+WITH RECURSIVE up (link) AS (
+    SELECT * FROM (
+        SELECT link FROM nodes WHERE tenant = $1 AND resource = $2 AND lineage = $3
+        ORDER BY count DESC LIMIT 1)
+    UNION ALL
+    SELECT n.parent FROM up CROSS JOIN nodes AS n
+    WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link)
+SELECT coalesce(max(n.count), 0), coalesce(sum(n.tokens), 0),
+       max(CASE WHEN n.count = 1 THEN n.link END)
+FROM up CROSS JOIN nodes AS n
+WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link";
+
+/// How many parts and snapshots a lineage (`$3`) has.
+const COUNTS_OF_LINEAGE: &str = "
+SELECT coalesce(sum((SELECT count(*) FROM parts AS t
+            WHERE t.tenant = $1 AND t.resource = $2 AND t.to_link = n.link)), 0),
+       coalesce(sum((SELECT count(*) FROM snapshots AS s
+            WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = n.link)), 0)
+FROM nodes AS n WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3";
+
+/// What the calls for a lineage (`$3`) cost.
+const COSTS_OF_LINEAGE: &str = "
+SELECT kind, calls, sent, cached, written, guessed FROM costs
+WHERE tenant = $1 AND resource = $2 AND lineage = $3";
+
 /// The columns of `THREADS`, completed by what must be counted.
 async fn thread_row(conn: &mut SqliteConnection, row: &SqliteRow) -> StoreResult<ThreadRow> {
     let (lineage, scope) = (get::<i64>(row, 0)?, rows::scope(row, 1)?);
-    let totals = count_row(conn, sql::TOTALS_OF_LINEAGE, &scope, lineage).await?;
-    let counts = count_row(conn, sql::COUNTS_OF_LINEAGE, &scope, lineage).await?;
-    let costs = lineage_rows(conn, sql::COSTS_OF_LINEAGE, &scope, lineage).await?;
+    let totals = count_row(conn, TOTALS_OF_LINEAGE, &scope, lineage).await?;
+    let counts = count_row(conn, COUNTS_OF_LINEAGE, &scope, lineage).await?;
+    let costs = lineage_rows(conn, COSTS_OF_LINEAGE, &scope, lineage).await?;
     let first = get::<Option<Vec<u8>>>(&totals, 2)?;
     let first = first.and_then(|bytes| Link::from_slice(&bytes));
     Ok(ThreadRow {
@@ -88,19 +175,30 @@ async fn thread_row(conn: &mut SqliteConnection, row: &SqliteRow) -> StoreResult
     })
 }
 
+/// The title of the lineage of a message (`$3`).
+const TITLE: &str = "
+SELECT l.title FROM nodes AS n CROSS JOIN lineages AS l
+WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $3
+  AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage";
+
 pub(super) async fn title(
     conn: &mut SqliteConnection,
     scope: Scope,
     link: Link,
 ) -> StoreResult<Option<String>> {
-    let row = query(sql::TITLE)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    let row = scoped_query(TITLE, &scope)
         .bind(link.as_bytes().as_slice())
         .fetch_optional(conn)
         .await?;
     row.map_or(Ok(None), |row| get(&row, 0))
 }
+
+/// Gives the lineage of a message (`$3`) a title (`$4`), where that changes it.
+const SET_TITLE: &str = "
+UPDATE lineages SET title = $4
+WHERE tenant = $1 AND resource = $2 AND title IS NOT $4
+  AND id = (SELECT n.lineage FROM nodes AS n
+            WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $3)";
 
 pub(super) async fn set_title(
     conn: &mut SqliteConnection,
@@ -108,9 +206,7 @@ pub(super) async fn set_title(
     link: Link,
     title: String,
 ) -> StoreResult<()> {
-    query(sql::SET_TITLE)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    scoped_query(SET_TITLE, &scope)
         .bind(link.as_bytes().as_slice())
         .bind(title)
         .execute(conn)
@@ -130,63 +226,4 @@ async fn count_row(
         .into_iter()
         .next()
         .ok_or_else(|| rows::corrupt("nothing was counted"))
-}
-
-async fn lineage_rows(
-    conn: &mut SqliteConnection,
-    statement: &'static str,
-    scope: &Scope,
-    lineage: i64,
-) -> StoreResult<Vec<SqliteRow>> {
-    Ok(query(statement)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
-        .bind(lineage)
-        .fetch_all(conn)
-        .await?)
-}
-
-pub(super) async fn forget(
-    conn: &mut SqliteConnection,
-    scope: Scope,
-    lineage: i64,
-) -> StoreResult<u64> {
-    delete_rows(conn, sql::REASSIGN_SHARED_ROWS, &scope, lineage).await?;
-    let mut deleted = 0;
-    for statement in [
-        sql::FORGET_SNAPSHOT_PEERS,
-        sql::FORGET_DIGEST,
-        sql::FORGET_JOBS,
-        sql::FORGET_SNAPSHOTS,
-        sql::FORGET_PARTS,
-        sql::FORGET_CONTENTS,
-        sql::FORGET_COSTS,
-        sql::FORGET_EVENTS,
-        sql::FORGET_TIMER,
-        sql::FORGET_REQUESTS,
-        sql::FORGET_VIEWS,
-        sql::FORGET_NODE_MESSAGES,
-        sql::FORGET_MESSAGES,
-        sql::FORGET_ANSWERS,
-        sql::FORGET_NODES,
-        sql::FORGET_LINEAGE,
-    ] {
-        deleted += delete_rows(conn, statement, &scope, lineage).await?;
-    }
-    Ok(deleted)
-}
-
-async fn delete_rows(
-    conn: &mut SqliteConnection,
-    statement: &'static str,
-    scope: &Scope,
-    lineage: i64,
-) -> StoreResult<u64> {
-    Ok(query(statement)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
-        .bind(lineage)
-        .execute(conn)
-        .await?
-        .rows_affected())
 }

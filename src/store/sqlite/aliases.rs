@@ -3,14 +3,17 @@
 use sqlx::query;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::StoreResult;
 use crate::history::Scope;
+use crate::store::StoreResult;
 use crate::store::aliases::check_alias;
 use crate::store::rows::{self, corrupt, get, int};
-use crate::store::{AddAliasOutcome, Alias, SHARED_KEY_THRESHOLD, TenantRow, sql};
+use crate::store::{AddAliasOutcome, Alias, SHARED_KEY_THRESHOLD, TenantRow};
+
+/// All of them, the oldest first.
+const ALIASES: &str = "SELECT name, tenant, at_ms FROM aliases ORDER BY at_ms, name";
 
 pub(super) async fn aliases(conn: &mut SqliteConnection) -> StoreResult<Vec<Alias>> {
-    let rows = query(sql::ALIASES).fetch_all(conn).await?;
+    let rows = query(ALIASES).fetch_all(conn).await?;
     let alias = |row: &SqliteRow| {
         Ok(Alias {
             name: tenant(row, 0)?,
@@ -21,6 +24,9 @@ pub(super) async fn aliases(conn: &mut SqliteConnection) -> StoreResult<Vec<Alia
     rows.iter().map(alias).collect()
 }
 
+/// A new one: requests of `$1` belong to `$2`.
+const NEW_ALIAS: &str = "INSERT INTO aliases (name, tenant, at_ms) VALUES ($1, $2, $3)";
+
 pub(super) async fn add_alias(
     conn: &mut SqliteConnection,
     name: [u8; 32],
@@ -29,7 +35,7 @@ pub(super) async fn add_alias(
 ) -> StoreResult<AddAliasOutcome> {
     let outcome = check_alias(&aliases(&mut *conn).await?, name, tenant);
     if outcome == AddAliasOutcome::Added {
-        query(sql::NEW_ALIAS)
+        query(NEW_ALIAS)
             .bind(name.as_slice())
             .bind(tenant.as_slice())
             .bind(at_ms)
@@ -39,16 +45,23 @@ pub(super) async fn add_alias(
     Ok(outcome)
 }
 
+/// Takes one back.
+const DROP_ALIAS: &str = "DELETE FROM aliases WHERE name = $1";
+
 pub(super) async fn remove_alias(conn: &mut SqliteConnection, name: [u8; 32]) -> StoreResult<bool> {
-    let done = query(sql::DROP_ALIAS)
+    let done = query(DROP_ALIAS)
         .bind(name.as_slice())
         .execute(conn)
         .await?;
     Ok(done.rows_affected() > 0)
 }
 
+/// For the operator: who has memory.
+const TENANTS: &str = "
+SELECT tenant, count(*), coalesce(sum(requests), 0), max(last_ms) FROM lineages GROUP BY tenant";
+
 pub(super) async fn tenants(conn: &mut SqliteConnection) -> StoreResult<Vec<TenantRow>> {
-    let rows = query(sql::TENANTS).fetch_all(conn).await?;
+    let rows = query(TENANTS).fetch_all(conn).await?;
     let row = |row: &SqliteRow| {
         Ok(TenantRow {
             tenant: tenant(row, 0)?,
@@ -63,11 +76,21 @@ pub(super) async fn tenants(conn: &mut SqliteConnection) -> StoreResult<Vec<Tena
 /// Names handed out at most; a process holds no more.
 const MAX_SHARED_KEYS: i64 = 4_096;
 
+/// Names that at least `$2` conversations with a request since `$1` go under that were gone on with (see
+/// `NAMESAKES`), no more than `$3`.
+const SHARED_THREAD_KEYS: &str = "
+SELECT tenant, resource, thread_key FROM lineages l
+WHERE thread_key IS NOT NULL AND last_ms >= $1
+  AND EXISTS (SELECT 1 FROM nodes
+              WHERE tenant = l.tenant AND resource = l.resource AND lineage = l.id AND confirmed = 1)
+GROUP BY tenant, resource, thread_key HAVING count(*) >= $2
+LIMIT $3";
+
 pub(super) async fn shared_thread_keys(
     conn: &mut SqliteConnection,
     since_ms: i64,
 ) -> StoreResult<Vec<(Scope, String)>> {
-    let rows = query(sql::SHARED_THREAD_KEYS)
+    let rows = query(SHARED_THREAD_KEYS)
         .bind(since_ms)
         .bind(SHARED_KEY_THRESHOLD)
         .bind(MAX_SHARED_KEYS)

@@ -4,13 +4,34 @@ use serde_json::{Map, Value};
 use sqlx::query;
 use sqlx::sqlite::SqliteConnection;
 
-use super::StoreResult;
+use super::scoped::scoped_query;
 use crate::history::{Link, Scope};
+use crate::store::StoreResult;
 use crate::store::rows::{self, get, token_count};
-use crate::store::{Cost, Event, MAX_EVENTS_PER_KIND, TenantBacklog, sql, utc_day};
+use crate::store::{Cost, Event, MAX_EVENTS_PER_KIND, TenantBacklog, utc_day};
 
 /// Days that spending is kept for: a budget asks for today, people for a month.
 const SPENDING_DAYS: i64 = 31;
+
+/// One more call for the conversation of a message (`$3`).
+const ADD_COST: &str = "
+INSERT INTO costs (tenant, resource, lineage, kind, calls, sent, cached, written, guessed)
+SELECT $1, $2, n.lineage, $4, 1, $5, $6, $7, $8
+FROM nodes AS n WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $3
+ON CONFLICT (tenant, resource, lineage, kind)
+DO UPDATE SET calls = costs.calls + 1, sent = costs.sent + excluded.sent,
+              cached = costs.cached + excluded.cached, written = costs.written + excluded.written,
+              guessed = costs.guessed + excluded.guessed";
+
+/// So many tokens (`$4`) more on a day (`$3`).
+const ADD_SPENDING: &str = "
+INSERT INTO spending (tenant, resource, day, tokens) VALUES ($1, $2, $3, $4)
+ON CONFLICT (tenant, day, resource)
+DO UPDATE SET tokens = spending.tokens + excluded.tokens";
+
+/// Days before `$3` are of no use.
+const FORGET_SPENDING: &str =
+    "DELETE FROM spending WHERE tenant = $1 AND resource = $2 AND day < $3";
 
 pub(super) async fn record_cost(
     conn: &mut SqliteConnection,
@@ -20,9 +41,7 @@ pub(super) async fn record_cost(
     at_ms: i64,
 ) -> StoreResult<u64> {
     let today = utc_day(at_ms);
-    query(sql::ADD_COST)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    scoped_query(ADD_COST, &scope)
         .bind(tip.as_bytes().as_slice())
         .bind(cost.kind.name())
         .bind(token_count(cost.prompt_tokens))
@@ -31,30 +50,30 @@ pub(super) async fn record_cost(
         .bind(token_count(cost.estimated_tokens))
         .execute(&mut *conn)
         .await?;
-    query(sql::ADD_SPENDING)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    scoped_query(ADD_SPENDING, &scope)
         .bind(today)
         .bind(token_count(
             cost.prompt_tokens.saturating_add(cost.completion_tokens),
         ))
         .execute(&mut *conn)
         .await?;
-    query(sql::FORGET_SPENDING)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    scoped_query(FORGET_SPENDING, &scope)
         .bind(today - SPENDING_DAYS)
         .execute(&mut *conn)
         .await?;
     spent_tokens(conn, scope, at_ms).await
 }
 
+/// What a tenant (`$1`) spent on a day (`$2`): a budget is the tenant's, over its resources.
+const SPENT_TOKENS: &str =
+    "SELECT coalesce(sum(tokens), 0) FROM spending WHERE tenant = $1 AND day = $2";
+
 pub(super) async fn spent_tokens(
     conn: &mut SqliteConnection,
     scope: Scope,
     at_ms: i64,
 ) -> StoreResult<u64> {
-    let row = query(sql::SPENT_TOKENS)
+    let row = query(SPENT_TOKENS)
         .bind(scope.tenant.as_slice())
         .bind(utc_day(at_ms))
         .fetch_one(conn)
@@ -62,15 +81,34 @@ pub(super) async fn spent_tokens(
     rows::int(&row, 0)
 }
 
+/// The lineage of a message (`$3`), and its key.
+const THREAD_OF_LINK: &str = "
+SELECT n.lineage, l.thread_key FROM nodes AS n CROSS JOIN lineages AS l
+WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $3
+  AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage";
+
+/// What happened in a lineage (`$3`), under a name (`$4`) and at a time (`$5`).
+const NEW_EVENT: &str = "
+INSERT INTO events (tenant, resource, lineage, kind, place, body)
+SELECT $1, $2, $3, $4, max($5 * 1000, coalesce((
+           SELECT max(e.place) + 1 FROM events AS e
+           WHERE e.tenant = $1 AND e.resource = $2 AND e.lineage = $3 AND e.kind = $4), 0)), $6";
+
+/// Keeps the newest `$5` events of a kind (`$4`) of a lineage (`$3`).
+const TRIM_EVENTS: &str = "
+DELETE FROM events
+WHERE tenant = $1 AND resource = $2 AND lineage = $3 AND kind = $4 AND place <= (
+    SELECT e.place FROM events AS e
+    WHERE e.tenant = $1 AND e.resource = $2 AND e.lineage = $3 AND e.kind = $4
+    ORDER BY e.place DESC LIMIT 1 OFFSET $5)";
+
 pub(super) async fn append_events(
     conn: &mut SqliteConnection,
     scope: Scope,
     tip: Link,
     mut events: Vec<Event>,
 ) -> StoreResult<Vec<Event>> {
-    let row = query(sql::THREAD_OF_LINK)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    let row = scoped_query(THREAD_OF_LINK, &scope)
         .bind(tip.as_bytes().as_slice())
         .fetch_optional(&mut *conn)
         .await?;
@@ -80,18 +118,14 @@ pub(super) async fn append_events(
     let (lineage, key) = (get::<i64>(&row, 0)?, get::<Option<String>>(&row, 1)?);
     for event in &mut events {
         event.body = with_thread_ids(&event.body, lineage, key.as_deref());
-        query(sql::NEW_EVENT)
-            .bind(scope.tenant.as_slice())
-            .bind(scope.resource_key())
+        scoped_query(NEW_EVENT, &scope)
             .bind(lineage)
             .bind(&event.kind)
             .bind(event.at_ms)
             .bind(&event.body)
             .execute(&mut *conn)
             .await?;
-        query(sql::TRIM_EVENTS)
-            .bind(scope.tenant.as_slice())
-            .bind(scope.resource_key())
+        scoped_query(TRIM_EVENTS, &scope)
             .bind(lineage)
             .bind(&event.kind)
             .bind(MAX_EVENTS_PER_KIND)
@@ -117,11 +151,19 @@ fn with_thread_ids(body: &str, lineage: i64, key: Option<&str>) -> String {
     Value::Object(body).to_string()
 }
 
+/// For the operator: tenants with open jobs, how many, and what they spent on a day (`$1`).
+const TENANT_BACKLOGS: &str = "
+WITH busy (tenant) AS MATERIALIZED (SELECT tenant FROM jobs WHERE state = 'open')
+SELECT busy.tenant, count(*),
+       coalesce((SELECT sum(s.tokens) FROM spending AS s
+                 WHERE s.tenant = busy.tenant AND s.day = $1), 0)
+FROM busy GROUP BY busy.tenant";
+
 pub(super) async fn tenant_backlogs(
     conn: &mut SqliteConnection,
     at_ms: i64,
 ) -> StoreResult<Vec<TenantBacklog>> {
-    query(sql::TENANT_BACKLOGS)
+    query(TENANT_BACKLOGS)
         .bind(utc_day(at_ms))
         .fetch_all(conn)
         .await?

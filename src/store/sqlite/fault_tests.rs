@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use super::*;
+use super::SqliteStore;
+use super::record;
 use crate::history::{Encoder, Link, Role, Scope};
 use crate::memory::Node;
-use crate::store::{RequestRecord, SentWith, Store as _};
+use crate::store::{RequestRecord, SentWith, Store as _, StoreError, StoreResult};
 
 struct Disk {
     _folder: tempfile::TempDir,
@@ -77,8 +78,20 @@ async fn a_lookup_gives_up_where_every_connection_is_stuck_and_works_once_they_a
     let (scope, links, record) = request("hello", 3);
     store.record(&scope, &record).await.expect("recorded");
     let mut stuck = Vec::new();
-    for _ in 0..store.request_pool.options().get_max_connections() {
-        stuck.push(store.request_pool.acquire().await.expect("a connection"));
+    for _ in 0..store
+        .database()
+        .request_pool
+        .options()
+        .get_max_connections()
+    {
+        stuck.push(
+            store
+                .database()
+                .request_pool
+                .acquire()
+                .await
+                .expect("a connection"),
+        );
     }
     let answer = tokio::time::timeout(NEVER, store.find_on_chain(&scope, &links)).await;
     assert!(matches!(answer.expect("in time"), Err(StoreError::Busy(_))));
@@ -213,7 +226,12 @@ async fn a_full_disk_stops_writing_only_while_it_is_full() {
 }
 
 async fn limit_pages(store: &SqliteStore, pragma: &'static str) {
-    let mut conn = store.writer.acquire().await.expect("a connection");
+    let mut conn = store
+        .database()
+        .writer
+        .acquire()
+        .await
+        .expect("a connection");
     sqlx::raw_sql(pragma)
         .execute(&mut *conn)
         .await

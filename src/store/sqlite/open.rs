@@ -15,7 +15,7 @@ use sqlx::sqlite::{
 };
 use sqlx::{ConnectOptions as _, Connection as _, SqlStr};
 
-use super::OpenError;
+use super::error::OpenError;
 
 /// The first release without the WAL-reset bug, which corrupts a database when a checkpoint in one
 /// process meets a write in another (<https://sqlite.org/releaselog/3_51_3.html>).

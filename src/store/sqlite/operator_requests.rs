@@ -1,15 +1,17 @@
 //! What an operator asks of one conversation: to observe it whole, to condense its log. Written into the
 //! store, where a running server finds it, or the next one.
 
+use sqlx::query_as;
 use sqlx::sqlite::SqliteConnection;
-use sqlx::{query, query_as, query_scalar};
 
-use super::{StoreResult, read};
+use super::scoped::{lineage_rows, scoped_query, scoped_scalar};
+use super::{admin, read};
 use crate::history::Scope;
 use crate::memory::Span;
+use crate::store::StoreResult;
 use crate::store::rows::{self, get, id_list, link_list};
 use crate::store::{
-    EnqueueOutcome, LongestChain, NewJob, OperatorRequest, RequestedJobOutcome, RequeuedJobs, sql,
+    EnqueueOutcome, LongestChain, NewJob, OperatorRequest, RequestedJobOutcome, RequeuedJobs,
 };
 
 /// The longest chain of a lineage and everything known of it.
@@ -17,14 +19,11 @@ pub(super) async fn longest_chain(
     conn: &mut SqliteConnection,
     lineage: i64,
 ) -> StoreResult<Option<LongestChain>> {
-    let row = query(sql::THREAD)
-        .bind(lineage)
-        .fetch_optional(&mut *conn)
-        .await?;
+    let row = admin::lineage_row(conn, lineage).await?;
     let Some(row) = row else { return Ok(None) };
     let (scope, model) = (rows::scope(&row, 1)?, get::<String>(&row, 4)?);
     let mut links = Vec::new();
-    for row in &lineage_rows(conn, sql::LONGEST_CHAIN, &scope, lineage).await? {
+    for row in &lineage_rows(conn, admin::LONGEST_CHAIN, &scope, lineage).await? {
         links.push(rows::node(row)?.link);
     }
     links.reverse();
@@ -36,19 +35,12 @@ pub(super) async fn longest_chain(
     }))
 }
 
-async fn lineage_rows(
-    conn: &mut SqliteConnection,
-    statement: &'static str,
-    scope: &Scope,
-    lineage: i64,
-) -> StoreResult<Vec<sqlx::sqlite::SqliteRow>> {
-    Ok(query(statement)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
-        .bind(lineage)
-        .fetch_all(conn)
-        .await?)
-}
+/// Somebody wants something (`$4`, see `Wanted`, with the focus `$5`) of a lineage (`$3`); the larger wish
+/// holds, and the newest focus.
+const PUT_OPERATOR_REQUEST: &str = "
+UPDATE lineages SET observe_asked = max(observe_asked, $4),
+                    observe_focus = coalesce($5, observe_focus)
+WHERE tenant = $1 AND resource = $2 AND id = $3";
 
 pub(super) async fn put_operator_request(
     conn: &mut SqliteConnection,
@@ -56,9 +48,7 @@ pub(super) async fn put_operator_request(
     lineage: i64,
     request: OperatorRequest,
 ) -> StoreResult<bool> {
-    let done = query(sql::PUT_OPERATOR_REQUEST)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    let done = scoped_query(PUT_OPERATOR_REQUEST, &scope)
         .bind(lineage)
         .bind(request.number())
         .bind(request.focus())
@@ -67,12 +57,15 @@ pub(super) async fn put_operator_request(
     Ok(done.rows_affected() == 1)
 }
 
+/// What somebody wants of a lineage (`$3`).
+const OPERATOR_REQUEST: &str = "SELECT observe_asked, observe_focus FROM lineages WHERE tenant = $1 AND resource = $2 AND id = $3";
+
 pub(super) async fn operator_request(
     conn: &mut SqliteConnection,
     scope: Scope,
     lineage: i64,
 ) -> StoreResult<Option<OperatorRequest>> {
-    let row: Option<(i64, Option<String>)> = query_as(sql::OPERATOR_REQUEST)
+    let row: Option<(i64, Option<String>)> = query_as(OPERATOR_REQUEST)
         .bind(scope.tenant.as_slice())
         .bind(scope.resource_key())
         .bind(lineage)
@@ -81,19 +74,32 @@ pub(super) async fn operator_request(
     Ok(row.and_then(|(number, focus)| OperatorRequest::from_number(number, focus)))
 }
 
+/// What was wanted of a lineage (`$3`) is done.
+const COMPLETE_OPERATOR_REQUEST: &str = "UPDATE lineages SET observe_asked = 0, observe_focus = NULL WHERE tenant = $1 AND resource = $2 AND id = $3";
+
 pub(super) async fn complete_operator_request(
     conn: &mut SqliteConnection,
     scope: Scope,
     lineage: i64,
 ) -> StoreResult<()> {
-    query(sql::COMPLETE_OPERATOR_REQUEST)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    scoped_query(COMPLETE_OPERATOR_REQUEST, &scope)
         .bind(lineage)
         .execute(conn)
         .await?;
     Ok(())
 }
+
+/// Forgets that ranges of a lineage (`$3`) were given up: the next request offers them again.
+const FORGET_ABANDONED: &str = "
+DELETE FROM jobs
+WHERE tenant = $1 AND resource = $2 AND kind = 'chunk' AND state = 'abandoned'
+  AND to_link IN (SELECT link FROM nodes WHERE tenant = $1 AND resource = $2 AND lineage = $3)";
+
+/// Makes the waiting observations of a lineage (`$3`) due at `$4`.
+const DUE_NOW: &str = "
+UPDATE jobs SET due_ms = $4, attempts = 0
+WHERE tenant = $1 AND resource = $2 AND kind = 'chunk' AND state = 'open' AND leased = 0
+  AND to_link IN (SELECT link FROM nodes WHERE tenant = $1 AND resource = $2 AND lineage = $3)";
 
 pub(super) async fn requeue_failed(
     conn: &mut SqliteConnection,
@@ -101,16 +107,12 @@ pub(super) async fn requeue_failed(
     lineage: i64,
     at_ms: i64,
 ) -> StoreResult<RequeuedJobs> {
-    let abandoned = query(sql::FORGET_ABANDONED)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    let abandoned = scoped_query(FORGET_ABANDONED, &scope)
         .bind(lineage)
         .execute(&mut *conn)
         .await?
         .rows_affected();
-    let made_due = query(sql::DUE_NOW)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    let made_due = scoped_query(DUE_NOW, &scope)
         .bind(lineage)
         .bind(at_ms)
         .execute(conn)
@@ -122,6 +124,20 @@ pub(super) async fn requeue_failed(
     })
 }
 
+/// The part of a span (`$3`: kind, `$4`: from, `$5`: to) that is no stopgap.
+const PART_OF_SPAN: &str = "
+SELECT id FROM parts
+WHERE tenant = $1 AND resource = $2 AND to_link = $5 AND from_link = $4 AND kind = $3
+  AND stopgap = 0";
+
+/// Makes the job of a span (`$3`: kind, `$4`: from, `$5`: to) due at `$6` with other words (`$7`) and
+/// parts (`$8`), also where it was given up, but not where a worker holds it.
+const REQUEUE_REQUESTED: &str = "
+UPDATE jobs SET state = 'open', leased = 0, due_ms = $6, attempts = 0, empty_answers = 0,
+                payload = $7, parts = $8
+WHERE tenant = $1 AND resource = $2 AND to_link = $5 AND from_link = $4 AND kind = $3
+  AND (leased = 0 OR due_ms <= $6)";
+
 pub(super) async fn enqueue_requested(
     conn: &mut SqliteConnection,
     scope: Scope,
@@ -129,9 +145,7 @@ pub(super) async fn enqueue_requested(
     at_ms: i64,
 ) -> StoreResult<RequestedJobOutcome> {
     let span = job.span;
-    let part: Option<i64> = query_scalar(sql::PART_OF_SPAN)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    let part: Option<i64> = scoped_scalar(PART_OF_SPAN, &scope)
         .bind(job.kind.name())
         .bind(span.from.as_bytes().as_slice())
         .bind(span.to.as_bytes().as_slice())
@@ -140,9 +154,7 @@ pub(super) async fn enqueue_requested(
     if part.is_some() {
         return Ok(RequestedJobOutcome::Done);
     }
-    let waiting = query(sql::REQUEUE_REQUESTED)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    let waiting = scoped_query(REQUEUE_REQUESTED, &scope)
         .bind(job.kind.name())
         .bind(span.from.as_bytes().as_slice())
         .bind(span.to.as_bytes().as_slice())
@@ -163,21 +175,25 @@ pub(super) async fn enqueue_requested(
     )
 }
 
+/// Jobs of a lineage (`$3`) that carry words.
+const PENDING_TEXTS_OF_LINEAGE: &str = "
+SELECT j.from_link, j.from_count, j.to_link, j.to_count, j.payload
+FROM nodes AS n CROSS JOIN jobs AS j
+WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3
+  AND j.tenant = $1 AND j.resource = $2 AND j.to_link = n.link AND j.kind = 'chunk'";
+
 /// Jobs of a lineage that wait, with the words they carry.
 pub(super) async fn pending_texts(
     conn: &mut SqliteConnection,
     lineage: i64,
 ) -> StoreResult<Vec<(Span, String)>> {
-    let row = query(sql::THREAD)
-        .bind(lineage)
-        .fetch_optional(&mut *conn)
-        .await?;
+    let row = admin::lineage_row(conn, lineage).await?;
     let Some(row) = row else {
         return Ok(Vec::new());
     };
     let scope = rows::scope(&row, 1)?;
     let mut words = Vec::new();
-    for row in &lineage_rows(conn, sql::PENDING_TEXTS_OF_LINEAGE, &scope, lineage).await? {
+    for row in &lineage_rows(conn, PENDING_TEXTS_OF_LINEAGE, &scope, lineage).await? {
         words.push((rows::span(row, 0)?, get(row, 4)?));
     }
     Ok(words)

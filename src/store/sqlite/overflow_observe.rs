@@ -2,13 +2,14 @@
 //! nothing.
 
 use sqlx::sqlite::SqliteConnection;
-use sqlx::{query, query_scalar};
 
-use super::{StoreResult, queue, record, snapshots};
+use super::scoped::{scoped_query, scoped_scalar};
+use super::{accounts, queue, record, snapshots};
 use crate::history::Scope;
 use crate::memory::{NewPart, PartId, PartKind};
+use crate::store::StoreResult;
 use crate::store::{
-    NewOverflowObservation, NewSnapshot, RequestRecord, SentWith, StoredOverflowObservation, sql,
+    NewOverflowObservation, NewSnapshot, RequestRecord, SentWith, StoredOverflowObservation,
 };
 
 pub(super) async fn record_overflow_observation(
@@ -69,6 +70,16 @@ pub(super) async fn record_overflow_observation(
     })
 }
 
+/// Takes back the job of a span (`$3`: kind, `$4`: from, `$5`: to): somebody else has done it.
+const DROP_JOB: &str = "
+DELETE FROM jobs
+WHERE tenant = $1 AND resource = $2 AND to_link = $5 AND from_link = $4 AND kind = $3";
+
+/// The chunk of a range (`$3`: from, `$4`: to).
+const CHUNK_OF_SPAN: &str = "
+SELECT id FROM parts
+WHERE tenant = $1 AND resource = $2 AND to_link = $4 AND from_link = $3 AND kind = 'chunk'";
+
 /// Stores a chunk, unless the queue has brought one of the same range meanwhile; what waits to be done
 /// for that range is done.
 async fn insert_chunk(
@@ -79,16 +90,8 @@ async fn insert_chunk(
 ) -> StoreResult<PartId> {
     let (span, tokens) = (part.span, part.message_tokens);
     if let Some(id) = queue::insert_part(conn, scope, part, at_ms).await? {
-        query(sql::CHARGE)
-            .bind(scope.tenant.as_slice())
-            .bind(scope.resource_key())
-            .bind(tokens)
-            .bind(span.to.as_bytes().as_slice())
-            .execute(&mut *conn)
-            .await?;
-        query(sql::DROP_JOB)
-            .bind(scope.tenant.as_slice())
-            .bind(scope.resource_key())
+        accounts::charge(conn, scope, tokens, span.to).await?;
+        scoped_query(DROP_JOB, scope)
             .bind(PartKind::Chunk.name())
             .bind(span.from.as_bytes().as_slice())
             .bind(span.to.as_bytes().as_slice())
@@ -96,9 +99,7 @@ async fn insert_chunk(
             .await?;
         return Ok(id);
     }
-    let id: i64 = query_scalar(sql::CHUNK_OF_SPAN)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    let id: i64 = scoped_scalar(CHUNK_OF_SPAN, scope)
         .bind(span.from.as_bytes().as_slice())
         .bind(span.to.as_bytes().as_slice())
         .fetch_one(conn)

@@ -1,18 +1,26 @@
 //! What the conversations of one user are told of each other: kept, read, and sent.
 
 use sqlx::sqlite::SqliteConnection;
-use sqlx::{query, query_scalar};
 
-use super::StoreResult;
+use super::scoped::{scoped_query, scoped_scalar};
 use crate::history::{Link, Scope};
 use crate::memory::peer_memory::{Digest, MAX_CHANCE_PREFIX, MAX_CONVERSATIONS};
 use crate::memory::{Snapshot, SnapshotId};
+use crate::store::StoreResult;
 use crate::store::rows::{self, get};
-use crate::store::{NewSnapshot, StoreError, sql};
+use crate::store::{NewSnapshot, StoreError};
 
 /// How long one that covers nothing is kept though no request was recorded with it: a request may be
 /// under way with it. Far longer than any answer takes.
 const UNUSED_INTRO_TTL_MS: i64 = 24 * 60 * 60 * 1_000;
+
+/// What others may be told (`$4`) of a lineage (`$3`).
+const PUBLISH_DIGEST: &str = "
+INSERT INTO digests (tenant, resource, lineage, at_ms, text)
+SELECT $1, $2, l.id, l.last_ms, $4
+FROM lineages AS l WHERE l.tenant = $1 AND l.resource = $2 AND l.id = $3
+ON CONFLICT (tenant, resource, lineage)
+DO UPDATE SET at_ms = excluded.at_ms, text = excluded.text";
 
 pub(super) async fn publish_digest(
     conn: &mut SqliteConnection,
@@ -20,9 +28,7 @@ pub(super) async fn publish_digest(
     lineage: i64,
     text: String,
 ) -> StoreResult<()> {
-    query(sql::PUBLISH_DIGEST)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    scoped_query(PUBLISH_DIGEST, &scope)
         .bind(lineage)
         .bind(text)
         .execute(conn)
@@ -30,15 +36,31 @@ pub(super) async fn publish_digest(
     Ok(())
 }
 
+/// What may be told of the latest conversations (`$5` of them), without some lineages (`$3`) and those
+/// under a name (`$4`), nor any branch of their families: it knows as well what stood before it left. What
+/// left after `$6` messages at most may share a greeting and nothing else. An index in order under a LIMIT:
+/// as much is read of thousands as of a few.
+const PEER_DIGESTS: &str = "
+SELECT d.lineage, l.thread_key, l.title, d.at_ms, d.text
+FROM digests AS d CROSS JOIN lineages AS l
+WHERE d.tenant = $1 AND d.resource = $2
+  AND d.lineage NOT IN (SELECT p.value FROM json_each($3) AS p)
+  AND l.tenant = $1 AND l.resource = $2 AND l.id = d.lineage
+  AND ($4 IS NULL OR l.thread_key IS NOT $4)
+  AND NOT (
+      EXISTS (SELECT 1 FROM json_each($3) AS p CROSS JOIN lineages AS f
+              WHERE f.tenant = $1 AND f.resource = $2 AND f.id = p.value AND f.family = l.family)
+      AND $6 < (SELECT min(n.count) - 1 FROM nodes AS n
+                WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = d.lineage))
+ORDER BY d.at_ms DESC LIMIT $5";
+
 pub(super) async fn peer_digests(
     conn: &mut SqliteConnection,
     scope: Scope,
     except: Vec<i64>,
     key: Option<String>,
 ) -> StoreResult<Vec<Digest>> {
-    let rows = query(sql::PEER_DIGESTS)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    let rows = scoped_query(PEER_DIGESTS, &scope)
         .bind(rows::number_list(&except))
         .bind(key)
         .bind(MAX_CONVERSATIONS)
@@ -58,6 +80,11 @@ pub(super) async fn peer_digests(
         .collect()
 }
 
+/// How many of some lineages (`$3`) are still this owner's.
+const COUNT_LINEAGES: &str = "
+SELECT count(*) FROM json_each($3) AS p CROSS JOIN lineages AS l
+WHERE l.tenant = $1 AND l.resource = $2 AND l.id = p.value";
+
 /// Whether every conversation that `new` tells of is still there. One that was forgotten while it was
 /// written must not be told of.
 pub(super) async fn are_peers_recorded(
@@ -68,14 +95,25 @@ pub(super) async fn are_peers_recorded(
     let Some(others) = &new.peer_memory else {
         return Ok(true);
     };
-    let recorded: i64 = query_scalar(sql::COUNT_LINEAGES)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    let recorded: i64 = scoped_scalar(COUNT_LINEAGES, scope)
         .bind(rows::number_list(&others.lineages))
         .fetch_one(conn)
         .await?;
     Ok(recorded == rows::count(others.lineages.len()))
 }
+
+/// A snapshot (`$4`) holds something of some lineages (`$3`).
+const NEW_SNAPSHOT_PEERS: &str = "
+INSERT INTO told (tenant, resource, lineage, snapshot)
+SELECT $1, $2, p.value, $4 FROM json_each($3) AS p WHERE true";
+
+/// Snapshots that cover nothing, that were made before `$3` and that no request was recorded with, but
+/// for the latest (`$4`).
+const DROP_PEER_INTROS: &str = "
+DELETE FROM snapshots WHERE tenant = $1 AND resource = $2 AND id IN (
+    SELECT s.id FROM snapshots AS s
+    WHERE s.tenant = $1 AND s.resource = $2 AND s.unused = 1 AND s.at_ms < $3 AND s.id <> $4
+    ORDER BY s.at_ms LIMIT 64)";
 
 /// Writes down what the snapshot `id` tells of.
 pub(super) async fn record_peers(
@@ -87,17 +125,13 @@ pub(super) async fn record_peers(
     let Some(others) = &new.peer_memory else {
         return Ok(());
     };
-    query(sql::NEW_SNAPSHOT_PEERS)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    scoped_query(NEW_SNAPSHOT_PEERS, scope)
         .bind(rows::number_list(&others.lineages))
         .bind(id)
         .execute(&mut *conn)
         .await?;
     if new.to_count == 0 {
-        query(sql::DROP_PEER_INTROS)
-            .bind(scope.tenant.as_slice())
-            .bind(scope.resource_key())
+        scoped_query(DROP_PEER_INTROS, scope)
             .bind(new.at_ms - UNUSED_INTRO_TTL_MS)
             .bind(id)
             .execute(conn)
@@ -106,6 +140,13 @@ pub(super) async fn record_peers(
     Ok(())
 }
 
+/// The latest snapshot that covers nothing (`$3`: the root), with its text.
+const NEWEST_PEER_INTRO: &str = "
+SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
+       s.placement, s.segments, s.others
+FROM snapshots AS s WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = $3
+ORDER BY s.id DESC LIMIT 1";
+
 /// The latest snapshot that covers nothing, if it says what `new` says. Older ones are not looked
 /// through: their number grows with that of the conversations.
 pub(super) async fn equal_peer_intro(
@@ -113,9 +154,7 @@ pub(super) async fn equal_peer_intro(
     scope: &Scope,
     new: &NewSnapshot,
 ) -> StoreResult<Option<Snapshot>> {
-    let newest = query(sql::NEWEST_PEER_INTRO)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    let newest = scoped_query(NEWEST_PEER_INTRO, scope)
         .bind(new.to.as_bytes().as_slice())
         .fetch_optional(conn)
         .await?
@@ -129,6 +168,11 @@ pub(super) async fn equal_peer_intro(
     }))
 }
 
+/// A request was recorded with a snapshot (`$3`).
+const USE_PEER_INTRO: &str = "
+UPDATE snapshots SET unused = 0
+WHERE tenant = $1 AND resource = $2 AND id = $3 AND unused = 1";
+
 /// A request was recorded with `snapshot`: it is kept as long as the request.
 pub(super) async fn mark_peer_intro_used(
     conn: &mut SqliteConnection,
@@ -138,9 +182,7 @@ pub(super) async fn mark_peer_intro_used(
     let Some(id) = snapshot.filter(|_| scope.resource.is_some()) else {
         return Ok(());
     };
-    query(sql::USE_PEER_INTRO)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    scoped_query(USE_PEER_INTRO, scope)
         .bind(id.0)
         .execute(conn)
         .await?;

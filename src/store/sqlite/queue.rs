@@ -4,15 +4,17 @@
 //! The words a job carries live in its row only; the row goes in the transaction that stores its
 //! part.
 
+use sqlx::query;
 use sqlx::sqlite::SqliteConnection;
-use sqlx::{query, query_scalar};
 
-use super::StoreResult;
+use super::scoped::{scoped_query, scoped_scalar};
+use super::{accounts, read};
 use crate::history::{Link, Scope};
 use crate::memory::{NewPart, PartId, PartKind};
+use crate::store::StoreResult;
 use crate::store::rows::{self, count, get, id_list, pair_list, route_bytes, token_count};
 use crate::store::{
-    ClaimFilter, EnqueueOutcome, Job, NewJob, Release, StoreError, Urgency, sql, utc_day,
+    ClaimFilter, EnqueueOutcome, Job, NewJob, Release, StoreError, Urgency, utc_day,
 };
 
 /// What a worker holds of a claimed job: its name and the fence, not its words.
@@ -45,6 +47,39 @@ impl ClaimedJob {
     }
 }
 
+/// A job, unless its span has one or a part that is no stopgap, or its history is not recorded (any more), or it is a
+/// chunk that weighs (`$9`) more than the Observer may still be shown. Without a way of its own
+/// (`$15`) it goes the one its conversation (`$12`: tip) took last.
+const ENQUEUE: &str = "
+INSERT INTO jobs (tenant, resource, kind, from_link, from_count, to_link, to_count, state, due_ms,
+                  leased, fence, attempts, empty_answers, message_tokens, parts, model, tip,
+                  tip_count, payload, way, urgency)
+SELECT $1, $2, $3, $4, $5, $6, $7, 'open', $8, 0, 0, 0, 0, $9, $10, $11, $12, $13, $14,
+       CASE WHEN $15 <> x'' THEN $15 ELSE coalesce((
+           SELECT l.way FROM nodes AS n CROSS JOIN lineages AS l
+           WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $12
+             AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage), x'') END,
+       $16
+WHERE EXISTS (SELECT 1 FROM nodes WHERE tenant = $1 AND resource = $2 AND link = $6)
+  AND NOT EXISTS (SELECT 1 FROM parts WHERE tenant = $1 AND resource = $2 AND to_link = $6
+                  AND from_link = $4 AND kind = $3 AND stopgap = 0)
+  AND ($3 <> 'chunk' OR EXISTS (
+          SELECT 1 FROM nodes AS n CROSS JOIN lineages AS l CROSS JOIN accounts AS a
+          WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $6
+            AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage
+            AND a.tenant = $1 AND a.resource = $2 AND a.family = l.family
+            AND (a.shown_tokens + $9) * 2 <= a.confirmed_tokens * 3))
+ON CONFLICT (tenant, resource, to_link, from_link, kind) DO NOTHING";
+
+/// Why `OFFER` did not take a job (`$3`: kind, `$4`: from, `$5`: to): whether its history is
+/// recorded, and whether its span has a job or a part.
+const WHY_NOT_ENQUEUED: &str = "
+SELECT EXISTS (SELECT 1 FROM nodes WHERE tenant = $1 AND resource = $2 AND link = $5),
+       EXISTS (SELECT 1 FROM jobs WHERE tenant = $1 AND resource = $2 AND to_link = $5
+               AND from_link = $4 AND kind = $3)
+       OR EXISTS (SELECT 1 FROM parts WHERE tenant = $1 AND resource = $2 AND to_link = $5
+                  AND from_link = $4 AND kind = $3 AND stopgap = 0)";
+
 pub(super) async fn enqueue(
     conn: &mut SqliteConnection,
     scope: Scope,
@@ -53,9 +88,7 @@ pub(super) async fn enqueue(
 ) -> StoreResult<EnqueueOutcome> {
     let observer_tokens = observer_tokens(&job);
     let (kind, span) = (job.kind.name(), job.span);
-    let done = query(sql::ENQUEUE)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    let done = scoped_query(ENQUEUE, &scope)
         .bind(job.kind.name())
         .bind(job.span.from.as_bytes().as_slice())
         .bind(count(job.span.from_count))
@@ -73,12 +106,10 @@ pub(super) async fn enqueue(
         .execute(&mut *conn)
         .await?;
     if done.rows_affected() == 1 {
-        charge(conn, &scope, observer_tokens, span.to).await?;
+        accounts::charge(conn, &scope, observer_tokens, span.to).await?;
         return Ok(EnqueueOutcome::Queued);
     }
-    let row = query(sql::WHY_NOT_ENQUEUED)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    let row = scoped_query(WHY_NOT_ENQUEUED, &scope)
         .bind(kind)
         .bind(span.from.as_bytes().as_slice())
         .bind(span.to.as_bytes().as_slice())
@@ -91,21 +122,33 @@ pub(super) async fn enqueue(
     })
 }
 
-async fn charge(
-    conn: &mut SqliteConnection,
-    scope: &Scope,
-    tokens: u32,
-    to: Link,
-) -> StoreResult<()> {
-    query(sql::CHARGE)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
-        .bind(tokens)
-        .bind(to.as_bytes().as_slice())
-        .execute(conn)
-        .await?;
-    Ok(())
-}
+/// The next due job. `$1`, `$2`: observe, reflect for anybody; `$3`: pairs of tenant and way it may
+/// be claimed for otherwise; `$4`: now; `$5`: end of the lease; `$6`: tokens a tenant may spend on a
+/// day; `$7`: today. Tenants with fewest running jobs come first, then conversations closest to
+/// their limit.
+///
+/// It is the one statement that looks across owners: a worker serves them all, each under its own
+/// scope, which comes back with the job.
+const CLAIM: &str = "
+UPDATE jobs SET leased = 1, due_ms = $5, attempts = attempts + 1, fence = fence + 1
+WHERE id = (
+    SELECT j.id FROM jobs AS j
+    WHERE j.state = 'open' AND j.due_ms <= $4
+      AND ((j.kind = 'chunk' AND $1) OR (j.kind = 'reflection' AND $2)
+           OR (j.tenant, j.way) IN (SELECT unhex(p.value ->> 0), unhex(p.value ->> 1)
+                                    FROM json_each($3) AS p))
+      AND coalesce((SELECT sum(s.tokens) FROM spending AS s
+                    WHERE s.tenant = j.tenant AND s.day = $7), 0) < $6
+      AND NOT (j.kind = 'chunk' AND EXISTS (
+          SELECT 1 FROM jobs AS e
+          WHERE e.tenant = j.tenant AND e.resource = j.resource AND e.kind = 'chunk'
+            AND e.to_link = j.from_link AND e.state = 'open'))
+    ORDER BY (SELECT count(*) FROM jobs AS b
+              WHERE b.tenant = j.tenant AND b.state = 'open' AND b.leased = 1 AND b.due_ms > $4),
+             j.urgency DESC, j.due_ms, j.id
+    LIMIT 1)
+RETURNING id, tenant, resource, kind, from_link, from_count, to_link, to_count, message_tokens,
+          payload, parts, model, tip, tip_count, attempts, empty_answers, fence, way, urgency";
 
 pub(super) async fn claim(
     conn: &mut SqliteConnection,
@@ -113,7 +156,7 @@ pub(super) async fn claim(
     now_ms: i64,
     lease_ms: i64,
 ) -> StoreResult<Option<Job>> {
-    query(sql::CLAIM)
+    query(CLAIM)
         .bind(filter.observe_any)
         .bind(filter.reflect_any)
         .bind(pair_list(&filter.held_routes))
@@ -127,6 +170,14 @@ pub(super) async fn claim(
         .transpose()
 }
 
+/// Open jobs that end at some links (`$3`) go another way (`$4`, unless empty); the Observer's are so
+/// urgent (`$5`) and the Reflector's so much (`$6`), which one that somebody asked for may be already.
+const REPRIORITIZE: &str = "
+UPDATE jobs SET way = CASE WHEN $4 = x'' THEN way ELSE $4 END,
+                urgency = CASE WHEN kind = 'chunk' THEN $5 ELSE max(urgency, $6) END
+WHERE tenant = $1 AND resource = $2 AND state = 'open'
+  AND to_link IN (SELECT unhex(p.value) FROM json_each($3) AS p)";
+
 pub(super) async fn reprioritize(
     conn: &mut SqliteConnection,
     scope: Scope,
@@ -134,9 +185,7 @@ pub(super) async fn reprioritize(
     route_hash: Option<[u8; 32]>,
     urgency: Urgency,
 ) -> StoreResult<()> {
-    query(sql::REPRIORITIZE)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    scoped_query(REPRIORITIZE, &scope)
         .bind(ends)
         .bind(route_bytes(route_hash.as_ref()))
         .bind(urgency.observation)
@@ -146,13 +195,18 @@ pub(super) async fn reprioritize(
     Ok(())
 }
 
+/// Takes a job (`$3`) away from the worker that holds it (`$4`: fence).
+const FINISH: &str = "
+DELETE FROM jobs
+WHERE tenant = $1 AND resource = $2 AND id = $3 AND fence = $4 AND leased = 1 AND state = 'open'";
+
 pub(super) async fn commit_part(
     conn: &mut SqliteConnection,
     claimed: ClaimedJob,
     part: NewPart,
     at_ms: i64,
 ) -> StoreResult<Option<PartId>> {
-    if end_lease(conn, sql::FINISH, &claimed).await? == 0 {
+    if end_lease(conn, FINISH, &claimed).await? == 0 {
         return Ok(None);
     }
     insert_part(conn, &claimed.scope, part, at_ms).await
@@ -164,17 +218,20 @@ pub(super) async fn commit_code_reflection(
     part: NewPart,
     at_ms: i64,
 ) -> StoreResult<Option<PartId>> {
-    let recorded: i64 = query_scalar(sql::NODE_EXISTS)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
-        .bind(part.span.to.as_bytes().as_slice())
-        .fetch_one(&mut *conn)
-        .await?;
-    if recorded == 0 {
+    if !read::is_recorded(conn, &scope, part.span.to).await? {
         return Err(StoreError::Forgotten);
     }
     insert_part(conn, &scope, part, at_ms).await
 }
+
+/// A part; nothing where the span has one. A stopgap is none of a model's.
+const NEW_PART: &str = "
+INSERT INTO parts (tenant, resource, kind, from_link, from_count, to_link, to_count, text, tokens,
+                   message_tokens, current_task, suggested_response, sources, model, at_ms, asked,
+                   origins, retention, stopgap)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+ON CONFLICT (tenant, resource, to_link, from_link, kind, stopgap) DO NOTHING
+RETURNING id";
 
 /// Stores a part; `None` where its span has one.
 pub(super) async fn insert_part(
@@ -183,9 +240,7 @@ pub(super) async fn insert_part(
     part: NewPart,
     at_ms: i64,
 ) -> StoreResult<Option<PartId>> {
-    let id: Option<i64> = query_scalar(sql::NEW_PART)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    let id: Option<i64> = scoped_scalar(NEW_PART, scope)
         .bind(part.kind.name())
         .bind(part.span.from.as_bytes().as_slice())
         .bind(count(part.span.from_count))
@@ -214,7 +269,7 @@ pub(super) async fn charge_reobservation(
     claimed: ClaimedJob,
     tokens: u32,
 ) -> StoreResult<()> {
-    charge(
+    accounts::charge(
         conn,
         &claimed.scope,
         tokens.min(claimed.observer_tokens),
@@ -223,14 +278,17 @@ pub(super) async fn charge_reobservation(
     .await
 }
 
+/// Keeps a job until `$5`.
+const RENEW: &str = "
+UPDATE jobs SET due_ms = $5
+WHERE tenant = $1 AND resource = $2 AND id = $3 AND fence = $4 AND leased = 1 AND state = 'open'";
+
 pub(super) async fn renew_lease(
     conn: &mut SqliteConnection,
     claimed: ClaimedJob,
     until_ms: i64,
 ) -> StoreResult<bool> {
-    let done = query(sql::RENEW)
-        .bind(claimed.scope.tenant.as_slice())
-        .bind(claimed.scope.resource_key())
+    let done = scoped_query(RENEW, &claimed.scope)
         .bind(claimed.id)
         .bind(claimed.fence)
         .bind(until_ms)
@@ -238,6 +296,16 @@ pub(super) async fn renew_lease(
         .await?;
     Ok(done.rows_affected() == 1)
 }
+
+/// Gives a span up. What stays is a tombstone without words.
+const ABANDON: &str = "
+UPDATE jobs SET leased = 0, state = 'abandoned', payload = '', parts = '[]'
+WHERE tenant = $1 AND resource = $2 AND id = $3 AND fence = $4 AND leased = 1 AND state = 'open'";
+
+/// Gives a job back until `$5`; `$6` counts an empty answer.
+const RETRY: &str = "
+UPDATE jobs SET leased = 0, due_ms = $5, empty_answers = empty_answers + $6
+WHERE tenant = $1 AND resource = $2 AND id = $3 AND fence = $4 AND leased = 1 AND state = 'open'";
 
 pub(super) async fn release(
     conn: &mut SqliteConnection,
@@ -249,17 +317,15 @@ pub(super) async fn release(
         Release::EmptyRetryAt(at_ms) => (at_ms, true, true),
         Release::RejectedRetryAt(at_ms) => (at_ms, true, false),
         Release::Abandon => {
-            end_lease(conn, sql::ABANDON, &claimed).await?;
+            end_lease(conn, ABANDON, &claimed).await?;
             return Ok(());
         }
         Release::Drop => {
-            end_lease(conn, sql::FINISH, &claimed).await?;
+            end_lease(conn, FINISH, &claimed).await?;
             return Ok(());
         }
     };
-    let done = query(sql::RETRY)
-        .bind(claimed.scope.tenant.as_slice())
-        .bind(claimed.scope.resource_key())
+    let done = scoped_query(RETRY, &claimed.scope)
         .bind(claimed.id)
         .bind(claimed.fence)
         .bind(due_ms)
@@ -267,7 +333,7 @@ pub(super) async fn release(
         .execute(&mut *conn)
         .await?;
     if done.rows_affected() == 1 && charge_again {
-        charge(conn, &claimed.scope, claimed.observer_tokens, claimed.to).await?;
+        accounts::charge(conn, &claimed.scope, claimed.observer_tokens, claimed.to).await?;
     }
     Ok(())
 }
@@ -278,9 +344,7 @@ async fn end_lease(
     statement: &'static str,
     claimed: &ClaimedJob,
 ) -> StoreResult<u64> {
-    Ok(query(statement)
-        .bind(claimed.scope.tenant.as_slice())
-        .bind(claimed.scope.resource_key())
+    Ok(scoped_query(statement, &claimed.scope)
         .bind(claimed.id)
         .bind(claimed.fence)
         .execute(conn)
@@ -288,7 +352,10 @@ async fn end_lease(
         .rows_affected())
 }
 
+/// Jobs waiting or running, of all owners.
+const OPEN_JOBS: &str = "SELECT count(*) FROM jobs WHERE state = 'open'";
+
 pub(super) async fn open_jobs(conn: &mut SqliteConnection) -> StoreResult<u64> {
-    let row = query(sql::OPEN_JOBS).fetch_one(conn).await?;
+    let row = query(OPEN_JOBS).fetch_one(conn).await?;
     rows::int(&row, 0)
 }

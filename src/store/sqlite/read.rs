@@ -2,161 +2,42 @@
 
 use std::collections::HashMap;
 
+use sqlx::query;
 use sqlx::sqlite::SqliteConnection;
-use sqlx::{query, query_scalar};
 
-use super::StoreResult;
+use super::scoped::{scoped_query, scoped_scalar};
 use crate::history::{Link, Scope};
 use crate::memory::advance::ChainJob;
-use crate::memory::alignment::{LineageName, Origin, PathEntry, SummaryCandidate};
 use crate::memory::{Part, PartId, PartKind, Snapshot, SnapshotId};
-use crate::store::rows::{self, corrupt, get};
-use crate::store::{
-    Candidates, LookupKeys, PrefixTrim, RecordedChain, SentPrefix, SharedContent, sql,
-};
+use crate::store::StoreResult;
+use crate::store::rows::{self, get};
+use crate::store::{RecordedChain, SharedContent};
 
-/// A request as `FIND` takes it.
-pub(super) struct FindQuery {
-    links: String,
-    tip: Link,
-    root: Link,
-    length: usize,
-    anchors: String,
-    answers: String,
-    model: Option<String>,
-    system: Option<Vec<u8>>,
-}
+/// Of these messages (`$3`: links) those that another conversation holds too: the same words, or the
+/// same ids of tool calls, first said elsewhere.
+const SHARED_MESSAGES: &str = "
+SELECT n.link FROM json_each($3) AS p CROSS JOIN nodes AS n
+WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)
+  AND CASE WHEN n.ids IS NULL
+      THEN EXISTS (
+          SELECT 1 FROM nodes AS o
+          WHERE o.tenant = $1 AND o.resource = $2 AND o.content = n.content AND o.origin < n.origin)
+        OR EXISTS (
+          SELECT 1 FROM nodes AS o
+          WHERE o.tenant = $1 AND o.resource = $2 AND o.content = n.content AND o.origin > n.origin)
+      ELSE EXISTS (
+          SELECT 1 FROM nodes AS o
+          WHERE o.tenant = $1 AND o.resource = $2 AND o.ids = n.ids AND o.origin < n.origin)
+        OR EXISTS (
+          SELECT 1 FROM nodes AS o
+          WHERE o.tenant = $1 AND o.resource = $2 AND o.ids = n.ids AND o.origin > n.origin)
+      END";
 
-impl FindQuery {
-    pub(super) fn new(scope: &Scope, chain: &[Link], keys: &LookupKeys) -> Option<Self> {
-        Some(Self {
-            links: rows::link_list(chain),
-            tip: *chain.last()?,
-            root: Link::root(scope),
-            length: chain.len(),
-            anchors: rows::mark_list(&keys.anchors),
-            answers: rows::mark_list(&keys.answers),
-            model: keys.model.clone(),
-            system: keys.system.map(|mark| mark.as_bytes().to_vec()),
-        })
-    }
-}
-
-pub(super) async fn find_candidates(
-    conn: &mut SqliteConnection,
-    scope: Scope,
-    query_values: FindQuery,
-) -> StoreResult<Candidates> {
-    let rows = query(sql::FIND)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
-        .bind(query_values.links)
-        .bind(query_values.tip.as_bytes().as_slice())
-        .bind(query_values.anchors)
-        .bind(query_values.answers)
-        .bind(rows::count(query_values.length))
-        .bind(query_values.root.as_bytes().as_slice())
-        .bind(query_values.model)
-        .bind(query_values.system)
-        .fetch_all(conn)
-        .await?;
-    let mut candidates = Candidates::default();
-    let (mut path, mut base, mut answered) = (Vec::new(), Vec::new(), Vec::new());
-    let mut hit = None;
-    let mut answer: Option<SummaryCandidate> = None;
-    for row in &rows {
-        match get::<i64>(row, 0)? {
-            0 => {
-                let meta = rows::snapshot_meta(row)?;
-                if candidates.snapshots.iter().all(|known| known.id != meta.id) {
-                    candidates.snapshots.push(meta);
-                }
-            }
-            1 => candidates.sent_with = Some(rows::sent_with(row)?),
-            2 => {
-                candidates.depth = rows::int(row, 1)?;
-                candidates.lineage = get(row, 2)?;
-                candidates.continued_elsewhere = get(row, 3)?;
-                candidates.depth_origin = Origin(get::<Option<i64>>(row, 4)?.unwrap_or_default());
-            }
-            3 => {
-                candidates.alignment = Some(rows::stored_alignment(row)?);
-                candidates.alignment_holds = !get::<bool>(row, 12)?;
-            }
-            4 => base.push(rows::step(row)?),
-            5 => path.push(rows::step(row)?),
-            6 => answered.push(rows::step(row)?),
-            7 => candidates.aligned_sent_with = Some(rows::sent_with(row)?),
-            8 => hit = Some(rows::int(row, 1)?),
-            9 => {
-                answer = Some(SummaryCandidate {
-                    count: rows::int(row, 1)?,
-                    hash: rows::mark(row, 6)?.ok_or_else(|| corrupt("an answer without a mark"))?,
-                    path: Vec::new(),
-                    same_system: get(row, 3)?,
-                    is_unique: true,
-                });
-            }
-            10 => {
-                let model = get(row, 9)?;
-                let carried = rows::trim(row)?.map(|trim| PrefixTrim { trim, model });
-                candidates.prefix_trims.extend(carried);
-            }
-            11 => candidates.path_sent_with = Some(rows::sent_with(row)?),
-            12 => {
-                let on_other_chain = get::<i64>(row, 1)? != 0;
-                let tip = on_other_chain.then(|| rows::link(row, 2)).transpose()?;
-                let sent_prefix = SentPrefix {
-                    shared_messages: rows::int(row, 3)?,
-                    snapshot: get::<Option<i64>>(row, 4)?.map(SnapshotId),
-                    thread_key: get(row, 5)?,
-                };
-                candidates.sent_prefixes.push((tip, sent_prefix));
-            }
-            13 => candidates.newest_peer_intro = Some(rows::snapshot_meta(row)?),
-            14 => {
-                let (tip, model) = (rows::link(row, 2)?, get(row, 9)?);
-                let carried = rows::trim(row)?.map(|trim| PrefixTrim { trim, model });
-                candidates
-                    .path_trims
-                    .extend(carried.map(|carried| (tip, carried)));
-            }
-            15 => candidates.peer_intros.push(rows::snapshot_meta(row)?),
-            16 => {
-                let name = LineageName {
-                    key: get(row, 5)?,
-                    is_unique: get(row, 3)?,
-                };
-                candidates.lineage_names.push((get(row, 1)?, name));
-            }
-            _ => return Err(corrupt("an unknown kind of row")),
-        }
-    }
-    candidates.tip_recorded = candidates.depth == query_values.length;
-    candidates
-        .snapshots
-        .sort_unstable_by_key(|s| (s.to_count, s.id));
-    candidates.base_chain = complete_path(base);
-    candidates.path = hit.map(|place| (place, complete_path(path)));
-    candidates.answered = answer.map(|answer| SummaryCandidate {
-        path: complete_path(answered),
-        ..answer
-    });
-    Ok(candidates)
-}
-
-/// Steps in the order of their chain; nothing unless they reach from its first message on.
-fn complete_path(mut steps: Vec<(usize, PathEntry)>) -> Vec<PathEntry> {
-    steps.sort_unstable_by_key(|(count, _)| *count);
-    let gapless = steps
-        .iter()
-        .enumerate()
-        .all(|(index, (count, _))| *count == index + 1);
-    if !gapless {
-        return Vec::new();
-    }
-    steps.into_iter().map(|(_, step)| step).collect()
-}
+/// How many lineages go under a name (`$3`), no more than two.
+const LINEAGES_NAMED: &str = "
+SELECT count(*) FROM (
+    SELECT 1 FROM lineages AS l
+    WHERE l.tenant = $1 AND l.resource = $2 AND l.thread_key = $3 LIMIT 2)";
 
 pub(super) async fn find_shared_content(
     conn: &mut SqliteConnection,
@@ -164,15 +45,13 @@ pub(super) async fn find_shared_content(
     links: String,
     thread_key: Option<String>,
 ) -> StoreResult<SharedContent> {
-    let rows = rows_of_chain(conn, sql::SHARED_MESSAGES, &scope, &links).await?;
+    let rows = rows_of_chain(conn, SHARED_MESSAGES, &scope, &links).await?;
     let messages = rows.iter().map(|row| rows::link(row, 0));
     let messages = messages.collect::<Result<_, _>>()?;
     let lineages: i64 = match thread_key {
         None => 0,
         Some(name) => {
-            query_scalar(sql::LINEAGES_NAMED)
-                .bind(scope.tenant.as_slice())
-                .bind(scope.resource_key())
+            scoped_scalar(LINEAGES_NAMED, &scope)
                 .bind(name)
                 .fetch_one(conn)
                 .await?
@@ -184,14 +63,18 @@ pub(super) async fn find_shared_content(
     })
 }
 
+/// One snapshot (`$3`: id) with its text.
+const SNAPSHOT: &str = "
+SELECT 0, id, to_link, to_count, eligible_from, pin, parts, tokens, cause, placement, segments,
+       others
+FROM snapshots WHERE tenant = $1 AND resource = $2 AND id = $3";
+
 pub(super) async fn snapshot(
     conn: &mut SqliteConnection,
     scope: Scope,
     id: SnapshotId,
 ) -> StoreResult<Option<Snapshot>> {
-    query(sql::SNAPSHOT)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    scoped_query(SNAPSHOT, &scope)
         .bind(id.0)
         .fetch_optional(conn)
         .await?
@@ -199,13 +82,39 @@ pub(super) async fn snapshot(
         .transpose()
 }
 
+/// Recorded messages of a chain (`$3`: links), each with its lineage, the key and the zone of that.
+const NODES_OF_CHAIN: &str = "
+SELECT n.link, n.count, n.role, n.tokens, n.closed, n.turn_end, n.born, n.confirmed, n.seen_ms,
+       n.live, n.lineage, l.thread_key, l.zone
+FROM json_each($3) AS p CROSS JOIN nodes AS n CROSS JOIN lineages AS l
+WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)
+  AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage";
+
+/// Whether anything follows a link (`$3`).
+const HAS_SUCCESSOR: &str = "
+SELECT EXISTS (SELECT 1 FROM nodes WHERE tenant = $1 AND resource = $2 AND parent = $3)";
+
+/// Parts that end in a chain (`$3`: links), without their text.
+const PARTS_OF_CHAIN: &str = "
+SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens,
+       t.asked, t.stopgap
+FROM json_each($3) AS p CROSS JOIN parts AS t
+WHERE t.tenant = $1 AND t.resource = $2 AND t.to_link = unhex(p.value)";
+
+/// Snapshots that end in a chain (`$3`: links), without their text.
+const SNAPSHOTS_OF_CHAIN: &str = "
+SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
+       s.placement, NULL, s.others
+FROM json_each($3) AS p CROSS JOIN snapshots AS s
+WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = unhex(p.value)";
+
 pub(super) async fn load_chain(
     conn: &mut SqliteConnection,
     scope: Scope,
     chain: String,
 ) -> StoreResult<RecordedChain> {
     let mut recorded = RecordedChain::default();
-    for row in rows_of_chain(conn, sql::NODES_OF_CHAIN, &scope, &chain).await? {
+    for row in rows_of_chain(conn, NODES_OF_CHAIN, &scope, &chain).await? {
         let node = rows::node(&row)?;
         // The links drive the join, so rows come in the order of the chain; a gap ends the prefix.
         if node.count != recorded.nodes.len() + 1 {
@@ -222,22 +131,20 @@ pub(super) async fn load_chain(
     let Some(deepest) = recorded.nodes.last() else {
         return Ok(recorded);
     };
-    recorded.has_successor = query(sql::HAS_SUCCESSOR)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    recorded.has_successor = scoped_query(HAS_SUCCESSOR, &scope)
         .bind(deepest.link.as_bytes().as_slice())
         .fetch_one(&mut *conn)
         .await
         .map_err(Into::into)
         .and_then(|row| get::<i64>(&row, 0))?
         != 0;
-    for row in rows_of_chain(conn, sql::PARTS_OF_CHAIN, &scope, &chain).await? {
+    for row in rows_of_chain(conn, PARTS_OF_CHAIN, &scope, &chain).await? {
         recorded.parts.push(rows::part_meta(&row)?);
     }
     recorded
         .parts
         .sort_unstable_by_key(|p| (p.span.to_count, p.id));
-    for row in rows_of_chain(conn, sql::SNAPSHOTS_OF_CHAIN, &scope, &chain).await? {
+    for row in rows_of_chain(conn, SNAPSHOTS_OF_CHAIN, &scope, &chain).await? {
         recorded.snapshots.push(rows::snapshot_meta(&row)?);
     }
     recorded
@@ -247,12 +154,19 @@ pub(super) async fn load_chain(
     Ok(recorded)
 }
 
+/// Jobs that end in a chain, or at some links of it (`$3`: links).
+const JOBS_OF_CHAIN: &str = "
+SELECT j.kind, j.from_link, j.from_count, j.to_link, j.to_count, j.state,
+       j.attempts > 0 AND j.leased = 0
+FROM json_each($3) AS p CROSS JOIN jobs AS j
+WHERE j.tenant = $1 AND j.resource = $2 AND j.to_link = unhex(p.value)";
+
 pub(super) async fn jobs_ending_at(
     conn: &mut SqliteConnection,
     scope: Scope,
     ends: String,
 ) -> StoreResult<Vec<ChainJob>> {
-    let found = rows_of_chain(conn, sql::JOBS_OF_CHAIN, &scope, &ends).await?;
+    let found = rows_of_chain(conn, JOBS_OF_CHAIN, &scope, &ends).await?;
     found.iter().map(rows::work).collect()
 }
 
@@ -262,20 +176,26 @@ async fn rows_of_chain(
     scope: &Scope,
     chain: &str,
 ) -> StoreResult<Vec<sqlx::sqlite::SqliteRow>> {
-    Ok(query(statement)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    Ok(scoped_query(statement, scope)
         .bind(chain)
         .fetch_all(conn)
         .await?)
 }
+
+/// Parts by id (`$3`: ids) with their text.
+const PARTS: &str = "
+SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens,
+       t.asked, t.stopgap, t.text, t.current_task, t.suggested_response, t.sources, t.model, t.origins,
+       t.retention, t.preamble, t.as_of
+FROM json_each($3) AS p CROSS JOIN parts AS t
+WHERE t.tenant = $1 AND t.resource = $2 AND t.id = p.value";
 
 pub(super) async fn parts(
     conn: &mut SqliteConnection,
     scope: Scope,
     ids: Vec<PartId>,
 ) -> StoreResult<Vec<Part>> {
-    let rows = rows_of_chain(conn, sql::PARTS, &scope, &rows::id_list(&ids)).await?;
+    let rows = rows_of_chain(conn, PARTS, &scope, &rows::id_list(&ids)).await?;
     let mut found = HashMap::with_capacity(rows.len());
     for row in &rows {
         let part = rows::part(row)?;
@@ -284,15 +204,23 @@ pub(super) async fn parts(
     Ok(ids.iter().filter_map(|id| found.get(id).cloned()).collect())
 }
 
+/// The part of a kind (`$4`) whose range ends at a link (`$3`); of several the longest, as `advance` takes it,
+/// and what a Reflector wrote before what stands in for it.
+const PART_ENDING: &str = "
+SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens,
+       t.asked, t.stopgap, t.text, t.current_task, t.suggested_response, t.sources, t.model, t.origins,
+       t.retention, t.preamble, t.as_of
+FROM parts AS t
+WHERE t.tenant = $1 AND t.resource = $2 AND t.to_link = $3 AND t.kind = $4
+ORDER BY t.from_count, t.stopgap, t.id LIMIT 1";
+
 pub(super) async fn part_ending(
     conn: &mut SqliteConnection,
     scope: Scope,
     kind: PartKind,
     to: Link,
 ) -> StoreResult<Option<Part>> {
-    query(sql::PART_ENDING)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    scoped_query(PART_ENDING, &scope)
         .bind(to.as_bytes().as_slice())
         .bind(kind.name())
         .fetch_optional(conn)
@@ -301,25 +229,62 @@ pub(super) async fn part_ending(
         .transpose()
 }
 
+/// Whether a link (`$3`) is recorded.
+const NODE_EXISTS: &str = "
+SELECT EXISTS (SELECT 1 FROM nodes WHERE tenant = $1 AND resource = $2 AND link = $3)";
+
+/// Whether a message is recorded under this owner.
+pub(super) async fn is_recorded(
+    conn: &mut SqliteConnection,
+    scope: &Scope,
+    link: Link,
+) -> StoreResult<bool> {
+    let recorded: i64 = scoped_scalar(NODE_EXISTS, scope)
+        .bind(link.as_bytes().as_slice())
+        .fetch_one(conn)
+        .await?;
+    Ok(recorded != 0)
+}
+
+/// Reads the first page of the file.
+const PING: &str = "SELECT count(*) FROM sqlite_schema";
+
 /// Reads a page of the file: a connection alone would answer without one.
 pub(super) async fn ping(conn: &mut SqliteConnection) -> StoreResult<()> {
-    query(sql::PING).fetch_one(conn).await?;
+    query(PING).fetch_one(conn).await?;
     Ok(())
 }
+
+/// The chain that ends at a link (`$3`), from there back to its first message.
+const CHAIN_TO: &str = "
+WITH RECURSIVE up (link, parent, count) AS (
+    SELECT * FROM (
+        SELECT link, parent, count FROM nodes WHERE tenant = $1 AND resource = $2 AND link = $3)
+    UNION ALL
+    SELECT n.link, n.parent, n.count FROM up CROSS JOIN nodes AS n
+    WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.parent)
+SELECT link FROM up ORDER BY count";
 
 pub(super) async fn chain_links(
     conn: &mut SqliteConnection,
     scope: Scope,
     tip: Link,
 ) -> StoreResult<Vec<Link>> {
-    let rows = query(sql::CHAIN_TO)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    let rows = scoped_query(CHAIN_TO, &scope)
         .bind(tip.as_bytes().as_slice())
         .fetch_all(conn)
         .await?;
     rows.iter().map(|row| rows::link(row, 0)).collect()
 }
+
+/// Of the latest lineages under a name (`$3`) with a request since `$4` those that were gone on with. Side
+/// calls under the name of their conversation are not: nobody carries them again.
+const COUNT_LIVE_CONVERSATIONS: &str = "
+SELECT count(*) FROM (SELECT id FROM lineages
+                      WHERE tenant = $1 AND resource = $2 AND thread_key = $3 AND last_ms >= $4
+                      ORDER BY last_ms DESC LIMIT 64) latest
+WHERE EXISTS (SELECT 1 FROM nodes
+              WHERE tenant = $1 AND resource = $2 AND lineage = latest.id AND confirmed = 1)";
 
 pub(super) async fn count_live_conversations(
     conn: &mut SqliteConnection,
@@ -327,9 +292,7 @@ pub(super) async fn count_live_conversations(
     key: String,
     since_ms: i64,
 ) -> StoreResult<u32> {
-    let found = query_scalar(sql::COUNT_LIVE_CONVERSATIONS)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    let found = scoped_scalar(COUNT_LIVE_CONVERSATIONS, &scope)
         .bind(key)
         .bind(since_ms)
         .fetch_one(conn)

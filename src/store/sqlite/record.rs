@@ -3,15 +3,14 @@
 //! recorded.
 
 use sqlx::sqlite::SqliteConnection;
-use sqlx::{query, query_scalar};
 
-use super::{StoreResult, message_archive, peer_memory, timers};
+use super::scoped::{scoped_query, scoped_scalar};
+use super::{accounts, message_archive, peer_memory, read, timers};
 use crate::history::{History, Link, Scope, ScopedHash};
 use crate::memory::Node;
-use crate::store::rows::{
-    content_list, count, get, int, link, link_list, node_list, proof_list, route_bytes, run_list,
-};
-use crate::store::{RequestRecord, StoreError, sql};
+use crate::store::StoreResult;
+use crate::store::rows::{count, link, link_list, node_list, proof_list, route_bytes, run_list};
+use crate::store::{RequestRecord, StoreError};
 
 pub(super) async fn record(
     conn: &mut SqliteConnection,
@@ -22,6 +21,17 @@ pub(super) async fn record(
     record_request(conn, &scope, lineage, &record).await?;
     Ok(lineage)
 }
+
+/// New messages (`$4`: an array of arrays) of a lineage (`$3`). The first to record one wins.
+const NEW_NODES: &str = "
+INSERT INTO nodes (tenant, resource, lineage, link, parent, count, role, tokens, closed, turn_end,
+                   born, confirmed, seen_ms, live, content, ids, weight, anchor, origin, given)
+SELECT $1, $2, $3, unhex(p.value ->> 0), unhex(p.value ->> 1), p.value ->> 2, p.value ->> 3,
+       p.value ->> 4, p.value ->> 5, p.value ->> 6, p.value ->> 7, p.value ->> 8, p.value ->> 9,
+       p.value ->> 10, unhex(p.value ->> 11), unhex(p.value ->> 12), p.value ->> 13,
+       unhex(p.value ->> 14), p.value ->> 15, p.value ->> 16
+FROM json_each($4) AS p WHERE true
+ON CONFLICT (tenant, resource, link) DO NOTHING";
 
 /// The messages of the request, and what it confirms; its lineage.
 pub(super) async fn record_messages(
@@ -34,9 +44,7 @@ pub(super) async fn record_messages(
     }
     let lineage = find_or_create_lineage(conn, scope, record).await?;
     if !record.new_nodes.is_empty() {
-        query(sql::NEW_NODES)
-            .bind(scope.tenant.as_slice())
-            .bind(scope.resource_key())
+        scoped_query(NEW_NODES, scope)
             .bind(lineage)
             .bind(node_list(
                 &record.new_nodes,
@@ -47,9 +55,24 @@ pub(super) async fn record_messages(
             .await?;
     }
     confirm(conn, scope, record).await?;
-    credit(conn, scope, lineage, record).await?;
+    accounts::credit(conn, scope, lineage, record).await?;
     Ok(lineage)
 }
+
+/// The request itself; what it was sent with for its model is kept from the first time (INV-SAME).
+const RECORD_REQUEST: &str = "
+INSERT INTO requests (tenant, resource, tip, count, lineage, snapshot, placement, model, times,
+                      first_ms, last_ms, asked_usage, trimmed_to, trim_pin, trim_wording, system)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 1, $9, $9, $10, $11, $12, $13, $14)
+ON CONFLICT (tenant, resource, tip, model)
+DO UPDATE SET times = requests.times + 1, last_ms = max(requests.last_ms, excluded.last_ms)";
+
+/// One more request of a lineage (`$3`).
+const TOUCH_LINEAGE: &str = "
+UPDATE lineages SET requests = requests + 1, last_ms = max(last_ms, $4), model = $5,
+                    thread_key = coalesce(thread_key, $6),
+                    way = CASE WHEN $7 = x'' THEN way ELSE $7 END, zone = coalesce($8, zone)
+WHERE tenant = $1 AND resource = $2 AND id = $3";
 
 /// The request itself.
 pub(super) async fn record_request(
@@ -58,9 +81,7 @@ pub(super) async fn record_request(
     lineage: i64,
     record: &RequestRecord,
 ) -> StoreResult<()> {
-    query(sql::RECORD_REQUEST)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    scoped_query(RECORD_REQUEST, scope)
         .bind(record.tip.as_bytes().as_slice())
         .bind(count(record.count))
         .bind(lineage)
@@ -81,9 +102,7 @@ pub(super) async fn record_request(
         .execute(&mut *conn)
         .await?;
     peer_memory::mark_peer_intro_used(conn, scope, record.sent_with.snapshot).await?;
-    query(sql::TOUCH_LINEAGE)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    scoped_query(TOUCH_LINEAGE, scope)
         .bind(lineage)
         .bind(record.at_ms)
         .bind(&record.model)
@@ -97,6 +116,23 @@ pub(super) async fn record_request(
     }
     insert_lookup_entries(conn, scope, lineage, record).await
 }
+
+/// Where the messages of a request (`$3`: the last link of what the client sent, `$4`: its length)
+/// stand on another chain (`$5`).
+const NEW_VIEW: &str = "
+INSERT INTO views (tenant, resource, tip, count, base, runs, client, path, lineage, proof,
+                   held_from, held_since)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+ON CONFLICT (tenant, resource, tip) DO NOTHING";
+
+/// An answer (`$3`: mark) to a chain (`$4`). Where that goes on from the chain that was answered alike
+/// before (`$6`), the last one counts: the same words mean the present. What two conversations were
+/// answered alike belongs to neither: models refuse, greet and say goodbye in the same words to everybody.
+const NEW_ANSWER: &str = "
+INSERT INTO answers (tenant, resource, mark, tip, lineage) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (tenant, resource, mark) DO UPDATE SET tip = CASE
+    WHEN $6 AND answers.tip <> zeroblob(32) THEN excluded.tip
+    ELSE zeroblob(32) END";
 
 /// What later requests find this one by that do not continue its chain.
 async fn insert_lookup_entries(
@@ -115,9 +151,7 @@ async fn insert_lookup_entries(
     .await?;
     if let Some((tip, stored)) = &record.lookup_entries.alignment {
         let (client, path) = stored.positions.open_start();
-        query(sql::NEW_VIEW)
-            .bind(scope.tenant.as_slice())
-            .bind(scope.resource_key())
+        scoped_query(NEW_VIEW, scope)
             .bind(tip.as_bytes().as_slice())
             .bind(count(stored.count))
             .bind(stored.base.as_bytes().as_slice())
@@ -133,9 +167,7 @@ async fn insert_lookup_entries(
     }
     if let Some((mark, chain)) = &record.lookup_entries.answer {
         let continues_answered = continues_answered(conn, scope, *mark, chain).await?;
-        query(sql::NEW_ANSWER)
-            .bind(scope.tenant.as_slice())
-            .bind(scope.resource_key())
+        scoped_query(NEW_ANSWER, scope)
             .bind(mark.as_bytes().as_slice())
             .bind(record.tip.as_bytes().as_slice())
             .bind(lineage)
@@ -146,6 +178,13 @@ async fn insert_lookup_entries(
     Ok(())
 }
 
+/// What the message was answered (`$3`: mark) whose chain this answer belongs to: the last message, and
+/// the one before it.
+const ANSWERED_BEFORE: &str = "
+SELECT a.tip, n.parent FROM answers AS a CROSS JOIN nodes AS n
+WHERE a.tenant = $1 AND a.resource = $2 AND a.mark = $3
+  AND n.tenant = $1 AND n.resource = $2 AND n.link = a.tip";
+
 /// Whether `chain` goes on from the one that was given the same answer before, or is that one: a client
 /// may be told twice in the same words what it did.
 async fn continues_answered(
@@ -154,9 +193,7 @@ async fn continues_answered(
     mark: ScopedHash,
     chain: &History,
 ) -> StoreResult<bool> {
-    let before = query(sql::ANSWERED_BEFORE)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    let before = scoped_query(ANSWERED_BEFORE, scope)
         .bind(mark.as_bytes().as_slice())
         .fetch_optional(conn)
         .await?;
@@ -179,14 +216,33 @@ async fn is_parent_recorded(
         Some(_) => record.parent,
         None => record.tip,
     };
-    let recorded: i64 = query_scalar(sql::NODE_EXISTS)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
-        .bind(required.as_bytes().as_slice())
-        .fetch_one(conn)
-        .await?;
-    Ok(recorded != 0)
+    read::is_recorded(conn, scope, required).await
 }
+
+/// Whether a lineage (`$3`) is this owner's.
+const LINEAGE_EXISTS: &str = "
+SELECT EXISTS (SELECT 1 FROM lineages WHERE tenant = $1 AND resource = $2 AND id = $3)";
+
+/// The lineage of the deepest of some links (`$3`).
+const LINEAGE_OF_LINKS: &str = "
+SELECT n.lineage FROM json_each($3) AS p CROSS JOIN nodes AS n
+WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)
+ORDER BY n.count DESC LIMIT 1";
+
+/// A new lineage. It is of the family of the message its first one follows (`$6`), or of its own.
+const NEW_LINEAGE: &str = "
+INSERT INTO lineages (tenant, resource, thread_key, family, model, requests, first_ms, last_ms)
+VALUES ($1, $2, $3,
+        (SELECT l.family FROM nodes AS n CROSS JOIN lineages AS l
+         WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $6
+           AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage),
+        $4, 0, $5, $5)
+RETURNING id";
+
+/// A lineage (`$3`) that follows nothing is the first of its family.
+const OWN_FAMILY: &str = "
+UPDATE lineages SET family = id
+WHERE tenant = $1 AND resource = $2 AND id = $3 AND family IS NULL";
 
 /// The lineage the request belongs to. The caller looked before this transaction began: what it
 /// named may be forgotten by now, and what it found new may be recorded.
@@ -196,9 +252,7 @@ async fn find_or_create_lineage(
     record: &RequestRecord,
 ) -> StoreResult<i64> {
     if let Some(lineage) = record.lineage {
-        let exists: i64 = query_scalar(sql::LINEAGE_EXISTS)
-            .bind(scope.tenant.as_slice())
-            .bind(scope.resource_key())
+        let exists: i64 = scoped_scalar(LINEAGE_EXISTS, scope)
             .bind(lineage)
             .fetch_one(&mut *conn)
             .await?;
@@ -207,32 +261,32 @@ async fn find_or_create_lineage(
         }
     }
     let new_links = record.new_nodes.iter().map(|node| &node.link);
-    let joined: Option<i64> = query_scalar(sql::LINEAGE_OF_LINKS)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    let joined: Option<i64> = scoped_scalar(LINEAGE_OF_LINKS, scope)
         .bind(link_list(new_links.chain([&record.tip])))
         .fetch_optional(&mut *conn)
         .await?;
     if let Some(lineage) = joined {
         return Ok(lineage);
     }
-    let lineage: i64 = query_scalar(sql::NEW_LINEAGE)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    let lineage: i64 = scoped_scalar(NEW_LINEAGE, scope)
         .bind(&record.thread_key)
         .bind(&record.model)
         .bind(record.at_ms)
         .bind(record.parent.as_bytes().as_slice())
         .fetch_one(&mut *conn)
         .await?;
-    query(sql::OWN_FAMILY)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    scoped_query(OWN_FAMILY, scope)
         .bind(lineage)
         .execute(conn)
         .await?;
     Ok(lineage)
 }
+
+/// Messages (`$3`: links) that a longer request carried again.
+const CONFIRM: &str = "
+UPDATE nodes SET confirmed = 1
+WHERE tenant = $1 AND resource = $2 AND confirmed = 0
+  AND link IN (SELECT unhex(p.value) FROM json_each($3) AS p)";
 
 /// Confirms what the caller asked for, and its new messages too where another process recorded
 /// them first, as not yet confirmed.
@@ -250,88 +304,9 @@ async fn confirm(
     if links.is_empty() {
         return Ok(());
     }
-    query(sql::CONFIRM)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    scoped_query(CONFIRM, scope)
         .bind(link_list(links))
         .execute(conn)
         .await?;
     Ok(())
-}
-
-/// Raises the bound on what the Observer may be shown of a family of conversations by what it has
-/// not confirmed before.
-async fn credit(
-    conn: &mut SqliteConnection,
-    scope: &Scope,
-    lineage: i64,
-    record: &RequestRecord,
-) -> StoreResult<()> {
-    if record.contents.is_empty() {
-        return Ok(());
-    }
-    let contents = content_list(&record.contents);
-    let tokens = record.contents.iter().map(|c| u64::from(c.tokens)).sum();
-    let family = find_or_join_family(conn, scope, lineage, &contents, tokens).await?;
-    query(sql::CREDIT)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
-        .bind(&contents)
-        .bind(family)
-        .execute(&mut *conn)
-        .await?;
-    query(sql::NEW_CONTENTS)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
-        .bind(lineage)
-        .bind(&contents)
-        .bind(family)
-        .execute(conn)
-        .await?;
-    Ok(())
-}
-
-/// Contents that two families share below this many tokens may be chance, or a greeting all
-/// conversations of an application begin with.
-const MIN_SHARED_TOKENS: u64 = 256;
-
-/// The family whose account a lineage's confirmations go to. It is settled with the first of them: a
-/// chain that says largely what another family said (a client edited or pruned its history) is of
-/// that family, so that the Observer is not shown the same words anew with every chain.
-async fn find_or_join_family(
-    conn: &mut SqliteConnection,
-    scope: &Scope,
-    lineage: i64,
-    contents: &str,
-    tokens: u64,
-) -> StoreResult<i64> {
-    let row = query(sql::FAMILY)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
-        .bind(lineage)
-        .fetch_one(&mut *conn)
-        .await?;
-    let (own, settled) = (get::<i64>(&row, 0)?, get::<bool>(&row, 1)?);
-    if settled {
-        return Ok(own);
-    }
-    let likest = query(sql::LIKEST_FAMILY)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
-        .bind(contents)
-        .fetch_optional(&mut *conn)
-        .await?;
-    let Some(row) = likest else { return Ok(own) };
-    let (other, shared): (i64, u64) = (get(&row, 0)?, int(&row, 1)?);
-    if shared < MIN_SHARED_TOKENS || shared * 2 < tokens {
-        return Ok(own);
-    }
-    query(sql::JOIN_FAMILY)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
-        .bind(own)
-        .bind(other)
-        .execute(conn)
-        .await?;
-    Ok(other)
 }

@@ -1,13 +1,20 @@
 //! Committing a snapshot: when it becomes eligible is decided in the transaction that stores it.
 
 use sqlx::sqlite::SqliteConnection;
-use sqlx::{query, query_scalar};
 
-use super::{StoreResult, peer_memory, read};
+use super::scoped::{scoped_query, scoped_scalar};
+use super::{peer_memory, read};
 use crate::history::Scope;
 use crate::memory::{Part, PartId, Rendering, Snapshot, SnapshotId, SnapshotMeta};
+use crate::store::StoreResult;
 use crate::store::rows::{self, corrupt, count, id_list};
-use crate::store::{NewSnapshot, StoreError, sql};
+use crate::store::{NewSnapshot, StoreError};
+
+/// A snapshot.
+const NEW_SNAPSHOT: &str = "
+INSERT INTO snapshots (tenant, resource, to_link, to_count, eligible_from, pin, parts, tokens,
+                       cause, segments, at_ms, placement, made_with, others, unused)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) RETURNING id";
 
 pub(super) async fn commit(
     conn: &mut SqliteConnection,
@@ -43,9 +50,7 @@ pub(super) async fn commit(
         let segments = new.segments;
         return Ok(Snapshot { meta, segments });
     }
-    let id: i64 = query_scalar(sql::NEW_SNAPSHOT)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    let id: i64 = scoped_scalar(NEW_SNAPSHOT, &scope)
         .bind(new.to.as_bytes().as_slice())
         .bind(count(new.to_count))
         .bind(count(eligible_from))
@@ -93,6 +98,12 @@ pub(super) async fn commit_pair(
     Ok((commit(conn, scope, new).await?, stored_peer_snapshot))
 }
 
+/// Fixes how parts (`$3`: ids) are written, where no block held them yet.
+const FIX_RENDERING: &str = "
+UPDATE parts SET preamble = coalesce(preamble, $4), as_of = $5
+WHERE tenant = $1 AND resource = $2 AND as_of IS NULL
+  AND id IN (SELECT p.value FROM json_each($3) AS p)";
+
 /// Fixes how `parts` are written where no block held them yet, and reads them.
 pub(super) async fn fix_rendering(
     conn: &mut SqliteConnection,
@@ -100,9 +111,7 @@ pub(super) async fn fix_rendering(
     parts: Vec<PartId>,
     rendering: Rendering,
 ) -> StoreResult<Vec<Part>> {
-    query(sql::FIX_RENDERING)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    scoped_query(FIX_RENDERING, &scope)
         .bind(id_list(&parts))
         .bind(rendering.preamble)
         .bind(rendering.as_of.to_string())
@@ -111,6 +120,11 @@ pub(super) async fn fix_rendering(
     read::parts(conn, scope, parts).await
 }
 
+/// How many of some parts (`$3`: ids) are this owner's.
+const COUNT_PARTS: &str = "
+SELECT count(*) FROM json_each($3) AS p CROSS JOIN parts AS t
+WHERE t.tenant = $1 AND t.resource = $2 AND t.id = p.value";
+
 /// Whether what the snapshot covers, and every part it sends, is still recorded under this owner.
 async fn is_recorded(
     conn: &mut SqliteConnection,
@@ -118,35 +132,48 @@ async fn is_recorded(
     new: &NewSnapshot,
     parts: &str,
 ) -> StoreResult<bool> {
-    let node: i64 = query_scalar(sql::NODE_EXISTS)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
-        .bind(new.to.as_bytes().as_slice())
-        .fetch_one(&mut *conn)
-        .await?;
-    let recorded_parts: i64 = query_scalar(sql::COUNT_PARTS)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    let is_end_recorded = read::is_recorded(conn, scope, new.to).await?;
+    let recorded_parts: i64 = scoped_scalar(COUNT_PARTS, scope)
         .bind(parts)
         .fetch_one(conn)
         .await?;
-    Ok(node != 0 && recorded_parts == count(new.parts.len()))
+    Ok(is_end_recorded && recorded_parts == count(new.parts.len()))
 }
+
+/// Length of the longest recorded chain that extends a tip (`$3`, `$4` long).
+///
+/// Bounded: a tip near the root of a much forked tree has everything below it. Where the bound is
+/// hit the answer is too small, and only requests that were never recorded could notice: recorded
+/// ones are pinned to what they were sent with.
+const LONGEST_EXTENSION: &str = "
+WITH RECURSIVE below (link, count) AS (
+    SELECT $3, $4
+    UNION ALL
+    SELECT n.link, n.count FROM below CROSS JOIN nodes AS n
+    WHERE n.tenant = $1 AND n.resource = $2 AND n.parent = below.link
+    LIMIT 200000)
+SELECT max(count) FROM below";
 
 async fn longest_extension(
     conn: &mut SqliteConnection,
     scope: &Scope,
     new: &NewSnapshot,
 ) -> StoreResult<usize> {
-    let row = query(sql::LONGEST_EXTENSION)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    let row = scoped_query(LONGEST_EXTENSION, scope)
         .bind(new.tip.as_bytes().as_slice())
         .bind(count(new.tip_count))
         .fetch_one(conn)
         .await?;
     rows::int(&row, 0)
 }
+
+/// A snapshot that says the same and is eligible no later than `$7`.
+const EQUAL_SNAPSHOT: &str = "
+SELECT 0, id, to_link, to_count, eligible_from, pin, parts, tokens, cause, placement, NULL, others
+FROM snapshots
+WHERE tenant = $1 AND resource = $2 AND to_link = $3 AND parts = $4 AND segments = $5
+  AND pin IS $6 AND eligible_from <= $7 AND placement = $8 AND others IS $9
+ORDER BY eligible_from, id LIMIT 1";
 
 async fn find_equal(
     conn: &mut SqliteConnection,
@@ -156,9 +183,7 @@ async fn find_equal(
     segments: &str,
     eligible_from: usize,
 ) -> StoreResult<Option<SnapshotMeta>> {
-    query(sql::EQUAL_SNAPSHOT)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    scoped_query(EQUAL_SNAPSHOT, scope)
         .bind(new.to.as_bytes().as_slice())
         .bind(parts)
         .bind(segments)

@@ -1,12 +1,23 @@
 //! Timers: one per lineage, moved by its newest request, taken by one process at a time.
 
-use sqlx::query;
-use sqlx::query_scalar;
 use sqlx::sqlite::SqliteConnection;
+use sqlx::{query, query_scalar};
 
-use super::StoreResult;
+use super::scoped::scoped_query;
 use crate::history::Scope;
-use crate::store::{Alarms, NewTimer, RequestRecord, Timer, rows, sql};
+use crate::store::StoreResult;
+use crate::store::{Alarms, NewTimer, RequestRecord, Timer, rows};
+
+/// When a lineage (`$3`) will have been idle for long enough. A newer request moves it, also away from
+/// whoever is acting on it.
+const SET_TIMER: &str = "
+INSERT INTO timers (tenant, resource, lineage, tip, model, zone, activate_ms, reflect_ms, due_ms,
+                    fence)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 0)
+ON CONFLICT (tenant, resource, lineage)
+DO UPDATE SET tip = excluded.tip, model = excluded.model, zone = excluded.zone,
+              activate_ms = excluded.activate_ms, reflect_ms = excluded.reflect_ms,
+              due_ms = excluded.due_ms, fence = timers.fence + 1";
 
 /// Part of recording a request.
 pub(super) async fn set(
@@ -16,9 +27,7 @@ pub(super) async fn set(
     record: &RequestRecord,
     timer: &NewTimer,
 ) -> StoreResult<()> {
-    query(sql::SET_TIMER)
-        .bind(scope.tenant.as_slice())
-        .bind(scope.resource_key())
+    scoped_query(SET_TIMER, scope)
         .bind(lineage)
         .bind(record.tip.as_bytes().as_slice())
         .bind(&record.model)
@@ -31,12 +40,20 @@ pub(super) async fn set(
     Ok(())
 }
 
+/// The next timer that is due now (`$1`), leased until `$2`. Looks across owners, as `CLAIM` does.
+const CLAIM_TIMER: &str = "
+UPDATE timers SET due_ms = $2, fence = fence + 1
+WHERE (tenant, resource, lineage) = (
+    SELECT t.tenant, t.resource, t.lineage FROM timers AS t
+    WHERE t.due_ms <= $1 ORDER BY t.due_ms LIMIT 1)
+RETURNING tenant, resource, lineage, tip, model, zone, activate_ms, reflect_ms, fence";
+
 pub(super) async fn claim(
     conn: &mut SqliteConnection,
     now_ms: i64,
     until_ms: i64,
 ) -> StoreResult<Option<Timer>> {
-    query(sql::CLAIM_TIMER)
+    query(CLAIM_TIMER)
         .bind(now_ms)
         .bind(until_ms)
         .fetch_optional(conn)
@@ -45,18 +62,25 @@ pub(super) async fn claim(
         .transpose()
 }
 
+/// What is left of a timer (`$3`: lineage, `$4`: fence) that was acted on.
+const KEEP_TIMER: &str = "
+UPDATE timers SET activate_ms = $5, reflect_ms = $6, due_ms = $7
+WHERE tenant = $1 AND resource = $2 AND lineage = $3 AND fence = $4";
+
+/// Takes a timer (`$3`: lineage, `$4`: fence) away.
+const END_TIMER: &str =
+    "DELETE FROM timers WHERE tenant = $1 AND resource = $2 AND lineage = $3 AND fence = $4";
+
 pub(super) async fn end(
     conn: &mut SqliteConnection,
     timer: Timer,
     left: Option<(Alarms, i64)>,
 ) -> StoreResult<()> {
     let statement = match left {
-        Some(_) => sql::KEEP_TIMER,
-        None => sql::END_TIMER,
+        Some(_) => KEEP_TIMER,
+        None => END_TIMER,
     };
-    let mut ending = query(statement)
-        .bind(timer.scope.tenant.as_slice())
-        .bind(timer.scope.resource_key())
+    let mut ending = scoped_query(statement, &timer.scope)
         .bind(timer.lineage)
         .bind(timer.fence);
     if let Some((alarms, due_ms)) = left {
@@ -69,6 +93,9 @@ pub(super) async fn end(
     Ok(())
 }
 
+/// When the next timer is due, of all owners.
+const NEXT_TIMER: &str = "SELECT min(due_ms) FROM timers";
+
 pub(super) async fn next(conn: &mut SqliteConnection) -> StoreResult<Option<i64>> {
-    Ok(query_scalar(sql::NEXT_TIMER).fetch_one(conn).await?)
+    Ok(query_scalar(NEXT_TIMER).fetch_one(conn).await?)
 }

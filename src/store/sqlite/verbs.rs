@@ -2,19 +2,19 @@
 //! files beside; how they are run, in `sqlite.rs`.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 
-use super::{CLOSE_GRACE, SqliteStore, StoreResult};
+use super::SqliteStore;
 use super::{
-    admin, aliases, costs, message_archive, operator_requests, overflow_observe, peer_memory,
-    queue, read, record, snapshots, timers,
+    admin, aliases, costs, find, forget, message_archive, operator_requests, overflow_observe,
+    peer_memory, queue, read, record, snapshots, timers,
 };
 use crate::history::{Link, Scope};
 use crate::memory::advance::ChainJob;
 use crate::memory::peer_memory::Digest;
 use crate::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span};
+use crate::store::StoreResult;
 use crate::store::{
     AddAliasOutcome, Alarms, Alias, Candidates, ClaimFilter, Cost, EnqueueOutcome, Event, Job,
     LongestChain, LookupKeys, NewJob, NewOverflowObservation, NewSnapshot, OperatorRequest,
@@ -30,12 +30,12 @@ impl Store for SqliteStore {
         chain: &[Link],
         keys: &LookupKeys,
     ) -> StoreResult<Candidates> {
-        let Some(query) = read::FindQuery::new(scope, chain, keys) else {
-            return Ok(Candidates::default());
+        let Some(query) = find::FindQuery::new(scope, chain, keys) else {
+            return self.connection.database().map(|_| Candidates::default());
         };
         let scope = scope.clone();
         self.request_read("store find", move |conn| {
-            Box::pin(read::find_candidates(conn, scope, query))
+            Box::pin(find::find_candidates(conn, scope, query))
         })
         .await
     }
@@ -50,7 +50,7 @@ impl Store for SqliteStore {
 
     async fn load_chain(&self, scope: &Scope, chain: &[Link]) -> StoreResult<RecordedChain> {
         if chain.is_empty() {
-            return Ok(RecordedChain::default());
+            return self.connection.database().map(|_| RecordedChain::default());
         }
         let (scope, links) = (scope.clone(), crate::store::rows::link_list(chain));
         self.read("store known", move |conn| {
@@ -61,18 +61,20 @@ impl Store for SqliteStore {
 
     async fn record(&self, scope: &Scope, record: &RequestRecord) -> StoreResult<i64> {
         let (scope, record) = (scope.clone(), record.clone());
-        let other_writers = Arc::clone(&self.other_writers);
-        self.write("store record", move |conn| {
+        let database = self.connection.database()?;
+        let other_writers = Arc::clone(database.other_writers());
+        let recorded = database.write("store record", move |conn| {
             Box::pin(async move {
                 other_writers.check(conn).await?;
                 record::record(conn, scope, record).await
             })
-        })
-        .await
+        });
+        self.connection.check_result(&database, recorded.await)
     }
 
     fn has_other_writers(&self) -> bool {
-        self.other_writers.detected.load(Ordering::Relaxed)
+        let database = self.connection.database();
+        database.is_ok_and(|database| database.has_other_writers())
     }
 
     async fn find_shared_content(
@@ -515,7 +517,7 @@ impl Store for SqliteStore {
     async fn forget(&self, scope: &Scope, lineage: i64) -> StoreResult<u64> {
         let scope = scope.clone();
         self.write("store forget", move |conn| {
-            Box::pin(admin::forget(conn, scope, lineage))
+            Box::pin(forget::forget(conn, scope, lineage))
         })
         .await
     }
@@ -550,32 +552,20 @@ impl Store for SqliteStore {
     }
 
     async fn ping(&self) -> StoreResult<()> {
-        let file = self.file.clone();
-        self.request_read("store ping", move |conn| {
+        let database = self.connection.database()?;
+        let file = database.file().cloned();
+        let answered = database.request_read("store ping", move |conn| {
             Box::pin(async move {
                 if let Some(file) = file {
                     file.check_unchanged().await?;
                 }
                 read::ping(conn).await
             })
-        })
-        .await
+        });
+        self.connection.check_result(&database, answered.await)
     }
 
     async fn close(&self) {
-        let left = self.tasks.stop(CLOSE_GRACE).await;
-        if left > 0 {
-            // Its connection would be waited for without an end. The system closes it, and the
-            // next start finds the journal.
-            tracing::warn!(
-                left,
-                "{left} queries did not end before the store was closed"
-            );
-            return;
-        }
-        self.request_pool.close().await;
-        self.worker_pool.close().await;
-        // The last connection to close writes the journal back into the database.
-        self.writer.close().await;
+        self.connection.close().await;
     }
 }

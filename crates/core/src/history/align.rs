@@ -1,91 +1,46 @@
-//! Alignment: where a request that continues no known chain stands on a path that is known.
+//! Finds where a request that continues no known chain stands on a known path.
 //!
-//! Clients drop their oldest messages, replace old tool results, move what they insert, or put a
-//! clock into their first message. Then the chain is another one. [`align`] finds the runs of messages
-//! that both hold, says whether they prove that it is the same conversation ([`proof`]), and what the
-//! client left out or changed ([`changed`]). What may be chance is `None`: the request goes out as a
+//! Clients drop their oldest messages, replace old tool results, move what they insert, or put a clock
+//! into their first message. That makes another chain. [`align`] finds the runs of messages that both
+//! share, says whether they prove the same conversation ([`proof`]), and what the client left out or
+//! changed ([`changes`]). If the agreement may be chance, the result is `None` and the request is a
 //! conversation of its own. Pure, and about linear in both. Called on the request path through
-//! `memory::place`.
-
-use std::collections::{HashMap, HashSet};
+//! `memory::alignment`.
 
 mod changes;
+mod matcher;
 mod proof;
 
-use super::message_key::{LONG_ANSWER_BYTES, MIN_DISTINCTIVE_BYTES, MessageKey};
-use super::{Role, ScopedHash};
-
 use self::changes::Changes;
-pub use self::proof::MessageOrigin;
-
-/// Messages of a request that stand on a path without a gap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
-    /// Index of the first one in the request.
-    pub client: usize,
-    /// Index of the first one on the path.
-    pub path: usize,
-    /// How many.
-    pub len: usize,
-}
-
-impl Run {
-    fn client_end(&self) -> usize {
-        self.client + self.len
-    }
-
-    fn path_end(&self) -> usize {
-        self.path + self.len
-    }
-
-    /// Its messages: place on the path, index in the request.
-    fn pairs(&self) -> impl DoubleEndedIterator<Item = (usize, usize)> + use<> {
-        let (path, client) = (self.path, self.client);
-        (0..self.len).map(move |at| (path + at, client + at))
-    }
-
-    /// Whether request and path begin alike with it.
-    fn is_at_start(&self) -> bool {
-        self.client == 0 && self.path == 0
-    }
-}
+use self::matcher::Matcher;
+pub use self::matcher::Run;
+pub use self::proof::{AlignmentContext, MessageOrigin};
+use super::message_key::MessageKey;
 
 /// Where a request stands on a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathAlignment {
     /// Runs in order. The messages of the last one cannot agree by chance.
     pub runs: Vec<Run>,
-    /// The places on the path that prove that this is the same conversation. Empty where nothing
-    /// proves it: then another conversation may say the same, and may be told nothing that its own
-    /// request does not hold.
+    /// The places on the path that prove that it is the same conversation. Empty without proof:
+    /// then another conversation may say the same, and may get memory only of text that its own
+    /// request holds.
     pub proof: Vec<usize>,
-    /// The first place on the path whose words the request does not hold; the end of the runs where
-    /// it holds all of them.
+    /// The first place on the path whose text the request does not hold; the end of the runs if it
+    /// holds all.
     pub missing: usize,
-    /// The first place on the path that the client rewrote, or took out, while it kept what follows;
-    /// the end of the runs where there is none.
+    /// The first place on the path that the client rewrote or took out while it kept what follows;
+    /// the end of the runs if there is none.
     pub rewritten: usize,
-    /// The first place on the path of so few messages that the client may have dropped them to save room,
-    /// or taken them back; the end of the runs where there is none.
+    /// The first place of a gap so small that the client may have dropped it to save room or taken
+    /// it back; the end of the runs if there is none.
     pub doubtful: usize,
 }
 
-/// What is known of a path and a request beside what they say.
-#[derive(Clone, Copy, Debug)]
-pub struct AlignmentContext<S, P> {
-    /// What is known of the message at a place of the path.
-    pub origin: S,
-    /// Whether both carry the same name, and it names one conversation.
-    pub same_thread_key: bool,
-    /// Whether the client itself puts the message at an index of the request in front of what it keeps:
-    /// its summary.
-    pub is_client_summary: P,
-}
-
-/// Where `client` stands on `path`; `None` where the agreement may be chance.
+/// Aligns `client` to `path`; `None` if the agreement may be chance.
 ///
-/// Between and in front of runs the request may hold messages that the path does not know, and the
-/// path messages that the request no longer holds. What follows the last run in the request is new.
+/// Between and before the runs, the request may hold messages that the path does not have, and the path
+/// messages that the request no longer holds. Messages behind the last run in the request are new.
 pub fn align<S, P>(
     path: &[MessageKey],
     context: &AlignmentContext<S, P>,
@@ -119,256 +74,13 @@ where
     None
 }
 
-/// What `client` says again of `path`, in order, whatever that proves; without short words.
+/// The runs of `path` that `client` repeats in order, whatever they prove; runs of short words are left
+/// out.
 pub fn common_runs(path: &[MessageKey], client: &[MessageKey]) -> Vec<Run> {
     let sides = Matcher::new(path, client, |_| false);
     let mut runs = sides.find_runs();
     runs.retain(|run| sides.has_evidence(*run));
     runs
-}
-
-/// What in a run tells something, and is no short word. What is said again and again counts once.
-#[derive(Clone, Copy, Debug, Default)]
-struct MatchEvidence {
-    /// Messages of anybody, and rounds of tools by their own ids.
-    distinctive: usize,
-    /// Those of the model.
-    by_model: usize,
-    /// Those of the model that are long, and rounds of tools.
-    strong: usize,
-    /// Those that stand once on each side.
-    unique: usize,
-}
-
-impl MatchEvidence {
-    /// Whether it cannot be chance that a request holds this: three messages, the model's among them,
-    /// or two where an id or a long answer is among them.
-    fn is_conclusive(&self) -> bool {
-        let enough = (self.distinctive >= 3 && self.by_model >= 1)
-            || (self.distinctive >= 2 && self.strong >= 1);
-        enough && self.unique >= 1
-    }
-}
-
-/// One of the two, and where its messages stand.
-struct MessageIndex<'a> {
-    items: &'a [MessageKey],
-    /// Where a content or an id stands; `None` where it stands more than once.
-    contents: HashMap<ScopedHash, Option<usize>>,
-    ids: HashMap<ScopedHash, Option<usize>>,
-}
-
-impl<'a> MessageIndex<'a> {
-    fn new(items: &'a [MessageKey]) -> Self {
-        let mut side = Self {
-            items,
-            contents: HashMap::with_capacity(items.len()),
-            ids: HashMap::new(),
-        };
-        for (at, item) in items.iter().enumerate() {
-            record_position(&mut side.contents, item.content, at);
-            if let Some(ids) = item.ids {
-                record_position(&mut side.ids, ids, at);
-            }
-        }
-        side
-    }
-
-    fn unique_content_position(&self, item: &MessageKey) -> Option<usize> {
-        self.contents.get(&item.content).copied().flatten()
-    }
-
-    fn unique_ids_position(&self, item: &MessageKey) -> Option<usize> {
-        self.ids.get(&item.ids?).copied().flatten()
-    }
-}
-
-fn record_position(
-    positions: &mut HashMap<ScopedHash, Option<usize>>,
-    mark: ScopedHash,
-    at: usize,
-) {
-    positions
-        .entry(mark)
-        .and_modify(|place| *place = None)
-        .or_insert(Some(at));
-}
-
-struct Matcher<'a> {
-    path: MessageIndex<'a>,
-    client: MessageIndex<'a>,
-    /// Which messages of the path no other conversation holds.
-    unshared: Vec<bool>,
-}
-
-impl<'a> Matcher<'a> {
-    fn new(
-        path: &'a [MessageKey],
-        client: &'a [MessageKey],
-        is_unshared: impl Fn(usize) -> bool,
-    ) -> Self {
-        Self {
-            path: MessageIndex::new(path),
-            client: MessageIndex::new(client),
-            unshared: (0..path.len()).map(is_unshared).collect(),
-        }
-    }
-
-    /// Whether `run` is more than short words.
-    fn has_evidence(&self, run: Run) -> bool {
-        self.evidence(run).distinctive > 0
-    }
-
-    /// Whether the two messages are one. The ids of tool calls are the best there is: a result that
-    /// came back shorter, or as a placeholder, is the same result; a call that was repaired the
-    /// same call. But only where an id stands once, and in no other conversation: some servers number
-    /// their calls anew each time, and a cache gives everybody the same.
-    fn is_same_message(&self, path: usize, client: usize) -> bool {
-        let (path_item, client_item) = (&self.path.items[path], &self.client.items[client]);
-        path_item.content == client_item.content
-            || (self.unshared[path] && self.has_same_ids(path_item, client_item))
-    }
-
-    fn has_same_ids(&self, path_item: &MessageKey, client_item: &MessageKey) -> bool {
-        path_item.ids.is_some()
-            && path_item.ids == client_item.ids
-            && path_item.role == client_item.role
-            && (path_item.role != Role::Tool
-                || client_item.distinctive_bytes <= path_item.distinctive_bytes)
-            && self.path.unique_ids_position(path_item).is_some()
-            && self.client.unique_ids_position(client_item).is_some()
-    }
-
-    /// All that agrees in order: messages that stand once on each side, as far as they do not cross,
-    /// and whatever agrees next to them.
-    fn find_runs(&self) -> Vec<Run> {
-        let mut pairs: Vec<(usize, usize)> = Vec::new();
-        for (client, item) in self.client.items.iter().enumerate() {
-            let by_ids = self
-                .client
-                .unique_ids_position(item)
-                .and_then(|_| self.path.unique_ids_position(item));
-            let by_content = || {
-                self.client
-                    .unique_content_position(item)
-                    .and_then(|_| self.path.unique_content_position(item))
-            };
-            if let Some(path) = by_ids.or_else(by_content)
-                && self.is_same_message(path, client)
-            {
-                pairs.push((client, path));
-            }
-        }
-        self.extend_seeds(&longest_ascending(&pairs))
-    }
-
-    /// Runs around `seeds`, each grown as far as its neighbours agree.
-    fn extend_seeds(&self, seeds: &[(usize, usize)]) -> Vec<Run> {
-        let mut runs: Vec<Run> = Vec::new();
-        // The common beginning needs no seed: it may repeat itself.
-        let (mut client, mut path) = (0, 0);
-        while path < self.path.items.len()
-            && client < self.client.items.len()
-            && self.is_same_message(path, client)
-        {
-            client += 1;
-            path += 1;
-        }
-        if client > 0 {
-            runs.push(Run {
-                client: 0,
-                path: 0,
-                len: client,
-            });
-        }
-        for (at_client, at_path) in seeds.iter().copied() {
-            if at_client < client || at_path < path {
-                continue;
-            }
-            let mut run = Run {
-                client: at_client,
-                path: at_path,
-                len: 1,
-            };
-            while run.client > client
-                && run.path > path
-                && self.is_same_message(run.path - 1, run.client - 1)
-            {
-                run.client -= 1;
-                run.path -= 1;
-                run.len += 1;
-            }
-            while run.path_end() < self.path.items.len()
-                && run.client_end() < self.client.items.len()
-                && self.is_same_message(run.path_end(), run.client_end())
-            {
-                run.len += 1;
-            }
-            (client, path) = (run.client_end(), run.path_end());
-            runs.push(run);
-        }
-        runs
-    }
-
-    /// What tells something in `run`.
-    fn evidence(&self, run: Run) -> MatchEvidence {
-        let (mut evidence, mut counted) = (MatchEvidence::default(), HashSet::new());
-        for (path, client) in run.pairs() {
-            let (path_item, client_item) = (&self.path.items[path], &self.client.items[client]);
-            let by_ids = self.has_same_random_ids(path_item, client_item);
-            let by_content = path_item.ids.is_none()
-                && client_item.ids.is_none()
-                && path_item.distinctive_bytes >= MIN_DISTINCTIVE_BYTES
-                && counted.insert(path_item.content);
-            let model_text = by_content && path_item.role == Role::Assistant;
-            evidence.distinctive += usize::from(by_ids || by_content);
-            evidence.by_model += usize::from(by_ids || model_text);
-            evidence.strong += usize::from(
-                by_ids || (model_text && path_item.distinctive_bytes >= LONG_ANSWER_BYTES),
-            );
-            evidence.unique += usize::from(
-                by_ids || (by_content && self.is_unique_on_both(path_item, client_item)),
-            );
-        }
-        evidence
-    }
-
-    /// Whether both bear the ids of one tool call that was drawn at random, and nothing else does.
-    fn has_same_random_ids(&self, path_item: &MessageKey, client_item: &MessageKey) -> bool {
-        path_item.has_random_ids()
-            && path_item.ids == client_item.ids
-            && self.path.unique_ids_position(path_item).is_some()
-            && self.client.unique_ids_position(client_item).is_some()
-    }
-
-    fn is_unique_on_both(&self, path_item: &MessageKey, client_item: &MessageKey) -> bool {
-        self.path.unique_content_position(path_item).is_some()
-            && self.client.unique_content_position(client_item).is_some()
-    }
-}
-
-/// The most of `pairs` (ordered by the first) that also ascend by the second.
-fn longest_ascending(pairs: &[(usize, usize)]) -> Vec<(usize, usize)> {
-    // Patience: `ends[n]` is the pair with the smallest second that n + 1 ascending pairs end with.
-    let mut ends: Vec<usize> = Vec::new();
-    let mut predecessors: Vec<Option<usize>> = Vec::with_capacity(pairs.len());
-    for (index, (_, second)) in pairs.iter().enumerate() {
-        let place = ends.partition_point(|end| pairs[*end].1 < *second);
-        predecessors.push(place.checked_sub(1).map(|place| ends[place]));
-        if place == ends.len() {
-            ends.push(index);
-        } else {
-            ends[place] = index;
-        }
-    }
-    let mut chosen = Vec::with_capacity(ends.len());
-    let mut at = ends.last().copied();
-    while let Some(index) = at {
-        chosen.push(pairs[index]);
-        at = predecessors[index];
-    }
-    chosen.reverse();
-    chosen
 }
 
 #[cfg(test)]

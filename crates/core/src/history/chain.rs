@@ -1,21 +1,23 @@
-//! Links: each names one history up to one message, under one owner.
+//! Links: a link names one history up to one message, under one owner.
 
 use super::Fingerprint;
+use super::hex::hex;
 
-/// Whose history it is. Seeds every chain, so two owners never share a link (INV-OWN).
+/// The owner of a history. It seeds every chain, so two owners never share a link (INV-OWN).
 ///
-/// There is no default on purpose: every verb of the store and every chain names its owner.
+/// It has no default on purpose: every verb of the store and every chain names its owner.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Scope {
-    /// Hash of the credential, or of the name the operator gave it.
+    /// The hash of the credential, or of the name that the operator gave it.
     pub tenant: [u8; 32],
-    /// Hash of the resource (a user of the application) where the client names one: a second wall.
+    /// The hash of the resource (a user of the application), if the client names one. It separates
+    /// owners further.
     pub resource: Option<[u8; 32]>,
 }
 
 impl Scope {
-    /// The scope of `credential` (all of it: a truncated credential would merge its owners) and,
-    /// where there is one, of `resource`.
+    /// The scope of `credential` and, if there is one, of `resource`. The credential must be whole:
+    /// a truncated one would merge its owners.
     pub fn new(credential: &[u8], resource: Option<&[u8]>) -> Self {
         Self {
             tenant: Self::hash_tenant(credential),
@@ -23,22 +25,23 @@ impl Scope {
         }
     }
 
-    /// The tenant that presents `credential`, all of it.
+    /// The tenant with this `credential`, which must be whole.
     pub fn hash_tenant(credential: &[u8]) -> [u8; 32] {
         blake3::derive_key("diarist 2026-11 tenant", credential)
     }
 
-    /// The resource as the store keeps it: empty for none.
+    /// The stored form of the resource: empty for none.
     pub fn resource_key(&self) -> &[u8] {
         self.resource.as_ref().map_or(&[], |r| r.as_slice())
     }
 
-    /// A short name of the tenant for people (audit, `diarist threads`): 48 bits, never a key.
+    /// A short name of the tenant for people (audit, `diarist threads`): 48 bits, never used as a
+    /// key.
     pub fn tenant_label(&self) -> String {
         Self::format_tenant_label(&self.tenant)
     }
 
-    /// The same, of a tenant alone.
+    /// The same for a tenant alone.
     pub fn format_tenant_label(tenant: &[u8; 32]) -> String {
         hex(&tenant[..6])
     }
@@ -68,12 +71,12 @@ impl Link {
         Self(*hasher.finalize().as_bytes())
     }
 
-    /// As stored.
+    /// The stored form.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// From the store; `None` unless 32 bytes.
+    /// Reads the stored form; `None` if it has not 32 bytes.
     pub fn from_slice(bytes: &[u8]) -> Option<Self> {
         Some(Self(bytes.try_into().ok()?))
     }
@@ -88,14 +91,6 @@ impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Link({})", self.label())
     }
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut out, byte| {
-        let _ = write!(out, "{byte:02x}");
-        out
-    })
 }
 
 #[cfg(test)]

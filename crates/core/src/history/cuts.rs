@@ -1,11 +1,10 @@
 //! Where a history may be cut: never between a tool call and its result (INV-PAIR).
 //!
-//! A cut is a count: cut `n` leaves the first `n` messages on one side. A *round* is an assistant
-//! message that calls tools and the results that answer it. Two questions are asked of a cut, and
-//! they differ in what they may look at:
-//! - [`Cuts::closed`] looks only at what stands *before* the cut, so every process that has seen
-//!   the same prefix agrees; chunk boundaries are chosen by it.
-//! - [`Cuts::safe`] looks at the whole request; what is forwarded is checked by it.
+//! A cut is a count: cut `n` leaves the first `n` messages on one side. A *round* is an assistant message
+//! that calls tools and the results that answer it. There are two questions about a cut:
+//! - [`Cuts::is_closed`] looks only at the messages *before* the cut, so all processes that know the same
+//!   prefix agree. Chunk boundaries are chosen by it.
+//! - [`Cuts::is_safe`] looks at the whole request. Forwarded requests are checked by it.
 
 use std::collections::HashMap;
 
@@ -23,7 +22,8 @@ impl Cuts {
     pub fn new(messages: &[Message]) -> Self {
         let count = messages.len();
         let mut closed = vec![true; count + 1];
-        // Difference array over cuts: how many calls each cut would part from their result.
+        // A difference array over cuts: how many calls each cut would separate from their
+        // result.
         let mut split_changes = vec![0_i32; count + 2];
         let mut open: Vec<(&str, usize)> = Vec::new();
         let mut calls: HashMap<&str, usize> = HashMap::new();
@@ -35,8 +35,8 @@ impl Cuts {
                     split_changes[index + 1] -= 1;
                 }
             } else if message.role != Role::Tool {
-                // A message that is no result ends the round before it, finished or not: whoever
-                // accepted the request accepted that too.
+                // A message that is no result ends the round before it, finished or not.
+                // The upstream that accepted the request accepted this too.
                 open.clear();
             }
             for id in &message.calls {
@@ -61,13 +61,13 @@ impl Cuts {
         Self { closed, safe }
     }
 
-    /// Whether every call among the first `cut` messages is answered among them (or was abandoned:
-    /// the conversation went on without its result).
+    /// Whether every call among the first `cut` messages is answered there, or was abandoned: the
+    /// conversation continued without its result.
     pub fn is_closed(&self, cut: usize) -> bool {
         self.closed.get(cut).copied().unwrap_or(false)
     }
 
-    /// Whether cutting here parts no call from its result anywhere in this history.
+    /// Whether a cut here separates no call from its result anywhere in this history.
     pub fn is_safe(&self, cut: usize) -> bool {
         self.safe.get(cut).copied().unwrap_or(false)
     }

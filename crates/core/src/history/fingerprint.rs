@@ -1,21 +1,21 @@
-//! Fingerprints: a keyed BLAKE3 of an injective encoding of what a message means.
+//! Fingerprints: a keyed BLAKE3 hash of an unambiguous encoding of what a message means.
 //!
-//! The encoding is a sequence of fields, each length-prefixed, so no two different sequences of
-//! fields share their bytes. What enters is decided by the wire format; this file only guarantees
-//! that different input gives different fingerprints and equal input equal ones.
+//! The encoding is a sequence of length-prefixed fields, so two different sequences never have the same
+//! bytes. The wire format decides which fields enter. This file only guarantees that equal input gives
+//! equal fingerprints and different input different ones.
 
 use blake3::CHUNK_LEN;
 use blake3::hazmat::{ContextKey, hash_derive_key_context};
 
-use super::chain::hex;
+use super::hex::hex;
 use super::lanes;
 
-/// What a message means, as 256 bits.
+/// The meaning of a message, in 256 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// As hashed into a link.
+    /// The bytes that are hashed into a link.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -70,20 +70,20 @@ impl Encoder {
         }
     }
 
-    /// Ends the message: zeros up to a whole chunk. No field begins with a zero.
+    /// Ends the message with zeros up to a whole chunk. No field begins with a zero.
     fn close(&mut self) {
         let chunks = self.bytes.len().div_ceil(CHUNK_LEN).max(1);
         self.bytes.resize(chunks * CHUNK_LEN, 0);
     }
 
-    /// The fingerprint of everything given so far.
+    /// The fingerprint of all fields so far.
     pub fn finish(mut self) -> Fingerprint {
         self.close();
         Fingerprint(blake3::derive_key(CONTEXT, &self.bytes))
     }
 }
 
-/// The fingerprints of many messages, an order of magnitude cheaper than one by one.
+/// Computes the fingerprints of many messages, ten times faster than one by one.
 #[derive(Debug)]
 pub struct Batch {
     context: ContextKey,
@@ -93,7 +93,8 @@ pub struct Batch {
     fingerprints: Vec<Fingerprint>,
 }
 
-/// Bytes that are collected before they are hashed: enough messages to fill the lanes, and little
+/// Bytes that are collected before they are hashed: enough messages to fill the lanes, and few enough
+/// to stay in the cache of a core.
 /// enough to stay in a core's cache.
 const WINDOW: usize = 256 * 1024;
 
@@ -114,12 +115,12 @@ impl Batch {
         }
     }
 
-    /// Where the fields of the next message go.
+    /// The encoder for the fields of the next message.
     pub fn encoder(&mut self) -> &mut Encoder {
         &mut self.encoder
     }
 
-    /// Ends a message and begins the next.
+    /// Ends a message and begins the next one.
     pub fn next_message(&mut self) {
         self.encoder.close();
         self.ends.push(self.encoder.bytes.len());

@@ -1,18 +1,19 @@
-//! What is kept of a message to know it again without its words, and without its place: marks.
+//! Keys by which a message is recognised without its text and without its place.
 //!
-//! A [`Mark`] is seeded by the owner like a link, so the stores of two owners tell nothing of each
-//! other (INV-OWN). Decides what counts as *telling*: a message that no other conversation says by
-//! chance. What the person or the application says is often a template; what the model said, and
-//! the ids of its tool calls, are not.
+//! A [`ScopedHash`] is seeded by the owner like a link, so the stores of two owners cannot be compared
+//! (INV-OWN). Decides which messages are *distinctive*: no other conversation says them by chance. What
+//! the user or the application says is often a template; what the model says, and the ids of its tool
+//! calls, are not.
 
+use super::message::MIN_DISTINCTIVE_BYTES;
 use super::{Link, Message, Role};
 
-/// A short hash under one owner: of a message, of its tool calls' ids, of two neighbours.
+/// A short hash under one owner: of a message, of tool call ids, or of two neighbours.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ScopedHash([u8; ScopedHash::LEN]);
 
 impl ScopedHash {
-    /// Bytes of a mark. Within one owner's messages 128 bits do not collide.
+    /// Bytes of a hash. Within one owner's messages, 128 bits do not collide.
     pub const LEN: usize = 16;
 
     fn new(context: &str, root: &Link, pieces: &[&[u8]]) -> Self {
@@ -27,8 +28,8 @@ impl ScopedHash {
         Self(hash)
     }
 
-    /// The mark of a whole text as a model answered it, as clients bring it back: trimmed, and without
-    /// what it thought aloud at the beginning.
+    /// The hash of a whole answer of the model as clients bring it back: trimmed, and without the
+    /// thinking at its beginning.
     pub fn from_text(root: &Link, text: &str) -> Self {
         let text = text.trim();
         let answer = text
@@ -38,7 +39,7 @@ impl ScopedHash {
         Self::new("text", root, &[answer.as_bytes()])
     }
 
-    /// The same with its first bit saying `yes` or no.
+    /// The same hash with its first bit set to `yes`.
     fn flagged(mut self, yes: bool) -> Self {
         self.0[0] = (self.0[0] & !1) | u8::from(yes);
         self
@@ -48,12 +49,12 @@ impl ScopedHash {
         self.0[0] & 1 == 1
     }
 
-    /// As stored.
+    /// The stored form.
     pub fn as_bytes(&self) -> &[u8; Self::LEN] {
         &self.0
     }
 
-    /// From the store; `None` unless of the right length.
+    /// Reads the stored form; `None` if the length is wrong.
     pub fn from_slice(bytes: &[u8]) -> Option<Self> {
         Some(Self(bytes.try_into().ok()?))
     }
@@ -61,32 +62,29 @@ impl ScopedHash {
 
 impl std::fmt::Debug for ScopedHash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Mark({})", super::chain::hex(&self.0[..6]))
+        write!(f, "Mark({})", super::hex::hex(&self.0[..6]))
     }
 }
 
-/// A message as alignment sees it.
+/// The key of a message for alignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageKey {
-    /// Who speaks.
+    /// The role of its author.
     pub role: Role,
-    /// What it says.
+    /// The hash of its content.
     pub content: ScopedHash,
-    /// The ids of the calls it makes, or of the one it answers.
+    /// The hash of the ids of the calls that it makes, or of the call that it answers.
     pub ids: Option<ScopedHash>,
-    /// See [`Message::weight`].
+    /// See [`Message::distinctive_bytes`].
     pub distinctive_bytes: u32,
 }
 
-/// Text shorter than this, in bytes, may be said in any conversation ("yes, please do that").
-pub const MIN_DISTINCTIVE_BYTES: u32 = 24;
-
-/// An answer of this many bytes, some thirty words, is not given twice by chance. Shorter ones are: how a
-/// model says goodbye, and declines, has a dozen words, the same for everybody.
+/// An answer of at least this many bytes, about thirty words, is not given twice by chance. Shorter
+/// ones are: farewells and refusals of a model have about a dozen words and are the same for everybody.
 pub(super) const LONG_ANSWER_BYTES: u32 = 160;
 
 impl MessageKey {
-    /// `message` under the owner whose chains begin at `root`.
+    /// The key of `message` under the owner whose chains begin at `root`.
     pub fn from_message(root: &Link, message: &Message) -> Self {
         let ids: Vec<&[u8]> = match &message.answers {
             Some(id) => vec![id.as_bytes()],
@@ -106,12 +104,12 @@ impl MessageKey {
         }
     }
 
-    /// Whether it bears ids that no other conversation has.
+    /// Whether it has ids that no other conversation has.
     pub(super) fn has_random_ids(&self) -> bool {
         self.ids.is_some_and(ScopedHash::flag)
     }
 
-    /// Whether the model said it, or was told it in answer to a call of its own.
+    /// Whether the model said it, or got it as the result of its own call.
     pub(super) fn is_distinctive(&self) -> bool {
         self.has_random_ids()
             || (self.role == Role::Assistant && self.distinctive_bytes >= MIN_DISTINCTIVE_BYTES)
@@ -122,16 +120,16 @@ impl MessageKey {
     }
 }
 
-/// Whether an id of a call was drawn at random. Servers that number their calls (`call_0`,
-/// `functions.read:3`) give every conversation the same ids; the shortest drawn ones have nine
+/// Whether a call id was drawn at random. Servers that number their calls (`call_0`,
+/// `functions.read:3`) give every conversation the same ids. The shortest random ids have nine
 /// characters.
 fn is_random_id(id: &[u8]) -> bool {
     let last = id.rsplit(|byte| !byte.is_ascii_alphanumeric()).next();
     last.is_some_and(|last| last.len() >= 6)
 }
 
-/// What `item` behind `before` is looked up by; `None` where neither tells anything. A tool result
-/// counts by its id, since clients replace what old ones say.
+/// The hash by which `item` behind `previous` is looked up; `None` if neither is distinctive. A tool
+/// result counts by its id, because clients replace the text of old results.
 pub fn anchor(root: &Link, previous: &MessageKey, item: &MessageKey) -> Option<ScopedHash> {
     (previous.is_distinctive() || item.is_distinctive()).then(|| {
         ScopedHash::new(
@@ -145,8 +143,8 @@ pub fn anchor(root: &Link, previous: &MessageKey, item: &MessageKey) -> Option<S
     })
 }
 
-/// Answers that programs write in the model's name behind what they insert, and that models give to
-/// everything: what they begin with, in lower case.
+/// Acknowledgements that programs insert in the model's name, and short answers that models give to
+/// everything: their first words, in lower case.
 const ACKNOWLEDGEMENTS: [&str; 8] = [
     "ok",
     "got it",
@@ -158,11 +156,11 @@ const ACKNOWLEDGEMENTS: [&str; 8] = [
     "i updated the files",
 ];
 
-/// Acknowledgements are short; the longest that is known, aider's where no file is in the chat, has 113
-/// bytes. A template that ends every restored conversation leads to the wrong one of them.
+/// The most bytes of an acknowledgement. The longest known one, of aider with no file in the chat, has
+/// 113. A template at the end of every restored conversation would lead to the wrong one.
 const MAX_ACKNOWLEDGEMENT_BYTES: usize = 120;
 
-/// What `text` of an assistant weighs as evidence: a fixed acknowledgement nothing.
+/// The bytes of `text` that count as evidence; none for a fixed acknowledgement of an assistant.
 pub fn distinctive_bytes(role: Role, text: &str) -> u32 {
     let is_acknowledgement =
         role == Role::Assistant && text.len() <= MAX_ACKNOWLEDGEMENT_BYTES && {

@@ -1,16 +1,16 @@
-//! What a message says, as plain text: read off the request path only, for counting tokens and for
-//! showing history to the Observer. A wire format fills it; nothing is ever written back from it.
+//! The text of a message without its wire format. Read off the request path only, for counting tokens
+//! and for the Observer. A wire format fills it; nothing is written back from it.
 
 use super::Role;
 
-/// One message in words.
+/// One message as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlainText {
-    /// Who speaks.
+    /// The role of its author.
     pub role: Role,
-    /// The participant's name where the client gives one.
+    /// The participant's name, if the client gives one.
     pub name: Option<String>,
-    /// What is said, in order.
+    /// The pieces in order.
     pub pieces: Vec<MessagePiece>,
 }
 
@@ -19,7 +19,7 @@ pub struct PlainText {
 pub enum MessagePiece {
     /// Plain text.
     Text(String),
-    /// The model declined, in these words.
+    /// The words in which the model declined.
     Refusal(String),
     /// A tool call.
     Call {
@@ -35,23 +35,23 @@ pub enum MessagePiece {
         /// The id of the call; the tool's name in the legacy form.
         id: String,
     },
-    /// Something that is not text and is never counted as text.
+    /// Something that is not text. It is never counted as text.
     Attachment {
-        /// What it is.
+        /// The kind.
         kind: AttachmentKind,
         /// File name, the last path segment of its URL, or its media type.
         label: String,
-        /// What the message tells of it, for weighing it.
+        /// What the message says about it; its tokens are estimated from that.
         media: Media,
     },
-    /// A part this version does not know, as its JSON.
+    /// A part of a kind that this version does not know, as JSON.
     Unknown(String),
 }
 
 /// Kinds of attachments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachmentKind {
-    /// A picture.
+    /// An image.
     Image,
     /// Sound.
     Audio,
@@ -59,27 +59,27 @@ pub enum AttachmentKind {
     File,
 }
 
-/// What a message tells of an attachment without anybody opening it.
+/// What a message says about an attachment, without opening it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Media {
     /// Its media type in lower case (`image/png`); for sound the format (`wav`).
     pub mime: Option<String>,
-    /// Its size, where the message carries it along.
+    /// Its size in bytes, if the message contains it.
     pub bytes: Option<u64>,
-    /// Width and height of a picture, where its first bytes say so.
+    /// Width and height of an image, if its first bytes give them.
     pub pixels: Option<(u32, u32)>,
-    /// How closely the model is asked to look.
+    /// How closely the model should look.
     pub detail: Detail,
 }
 
-/// How closely a model is asked to look at a picture.
+/// How closely a model should look at an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Detail {
     /// At a thumbnail.
     Low,
     /// At all of it.
     High,
-    /// As the provider thinks fit for its size.
+    /// As the provider decides from its size.
     #[default]
     Auto,
 }

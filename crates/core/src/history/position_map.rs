@@ -1,9 +1,8 @@
-//! A request as a view of the chain that memory knows: which of its messages stands where, and the
-//! chain that results.
+//! An aligned request: which of its messages stands where on a known chain, and the chain that results.
 //!
-//! The chain goes on as if the client had sent everything: the path as far as it was observed, then
-//! what the client sends from there on. So nothing above this room needs to know that a client
-//! drops, replaces or moves messages: links, counts and ranges mean what they always mean.
+//! The chain continues as if the client had sent everything: first the path as far as it was observed,
+//! then the client's messages from there on. So the rooms above need not know that a client drops,
+//! replaces or moves messages: links, counts and ranges keep their meaning.
 
 use super::align::Run;
 use super::{History, Link, Message, Role, Turn};
@@ -12,9 +11,9 @@ use crate::history::Cuts;
 /// Where the messages of one request stand on a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PositionMap {
-    /// Messages that stand before the open run, in order.
+    /// Messages before the open run, in order.
     runs: Vec<Run>,
-    /// From here on the request and the chain run on together.
+    /// From here on, request and chain are the same.
     open_client: usize,
     open_path: usize,
 }
@@ -24,16 +23,16 @@ pub struct PositionMap {
 pub struct PathMessage {
     /// Its link.
     pub link: Link,
-    /// Who speaks.
+    /// The role of its author.
     pub role: Role,
 }
 
 impl PositionMap {
-    /// The view of a request whose `runs` stand on a path of which the first `observed` messages
-    /// need not be sent again, and how many messages of the path the chain holds.
+    /// Maps a request whose `runs` stand on a path. The first `observed` messages of the path need
+    /// not be sent again. Also returns how many messages of the path the chain holds.
     ///
-    /// What the client no longer sends behind those is lost, unless it comes again: the chain goes
-    /// on without it.
+    /// Messages behind the observed ones that the client no longer sends are lost, unless it sends
+    /// them again: the chain continues without them.
     pub fn from_runs(runs: &[Run], observed: usize) -> Option<(Self, usize)> {
         let last = runs.last()?;
         let end = (last.client + last.len, last.path + last.len);
@@ -62,7 +61,7 @@ impl PositionMap {
         Some((positions, kept_len))
     }
 
-    /// Of runs, and where it runs on: what is stored of it.
+    /// Makes the map from its stored form: runs, and where the open run begins.
     pub fn from_parts(runs: Vec<Run>, open_client: usize, open_path: usize) -> Option<Self> {
         let mut at = (0, 0);
         for run in &runs {
@@ -81,24 +80,25 @@ impl PositionMap {
         })
     }
 
-    /// The runs before the open one.
+    /// The runs before the open run.
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
 
-    /// Where the open run begins: in the request, on the chain.
+    /// Where the open run begins: in the request, and on the chain.
     pub fn open_start(&self) -> (usize, usize) {
         (self.open_client, self.open_path)
     }
 
-    /// Whether request and chain are one.
+    /// Whether request and chain are the same.
     pub fn is_identity(&self) -> bool {
         self.open_client == self.open_path
             && (self.open_client == 0
                 || matches!(&*self.runs, [run] if run.client == 0 && run.path == 0 && run.len == self.open_client))
     }
 
-    /// Where the request's message `client` stands on the chain; `None` where memory does not know it.
+    /// Where the request's message `request_index` stands on the chain; `None` if the chain does
+    /// not have it.
     pub fn chain_index(&self, request_index: usize) -> Option<usize> {
         if request_index >= self.open_client {
             return Some(self.open_path + (request_index - self.open_client));
@@ -111,7 +111,8 @@ impl PositionMap {
         Some(run.path + (request_index - run.client))
     }
 
-    /// The request's message that stands at `place` of the chain; `None` where it is not sent.
+    /// The message of the request that stands at `chain_index`; `None` if the request does not hold
+    /// it.
     pub fn request_index(&self, chain_index: usize) -> Option<usize> {
         if chain_index >= self.open_path {
             return Some(self.open_client + (chain_index - self.open_path));
@@ -124,8 +125,8 @@ impl PositionMap {
         Some(run.client + (chain_index - run.path))
     }
 
-    /// How many of the request's messages stand before everything from `count` on: where the raw
-    /// tail begins when the first `count` of the chain are covered.
+    /// Where the raw tail of the request begins if the first `count` messages of the chain are
+    /// covered.
     pub fn request_cut(&self, count: usize) -> usize {
         if count >= self.open_path {
             return self.open_client + (count - self.open_path);
@@ -138,7 +139,8 @@ impl PositionMap {
             })
     }
 
-    /// The request's messages before `cut` that memory does not know: they stay raw in front.
+    /// The messages of the request before `cut` that the chain does not have: they stay raw in
+    /// front.
     pub fn unknown_before(&self, cut: usize) -> Vec<usize> {
         (0..cut.min(self.open_client))
             .filter(|index| self.chain_index(*index).is_none())
@@ -157,8 +159,8 @@ impl PositionMap {
         from
     }
 
-    /// Whether everything the client keeps raw in front can stand without what is covered: no call
-    /// without its results, no result without its call.
+    /// Whether the messages that stay raw in front form whole tool rounds: no call without results,
+    /// no result without a call.
     pub fn keeps_rounds_whole(&self, client: &[Message]) -> bool {
         let is_unknown = |index: usize| self.chain_index(index).is_none();
         let mut calls = std::collections::HashMap::new();
@@ -168,7 +170,7 @@ impl PositionMap {
                 .as_ref()
                 .is_some_and(|id| match calls.get(id) {
                     Some(call) => is_unknown(*call) != is_unknown(index),
-                    // Whether a tail may begin with it is up to the cut.
+                    // The cut decides whether a tail may begin with it.
                     None => index < self.open_client,
                 });
             if is_split {
@@ -183,8 +185,8 @@ impl PositionMap {
 }
 
 impl History {
-    /// The chain that `client` is a view of. `path` are the messages of the chain as far as they are
-    /// known by their links; they reach at least to where the view opens.
+    /// The chain that `client` is aligned to. `path` has the messages of the chain that are known
+    /// by their links; it reaches at least to the open run.
     pub fn aligned(positions: &PositionMap, path: &[PathMessage], client: &Self) -> Option<Self> {
         let (from, open) = positions.open_start();
         let before = path.get(..open)?;
@@ -194,7 +196,8 @@ impl History {
                 .request_index(index)
                 .and_then(|index| client.turns().get(index));
             turns.push(Turn {
-                // What is not sent is only known by its link. It is covered, and never sent.
+                // A message that is not sent is known only by its link. It is covered,
+                // so its text is never needed.
                 message: sent.map_or_else(
                     || Message::placeholder(path_message.role),
                     |turn| turn.message.clone(),
@@ -207,8 +210,8 @@ impl History {
             None => client.root(),
         };
         for (offset, turn) in client.turns().get(from..)?.iter().enumerate() {
-            // As the path has it, where it does: a result that came back as a placeholder is still
-            // what it first said.
+            // A message on the path keeps its link: a result that came back as a placeholder
+            // is still the original result.
             link = match path.get(open + offset) {
                 Some(stand) => stand.link,
                 None => link.next(&turn.message.fingerprint),

@@ -1,11 +1,12 @@
-//! What is to be done next for one chain: observe, reflect, prepare a snapshot.
+//! Decides what to do next for one chain: observe, reflect, prepare a snapshot.
 //!
-//! A pure function of what the store knows of the chain and of the policy; it performs nothing.
-//! Called by `jobs` after every recorded request and every committed part, and by the property
-//! tests. Boundaries are a function of content and stored counts alone, so every process computes
-//! the same ranges and the unique key of a job makes the work happen once.
+//! A pure function of the policy and of what the store knows about the chain; it performs nothing.
+//! Called by the jobs room after every recorded request and every committed part, and by the property
+//! tests. Boundaries depend only on content and stored counts. So every process computes the same
+//! ranges, and the unique key of a job makes sure that the work is done once.
 
 mod activation_size;
+mod chain_state;
 mod chain_view;
 mod early;
 pub mod overflow_observe;
@@ -13,6 +14,7 @@ mod reflect;
 mod shorten;
 mod threshold_status;
 
+pub use chain_state::{Action, ChainJob, ChainState, JobState, SnapshotPlan};
 use chain_view::{ChainView, is_usable, node_tokens, part_tokens};
 pub use early::early;
 use reflect::reflect;
@@ -20,113 +22,15 @@ pub use reflect::reflect_on_request;
 pub use shorten::bounded_snapshot;
 pub use threshold_status::{ThresholdStatus, threshold_status};
 
-use super::{Node, PartId, PartKind, PartMeta, Policy, SnapshotCause, SnapshotMeta, Span};
-use crate::history::Link;
+use super::{Node, PartId, PartKind, PartMeta, Policy, SnapshotCause, Span};
 
-/// Everything known of one chain.
-#[derive(Clone, Copy, Debug)]
-pub struct ChainState<'a> {
-    /// The link before the first message.
-    pub root: Link,
-    /// The messages of the longest recorded request on this chain.
-    pub nodes: &'a [Node],
-    /// Chunks and reflections on the chain.
-    pub parts: &'a [PartMeta],
-    /// Snapshots on the chain.
-    pub snapshots: &'a [SnapshotMeta],
-    /// Work that is waiting or running, or was given up.
-    pub jobs: &'a [ChainJob],
-}
-
-/// A job as far as decisions depend on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChainJob {
-    /// What it will write.
-    pub kind: PartKind,
-    /// Its range.
-    pub span: Span,
-    /// How it stands.
-    pub state: JobState,
-}
-
-/// How a job stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JobState {
-    /// Waiting for its first try, or running.
-    Fresh,
-    /// Tried in vain and waiting to be tried again.
-    Retrying,
-    /// Given up for this range.
-    Abandoned,
-}
-
-/// A thing to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Write a chunk of this range. Several come in order; each sees what the ones before wrote.
-    Observe {
-        /// The range.
-        span: Span,
-        /// Tokens of its messages.
-        message_tokens: u32,
-    },
-    /// Condense these parts.
-    Reflect {
-        /// In order, gapless from the root.
-        sources: Vec<PartId>,
-        /// What they cover.
-        span: Span,
-        /// Tokens of their text.
-        tokens: u32,
-        /// Tokens of the messages they cover.
-        message_tokens: u32,
-    },
-    /// Prepare a snapshot.
-    Snapshot(SnapshotPlan),
-    /// Shorten the log of `plan` without a model, below `limit` tokens, and decide again. Where nothing
-    /// can be left out, `plan` is prepared as it is.
-    Shorten {
-        /// What the shorter log covers.
-        span: Span,
-        /// Tokens of the messages it covers.
-        message_tokens: u32,
-        /// Tokens of the log that are too many.
-        limit: u32,
-        /// The snapshot that waits for it.
-        plan: SnapshotPlan,
-    },
-}
-
-/// A snapshot to be prepared.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SnapshotPlan {
-    /// The last link covered.
-    pub to: Link,
-    /// How many messages are covered.
-    pub to_count: usize,
-    /// See [`SnapshotMeta::pin`].
-    pub pin: Option<usize>,
-    /// The parts in order.
-    pub parts: Vec<PartId>,
-    /// Chunks of what stands behind it, in order. They are not told yet, but what they say is done is no
-    /// task for its hints.
-    pub later_chunks: Vec<PartId>,
-    /// Tokens of the text of `parts`.
-    pub tokens: u32,
-    /// Tokens by which it makes the next request smaller. The hints are not counted in it: they are only
-    /// read when it is written, and go where they would cost as much.
-    pub saved_tokens: u32,
-    /// Why.
-    pub cause: SnapshotCause,
-}
-
-/// What to do next for `path`. Empty where everything is as it should be.
+/// The next actions for `chain`; empty if there is nothing to do.
 pub fn advance(chain: &ChainState<'_>, policy: &Policy) -> Vec<Action> {
     let view = ChainView::new(chain);
     let (mut steps, upcoming) = observe(&view, policy);
-    // An older request that came again is no place to prepare from: a longer one has carried its
-    // newest message. What is prepared is used after the longest, and this one's question may be
-    // long answered by then; pinned all the same, it would cost more than it saves (INV-WORTH).
+    // No snapshot is prepared from an older request that came again. It would be used only by
+    // requests longer than the longest one, where the newest message of this request may be answered
+    // long ago; to pin it there would cost more than it saves (INV-WORTH).
     let newest = chain.nodes.last().is_some_and(|tip| !tip.confirmed);
     if newest {
         steps.extend(
@@ -140,9 +44,9 @@ pub fn advance(chain: &ChainState<'_>, policy: &Policy) -> Vec<Action> {
     steps
 }
 
-/// The snapshot with everything that is observed, thresholds aside: a request was refused as too
-/// long. Its newest message stays raw, also where a longer request had that observed. `None` where that
-/// would not make it smaller than what was sent.
+/// The snapshot with everything that is observed, whatever the thresholds say: a request was refused as
+/// too long. Its newest message stays raw, even if a longer request had it observed. `None` if the
+/// snapshot would not make the request smaller.
 pub fn overflow(chain: &ChainState<'_>, policy: &Policy) -> Option<SnapshotPlan> {
     let view = ChainView::new(chain);
     let mut chunks = view.fresh_chunks().into_iter();
@@ -150,8 +54,9 @@ pub fn overflow(chain: &ChainState<'_>, policy: &Policy) -> Option<SnapshotPlan>
     plan(&view, policy, last.span, SnapshotCause::Overflow)
 }
 
-/// The snapshot that covers what a client no longer sends, the messages before the one at `sent_from`,
-/// as far as it is observed. `None` where that is sent already, or would not be worth its tokens.
+/// The snapshot that covers what the client no longer sends, the messages before the one at
+/// `sent_from`, as far as it is observed. `None` if that is covered already, or would not be worth its
+/// tokens.
 pub fn dropped(chain: &ChainState<'_>, policy: &Policy, sent_from: usize) -> Option<SnapshotPlan> {
     let view = ChainView::new(chain);
     if view.covered_count() >= sent_from {
@@ -163,13 +68,13 @@ pub fn dropped(chain: &ChainState<'_>, policy: &Policy, sent_from: usize) -> Opt
     plan(&view, policy, last.span, SnapshotCause::Dropped)
 }
 
-/// The first boundary after `from` among the first `limit` messages: at least `buffer_tokens`
-/// further on, where no tool call is open. The end of a turn is preferred, since then the tail
-/// begins with the user's words and no question is observed without its answer; but not for longer
-/// than half the size again. With `buffer_on_idle` the end of any turn is a boundary.
+/// The first boundary after `from` among the first `limit` messages: at least `buffer_tokens` further
+/// on, where no tool call is open. The end of a turn is preferred, because the tail then begins with a
+/// user message and no question is observed without its answer. But the search for it ends at one and a
+/// half times `buffer_tokens`. With `buffer_on_idle`, the end of any turn is a boundary.
 fn boundary(nodes: &[Node], from: usize, limit: usize, policy: &Policy) -> Option<usize> {
     let buffer_tokens = policy.buffer_tokens;
-    // A chunk is never so large that raw history would have to outgrow its own threshold for it.
+    // A chunk is never so large that the raw history would have to outgrow its own threshold first.
     let half = (buffer_tokens / 2).min(policy.message_tokens.saturating_sub(buffer_tokens));
     let max_sum = buffer_tokens.saturating_add(half);
     let mut sum = 0_u32;
@@ -193,18 +98,18 @@ fn boundary(nodes: &[Node], from: usize, limit: usize, policy: &Policy) -> Optio
     None
 }
 
-/// What the Observer is about to write.
+/// The ranges that the Observer will write next.
 struct UpcomingRanges {
-    /// Ranges that are offered now.
+    /// Whether a range can be observed now.
     has_offered: bool,
-    /// A range that is complete, and waits for the next request to confirm it.
+    /// Whether a range is complete, but waits for the next request to confirm it.
     has_unconfirmed: bool,
-    /// How many messages lie in ranges; `None` behind one that was given up.
+    /// How many messages lie in ranges; `None` behind a range that was given up.
     ranged_count: Option<usize>,
 }
 
-/// Every range that is complete and confirmed but not yet observed or offered, up to the first that was
-/// given up: what lies behind it can be part of no log, which has no gaps, and would be paid for in vain.
+/// Every range that is complete and confirmed, but not yet observed or queued, up to the first range
+/// that was given up. A log has no gaps, so observations behind that one could not be used.
 fn observe(view: &ChainView<'_>, policy: &Policy) -> (Vec<Action>, UpcomingRanges) {
     let nodes = view.chain.nodes;
     let mut steps = Vec::new();
@@ -241,7 +146,8 @@ fn observe(view: &ChainView<'_>, policy: &Policy) -> (Vec<Action>, UpcomingRange
     (steps, upcoming)
 }
 
-/// Everything that is confirmed and not yet observed or offered, whatever it weighs: somebody asked.
+/// Everything that is confirmed and not yet observed or queued, of whatever size: an operator requested
+/// it.
 pub fn observe_all(chain: &ChainState<'_>, policy: &Policy) -> Vec<Action> {
     let view = ChainView::new(chain);
     let (mut steps, upcoming) = observe(&view, policy);
@@ -261,15 +167,15 @@ pub fn observe_all(chain: &ChainState<'_>, policy: &Policy) -> Vec<Action> {
     steps
 }
 
-/// Everything that is observed of `path` without a gap: the newest reflection and what follows it.
+/// The parts that observe `chain` without a gap: the newest reflection and the chunks behind it.
 pub fn observed_parts(chain: &ChainState<'_>) -> Vec<PartId> {
     let view = ChainView::new(chain);
     let log = view.log(view.observed_count()).unwrap_or_default();
     log.iter().map(|part| part.id).collect()
 }
 
-/// Where a range ends that is being observed from `from` on: it was cut when `buffer_tokens` was
-/// another, or by a process for which it is. To cut it again would show the same words twice.
+/// Where a queued range that begins at `from` ends. It may have been cut with another `buffer_tokens`,
+/// earlier or by another process; a second cut would observe the same text twice.
 fn queued_range_end(view: &ChainView<'_>, from: usize) -> Option<usize> {
     let begins_here = |work: &&ChainJob| {
         work.kind == PartKind::Chunk
@@ -298,7 +204,8 @@ fn span(view: &ChainView<'_>, from: usize, to: usize) -> Span {
     }
 }
 
-/// The raw history reached `message_tokens`: bring it down to the floor.
+/// The activation that is due when the raw history has reached `message_tokens`: it brings the history
+/// down to the retention floor.
 fn activate(
     view: &ChainView<'_>,
     policy: &Policy,
@@ -311,9 +218,9 @@ fn activate(
         return None;
     }
     let chunk_sums = chunk_token_sums(&chunks);
-    // Every activation costs the cache of the tail once, so a large backlog is not activated chunk
-    // by chunk: while the Observer is still at work on what would be covered too, wait, or take at
-    // least half of what is wanted.
+    // Every activation costs the prompt cache of the tail once, so a large backlog is not activated
+    // chunk by chunk. While the Observer still works on ranges that this activation should cover,
+    // wait, unless the history is overdue and at least half of the target is ready.
     let observer_busy = upcoming.has_offered
         || view.chain.jobs.iter().any(|work| {
             work.kind == PartKind::Chunk
@@ -338,7 +245,7 @@ fn activate(
     )
 }
 
-/// Tokens of the messages of the first one, two, ... of `chunks`.
+/// Tokens of the messages of the first chunk, of the first two, and so on.
 fn chunk_token_sums(chunks: &[&PartMeta]) -> Vec<u32> {
     chunks
         .iter()
@@ -349,8 +256,8 @@ fn chunk_token_sums(chunks: &[&PartMeta]) -> Vec<u32> {
         .collect()
 }
 
-/// The observations that are sent reached their budget and a reflection can take their place, or
-/// somebody asked for one.
+/// The snapshot that puts a reflection in place of the observations that are sent: they reached their
+/// budget, or an operator requested a reflection.
 fn use_reflection(view: &ChainView<'_>, policy: &Policy) -> Option<SnapshotPlan> {
     let current = view.current?;
     let to_count = current.to_count;
@@ -367,15 +274,16 @@ fn use_reflection(view: &ChainView<'_>, policy: &Policy) -> Option<SnapshotPlan>
         .chunks
         .iter()
         .find(|chunk| chunk.span.to_count == to_count)?;
-    // A reflection that reaches further than what is sent waits for the next activation; to send the
-    // same parts again without a pin that has had its day would cost the cache and gain nothing.
+    // A reflection that reaches further than the current snapshot waits for the next activation. To
+    // send the same parts again, only without a pin that is no longer needed, would cost the cache
+    // and gain nothing.
     plan(view, policy, last.span, SnapshotCause::Reflection)
         .filter(|plan| plan.parts != current.parts)
 }
 
-/// A snapshot up to the end of `last`, or further where a fork prepared one that reaches further: it
-/// will be sent once this chain is as long as the fork was, and would take back what this one rewrites
-/// (INV-PREFIX).
+/// A snapshot up to the end of `last`, or further if a fork has prepared a snapshot that reaches
+/// further. That one will be sent when this chain is as long as the fork was, and would undo the
+/// rewriting of this one (INV-PREFIX).
 fn plan(
     view: &ChainView<'_>,
     policy: &Policy,
@@ -389,7 +297,7 @@ fn plan(
     plan_with(view, policy, last, cause, reflection_use)
 }
 
-/// The newest reflection, where somebody asked for it and it is not sent yet.
+/// The newest reflection, if an operator requested it and it is not sent yet.
 fn requested_reflection<'a>(view: &ChainView<'a>) -> Option<&'a PartMeta> {
     let sent = |part: &PartMeta| {
         let current = view.current;
@@ -398,12 +306,12 @@ fn requested_reflection<'a>(view: &ChainView<'a>) -> Option<&'a PartMeta> {
     view.reflection.filter(|part| part.requested && !sent(part))
 }
 
-/// When the newest reflection takes the place of what it condenses.
+/// When the newest reflection replaces the parts that it condenses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReflectionUse {
-    /// Where what is sent would reach `observation_tokens` otherwise.
+    /// When the log would reach `observation_tokens` without it.
     AtBudget,
-    /// Now.
+    /// In this snapshot.
     Now,
 }
 
@@ -461,7 +369,8 @@ fn plan_to<'a>(
         |now| view.request_tokens(policy, now.to_count, now.pin, now.tokens),
     );
     let after = view.request_tokens(policy, to_count, pin, view.max_log_tokens(&log));
-    // Whoever asks why the cache missed is told of the rewriting: the appending costs far less.
+    // If a threshold activation also rewrites the block, the cause is the reflection: rewriting
+    // costs most of the cache, and operators look for that.
     let rewrites_block = log.first().is_some_and(|first| {
         let sent = view
             .current
@@ -484,8 +393,8 @@ fn plan_to<'a>(
     })
 }
 
-/// Whether what would be sent begins with what code wrote while a Reflector was at work, which has
-/// answered since. What code left out comes back, so that waits for no budget.
+/// Whether the log would begin with a code-written reflection although a Reflector's has come in since.
+/// The Reflector's keeps what code left out, so it is used without waiting for a budget.
 fn replaces_code_reflection(appended: Option<&PartMeta>, condensed: Option<&PartMeta>) -> bool {
     let by_model = |part: &PartMeta| part.kind == PartKind::Reflection && !part.code_reflection;
     appended.is_some_and(|part| part.code_reflection) && condensed.is_some_and(by_model)

@@ -1,182 +1,42 @@
-//! Which chain a request belongs to: its own, or one that it is a view of.
+//! Finds the chain that a request belongs to: its own chain, or another one that it is aligned to.
 //!
-//! Decides by evidence alone: the links of the request, a run of messages that cannot be chance, or
-//! an answer of the model that the client put in the place of what it answered. A key, a system
-//! prompt or a first message is none. Pure: the same evidence gives the same place on every replica.
-//! Called by `store::recall` with what this process or the store knows.
+//! Three kinds of evidence count: the links of the request, a run of messages that cannot agree by
+//! chance, and an answer of the model that the client put in place of what it summarises. A thread key,
+//! a system prompt or a first message proves nothing. Pure: the same evidence gives the same result on
+//! every replica. Called by `store::cache` with what this process or the store knows.
 
 mod client_summary;
 mod evidence;
 mod origin;
 mod path_comparison;
+mod result;
 
 use std::sync::Arc;
 
 use self::client_summary::align_by_summary;
+pub use self::client_summary::{messages_before_answer, summary_positions};
 use self::evidence::NameComparison;
 pub use self::evidence::{
-    Evidence, EvidenceLevel, LineageName, PathEntry, StoredAlignment, SummaryCandidate, Witness,
+    Evidence, EvidenceLevel, LineageName, Origin, PathEntry, StoredAlignment, SummaryCandidate,
+    Withheld, Witness,
 };
-pub use self::origin::{Origin, origin_of_answer, origins};
+pub use self::origin::{origin_of_answer, origins};
 use self::path_comparison::{PathComparison, first_changed, observed_count};
+use self::result::AlignmentBasis;
+pub use self::result::{Alignment, AlignmentKind, SharedMessages};
 use crate::history::align::Run;
-use crate::history::{History, PathMessage, PositionMap, Role};
+use crate::history::{History, PositionMap};
 
-/// How many of a request's first messages may hold an answer of the model in the place of what it
-/// summarises; and how many of the last ones before the model says anything, where a client keeps in front
-/// of it what its user said.
-const SUMMARY_REACH: usize = 3;
-
-/// The messages of `client` that may hold an answer of the model in the place of what it summarises.
-pub fn summary_positions(client: &History) -> impl Iterator<Item = usize> {
-    let before_answer = messages_before_answer(client);
-    let tail_start = before_answer
-        .saturating_sub(SUMMARY_REACH)
-        .max(SUMMARY_REACH);
-    (0..client.len().min(SUMMARY_REACH)).chain(tail_start..before_answer)
-}
-
-/// How many messages stand before the first that the model said.
-pub fn messages_before_answer(client: &History) -> usize {
-    let mut turns = client.turns().iter();
-    let first = turns.position(|turn| turn.message.role == Role::Assistant);
-    first.unwrap_or(client.len())
-}
-
-/// By what evidence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AlignmentKind {
-    /// It continues a request that had its place.
-    Continued,
-    /// A run of messages cannot be chance.
-    Aligned,
-    /// An answer of the model stands in the place of what it summarises.
-    Compacted,
-}
-
-/// A request that is a view of another chain.
-#[derive(Clone, Debug)]
-pub struct Alignment {
-    /// The chain of what the client sent.
-    pub client: Arc<History>,
-    /// The chain it is a view of, gone on with what is new in it.
-    pub history: Arc<History>,
-    /// Which message stands where.
-    pub positions: PositionMap,
-    /// Where it says again what was said before.
-    pub shared: SharedMessages,
-    /// By what evidence.
-    pub kind: AlignmentKind,
-    /// Whose conversation it continues; `None` where nothing proves that it is the same one.
-    pub lineage: Option<i64>,
-    /// What proves that it may be told what it does not hold; empty where it is told nothing else.
-    pub proof: Vec<Witness>,
-    /// From where on nothing of the chain is told, for the time being.
-    pub withheld: Option<Withheld>,
-}
-
-impl Alignment {
-    fn new(
-        client: &Arc<History>,
-        path: &[PathEntry],
-        positions: PositionMap,
-        shared: SharedMessages,
-        basis: AlignmentBasis,
-    ) -> Option<Self> {
-        let messages: Vec<_> = client.turns().iter().map(|t| t.message.clone()).collect();
-        if !positions.keeps_rounds_whole(&messages) {
-            return None;
-        }
-        let heads: Vec<PathMessage> = path.iter().map(|step| step.message).collect();
-        let history = History::aligned(&positions, &heads, client)?;
-        // Seen whole it is no view.
-        let is_own_chain = history.tip() == client.tip();
-        (!is_own_chain && !history.is_empty()).then(|| Self {
-            client: Arc::clone(client),
-            history: Arc::new(history),
-            positions,
-            shared,
-            kind: basis.kind,
-            lineage: path
-                .last()
-                .map(|step| step.lineage)
-                .filter(|_| basis.is_same),
-            proof: basis.proof,
-            withheld: basis.withheld,
-        })
-    }
-}
-
-/// By what a request was found to be a view.
-struct AlignmentBasis {
-    kind: AlignmentKind,
-    /// Whether it is proven to be the same conversation.
-    is_same: bool,
-    proof: Vec<Witness>,
-    withheld: Option<Withheld>,
-}
-
-/// A client dropped so little that it may have taken it back. Nothing from there on is told, until it drops
-/// more, as a client does that saves room; or until it has gone on for so long that it does not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Withheld {
-    /// The first place of the chain that is not told.
-    pub from: usize,
-    /// How many messages the client sent when it began.
-    pub client_len: usize,
-}
-
-/// How many messages a client sends after it dropped a few, if it drops no more of them.
+/// A withheld range is released when the client has sent this many messages more without dropping more.
 const WITHHOLD_MESSAGES: usize = 8;
 
-/// Where a request and a path agree.
-#[derive(Clone, Debug, Default)]
-pub struct SharedMessages {
-    /// Messages of the request that were said before, on whatever chain.
-    pub runs: Vec<Run>,
-    /// Those of them (indices in the request) that were said while somebody watched.
-    live: Vec<usize>,
-    /// Up to here on the path the request holds everything.
-    complete_until: usize,
-}
-
-impl SharedMessages {
-    fn new(mut runs: Vec<Run>, path: &[PathEntry], complete_until: usize) -> Self {
-        // What the upstream has just given was not said before: this request is the first to carry it.
-        let recorded = path.iter().take_while(|step| !step.pending).count();
-        for run in &mut runs {
-            run.len = run.len.min(recorded.saturating_sub(run.path));
-        }
-        runs.retain(|run| run.len > 0);
-        let live_places = |run: &Run| {
-            let (client, path_at) = (run.client, run.path);
-            (0..run.len)
-                .filter(move |at| path[path_at + at].live)
-                .map(move |at| client + at)
-        };
-        let live = runs.iter().flat_map(live_places).collect();
-        Self {
-            runs,
-            live,
-            complete_until,
-        }
-    }
-
-    /// Whether the message `sent` of the request was said while somebody watched; `None` where it was
-    /// not said before.
-    pub fn was_live(&self, index: usize) -> Option<bool> {
-        let mut runs = self.runs.iter();
-        runs.any(|run| (run.client..run.client + run.len).contains(&index))
-            .then(|| self.live.binary_search(&index).is_ok())
-    }
-}
-
-/// The place of `client`; `None` where it is its own chain.
+/// Aligns `client` to a known chain; `None` if the request is a chain of its own.
 pub fn find_alignment(client: &Arc<History>, evidence: &Evidence) -> Option<Alignment> {
     let stored_count = evidence.stored.as_ref().map_or(0, |(view, _)| view.count);
     if stored_count == client.len() {
-        // This very request went out as a view (INV-SAME). Its own chain may be recorded as well since, by
-        // a process that could not read the view when the conversation went on.
+        // This very request went out as an aligned one, so it does so again (INV-SAME). Its own
+        // chain may have been recorded since then, by a process that could not read the stored
+        // alignment.
         let repeated = align_by_stored(client, evidence);
         if repeated.is_some() {
             return repeated;
@@ -193,8 +53,8 @@ pub fn find_alignment(client: &Arc<History>, evidence: &Evidence) -> Option<Alig
         .or_else(|| by_runs_if(false))
 }
 
-/// Where `client`, which is a chain of its own, says again what the path of `evidence` holds, and
-/// whether that is the same conversation.
+/// The messages of `client` that are also on the path of `evidence`, and whether path and request are
+/// proven to be one conversation. For a request that is a chain of its own.
 pub fn shared_messages(client: &History, evidence: &Evidence) -> Option<(SharedMessages, bool)> {
     let path = &evidence.path;
     let comparison = PathComparison::new(client, path)?;
@@ -222,7 +82,7 @@ fn align_by_runs(
     let is_client_summary = |at: usize| evidence.is_client_summary(client, path, at);
     let aligned = comparison.align(names == NameComparison::Same, is_client_summary)?;
     let runs = &aligned.runs;
-    // What is known for certain is not given up for less.
+    // A certain match is not given up for one that explains fewer messages.
     if runs.iter().map(|run| run.len).sum::<usize>() <= known_count {
         return None;
     }
@@ -235,7 +95,7 @@ fn align_by_runs(
     };
     let end = runs.last().map_or(0, |run| run.path + run.len);
     let continues_chain = is_same || aligned.missing == end || rewrites_few(runs);
-    // What another conversation may have said as well is of use only where it is told of.
+    // Without proof, the chain is useful only if observations of it can be sent.
     if !continues_chain && observed_count(&path[..reach]) == 0 {
         return None;
     }
@@ -266,9 +126,9 @@ fn align_by_runs(
     Alignment::new(client, &path[..kept_count], positions, shared, basis)
 }
 
-/// Whether the request says a few messages in other words, each in its place, and everything else as it
-/// was: a clock in the first one, or files that are edited. They stay raw, and the chain goes on without
-/// them; else each of its requests would be another chain.
+/// Whether the request only rewrites a few messages in place and repeats all others, as with a clock in
+/// the first message or files that are edited. The rewritten messages stay raw and the chain continues
+/// without them; otherwise each request would start another chain.
 fn rewrites_few(runs: &[Run]) -> bool {
     let (mut client, mut path, mut rewritten, mut repeated) = (0, 0, 0, 0);
     for run in runs {
@@ -283,7 +143,7 @@ fn rewrites_few(runs: &[Run]) -> bool {
     2 * rewritten <= repeated + 1
 }
 
-/// What the messages of `path` at `places` are known by.
+/// The witnesses among the messages of `path` at `places`.
 fn witnesses(path: &[PathEntry], places: &[usize]) -> Vec<Witness> {
     let witness = |place: &usize| {
         let step = path.get(*place)?;
@@ -303,7 +163,7 @@ fn align_by_stored(client: &Arc<History>, evidence: &Evidence) -> Option<Alignme
     if !is_whole || (stored.count <= evidence.recorded_count && !is_repeated) {
         return None;
     }
-    // Another conversation may have said since what proved it, or may send the very same request.
+    // Another conversation may hold the witnesses by now, or may send the very same request.
     let still_holds =
         evidence.stored_holds && evidence.allows_restoring(evidence.compare_names(base));
     if !stored.proof.is_empty() && !still_holds {

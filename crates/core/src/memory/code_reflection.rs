@@ -1,26 +1,26 @@
-//! Shortens a log without a model: where the Reflector fails for long, the log must not grow for ever.
+//! Shortens a log without a model, so that it does not grow for ever while the Reflector fails.
 //!
-//! Leaves out whole observations, the oldest first, those of low priority before those of middling
-//! priority, and what is high or done last. Nothing is rephrased, and one line at the top says how many
-//! were left out. Called by the recorder when a log has reached its hard limit (INV-BOUND).
+//! Leaves out whole observations: low priority first, then medium, then high or done; the oldest first
+//! in each. Nothing is rephrased. One line at the top says how many were left out. Called by the
+//! recorder when a log has reached its hard limit (INV-BOUND).
 
 use super::log_entries::{self, LogEntry, Priority};
 
-/// What stands in a part's `model` where code wrote it.
+/// The `model` of a part that code wrote.
 pub const MODEL: &str = "code";
 
-/// How the line begins that says what was left out. A later shortening adds to its number.
+/// The beginning of the line that says how much was left out. Each later shortening adds to its number.
 const NOTE: &str = "* 🟡 [older observations left out: ";
 const NOTE_END: &str = "]";
 
-/// `log`, shortened until what goes weighs at least `excess`, as far as there is something to leave
-/// out. `weigh` gives the tokens of a line; it is asked about each line once.
+/// Shortens `log` by at least `excess` tokens, as far as there is something to leave out.
+/// `count_tokens` counts one line and is called once for each.
 ///
-/// The log holds no system messages: they are never shortened ([`super::reflect::Source`]).
+/// The log has no system messages: they are never shortened ([`super::reflect::ReflectionSource`]).
 pub fn shorten(log: &str, excess: u32, count_tokens: impl Fn(&str) -> u32) -> String {
     let (days, mut entries, omitted_before) = read_log(log, &count_tokens);
     let mut omitted = omitted_before;
-    // The note weighs something too.
+    // The note has tokens too.
     let mut excess_left = u64::from(excess) + u64::from(count_tokens(&note(usize::MAX))) + 1;
     for priority in [Priority::Low, Priority::Medium, Priority::High] {
         entries.retain(|entry| {
@@ -39,7 +39,7 @@ fn note(count: usize) -> String {
     format!("{NOTE}{count}{NOTE_END}")
 }
 
-/// The days, the observations, and how many were left out before.
+/// The days, the observations, and how many were left out earlier.
 fn read_log<'a>(
     log: &'a str,
     count_tokens: &impl Fn(&str) -> u32,
@@ -49,7 +49,8 @@ fn read_log<'a>(
     entries.retain_mut(|entry| {
         if let Some(count) = parse_note(entry.lines[0]) {
             omitted += count;
-            // What is indented under the note is an observation whose own line went.
+            // Lines indented under the note belong to an observation whose first line was
+            // left out.
             let note = entry.lines.remove(0);
             entry.tokens -= u64::from(count_tokens(note)) + 1;
         }
@@ -75,7 +76,7 @@ fn write_log(days: &[&str], entries: &[LogEntry<'_>], omitted: usize) -> String 
             day = entry.day;
             out.push(days[day]);
         }
-        // Under the first day that is left, so that the log still opens with a date.
+        // Under the first remaining day, so that the log still begins with a date.
         if !note_written {
             out.push(&note);
             note_written = true;
@@ -142,8 +143,8 @@ mod tests {
     }
 
     proptest! {
-        /// What is asked to go goes, or nothing but the note is left; what stays is of the log, in order,
-        /// and nothing high goes while something lower stays.
+        /// The excess is removed, or only the note is left. The rest is from the log, in order,
+        /// and no high line is removed while a lower one stays.
         #[test]
         fn the_excess_goes(
             lines in proptest::collection::vec("(Date: Mar [1-5], 2026|\\* (🔴|🟡|🟢|✅) [a-z ]{0,30}|  \\* -> [a-z ]{1,20})", 0..40),

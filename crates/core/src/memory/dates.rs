@@ -1,9 +1,9 @@
-//! Dates, minutes and spans of time as the memory writes them: `Mar 4, 2026`, `14:05`, `5 days
+//! Formats dates, minutes and time spans as memory writes them: `Mar 4, 2026`, `14:05`, `5 days
 //! before`, `2 hours 5 minutes`.
 //!
-//! Decides nothing and reads no clock: instants, days and the zone come in as values. A day is
-//! related to another day that is named, never to "now", because what is written stays. Called by
-//! the transcript, the block, and whoever tells a model what day it is.
+//! Decides nothing and reads no clock: instants, days and the zone come in as values. A day is related
+//! to another named day, never to "now", because the text is kept. Called by the transcript, the block,
+//! and everything that tells a model which day it is.
 
 mod date_reader;
 
@@ -18,7 +18,7 @@ pub fn format_day(ms: i64, zone: &TimeZone) -> String {
     format_date(date(ms, zone))
 }
 
-/// The same as a value.
+/// The day of an instant as a value.
 pub fn date(ms: i64, zone: &TimeZone) -> Date {
     zoned(ms, zone).date()
 }
@@ -33,7 +33,7 @@ pub fn format_minute(ms: i64, zone: &TimeZone) -> String {
     zoned(ms, zone).strftime("%H:%M").to_string()
 }
 
-/// How `date` lies to the day `as_of`: `5 days before`, `the same day`, `2 weeks after`.
+/// The relation of `date` to the day `as_of`: `5 days before`, `the same day`, `2 weeks after`.
 pub fn relation(date: Date, as_of: Date) -> String {
     match days_between(date, as_of) {
         0 => "the same day".to_owned(),
@@ -44,17 +44,17 @@ pub fn relation(date: Date, as_of: Date) -> String {
     }
 }
 
-/// What has passed from `earlier` to `later`, where that is more than one day: `3 days`.
+/// The time from `earlier` to `later`, if it is more than one day: `3 days`.
 pub fn gap(earlier: Date, later: Date) -> Option<String> {
     let days = days_between(earlier, later);
     (days > 1).then(|| format_days(days))
 }
 
-/// A pause from here on is worth a note (published: 10 minutes).
+/// A pause of at least this many minutes is noted (published: 10).
 const MIN_PAUSE_MINUTES: i64 = 10;
 
-/// A pause of so many milliseconds in its two largest units, where it is worth a note: `2 hours 5
-/// minutes`.
+/// A pause of this many milliseconds in its two largest units, if it is long enough to be noted: `2
+/// hours 5 minutes`.
 pub fn pause(ms: i64) -> Option<String> {
     let minutes = ms / 60_000;
     if minutes < MIN_PAUSE_MINUTES {
@@ -76,12 +76,12 @@ pub fn pause(ms: i64) -> Option<String> {
     Some(parts.join(" "))
 }
 
-/// Days from `earlier` to `later`; negative where it is the other way round.
+/// Days from `earlier` to `later`; negative if `later` comes first.
 fn days_between(earlier: Date, later: Date) -> i64 {
     later.duration_since(earlier).as_hours() / 24
 }
 
-/// A number of days in the unit people would choose (the published steps).
+/// A number of days in the unit that people would use (the published steps).
 fn format_days(days: i64) -> String {
     match days {
         ..7 => plural(days, "day"),
@@ -99,7 +99,7 @@ fn plural(count: i64, unit: &str) -> String {
     }
 }
 
-/// A time beyond what a calendar can hold can only come from a damaged row; the nearest end will do.
+/// Only a damaged row can hold a time that no calendar can; the nearest possible time will do.
 fn zoned(ms: i64, zone: &TimeZone) -> Zoned {
     Zoned::default() // 1970, in UTC
         .saturating_add(SignedDuration::from_millis(ms))

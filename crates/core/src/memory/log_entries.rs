@@ -1,9 +1,9 @@
-//! A log read as single observations under their days, so that code can leave some of them out.
+//! Reads a log as single observations under their days, so that code can leave some of them out.
 //!
-//! Decides nothing and rephrases nothing: an observation is its line and the lines indented under it, and
-//! goes or stays whole. Used by [`super::fallback`] and [`super::others`].
+//! An observation is a line with the lines indented under it, and stays or goes as a whole. Decides
+//! nothing and rephrases nothing. Used by [`super::code_reflection`] and [`super::peer_memory`].
 
-/// How important an observation is, the least first.
+/// The priority of an observation, lowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Priority {
     Low,
@@ -14,15 +14,15 @@ pub(super) enum Priority {
 /// One observation.
 #[derive(Debug)]
 pub(super) struct LogEntry<'a> {
-    /// Index of its day.
+    /// The index of its day.
     pub(super) day: usize,
     pub(super) priority: Priority,
     pub(super) lines: Vec<&'a str>,
     pub(super) tokens: u64,
 }
 
-/// The days (headers; the first is none) and the observations of `log`, in order. `weigh` gives the
-/// tokens of a line; it is asked about each line once.
+/// The days (headers; the first one is empty) and the observations of `log`, in order. `count_tokens`
+/// counts one line and is called once for each.
 pub(super) fn read_log<'a>(
     log: &'a str,
     count_tokens: impl Fn(&str) -> u32,
@@ -56,7 +56,7 @@ pub(super) fn read_log<'a>(
 }
 
 pub(super) fn priority(line: &str) -> Priority {
-    // The mark stands near the beginning; further on it may be part of what was said.
+    // The mark stands near the beginning; further on, it may be part of the text.
     let beginning = super::prompt::first_chars(line, 12);
     if beginning.contains(['🔴', '✅']) {
         Priority::High

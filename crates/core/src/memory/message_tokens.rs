@@ -1,31 +1,31 @@
-//! What a message weighs in tokens. Counted once per message, off the request path, and stored: what
-//! is cut and activated later is a function of these counts, so they never change, whichever model
-//! is asked next.
+//! Counts the tokens of a message. Done once for each message, off the request path, and stored. Later
+//! cuts and activations are a function of these counts, so they never change, whichever model is asked
+//! next.
 //!
-//! Text goes through the tokenizer. What is no text is weighed by its provider's published rules
-//! ([`media`]); its encoding is never counted as text, and no estimate a client may send along is
-//! believed.
+//! Text goes through the tokenizer. Everything else is counted by the published rules of its provider
+//! ([`media`]); its encoding is never counted as text, and counts that a client sends are ignored.
 
 mod media;
 
 use crate::history::{MessagePiece, PlainText};
 use crate::tokens::{Estimate, TokenCounter};
 
-/// What a message costs beside its text: role and separators (3.8 in the published accounting). The
-/// result of a tool is a message of its own.
+/// Tokens of a message besides its text: role and separators (3.8 in the published accounting). A tool
+/// result is a message of its own.
 const MESSAGE_OVERHEAD: u32 = 4;
 
-/// What `message` weighs by its length: good for comparing messages where no tokenizer may be asked.
+/// An estimate of the tokens of a message from its length, for comparing messages where no tokenizer
+/// may be used.
 pub fn estimate_message(spoken: &PlainText, model: &str) -> u32 {
     count_message(spoken, model, &Estimate)
 }
 
-/// What so many bytes of JSON weigh in the same measure.
+/// An estimate of the tokens of this many bytes of JSON.
 pub fn estimate_bytes(bytes: usize) -> u32 {
     Estimate::from_bytes(bytes)
 }
 
-/// Tokens of `message`, for `model`.
+/// The tokens of a message for `model`.
 pub fn count_message(spoken: &PlainText, model: &str, counter: &dyn TokenCounter) -> u32 {
     let pieces = spoken.pieces.iter().map(|piece| match piece {
         MessagePiece::Text(text) | MessagePiece::Refusal(text) | MessagePiece::Unknown(text) => {
@@ -36,7 +36,7 @@ pub fn count_message(spoken: &PlainText, model: &str, counter: &dyn TokenCounter
         } => counter.count(name).saturating_add(counter.count(arguments)),
         MessagePiece::Result { .. } => 0,
         MessagePiece::Attachment { kind, label, media } => media::tokens(*kind, media, model)
-            // Named, and fetched by the provider: nothing but the name is known.
+            // The provider fetches it; only its name is known.
             .unwrap_or_else(|| counter.count(label)),
     });
     let name = spoken.name.as_deref().map_or(0, |name| counter.count(name));
@@ -58,7 +58,8 @@ mod tests {
         count_message(&spoken, "gpt-4o", &Estimate)
     }
 
-    /// A message weighs more than its text, a call what it says, a result nothing beside its text.
+    /// A message has more tokens than its text, a call those of its content, a result none besides
+    /// its text.
     #[test]
     fn a_message_weighs_more_than_its_words() {
         let text = "tell me of the pass".repeat(100);

@@ -1,10 +1,10 @@
-//! What the Observer is asked. Pure: the transcript, the day and the code of the fence come in as
+//! Writes the prompt for the Observer. Pure: the transcript, the day and the fence code come in as
 //! values; the answer is read by [`super::output`].
 //!
-//! The rules are in `prompts/`. All of them stand in the system message, which is the same for
-//! every call, and everything about one call in a single user message: an Observer that finds its
-//! task among the messages it is to observe writes the task down as the user's wish. Called by the
-//! jobs that observe.
+//! The rules are in `prompts/`. All of them are in the system message, which is the same for every
+//! call. Everything about one call is in a single user message: an Observer that finds its task among
+//! the messages to observe would write the task down as a wish of the user. Called by the jobs that
+//! observe.
 
 mod earlier;
 mod options;
@@ -18,37 +18,38 @@ pub use self::pieces::{join_pieces, observations_by_code, split_pieces};
 pub use super::output::{ParsedAnswer, read_answer, read_truncated};
 use super::prompt::{Prompt, PromptAttachment, fence, first_chars};
 
-/// What one call of the Observer is about.
+/// The content of one Observer call.
 #[derive(Clone, Copy, Debug)]
 pub struct ObserveInput<'a> {
-    /// The new history, from [`super::transcript::format`], or one of its [pieces](mod@pieces).
+    /// The new history, from [`super::transcript::format_transcript`], or one of its
+    /// [pieces](mod@pieces).
     pub transcript: &'a str,
-    /// Which piece it is, from 1, and of how many.
+    /// The number of the piece, from 1, and the number of pieces.
     pub piece: (usize, usize),
-    /// The end of what was observed before, from [`earlier()`]; may be empty.
+    /// The end of the earlier observations, from [`earlier()`]; may be empty.
     pub earlier: &'a str,
-    /// How things stood at the end of what was observed before.
+    /// The task and the suggested response at the end of the earlier observations.
     pub previous_hints: PreviousHints<'a>,
-    /// The application's system prompt, where it is to be shown; may be empty.
+    /// The application's system prompt, if the Observer is shown it; may be empty.
     pub application: &'a str,
-    /// A fresh random code for the fence: letters and digits, at least 8.
+    /// A fresh random code for the fence: at least 8 letters and digits.
     pub nonce: &'a str,
-    /// Today, as [`super::dates::day`] writes it.
+    /// Today, as [`super::dates::format_day`] writes it.
     pub now_date: &'a str,
-    /// What the operator wants kept in mind besides the rules.
+    /// The operator's instruction, added to the rules.
     pub instruction: Option<&'a str>,
-    /// What whoever asked for these observations wants to have looked at above all.
+    /// What the operator who requested these observations wants the Observer to focus on.
     pub focus: Option<&'a str>,
-    /// Which hints are asked for.
+    /// The hints to ask for.
     pub hints: RequestedHints,
-    /// The title so far, where one is asked for; empty where there is none yet.
+    /// The current title, if a title is asked for; empty if there is none yet.
     pub title: Option<&'a str>,
-    /// What the transcript names by a placeholder.
+    /// The attachments that the transcript names by placeholders.
     pub attachments: &'a [PromptAttachment],
 }
 
 impl ObserveInput<'_> {
-    /// Where things stand is only known at the end of a range.
+    /// Hints and title are asked for only at the end of a range.
     fn is_last(&self) -> bool {
         self.piece.0 >= self.piece.1
     }
@@ -57,18 +58,18 @@ impl ObserveInput<'_> {
 /// The hints of the chunk before, as its Observer wrote them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PreviousHints<'a> {
-    /// What was being done.
+    /// The task.
     pub task: Option<&'a str>,
-    /// How it would have gone on.
+    /// The suggested response.
     pub response: Option<&'a str>,
 }
 
-/// Characters that are shown of each of them: a sentence or two, so that no page of one Observer is
-/// carried from call to call.
+/// Characters shown of each hint: a sentence or two, so that a long one is not carried from call to
+/// call.
 const PREVIOUS_HINT_CHARS: usize = 600;
 
 impl PreviousHints<'_> {
-    /// As it is shown; empty where nothing is known.
+    /// The text that the Observer is shown; empty without hints.
     fn to_text(self) -> String {
         let line = |name: &str, hint: Option<&str>| {
             let hint = hint.map(str::trim).filter(|hint| !hint.is_empty());
@@ -79,7 +80,7 @@ impl PreviousHints<'_> {
     }
 }
 
-/// The call that observes `input`.
+/// The prompt that observes `input`.
 pub fn prompt(input: &ObserveInput<'_>) -> Prompt {
     let mut system = [
         include_str!("prompts/observer.md"),
@@ -113,7 +114,7 @@ pub fn prompt(input: &ObserveInput<'_>) -> Prompt {
         );
     }
     let previous_hints = input.previous_hints.to_text();
-    // Only who is asked how things stand is shown how they stood.
+    // The old hints are shown only if new ones are asked for.
     if input.is_last() && !previous_hints.is_empty() {
         let _ = write!(
             user,
@@ -158,8 +159,8 @@ pub fn prompt(input: &ObserveInput<'_>) -> Prompt {
     }
 }
 
-/// What is asked for behind the observations. Both hints are the published form and stand in one
-/// text; each can be left out.
+/// Adds the sections to ask for behind the observations. Both hints have the published form and share
+/// one introduction; each can be left out.
 fn add_sections(system: &mut String, input: &ObserveInput<'_>) {
     let task = include_str!("prompts/hints/task.md");
     let response = include_str!("prompts/hints/response.md");
@@ -177,7 +178,7 @@ fn add_sections(system: &mut String, input: &ObserveInput<'_>) {
     }
 }
 
-/// Adds the operator's instruction, last, so that it has the last word.
+/// Adds the operator's instruction at the end, so that it overrides the rules.
 pub(super) fn add_instruction(system: &mut String, instruction: Option<&str>) {
     if let Some(instruction) = instruction.map(str::trim).filter(|text| !text.is_empty()) {
         let _ = write!(
@@ -270,7 +271,7 @@ mod tests {
         assert!(user.contains("<before-k7Qz91ab>\nTask: Booking a hotel &lt;/before-"));
         assert_eq!(user.matches('ж').count(), PREVIOUS_HINT_CHARS);
         assert_eq!(prompt(&stood).system, prompt(&INPUT).system);
-        // Before the last piece nobody is asked how things stand.
+        // Hints are asked for only with the last piece.
         let first = ObserveInput {
             piece: (1, 2),
             ..stood

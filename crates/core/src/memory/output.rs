@@ -1,10 +1,10 @@
-//! Reads what the Observer or the Reflector answered, leniently, and stores nothing by itself.
+//! Reads an answer of the Observer or the Reflector. Lenient in form; stores nothing itself.
 //!
-//! Small models forget a closing tag, wrap the answer in a code fence, think aloud first, or write
-//! a bare list; all of that is understood. Tags count only where a line starts with them, so text
-//! that mentions them is kept. What is kept is safe to send: control characters gone, endless lines
-//! cut, look-alikes of our own tags defused. An answer without a single list line is `Empty`: a
-//! refusal must never stand in for a conversation. Called by the jobs that observe and reflect.
+//! Small models forget a closing tag, wrap the answer in a code fence, think aloud first, or write a
+//! bare list; all of that is understood. Tags count only at the start of a line, so text that mentions
+//! them is kept. The result is safe to send: control characters are removed, endless lines are cut,
+//! look-alikes of our own tags are escaped. An answer without a list line is `Empty`: a refusal must
+//! never replace a conversation. Called by the jobs that observe and reflect.
 
 mod scan;
 
@@ -15,34 +15,34 @@ use super::repetition::is_repetitive;
 
 /// Characters of a stored line, as published.
 const LINE_CHARS: usize = 10_000;
-/// Characters of a hint. A hint is a sentence or two; a page would not be one.
+/// Characters of a hint, which is a sentence or two.
 const HINT_CHARS: usize = 4_000;
 
-/// Characters of a title; it is shown in a list.
+/// Characters of a title, which is shown in lists.
 const TITLE_CHARS: usize = 80;
 
-/// What an answer amounts to.
+/// The result of reading an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ParsedAnswer {
-    /// It observed something.
+    /// It holds observations.
     Observed {
-        /// The observations, without hints and tags; no empty line at either end.
+        /// The observations without hints and tags, and without empty lines at either end.
         text: String,
-        /// What the conversation was busy with.
+        /// The task of the conversation.
         current_task: Option<String>,
-        /// How the Observer would go on.
+        /// How the Observer would continue.
         suggested_response: Option<String>,
-        /// What a person would call the conversation; at least three characters, on one line.
+        /// A title for the conversation: one line, at least three characters.
         title: Option<String>,
     },
-    /// It says nothing that could be kept: empty, a refusal, prose.
+    /// It holds nothing that could be stored: empty, a refusal, prose.
     Empty,
-    /// It ran into a loop.
+    /// It repeats itself in a loop.
     Repetitive,
 }
 
-/// Reads `answer`, which was given to `input` (the transcript or the old observations). An answer
-/// that opens with no date is given the first one of `input`.
+/// Reads `answer`, the answer to `input` (a transcript or old observations). An answer that does not
+/// begin with a date gets the first date of `input`.
 pub fn read_answer(answer: &str, input: &str) -> ParsedAnswer {
     if is_repetitive(answer, input) {
         return ParsedAnswer::Repetitive;
@@ -57,8 +57,8 @@ pub fn read_answer(answer: &str, input: &str) -> ParsedAnswer {
     if !text.lines().any(scan::is_list_line) {
         return ParsedAnswer::Empty;
     }
-    // Without a date of its own it would seem to belong to the last day of the chunk before it. The
-    // first line of what it describes is a date header, and always ours.
+    // Without a date of its own, it would seem to belong to the last day of the chunk before. The
+    // first line of `input` is a date header that code wrote.
     if let Some(date) = input.lines().next().filter(|line| scan::is_date(line))
         && !text.lines().next().is_some_and(scan::is_date)
     {
@@ -76,12 +76,12 @@ pub fn read_answer(answer: &str, input: &str) -> ParsedAnswer {
     }
 }
 
-/// What came whole of an `answer` that a limit cut: its last line did not, and neither did what stands
+/// Reads an answer that a limit cut off: everything except its last line, and without the sections
 /// behind the observations.
 pub fn read_truncated(answer: &str, input: &str) -> ParsedAnswer {
     let complete = answer.rfind('\n').map_or("", |end| &answer[..end]);
     match read_answer(complete, input) {
-        // A loop that ends at a limit shows it in the line that was cut, if that is all there is.
+        // A loop that ends at a limit may be visible only in the line that was cut.
         _ if is_repetitive(answer, input) => ParsedAnswer::Repetitive,
         ParsedAnswer::Observed { text, .. } => ParsedAnswer::Observed {
             text,
@@ -93,8 +93,8 @@ pub fn read_truncated(answer: &str, input: &str) -> ParsedAnswer {
     }
 }
 
-/// A title on one line, without quotes and heading marks; `None` where nothing of three characters
-/// is left (published).
+/// A title on one line, without quotes and heading marks; `None` if fewer than three characters are
+/// left (published).
 fn clean_title(text: &str) -> Option<String> {
     let tidied = tidy(text);
     let words = tidied.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -103,7 +103,7 @@ fn clean_title(text: &str) -> Option<String> {
     (title.chars().count() >= 3).then(|| title.to_owned())
 }
 
-/// What may be stored of `text`.
+/// The part of `text` that may be stored.
 fn tidy(text: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in text.lines() {

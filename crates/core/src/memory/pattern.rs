@@ -1,20 +1,21 @@
-//! Names by pattern: `*` stands for any characters, `?` for one. Letter case does not count.
+//! Patterns for names: `*` matches any characters, `?` matches one. Letter case does not matter.
 
-/// A pattern that names are held against.
+/// A pattern for names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(Vec<char>);
 
 impl Pattern {
-    /// The pattern as it is written.
+    /// Parses a pattern; every text is one.
     pub fn new(text: &str) -> Self {
         Self(text.to_lowercase().chars().collect())
     }
 
-    /// Whether all of `name` fits. In time proportional to both lengths, whatever the pattern.
+    /// Whether the whole `name` matches. Time is proportional to both lengths, whatever the
+    /// pattern.
     pub fn matches(&self, name: &str) -> bool {
         let name: Vec<char> = name.to_lowercase().chars().collect();
         let (mut at, mut in_name) = (0, 0);
-        // Where to go on when what follows the last star turns out not to fit.
+        // Where to continue if the text behind the last star does not match.
         let mut star: Option<(usize, usize)> = None;
         while in_name < name.len() {
             match self.0.get(at) {
@@ -66,7 +67,7 @@ mod tests {
                 "{pattern} {name}"
             );
         }
-        // What a naive matcher takes exponential time for.
+        // A naive matcher takes exponential time for this.
         let hard = "*a".repeat(30) + "b";
         assert!(!Pattern::new(&hard).matches(&"a".repeat(200)));
     }

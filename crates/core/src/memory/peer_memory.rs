@@ -1,9 +1,9 @@
-//! What one conversation of a user is told of the others: which of their observations, and to whom a
-//! snapshot that holds them may be sent.
+//! What one conversation of a user may know from the others: which of their observations, and which
+//! requests may get a snapshot that holds them.
 //!
-//! Only observations are told, whole, never a task, a suggestion or a message of the application: those
-//! belong to the conversation they were made in. Pure; nothing is rephrased. Called by `jobs` when it
-//! prepares a snapshot, and by the request path for whom one may serve.
+//! Only whole observations are shared, never a task, a suggestion or a system message: those belong to
+//! their own conversation. Pure; nothing is rephrased. Called by the jobs room when it prepares a
+//! snapshot, and by the request path to check who may get one.
 
 use std::cmp::Reverse;
 
@@ -11,41 +11,42 @@ use super::log_entries::{self, LogEntry};
 use super::system_messages;
 use crate::history::{History, Link};
 
-/// A beginning that two conversations share may be chance up to here ("hi", "hello"): what shares no
-/// more of a recorded one is a conversation of its own.
+/// Two conversations may share this many messages by chance ("hi", "hello"). A request that shares no
+/// more with a recorded conversation is a conversation of its own.
 pub const MAX_CHANCE_PREFIX: usize = 2;
 
-/// Conversations that one is told of at most, the latest. With less than a sixteenth of the budget
-/// there is little to be told, and what has to be read stays the same however many there are.
+/// The most conversations that are shared with one: the latest ones. With less than a sixteenth of the
+/// budget, a conversation could say little; and the number of digests to read stays bounded.
 pub const MAX_CONVERSATIONS: u32 = 16;
 
-/// What a snapshot holds of other conversations, and whom it may serve.
+/// The memory of other conversations in a snapshot, and which requests may get it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerMemory {
-    /// The lineages told of, in the order in which they stand.
+    /// The lineages it comes from, in the order of the section.
     pub lineages: Vec<i64>,
-    /// The names their clients gave them: a conversation under one of them is none of the others.
+    /// The thread keys of those lineages. A request with one of these keys belongs to one of them.
     pub keys: Vec<String>,
-    /// Tokens of what is told.
+    /// Tokens of the section.
     pub tokens: u32,
-    /// The conversation it was made for; `None` serves whoever begins one.
+    /// The conversation it was made for; `None` for any new conversation.
     pub binding: Option<ConversationBinding>,
 }
 
-/// The one conversation that a snapshot serves.
+/// The one conversation that may use a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConversationBinding {
-    /// The last message it had for good when the snapshot was made: the newest may change still. What
-    /// forks off before is another one.
+    /// The last message that was certain when the snapshot was made; the newest one may still
+    /// change. A fork before it is another conversation.
     pub link: Link,
-    /// How many messages it had up to there.
+    /// How many messages there were up to that one.
     pub count: usize,
-    /// The name its client gave it. What goes on under another name is another one.
+    /// The thread key of the conversation. A request with another key belongs to another
+    /// conversation.
     pub key: Option<String>,
 }
 
 impl PeerMemory {
-    /// Whether a request under `key` may be told this.
+    /// Whether a request with this thread key may get it.
     pub fn allows_key(&self, key: Option<&str>) -> bool {
         let Some(key) = key else {
             return true;
@@ -54,7 +55,7 @@ impl PeerMemory {
         bound_key.is_none_or(|bound| bound == key) && !self.keys.iter().any(|told| told == key)
     }
 
-    /// Whether `history` goes on the conversation it was made for.
+    /// Whether `history` continues the conversation it was made for.
     pub(super) fn allows_history(&self, history: &History) -> bool {
         self.binding.as_ref().is_none_or(|bound| {
             history.count_through(&bound.link, bound.count) == Some(bound.count)
@@ -62,23 +63,23 @@ impl PeerMemory {
     }
 }
 
-/// What others may be told of a conversation.
+/// What a conversation shares with the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Digest {
     /// Its lineage.
     pub lineage: i64,
-    /// The name its client gave it.
+    /// Its thread key.
     pub key: Option<String>,
-    /// What the Observer calls it.
+    /// The title that the Observer gave it.
     pub title: Option<String>,
-    /// When it was last heard of, in milliseconds since 1970.
+    /// When it last received something, in milliseconds since 1970.
     pub at_ms: i64,
     /// Its most important observations.
     pub text: String,
 }
 
-/// The observations of `log` (the texts of its parts, in order) that weigh at most `budget`: the most
-/// important first, of equal ones the latest. They keep their order.
+/// The observations of `log` (the texts of its parts, in order) that have at most `budget` tokens
+/// together: the most important first, of equal ones the latest. They keep their order.
 pub fn digest(log: &[&str], budget: u32, count_tokens: impl Fn(&str) -> u32) -> String {
     let observed: Vec<String> = log
         .iter()
@@ -87,11 +88,11 @@ pub fn digest(log: &[&str], budget: u32, count_tokens: impl Fn(&str) -> u32) -> 
     clip(&observed.join("\n"), u64::from(budget), &count_tokens).0
 }
 
-/// What is told of each of `digests`, which come with the latest first: index and text, the oldest
-/// first, since of two entries that disagree the later one holds. Together they weigh at most `budget`.
+/// The excerpts of `digests`, whose latest comes first: index and text, oldest first, because of two
+/// entries that disagree the later one holds. Together they have at most `budget` tokens.
 ///
-/// The latest gets up to half, the next half of what is left, and so on; what nobody wanted goes round
-/// once more in that order.
+/// The latest digest gets up to half of the budget, the next one half of the rest, and so on. What
+/// remains is offered once more in that order.
 pub fn select_excerpts(
     digests: &[Digest],
     budget: u32,
@@ -123,11 +124,11 @@ pub fn select_excerpts(
         .collect()
 }
 
-/// About what it costs to say which conversation something is from, in tokens.
+/// The approximate tokens of the heading that names a conversation.
 const HEADING_TOKENS: u64 = 40;
 
-/// The observations of `log` that weigh at most `budget` together with the headers of their days, and
-/// what they weigh.
+/// The observations of `log` that have at most `budget` tokens together with their day headers, and
+/// their tokens.
 fn clip(log: &str, budget: u64, count_tokens: &impl Fn(&str) -> u32) -> (String, u64) {
     let (days, entries) = log_entries::read_log(log, count_tokens);
     let mut order: Vec<usize> = (0..entries.len()).collect();

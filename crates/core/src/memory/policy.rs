@@ -1,42 +1,44 @@
-//! The numbers that decisions are made by, and what is known of caches and models for them. Values
-//! only: `config` says what is valid, `advance` decides. The recorder takes the policy of the
-//! conversation's model.
+//! The thresholds that decisions use, and what is known about prompt caches and models.
+//!
+//! Values only: the config room checks them, `advance` decides with them. The recorder uses the policy
+//! for the model of the conversation.
 
 use std::time::Duration;
 
 /// Thresholds in tokens, all absolute. See `config/example.toml` for meaning and sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Raw history that makes a snapshot due (published default 30,000).
+    /// Raw history at which a snapshot is due (published default: 30,000).
     pub message_tokens: u32,
-    /// Raw history in one chunk, at least (published default 0.2 of `message_tokens`).
+    /// The least raw history in one chunk (published default: 0.2 of `message_tokens`).
     pub buffer_tokens: u32,
-    /// Whether each turn is observed when it has ended, however short it is.
+    /// Whether each turn is observed when it ends, however short it is.
     pub buffer_on_idle: bool,
-    /// Raw history an activation aims to keep (published default: 0.2 of `message_tokens`).
+    /// Raw history that an activation aims to keep (published default: 0.2 of `message_tokens`).
     pub retention_floor: u32,
-    /// Raw history from which an activation takes what it can get (default 1.2 × `message_tokens`).
+    /// Raw history from which an activation takes whatever is ready (default: 1.2 ×
+    /// `message_tokens`).
     pub block_after: u32,
-    /// Observations that make a reflection due (published default 40,000).
+    /// Observations at which a reflection is due (published default: 40,000).
     pub observation_tokens: u32,
     /// Observations from which a reflection is prepared (default: half of `observation_tokens`).
     pub reflect_from: u32,
-    /// Observations at which code shortens the log where no model did (default 1.2 ×
+    /// Observations at which code shortens the log if no model did (default: 1.2 ×
     /// `observation_tokens`).
     pub observation_limit: u32,
-    /// Whether raw history may use what the observations leave of both budgets.
+    /// Whether raw history may use the part of both budgets that the observations leave.
     pub share_token_budget: bool,
-    /// What the block costs beside its parts: preamble and message overhead.
+    /// Tokens of a block besides its parts: preamble and message overhead.
     pub block_overhead: u32,
-    /// When observations take the messages' place before `message_tokens`.
+    /// When observations may replace messages before `message_tokens` is reached.
     pub early_activation: EarlyTriggers,
-    /// When a reflection takes the observations' place before `observation_tokens`.
+    /// When a reflection may replace observations before `observation_tokens` is reached.
     pub early_reflection: EarlyTriggers,
 }
 
 impl Policy {
-    /// The thresholds while the observations that are sent hold `tokens`. With a shared budget raw
-    /// history may grow into what they leave of it: 70,000 of 30,000 + 40,000 where there are none.
+    /// The thresholds while `tokens` of observations are sent. With a shared budget, raw history
+    /// may use what they leave of it: 70,000 with 30,000 + 40,000 and no observations.
     #[must_use]
     pub fn with_observations(self, tokens: u32) -> Self {
         if !self.share_token_budget {
@@ -65,14 +67,14 @@ impl Policy {
 /// Moments at which the prompt cache is lost anyway, so that an activation costs nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EarlyTriggers {
-    /// When the conversation has been idle for so long.
+    /// After this idle time.
     pub idle: IdleTrigger,
-    /// When another model is asked than before.
+    /// If another model is asked than before.
     pub model_change: bool,
 }
 
 impl EarlyTriggers {
-    /// At no such moment.
+    /// Never.
     pub const NEVER: Self = Self {
         idle: IdleTrigger::Never,
         model_change: false,
@@ -82,17 +84,17 @@ impl EarlyTriggers {
 /// How long a conversation has to be idle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IdleTrigger {
-    /// Idleness is no reason.
+    /// Idle time triggers nothing.
     #[default]
     Never,
-    /// This long.
+    /// For this long.
     After(Duration),
-    /// As long as its provider keeps a prompt in its cache.
+    /// For as long as its provider keeps a prompt in its cache.
     Auto,
 }
 
 impl IdleTrigger {
-    /// How long, where the provider's cache lives for `lifetime`.
+    /// The idle time, if the provider's cache lives for `lifetime`.
     #[must_use]
     pub fn duration(self, lifetime: Duration) -> Option<Duration> {
         match self {
@@ -103,9 +105,9 @@ impl IdleTrigger {
     }
 }
 
-/// How long the provider at `host` keeps a prompt of `model` in its cache, where the request asked for
-/// `retention`, by what providers publish. Unknown ones are taken for short: then what is made early is
-/// merely early.
+/// How long the provider at `host` keeps a prompt of `model` in its cache, if the request asked for
+/// `retention`; as published by the providers. Unknown providers count as short: then an early
+/// activation only comes a little too early.
 #[must_use]
 pub fn cache_lifetime(host: &str, model: &str, retention: Option<&str>) -> Duration {
     const MINUTES: u64 = 60;
@@ -125,7 +127,7 @@ pub fn cache_lifetime(host: &str, model: &str, retention: Option<&str>) -> Durat
     Duration::from_secs(seconds)
 }
 
-/// Models of OpenAI whose prompts stay for minutes; newer ones keep them for an hour.
+/// Models of OpenAI that keep prompts for minutes; newer ones keep them for an hour.
 fn is_short_lived(model: &str) -> bool {
     let model = model.to_ascii_lowercase();
     let family = |name: &str| {
@@ -145,13 +147,13 @@ enum CacheProvider {
     Google,
     DeepSeek,
     Groq,
-    /// Anthropic, xAI, OpenRouter and whoever is not known: five minutes.
+    /// Anthropic, xAI, OpenRouter and unknown ones: five minutes.
     Other,
 }
 
 impl CacheProvider {
-    /// By the host where it is a provider's own; a gateway is told by the first part of the model's
-    /// name ("openai/gpt-5"), as OpenRouter's is not: it spreads requests over many providers.
+    /// By host, if it is a provider's own. Behind a gateway, the first part of the model name
+    /// decides ("openai/gpt-5"). Not behind OpenRouter, which spreads requests over many providers.
     fn for_model(host: &str, model: &str) -> Self {
         let host = host.to_ascii_lowercase();
         let is_host_of = |domain: &str| {
@@ -181,9 +183,9 @@ impl CacheProvider {
     }
 }
 
-/// Whether a request for `new` asks another model than the one for `old` did. Providers are compared
-/// by what stands before a dot ("openai.responses" is "openai"), and only where both are named; no
-/// model at all is never another one.
+/// Whether a request for `new` asks another model than one for `old`. Providers are compared up to a
+/// dot ("openai.responses" is "openai") and only if both are named. An empty model is never another
+/// one.
 #[must_use]
 pub fn is_another_model(old: &str, new: &str) -> bool {
     if old.is_empty() || new.is_empty() {
@@ -276,7 +278,7 @@ mod tests {
         ] {
             assert_eq!(minutes(host, "o3", None), 5, "{host}");
         }
-        // A gateway names the provider in the model, but OpenRouter spreads over many.
+        // A gateway names the provider in the model name, but OpenRouter uses many providers.
         assert_eq!(minutes("gateway.example", "openai/o3", None), 60);
         assert_eq!(minutes("gateway.example", "google/gemini-3", None), 24 * 60);
         assert_eq!(minutes("openrouter.ai", "openai/o3", None), 5);

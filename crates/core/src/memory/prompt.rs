@@ -1,36 +1,37 @@
-//! A prompt for one model call, and the fence that keeps what was said apart from what is asked.
+//! A prompt for one model call, and the fence that separates conversation text from instructions.
 //!
-//! History is data. It stands between two lines that carry a code nobody in the conversation can
-//! know, and whatever in it looks like such a line, or like a tag of ours, is escaped: no text can
-//! end its own fence or pose as an answer. `observe` and `reflect` write with it; `output` and
+//! History is data. It stands between two lines with a code that nobody in the conversation can know.
+//! Everything in it that looks like such a line, or like one of our tags, is escaped: no text can end
+//! its own fence or pose as an answer. `observe` and `reflect` write prompts with it; `output` and
 //! `render` use the same escape for what is stored and sent.
 
 use serde_json::Value;
 
-/// What one call of the Observer or the Reflector sends: one system and one user message.
+/// What one call of the Observer or Reflector sends: a system message and a user message.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Prompt {
-    /// What is asked. The same for every call of one configuration, so providers cache it.
+    /// The instructions. They are the same for every call of one configuration, so providers cache
+    /// them.
     pub system: String,
-    /// What it is asked about.
+    /// The content of this call.
     pub user: String,
-    /// What the text only names, in order. Whoever sends the prompt says which of them the model
-    /// can see, since only there it is known what the model takes.
+    /// The attachments that the text names, in order. The caller that sends the prompt says which
+    /// of them the model can see, because it knows the model.
     pub attachments: Vec<PromptAttachment>,
 }
 
-/// A picture, a sound or a file that the text of a prompt names.
+/// An image, a sound or a file that the text of a prompt names.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PromptAttachment {
-    /// As the text names it: `Image #1`.
+    /// The name in the text: `Image #1`.
     pub name: String,
-    /// The content part that shows it; `None` where it is not to be shown.
+    /// The content part with the attachment; `None` if it is not shown.
     pub part: Option<Value>,
 }
 
 impl std::fmt::Debug for Prompt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Prompts hold conversations.
+        // Prompts hold conversations, so their text is not printed.
         f.debug_struct("Prompt")
             .field("system_bytes", &self.system.len())
             .field("user_bytes", &self.user.len())
@@ -39,8 +40,8 @@ impl std::fmt::Debug for Prompt {
     }
 }
 
-/// Names (or beginnings of them) of the tags that structure what we store and send. Everything else
-/// in angle brackets is left alone: conversations are full of markup and code.
+/// Names, or beginnings of names, of the tags that structure what is stored and sent. Other angle
+/// brackets stay: conversations are full of markup and code.
 const FRAME_TAGS: [&str; 6] = [
     "observations",
     "current-task",
@@ -50,29 +51,29 @@ const FRAME_TAGS: [&str; 6] = [
     "diarist-",
 ];
 
-/// Models are trained to take this tag for the application's own voice. No observation speaks with
-/// it; an application may.
+/// Models are trained to take this tag for the voice of the application. Observations must not use it;
+/// an application may.
 const APPLICATION_TAG: &str = "system-reminder";
 
-/// Text that a model or code wrote down, with every look-alike of a tag that means something in the
-/// block defused: its `<` becomes `&lt;`.
+/// Escapes every look-alike of a tag that means something in the block: its `<` becomes `&lt;`. For
+/// text that a model or code wrote.
 ///
-/// Idempotent, and the identity on text without look-alikes.
+/// Idempotent; text without look-alikes stays as it is.
 pub fn escape(text: &str) -> String {
     escape_tags(text, |name| {
         is_frame(name) || starts_with_tag(name, APPLICATION_TAG)
     })
 }
 
-/// The same for text that is the application's own: only tags of our own are defused.
+/// The same for the application's own text: only look-alikes of our own tags are escaped.
 pub(super) fn escape_frame_tags(text: &str) -> String {
     escape_tags(text, is_frame)
 }
 
-/// `text` between two lines that carry `label` and `nonce`, look-alikes of them and of our own tags
-/// defused.
+/// `text` between two lines with `label` and `nonce`; look-alikes of these lines and of our own tags
+/// are escaped.
 ///
-/// `nonce` must be fresh and unguessable for every call; letters and digits.
+/// `nonce` must be letters and digits, new and unguessable for every call.
 pub fn fence(label: &str, nonce: &str, text: &str) -> String {
     let text = escape_tags(text.trim_end(), |name| {
         is_frame(name) || (starts_with_tag(name, label) && name[label.len()..].starts_with('-'))
@@ -97,7 +98,7 @@ fn is_frame(name: &str) -> bool {
     FRAME_TAGS.iter().any(|frame| starts_with_tag(name, frame))
 }
 
-/// Whether `text` starts with `name`, in whatever case.
+/// Whether `text` starts with `name`, in any letter case.
 fn starts_with_tag(text: &str, name: &str) -> bool {
     text.get(..name.len())
         .is_some_and(|start| start.eq_ignore_ascii_case(name))

@@ -1,9 +1,9 @@
-//! From which messages a line of observations comes, found by code and not asked of any model.
+//! Finds the messages that a line of observations comes from, by code and without a model.
 //!
-//! A line is compared with the messages of its chunk by what they share: items ([`super::faithful`]) and
-//! words, the rarer the heavier. Where nothing speaks for certain messages, the line comes from the
-//! whole range. A line of a reflection inherits the messages of the lines that it matches. Cost is linear
-//! in the texts. Called by the jobs that write parts; `diarist threads show --why` walks it back.
+//! A line is compared with the messages of its chunk by shared items ([`super::retention`]) and words;
+//! rarer ones count more. Without enough evidence, the line comes from the whole range. A line of a
+//! reflection inherits the messages of the lines that it matches. The cost is linear in the texts.
+//! Called by the jobs that write parts; `diarist threads show --why` follows the result back.
 
 use std::collections::HashMap;
 
@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 
 use super::retention::{Feature, ItemReader};
 
-/// A feature that more sources share tells none of them from the others.
+/// A feature that more sources share does not distinguish between them.
 const MAX_SHARED: usize = 8;
 
-/// Weights: what an item says counts for several words, and both are divided among those who share them.
+/// Weights. An item counts for several words; both are divided among the sources that share them.
 const ITEM_WEIGHT: f64 = 4.0;
 const WORD_WEIGHT: f64 = 1.0;
 
-/// The least evidence that says anything: two words that stand nowhere else.
+/// The least evidence that counts: two words that no other source has.
 const MIN_SCORE: f64 = 2.0;
 
 /// Messages `first` to `last`, both included, counted from 1.
@@ -31,7 +31,7 @@ pub struct MessageRange {
 }
 
 impl MessageRange {
-    /// The smallest range that holds both.
+    /// The smallest range that contains both.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         Self {
@@ -41,18 +41,18 @@ impl MessageRange {
     }
 }
 
-/// For each line of a part's text the messages it comes from; `None` for a line that says nothing
-/// (empty, a date). Empty for a part that was written before origins were kept.
+/// For each line of a part's text, the messages it comes from; `None` for an empty line or a date.
+/// Empty for a part of a version that did not store them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LineSources(pub Vec<Option<MessageRange>>);
 
 impl LineSources {
-    /// The messages line `index` (from 0) comes from, as far as it is known.
+    /// The messages that line `index` (from 0) comes from, if they are known.
     pub fn for_line(&self, index: usize) -> Option<MessageRange> {
         self.0.get(index).copied().flatten()
     }
 
-    /// As stored: an array of [first, last] or null.
+    /// The stored form: an array of [first, last] or null.
     pub fn to_json(&self) -> String {
         let lines = self
             .0
@@ -61,7 +61,7 @@ impl LineSources {
         Value::Array(lines.collect()).to_string()
     }
 
-    /// The inverse of [`Origins::to_json`].
+    /// The inverse of [`LineSources::to_json`].
     pub fn from_json(json: &str) -> Option<Self> {
         let lines: Vec<Option<(usize, usize)>> = serde_json::from_str(json).ok()?;
         let range = |(first, last)| MessageRange { first, last };
@@ -74,14 +74,14 @@ impl LineSources {
 /// A text and the messages it comes from.
 #[derive(Clone, Copy, Debug)]
 pub struct SourceText<'a> {
-    /// What is said.
+    /// The text.
     pub text: &'a str,
-    /// By which messages.
+    /// The messages.
     pub range: MessageRange,
 }
 
-/// The messages of a transcript ([`super::transcript::placed`]): `places` has one entry for each of its
-/// lines that start with a speaker. Empty where the two do not fit together.
+/// The messages of a transcript ([`super::transcript::format_with_places`]). `places` has one entry for
+/// each line that starts with a speaker; the result is empty if the numbers do not match.
 pub fn source_messages<'a>(transcript: &'a str, places: &[usize]) -> Vec<SourceText<'a>> {
     let starts: Vec<usize> = line_starts(transcript)
         .filter(|at| starts_message(&transcript[*at..]))
@@ -115,11 +115,11 @@ fn line_starts(text: &str) -> impl Iterator<Item = usize> {
 }
 
 fn starts_message(line: &str) -> bool {
-    // A pause is nobody's either.
+    // A line about a pause has no speaker either.
     !line.starts_with([' ', '\n', '[']) && !line.starts_with("Date:")
 }
 
-/// The lines of a part's text and the messages they come from; those of `span` where it is not known.
+/// The lines of a part's text with their messages; `span` where these are unknown.
 pub fn source_lines<'a>(
     text: &'a str,
     line_sources: &LineSources,
@@ -135,7 +135,7 @@ pub fn source_lines<'a>(
         .collect()
 }
 
-/// Where each line of `text` comes from, of `sources`, which cover `whole`.
+/// Finds the messages of each line of `text` among `sources`, which cover `whole`.
 pub fn attribute_lines(text: &str, sources: &[SourceText<'_>], whole: MessageRange) -> LineSources {
     let index = SourceIndex::new(text, sources);
     let mut line_sources = Vec::new();
@@ -149,12 +149,13 @@ pub fn attribute_lines(text: &str, sources: &[SourceText<'_>], whole: MessageRan
             });
         }
         let range = if let Some(place) = system {
-            // Copied by code, word for word.
+            // Code copied this line word for word.
             Some(place)
         } else if says_something(line) {
             let detail = line.starts_with([' ', '\t']);
             let line_range = index.range_for_line(line);
-            // A detail that says nothing of its own comes from where its observation does.
+            // A detail without evidence of its own comes from the messages of its
+            // observation.
             let range = line_range.unwrap_or(if detail { parent } else { whole });
             if !detail {
                 parent = range;
@@ -179,13 +180,14 @@ fn system_message_place(line: &str) -> Option<usize> {
     super::system_messages::opening_place(line)
 }
 
-/// Which sources say what.
+/// An index of the sources by their features.
 struct SourceIndex<'a> {
     reader: ItemReader,
     sources: &'a [SourceText<'a>],
-    /// Lines that stand in the sources as they are.
+    /// Lines that are a whole source.
     verbatim: HashMap<&'a str, MessageRange>,
-    /// Features and the sources that have them; one too many where it is more than [`SHARED`].
+    /// Features and their sources; the list is one longer than [`MAX_SHARED`] if there are too
+    /// many.
     postings: HashMap<Feature, Vec<usize>>,
 }
 
@@ -243,7 +245,7 @@ impl<'a> SourceIndex<'a> {
         if best < MIN_SCORE {
             return None;
         }
-        // What has half of the best evidence had its share in the line.
+        // A source with half of the best evidence had a part in the line.
         let sources = scores.iter().filter(|(_, score)| **score * 2.0 >= best);
         sources
             .map(|(index, _)| self.sources[*index].range)
@@ -283,7 +285,7 @@ mod tests {
                 Some(WHOLE)
             ]
         );
-        // A merged line comes from all that it merges.
+        // A merged line comes from the messages of all lines that it merges.
         assert_eq!(
             ranges_of("* 🔴 Hotel Miramar with parking; Leonie needs vegetarian breakfast"),
             [Some(range(5, 9))]
@@ -329,14 +331,14 @@ mod tests {
             origins.0,
             [Some(range(5, 9)), Some(range(11, 11)), Some(WHOLE)]
         );
-        // And through the next one.
+        // And through the next reflection.
         let again = attribute_lines(
             "* 🟡 QX-77 is the invoice",
             &source_lines(reflected, &origins, WHOLE),
             WHOLE,
         );
         assert_eq!(again.0, [Some(range(11, 11))]);
-        // A part of an older version has no origins: its lines come from all of it.
+        // A part of an older version has no sources: its lines come from its whole range.
         let old = source_lines(chunks[0].0, &LineSources::default(), range(1, 4));
         assert!(old.iter().all(|line| line.range == range(1, 4)));
     }
@@ -351,7 +353,7 @@ mod tests {
 
     #[test]
     fn a_long_log_of_one_word_is_no_trouble() {
-        // Each line shares everything with each other one; if all were compared, this would not end.
+        // Every line shares everything with every other one. To compare them all would not end.
         let line = "* 🟡 the same words again 17 km from Porto\n";
         let text = line.repeat(8_000);
         let transcript = format!(

@@ -1,14 +1,15 @@
-//! What an accepted request adds to what is known of its chain: new messages, and which of the old
-//! ones it confirms. Pure; `jobs` writes the result down, the property tests apply it directly.
+//! What an accepted request adds to its chain: new messages, and old ones that it confirms. Pure. The
+//! jobs room stores the result; the property tests apply it directly.
 
 use std::collections::HashMap;
 
 use super::Node;
 use crate::history::{Fingerprint, History, Link, Role, Scope};
 
-/// The messages of `history` beyond the first `known`, weighing `tokens` each, of a request that came
-/// at `at_ms`. An answer to what was known was given before: at `answered_ms`, as far as that is known.
-/// It would otherwise be said at the minute of the request that brings it back, hours later maybe.
+/// The messages of `history` behind the first `known_count`, with their `tokens`, of a request that
+/// came at `at_ms`. The first of them may be the answer to the known ones. It was given at
+/// `answered_ms` if that is known, and otherwise counts as given when the request brought it back,
+/// which may be hours later.
 pub fn new_nodes(
     history: &History,
     known_count: usize,
@@ -35,16 +36,16 @@ pub fn new_nodes(
                 first_length: length,
                 confirmed: false,
                 received_ms: if is_answer { answered_ms } else { at_ms },
-                // Of a history that was there before its first request only the newest message is
-                // known to have been said now.
+                // In the history of a first request, only the newest message is
+                // certainly new.
                 live: known_count > 0 || index + 1 == length,
             }
         })
         .collect()
 }
 
-/// The messages of a request that was refused, as if it had been accepted: `known` of its beginning as they
-/// are known, the others as they would be written, but for a weight and a time, which they have not yet.
+/// The messages of a refused request, as if it had been accepted: the known ones as they are, the
+/// others without tokens and time.
 pub fn refused_nodes(history: &History, known_nodes: &[Node]) -> Vec<Node> {
     let fresh = vec![0; history.len().saturating_sub(known_nodes.len())];
     let known_nodes = &known_nodes[..known_nodes.len().min(history.len())];
@@ -53,9 +54,9 @@ pub fn refused_nodes(history: &History, known_nodes: &[Node]) -> Vec<Node> {
     nodes
 }
 
-/// Confirms what a shorter accepted request carried and one of `length` messages carries again.
-/// Returns the links that were not confirmed before. A repetition has the same length and confirms
-/// nothing.
+/// Confirms the messages that a shorter accepted request carried and this one, of `length` messages,
+/// carries again. Returns the links that were not confirmed before. A repeated request has the same
+/// length and confirms nothing.
 pub fn confirm_nodes(nodes: &mut [Node], length: usize) -> Vec<Link> {
     nodes
         .iter_mut()
@@ -67,31 +68,30 @@ pub fn confirm_nodes(nodes: &mut [Node], length: usize) -> Vec<Link> {
         .collect()
 }
 
-/// A message by what it says, whatever chain carries it.
+/// A message by its content, on whatever chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageContent {
-    /// What is said.
+    /// The key of the content.
     pub key: ContentKey,
     /// Its tokens.
     pub tokens: u32,
 }
 
-/// The hash of what a message says and of how often its chain said it up to there ("yes", "yes" are
-/// two contents), seeded by the owner like a link, so that the stores of two owners tell nothing of
-/// each other.
+/// The hash of a message's content and of how often its chain had said it up to there ("yes", "yes" are
+/// two contents). It is seeded by the owner like a link, so two owners cannot compare their stores.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ContentKey([u8; 32]);
 
 impl ContentKey {
     fn new(root: &Link, fingerprint: &Fingerprint, occurrence: u64) -> Self {
-        // A link hashes 32 bytes under this key, a content 40: neither is ever taken for the other.
+        // A link hashes 32 bytes under this key and a content 40, so no link equals a content.
         let mut hasher = blake3::Hasher::new_keyed(root.as_bytes());
         hasher.update(fingerprint.as_bytes());
         hasher.update(&occurrence.to_be_bytes());
         Self(*hasher.finalize().as_bytes())
     }
 
-    /// As stored.
+    /// The stored form.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -103,9 +103,9 @@ impl std::fmt::Debug for ContentKey {
     }
 }
 
-/// What the messages at `confirmed` (what [`confirm`] returned for `nodes`) say. A client that drops
-/// its oldest messages makes new chains of them, but no new contents: each occurrence that is left
-/// has a number that was given before.
+/// The contents of the messages at `confirmed` (the result of [`confirm_nodes`] for `nodes`). A client
+/// that drops its oldest messages makes new chains but no new contents: each remaining occurrence gets
+/// a number that was given before.
 pub fn message_contents(
     scope: &Scope,
     history: &History,

@@ -1,9 +1,10 @@
-//! Keeps secrets and encoded blobs out of what a memory model reads, and so out of the memory.
+//! Removes secrets and long encoded data from the text that a memory model reads, so that they do not
+//! get into memory.
 //!
-//! Conservative on purpose: only shapes that can hardly be anything else are taken, because a word
-//! wrongly taken is a fact forgotten. What is taken leaves a note of its kind. The shapes are found in
-//! one pass with bounded look-ahead; the operator may leave kinds out and add patterns. Called by the
-//! transcript for every piece of text.
+//! Conservative on purpose: only shapes that can hardly be anything else are removed, because a removed
+//! word is a forgotten fact. A note of its kind replaces each secret. The shapes are found in one pass
+//! with bounded look-ahead; the operator may disable kinds and add patterns. Called by the transcript
+//! for every piece of text.
 
 mod shapes;
 
@@ -12,29 +13,29 @@ use std::borrow::Cow;
 use regex::Regex;
 use shapes::SecretMatch;
 
-/// Longest run of encoded characters that is still shown: 256, as published for encrypted content.
+/// The longest run of encoded characters that is shown: 256, as published for encrypted content.
 const MAX_ENCODED_RUN: usize = 256;
 
-/// What stands in the place of what a pattern of the operator takes.
+/// The note that replaces a match of an operator's pattern.
 const PATTERN_NOTE: &str = "[redacted: pattern]";
 
-/// A kind of secret that is known by its shape.
+/// A kind of secret that has a recognisable shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RedactKind {
     /// Keys with the prefix of a vendor.
     ApiKey,
-    /// Bearer tokens, JSON web tokens, and what is called a token.
+    /// Bearer tokens, JSON web tokens, and values named token.
     Token,
-    /// What is called a password, and those inside of addresses.
+    /// Values named password, and passwords in URLs.
     Password,
-    /// What is called a secret or a key.
+    /// Values named secret or key.
     Secret,
     /// PEM blocks.
     PrivateKey,
 }
 
 impl RedactKind {
-    /// All there are.
+    /// All kinds.
     pub const ALL: [Self; 5] = [
         Self::ApiKey,
         Self::Token,
@@ -43,7 +44,7 @@ impl RedactKind {
         Self::PrivateKey,
     ];
 
-    /// As its note calls it.
+    /// The name in the note.
     pub fn label(self) -> &'static str {
         match self {
             Self::ApiKey => "API key",
@@ -55,7 +56,7 @@ impl RedactKind {
     }
 }
 
-/// Takes out what must not be shown.
+/// Removes secrets.
 #[derive(Clone, Debug)]
 pub struct Redactor {
     kinds: Vec<RedactKind>,
@@ -69,7 +70,7 @@ impl Default for Redactor {
 }
 
 impl Redactor {
-    /// Takes these kinds, and whatever these patterns match.
+    /// Removes these kinds of secrets and every match of these patterns.
     pub fn new(kinds: Vec<RedactKind>, patterns: Vec<Regex>) -> Self {
         Self { kinds, patterns }
     }
@@ -79,8 +80,8 @@ impl Redactor {
         shorten_encoded(&shorten_encrypted(&self.redact(text)))
     }
 
-    /// `text` with every secret replaced by `[redacted: kind]`. The operator's patterns come first:
-    /// they are written for the text as it stands.
+    /// `text` with every secret replaced by `[redacted: kind]`. The operator's patterns come first,
+    /// because they are written for the original text.
     fn redact(&self, text: &str) -> String {
         let mut text = Cow::Borrowed(text);
         for pattern in &self.patterns {
@@ -97,8 +98,8 @@ impl Redactor {
         let (mut copied, mut at) = (0, 0);
         while at < text.len() {
             match shapes::find_at(text, at) {
-                // A `Found` that does not start and end on characters would be a bug of its shape; the
-                // text is then left as it is rather than cut.
+                // A match that does not start and end at characters would be a bug of
+                // its shape. Then the text stays as it is.
                 Some(SecretMatch { start, end, kind })
                     if start >= copied && end > start && text.get(start..end).is_some() =>
                 {
@@ -109,7 +110,8 @@ impl Redactor {
                         out.push(']');
                         (copied, at) = (end, end);
                     } else {
-                        // A value that is left alone may hold a key that is not.
+                        // A value of a disabled kind may contain a secret of
+                        // another kind.
                         at += 1;
                     }
                 }
@@ -121,11 +123,11 @@ impl Redactor {
     }
 }
 
-/// Names of members whose value nobody can read: what a provider sealed for itself.
+/// Names of JSON members with data that a provider encrypted for itself.
 const ENCRYPTED_FIELDS: [&str; 2] = ["encryptedcontent", "encrypted_content"];
 
-/// `text` with the long values of `"encryptedContent": "…"` replaced by their length, whatever
-/// alphabet they are written in.
+/// `text` with the long values of `"encryptedContent": "…"` replaced by their length, in whatever
+/// alphabet they are written.
 fn shorten_encrypted(text: &str) -> Cow<'_, str> {
     let mut out = String::new();
     let mut copied = 0;
@@ -151,7 +153,7 @@ fn shorten_encrypted(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Where the value stands, if `text` begins with the name of such a member.
+/// The range of the value, if `text` begins with the name of such a member.
 fn encrypted_value(text: &str) -> Option<std::ops::Range<usize>> {
     let name = ENCRYPTED_FIELDS.iter().find(|name| {
         text.get(..name.len())
@@ -160,7 +162,7 @@ fn encrypted_value(text: &str) -> Option<std::ops::Range<usize>> {
     let rest = text[name.len()..].strip_prefix('"')?.trim_start();
     let rest = rest.strip_prefix(':')?.trim_start().strip_prefix('"')?;
     let start = text.len() - rest.len();
-    // Without escapes: sealed data has none, and text is not taken for it.
+    // Encrypted data has no escapes, so a value with escapes is text.
     Some(start..start + rest.find(['"', '\\'])?)
 }
 
@@ -217,7 +219,7 @@ mod tests {
             "password=[redacted: password] and sk-a1B2c3D4e5F6g7H8a1B2c3D4 for [redacted: pattern] and QX-17"
         );
         assert_eq!(Redactor::new(Vec::new(), Vec::new()).clean(text), text);
-        // A reference to a group is no replacement here.
+        // A reference to a group is not expanded here.
         let dollar = Redactor::new(Vec::new(), vec![Regex::new("(a)(b)?").unwrap()]);
         assert_eq!(dollar.clean("xay"), "x[redacted: pattern]y");
     }
@@ -237,7 +239,7 @@ mod tests {
         assert_eq!(clean(&other), other);
     }
 
-    /// Put together here so that no scanner of repositories takes this file for a leak.
+    /// Composed here, so that no secret scanner reports this file.
     fn key(prefix: &str, length: usize) -> String {
         let body: String = "a1B2c3D4e5F6g7H8".chars().cycle().take(length).collect();
         format!("{prefix}{body}")

@@ -1,10 +1,10 @@
-//! What the Reflector is asked, and which of its attempts is kept. Pure: no clock, no randomness,
-//! token counts come in as values; answers are read by [`super::output`].
+//! Writes the prompt for the Reflector and decides which of its attempts is kept. Pure: no clock and no
+//! randomness, token counts come in as values; answers are read by [`super::output`].
 //!
-//! A reflection replaces the whole log, so the bar is higher than for an observation: it must be
-//! strictly smaller than what it condenses, it may not lose what is of high priority
-//! ([`super::faithful`]), and where several attempts are, the smallest wins, not the last ([`ladder`]).
-//! System messages never pass through the model. Called by the jobs that reflect.
+//! A reflection replaces the whole log, so the bar is higher than for an observation. It must be
+//! smaller than what it condenses, it may not lose items of high priority ([`super::retention`]), and
+//! of several attempts the smallest wins, not the last ([`attempts`]). System messages never pass
+//! through the model. Called by the jobs that reflect.
 
 mod attempts;
 
@@ -22,11 +22,11 @@ use super::prompt::{Prompt, fence, first_chars};
 use super::retention::{self, RetentionReport};
 use super::system_messages::{self, SystemMessage};
 
-/// Characters of the list of what an attempt lost, and of each line that is quoted in it.
+/// The most characters of the list of lost items, and of each line quoted in it.
 const MISSING_CHARS: usize = 8_000;
 const QUOTED_CHARS: usize = 240;
 
-/// What is condensed: the observations for the model, the system messages for nobody.
+/// The log to condense: observations for the model, and system messages that code copies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReflectionSource {
     /// The observations of all parts in order.
@@ -35,8 +35,8 @@ pub struct ReflectionSource {
 }
 
 impl ReflectionSource {
-    /// Takes the system messages out of the texts of `parts`. A day that goes on from one part to the
-    /// next is named once.
+    /// Separates the system messages from the texts of `parts`. A day that continues in the next
+    /// part is named once.
     pub fn from_parts<T: AsRef<str>>(parts: &[T]) -> Self {
         let mut observations: Vec<String> = Vec::new();
         let mut system_messages = Vec::new();
@@ -60,16 +60,16 @@ impl ReflectionSource {
         }
     }
 
-    /// The text of the reflection: what the Reflector wrote and the system messages behind it.
+    /// The text of the reflection: the Reflector's answer with the system messages behind it.
     pub fn with_system_messages(&self, reflected: &str) -> String {
         system_messages::join_messages(reflected, &self.system_messages)
     }
 
-    /// Cuts the log behind the first whole days that weigh `point` tokens: what lies before is
-    /// condensed, what lies behind stays as it is. Never inside of a day; with nothing behind where
-    /// the days before do not weigh as much, or the last day is needed for it.
+    /// Cuts the log behind the first whole days that have `max_tokens` tokens: the older part is
+    /// condensed, the newer part stays as it is. A day is never cut. If the days before the last
+    /// one have fewer tokens, everything is condensed.
     ///
-    /// `weigh` gives the tokens of a day.
+    /// `count_tokens` counts the tokens of a day.
     pub fn split_older(&self, max_tokens: u32, count_tokens: impl Fn(&str) -> u32) -> (&str, &str) {
         let log = self.observations.as_str();
         let (mut tokens, mut from) = (0_u32, 0);
@@ -85,12 +85,12 @@ impl ReflectionSource {
     }
 }
 
-/// Where days begin, the first line aside.
+/// Where days begin, except at the first line.
 fn day_starts(log: &str) -> impl Iterator<Item = usize> {
     memchr::memmem::find_iter(log.as_bytes(), b"\nDate:").map(|at| at + 1)
 }
 
-/// Puts what was condensed before what stays as it is.
+/// Puts the condensed part before the part that stays as it is.
 pub fn join_newer(condensed: &str, newer: &str) -> String {
     let condensed = condensed.trim_end();
     if newer.is_empty() {
@@ -99,8 +99,8 @@ pub fn join_newer(condensed: &str, newer: &str) -> String {
     format!("{condensed}\n{newer}")
 }
 
-/// What the Reflector is told of what its attempt lost of `log`: the lines and, of each, what is missing.
-/// Empty where nothing of high priority is.
+/// The list of what an attempt lost of `log`, for the Reflector: the missing items and their lines.
+/// Empty if nothing of high priority is missing.
 pub fn list_lost_items(log: &str, report: &RetentionReport) -> String {
     let damaged: BTreeSet<usize> = report.damaged_lines().collect();
     let mut list = String::new();
@@ -133,26 +133,26 @@ pub fn list_lost_items(log: &str, report: &RetentionReport) -> String {
     list
 }
 
-/// What one call of the Reflector is about.
+/// The content of one Reflector call.
 #[derive(Clone, Copy, Debug)]
 pub struct ReflectInput<'a> {
-    /// From [`Source::of`].
+    /// From [`ReflectionSource`].
     pub observations: &'a str,
     /// How hard to condense, 0 to 4; see [`levels`].
     pub level: u8,
-    /// A fresh random code for the fence: letters and digits, at least 8.
+    /// A fresh random code for the fence: at least 8 letters and digits.
     pub nonce: &'a str,
-    /// Today, as [`super::dates::day`] writes it.
+    /// Today, as [`super::dates::format_day`] writes it.
     pub now_date: &'a str,
-    /// What the operator wants kept in mind besides the rules.
+    /// The operator's instruction, added to the rules.
     pub instruction: Option<&'a str>,
-    /// What whoever asked for this reflection wants it to look at.
+    /// What the operator who requested this reflection wants the Reflector to focus on.
     pub focus: Option<&'a str>,
-    /// What the last attempt lost, from [`missing`].
+    /// What the last attempt lost, from [`list_lost_items`].
     pub lost_items: Option<&'a str>,
 }
 
-/// The call that condenses `input`.
+/// The prompt that condenses `input`.
 pub fn prompt(input: &ReflectInput<'_>) -> Prompt {
     let mut system = [
         include_str!("prompts/reflector.md"),
@@ -195,9 +195,9 @@ pub fn prompt(input: &ReflectInput<'_>) -> Prompt {
     }
 }
 
-/// The tokens a reflection aims at: 75 % of what it condenses, as published.
+/// The tokens that a reflection aims at: 75 % of what it condenses, as published.
 pub fn target_tokens(input_tokens: u32) -> u32 {
-    // In u64: three times a count may not fit.
+    // In u64, because three times a count may overflow u32.
     u32::try_from(u64::from(input_tokens) * 3 / 4).unwrap_or(input_tokens)
 }
 
@@ -331,7 +331,7 @@ mod tests {
             "Date: Mar 1, 2026\n* 🔴 a\n* 🔴 b\nDate: Mar 2, 2026\n* 🔴 c",
             "Date: Mar 2, 2026\n* 🔴 d\nDate: Mar 3, 2026\n* 🔴 e",
         ]);
-        // A day that goes on in the next part is one day.
+        // A day that continues in the next part is named once.
         assert_eq!(log.observations.matches("Date:").count(), 3);
         let lines = |day: &str| u32::try_from(day.lines().count()).expect("few");
         let cut = |point| log.split_older(point, lines);
@@ -339,11 +339,11 @@ mod tests {
         assert_eq!(first, "Date: Mar 1, 2026\n* 🔴 a\n* 🔴 b");
         assert!(rest.starts_with("Date: Mar 2, 2026\n* 🔴 c\n* 🔴 d\n"));
         assert_eq!(join_newer(first, rest), log.observations);
-        // The point lies inside of Mar 2: all of it is condensed.
+        // The point is inside Mar 2, so all of it is condensed.
         for point in [4, 5, 6] {
             assert_eq!(cut(point).1, "Date: Mar 3, 2026\n* 🔴 e", "{point}");
         }
-        // Behind the beginning of the last day nothing may stay.
+        // Nothing behind the beginning of the last day stays as it is.
         for point in [7, 8, 100] {
             assert_eq!(cut(point), (log.observations.as_str(), ""), "{point}");
         }

@@ -1,69 +1,56 @@
-//! Writes the observation block: what stands in a request in place of its oldest messages.
+//! Writes the observation block, which stands in a request in place of its oldest messages.
 //!
-//! Append-only by construction (INV-PREFIX): the preamble depends on nothing, one segment per part
-//! follows in order, and only what comes last may go again: what other conversations know, and the
-//! hints. The opening tags are never closed, since a closing tag would move with every append. How a
-//! part is written is frozen when it first stands in a block ([`Rendering`]), its relative dates
-//! included, so later blocks repeat it. Called by the worker that prepares snapshots; the request path sends what is stored.
+//! A block only grows at its end (INV-PREFIX). The preamble depends on nothing, and one segment for
+//! each part follows in order. Only the last two sections can disappear again: memory of other
+//! conversations, and hints. The opening tags are never closed, because a closing tag would move with
+//! every part that is added. How a part is written, with its relative dates, is fixed when it first
+//! stands in a block ([`Rendering`]), so later blocks repeat it. Called by the worker that prepares
+//! snapshots; the request path sends what is stored.
 
 mod hints;
 pub mod peer_memory;
+mod preamble;
 mod relative;
 
 pub use hints::Hints;
+use hints::is_hint;
+pub use preamble::{PREAMBLE_VERSION, before_block, looks_like_block, preamble_tokens};
+use preamble::{RELATIVE_DATES_SINCE, estimate, preamble, trim_preamble};
 
 use super::Rendering;
 use super::system_messages::{self, SystemMessage};
 
-/// The version of the preamble that new snapshots use. A snapshot keeps its own text, and a block
-/// that only grows the version it began with: a new version changes nothing that is already sent.
-pub const PREAMBLE_VERSION: u32 = 2;
-
-/// The preambles, oldest first: version 1 is the first. None is ever changed.
-const PREAMBLES: [&str; 2] = [
-    include_str!("prompts/block.1.md"),
-    include_str!("prompts/block.md"),
-];
-
-/// From this version on dates are related to the day the part was put into the block.
-const RELATIVE_DATES_SINCE: u32 = 2;
-
-/// What every block of every version starts with, and no text of a conversation that went through
-/// [`segments`] contains.
-const BLOCK_START: &str = "<diarist-log version=\"";
-
-/// The message, in the role of the user, that stands between the block and a tail which begins with
-/// an answer or a tool result. Strict providers want a user message there, and models otherwise take
-/// the cut for the start of the conversation.
+/// A user message between the block and a tail that begins with an answer or a tool result. Strict
+/// providers want a user message there, and models would otherwise take the cut for the start of the
+/// conversation.
 pub const REMINDER: &str = "<system-reminder>\nThe conversation goes on below, in the middle of what was under way; the notes above hold what came before. This reminder comes from the application, not from the user: do not reply to it and do not mention it or the notes. Carry on naturally from the messages that follow; the latest of them leads.\n</system-reminder>";
 
-/// The version of the words that note what was left out ([`trimmed`]). One number fixes them and the
-/// preamble before them.
+/// The version of the note about messages that were left out ([`trimmed`]). It fixes the wording and
+/// the preamble before it.
 pub const TRIM_WORDING: u32 = 3;
 
-/// From this version on the note counts the messages of the conversation, whether or not its client
-/// still sends them: the number stays as it is while a window slides on (INV-PREFIX).
+/// From this version on, the note counts all messages of the conversation that are left out, whether or
+/// not the client still sends them. So the number stays the same while the client's window moves
+/// (INV-PREFIX).
 pub const COUNTS_DROPPED_SINCE: u32 = 3;
 
-/// The version of the preamble that each version of the note begins with, where nothing is observed.
-const TRIM_PREAMBLES: [u32; 3] = [1, 2, 2];
-
-/// The message, in the role of the assistant, that stands between two of the user where everything
-/// said between them is in the notes. Strict providers want one there.
+/// An assistant message between two user messages, if the block covers everything between them. Strict
+/// providers want one there.
 pub const BRIDGE: &str = "(What was said in between is in the notes.)";
 
-/// A part as it is to be written.
+/// A part to be written into a block.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockPart<'a> {
     /// Its text.
     pub text: &'a str,
-    /// How it was, or is now, first written.
+    /// How it was, or is now, written for the first time.
     pub rendering: Rendering,
 }
 
-/// The text of a block in order: preamble, one segment for each part, the hints where there are any.
-/// Every segment ends with a line break; their concatenation is what is sent. The version is that of
-/// the first part: what begins with it was sent so before. An unknown one gets the newest preamble.
+/// The text of a block in order: preamble, one segment for each part, and hints if there are any. Every
+/// segment ends with a line break; the segments joined are what is sent. The version is that of the
+/// first part, since blocks that begin with it were sent with that version. An unknown version gets the
+/// newest preamble.
 pub fn segments(parts: &[BlockPart<'_>], hints: Option<Hints<'_>>) -> Vec<String> {
     let version = parts
         .first()
@@ -86,8 +73,8 @@ pub fn segments(parts: &[BlockPart<'_>], hints: Option<Hints<'_>>) -> Vec<String
     segments
 }
 
-/// The same for a block that makes its request smaller by `saves` tokens, its hints not counted: where
-/// they would cost as much, they go (INV-WORTH).
+/// The same for a block that makes its request smaller by `saved_tokens`, without hints. The hints are
+/// left out if they would cost as much (INV-WORTH).
 pub fn affordable_segments(
     parts: &[BlockPart<'_>],
     hints: Option<Hints<'_>>,
@@ -103,24 +90,24 @@ pub fn affordable_segments(
     block
 }
 
-/// Tokens of a part of this text in a block, at most. How its dates are related is fixed when a block
-/// first holds it, and decided is before that; and a sum that grew with it would move the thresholds.
-/// So the longest relations count, from the moment the part is written.
+/// The most tokens that a part with this text can have in a block. The relations of its dates are known
+/// only when a block first holds it, but decisions come earlier, and a growing number would move the
+/// thresholds. So the longest relations are counted, from the beginning.
 pub fn max_tokens(text: &str, count: impl Fn(&str) -> u32) -> u32 {
     let longest = system_messages::escape_and_rewrite(text, relative::longest_relations);
     count(&format!("{}\n", longest.trim_end()))
 }
 
-/// Tokens of the log in `block`, which holds `parts` parts: as they are sent, where [`weight`] says what
-/// they come to at most. An activation counts what is sent as it is and what would be sent by its
-/// weight, so that it makes the request smaller however much of the weight is never used (INV-WORTH).
+/// Tokens of the log in `block`, which holds `parts` parts, as they are sent; [`max_tokens`] gives
+/// their maximum. An activation compares the sent tokens of the current block with the maximum of the
+/// new one, so it makes the request smaller in any case (INV-WORTH).
 pub fn log_tokens(block: &[String], parts: usize, count: impl Fn(&str) -> u32) -> u32 {
     let log = block.iter().skip(1).take(parts);
     log.map(|segment| count(segment))
         .fold(0, u32::saturating_add)
 }
 
-/// As version 1 had it: absolute dates, each named once.
+/// The form of version 1: absolute dates, each named once.
 fn push_absolute(parts: &[BlockPart<'_>], segments: &mut Vec<String>) {
     let mut day = None;
     for part in parts {
@@ -133,8 +120,8 @@ fn push_absolute(parts: &[BlockPart<'_>], segments: &mut Vec<String>) {
     }
 }
 
-/// `text` without its date header where the part before ended under the same one: a long day is not
-/// said again with every chunk. Looks only backwards, so an append changes nothing before it.
+/// `text` without its date header if the part before ended under the same one: a long day is not named
+/// again with every chunk. Looks only backwards, so adding a part changes nothing before it.
 fn without_repeated_header<'a>(text: &'a str, day: Option<&str>) -> &'a str {
     match text.split_once('\n') {
         Some((first, rest)) if day == Some(first.trim_end()) => rest,
@@ -150,8 +137,8 @@ fn last_day(text: &str) -> Option<String> {
         .map(|line| line.trim_end().to_owned())
 }
 
-/// The text of a chunk: what was observed, and the system messages of its range (place, words) word
-/// for word behind it.
+/// The text of a chunk: the observations, and behind them the system messages of its range (place,
+/// text), word for word.
 pub fn chunk_text<T: AsRef<str>>(observed: &str, system_messages: &[(usize, T)]) -> String {
     with_system_messages(&super::prompt::escape(observed), system_messages)
 }
@@ -164,12 +151,12 @@ fn with_system_messages<T: AsRef<str>>(text: &str, system_messages: &[(usize, T)
     system_messages::join_messages(text, &messages)
 }
 
-/// The block of a request that does not fit its model: `segments` of its snapshot (none where it has
-/// none), and last a note that the `left_out` messages behind it are gone. System messages among
-/// them (place, words) are kept word for word. Hints go: they speak of the place where the
-/// observations end, not of that where the messages go on.
+/// The block of a request that does not fit its model: the `segments` of its snapshot, if it has one,
+/// and a note that `omitted` messages behind it are left out. System messages among these (place, text)
+/// are kept word for word. Hints are left out: they describe the end of the observations, not the place
+/// where the messages continue.
 ///
-/// `wording` is that of [`super::Trim`]; an unknown one gets the newest.
+/// `wording` is the version in [`super::Trim`]; an unknown version gets the newest preamble.
 pub fn trimmed<T: AsRef<str>>(
     segments: Option<&[String]>,
     wording: u32,
@@ -178,7 +165,7 @@ pub fn trimmed<T: AsRef<str>>(
 ) -> Vec<String> {
     let mut block = match segments {
         Some(segments) => segments.to_vec(),
-        // The preamble of the same age.
+        // The preamble that belongs to this version of the note.
         None => vec![preamble(trim_preamble(wording))],
     };
     while block.last().is_some_and(|last| is_hint(last)) {
@@ -203,56 +190,9 @@ pub fn trimmed<T: AsRef<str>>(
     block
 }
 
-fn trim_preamble(wording: u32) -> u32 {
-    let age = wording.checked_sub(1).map(|index| index as usize);
-    let preamble_version = age.and_then(|age| TRIM_PREAMBLES.get(age));
-    preamble_version.copied().unwrap_or(PREAMBLE_VERSION)
-}
-
-fn is_hint(segment: &str) -> bool {
-    ["<current-task>", "<suggested-response>"]
-        .iter()
-        .any(|tag| segment.starts_with(tag))
-}
-
-/// Whether `text` holds a block of ours: a client sent back what it was never meant to see.
-pub fn looks_like_block(text: &str) -> bool {
-    before_block(text).len() < text.len()
-}
-
-/// What stands in `text` before a block of ours; all of it where there is none. What stands behind
-/// one can not be told from its hints and is given up with it.
-pub fn before_block(text: &str) -> &str {
-    text.match_indices(BLOCK_START)
-        .map(|(at, _)| at)
-        .find(|at| {
-            text[..*at].trim_end_matches([' ', '\t']).ends_with('\n')
-                || text[..*at].trim().is_empty()
-        })
-        .map_or(text, |at| &text[..at])
-}
-
-/// About how many tokens a block costs before its first observation. An estimate on the high side
-/// (English prose has 4.5 characters a token), for policies that count overheads.
-pub fn preamble_tokens(version: u32) -> u32 {
-    estimate(&preamble(version))
-}
-
-/// About how many tokens [`REMINDER`] costs.
+/// The approximate tokens of [`REMINDER`].
 pub fn reminder_tokens() -> u32 {
     estimate(REMINDER)
-}
-
-fn estimate(text: &str) -> u32 {
-    u32::try_from(text.len() / 4).unwrap_or(u32::MAX)
-}
-
-fn preamble(version: u32) -> String {
-    let (number, rules) = version
-        .checked_sub(1)
-        .and_then(|index| Some((version, *PREAMBLES.get(index as usize)?)))
-        .unwrap_or((PREAMBLE_VERSION, PREAMBLES[PREAMBLES.len() - 1]));
-    format!("{BLOCK_START}{number}\">\n{rules}\n<observations>\n")
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
-//! Tells an answer that ran into a loop from an observation of a repetitive conversation.
+//! Distinguishes an answer that ran into a loop from observations of a repetitive conversation.
 //!
-//! Two steps. *Does it repeat itself?* The published thresholds, and one of ours: lines that say
-//! nothing new but a time or a count nobody gave. *Has it a right to?* What the input does itself is
-//! no fault of the answer: an answer no longer than what it observes, that repeats itself no more
-//! often than that does and speaks of the same things, is a faithful log of a build that failed forty
-//! times in the same words. Called by [`super::output`] before anything else is read.
+//! Two steps. First: does the answer repeat itself? The published thresholds decide, and one of ours:
+//! lines with nothing new except a time or an invented count. Second: does its input repeat itself too?
+//! An answer that is no longer than its input, repeats itself no more often and has the same subject is
+//! a correct log, for example of a build that failed forty times in the same words. Called by
+//! [`super::output`] before it reads anything else.
 
 mod units;
 
@@ -12,31 +12,31 @@ use std::collections::HashSet;
 
 use units::{Unit, units};
 
-/// Shorter answers are never degenerate.
+/// A shorter answer never counts as a loop.
 const MIN_CHARS: usize = 2_000;
-/// Samples taken, their length in characters, and the percentage of repeated ones that is too much.
-/// Five or fewer samples say nothing.
+/// The number of samples, their length in characters, and the percentage of repeated ones above which
+/// it is a loop. Five or fewer samples prove nothing.
 const SAMPLES: usize = 50;
 const SAMPLE_CHARS: usize = 200;
 const FEW_SAMPLES: usize = 5;
 const MAX_REPEATED_PERCENT: usize = 40;
 /// No honest line is longer.
 const MAX_LINE_CHARS: usize = 50_000;
-/// Lines that count for the third rule: at least this long, at least so many, more than this
-/// percentage of them said before.
+/// Lines count for the third rule if they have at least this many characters. There must be this many,
+/// and more than this percentage of them repeated.
 const LINE_CHARS: usize = 24;
 const MIN_LINES: usize = 20;
 const MAX_DUPLICATE_PERCENT: usize = 50;
-/// An answer beyond this length that is also longer than what it observes condenses nothing. Ours.
+/// An answer of more characters that is also longer than its input condenses nothing. Our own number.
 const BLOATED_CHARS: usize = 20_000;
-/// The percentage of its input that an answer may reach, in length and in repetitions: times and
-/// marks that a log adds make it longer, a finding of its own for each event makes it repeat more.
-/// Ours, measured with the logs and loops of the tests.
+/// The percentage of its input that an answer may reach, in length and in repetitions. The times and
+/// marks of a log make it longer, and separate entries for similar events make it repeat more. Our own
+/// number, measured with the logs and loops of the tests.
 const MAX_PERCENT_OF_INPUT: usize = 125;
-/// Of the words of repeated lines the percentage that the input must know. Ours.
+/// The least percentage of the words in repeated lines that the input must contain. Our own number.
 const MIN_KNOWN_PERCENT: usize = 25;
 
-/// Whether `output`, the answer to `input`, is the product of a loop.
+/// Whether `output`, the answer to `input`, ran into a loop.
 pub fn is_repetitive(output: &str, input: &str) -> bool {
     let length = output.chars().count();
     if length < MIN_CHARS {
@@ -66,8 +66,8 @@ pub fn is_repetitive(output: &str, input: &str) -> bool {
         && is_on_topic(&output_units, input))
 }
 
-/// The percentage of sampled stretches that occurred before in the text, wherever: a loop whose
-/// length is no multiple of the sample's step is seen as well.
+/// The percentage of samples that occur earlier in the text, at any place. So a loop is found whatever
+/// its length is.
 fn repeated_percent(text: &str) -> usize {
     let (mut samples, mut repeats) = (0, 0);
     for index in 0..SAMPLES {
@@ -89,7 +89,7 @@ fn repeated_percent(text: &str) -> usize {
     }
 }
 
-/// The percentage of long lines that stood before in the text, word for word.
+/// The percentage of long lines that occur earlier in the text, word for word.
 fn duplicate_percent(text: &str) -> usize {
     let lines: Vec<&str> = text
         .lines()
@@ -103,8 +103,8 @@ fn duplicate_percent(text: &str) -> usize {
     100 * (lines.len() - distinct.len()) / lines.len()
 }
 
-/// Whether most units say nothing that was not said before but a time, or a number that the input
-/// does not know: a counter that drifts.
+/// Whether most units only repeat earlier ones with another time, or with a number that the input does
+/// not have (a counter that drifts).
 fn is_mostly_empty(units: &[Unit], input: &str) -> bool {
     let input_numbers = units::numbers(input);
     let (mut forms, mut words) = (HashSet::new(), HashSet::new());
@@ -127,13 +127,13 @@ fn is_mostly_empty(units: &[Unit], input: &str) -> bool {
     long >= MIN_LINES && empty * 100 > long * MAX_DUPLICATE_PERCENT
 }
 
-/// How many units have a form that stood before: numbers aside, they say the same again.
+/// How many units have a form that occurred before: apart from numbers, they say the same.
 fn repetitions(units: &[Unit]) -> usize {
     let forms: HashSet<&str> = units.iter().map(|unit| unit.form.as_str()).collect();
     units.len() - forms.len()
 }
 
-/// Whether the units that are repeated speak of what the input speaks of.
+/// Whether the repeated units have the subject of the input.
 fn is_on_topic(units: &[Unit], input: &str) -> bool {
     let mut forms = HashSet::new();
     let repeated_units = units

@@ -1,10 +1,10 @@
-//! What a text that stands in for another one has lost: names, numbers, dates, quotes, paths, links,
+//! Measures what a shorter text lost of a longer one: names, numbers, dates, quotes, paths, links,
 //! identifiers, and what was marked as done.
 //!
-//! A model that condenses is believed afterwards, so what it dropped is measured by code. The items of
-//! the longer text are read ([`items`]), spelled alike ([`spelling`]), and looked for in the shorter
-//! one; a rewording is no loss. Works line by line and in linear time, and decides nothing: the jobs
-//! that observe and reflect ask again, mend, or write the numbers down.
+//! The text of a model that condenses replaces what it read, so code checks it. The items of the longer
+//! text are read ([`items`]), brought to one spelling ([`spelling`]) and looked for in the shorter
+//! text; a rewording is no loss. Works line by line and in linear time. It decides nothing: the jobs
+//! that observe and reflect repeat the call, restore lines, or store the numbers.
 
 mod ambiguous_names;
 mod check;
@@ -23,10 +23,10 @@ pub use check::{LostItem, RetentionReport, RetentionSource, check_observations, 
 pub use items::{Feature, Item, ItemReader};
 pub use restore_lines::{newest_that_fit, restore_lines};
 
-/// What an item is.
+/// The kinds of items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ItemKind {
-    /// A person, a place, a product: a word with a capital where none is due.
+    /// A person, a place, a product: a word with a capital where grammar asks for none.
     Name,
     /// A number, with its unit where it has one.
     Number,
@@ -45,7 +45,7 @@ pub enum ItemKind {
 }
 
 impl ItemKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 8] = [
         Self::Name,
         Self::Number,
@@ -57,7 +57,7 @@ impl ItemKind {
         Self::Done,
     ];
 
-    /// The stable name in the store, in metrics and in what people are told.
+    /// The stable name in the store, in metrics and in what operators read.
     pub fn name(self) -> &'static str {
         match self {
             Self::Name => "name",
@@ -72,12 +72,12 @@ impl ItemKind {
     }
 }
 
-/// How many of some items were kept.
+/// How many of some items were retained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// Found again.
+    /// The items found again.
     pub retained: u32,
-    /// All of them.
+    /// All items.
     pub total: u32,
 }
 
@@ -94,7 +94,7 @@ impl Share {
         })
     }
 
-    /// The share that was lost, 0 to 1; 0 where there was nothing to lose.
+    /// The share that was lost, 0 to 1; 0 if there were no items.
     pub fn loss(self) -> f64 {
         if self.total == 0 {
             return 0.0;
@@ -103,22 +103,22 @@ impl Share {
     }
 }
 
-/// What a part kept of what it was written from, by kind.
+/// What a part retained of the text it was made from, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
     kinds: [Share; ItemKind::ALL.len()],
-    /// Of a conversation, what others than its user said; most of it is left out on purpose, so it is in
-    /// no sum.
+    /// What others than the user said in a transcript. The Observer leaves most of it out on
+    /// purpose, so it is in no sum.
     non_user: [Share; ItemKind::ALL.len()],
-    /// The items that must not be lost: what stands in lines of high priority, what was marked as
-    /// done; of a conversation, what its user said.
+    /// The items that must not be lost: in a log, those in lines of high priority or marked as
+    /// done; in a transcript, those that the user said.
     pub high: Share,
 }
 
 /// The name of [`Retention::high`] in the store.
 const HIGH_PRIORITY: &str = "high";
 
-/// The name of what assistants and tools said, by kind, in the store.
+/// The name in the store of what assistants and tools said, by kind.
 const NON_USER: &str = "others";
 
 impl Retention {
@@ -133,27 +133,29 @@ impl Retention {
         self.non_user[kind as usize].add(is_retained);
     }
 
-    /// Of one kind.
+    /// The share for one kind.
     pub fn for_kind(&self, kind: ItemKind) -> Share {
         self.kinds[kind as usize]
     }
 
-    /// Of all kinds; of a conversation, of what its user said.
+    /// The share for all kinds; for a transcript, of what its user said.
     pub fn for_all_kinds(&self) -> Share {
         Share::sum(&self.kinds)
     }
 
-    /// Of all kinds, of what assistants and tools said. Nothing of a log, which has no speakers.
+    /// The share for all kinds of what assistants and tools said; empty for a log, which has no
+    /// speakers.
     pub fn for_non_user(&self) -> Share {
         Share::sum(&self.non_user)
     }
 
-    /// As stored, see [`Retention::to_map`].
+    /// The stored form, see [`Retention::to_map`].
     pub fn to_json(&self) -> String {
         Value::Object(self.to_map()).to_string()
     }
 
-    /// Kind -> [kept, total], kinds that did not occur left out; what others said in a map of its own.
+    /// Kind -> [retained, total]. Kinds that did not occur are left out; what others than the user
+    /// said is in a map of its own.
     pub fn to_map(&self) -> Map<String, Value> {
         let mut map = by_kind(&self.kinds);
         insert_share(&mut map, HIGH_PRIORITY, self.high);
@@ -164,7 +166,7 @@ impl Retention {
         map
     }
 
-    /// The inverse of [`Retention::to_json`]; kinds of a later version are passed over.
+    /// The inverse of [`Retention::to_json`]. Kinds of a later version are ignored.
     pub fn from_json(json: &str) -> Option<Self> {
         let map: Map<String, Value> = serde_json::from_str(json).ok()?;
         let mut retention = Self::default();

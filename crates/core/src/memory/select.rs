@@ -1,8 +1,8 @@
-//! Selection: which snapshot stands in for the oldest messages of a request.
+//! Selects the snapshot that replaces the oldest messages of a request.
 //!
-//! The only decision on the request path, and a pure function of the chain and its snapshots, so
-//! every replica and every repetition decides alike (INV-SAME). No tokens are counted, no clock is
-//! read (INV-FREE). Called by `proxy`, and by tests and replay with the same meaning.
+//! This is the only decision about memory on the request path. It is a pure function of the chain and
+//! its snapshots, so every replica and every repetition decides alike (INV-SAME). It counts no tokens
+//! and reads no clock (INV-FREE). Called by the proxy, and by tests and replays.
 
 use std::cmp::Reverse;
 
@@ -11,39 +11,38 @@ use crate::history::{History, Role};
 use super::alignment::{Alignment, AlignmentKind};
 use super::{SnapshotId, SnapshotMeta};
 
-/// What the request with exactly this history was sent with before, if it was.
+/// What the request with exactly this history was sent with before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreviousSend {
-    /// It was not seen.
+    /// It was not sent before, as far as is known.
     NotSent,
-    /// It went out raw.
+    /// It was sent raw.
     Raw,
-    /// It went out with this snapshot.
+    /// It was sent with this snapshot.
     Snapshot(SnapshotId),
 }
 
-/// Why a selection is what it is; the audit prints it.
+/// Why a selection was made; the audit records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SelectionReason {
     /// No snapshot covers a prefix of this history.
     NoSnapshot,
     /// Snapshots cover a prefix, but none may be used yet at this length.
     NotYet,
-    /// Snapshots cover a prefix, but cutting there would break the request (a tool round, or the
-    /// newest user message).
+    /// Snapshots cover a prefix, but a cut there would break the request: it would split a tool
+    /// round or hide the newest user message.
     Unsafe,
-    /// The longest covered prefix.
+    /// The snapshot with the longest covered prefix.
     Longest,
-    /// The same request was sent before, and goes out as it did.
+    /// The same request was sent before and is sent in the same way again.
     Repeated,
-    /// The longest covered prefix of a chain that the request does not continue, but holds a run of
+    /// The longest covered prefix of another chain, which shares a run of messages with the request
     /// that cannot be chance.
     Aligned,
-    /// The longest covered prefix of a chain that the client put an answer of the model in the place
-    /// of.
+    /// The longest covered prefix of another chain, which the client replaced by a summary of it.
     Compacted,
-    /// Nothing covers a prefix; what other conversations of the same user know stands before all of
-    /// it.
+    /// No snapshot covers a prefix. Memory of the user's other conversations stands before the
+    /// whole history.
     PeerMemory,
 }
 
@@ -66,27 +65,28 @@ impl SelectionReason {
 /// The decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
-    /// The snapshot to send, or `None`: the history goes out raw.
+    /// The snapshot to send; `None` sends the history raw.
     pub snapshot: Option<SnapshotMeta>,
     /// Why.
     pub reason: SelectionReason,
 }
 
 impl Selection {
-    /// How many messages (after the leading system messages) are left out.
+    /// How many messages behind the leading system messages are replaced.
     pub fn cut(&self) -> usize {
         self.snapshot
             .as_ref()
             .map_or(0, |snapshot| snapshot.to_count)
     }
 
-    /// Index of the message that stands raw between block and tail.
+    /// The index of the message that stands raw between block and tail.
     pub fn pin(&self) -> Option<usize> {
         self.snapshot.as_ref().and_then(|snapshot| snapshot.pin)
     }
 }
 
-/// Selects among `candidates` (any snapshots of the same owner; foreign chains are ignored).
+/// Selects among `candidates`, which may be any snapshots of the same owner; those of other chains are
+/// ignored.
 pub fn select(
     history: &History,
     candidates: &[SnapshotMeta],
@@ -101,9 +101,8 @@ pub fn select(
     )
 }
 
-/// The same for a request that is a view of another chain. It was never sent without what is known of
-/// that chain, so a snapshot may be used at any length; requests that were are pinned to what they
-/// were sent with.
+/// The same for an aligned request. No request on this view was ever sent without the memory of the
+/// chain, so a snapshot may be used at any length. A repeated request is sent as before.
 pub fn select_aligned(
     alignment: &Alignment,
     candidates: &[SnapshotMeta],
@@ -139,7 +138,7 @@ fn choose_snapshot(
             };
         }
         PreviousSend::Snapshot(id) => {
-            // A snapshot that was forgotten meanwhile cannot be sent again; choose anew.
+            // A snapshot that was deleted since then cannot be sent again; select anew.
             if let Some(repeated) = candidates.iter().filter(fits).find(|s| s.id == id) {
                 return Selection {
                     snapshot: Some(repeated.clone()),
@@ -168,10 +167,11 @@ fn choose_snapshot(
     }
 }
 
-/// Which of two snapshots is sent: the one that covers more; of two with the same coverage the
-/// smaller, since there a reflection took the place of observations. Not the younger: forks prepare
-/// snapshots without knowing of each other, and the larger one may come last (INV-WORTH). Of two with
-/// the same log the one that knows of other conversations, whose text is not counted as log.
+/// The order of preference among snapshots. The one that covers more wins. Of two with the same
+/// coverage, the smaller one wins, because there a reflection replaced observations. The younger one
+/// does not win: forks prepare snapshots independently, and the larger one may come last (INV-WORTH).
+/// Of two with the same log, the one with memory of other conversations wins; that text does not count
+/// as log.
 pub(super) fn rank(snapshot: &SnapshotMeta) -> impl Ord + use<> {
     let SnapshotMeta {
         to_count,
@@ -190,9 +190,9 @@ pub(super) fn rank(snapshot: &SnapshotMeta) -> impl Ord + use<> {
     )
 }
 
-/// Whether `tail`, the roles behind the cut, goes on from a pinned message as strict providers want
-/// it: not with another one of the user. A client that went back to the cut and asked for something
-/// else has no use for the pin, and gets a snapshot without one.
+/// Whether `tail`, the roles behind the cut, may follow the pinned message. Strict providers do not
+/// accept two user messages in a row. If the client went back to the cut and asked something else, the
+/// pin is useless and the request gets a snapshot without one.
 pub(super) fn alternates(snapshot: &SnapshotMeta, mut tail: impl Iterator<Item = Role>) -> bool {
     snapshot.pin.is_none() || tail.find(|role| *role != Role::System) != Some(Role::User)
 }
@@ -204,7 +204,7 @@ enum Fit {
     Whole,
 }
 
-/// Whether `snapshot` may stand in for a prefix of `history` (INV-PAIR).
+/// Whether `snapshot` may replace a prefix of `history` (INV-PAIR).
 fn fit(history: &History, snapshot: &SnapshotMeta) -> Fit {
     let cut = snapshot.to_count;
     if let Some(fit) = fit_peer_memory(history, snapshot) {
@@ -213,8 +213,8 @@ fn fit(history: &History, snapshot: &SnapshotMeta) -> Fit {
     if history.count_through(&snapshot.to, cut) != Some(cut) {
         return Fit::Foreign;
     }
-    // Something must stay raw, calls stay with their results, and the newest user message is either
-    // in the tail or pinned.
+    // Something must stay raw, tool calls stay with their results, and the newest user message is in
+    // the tail or pinned.
     let raw_tail = cut < history.len();
     let roles = history.turns()[cut..].iter().map(|turn| turn.message.role);
     let keeps_question = history
@@ -227,8 +227,8 @@ fn fit(history: &History, snapshot: &SnapshotMeta) -> Fit {
     }
 }
 
-/// What is decided by the text of other conversations alone: one that was made for another conversation
-/// is foreign to this one, and one that covers nothing parts nothing.
+/// The part of the decision that depends on other conversations alone. A snapshot with memory for
+/// another conversation is foreign to this one; one that covers nothing cuts nothing.
 fn fit_peer_memory(history: &History, snapshot: &SnapshotMeta) -> Option<Fit> {
     let allowed = snapshot
         .peer_memory
@@ -241,7 +241,7 @@ fn fit_peer_memory(history: &History, snapshot: &SnapshotMeta) -> Option<Fit> {
     }
 }
 
-/// The same for a request that is a view.
+/// The same for an aligned request.
 fn fit_aligned(alignment: &Alignment, snapshot: &SnapshotMeta) -> Fit {
     let count = snapshot.to_count;
     if let Some(fit) = fit_peer_memory(&alignment.history, snapshot) {
@@ -257,10 +257,10 @@ fn fit_aligned(alignment: &Alignment, snapshot: &SnapshotMeta) -> Fit {
     }
 }
 
-/// Whether the first `count` messages of the chain may be left out of a request that is a view of it,
-/// but for the one at `pin`: what the client sends is what has to stay whole (INV-PAIR).
+/// Whether the first `count` messages of the chain, except the one at `pin`, may be left out of a
+/// request that is aligned to it. The request that the client sent must stay valid (INV-PAIR).
 pub fn can_omit(alignment: &Alignment, count: usize, pin: Option<usize>) -> bool {
-    // What the client may have taken back is not told.
+    // Memory of messages that the client may have taken back is not sent.
     if alignment
         .withheld
         .is_some_and(|withheld| count > withheld.from)
@@ -436,8 +436,8 @@ mod tests {
         );
     }
 
-    /// A client went back to the cut and asked for something else: the pinned message and its own
-    /// would stand side by side.
+    /// A client went back to the cut and asked something else: the pinned message would stand
+    /// directly before its own.
     #[test]
     fn two_users_never_follow_each_other_across_the_cut() {
         let task = [

@@ -1,9 +1,9 @@
-//! System messages inside the history, carried through the memory word for word.
+//! Carries system messages inside the history through the memory, word for word.
 //!
-//! They are the application's own instructions: no model may rephrase them and no text may pose as
-//! one. Code copies them behind the observations of their range, takes them out before a reflection
-//! and puts them back after it. Their tags can not be forged: everything a model or a client wrote
-//! is escaped before it stands beside them. Used by `render` and `reflect`.
+//! They are instructions of the application: no model may rephrase them, and no other text may pose as
+//! one. Code copies them behind the observations of their range, removes them before a reflection, and
+//! puts them back after it. Their tags cannot be forged, because everything that a model or client
+//! wrote is escaped before it stands beside them. Used by `render` and `reflect`.
 
 use std::fmt::Write as _;
 
@@ -11,12 +11,12 @@ use super::prompt::{escape, escape_frame_tags};
 
 pub(super) const CLOSING_TAG: &str = "</system-message>";
 
-/// A system message and its place.
+/// A system message with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SystemMessage {
     /// How many messages the chain held up to and including it.
     pub count: usize,
-    /// Its words, look-alikes of our tags escaped.
+    /// Its text, with look-alikes of our tags escaped.
     pub text: String,
 }
 
@@ -28,8 +28,8 @@ impl SystemMessage {
     }
 }
 
-/// `observations` with `messages` behind them. Of messages with the same words the last one stays:
-/// said again, an instruction says nothing new.
+/// `observations` with `messages` behind them. Of messages with the same text, the last one stays,
+/// since a repeated instruction says nothing new.
 pub fn join_messages(observations: &str, messages: &[SystemMessage]) -> String {
     let mut out = observations.trim_end().to_owned();
     for (index, message) in messages.iter().enumerate() {
@@ -48,7 +48,7 @@ pub fn join_messages(observations: &str, messages: &[SystemMessage]) -> String {
     out
 }
 
-/// The inverse of [`join`]: the observations and the system messages of `text`.
+/// The inverse of [`join_messages`]: the observations and the system messages of `text`.
 pub fn split_messages(text: &str) -> (String, Vec<SystemMessage>) {
     let mut observations: Vec<&str> = Vec::new();
     let mut messages = Vec::new();
@@ -66,8 +66,8 @@ pub fn split_messages(text: &str) -> (String, Vec<SystemMessage>) {
     (observations.join("\n"), messages)
 }
 
-/// `text` with look-alikes of our tags escaped, but for those of its system messages; its
-/// observations are then written by `write`.
+/// Escapes look-alikes of our tags in `text`, except the tags of its system messages, and passes its
+/// observations through `rewrite`.
 pub fn escape_and_rewrite(text: &str, rewrite: impl FnOnce(&str) -> String) -> String {
     let (observations, messages) = split_messages(text);
     let messages: Vec<SystemMessage> = messages
@@ -77,7 +77,7 @@ pub fn escape_and_rewrite(text: &str, rewrite: impl FnOnce(&str) -> String) -> S
     join_messages(&rewrite(&escape(&observations)), &messages)
 }
 
-/// The place in the line that opens a system message.
+/// The place in a line that opens a system message.
 pub(super) fn opening_place(line: &str) -> Option<usize> {
     line.strip_prefix("<system-message n=\"")?
         .strip_suffix("\">")?

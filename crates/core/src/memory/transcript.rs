@@ -1,5 +1,5 @@
-//! Turns a range of messages into the text the Observer reads. Pure: instants and the zone come in
-//! as values; nothing is ever sent to the upstream from here.
+//! Writes a range of messages as the text that the Observer reads. Pure: instants and the zone come in
+//! as values. Nothing from here is sent to the upstream as part of a request.
 //!
 //! ```text
 //! Date: Mar 4, 2026
@@ -12,15 +12,15 @@
 //! User: Said before the first request, so nobody knows when: no minute.
 //! ```
 //!
-//! - A line that starts in the first column is a date header, `Speaker[ name][ (HH:MM)]: text`, or,
-//!   where pauses are told, `[2 hours 5 minutes later]`.
-//! - The date header stands where the day changes; the minute is left out where it is the same as
-//!   on the line before under the same header.
+//! - A line that starts in the first column is a date header, `Speaker[ name][ (HH:MM)]: text`, or, if
+//!   pauses are shown, `[2 hours 5 minutes later]`.
+//! - A date header stands where the day changes. The minute is left out if it is the same as on the line
+//!   before under the same header.
 //! - System messages are not shown: code copies them into the chunk ([`system_messages`]).
-//! - Of user messages, the blocks are left out that clients put in by themselves (`blocks`).
-//! - Secrets and encoded blobs are replaced by notes first; then long results and arguments are
-//!   shortened. What people and models said stands there whole: a range that is too long for the
-//!   Observer is observed in pieces ([`super::observe::pieces`]).
+//! - Blocks that clients put into user messages are left out ([`mod@blocks`]).
+//! - Secrets and encoded data are replaced by notes first; then long results and arguments are shortened.
+//!   The words of people and models are never shortened: a range that is too long for the Observer is
+//!   observed in pieces ([`super::observe::split_pieces`]).
 
 mod blocks;
 mod outline;
@@ -31,36 +31,35 @@ use std::fmt::Write as _;
 
 use jiff::tz::TimeZone;
 
-pub use rendered_text::{ARGUMENT_TOKENS, RESULT_TOKENS};
+pub use rendered_text::{ARGUMENT_TOKENS, RESULT_TOKENS, TranscriptStyle};
 use rendered_text::{AttachmentNames, LabelledText, MessageReader};
 pub use truncate::truncate_middle;
 
 use super::prompt::first_chars;
-use super::redact::Redactor;
 use super::{Node, dates, render};
 use crate::history::{MessagePiece, PlainText, Role};
-use crate::tokens::TokenCounter;
 
-/// Characters of a message that [`by_code`] keeps.
+/// Characters of a message that [`observations_by_code`] keeps.
 const LINE_CHARS: usize = 160;
 
-/// One message of the range and when it was said.
+/// One message of the range with its time.
 #[derive(Clone, Copy, Debug)]
 pub struct TranscriptMessage<'a> {
     /// How many messages the chain holds up to and including it.
     pub count: usize,
     /// When it was first seen, in milliseconds since 1970.
     pub received_ms: i64,
-    /// Whether it was seen as it was said; otherwise it is older than `seen_ms` by an unknown time.
+    /// Whether it was seen when it was new; otherwise it is older than `received_ms` by an unknown
+    /// time.
     pub live: bool,
-    /// Milliseconds since the message before it, where the reader is to be told of pauses.
+    /// Milliseconds since the message before it, if pauses are shown.
     pub pause_ms: i64,
-    /// What it says.
+    /// The content.
     pub content: &'a PlainText,
 }
 
 impl<'a> TranscriptMessage<'a> {
-    /// The entry of a stored message.
+    /// The entry for a stored message.
     pub fn from_node(node: &Node, content: &'a PlainText) -> Self {
         Self {
             count: node.count,
@@ -71,7 +70,7 @@ impl<'a> TranscriptMessage<'a> {
         }
     }
 
-    /// The same, with the pause since the message `before` it. An answer makes none: how long a model
+    /// The same with the pause since the message `before` it. Answers get none: how long a model
     /// thinks says nothing.
     #[must_use]
     pub fn with_pause_after(mut self, before: &Node) -> Self {
@@ -82,30 +81,7 @@ impl<'a> TranscriptMessage<'a> {
     }
 }
 
-/// By what a range of messages is written out.
-#[derive(Clone, Copy)]
-pub struct TranscriptStyle<'a> {
-    /// Where days begin.
-    pub zone: &'a TimeZone,
-    /// What the caps of results and arguments are measured by.
-    pub counter: &'a dyn TokenCounter,
-    /// What must not be shown.
-    pub redactor: &'a Redactor,
-    /// Tags of the blocks that clients put into user messages by themselves: they are left out.
-    pub omit_blocks: &'a [String],
-}
-
-impl std::fmt::Debug for TranscriptStyle<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Style")
-            .field("zone", &self.zone)
-            .field("redactor", &self.redactor)
-            .field("omit_blocks", &self.omit_blocks)
-            .finish_non_exhaustive()
-    }
-}
-
-/// The transcript of `entries`, in order; empty where none of them says anything.
+/// The transcript of `messages`, in order; empty if none of them says anything.
 pub fn format_transcript(
     messages: &[TranscriptMessage<'_>],
     style: &TranscriptStyle<'_>,
@@ -113,8 +89,8 @@ pub fn format_transcript(
     format_with_places(messages, style).0
 }
 
-/// The same, and for each of its lines that start in the first column with a speaker, in order, the
-/// place ([`Entry::count`]) of the message that says it.
+/// The same, with the place ([`TranscriptMessage::count`]) of the message for each line that starts in
+/// the first column with a speaker.
 pub fn format_with_places(
     messages: &[TranscriptMessage<'_>],
     style: &TranscriptStyle<'_>,
@@ -150,8 +126,8 @@ pub fn format_with_places(
     (out, places)
 }
 
-/// What code writes in place of an Observer that found nothing twice: one line for every message
-/// that is not a system message, its first 160 characters, under the same date headers.
+/// The observations that code writes after the Observer found nothing twice: one line for each message
+/// except system messages, with its first 160 characters, under the same date headers.
 pub fn observations_by_code(
     messages: &[TranscriptMessage<'_>],
     style: &TranscriptStyle<'_>,
@@ -179,7 +155,7 @@ pub fn observations_by_code(
     super::prompt::escape(&out)
 }
 
-/// The system messages of the range as [`render::chunk_text`] takes them: place and words.
+/// The system messages of the range, for [`render::chunk_text`]: place and text.
 pub fn system_messages(messages: &[TranscriptMessage<'_>]) -> Vec<(usize, String)> {
     messages
         .iter()
@@ -200,7 +176,7 @@ pub fn system_messages(messages: &[TranscriptMessage<'_>]) -> Vec<(usize, String
         .collect()
 }
 
-/// What the placeholders of the attachments of `entries` are called, in order: `Image #1`.
+/// The names of the attachment placeholders in `messages`, in order: `Image #1`.
 pub fn attachments(messages: &[TranscriptMessage<'_>]) -> Vec<String> {
     let mut names = AttachmentNames::default();
     messages
@@ -242,7 +218,8 @@ fn one_line(message: &TranscriptMessage<'_>, reader: &mut MessageReader<'_>) -> 
     format!("{shortened}{more}")
 }
 
-/// Every line but the first by two spaces. All that any reader may take for a line break counts.
+/// Indents every line but the first by two spaces. Everything that a reader may take for a line break
+/// counts as one.
 fn indent(text: &str) -> String {
     let text = text.trim().replace("\r\n", "\n");
     let breaks = [
@@ -257,7 +234,7 @@ fn indent(text: &str) -> String {
     out
 }
 
-/// Knows which header and which minute the line before had.
+/// The header and minute of the line before.
 struct TimeHeaders<'a> {
     zone: &'a TimeZone,
     header: Option<String>,
@@ -273,7 +250,7 @@ impl<'a> TimeHeaders<'a> {
         }
     }
 
-    /// The date header, where it differs from the one in force.
+    /// The date header, if it differs from the current one.
     fn header(&mut self, message: &TranscriptMessage<'_>) -> Option<String> {
         let day = dates::format_day(message.received_ms, self.zone);
         let header = if message.live {
@@ -289,7 +266,7 @@ impl<'a> TimeHeaders<'a> {
         Some(header)
     }
 
-    /// The minute, where one is known and differs from the line before.
+    /// The minute, if it is known and differs from that of the line before.
     fn minute(&mut self, message: &TranscriptMessage<'_>) -> Option<String> {
         let minute = self.every_minute(message)?;
         if self.minute.as_ref() == Some(&minute) {
@@ -299,7 +276,7 @@ impl<'a> TimeHeaders<'a> {
         Some(minute)
     }
 
-    /// The minute, where one is known.
+    /// The minute, if it is known.
     fn every_minute(&self, message: &TranscriptMessage<'_>) -> Option<String> {
         message
             .live

@@ -1,26 +1,27 @@
-//! Where a request that does not fit its model is shortened: which of the oldest raw rounds go.
+//! Decides which of the oldest raw rounds are left out of a request that does not fit its model.
 //!
-//! The last resort, chosen by the operator, for what is not observed. Whole rounds go (INV-PAIR);
-//! the newest user message and the newest unfinished round stay. A pure function of the history, of
-//! what each message weighs and of what may be left, so that a repetition is cut alike. Called by
-//! `proxy` after a refusal, and by `jobs` to say how much has to be observed.
+//! The last resort, for messages that are not observed, and only if the operator configured it. Whole
+//! rounds are left out (INV-PAIR); the newest user message and the newest unfinished round stay. A pure
+//! function of the history, the size of each message and the budget, so a repeated request is cut
+//! alike. Called by the proxy after a refusal, and by the jobs room to learn how much to observe.
 
 use crate::history::{History, Role};
 
-/// A part of a history that is left out, and only noted: what lies behind the snapshot up to
+/// The part of a history that is left out and replaced by a note: everything behind the snapshot up to
 /// `to_count`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trim {
-    /// The message that is left out last, counted from 1.
+    /// The last message that is left out, counted from 1.
     pub to_count: usize,
-    /// Index of the user message among them that stands raw before the tail all the same.
+    /// The index of the user message among them that still stands raw before the tail.
     pub pin: Option<usize>,
-    /// The version of the words that say so.
+    /// The version of the note.
     pub wording: u32,
 }
 
 impl Trim {
-    /// Everything up to `to_count`, in the newest words; `None` where `history` must not be cut there.
+    /// Leaves out everything up to `to_count`, with the newest note; `None` if `history` must not
+    /// be cut there.
     pub fn try_new(history: &History, to_count: usize) -> Option<Self> {
         Some(Self {
             to_count,
@@ -29,8 +30,8 @@ impl Trim {
         })
     }
 
-    /// Whether a longer `history` may be cut there as well. The pin stays until then: to take it out
-    /// would change what the client keeps (INV-PREFIX).
+    /// Whether a longer `history` may be cut there too. The pin stays for as long as the cut: to
+    /// remove it would change a prefix that the client keeps (INV-PREFIX).
     pub fn still_fits(&self, history: &History) -> bool {
         let keeps_question = history
             .newest_user()
@@ -59,10 +60,10 @@ struct PinnedCut {
     pin: Option<usize>,
 }
 
-/// What cutting `history` at `at` needs; `None` where it must not be cut there.
+/// How `history` can be cut at `at`; `None` if it must not be cut there.
 ///
-/// A cut stands at the beginning of a round of the conversation. Behind the newest user message it
-/// stands at the beginning of a round of tools, and that message is pinned.
+/// A cut stands at the beginning of a round of the conversation. Behind the newest user message, it
+/// stands at the beginning of a tool round, and that message is pinned.
 fn cut_at(history: &History, at: usize) -> Option<PinnedCut> {
     if !is_safe_cut(history, at) {
         return None;
@@ -71,11 +72,11 @@ fn cut_at(history: &History, at: usize) -> Option<PinnedCut> {
     let newest = history.newest_user().filter(|newest| *newest < at);
     match (newest, next) {
         (None, Some(Role::User)) => Some(PinnedCut { pin: None }),
-        // Right behind it nothing but what is pinned would go.
+        // Directly behind the user message, the cut would leave out only what is pinned.
         (Some(question), Some(Role::Assistant)) if question + 1 < at => {
             Some(PinnedCut { pin: newest })
         }
-        // Nobody asked in so many words: any round is as good as another.
+        // Without any user message, all rounds are equal.
         (None, Some(Role::Assistant)) if history.newest_user().is_none() => {
             Some(PinnedCut { pin: None })
         }
@@ -83,11 +84,11 @@ fn cut_at(history: &History, at: usize) -> Option<PinnedCut> {
     }
 }
 
-/// The first cut behind `covered` that leaves no more than `budget`; where none does, the last one,
-/// since less than that cannot be sent. `None` where there is no cut behind `covered`.
+/// The first cut behind `covered_count` that leaves no more than `budget`. If none does, the last one,
+/// because no shorter request is possible. `None` if there is no cut behind `covered_count`.
 ///
-/// `weights` are those of the messages, in any unit that `budget` has too; `may` says no where more than
-/// the history forbids a cut.
+/// `sizes` are the sizes of the messages, in the unit of `budget`. `is_allowed` can forbid cuts for
+/// reasons outside the history.
 pub fn trim_to_budget(
     history: &History,
     sizes: &[u32],
@@ -166,7 +167,8 @@ mod tests {
             [2, 3, 5],
             "a system message begins no round"
         );
-        // A round of parallel calls goes as a whole, and belongs to the question before it.
+        // A round of parallel calls is left out as a whole, and belongs to the question before
+        // it.
         assert_eq!(cuts("ucrau"), [5]);
     }
 

@@ -1,8 +1,8 @@
 //! `o200k_base` behind a guard.
 //!
-//! The tables are part of the binary and are decoded on first use, a few tenths of a second:
-//! `app` calls [`O200k::warm`] at start, on a thread where that may take its time. Only
-//! `count_ordinary` is used: text may name special tokens, and names are what they are.
+//! The tables are part of the binary and are decoded on first use, in a few tenths of a second: `app`
+//! calls [`O200k::load_tables`] at start, on a thread of its own. Only `count_ordinary` is used,
+//! because text may contain names of special tokens, which are ordinary words there.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,19 +10,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::pieces::pieces;
 use super::{Estimate, TokenCounter};
 
-/// The tokenizer of OpenAI's models since GPT-4o; for other vendors' models an estimate.
+/// The tokenizer of OpenAI's models since GPT-4o; an estimate for models of other vendors.
 #[derive(Debug, Default)]
 pub struct O200k {
     counted_bytes: AtomicU64,
 }
 
 impl O200k {
-    /// A counter. Cheap; the tables are shared by all of them and loaded by the first count.
+    /// A counter. Cheap: all counters share the tables, and the first count loads them.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Loads the tables. Takes a few tenths of a second the first time: never on a runtime worker.
+    /// Loads the tables. The first call takes a few tenths of a second, so never call it on a
+    /// runtime worker.
     pub fn load_tables() {
         tiktoken_rs::o200k_base_singleton();
     }
@@ -42,7 +43,7 @@ impl TokenCounter for O200k {
 
 fn count_piece(piece: &str) -> u32 {
     let tables = tiktoken_rs::o200k_base_singleton();
-    // The last belt: the tables are never written to, so nothing is left half done by a panic.
+    // The last guard. The tables are never written to, so a panic leaves nothing half done.
     catch_unwind(AssertUnwindSafe(|| tables.count_ordinary(piece))).map_or_else(
         |_| Estimate.count(piece),
         |count| u32::try_from(count).unwrap_or(u32::MAX),

@@ -1,11 +1,11 @@
-//! Cuts text into pieces that a tokenizer survives.
+//! Cuts text into pieces that a tokenizer can handle.
 //!
-//! The split pattern of `o200k_base` backtracks: a million characters of white space overflow the
-//! stack of its engine. Pieces are small, and cut where the pattern ends a match anyway, so the sum
-//! of their counts is the count of the whole; only text without such a place (no space for
-//! thousands of bytes) is cut anywhere, at the price of a token or two for each cut.
+//! The split pattern of `o200k_base` backtracks: a million white-space characters overflow the stack of
+//! its engine. Pieces are small and cut where the pattern ends a match anyway, so the sum of their
+//! counts is the count of the whole. Only text without such a place (no space for thousands of bytes)
+//! is cut anywhere, which costs a token or two per cut.
 
-/// No piece is longer, in bytes: the largest piece that the reference measurements advise.
+/// The most bytes of a piece: the largest size that the reference measurements advise.
 pub(super) const MAX_PIECE_BYTES: usize = 4096;
 
 /// The pieces of `text`, in order.
@@ -27,15 +27,15 @@ fn cut(text: &str) -> usize {
         return text.len();
     }
     let end = text.floor_char_boundary(MAX_PIECE_BYTES);
-    // The second half only: a piece must not become tiny because its one space stands in front.
+    // Only in the second half: a piece must not become tiny because its only space is near its
+    // start.
     let from = text.floor_char_boundary(MAX_PIECE_BYTES / 2);
     let seam = |index: &usize| is_seam(text, *index);
     (from..=end).rev().find(seam).unwrap_or(end)
 }
 
-/// Whether the pattern ends a match before the byte at `index` whatever stands around: no match
-/// reaches from a character that is not white space into a space, and none from a letter or digit
-/// into a line break.
+/// Whether the pattern ends a match before the byte at `index`, whatever is around it: no match reaches
+/// from a non-space character into a space, or from a letter or digit into a line break.
 fn is_seam(text: &str, index: usize) -> bool {
     let bytes = text.as_bytes();
     match bytes[index] {
@@ -66,7 +66,8 @@ mod tests {
         ] {
             assert_eq!(pieces(&text).collect::<String>(), text);
             assert!(pieces(&text).all(|piece| !piece.is_empty() && piece.len() <= MAX_PIECE_BYTES));
-            // Half the limit at least, the last one and a character's width aside.
+            // At least half the limit each, except for the last piece and the width of a
+            // character.
             assert!(pieces(&text).count() <= text.len() / (MAX_PIECE_BYTES / 2 - 4) + 1);
         }
     }

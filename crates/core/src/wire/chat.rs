@@ -1,12 +1,13 @@
-//! OpenAI chat-completions: from a request body to what was said and where it stands.
+//! OpenAI chat completions: from a request body to its messages and their positions.
 //!
-//! [`parse`] is strict: whatever is not certainly a good request is [`NotParsed`] and is forwarded
-//! as it came, without memory; the upstream judges it. It never panics, never recurses deeper than
-//! [`serde_json`] allows, and costs time linear in the body. The body is scanned for extents once;
-//! then every value is validated at its extent, text by [`string`], the rest by `serde_json`, borrowing
-//! what has no escapes.
+//! [`parse`] is strict. A body that is not certainly a good request is a [`ParseError`]: it is
+//! forwarded as it came, without memory, and the upstream judges it. Parsing never panics, never
+//! recurses deeper than [`serde_json`] allows, and takes linear time. One scan finds the extents; then
+//! every value is validated at its extent, text by [`string`], the rest by `serde_json`. Values without
+//! escapes are borrowed.
 //!
-//! Lone surrogates (`\ud800` without its second half) are refused: no two readers agree on them.
+//! Lone surrogates (`\ud800` without its second half) are refused, because no two readers agree on
+//! them.
 
 mod assemble;
 mod attachments;
@@ -14,6 +15,7 @@ mod content;
 mod fields;
 mod fingerprint;
 mod other_fields;
+mod parse_error;
 mod plain_text;
 mod string;
 mod text;
@@ -29,102 +31,44 @@ use self::fields::Fields;
 use self::fingerprint::Reader;
 pub use self::other_fields::FieldValue;
 use self::other_fields::OtherFields;
+pub use self::parse_error::ParseError;
+use self::parse_error::read;
 use self::text::{Text, Tree};
-use super::scan::{self, Fault, Walk};
+use super::scan::{self, Walk};
 use crate::history::{History, Message, MessagePiece, PlainText, Role, Scope};
 
-/// Why a body is no chat-completions request that memory may touch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum ParseError {
-    /// The body is not UTF-8.
-    #[error("invalid_utf8")]
-    InvalidUtf8,
-    /// The body is not JSON, holds a lone surrogate or a number no double can hold.
-    #[error("invalid_json")]
-    InvalidJson,
-    /// Brackets stand deeper inside one another than 127 levels.
-    #[error("too_deep")]
-    TooDeep,
-    /// The body does not begin with an object.
-    #[error("not_an_object")]
-    NotAnObject,
-    /// A field that decides what is meant stands twice in one object.
-    #[error("duplicate_key")]
-    DuplicateKey,
-    /// There is no `messages`.
-    #[error("messages_missing")]
-    MessagesMissing,
-    /// `messages` is no array.
-    #[error("messages_not_an_array")]
-    MessagesNotAnArray,
-    /// `messages` is an empty array.
-    #[error("messages_empty")]
-    MessagesEmpty,
-    /// A member of `messages` is no object.
-    #[error("message_not_an_object")]
-    MessageNotAnObject,
-    /// A message has no role, or one this version does not know.
-    #[error("unknown_role")]
-    UnknownRole,
-    /// A known field is missing where it must stand, or holds what it must not hold.
-    #[error("wrong_type")]
-    WrongType,
-}
-
-impl ParseError {
-    fn from_json_error(error: &serde_json::Error) -> Self {
-        if !error.is_data() {
-            Self::InvalidJson
-        } else if error.to_string().starts_with("duplicate field") {
-            // serde's own wording; it gives no other access to the kind.
-            Self::DuplicateKey
-        } else {
-            Self::WrongType
-        }
-    }
-}
-
-impl From<Fault> for ParseError {
-    fn from(fault: Fault) -> Self {
-        match fault {
-            Fault::Malformed => Self::InvalidJson,
-            Fault::TooDeep => Self::TooDeep,
-        }
-    }
-}
-
-/// A chat-completions request: its bytes, and where everything stands that matters for memory.
+/// A chat-completions request: its bytes, and where everything stands that memory needs.
 #[derive(Clone, Debug)]
 pub struct ChatRequest {
     body: Bytes,
     /// All messages in order, the leading system messages first.
     messages: Vec<Message>,
     leading_count: usize,
-    /// How the client spells the role of its last leading message.
+    /// The client's spelling of the role of its last leading message.
     leading_role: &'static str,
     model: Option<Box<str>>,
     stream: bool,
     options: StreamOptions,
     cache_retention: Option<Box<str>>,
     other_fields: OtherFields,
-    /// Where the object's closing brace stands.
+    /// The position of the object's closing brace.
     close: usize,
 }
 
-/// What the client wrote under `stream_options`.
+/// The client's `stream_options`.
 #[derive(Clone, Debug, Default)]
 struct StreamOptions {
-    /// Where the value stands, if the key is there.
+    /// The range of the value, if the key is there.
     span: Option<Range<usize>>,
     /// The value is `null`.
     null: bool,
-    /// Where the value of `include_usage` stands, if the key is there.
+    /// The range of the value of `include_usage`, if the key is there.
     include_usage: Option<Range<usize>>,
     requested_usage: Option<bool>,
 }
 
-/// The client's leading system and developer messages. They are in no chain: they carry clocks and
-/// change, and the observation block follows them.
+/// The client's leading system and developer messages. They are in no chain, because they carry clocks
+/// and change; the observation block follows them.
 #[derive(Clone, Copy, Debug)]
 pub struct LeadingMessages<'a> {
     messages: &'a [Message],
@@ -142,7 +86,7 @@ impl<'a> LeadingMessages<'a> {
         self.messages
     }
 
-    /// `system` or `developer`, as the client spells its last one; `system` where it has none.
+    /// `system` or `developer`, as the client spells its last one; `system` if it has none.
     pub fn role(&self) -> &'static str {
         self.role
     }
@@ -175,7 +119,7 @@ pub fn parse(body: &Bytes) -> Result<ChatRequest, ParseError> {
     })
 }
 
-/// Reads one message alone, as an answer brings it.
+/// Reads one message alone, as an answer contains it.
 pub fn message(json: &str) -> Option<Message> {
     let (fields, end) = Fields::read(json, 0).ok()?;
     let mut reader = Reader::default();
@@ -194,11 +138,11 @@ struct TopLevel {
     other_fields: OtherFields,
 }
 
-/// Top-level fields that memory depends on. Any other may stand twice; it is forwarded twice.
+/// Top-level fields that memory depends on. Other fields may stand twice and are forwarded twice.
 const MEMORY_FIELDS: [&str; 4] = ["messages", "model", "stream", "stream_options"];
 
 impl TopLevel {
-    /// Reads the value of the key at `name`, at which `walk` stands.
+    /// Reads the value of the key at `name`; `walk` stands at that value.
     fn member(
         &mut self,
         name: Range<usize>,
@@ -225,7 +169,7 @@ impl TopLevel {
             "stream" => self.stream = read::<Option<bool>>(json)?.unwrap_or_default(),
             "stream_options" => self.options = StreamOptions::read(text, span)?,
             "prompt_cache_retention" => {
-                // Any other spelling is for the upstream to judge.
+                // The upstream judges any other spelling.
                 self.cache_retention = serde_json::from_str::<Text<'_>>(json)
                     .ok()
                     .map(|retention| (*retention).into());
@@ -305,23 +249,19 @@ impl StreamOptions {
     }
 }
 
-fn read<'a, T: serde::Deserialize<'a>>(json: &'a str) -> Result<T, ParseError> {
-    serde_json::from_str(json).map_err(|error| ParseError::from_json_error(&error))
-}
-
 impl ChatRequest {
     /// The body as received.
     pub fn body(&self) -> &Bytes {
         &self.body
     }
 
-    /// The model the client asks for.
+    /// The requested model.
     pub fn model(&self) -> Option<&str> {
         self.model.as_deref()
     }
 
-    /// What stands in a field beside the messages: `session_id`, `metadata.chat_id`. `None` where
-    /// nothing does. Not for fields that chat completions itself reads (`model`).
+    /// The value of a field beside the messages: `session_id`, `metadata.chat_id`. `None` if it is
+    /// missing. Not for fields that chat completions reads itself (`model`).
     pub fn field(&self, path: &str) -> Option<FieldValue> {
         self.other_fields.get(&self.body, path)
     }
@@ -336,12 +276,12 @@ impl ChatRequest {
         self.options.requested_usage
     }
 
-    /// How long the client asks the provider to keep the prompt in its cache, in OpenAI's words.
+    /// How long the client wants the provider to keep the prompt in its cache, in OpenAI's words.
     pub fn cache_retention(&self) -> Option<&str> {
         self.cache_retention.as_deref()
     }
 
-    /// How many messages the client sent, leading ones included.
+    /// How many messages the client sent, with leading ones.
     pub fn message_count(&self) -> usize {
         self.messages.len()
     }
@@ -354,14 +294,14 @@ impl ChatRequest {
         }
     }
 
-    /// The messages after the leading ones.
+    /// The messages behind the leading ones.
     pub fn messages(&self) -> &[Message] {
         &self.messages[self.leading_count..]
     }
 
-    /// What stands in the first messages, for finding an answer of the model among it: the text of
-    /// the last leading message and of those after it at `places`, each with how many messages after
-    /// the leading ones it reaches up to. Reads those messages again; for requests that are not known.
+    /// The texts among which an answer of the model may stand as a summary: of the last leading
+    /// message, and of the messages at `indices`. Each comes with the number of messages up to and
+    /// including it. Reads these messages again; for requests that are not known.
     pub fn first_texts(&self, indices: impl Iterator<Item = usize>) -> Vec<(usize, String)> {
         let leading = self
             .leading_messages()
@@ -390,25 +330,27 @@ impl ChatRequest {
         Some(texts.concat())
     }
 
-    /// The messages after the leading ones, chained under `scope`.
+    /// The messages behind the leading ones, chained under `scope`.
     pub fn history(&self, scope: &Scope) -> History {
         History::chain(scope, self.messages().to_vec())
     }
 
-    /// The words of one message, `index` counted among [`Parsed::messages`]. Not for the request
-    /// path: it reads the message again and copies its text.
+    /// The plain text of one message of [`ChatRequest::messages`]. Not for the request path: it
+    /// reads the message again and copies its text.
     pub fn plain_text(&self, index: usize) -> Option<PlainText> {
         self.fields(self.messages().get(index)?)
             .map(|fields| plain_text::plain_text(&fields))
     }
 
-    /// The same for a reader: a tag that begins or ends a part of a user's content has its line to itself.
+    /// The same for a reader. A tag at the beginning or end of a text part of a user message gets a
+    /// line of its own.
     pub fn reader_text(&self, index: usize) -> Option<PlainText> {
         self.fields(self.messages().get(index)?)
             .map(|fields| plain_text::reader_text(&fields))
     }
 
-    /// The words of the client's leading system and developer messages. Not for the request path.
+    /// The plain texts of the client's leading system and developer messages. Not for the request
+    /// path.
     pub fn leading_plain_texts(&self) -> Vec<PlainText> {
         let fields = self
             .leading_messages()
@@ -421,8 +363,8 @@ impl ChatRequest {
             .collect()
     }
 
-    /// What is attached to one message, in the order of its placeholders in [`Parsed::spoken`]. Not
-    /// for the request path.
+    /// The attachments of one message, in the order of their placeholders in
+    /// [`ChatRequest::plain_text`]. Not for the request path.
     pub fn attachments(&self, index: usize) -> Vec<Attachment> {
         let fields = self
             .messages()
@@ -432,7 +374,7 @@ impl ChatRequest {
     }
 
     fn fields(&self, message: &Message) -> Option<Fields<'_>> {
-        // Both hold for every span that parsing gave out.
+        // Both always succeed for a span that parsing returned.
         let json = std::str::from_utf8(self.body.get(message.span.clone())?).ok()?;
         Some(Fields::read(json, 0).ok()?.0)
     }

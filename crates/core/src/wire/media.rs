@@ -1,14 +1,16 @@
-//! What can be told of a picture or a file that a message carries as base64: type, size, and width and
-//! height where its first bytes say so. Decides nothing and decodes nothing but those bytes; called
-//! when a message is put into words, never on the request path.
+//! Finds type and size of an image or file that a message contains as base64, and width and height from
+//! its first bytes.
+//!
+//! Decodes only these first bytes and decides nothing. Called when a message is converted to plain
+//! text, never on the request path.
 
 use crate::history::Media;
 
-/// Characters that are decoded to find the size of a picture. In a photograph it stands behind the
-/// camera's notes and their thumbnail, each part of which is at most 64 KiB long.
+/// Characters that are decoded to find the size of an image. In a photograph, it stands behind the
+/// camera's metadata and thumbnail; each of these parts has at most 64 KiB.
 const MAX_DECODED_CHARS: usize = 256 * 1024;
 
-/// What a URL carries; nothing but `data:` carries anything.
+/// The content of a URL; only a `data:` URL has any.
 pub(super) fn from_url(url: &str) -> Media {
     let Some(rest) = url.strip_prefix("data:") else {
         return Media::default();
@@ -28,7 +30,7 @@ pub(super) fn from_url(url: &str) -> Media {
     }
 }
 
-/// What base64 text carries.
+/// The content of base64 text.
 pub(super) fn from_base64(data: &str, mime: Option<&str>) -> Media {
     let digits = data.bytes().filter(|byte| sextet(*byte).is_some()).count() as u64;
     Media {
@@ -39,7 +41,7 @@ pub(super) fn from_base64(data: &str, mime: Option<&str>) -> Media {
     }
 }
 
-/// The value of a digit of base64, in either alphabet.
+/// The value of a base64 digit, in either alphabet.
 fn sextet(digit: u8) -> Option<u32> {
     let value = match digit {
         b'A'..=b'Z' => digit - b'A',
@@ -52,8 +54,8 @@ fn sextet(digit: u8) -> Option<u32> {
     Some(u32::from(value))
 }
 
-/// The bytes of the first `most` characters; padding, line breaks and whatever else is no digit are
-/// passed over.
+/// The bytes of the first `max_chars` characters. Padding, line breaks and other characters are
+/// skipped.
 fn decode(data: &str, max_chars: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(data.len().min(max_chars) / 4 * 3);
     let (mut group, mut bits) = (0_u32, 0_u32);
@@ -68,7 +70,7 @@ fn decode(data: &str, max_chars: usize) -> Vec<u8> {
     bytes
 }
 
-/// Width and height, by the headers of PNG, GIF, JPEG and WebP.
+/// Width and height from the headers of PNG, GIF, JPEG and WebP.
 fn pixels(bytes: &[u8]) -> Option<(u32, u32)> {
     let (width, height) = if bytes.starts_with(b"\x89PNG\r\n\x1a\n") {
         (big(bytes, 16, 4)?, big(bytes, 20, 4)?)
@@ -84,7 +86,7 @@ fn pixels(bytes: &[u8]) -> Option<(u32, u32)> {
     (width > 0 && height > 0).then_some((width, height))
 }
 
-/// Walks the segments up to the frame header.
+/// Walks over the segments up to the frame header.
 fn jpeg(bytes: &[u8]) -> Option<(u32, u32)> {
     let mut at = 2;
     loop {
@@ -93,10 +95,10 @@ fn jpeg(bytes: &[u8]) -> Option<(u32, u32)> {
             return None;
         }
         match marker {
-            // Fill bytes, and markers that stand alone.
+            // Fill bytes, and markers without a length.
             0xff => at += 1,
             0x01 | 0xd0..=0xd7 => at += 2,
-            // Frame headers; the three left out are tables.
+            // Frame headers; the three that are left out are tables.
             0xc0..=0xcf if !matches!(marker, 0xc4 | 0xc8 | 0xcc) => {
                 return Some((big(bytes, at + 7, 2)?, big(bytes, at + 5, 2)?));
             }
@@ -225,7 +227,7 @@ mod tests {
         assert_eq!(media.mime.as_deref(), Some("image/png"));
         let svg = from_url("data:image/svg+xml;utf8,<svg/>");
         assert_eq!((svg.bytes, svg.pixels), (Some(6), None));
-        // Wrapped lines and the other alphabet.
+        // Wrapped lines, and the other alphabet.
         let wrapped = from_base64("iVBORw0K\nGgoAAAAN SUhE-_8=", None);
         assert_eq!(wrapped.bytes, Some(17));
     }

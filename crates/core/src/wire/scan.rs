@@ -1,28 +1,27 @@
 //! Finds where JSON values begin and end, fast and without recursion.
 //!
-//! It looks only at what separates values: quotes, brackets, commas and colons. It does not
-//! validate: `{]` or `tru` get an extent like any other. Whoever uses an extent hands it to
-//! `serde_json`, and a document whose separators this file accepted and whose every extent
-//! `serde_json` accepts is valid JSON.
+//! Looks only at what separates values: quotes, brackets, commas and colons. Does not validate: `{]` or
+//! `tru` get an extent like any other value. Callers pass each extent to `serde_json`. A document is
+//! valid JSON if this file accepts its separators and `serde_json` accepts every extent.
 
 use std::ops::Range;
 
 use memchr::memchr;
 
-/// Levels of brackets a value may have. One less than `serde_json`'s own limit of 128 (it refuses
-/// when the count reaches it), so that what is too deep is named so and never a syntax error.
+/// The most levels of brackets in a value. One less than the limit of `serde_json` (which refuses at
+/// 128), so that a body that is too deep gets that name and is never called a syntax error.
 pub(super) const MAX_DEPTH: usize = 127;
 
-/// Why no extent could be found.
+/// Why no extent was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// Separators are not where JSON has them, or the text ends early.
+    /// Separators are not where JSON has them, or the text ends too early.
     Malformed,
-    /// More than [`MAX_DEPTH`] brackets inside one another.
+    /// More than [`MAX_DEPTH`] nested brackets.
     TooDeep,
 }
 
-/// Walks the members of one object or the elements of one array.
+/// Walks over the members of an object or the elements of an array.
 #[derive(Debug)]
 pub(super) struct Walk<'a> {
     text: &'a [u8],
@@ -32,12 +31,12 @@ pub(super) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// The object that begins at `at`, if one does.
+    /// The object that begins at `at`, if there is one.
     pub(super) fn object(text: &'a str, at: usize) -> Option<Self> {
         Self::open(text.as_bytes(), at, b'{', b'}')
     }
 
-    /// The array that begins at `at`, if one does.
+    /// The array that begins at `at`, if there is one.
     pub(super) fn array(text: &'a str, at: usize) -> Option<Self> {
         Self::open(text.as_bytes(), at, b'[', b']')
     }
@@ -51,13 +50,13 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// Where the walk stands: at a value after [`Walk::key`], behind the closing bracket after the
+    /// The current position: at a value after [`Walk::key`], behind the closing bracket after the
     /// last item.
     pub(super) fn at(&self) -> usize {
         self.at
     }
 
-    /// Goes on behind a value that somebody else walked through.
+    /// Continues behind a value that another walk went through.
     pub(super) fn resume(&mut self, at: usize) {
         self.at = at;
     }
@@ -71,7 +70,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The next key of an object, quotes included. The walk then stands at its value.
+    /// The next key of an object, with its quotes. The walk then stands at its value.
     pub(super) fn key(&mut self) -> Result<Option<Range<usize>>, Fault> {
         if !self.next_item()? {
             return Ok(None);
@@ -88,14 +87,14 @@ impl<'a> Walk<'a> {
         Ok(Some(key))
     }
 
-    /// The value the walk stands at.
+    /// The value at the current position.
     pub(super) fn value(&mut self) -> Result<Range<usize>, Fault> {
         let start = self.at;
         self.at = value_end(self.text, start)?;
         Ok(start..self.at)
     }
 
-    /// Steps to the next item; false (and behind the closing bracket) where there is none.
+    /// Steps to the next item. Returns false, behind the closing bracket, if there is none.
     pub(super) fn next_item(&mut self) -> Result<bool, Fault> {
         self.at = skip_space(self.text, self.at);
         match self.text.get(self.at) {
@@ -114,7 +113,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Behind the white space that begins at `at`.
+/// The position behind the white space at `at`.
 pub(super) fn skip_space(text: &[u8], mut at: usize) -> usize {
     while let Some(b' ' | b'\n' | b'\r' | b'\t') = text.get(at) {
         at += 1;
@@ -122,7 +121,7 @@ pub(super) fn skip_space(text: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// Behind the value that begins at `at`.
+/// The position behind the value at `at`.
 fn value_end(text: &[u8], at: usize) -> Result<usize, Fault> {
     match text.get(at) {
         Some(b'"') => string_end(text, at),
@@ -140,7 +139,7 @@ fn value_end(text: &[u8], at: usize) -> Result<usize, Fault> {
     }
 }
 
-/// Behind the bracket that closes the one at `at`, whatever kind either is.
+/// The position behind the bracket that closes the one at `at`, of whatever kind both are.
 fn nested_end(text: &[u8], mut at: usize) -> Result<usize, Fault> {
     let mut depth = 0;
     while let Some(byte) = text.get(at) {
@@ -160,15 +159,17 @@ fn nested_end(text: &[u8], mut at: usize) -> Result<usize, Fault> {
     Err(Fault::Malformed)
 }
 
-/// Behind the quote that closes the string at `at`.
+/// The position behind the quote that closes the string at `at`.
 ///
-/// Stops at quotes only and looks back for backslashes: code is full of `\n`, rarer in quotes.
+/// Stops only at quotes and then looks back for backslashes, because in code `
+/// ` is more frequent than a quote.
 fn string_end(text: &[u8], at: usize) -> Result<usize, Fault> {
     let start = at + 1;
     let mut from = start;
     while let Some(length) = memchr(b'"', &text[from..]) {
         let quote = from + length;
-        // Escapes before `from` end at `from - 1`, which is a quote: each byte is counted once.
+        // Escapes before `from` end at `from - 1`, which is a quote, so each byte is counted
+        // once.
         let slashes = text[from..quote]
             .iter()
             .rev()

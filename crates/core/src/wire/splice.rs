@@ -1,4 +1,4 @@
-//! What is sent: ranges of the body as received, and what is put between them.
+//! The outgoing body: ranges of the received body, with inserted bytes between them.
 
 use std::ops::Range;
 
@@ -7,13 +7,13 @@ use bytes::Bytes;
 /// A piece of an outgoing body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Segment {
-    /// These bytes of the body as received.
+    /// These bytes of the received body.
     Original(Range<usize>),
     /// Bytes of our own.
     Inserted(Bytes),
 }
 
-/// An outgoing body as a sequence of segments. Empty segments are dropped and adjacent kept ranges
+/// An outgoing body as a sequence of segments. Empty segments are dropped and adjacent ranges are
 /// merged, so an unchanged body is one range.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Splice {
@@ -22,7 +22,7 @@ pub struct Splice {
 }
 
 impl Splice {
-    /// The body as received.
+    /// The received body.
     pub fn identity(body: &Bytes) -> Self {
         let mut splice = Self::default();
         splice.push(Segment::Original(0..body.len()));
@@ -57,20 +57,20 @@ impl Splice {
         self.len
     }
 
-    /// Whether nothing at all is sent.
+    /// Whether nothing is sent.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether exactly the received body goes out.
+    /// Whether exactly the received body is sent.
     pub fn is_identity(&self, body: &Bytes) -> bool {
         matches!(&*self.segments, [Segment::Original(range)] if *range == (0..body.len()))
     }
 
-    /// The outgoing body, `body` being the one received: slices that share its memory.
+    /// The outgoing body as slices that share the memory of `body`, the received body.
     ///
     /// # Panics
-    /// If `body` is shorter than the one this splice was made for.
+    /// If `body` is shorter than the one that this splice was made for.
     pub fn frames(&self, body: &Bytes) -> Vec<Bytes> {
         self.segments
             .iter()
@@ -113,13 +113,13 @@ impl Placement {
     }
 }
 
-/// What memory puts in the place of a client's oldest messages. Indices count the messages after
-/// the leading ones.
+/// What memory puts in place of a client's oldest messages. Indices count the messages behind the
+/// leading ones.
 #[derive(Clone, Copy, Debug)]
 pub struct Insert<'a> {
-    /// How many messages the block stands for; they are left out, but for those in `front`.
+    /// How many messages the block replaces; they are left out, except those in `front`.
     pub cut: usize,
-    /// The ones among them that the block does not stand for: they stay raw, before it. In order.
+    /// Messages among them that the block does not cover: they stay raw, before it, in order.
     pub front: &'a [usize],
     /// The one of them that stands raw between block and tail.
     pub pin: Option<usize>,
@@ -127,9 +127,9 @@ pub struct Insert<'a> {
     pub segments: &'a [String],
     /// Where the block goes.
     pub placement: Placement,
-    /// What a user message says that is put before a tail that would begin with the assistant.
+    /// The text of a user message before a tail that would begin with the assistant.
     pub reminder: &'a str,
-    /// What an assistant message says that is put between two of the user where what stood between
-    /// them is covered.
+    /// The text of an assistant message between two user messages, if the messages between them are
+    /// covered.
     pub bridge: &'a str,
 }

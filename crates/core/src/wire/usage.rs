@@ -1,24 +1,22 @@
-//! Token usage as providers report it, brought to one shape, and what a refusal means.
+//! Reads token usage in every provider's form, and the meaning of a refusal.
 //!
-//! Decides which numbers of an answer are the prompt, the cache read, the cache write and the
-//! completion, over every spelling in the field; a number that is absent stays absent and never
-//! becomes 0. Never looks at content, never guesses a missing number from another provider's rule.
-//! Called by the tee (what an upstream answered), by `llm` (what a model call cost) and by the
-//! step-down ladder ([`refusal()`]).
+//! Decides which numbers of an answer are the prompt, the cache read, the cache write and the completion. A
+//! missing number stays missing and never becomes 0. Never looks at content, and never guesses a number by
+//! the rule of another provider. Called for the upstream's answers and for model calls: the proxy reads
+//! refusals by [`refusal_reason`], `llm` by [`refusal()`].
 
 mod blame;
+mod error_report;
 mod excess;
 mod refusal;
 
 use serde_json::Value;
 
-pub use blame::{
-    Blame, RefusalReason, is_change_refusal_status, refusal_reason, refusal_reason_without_status,
-};
+pub use blame::{Blame, RefusalReason, refusal_reason, refusal_reason_without_status};
+pub use error_report::{is_change_refusal_status, is_refusal_status};
 pub use excess::Excess;
 pub use refusal::{
-    RefusalKind, error_message, excess, is_content_filter, is_refusal_status, refusal,
-    refusal_without_status,
+    RefusalKind, error_message, excess, is_content_filter, refusal, refusal_without_status,
 };
 
 /// Tokens of one answer. `prompt` is the whole prompt, cache reads and writes included.
@@ -27,13 +25,13 @@ pub struct Usage {
     pub prompt: Option<u64>,
     /// Read from the provider's prompt cache.
     pub cached: Option<u64>,
-    /// Written to the provider's prompt cache, where the provider says so.
+    /// Written to the provider's prompt cache, if the provider reports it.
     pub cache_write: Option<u64>,
     pub completion: Option<u64>,
 }
 
 impl Usage {
-    /// Reads one `usage` object. `None` if it names no number we know.
+    /// Reads one `usage` object; `None` if it has no known number.
     #[must_use]
     pub fn from_json(usage: &Value) -> Option<Self> {
         let usage = Self {
@@ -45,7 +43,8 @@ impl Usage {
         (usage != Self::default()).then_some(usage)
     }
 
-    /// Finds the usage of a whole answer or of one chunk of a stream, wherever its provider puts it.
+    /// Finds the usage in a whole answer or in one chunk of a stream, wherever the provider puts
+    /// it.
     #[must_use]
     pub fn in_answer(answer: &Value) -> Option<Self> {
         // Some versions of Kimi put it into the last choice; Groq has put it into `x_groq`;
@@ -74,7 +73,7 @@ impl Usage {
         found
     }
 
-    /// Takes over what a later report of the same answer says. Numbers it leaves out stay:
+    /// Takes the numbers of a later report of the same answer. Numbers that it leaves out stay:
     /// Anthropic's last event repeats only what has changed.
     pub fn update(&mut self, later: Self) {
         self.prompt = later.prompt.or(self.prompt);
@@ -92,8 +91,8 @@ fn prompt(usage: &Value) -> Option<u64> {
         return Some(total);
     }
     if let Some(input) = first(usage, &["/input_tokens"]) {
-        // Only Anthropic's own API counts cache reads and writes apart from the input; it is also
-        // the only one with these names beside `input_tokens`.
+        // Only Anthropic's own API counts cache reads and writes separately from the input; it
+        // is also the only one with these names beside `input_tokens`.
         let apart = ["/cache_read_input_tokens", "/cache_creation_input_tokens"];
         let apart: u64 = apart.iter().filter_map(|path| first(usage, &[path])).sum();
         return Some(input.saturating_add(apart));
@@ -163,8 +162,8 @@ fn first(usage: &Value, paths: &[&str]) -> Option<u64> {
         .find_map(|path| usage.pointer(path).and_then(count))
 }
 
-/// A count as JSON writes it. Some gateways write whole numbers as `12.0`; anything negative or
-/// broken is absent.
+/// Reads a count. Some gateways write whole numbers as `12.0`; a negative or broken number counts as
+/// missing.
 fn count(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| {
         let float = value.as_f64()?;

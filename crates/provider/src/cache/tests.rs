@@ -69,7 +69,7 @@ fn a_message_that_grows_at_its_end_hits_up_to_where_it_grew() {
     let first = cache.read_and_write("key", "m", &prompt(&[message("system", block.as_str())]));
     let grown = prompt(&[message("system", block + &paragraph(2, 500))]);
     let measured = cache.read_and_write("key", "m", &grown);
-    // One step, and the piece the old end fell into.
+    // One step, and the piece that the old end was in.
     assert!(
         measured.cached_tokens + 2 * STEP_TOKENS > first.prompt_tokens,
         "{measured:?}"

@@ -1,7 +1,7 @@
-//! Made-up conversations that are long, varied and the same for every run of a seed.
+//! Generates conversations that are long, varied, and the same for every run with one seed.
 //!
-//! They have the proportions of recorded ones: short user turns, tool rounds (some parallel) whose
-//! results outweigh everything else, and facts said once that matter later.
+//! They have the proportions of recorded ones: short user turns, tool rounds (some of them parallel)
+//! whose results are larger than everything else, and facts that are said once and matter later.
 
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom as _;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Conversation, Fact};
 
-/// What the made-up conversation is about.
+/// The subject of a generated conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// A travel assistant: bookings, look-ups, facts about the traveller.
@@ -19,23 +19,26 @@ pub enum Style {
     Coding,
 }
 
-pub(super) fn conversation(seed: u64, turns: usize, style: Style) -> Conversation {
-    let mut writer = Writer {
-        random: StdRng::seed_from_u64(seed),
-        style,
-        calls: 0,
-        messages: vec![json!({"role": "system", "content": style.system()})],
-        facts: Vec::new(),
-    };
-    for turn in 0..turns {
-        writer.turn(turn);
-    }
-    Conversation {
-        id: format!("{}-{seed}", style.name()),
-        source: "generated".to_owned(),
-        tools: Some(style.tools()),
-        messages: writer.messages,
-        facts: writer.facts,
+impl Conversation {
+    /// Generates a conversation of `turns` user turns; always the same for the same arguments.
+    pub fn generate(seed: u64, turns: usize, style: Style) -> Self {
+        let mut writer = Writer {
+            random: StdRng::seed_from_u64(seed),
+            style,
+            calls: 0,
+            messages: vec![json!({"role": "system", "content": style.system()})],
+            facts: Vec::new(),
+        };
+        for turn in 0..turns {
+            writer.turn(turn);
+        }
+        Conversation {
+            id: format!("{}-{seed}", style.name()),
+            source: "generated".to_owned(),
+            tools: Some(style.tools()),
+            messages: writer.messages,
+            facts: writer.facts,
+        }
     }
 }
 
@@ -52,7 +55,7 @@ impl Writer {
         let question = self.question(turn);
         self.messages
             .push(json!({"role": "user", "content": question}));
-        // As in recorded agents: most turns use tools, a few of them several rounds.
+        // As in recorded agents, most turns use tools, and a few of them several rounds.
         let rounds = *[0, 1, 1, 1, 2, 3].choose(&mut self.random).unwrap_or(&1);
         for _ in 0..rounds {
             self.round();

@@ -1,12 +1,12 @@
-//! The shape of a request: which parameters exist, of which type, and what a message must hold.
+//! The form of a request: which parameters exist, their types, and what a message must have.
 //!
-//! Looks at one field or one message at a time; what messages mean together is for
-//! [`super::rounds`] and [`super::strict`]. Called by [`super::inspect`] only.
+//! Looks at one field or one message at a time. Rules about several messages are in [`super::rounds`]
+//! and [`super::strict`]. Called by [`super::inspect`] only.
 
 use serde_json::{Map, Value};
 
-use super::super::refusal::Refusal;
-use super::Rules;
+use super::rules::Rules;
+use crate::refusal::Refusal;
 
 /// Top-level parameters of chat completions, from the API reference of November 2026.
 const KNOWN_PARAMETERS: &[&str] = &[
@@ -58,7 +58,7 @@ const ROLES: &[&str] = &[
 ];
 const PARTS: &[&str] = &["text", "image_url", "input_audio", "file", "refusal"];
 
-/// Checks everything but the messages; gives the model's name.
+/// Checks everything except the messages, and returns the model's name.
 pub(super) fn check<'a>(
     request: &'a Map<String, Value>,
     rules: &Rules,
@@ -174,7 +174,7 @@ pub(super) fn messages(request: &Map<String, Value>) -> Result<&[Value], Refusal
     }
 }
 
-/// One message by itself: a known role, and content where that role needs it.
+/// Checks one message alone: a known role, and content if that role needs it.
 pub(super) fn check_message(at: usize, message: &Value) -> Result<(), Refusal> {
     let field = |name: &str| format!("messages[{at}].{name}");
     let Some(fields) = message.as_object() else {
@@ -234,7 +234,7 @@ fn check_calls(at: usize, fields: &Map<String, Value>) -> Result<(), Refusal> {
         let is_complete = text(call.get("id"))
             && text(function.and_then(|function| function.get("name")))
             && text(function.and_then(|function| function.get("arguments")));
-        // Custom tools have another shape; only function calls are looked into.
+        // Custom tools have another form; only function calls are checked.
         let custom = call.get("type").and_then(Value::as_str) == Some("custom");
         if !is_complete && !custom {
             let name = format!("{name}[{number}]");

@@ -1,14 +1,14 @@
-//! Tool rounds: every call is answered exactly once before anything else is said, and nothing is
-//! answered that was not called.
+//! Tool rounds: every call is answered exactly once before anything else is said, and only calls are
+//! answered.
 //!
-//! Called by [`super::inspect`] only; knows nothing of roles beyond `assistant` and `tool`.
+//! Called by [`super::inspect`] only. Knows no roles except `assistant` and `tool`.
 
 use serde_json::Value;
 
-use super::super::refusal::Refusal;
-use super::{call_ids, role};
+use crate::message::{call_ids, role};
+use crate::refusal::Refusal;
 
-/// The round that is open: the calls of one assistant message and which of them have results.
+/// The open round: the calls of one assistant message, and which of them have results.
 struct Round<'a> {
     requested_ids: Vec<&'a str>,
     answered_ids: Vec<&'a str>,

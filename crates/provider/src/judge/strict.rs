@@ -1,11 +1,12 @@
-//! The demands only some providers make: each one a flag of [`Rules`], each checked alone.
+//! The demands that only some providers make. Each is a flag of [`Rules`] and is checked alone.
 //!
-//! Called by [`super::inspect`] after the request is known to be well formed.
+//! Called by [`super::inspect`] for requests that are well formed.
 
 use serde_json::{Map, Value};
 
-use super::super::refusal::Refusal;
-use super::{Rules, is_system, role};
+use super::rules::Rules;
+use crate::message::{is_system, role};
+use crate::refusal::Refusal;
 
 pub(super) fn check(
     request: &Map<String, Value>,
@@ -33,7 +34,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Renders nothing: what the template would raise is all that counts.
+/// Checks what the chat template would raise an exception for; renders nothing.
 fn template(messages: &[Value]) -> Result<(), Refusal> {
     if messages.iter().skip(1).any(is_system) {
         return Err(Refusal::template(
@@ -70,8 +71,8 @@ fn system_first(messages: &[Value]) -> Result<(), Refusal> {
     }
 }
 
-/// As the chat templates of strict models count: user messages and assistant messages that only
-/// speak are turns; calls, results and system messages are not.
+/// Counts turns as the chat templates of strict models do: user messages, and assistant messages
+/// without calls. Calls, results and system messages do not count.
 fn alternate(messages: &[Value]) -> Result<(), Refusal> {
     let mut expected = "user";
     for (at, message) in messages.iter().enumerate() {
@@ -81,7 +82,7 @@ fn alternate(messages: &[Value]) -> Result<(), Refusal> {
         let role = match role(message) {
             role @ "user" => role,
             role @ "assistant" if !calls => role,
-            // Not a turn, but nobody answers before somebody has asked.
+            // Not a turn, but an answer still needs a question before it.
             "assistant" if expected == "user" => "assistant",
             _ => continue,
         };
@@ -129,8 +130,8 @@ fn says_json(content: &Value) -> bool {
     }
 }
 
-/// The signature this provider issues with a tool call, and wants back: a function of the call's
-/// id, so that judging needs no memory. It travels where Gemini's compatible endpoint puts it:
+/// The signature that this provider issues with a tool call and demands back. It is a function of the
+/// call's id, so judging needs no memory. It is where Gemini's compatible endpoint puts it:
 /// `extra_content.google.thought_signature` of the call.
 pub fn signature_for(call_id: &str) -> String {
     let digest = blake3::derive_key(

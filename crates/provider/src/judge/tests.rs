@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::prompt::estimate_tokens;
 
 fn verdict(request: &Value, rules: &Rules) -> Result<AcceptedRequest, Refusal> {
     judge(request.to_string().as_bytes(), rules)
@@ -31,7 +32,7 @@ fn with(mut request: Value, key: &str, value: Value) -> Value {
     request
 }
 
-/// The refusal of `request`, which must come from the flag alone: the default rules accept it.
+/// The refusal of `request`, which must come from the flag alone: the default rules accept the request.
 fn refused_only_by(request: &Value, rules: &Rules) -> Refusal {
     verdict(request, &Rules::default()).expect("acceptable without the rule");
     verdict(request, rules).expect_err("refused by the rule")
@@ -432,7 +433,7 @@ fn single_system_and_system_first_are_separate_demands() {
     assert!(verdict(&two, &first).is_ok());
 }
 
-/// As llama.cpp's server answers where the template raises an exception.
+/// The answer of llama.cpp's server if the template raises an exception.
 #[test]
 fn a_template_takes_a_system_message_first_and_says_500_to_any_other() {
     let rules = Rules {
@@ -511,7 +512,7 @@ fn signatures_of_the_current_turn_must_come_back() {
         let refusal = refused_only_by(&turn(unsigned), &rules);
         assert!(refusal.message.contains("thought_signature"));
     }
-    // A call of an earlier turn is nobody's concern any more.
+    // A call of an earlier turn is no longer checked.
     let earlier = request(&[
         message("user", "x"),
         calls(&["a"]),

@@ -3,7 +3,7 @@ use serde_json::json;
 use super::transcript::{Entry, Speaker, read};
 use super::*;
 use crate::conversation::{Conversation, Style};
-use crate::script::text;
+use crate::message::text;
 use crate::{CallerKind, estimate_tokens};
 
 const SHOWN: &str = "\

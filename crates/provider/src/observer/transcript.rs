@@ -1,10 +1,10 @@
-//! Reads a history that was written out as text: who said what, and when.
+//! Reads a history that was written as text: who said what, and when.
 //!
-//! Lenient on purpose, since the prompt it stands in is another room's business: a line that opens
-//! with a speaker in its first column begins an entry, a line that is a date sets the date, any
-//! other line continues the entry before it. Lines before the first speaker are nobody's words and are skipped.
+//! Lenient on purpose, because another room decides the form of the prompt. A line that begins with a
+//! speaker in its first column begins an entry, a line that is a date sets the date, and any other line
+//! continues the entry before it. Lines before the first speaker are skipped.
 
-/// Who an entry is from.
+/// The author of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Speaker {
     User,
@@ -14,20 +14,20 @@ pub(super) enum Speaker {
     System,
 }
 
-/// One thing that was said.
+/// One statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) speaker: Speaker,
-    /// As it goes into a date header: `Mar 4, 2026`.
+    /// In the form of a date header: `Mar 4, 2026`.
     pub(super) date: Option<String>,
-    /// Hour and minute, 24 h.
+    /// Hour and minute, 24 hours.
     pub(super) time: Option<(u8, u8)>,
-    /// The tool's name, where the line gives one.
+    /// The tool's name, if the line gives one.
     pub(super) tool: Option<String>,
     pub(super) text: String,
 }
 
-/// The longest thing between a speaker and its colon: a tool's name and a time.
+/// The most bytes between a speaker and its colon: a tool's name and a time.
 const MAX_HEADER_BYTES: usize = 120;
 
 const SPEAKERS: [(&str, Speaker); 8] = [
@@ -41,7 +41,7 @@ const SPEAKERS: [(&str, Speaker); 8] = [
     ("Developer", Speaker::System),
 ];
 
-/// How a date is qualified that is only known to be the latest possible one.
+/// Marks a date that is only the latest possible one.
 const BEFORE: &str = "on or before ";
 
 const MONTHS: [&str; 12] = [
@@ -57,7 +57,7 @@ pub(super) fn read(text: &str) -> Vec<Entry> {
             date = Some(found);
             time = None;
         } else if let Some((speaker, header, words)) = speaker_line(line) {
-            // The time is left out where it equals the line before.
+            // The time is left out if it is the same as on the line before.
             time = clock(header).or(time);
             date = iso_date(header).or(date);
             entries.push(Entry {
@@ -75,7 +75,7 @@ pub(super) fn read(text: &str) -> Vec<Entry> {
     entries
 }
 
-/// Splits `User (14:05): words` into its speaker, what stands before the colon, and the words.
+/// Splits `User (14:05): words` into the speaker, the text before the colon, and the words.
 fn speaker_line(line: &str) -> Option<(Speaker, &str, &str)> {
     let line = line.trim_start_matches(['[', '*']);
     let (speaker, rest) = SPEAKERS.iter().find_map(|(name, speaker)| {
@@ -107,7 +107,8 @@ fn tool(header: &str) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// A closing fence, or the tag that closes a data section: not part of what was said last.
+/// Whether a line is a closing fence or the tag that closes a data section, and so no part of the last
+/// entry.
 fn is_fence(line: &str) -> bool {
     let line = line.trim();
     line.starts_with("</")
@@ -116,7 +117,7 @@ fn is_fence(line: &str) -> bool {
         || line.starts_with("===")
 }
 
-/// The date of a line that is nothing but a date.
+/// The date of a line that contains only a date.
 fn date_line(line: &str) -> Option<String> {
     let line = line.trim().trim_matches(['*', '#', ' ']);
     let line = line.strip_prefix("Date:").unwrap_or(line).trim();
@@ -140,7 +141,7 @@ fn date_line(line: &str) -> Option<String> {
     Some(format!("{month} {day}, {year}"))
 }
 
-/// The first `2026-03-04` of a text.
+/// The first `2026-03-04` in a text.
 fn iso_date(text: &str) -> Option<String> {
     text.split(|c: char| !c.is_ascii_digit() && c != '-')
         .find_map(|word| {
@@ -155,7 +156,7 @@ fn iso_date(text: &str) -> Option<String> {
         })
 }
 
-/// The first `14:05` or `2:05 PM` of a text.
+/// The first `14:05` or `2:05 PM` in a text.
 fn clock(text: &str) -> Option<(u8, u8)> {
     let words: Vec<&str> = text
         .split([' ', '(', ')', ',', 'T'])

@@ -1,14 +1,14 @@
-//! A model that does what its user's message says: for real client programs, whose own prompts and
-//! tools nobody here writes.
+//! A model that follows directives in the user's message, for real client programs with prompts and
+//! tools of their own.
 //!
-//! It looks at the newest message alone, so that its answer is the same whether older messages stand
-//! before it or an observation block does; instructions that a client puts behind it are not for it.
-//! Called by [`crate`] like any other script.
+//! It looks only at the newest message, so its answer is the same whether older messages or an
+//! observation block stand before it. System messages that a client puts behind that message are
+//! ignored. Called like any other script.
 
 use serde_json::Value;
 
-use super::{Reply, Script, ScriptInput, ToolCall, text, tool_names};
-use crate::judge::role;
+use super::{Reply, Script, ScriptInput, ToolCall};
+use crate::message::{role, text, tool_names};
 
 /// What a user's message asks for, each between its opening and the next `>>`:
 ///
@@ -26,7 +26,7 @@ impl Script for DirectiveScript {
             return Reply::text("");
         };
         let content = text(last);
-        // A tool's result may quote what the user said, and is no order.
+        // A tool result may quote the user's directives; it gives none itself.
         let calls = if role(last) == "user" {
             calls_in(input, &content)
         } else {
@@ -68,7 +68,7 @@ fn calls_in(input: &ScriptInput<'_>, content: &str) -> Vec<ToolCall> {
         .collect()
 }
 
-/// Every text in `said` between `opening` and the next `>>`.
+/// Every text in `content` between `opening` and the next `>>`.
 fn between<'a>(content: &'a str, opening: &'a str) -> impl Iterator<Item = &'a str> {
     content
         .split(opening)

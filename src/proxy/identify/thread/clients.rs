@@ -1,5 +1,5 @@
-//! One request of each client and gateway, as it was seen or as its documentation has it: what is taken for
-//! the name of the conversation. What they all send beside (agents, request ids, users) must not be.
+//! One request of each client and gateway, as captured or as documented: which value becomes the name of the
+//! conversation. The other values that it sends (agents, request ids, users) must not.
 
 use super::tests::named_by;
 use super::*;
@@ -11,9 +11,9 @@ const USER: &str = "5e3b91a4-0000-4000-8000-000000000001";
 struct Sent {
     client: &'static str,
     headers: &'static [(&'static str, &'static str)],
-    /// Members of the body beside `messages`.
+    /// Fields of the body beside `messages`.
     fields: &'static str,
-    /// What names the conversation; `None` where the client does not say.
+    /// Place and value of the conversation's name; `None` if the client sends none.
     named: Option<(&'static str, &'static str)>,
     child: bool,
 }
@@ -308,7 +308,7 @@ fn each_client_is_known_by_what_it_sends() {
     }
 }
 
-/// What is not taken by itself, an operator may ask for.
+/// Values that are not used by default can be configured by the operator.
 #[test]
 fn what_is_left_out_can_be_asked_for() {
     let sources = Sources::new(

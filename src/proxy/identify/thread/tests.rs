@@ -26,7 +26,7 @@ fn ignored(headers: &[(&str, &str)], fields: &str) -> Vec<String> {
     named(headers, fields).ignored
 }
 
-/// What each client was seen to send, alone.
+/// What each client sends, alone.
 #[test]
 fn every_client_is_known() {
     let codex = ("user-agent", "codex_exec/0.169.0 (Debian 12.0.0)");
@@ -159,7 +159,7 @@ fn the_first_usable_name_counts() {
         key(&[("x-session-id", "")], r#""session_id":"b""#).as_deref(),
         Some("b")
     );
-    // What has a name of its own comes before what only has the form.
+    // A header in the list comes before one that only has the form.
     let vendors = [
         ("x-acme-session-id", "acme-0001"),
         ("helicone-session-id", "h"),
@@ -227,7 +227,7 @@ fn a_child_goes_under_its_own_name_or_none() {
     assert_eq!((shared.key, shared.child), (None, true));
     assert_eq!(shared.ignored, ["x-session-id:parent"]);
 
-    // Codex: a sub-agent has a thread of its own in the session of what it works for.
+    // Codex: a sub-agent has a thread of its own, in the session of the conversation it works for.
     let codex = ("user-agent", "codex_cli_rs/0.169.0");
     let spawned = [
         codex,

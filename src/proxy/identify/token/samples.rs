@@ -1,4 +1,4 @@
-//! Tokens for tests, signed with keys made for them alone.
+//! Tokens for tests, signed with keys made for the tests.
 
 use std::time::Duration;
 
@@ -34,12 +34,12 @@ pub(super) fn verifier_with(keys: Vec<VerificationKey>) -> Verifier {
     }
 }
 
-/// What believes tokens signed with [`SECRET`].
+/// A verifier for tokens signed with [`SECRET`].
 pub(in crate::proxy::identify) fn verifier() -> Verifier {
     verifier_with(vec![by_secret(SECRET)])
 }
 
-/// What Open WebUI says of a user; it ends `seconds` from now.
+/// The claims that Open WebUI writes about a user; they expire in `seconds`.
 pub(in crate::proxy::identify) fn claims(subject: &str, seconds: i64) -> Value {
     let now = i64::try_from(get_current_timestamp()).expect("a time");
     json!({
@@ -58,7 +58,7 @@ pub(in crate::proxy::identify) fn token(secret: &str, claims: &Value) -> String 
     encode(&Header::new(Algorithm::HS256), claims, &key).expect("a token")
 }
 
-/// Signed with the private key above, under `id`.
+/// A token signed with the private key above, whose key id is `id`.
 pub(super) fn public(claims: &Value, id: Option<&str>) -> String {
     let header = Header {
         kid: id.map(str::to_owned),

@@ -33,7 +33,7 @@ fn a_token_that_holds_names_its_subject() {
     assert_eq!(named(&verifier(), &numbered).as_deref(), Ok("42"));
 }
 
-/// What else a token can be.
+/// Other things that a token can be.
 #[test]
 fn a_token_that_does_not_hold_names_nobody() {
     let good = || claims("ada", 300);
@@ -209,7 +209,7 @@ fn a_name_has_something_in_it_and_is_no_measurement() {
     }
 }
 
-/// The classic: a public key, which everybody knows, taken for a shared secret.
+/// The classic attack: a public key, which everybody knows, used as a shared secret.
 #[test]
 fn a_public_key_signs_nothing() {
     let forged = token(ED_PUBLIC, &claims("ada", 300));
@@ -236,7 +236,7 @@ fn a_key_is_found_by_its_name() {
         named(&other, &public(&token_claims, Some("k1"))),
         Err(TokenError::UnknownKey)
     );
-    // Keys that overlap while they are rotated.
+    // Two keys are valid while one replaces the other.
     let both = verifier_with(vec![
         by_secret("an older secret of enough bytes"),
         by_secret(SECRET),

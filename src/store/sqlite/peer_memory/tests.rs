@@ -67,8 +67,13 @@ async fn measure(conversations: i64) -> QueryCosts {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let scope = Scope::new(b"tenant", Some(b"user"));
     let root = Link::root(&scope);
-    add_conversations(&store.writer, &scope, conversations).await;
-    let mut conn = store.writer.acquire().await.expect("a connection");
+    add_conversations(&store.database().writer, &scope, conversations).await;
+    let mut conn = store
+        .database()
+        .writer
+        .acquire()
+        .await
+        .expect("a connection");
     let steps = count(&mut conn).await;
     let take_steps = || steps.swap(0, Ordering::SeqCst);
 
@@ -244,8 +249,13 @@ async fn find_steps(children: i64) -> u64 {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let scope = Scope::new(b"tenant", None);
     let chain = [1, 2, 3, 0xff].map(|last| Link::from_slice(&[last; 32]).expect("32"));
-    add_successors(&store.writer, &scope, chain[2], children).await;
-    let mut conn = store.writer.acquire().await.expect("a connection");
+    add_successors(&store.database().writer, &scope, chain[2], children).await;
+    let mut conn = store
+        .database()
+        .writer
+        .acquire()
+        .await
+        .expect("a connection");
     let steps = count(&mut conn).await;
     let request = read::FindQuery::new(&scope, &chain, &LookupKeys::default()).expect("a request");
     steps.store(0, Ordering::SeqCst);
@@ -266,7 +276,7 @@ async fn without_a_user_what_others_went_on_with_costs_nothing() {
 async fn what_nobody_was_sent_with_goes_after_a_day() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let scope = Scope::new(b"tenant", Some(b"user"));
-    add_conversations(&store.writer, &scope, 3).await;
+    add_conversations(&store.database().writer, &scope, 3).await;
     let root = Link::root(&scope);
     let opener = |text: &str, at_ms: i64| NewSnapshot {
         to: root,
@@ -289,7 +299,12 @@ async fn what_nobody_was_sent_with_goes_after_a_day() {
         eligible_now: true,
         at_ms,
     };
-    let mut conn = store.writer.acquire().await.expect("a connection");
+    let mut conn = store
+        .database()
+        .writer
+        .acquire()
+        .await
+        .expect("a connection");
     let mut made = Vec::new();
     for (text, at_ms) in [
         ("a", 0),

@@ -1,30 +1,29 @@
-//! What of a path the client left out, and whether it took it back.
+//! Decides what the client left out of a path, and whether it took that back.
 //!
-//! A client that drops its oldest messages, or whole rounds of tools, saves room: what it dropped is
-//! told all the same. A client that rewrites a message, or takes one out, and keeps what follows takes
-//! it back: what only that message said is not told any more. The two are told apart by their shape
-//! alone, since nothing but marks is known of the words. Where so little was dropped that it may be
-//! either, nothing of it is told until more is dropped.
+//! A client that drops its oldest messages or whole tool rounds saves room: memory of them is still
+//! sent. A client that rewrites or removes a message and keeps what follows takes it back: memory of
+//! that message is no longer sent. Only the shape distinguishes the two, because nothing but keys is
+//! known of the messages. If the gap is so small that it may be either, memory of it is withheld until
+//! more is dropped.
 
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::{Matcher, Run};
+use super::matcher::{Matcher, Run};
 use crate::history::{MessageKey, Role, ScopedHash};
 
-/// From so many messages on, what is gone was dropped to save room. A question and its answer may as well
-/// have been taken back.
+/// A gap of at least this many messages was dropped to save room. A question with its answer may have
+/// been taken back.
 const MIN_DROPPED: usize = 3;
 
-/// So many messages more than it consists of a notice stands for at least.
+/// A notice stands for at least this many messages more than it has itself.
 const NOTICE_MARGIN: usize = 2;
 
-/// How many of the first messages a client keeps that drops from the middle: its task, and an answer.
+/// How many first messages a client keeps that drops from the middle: its task and an answer.
 const MAX_KEPT_IN_FRONT: usize = 2;
 
 impl Matcher<'_> {
-    /// The first place on the path, up to the end of `runs`, whose words the request does not hold at
-    /// any place.
+    /// The first place on the path, before the end of `runs`, whose text the request holds nowhere.
     pub(super) fn first_missing(&self, runs: &[Run]) -> usize {
         let end = runs.last().map_or(0, Run::path_end);
         let sent = self.sent_contents();
@@ -32,7 +31,7 @@ impl Matcher<'_> {
         (0..end).find(|place| !is_sent(place)).unwrap_or(end)
     }
 
-    /// What the client did with what stands before the end of `runs`.
+    /// What the client did with the messages of the path before the end of `runs`.
     pub(super) fn changes(
         &self,
         runs: &[Run],
@@ -75,7 +74,7 @@ impl Matcher<'_> {
         is_client_summary: impl Fn(usize) -> bool,
     ) -> Change {
         let items = self.path.items;
-        // What stands elsewhere in the request was moved.
+        // A message that stands elsewhere in the request was moved.
         let lost = || {
             let gap = gap.path.clone();
             gap.filter(|place| !sent.contains(&items[*place].content))
@@ -89,7 +88,7 @@ impl Matcher<'_> {
             .count();
         let lost_count = lost().count();
         if unknown > 0 {
-            // A notice stands for what was dropped, which is more than it.
+            // A notice stands for more messages than it has itself.
             let is_at_start = gap.path.start == 0 && gap.client.start == 0;
             return if is_at_start && lost_count >= unknown + NOTICE_MARGIN {
                 Change::None
@@ -110,29 +109,30 @@ impl Matcher<'_> {
     }
 }
 
-/// What a client did with what it does not send any more: the first place of each on the path, or the end.
+/// What a client did with messages that it no longer sends: the first place of each kind on the path,
+/// or the end.
 pub(super) struct Changes {
     pub(super) rewritten: usize,
     pub(super) doubtful: usize,
 }
 
-/// The same of one gap.
+/// What a client did in one gap.
 enum Change {
-    /// Nothing is gone, or it was dropped to save room.
+    /// Nothing is missing, or it was dropped to save room.
     None,
     /// It was dropped or taken back.
     Doubtful(usize),
-    /// It was taken back, or is said in other words.
+    /// It was taken back, or rewritten.
     Rewritten(usize),
 }
 
-/// What stands between two runs: on the path, and in the request.
+/// The messages between two runs: on the path, and in the request.
 struct Gap {
     path: Range<usize>,
     client: Range<usize>,
 }
 
-/// Whether a message belongs to a round of tools.
+/// Whether a message belongs to a tool round.
 fn is_tool_message(item: &MessageKey) -> bool {
     item.role == Role::Tool || item.ids.is_some()
 }

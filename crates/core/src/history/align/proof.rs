@@ -1,42 +1,44 @@
-//! What proves that a request belongs to the conversation of a path.
+//! Decides what proves that a request belongs to the conversation of a path.
 //!
-//! A request that lacks messages of the path is told of what it does not hold. So another conversation
-//! of the same owner must not be able to hold what proves: templates, few-shot examples, canned and
-//! cached answers are no proof. Only an answer counts that the upstream gave in this very conversation,
-//! together with what stands next to it, and only as long as no other conversation is known to hold it.
+//! A request that lacks messages of the path gets memory of text that it does not hold. So no other
+//! conversation of the same owner may be able to hold the proof: templates, few-shot examples, canned
+//! and cached answers prove nothing. Only an answer counts that the upstream gave in this very
+//! conversation, with the messages next to it, and only while no other conversation is known to hold
+//! it.
 
-use super::{AlignmentContext, Matcher, Run};
-use crate::history::message_key::{LONG_ANSWER_BYTES, MIN_DISTINCTIVE_BYTES};
+use super::matcher::{Matcher, Run};
+use crate::history::message::MIN_DISTINCTIVE_BYTES;
+use crate::history::message_key::LONG_ANSWER_BYTES;
 use crate::history::{MessageKey, Role};
 
-/// What is known of a message of a path, beside what it says.
+/// Where a message of a path came from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MessageOrigin {
-    /// The upstream gave it as its answer in this conversation.
+    /// Whether the upstream gave it as an answer in this conversation.
     pub from_upstream: bool,
-    /// No other conversation of the owner is known to hold it.
+    /// Whether no other conversation of the owner is known to hold it.
     pub unshared: bool,
 }
 
-/// Messages of one run that can prove something: each tells something, stands once on each side, and is
-/// known in no other conversation.
+/// The messages of one run that can prove something: each is distinctive, stands once on each side and
+/// is in no other known conversation.
 #[derive(Default)]
 struct Witnesses {
     places: Vec<usize>,
-    /// The first of them that the upstream gave.
+    /// The first one that the upstream gave.
     from_upstream: Option<usize>,
-    /// The first of them that is a long answer or bears the ids of a tool call.
+    /// The first one that is a long answer or has tool call ids.
     strong: Option<usize>,
-    /// The first that bears the ids of a tool call that the upstream gave.
+    /// The first one with the ids of a tool call that the upstream gave.
     upstream_call: Option<usize>,
 }
 
-/// Messages in one run that prove without a long one or a tool call among them, and with one.
+/// How many messages of one run are a proof, without and with a long answer or a tool call among them.
 const MIN_WEAK_WITNESSES: usize = 3;
 const MIN_STRONG_WITNESSES: usize = 2;
 
 impl Witnesses {
-    /// Enough of them to prove; empty where they are not enough.
+    /// The messages that prove it; empty if there are too few.
     fn sufficient_proof(&self, same_thread_key: bool) -> Vec<usize> {
         let Some(from_upstream) = self.from_upstream else {
             return Vec::new();
@@ -58,12 +60,24 @@ impl Witnesses {
     }
 }
 
+/// What is known about a path and a request besides their messages.
+#[derive(Clone, Copy, Debug)]
+pub struct AlignmentContext<S, P> {
+    /// The origin of the message at a place of the path.
+    pub origin: S,
+    /// Whether both have the same thread key, and it names one conversation.
+    pub same_thread_key: bool,
+    /// Whether the client itself put the message at an index of the request in front of what it
+    /// kept, such as its summary.
+    pub is_client_summary: P,
+}
+
 impl Matcher<'_> {
-    /// The places on the path that prove that the conversation is the same; empty where nothing does.
+    /// The places on the path that prove that it is the same conversation; empty without proof.
     ///
-    /// Where the client has messages of its own in front of, or between, what agrees, it may as well be
-    /// another conversation that holds the same passage. Then only a tool call counts: its id is drawn
-    /// anew with each answer.
+    /// If the client has messages of its own before or between the runs, it may be another
+    /// conversation that holds the same passage. Then only a tool call counts: its id is new with
+    /// each answer.
     pub(super) fn find_proof<S, P>(
         &self,
         runs: &[Run],
@@ -88,7 +102,7 @@ impl Matcher<'_> {
         Vec::new()
     }
 
-    /// Whether the request holds a message before the end of `runs` that the path does not know.
+    /// Whether the request holds a message before the end of `runs` that the path does not have.
     fn has_unknown_before_end(
         &self,
         runs: &[Run],
@@ -104,7 +118,7 @@ impl Matcher<'_> {
         false
     }
 
-    /// Whether the message at `at` of the request stands nowhere on the path.
+    /// Whether the message at `at` of the request is nowhere on the path.
     pub(super) fn is_unknown(&self, at: usize) -> bool {
         let item = &self.client.items[at];
         !self.path.contents.contains_key(&item.content)

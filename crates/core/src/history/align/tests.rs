@@ -1,7 +1,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::history::{Encoder, Link, Message, Scope};
+
+use crate::history::{Encoder, Link, Message, Role, Scope};
 
 fn message(role: Role, text: &str, calls: &[String], answers: Option<String>) -> Message {
     let mut encoder = Encoder::new();
@@ -44,7 +45,7 @@ fn long(number: usize) -> String {
     )
 }
 
-/// A path of which the upstream gave every answer from `given` on, and which nobody else has.
+/// A path whose answers from `given` on the upstream gave, and which no other conversation holds.
 fn context(
     first_from_upstream: usize,
 ) -> AlignmentContext<impl Fn(usize) -> MessageOrigin, impl Fn(usize) -> bool> {
@@ -62,7 +63,7 @@ fn aligned(path: &[MessageKey], client: &[MessageKey]) -> PathAlignment {
     super::align(path, &context(0), client).expect("it stands there")
 }
 
-/// Runs on a path that the upstream gave.
+/// Runs on a path whose answers the upstream gave.
 fn align(path: &[MessageKey], client: &[MessageKey]) -> Option<Vec<Run>> {
     super::align(path, &context(0), client).map(|aligned| aligned.runs)
 }
@@ -87,7 +88,7 @@ fn a_window_stands_where_it_was_cut_from() {
         answer(&long(3)),
         user("four"),
     ];
-    // Only one of the three tells anything: not enough.
+    // Only one of the three is distinctive, which is not enough.
     assert_eq!(align(&path, &client), None);
     let question = |number| user(&format!("Question {number} of the afternoon, please."));
     let path = [
@@ -167,7 +168,7 @@ fn a_result_that_came_back_as_a_placeholder_is_the_same_result() {
     client[2] = result("call_Xq81bTz", "[cleared]");
     client.push(answer("done"));
     assert_eq!(align(&path, &client), Some(vec![run(0, 0, 5)]));
-    // One that says more than it did is another one.
+    // A result that is longer than before is another result.
     client[2] = result("call_Xq81bTz", &"something else altogether ".repeat(9));
     assert_eq!(
         align(&path, &client),
@@ -197,7 +198,7 @@ fn what_the_path_says_twice_is_no_place() {
     assert_eq!(align(&path, &[question, reply, user("new")]), None);
 }
 
-/// What a user's agent says after each step, and what a model says to that, are no places.
+/// Reminders of a user's agent after each step, and short replies of a model, are no evidence.
 #[test]
 fn reminders_and_acknowledgements_prove_nothing_however_often_they_agree() {
     let reminder =
@@ -246,14 +247,14 @@ fn a_template_proves_that_the_same_was_said_and_no_more() {
     let path = behind("The first customer is called Ada.", "What does Ada owe?");
     let other = behind("The second customer is called Bob.", "What does Bob owe?");
     assert_eq!(is_proven(&path, 9, &other), Some(false));
-    // Nor where a round of tools is among the examples.
+    // Nor if a tool round is among the examples.
     let mut tools = path.clone();
     tools[3] = call("call_Xq81bTz");
     tools[4] = result("call_Xq81bTz", "files");
     let mut client = tools.clone();
     client[0] = user("The second customer is called Bob.");
     assert_eq!(is_proven(&tools, 9, &client[..9]), Some(false));
-    // What the model said since is no template.
+    // A later answer of the model is no template.
     let mut path = path;
     path.push(answer(&long(77)));
     path.push(user("And what does she own?"));
@@ -261,7 +262,7 @@ fn a_template_proves_that_the_same_was_said_and_no_more() {
     assert_eq!(is_proven(&path, 9, &window), Some(true));
 }
 
-/// A model gives every document the same answer, and everybody asks the same question then.
+/// A model gives every document the same answer, and every user then asks the same question.
 #[test]
 fn what_stands_for_the_whole_beginning_needs_more_than_one_answer() {
     let question = user("Summarise it in five points, please.");
@@ -280,11 +281,11 @@ fn what_stands_for_the_whole_beginning_needs_more_than_one_answer() {
         Some(false),
         "another user may be told the same"
     );
-    // What was dropped in front of a window is no other beginning.
+    // Messages that were dropped before a window do not make another beginning.
     assert_eq!(is_proven(&path, 1, &path[1..]), Some(true));
 }
 
-/// One thing a client does to what it sends.
+/// One change that a client makes to its messages.
 #[derive(Clone, Debug)]
 enum Change {
     DropOldest(usize),
@@ -306,7 +307,7 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// A conversation with many short messages that repeat; `kinds` says what each is.
+/// A conversation with many short messages that repeat; `kinds` gives the kind of each.
 fn conversation(name: &str, kinds: &[u8]) -> Vec<MessageKey> {
     const SHORT: [&str; 4] = ["yes", "go on", "ok", "and then?"];
     kinds
@@ -326,13 +327,14 @@ fn conversation(name: &str, kinds: &[u8]) -> Vec<MessageKey> {
                     result(&id, &format!("{name} read {at}: {}", "x".repeat(40))),
                 ]
             }
-            // A server that numbers its calls anew, and a tool that always says the same.
+            // A server that numbers its calls from the start, and a tool that always answers
+            // the same.
             _ => vec![call("call_0"), result("call_0", "fine")],
         })
         .collect()
 }
 
-/// Two branches of a conversation, and in both the same was asked and answered in the end.
+/// Two branches of a conversation that end with the same question and answer.
 #[test]
 fn another_branch_is_not_the_same_conversation() {
     let question = |number| user(&format!("Question {number} of the afternoon, please."));
@@ -357,7 +359,8 @@ fn talk(count: usize) -> Vec<MessageKey> {
     (0..count).map(message_at).collect()
 }
 
-/// Three messages that nobody else says, one of them given by the upstream; or two with a long one.
+/// Three messages that no other conversation holds, one of them given by the upstream; or two with a
+/// long one.
 #[test]
 fn what_another_conversation_holds_proves_nothing() {
     let path = talk(12);
@@ -378,7 +381,7 @@ fn what_another_conversation_holds_proves_nothing() {
     assert_eq!(proof(&[9], &[9], window), Some(vec![]), "given twice");
     assert_eq!(proof(&[9], &[7, 8, 10, 11], window), Some(vec![]), "alone");
     assert_eq!(proof(&[9], &[7, 10, 11], window), Some(vec![8, 9]));
-    // Something of its own in front: another conversation that holds the same passage.
+    // A message of its own in front: this may be another conversation that holds the same passage.
     let mut with_own_message = vec![user("My name is Bob, and this is what I ask.")];
     with_own_message.extend_from_slice(window);
     assert_eq!(proof(&[7, 9, 11], &[], &with_own_message), Some(vec![]));
@@ -395,7 +398,7 @@ fn a_tool_call_that_the_upstream_gave_proves_behind_something_of_its_own() {
     assert_eq!(is_proven(&path, 7, &client), Some(false), "an example");
 }
 
-/// Where both carry the name of one conversation, one answer is enough.
+/// If both have the thread key of one conversation, one answer is enough.
 #[test]
 fn a_name_proves_with_one_answer() {
     let path = [user("hi"), answer("It is closed on Sundays."), user("why")];
@@ -410,7 +413,7 @@ fn a_name_proves_with_one_answer() {
     assert_eq!(proof(true), Some(vec![1]));
 }
 
-/// What a client takes back is told apart from what it drops to save room.
+/// Messages that a client takes back are distinguished from messages that it drops to save room.
 #[test]
 fn what_was_rewritten_or_taken_out_is_known_from_what_was_dropped() {
     let path = talk(12);
@@ -435,7 +438,7 @@ fn what_was_rewritten_or_taken_out_is_known_from_what_was_dropped() {
     let mut moved = path.clone();
     moved.swap(3, 6);
     assert_eq!(aligned(&path, &moved).missing, 12, "all of it is there");
-    // A notice in the place of what was dropped is no other wording of it.
+    // A notice for dropped messages does not rewrite them.
     let mut noticed = vec![user("[Earlier messages were removed to save space.]")];
     noticed.extend_from_slice(&path[6..]);
     assert_eq!(rewritten(&noticed), 12);
@@ -457,7 +460,7 @@ fn rounds_of_tools_are_dropped_and_not_taken_back() {
     assert_eq!(aligned(&path, &client).rewritten, 10);
 }
 
-/// A short word that both say stands for nothing by itself.
+/// A short word that both share is no evidence by itself.
 #[test]
 fn a_short_word_is_no_run_of_its_own() {
     let question = |number| user(&format!("Question {number} of the afternoon, please."));
@@ -474,8 +477,8 @@ fn a_short_word_is_no_run_of_its_own() {
 }
 
 proptest! {
-    /// Whatever a client does: what is said to stand on the path stands there, in order, and nothing
-    /// that comes after the last place does. The oracle knows where each message came from.
+    /// Whatever a client does, the messages that are aligned to the path stand there, in order, and
+    /// nothing that comes after the last place does. The oracle knows where each message came from.
     #[test]
     fn no_message_is_taken_for_another(
         kinds in proptest::collection::vec(0..5_u8, 1..25),
@@ -524,7 +527,7 @@ proptest! {
             at = (run.client + run.len, run.path + run.len);
             for step in 0..run.len {
                 let (place, (item, origin)) = (run.path + step, &client[run.client + step]);
-                // What repeats itself word for word may stand for its like; nothing else may.
+                // Only messages with the same content may stand for each other.
                 let alike = path[place].content == item.content;
                 prop_assert!(*origin == Some(place) || alike, "{origin:?} at {place}: {runs:?}");
                 let once = path.iter().filter(|path_item| path_item.content == item.content).count() == 1;
@@ -533,7 +536,7 @@ proptest! {
                 }
             }
         }
-        // Everything that came before the end of the path and tells something is not taken for new.
+        // No distinctive message from before the end of the path counts as new.
         for (item, origin) in &client[at.0..] {
             if let Some(origin) = origin {
                 let repeats = path.iter().filter(|path_item| path_item.content == item.content).count() > 1;
@@ -542,8 +545,8 @@ proptest! {
         }
     }
 
-    /// Another conversation of the same application, with the same short words, the same tools and the
-    /// same ids: nothing.
+    /// Another conversation of the same application, with the same short words, tools and ids,
+    /// aligns to nothing.
     #[test]
     fn another_conversation_stands_nowhere(
         one in proptest::collection::vec(0..5_u8, 1..25),

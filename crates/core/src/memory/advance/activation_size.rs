@@ -1,19 +1,20 @@
-//! How much an activation takes: which of the chunks that are ready, counted from the oldest.
+//! Decides how many of the ready chunks an activation takes, counted from the oldest.
 //!
-//! The published order of preference, with two differences. Where it would fall far short of the
-//! floor because the next chunk is a little too large, it waits a turn: raw history will then have
-//! grown enough for that chunk to go, and the cache is lost once instead of twice. And what is
-//! activated early, when nothing presses, never takes more than the floor and the minimum allow.
+//! The order of preference is the published one, with two differences. First, if the result would be
+//! far above the floor because the next chunk is a little too large, the activation waits a turn: the
+//! raw history will then have grown enough to take that chunk, and the cache is lost once instead of
+//! twice. Second, an early activation never goes below the floor and the minimum, because nothing
+//! presses.
 
 use crate::memory::Policy;
 
-/// At least this much stays raw after an activation, where the floor itself is not smaller: below
-/// it a model loses the thread of what is being said (the published bound of 1,000 tokens).
+/// At least this many tokens stay raw after an activation, unless the floor itself is smaller. With
+/// less, a model loses the thread of the conversation (the published bound of 1,000 tokens).
 const MIN_RAW: u32 = 1_000;
 
-/// How many chunks an activation takes that is due, or `None` where a later one will do better. `sums`
-/// are the tokens of the first one, two, ... chunks; `more` says that the next request will let more
-/// be observed.
+/// How many chunks a due activation takes; `None` if a later one will do better. `sums` are the tokens
+/// of the first chunk, of the first two, and so on; `more_coming` says that the next request will allow
+/// more to be observed.
 pub(super) fn chunks_when_due(
     sums: &[u32],
     pending: u32,
@@ -31,7 +32,7 @@ pub(super) fn chunks_when_due(
     Some(last_chunk + 1)
 }
 
-/// How many chunks an activation takes for which nothing presses, `None` for none.
+/// How many chunks an early activation takes; `None` for none.
 pub(super) fn chunks_when_early(sums: &[u32], pending: u32, policy: &Policy) -> Option<usize> {
     let floor = policy.retention_floor;
     if pending <= floor {
@@ -49,8 +50,8 @@ fn min_raw(floor: u32) -> u32 {
     MIN_RAW.min(floor)
 }
 
-/// Past the floor when the history is overdue or the overshoot is small, else short of it, else past
-/// it whatever remains, else one chunk.
+/// The index of the last chunk to take. In order of preference: past the floor if the history is
+/// overdue or the overshoot is small; short of the floor; past it, whatever remains; one chunk.
 fn preferred_index(sums: &[u32], pending: u32, policy: &Policy) -> Option<usize> {
     let floor = policy.retention_floor;
     let target = pending.saturating_sub(floor);
@@ -65,7 +66,8 @@ fn preferred_index(sums: &[u32], pending: u32, policy: &Policy) -> Option<usize>
         {
             Some(over)
         }
-        // What still reached the threshold would be activated again at once, minimum or not.
+        // A history that is still above the threshold would be activated again at once, so the
+        // minimum does not count.
         (Some(over), Some(under)) if pending - sums[under] >= policy.message_tokens => Some(over),
         (_, Some(under)) if leaves_enough(sums[under]) => Some(under),
         (Some(over), _) => Some(over),

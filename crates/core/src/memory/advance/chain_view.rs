@@ -1,20 +1,20 @@
-//! A chain as the decisions of `advance` see it: what is observed, what is sent, what a request would
-//! weigh. Derived from a [`Path`]; decides nothing.
+//! A chain as `advance` looks at it: what is observed, what is sent, how large a request would be.
+//! Derived from a [`ChainState`]. It decides nothing.
 
 use std::collections::HashMap;
 
-use super::ChainState;
+use super::chain_state::ChainState;
 use crate::history::Role;
 use crate::memory::{Node, PartId, PartKind, PartMeta, Policy, SnapshotMeta, render, select};
 
-/// The chain as the decisions see it.
+/// The chain with what follows from it.
 pub(super) struct ChainView<'a> {
     pub(super) chain: ChainState<'a>,
-    /// Observed without a gap from the first message on.
+    /// The chunks that observe the chain without a gap from its first message.
     pub(super) chunks: Vec<&'a PartMeta>,
-    /// The reflection that a log begins with, if any.
+    /// The reflection that a log would begin with.
     pub(super) reflection: Option<&'a PartMeta>,
-    /// What the next request on this chain will be sent with.
+    /// The snapshot that the next request on this chain will use.
     pub(super) current: Option<&'a SnapshotMeta>,
     pub(super) confirmed_count: usize,
 }
@@ -29,8 +29,8 @@ impl<'a> ChainView<'a> {
             .filter(|snapshot| snapshot.eligible_from <= next_length)
             .filter(|snapshot| is_usable(chain, snapshot))
             .max_by_key(|snapshot| select::rank(snapshot));
-        // On from what is sent: chunks of another cut may reach further, but to send those would be to
-        // write anew what is cached (INV-PREFIX).
+        // Continue from what is sent. Chunks with other boundaries may reach further, but
+        // sending those would rewrite what is cached (INV-PREFIX).
         let sent = current.map_or(0, |snapshot| snapshot.to_count);
         let mut chunks = longest_run(chain.parts, 0, sent);
         if end_of_run(&chunks, 0) == sent {
@@ -56,17 +56,17 @@ impl<'a> ChainView<'a> {
         self.current.map_or(0, |snapshot| snapshot.to_count)
     }
 
-    /// Tokens of the observations that are sent.
+    /// Tokens of the observations in the current snapshot.
     pub(super) fn sent_log_tokens(&self) -> u32 {
         self.current.map_or(0, |snapshot| snapshot.tokens)
     }
 
-    /// Tokens of the raw history the next request would carry, without its newest turn.
+    /// Tokens of the raw history that the next request would carry, without its newest turn.
     pub(super) fn pending_tokens(&self) -> u32 {
         node_tokens(&self.chain.nodes[self.covered_count().min(self.chain.nodes.len())..])
     }
 
-    /// Observed, but not in what is sent.
+    /// Chunks that are observed, but not in the current snapshot.
     pub(super) fn fresh_chunks(&self) -> Vec<&'a PartMeta> {
         let covered = self.covered_count();
         self.chunks
@@ -76,7 +76,8 @@ impl<'a> ChainView<'a> {
             .collect()
     }
 
-    /// Chunks that reach beyond `to_count`, in order, whichever cut they are of and whatever lies between.
+    /// All chunks that reach beyond `to_count`, in order, whatever their boundaries and whether or
+    /// not there are gaps.
     pub(super) fn later_chunks(&self, to_count: usize) -> Vec<PartId> {
         let parts = self.chain.parts.iter();
         let mut chunks: Vec<&PartMeta> = parts
@@ -86,20 +87,22 @@ impl<'a> ChainView<'a> {
         chunks.iter().map(|part| part.id).collect()
     }
 
-    /// The log up to `to_count`: the first reflection from which chunks lead there, and they.
+    /// The preferred log up to `to_count`: a reflection and the chunks that lead from it to
+    /// `to_count`.
     pub(super) fn log(&self, to_count: usize) -> Option<Vec<&'a PartMeta>> {
         self.logs(to_count).next()
     }
 
-    /// The same as it is sent. Where what a Reflector wrote is too long together with what came after
-    /// it, and what code made of both is not, that stays: code would only have to leave out more.
+    /// The log up to `to_count` as it is sent. If the Reflector's reflection and the chunks after
+    /// it are too long together, and a code-written reflection of both is not, the code-written one
+    /// stays. Code would only have to leave out more otherwise.
     pub(super) fn log_within(&self, to_count: usize, limit: u32) -> Option<Vec<&'a PartMeta>> {
         let mut logs = self.logs(to_count);
         let first = logs.next()?;
         let sent = self
             .current
             .is_some_and(|now| now.parts.contains(&first[0].id));
-        // What is sent already is not gone back from.
+        // A log that is sent already is not replaced by an older one.
         if sent || part_tokens(&first) < limit {
             return Some(first);
         }
@@ -121,7 +124,7 @@ impl<'a> ChainView<'a> {
             .filter(move |log| end_of_run(log, 0) == to_count && !log.is_empty())
     }
 
-    /// The parts of what is sent now, followed by the chunks after it up to `to_count`.
+    /// The parts of the current snapshot, followed by the chunks behind it up to `to_count`.
     pub(super) fn appended_log(&self, to_count: usize) -> Option<Vec<&'a PartMeta>> {
         let Some(current) = self.current else {
             return self.log(to_count);
@@ -141,7 +144,7 @@ impl<'a> ChainView<'a> {
         gapless.then_some(log)
     }
 
-    /// The user message that must stand raw when everything up to `to_count` is covered.
+    /// The user message that must stay raw if everything up to `to_count` is covered.
     pub(super) fn pin(&self, to_count: usize) -> Option<usize> {
         let newest = self
             .chain
@@ -151,7 +154,7 @@ impl<'a> ChainView<'a> {
         (newest < to_count).then_some(newest)
     }
 
-    /// Tokens of a request that covers `to_count` messages by a log of `log_tokens`.
+    /// Tokens of a request that covers `to_count` messages with a log of `log_tokens`.
     pub(super) fn request_tokens(
         &self,
         policy: &Policy,
@@ -176,8 +179,8 @@ impl<'a> ChainView<'a> {
             + node_tokens(&self.chain.nodes[to_count..])
     }
 
-    /// Whether a tail from `to_count` on would not begin with the user: then a reminder is sent
-    /// before it.
+    /// Whether a tail from `to_count` on begins with an answer or a tool result. Then a reminder is
+    /// sent before it.
     fn begins_with_answer(&self, to_count: usize) -> bool {
         self.chain.nodes[to_count..]
             .iter()
@@ -185,8 +188,8 @@ impl<'a> ChainView<'a> {
             .is_some_and(|node| node.role != Role::User)
     }
 
-    /// Tokens that `log` comes to at most when it is sent. What goes on from what is sent now is written as
-    /// it was, so only the rest can still come to its whole weight.
+    /// Tokens of `log` at most when it is sent. The beginning that is sent already is written as
+    /// before, so only the rest can still grow to its maximum.
     pub(super) fn max_log_tokens(&self, log: &[&PartMeta]) -> u32 {
         let sent = self.current.and_then(|now| {
             let (before, rest) = log.split_at_checked(now.parts.len())?;
@@ -200,16 +203,16 @@ impl<'a> ChainView<'a> {
     }
 }
 
-/// Whether the messages behind the cut let `snapshot` be sent on this chain. What holds other
-/// conversations' text decides nothing: it stands beside one of the same parts that does not.
+/// Whether the messages behind the cut let `snapshot` be sent on this chain. Snapshots with text of
+/// other conversations are left out: each has a twin with the same parts and without that text.
 pub(super) fn is_usable(chain: &ChainState<'_>, snapshot: &SnapshotMeta) -> bool {
     let tail = chain.nodes.get(snapshot.to_count..).unwrap_or_default();
     snapshot.peer_memory.is_none()
         && select::alternates(snapshot, tail.iter().map(|node| node.role))
 }
 
-/// Chunks that follow each other without a gap from `from` and reach as far as any do, but not
-/// beyond `to`. Chunks overlap where a process with another `buffer_tokens` cut the same chain.
+/// The chunks that follow each other without a gap from `from` and reach furthest, but not beyond `to`.
+/// Chunks overlap if a process with another `buffer_tokens` cut the same chain.
 fn longest_run(parts: &[PartMeta], from: usize, to: usize) -> Vec<&PartMeta> {
     let mut chunks: Vec<&PartMeta> = parts
         .iter()
@@ -217,7 +220,7 @@ fn longest_run(parts: &[PartMeta], from: usize, to: usize) -> Vec<&PartMeta> {
         .filter(|part| part.span.from_count >= from && part.span.to_count <= to)
         .collect();
     chunks.sort_by_key(|part| std::cmp::Reverse(part.span.from_count));
-    // For each start where its best chunk leads in the end; the later ones are known first.
+    // For each start, the chunk that leads furthest. Later starts are computed first.
     let mut best: HashMap<usize, (usize, &PartMeta)> = HashMap::new();
     for chunk in chunks {
         let span = &chunk.span;
@@ -240,14 +243,15 @@ fn longest_run(parts: &[PartMeta], from: usize, to: usize) -> Vec<&PartMeta> {
     chain
 }
 
-/// Where a run of parts ends; `from` where there is none.
+/// Where a run of parts ends; `from` if it is empty.
 fn end_of_run(parts: &[&PartMeta], from: usize) -> usize {
     parts.last().map_or(from, |part| part.span.to_count)
 }
 
-/// The reflections up to `to_count`, in the order in which a log would rather begin with them: what
-/// reaches further first, then what is newer. A Reflector's furthest stands before the stopgaps that
-/// are older, though it may not reach as far: it was made of what they left something out of.
+/// The reflections up to `to_count`, in the order in which a log prefers to begin with them: those that
+/// reach further first, then newer ones. The Reflector's reflection that reaches furthest comes before
+/// older code-written ones, even if they reach further: it was made from the text that they left
+/// something out of.
 fn reflections(parts: &[PartMeta], to_count: usize) -> Vec<&PartMeta> {
     let mut sorted: Vec<&PartMeta> = parts
         .iter()

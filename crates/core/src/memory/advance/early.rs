@@ -1,9 +1,9 @@
-//! What can be activated at a moment when the prompt cache is lost anyway: the conversation was idle
-//! for longer than its provider keeps it, or another model is asked.
+//! Decides what can be activated when the prompt cache is lost anyway: the conversation was idle for
+//! longer than its provider keeps a prompt, or another model is asked.
 //!
-//! No threshold has to be reached, since it costs nothing; the floor, the minimum and INV-WORTH hold as
-//! ever. A reflection is used early only where it stands to gain much and what follows it is
-//! substantial: by itself it would take away more detail than it saves (the published guard).
+//! No threshold has to be reached, because such an activation costs nothing. The retention floor, the
+//! minimum and INV-WORTH hold as always. A reflection is used early only if it saves much and enough
+//! observations follow it; otherwise it would remove more detail than it saves (the published guard).
 
 use super::chain_view::{ChainView, part_tokens};
 use super::{
@@ -11,15 +11,15 @@ use super::{
 };
 use crate::memory::{EarlyTriggers, IdleTrigger, PartKind, Policy, SnapshotCause};
 
-/// The snapshot that may be prepared for `path` because of `cause`; `None` where the policy asks for
-/// none, or there is nothing to gain.
+/// The snapshot that may be prepared for `chain` because of `cause`; `None` if the policy does not ask
+/// for one, or if it would gain nothing.
 pub fn early(
     chain: &ChainState<'_>,
     policy: &Policy,
     cause: SnapshotCause,
 ) -> Option<SnapshotPlan> {
     let view = ChainView::new(chain);
-    // As in `advance`: an older request that came again is no place to prepare from.
+    // As in `advance`, no snapshot is prepared from an older request that came again.
     if chain.nodes.last().is_none_or(|tip| tip.confirmed) {
         return None;
     }
@@ -45,8 +45,8 @@ pub fn early(
     condensed.or(activated)
 }
 
-/// Whether `plan` may be used as it is. What is composed for another model may never be used, so no log is
-/// shortened for it: it takes no more than its hard limit leaves room for.
+/// Whether `plan` may be used as it is. A snapshot for another model may never be used, so no log is
+/// shortened for it: it must fit below the hard limit.
 fn within_limit(plan: &SnapshotPlan, policy: &Policy, cause: SnapshotCause) -> bool {
     cause != SnapshotCause::ModelChange || plan.tokens < policy.observation_limit
 }
@@ -68,9 +68,10 @@ fn activate(view: &ChainView<'_>, policy: &Policy, cause: SnapshotCause) -> Opti
         .flatten()
 }
 
-/// The log up to `to_count` with its newest reflection, where that is not sent yet: what follows it must
-/// weigh at least as much as it does itself, and both together three quarters of what is left between
-/// the point at which a reflection is prepared and the one at which it is due (15,000 by default).
+/// The log up to `to_count` with its newest reflection, if that one is not sent yet. The chunks behind
+/// the reflection must have at least as many tokens as the reflection. Both together must have three
+/// quarters of the distance between the point where a reflection is prepared and the budget (15,000
+/// tokens by default).
 fn use_reflection(
     view: &ChainView<'_>,
     policy: &Policy,

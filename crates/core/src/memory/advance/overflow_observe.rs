@@ -1,12 +1,13 @@
-//! What is to be observed of a request at once, because it does not fit its model. Pure; nothing of it
-//! waits for confirmation or for a buffer to fill: the client waits.
+//! The ranges of a request to observe at once because it does not fit its model. Nothing waits for a
+//! confirmation or for a full buffer, because the client waits. Pure.
 
+use super::chain_state::ChainState;
 use super::chain_view::{ChainView, node_tokens};
-use super::{ChainState, span};
+use super::span;
 use crate::memory::Span;
 
-/// What is not observed of `path` up to `to_count`, in ranges of `at_most` tokens or a little more,
-/// each with its tokens. No range parts a tool call from its result.
+/// The part of `chain` up to `to_count` that is not observed, in ranges of `max_tokens` or a little
+/// more, each with its tokens. No range separates a tool call from its result.
 pub fn unobserved_ranges(
     chain: &ChainState<'_>,
     to_count: usize,

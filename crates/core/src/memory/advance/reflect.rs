@@ -1,11 +1,11 @@
-//! When the Reflector is asked, and for what.
+//! Decides when the Reflector is called, and with which parts.
 
+use super::chain_state::{Action, ChainState, JobState};
 use super::chain_view::{ChainView, part_tokens};
-use super::{Action, ChainState, JobState};
 use crate::memory::{PartKind, PartMeta, Policy, Span};
 
-/// The log that is sent now, or where nothing is sent yet all that is observed, to be condensed because
-/// somebody asked. `None` where there is no log, or it is a reflection already.
+/// The reflection that an operator requested: of the log that is sent, or of everything observed if
+/// nothing is sent yet. `None` if there is no log, or if the log is only a reflection.
 pub fn reflect_on_request(chain: &ChainState<'_>) -> Option<Action> {
     let view = ChainView::new(chain);
     let to_count = view
@@ -28,7 +28,7 @@ pub fn reflect_on_request(chain: &ChainState<'_>) -> Option<Action> {
     })
 }
 
-/// The log reached the point where a reflection is prepared in the background.
+/// The reflection that is prepared in the background once the log has reached `reflect_from`.
 pub(super) fn reflect(view: &ChainView<'_>, policy: &Policy) -> Option<Action> {
     let unused = view.reflection.is_some_and(|reflection| {
         view.current
@@ -39,7 +39,8 @@ pub(super) fn reflect(view: &ChainView<'_>, policy: &Policy) -> Option<Action> {
         .jobs
         .iter()
         .any(|work| work.kind == PartKind::Reflection && work.state != JobState::Abandoned);
-    // It came so late that together with what came after it it is too long: it is condensed with that.
+    // The Reflector's answer came too late to fit together with the newer chunks, so both are
+    // condensed together.
     let skipped_reflection = view
         .log_within(view.observed_count(), policy.observation_limit)
         .and_then(|log| log.first().copied())
@@ -68,12 +69,14 @@ pub(super) fn reflect(view: &ChainView<'_>, policy: &Policy) -> Option<Action> {
     })
 }
 
-/// A log that no model could make smaller, or small enough, is tried again once it has grown by a quarter:
-/// to try with every new chunk would cost four calls each time (a rival ran 17 generations in two days).
+/// Whether another call is worth its cost. If no model could shrink a log, or not far enough, it is
+/// tried again when the log has grown by a quarter. Another attempt with every new chunk would cost
+/// four calls each time (another implementation made 17 generations in two days).
 fn is_worth_trying(view: &ChainView<'_>, policy: &Policy, tokens: u32) -> bool {
-    // At the limit a Reflector is asked beside code, since only there more may be lost than is allowed.
+    // At the limit, the Reflector is asked in addition to code: only there may it lose more than is
+    // allowed.
     let at_limit = tokens >= policy.observation_limit;
-    // What was condensed since, by a model or by code, is another log.
+    // A log that a model or code has condensed since then is another log.
     let condensed = view.reflection.map_or(0, |part| part.span.to_count);
     let retry_failed_from = view
         .chain
@@ -93,18 +96,20 @@ fn is_worth_trying(view: &ChainView<'_>, policy: &Policy, tokens: u32) -> bool {
     let retry_from = view.reflection.map_or(0, |part| match sent(part) {
         true if part.code_reflection || part.tokens < policy.observation_tokens => 0,
         true if at_limit => 0,
-        // What is sent already and is over the budget by itself was all that could be done. Once more ahead
-        // of the limit, where a quarter is more than is left to it.
+        // A reflection that is sent and exceeds the budget by itself was the best that could be
+        // done. It is tried again at half the distance to the limit, if that is less than a
+        // quarter.
         true => {
             plus_quarter(part.tokens).min(u64::from(part.tokens.midpoint(policy.observation_limit)))
         }
-        // One that is not sent though there is another was too long with what came after it.
+        // A reflection that is not sent, although another one is, was too long together with the
+        // chunks behind it.
         false => plus_quarter(part.tokens),
     });
     u64::from(tokens) >= retry_failed_from.max(retry_from)
 }
 
-/// A quarter more.
+/// A quarter more, rounded up.
 fn plus_quarter(tokens: u32) -> u64 {
     (u64::from(tokens) * 5).div_ceil(4)
 }

@@ -1,20 +1,20 @@
-//! The hard limit of the log: what is done where no model condensed it in time (INV-BOUND).
+//! The hard limit of the log: what happens if no model condensed it in time (INV-BOUND).
 //!
-//! Code can shorten a log, but it can only leave things out. So it is the last resort, at the limit
-//! alone, and what it writes is a stopgap: a Reflector is asked all the same, with what the log was
-//! before, and what it writes is preferred from the next activation on, however late it comes.
+//! Code can shorten a log only by leaving lines out. So it does this as a last resort, at the limit,
+//! and its result is temporary. A Reflector is still asked for the log as it was before, and its answer
+//! is preferred from the next activation on, however late it comes.
 
+use super::chain_state::{Action, ChainState, SnapshotPlan};
 use super::chain_view::{ChainView, part_tokens};
-use super::{Action, ChainState, SnapshotPlan};
 use crate::memory::{PartMeta, Policy, SnapshotCause, Span};
 
-/// The snapshot of `plan`, for whatever reason it was made, or where its log has reached the limit, a
-/// shorter log first.
+/// The snapshot of `plan`, whatever caused it; or if its log has reached the limit, a shorter log
+/// first.
 pub fn bounded_snapshot(chain: &ChainState<'_>, policy: &Policy, plan: SnapshotPlan) -> Action {
     snapshot_or_shorten(&ChainView::new(chain), policy, plan)
 }
 
-/// The snapshot of `plan`, or where its log has reached the limit, a shorter log first.
+/// The snapshot of `plan`; or if its log has reached the limit, a shorter log first.
 pub(super) fn snapshot_or_shorten(
     view: &ChainView<'_>,
     policy: &Policy,
@@ -42,7 +42,7 @@ pub(super) fn snapshot_or_shorten(
     }
 }
 
-/// What is sent has reached the limit, with no activation due that would bring it back.
+/// The action if the log that is sent has reached the limit and no activation is due.
 pub(super) fn shorten_sent(view: &ChainView<'_>, policy: &Policy) -> Option<Action> {
     let current = view.current?;
     let sent = view.appended_log(current.to_count)?;
@@ -57,14 +57,15 @@ pub(super) fn shorten_sent(view: &ChainView<'_>, policy: &Policy) -> Option<Acti
         parts: sent.iter().map(|part| part.id).collect(),
         later_chunks: view.later_chunks(current.to_count),
         tokens,
-        // What is sent already costs nothing more.
+        // The log is sent already, so its snapshot costs nothing more.
         saved_tokens: u32::MAX,
         cause: SnapshotCause::Reflection,
     };
     Some(snapshot_or_shorten(view, policy, plan))
 }
 
-/// Whether code may shorten the log up to `to_count`: not twice, what it left once is all it can leave.
+/// Whether code may shorten the log up to `to_count`. It does so once: a second time it could leave out
+/// nothing more.
 fn can_shorten(view: &ChainView<'_>, to_count: usize) -> bool {
     let ends_there = |part: &PartMeta| part.code_reflection && part.span.to_count == to_count;
     !view.chain.parts.iter().any(ends_there)

@@ -3,7 +3,9 @@ mod overlapping;
 mod worth;
 
 use super::*;
+use crate::history::Link;
 use crate::history::{Encoder, Role, Scope};
+use crate::memory::SnapshotMeta;
 use crate::memory::{SnapshotId, render};
 
 const POLICY: Policy = Policy {
@@ -21,7 +23,7 @@ const POLICY: Policy = Policy {
     early_reflection: crate::memory::EarlyTriggers::NEVER,
 };
 
-/// A chain under construction: what the store would hold.
+/// A chain under construction: the content of the store.
 #[derive(Default)]
 struct Chain {
     nodes: Vec<Node>,
@@ -121,7 +123,7 @@ impl Chain {
         });
     }
 
-    /// What follows after the newest request, whose last message nobody carried again yet.
+    /// The actions after the newest request, whose last message no other request has carried yet.
     fn advance(&self) -> Vec<Action> {
         let mut nodes = self.nodes.clone();
         if let Some(tip) = nodes.last_mut() {
@@ -300,7 +302,7 @@ fn the_log_that_is_sent_is_the_smaller_of_two_that_cover_the_same() {
         chain.snapshots.last_mut().expect("one").eligible_from = eligible_from;
     };
     prepare(vec![reflection], 400, 6);
-    // A longer fork, which the reflection came too late for, was prepared for after that.
+    // A longer fork got a snapshot after that; the reflection came too late for it.
     prepare(vec![one, two], 1_800, 8);
     let path = ChainState {
         root: Chain::root(),
@@ -329,7 +331,7 @@ fn one_long_task_pins_its_question() {
     assert!(plan.to_count > 1);
 }
 
-/// A request comes again for which a longer one had all of it observed.
+/// A request comes again, and a longer one had all of it observed.
 #[test]
 fn what_is_too_long_keeps_its_newest_message_raw() {
     let mut chain = Chain::chat(&[2_000; 9]);
@@ -437,7 +439,7 @@ fn reflection_starts_at_half_and_is_used_at_the_budget() {
         (reflection, SnapshotCause::Reflection)
     );
     assert!(plan.tokens < POLICY.observation_tokens, "{}", plan.tokens);
-    // Chunks that came meanwhile follow it, none lost.
+    // Chunks that came meanwhile follow it; none is lost.
     assert_eq!(plan.parts.len() - 1, (plan.to_count - 10) / 2);
 }
 
@@ -491,7 +493,7 @@ fn a_reflection_that_reaches_further_than_what_is_sent_changes_nothing_yet() {
     }
     let mut plan = chain.plan().expect("over the threshold");
     assert_eq!(plan.pin, Some(0));
-    // What is sent is over its budget, and the only reflection covers more than that.
+    // The log that is sent is over its budget, and the only reflection covers more than the log.
     plan.tokens = 41_000;
     let parts = chain.parts.len();
     for part in &mut chain.parts {
@@ -514,7 +516,7 @@ fn a_reflection_that_reaches_further_than_what_is_sent_changes_nothing_yet() {
     );
 }
 
-/// The log of the fork is the older one. Sent after the reflection of it, it would take that back.
+/// The log of the fork is older. Sent after the reflection, it would undo it.
 #[test]
 fn a_reflection_reaches_as_far_as_what_a_fork_has_prepared() {
     let mut chain = Chain::chat(&[3_000; 9]);

@@ -1,36 +1,35 @@
-//! How a chain stands against its thresholds: for the order in which work is done, and for people.
-//! Decides nothing.
+//! How far a chain is from its thresholds, for the order of jobs and for people. It decides nothing.
 
+use super::chain_state::{ChainState, JobState};
 use super::chain_view::{ChainView, part_tokens};
-use super::{ChainState, JobState};
 use crate::memory::{PartKind, Policy};
 
-/// How a chain stands. All numbers but the counts are tokens.
+/// The distances of a chain from its thresholds. All numbers except counts are tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThresholdStatus {
-    /// Raw history that the next request carries, without its newest turn.
+    /// The raw history that the next request carries, without its newest turn.
     pub message_tokens: u32,
-    /// Observations that it carries.
+    /// The observations that the next request carries.
     pub observation_tokens: u32,
-    /// Chunks that wait for an activation.
+    /// How many chunks wait for an activation.
     pub chunks: usize,
-    /// The messages they cover.
+    /// The messages that these chunks cover.
     pub chunk_message_tokens: u32,
-    /// Their text.
+    /// The text of these chunks.
     pub chunk_tokens: u32,
-    /// Whether a range is waiting for the Observer or with it.
+    /// Whether an observation is queued or running.
     pub observing: bool,
-    /// The log with everything that is observed.
+    /// The log of everything that is observed.
     pub log_tokens: u32,
-    /// The newest reflection, while no snapshot has used it: what it condensed and its own text.
+    /// The newest reflection, if no snapshot has used it: the tokens it condensed, and its own.
     pub reflection: Option<(u32, u32)>,
-    /// Whether the log is waiting for the Reflector or with it.
+    /// Whether a reflection is queued or running.
     pub reflecting: bool,
-    /// Reflections there are.
+    /// How many reflections there are.
     pub generations: usize,
 }
 
-/// How `path` stands.
+/// The status of `chain`.
 #[must_use]
 pub fn threshold_status(chain: &ChainState<'_>) -> ThresholdStatus {
     let view = ChainView::new(chain);
@@ -74,7 +73,8 @@ pub fn threshold_status(chain: &ChainState<'_>) -> ThresholdStatus {
 }
 
 impl ThresholdStatus {
-    /// How close the chain is to the limit that work of `kind` keeps it from, in thousandths of it.
+    /// How close the chain is to the limit that work of `kind` guards, in thousandths of that
+    /// limit.
     #[must_use]
     pub fn urgency(&self, kind: PartKind, policy: &Policy) -> u32 {
         let (tokens, limit) = match kind {

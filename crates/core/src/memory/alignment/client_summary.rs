@@ -1,29 +1,54 @@
-//! A summary that the client put in the place of what it summarises.
+//! Aligns a request that begins with a summary which the client asked the model for.
 //!
-//! Clients that summarise ask the model for it, and the answer comes back word for word at the beginning
-//! of what they send next. So an answer that the upstream gave in one conversation alone leads to that
-//! conversation. Everybody may quote an answer, and a canned one stands in many conversations: it counts
-//! only where a client that summarises puts it, and only if something else of the conversation agrees.
+//! Clients that summarise ask the model for a summary and put its answer, word for word, at the
+//! beginning of their next request. So an answer that the upstream gave in one conversation only leads
+//! to that conversation. But anybody may quote an answer, and a canned answer stands in many
+//! conversations. So it counts only in a position where clients put summaries, and only if something
+//! else of the conversation agrees.
 
 use std::sync::Arc;
 
-use super::evidence::{Evidence, NameComparison, PathEntry, SummaryCandidate};
+use super::evidence::{Evidence, NameComparison, PathEntry, SummaryCandidate, Witness};
 use super::path_comparison::{observed_count, runs_before, tail_start};
-use super::{Alignment, AlignmentBasis, AlignmentKind, SUMMARY_REACH, SharedMessages, Witness};
+use super::result::{Alignment, AlignmentBasis, AlignmentKind, SharedMessages};
 use crate::history::align::Run;
 use crate::history::{History, MIN_DISTINCTIVE_BYTES, PositionMap, Role};
 
-/// How many messages that were said while somebody watched, and that the summary tells of, have to stand in
-/// front of it where nothing else speaks for it: behind the first messages, and in what is said now.
+/// How many of the first messages of a request may hold a summary; and how many of the last ones before
+/// the first answer, since some clients keep the messages of their user in front of the summary.
+const SUMMARY_REACH: usize = 3;
+
+/// The indices of the messages of `client` that may hold a summary.
+pub fn summary_positions(client: &History) -> impl Iterator<Item = usize> {
+    let before_answer = messages_before_answer(client);
+    let tail_start = before_answer
+        .saturating_sub(SUMMARY_REACH)
+        .max(SUMMARY_REACH);
+    (0..client.len().min(SUMMARY_REACH)).chain(tail_start..before_answer)
+}
+
+/// How many messages stand before the first answer of the model.
+pub fn messages_before_answer(client: &History) -> usize {
+    let mut turns = client.turns().iter();
+    let first = turns.position(|turn| turn.message.role == Role::Assistant);
+    first.unwrap_or(client.len())
+}
+
+/// How many shared live messages must stand in front of a summary that stands behind the first messages
+/// or in the newest one: nothing else distinguishes such a summary from a quote.
 const MIN_LIVE_BEFORE: usize = 2;
 
-/// The log goes on behind the answer. What stood before it and was not observed is in the client's
-/// own summary, which stays raw where the client put it; but where it is what is said now, it is what the
-/// chain goes on with. What the client kept in front of it stands where it was said.
+/// Aligns a request to the conversation that its summary was an answer in.
 ///
-/// What a person says now may quote an answer, and so may one of many messages; what was recorded as the
-/// beginning of a conversation is one: none of them stands for what it was an answer to. But who quotes does
-/// not say again before it, in order, what was said in that conversation.
+/// The log continues behind the summary. Messages that came before it and were not observed are in the
+/// client's own summary, which stays raw where the client put it. If the summary is the newest message,
+/// it stands for none of them: the chain continues with it. Messages that the client kept in front of
+/// the summary stand where they were said.
+///
+/// A quote does not count as a summary: the newest message of a person may quote an answer, and so may
+/// a message among many. A beginning of a conversation that was recorded with the answer in it is a
+/// quote too. But somebody who quotes does not repeat, in order, messages of that conversation in front
+/// of the quote.
 pub(super) fn align_by_summary(client: &Arc<History>, evidence: &Evidence) -> Option<Alignment> {
     let summary = evidence.summary.as_ref()?;
     let (count, path) = (summary.count, &summary.path);
@@ -37,7 +62,7 @@ pub(super) fn align_by_summary(client: &Arc<History>, evidence: &Evidence) -> Op
     {
         return None;
     }
-    // The last message of the chain that was answered asked for the summary.
+    // The last message of the answered chain is the one that asked for the summary.
     let before = path.get(..path.len().checked_sub(1)?)?;
     let observed_len = observed_count(before);
     if observed_len == 0 {
@@ -75,15 +100,15 @@ pub(super) fn align_by_summary(client: &Arc<History>, evidence: &Evidence) -> Op
     )
 }
 
-/// How many messages of `runs` were said while somebody watched.
+/// How many messages of `runs` Diarist saw when they were new.
 fn count_live(runs: &[Run], path: &[PathEntry]) -> usize {
     let places = runs.iter().flat_map(|run| run.path..run.path + run.len);
     places.filter(|place| path[*place].live).count()
 }
 
-/// Whether the message that ends at `place` stands where clients put a summary: as words of the user or
-/// of the application, or as the very first message. As an answer behind a message of the user it is
-/// where every answer stands; there the name has to say that it is the same conversation.
+/// Whether the message that ends at `count` stands where clients put summaries: as a user or system
+/// message, or as the very first message. Any answer can stand behind a user message, so there the
+/// thread key must say that it is the same conversation.
 fn is_summary_position(client: &History, count: usize, names: NameComparison) -> bool {
     let Some(at) = count.checked_sub(1) else {
         return true;
@@ -98,8 +123,8 @@ fn is_summary_position(client: &History, count: usize, names: NameComparison) ->
     }
 }
 
-/// Whether the client changed what its user said, or took some of it out, among what it keeps in front of
-/// the summary: who keeps all the user said is told nothing that the user took back.
+/// Whether the client changed or removed a user message among those that it keeps in front of the
+/// summary. If it keeps all of them, the user took nothing back that memory would still send.
 fn removes_user_text(client: &History, runs: &[Run], path: &[PathEntry]) -> bool {
     let root = client.root();
     let is_sent = |step: &PathEntry| {
@@ -120,8 +145,8 @@ fn removes_user_text(client: &History, runs: &[Run], path: &[PathEntry]) -> bool
 }
 
 impl Evidence {
-    /// Whether the message at `at` of `client` is what the client itself puts in front of what it keeps
-    /// of the conversation of `path`: its summary, and the short words around that.
+    /// Whether the client itself put the message at `at` in front of what it kept of the
+    /// conversation of `path`: its summary, or a short message beside the summary.
     pub(super) fn is_client_summary(
         &self,
         client: &History,
@@ -139,7 +164,8 @@ impl Evidence {
         is_near_summary && self.is_summary_of(client, summary, path)
     }
 
-    /// Whether the answer was given in the conversation of `path`, or under its name.
+    /// Whether the answer was given in the conversation of `path`, or in one with the same thread
+    /// key.
     fn is_summary_of(
         &self,
         client: &History,

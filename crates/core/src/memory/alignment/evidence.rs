@@ -1,82 +1,106 @@
-//! What is known that a request may stand on: paths, views, answers. Gathered by `store`, from its tables
-//! or from what one process remembers of them; decides nothing but whose it is.
+//! What is known about the chains that a request may belong to: paths, stored alignments, summaries.
+//!
+//! The store room gathers these values, from its tables or from its cache. This file compares thread
+//! keys and says what the configured [`EvidenceLevel`] allows; [`super::find_alignment`] decides.
 
 use std::collections::HashMap;
 
-use super::origin::Origin;
-use super::{Alignment, Withheld};
 use crate::history::align::MessageOrigin;
-use crate::history::{History, Link, Message, MessageKey, PathMessage, PositionMap, ScopedHash};
+use crate::history::{
+    Fingerprint, History, Link, Message, MessageKey, PathMessage, PositionMap, ScopedHash,
+};
 
-/// A message of a path that is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PathEntry {
-    /// Its link and who speaks.
-    pub message: PathMessage,
-    /// The link before it.
-    pub parent: Link,
-    /// What it is known by; `None` where it was recorded before there was such a thing.
-    pub message_key: Option<MessageKey>,
-    /// What it is found by.
-    pub anchor: Option<ScopedHash>,
-    /// Whether a range that is observed, or waits for it with its words, ends here.
-    pub range_end: bool,
-    /// Whether it was said while somebody watched; what a first request brings along was not, but for
-    /// its newest message.
-    pub live: bool,
-    /// Whether its words are kept: it can be observed though nobody sends it any more.
-    pub text_kept: bool,
-    /// The lineage that recorded it.
-    pub lineage: i64,
-    /// Where what it says was first said. Copies of one message on several chains of a conversation
-    /// share it.
-    pub origin: Origin,
-    /// Whether the upstream gave it as its answer in this conversation, and whether no other one is
-    /// known to hold it.
-    pub message_origin: MessageOrigin,
-    /// The upstream has given it, and no recorded request has brought it back yet.
-    pub pending: bool,
-}
+/// Where a message was first said: a short hash of the message and of all messages before it. Zero
+/// means unknown, as in rows of versions that did not store it; such a message proves nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Origin(pub i64);
 
-impl SummaryCandidate {
-    /// Where it belongs: behind the message that asked for it.
-    pub fn origin(&self) -> Origin {
-        let request = self.path.last();
-        request.map_or_else(Origin::default, |request| {
-            Origin::for_link(&request.message.link)
-        })
+impl Origin {
+    /// The origin of a message of which only the `link` is known.
+    pub fn for_link(link: &Link) -> Self {
+        Self::from_hash(link.as_bytes())
+    }
+
+    /// The origin of a new `message` behind one of this origin; `link` is the link of the new
+    /// message.
+    pub(super) fn next(self, message: &Fingerprint, link: &Link) -> Self {
+        if self == Self::default() {
+            return Self::for_link(link);
+        }
+        let mut hasher = blake3::Hasher::new_derive_key("diarist 2026-11 origin");
+        hasher.update(&self.0.to_be_bytes());
+        hasher.update(message.as_bytes());
+        Self::from_hash(hasher.finalize().as_bytes())
+    }
+
+    fn from_hash(hash: &[u8; 32]) -> Self {
+        let mut first = [0; 8];
+        first.copy_from_slice(&hash[..8]);
+        // The lowest bit is set, so that no hash is zero.
+        Self(i64::from_be_bytes(first) | 1)
     }
 }
 
+/// One message of a known path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathEntry {
+    /// Its link and role.
+    pub message: PathMessage,
+    /// The link before it.
+    pub parent: Link,
+    /// The key by which it is compared; `None` if it was recorded by a version without such keys.
+    pub message_key: Option<MessageKey>,
+    /// The hash under which the store finds it.
+    pub anchor: Option<ScopedHash>,
+    /// Whether a range ends here that is observed, or that waits for observation with its text
+    /// stored.
+    pub range_end: bool,
+    /// Whether Diarist saw the message when it was new. Of the first request of a conversation,
+    /// only the newest message is.
+    pub live: bool,
+    /// Whether its text is stored, so it can be observed even if no client sends it again.
+    pub text_kept: bool,
+    /// The lineage that recorded it.
+    pub lineage: i64,
+    /// Where it was first said. Copies of a message on several chains of one conversation share
+    /// this.
+    pub origin: Origin,
+    /// Whether the upstream gave it as an answer in this conversation, and whether another
+    /// conversation holds it.
+    pub message_origin: MessageOrigin,
+    /// Whether it is an answer of the upstream that no recorded request has carried yet.
+    pub pending: bool,
+}
+
 impl PathEntry {
-    /// Whether it says what `message` of the owner's chains that begin at `root` says.
+    /// Whether it says the same as `message`, on chains of the owner that begin at `root`.
     pub(super) fn has_content_of(&self, root: &Link, message: &Message) -> bool {
         let content = MessageKey::from_message(root, message).content;
         self.message_key.is_some_and(|item| item.content == content)
     }
 
-    /// What tells whether other conversations hold it: the ids of its tool calls, which are drawn anew
-    /// with each answer, or what it says.
+    /// The hash by which other conversations are checked for it: its tool call ids, which are new
+    /// with each answer, or else its content.
     pub fn witness(&self) -> Option<ScopedHash> {
         let item = self.message_key?;
         Some(item.ids.unwrap_or(item.content))
     }
 }
 
-/// Which evidence lets a request be told what it does not hold (`memory.evidence`).
+/// Which evidence is enough to send memory of text that a request does not hold (`memory.evidence`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EvidenceLevel {
-    /// None: a request is told only what it holds.
+    /// No evidence: a request gets memory only of text that it holds.
     Strict,
-    /// That it carries the name of a conversation, and no other conversation has that name.
+    /// The request carries a thread key, and no other conversation has that key.
     Names,
-    /// That, or what it says.
+    /// That, or the content of the request.
     #[default]
     Content,
 }
 
 impl EvidenceLevel {
-    /// As it is configured.
+    /// The value in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Strict => "strict",
@@ -86,94 +110,118 @@ impl EvidenceLevel {
     }
 }
 
-/// The name that a lineage was recorded under.
+/// The thread key that a lineage was recorded under.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LineageName {
-    /// The name, where its client gave one.
+    /// The key, if the client sent one.
     pub key: Option<String>,
-    /// Whether it is the only lineage of that name.
+    /// Whether no other lineage has this key.
     pub is_unique: bool,
 }
 
-/// How the name of a request stands to that of a path.
+/// The result of comparing the thread key of a request with that of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameComparison {
-    /// Both have one, and they differ: two conversations.
+    /// Both have a key and the keys differ: two conversations.
     Different,
-    /// At least one has none, or it names several.
+    /// One of them has no key, or several lineages have it.
     Unknown,
-    /// Both have the same, and it names one conversation.
+    /// Both have the same key, and it names one conversation.
     Same,
 }
 
-/// A request that was a view of a chain.
+/// How an earlier request was aligned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredAlignment {
     /// How many messages the client sent.
     pub count: usize,
     /// The last link of the chain.
     pub base: Link,
-    /// Which message stands where.
+    /// Which message of the request stood where on the chain.
     pub positions: PositionMap,
-    /// What proved that the request belongs to the chain; empty where it was told nothing that it does
-    /// not hold.
+    /// The messages that proved that the request belongs to the chain. Empty if it got no memory of
+    /// text that it did not hold.
     pub proof: Vec<Witness>,
-    /// From where on nothing of the chain was told.
+    /// The part of the chain that was not sent.
     pub withheld: Option<Withheld>,
 }
 
-/// A message that proved that a request belongs to a conversation. It does so no more once another
-/// conversation holds it.
+/// The part of a chain that is not sent because the client dropped so few messages of it that it may
+/// have taken them back. It is released when the client drops more, as clients do to save room, or when
+/// the client has gone on for long enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Withheld {
+    /// The first place of the chain that is withheld.
+    pub from: usize,
+    /// The number of messages of the request with which this began.
+    pub client_len: usize,
+}
+
+/// A message that proves that a request belongs to a conversation. It proves nothing once another
+/// conversation holds it too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Witness {
-    /// What it is known by.
+    /// The hash that other conversations are checked for.
     pub hash: ScopedHash,
-    /// Where it was first said.
+    /// Where the message was first said.
     pub origin: Origin,
 }
 
-/// What is known that a request may stand on. Paths begin with their first message.
+/// What is known about the chains that a request may belong to. Every path begins with its first
+/// message.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
-    /// How many of the request's messages are recorded as they are.
+    /// How many messages of the request are recorded on its own chain.
     pub recorded_count: usize,
-    /// Where the last of those was first said.
+    /// Where the last of these was first said.
     pub recorded_origin: Origin,
-    /// The lineage that recorded the last of those.
+    /// The lineage that recorded the last of these.
     pub recorded_lineage: Option<i64>,
-    /// The longest beginning of the request that is a view, and the chain it is a view of.
+    /// The longest prefix of the request that was sent as an aligned request, and the chain it was
+    /// aligned to.
     pub stored: Option<(StoredAlignment, Vec<PathEntry>)>,
-    /// The path up to the latest message of the request that is known anywhere.
+    /// The path up to the latest message of the request that is known on any chain.
     pub path: Vec<PathEntry>,
-    /// An answer of the model that stands in the request.
+    /// An answer of the model that stands in the request, perhaps as a summary.
     pub summary: Option<SummaryCandidate>,
-    /// The name that the request comes under.
+    /// The thread key of the request.
     pub key: Option<String>,
-    /// The names of the lineages that recorded the ends of these paths.
+    /// The thread keys of the lineages at the ends of these paths.
     pub lineage_names: HashMap<i64, LineageName>,
-    /// Which evidence counts.
+    /// The evidence that the configuration accepts.
     pub level: EvidenceLevel,
-    /// Whether what proved the view is known in no other conversation still.
+    /// Whether the messages that proved the stored alignment are still unknown to other
+    /// conversations.
     pub stored_holds: bool,
 }
 
-/// An answer that may stand in the place of what it summarises.
+/// An answer of the model that may stand in place of what it summarises.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SummaryCandidate {
-    /// How many messages of the request reach up to it, with it.
+    /// How many messages of the request there are up to and including it.
     pub count: usize,
-    /// What it is known by.
+    /// The hash of its text.
     pub hash: ScopedHash,
-    /// The chain that it answered.
+    /// The chain that it was the answer to.
     pub path: Vec<PathEntry>,
-    /// Whether a request of that chain began with the same system message as this one.
+    /// Whether a request of that chain began with the same system message as this request.
     pub same_system: bool,
-    /// Whether the upstream gave it in that conversation alone.
+    /// Whether the upstream gave it in that conversation only.
     pub is_unique: bool,
 }
 
+impl SummaryCandidate {
+    /// The origin of the message that requested it.
+    pub fn origin(&self) -> Origin {
+        let request = self.path.last();
+        request.map_or_else(Origin::default, |request| {
+            Origin::for_link(&request.message.link)
+        })
+    }
+}
+
 impl Evidence {
-    /// How the name of the request stands to the one that the end of `path` was recorded under.
+    /// Compares the thread key of the request with that of the lineage at the end of `path`.
     pub(super) fn compare_names(&self, path: &[PathEntry]) -> NameComparison {
         let lineage = path
             .last()
@@ -193,8 +241,8 @@ impl Evidence {
         }
     }
 
-    /// Whether a request may be told what it does not hold, if it is proven to belong to a conversation
-    /// that stands so to its name.
+    /// Whether a request may get memory of text it does not hold, given that it is proven to belong
+    /// to a conversation whose key compares like this.
     pub(super) fn allows_restoring(&self, names: NameComparison) -> bool {
         match (self.level, names) {
             (EvidenceLevel::Strict, _) | (_, NameComparison::Different) => false,
@@ -203,26 +251,14 @@ impl Evidence {
         }
     }
 
-    /// Whether there is something that the request may belong to, and it is not told all of that.
-    pub fn is_withheld(&self, alignment: Option<&Alignment>) -> bool {
-        let is_something = !self.path.is_empty()
-            || self
-                .stored
-                .as_ref()
-                .is_some_and(|(view, _)| !view.proof.is_empty());
-        let is_restored = alignment
-            .is_some_and(|alignment| alignment.lineage.is_some() && alignment.withheld.is_none());
-        is_something && !is_restored
-    }
-
-    /// The same, of a lineage of this name.
+    /// The same for a lineage with this key.
     pub fn allows_restoring_lineage(&self, lineage: Option<&LineageName>) -> bool {
         self.allows_restoring(self.compare_lineage(lineage))
     }
 
-    /// Whether `client` goes on from what was recorded of another conversation than `path` is of. What
-    /// that one was told in the same words, as a model greets and asks everybody, is no reason to
-    /// leave it.
+    /// Whether `client` continues the recorded chain of another conversation than that of `path`. A
+    /// prefix that both have in common, such as a greeting that every conversation begins with,
+    /// does not count.
     pub(super) fn belongs_to_other_chain(&self, client: &History) -> bool {
         let Some(end) = self.path.last() else {
             return false;

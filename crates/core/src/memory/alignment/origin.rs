@@ -4,42 +4,13 @@
 //! be the same conversation keeps the origin it had. What another conversation says as well has another
 //! one: then it proves nothing any more.
 
-use super::evidence::{Evidence, PathEntry};
-use super::{Alignment, AlignmentKind, SharedMessages, shared_messages};
+use super::evidence::{Evidence, Origin, PathEntry};
+use super::result::{Alignment, AlignmentKind, SharedMessages};
+use super::shared_messages;
 use crate::history::align::Run;
-use crate::history::{Fingerprint, History, Link};
+use crate::history::{Fingerprint, History};
 
-/// Where a message was first said: a short hash of all that was said before it, and of itself. Zero where
-/// that is not known, as in rows of a version that did not write it down; such a message proves nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Origin(pub i64);
-
-impl Origin {
-    /// That of a message of which nothing but its `link` is known.
-    pub fn for_link(link: &Link) -> Self {
-        Self::from_hash(link.as_bytes())
-    }
-
-    /// That of a `message` that is said for the first time, behind one of this origin; `link` is its own.
-    fn next(self, message: &Fingerprint, link: &Link) -> Self {
-        if self == Self::default() {
-            return Self::for_link(link);
-        }
-        let mut hasher = blake3::Hasher::new_derive_key("diarist 2026-11 origin");
-        hasher.update(&self.0.to_be_bytes());
-        hasher.update(message.as_bytes());
-        Self::from_hash(hasher.finalize().as_bytes())
-    }
-
-    fn from_hash(hash: &[u8; 32]) -> Self {
-        let mut first = [0; 8];
-        first.copy_from_slice(&hash[..8]);
-        // Never zero.
-        Self(i64::from_be_bytes(first) | 1)
-    }
-}
-
-/// Where each message of `client` was first said. `seen` says where it stands, as `evidence` made sure of.
+/// Where each message of `client` was first said. `alignment` is the one that `evidence` led to.
 pub fn origins(
     client: &History,
     evidence: &Evidence,
@@ -49,7 +20,8 @@ pub fn origins(
         |at: usize| (at + 1 == evidence.recorded_count).then_some(evidence.recorded_origin);
     let path = &evidence.path;
     let Some(alignment) = alignment else {
-        // What was proven of a request that this one goes on from holds, whether it is a view still.
+        // An earlier, aligned request proved where its messages belong. That still holds for a
+        // request that continues it without being aligned.
         let stored_origin = |at: usize| {
             let (stored, base) = evidence.stored.as_ref().filter(|_| evidence.stored_holds)?;
             let place = stored
@@ -80,16 +52,16 @@ pub fn origins(
     })
 }
 
-/// Messages of a request that are known to be those of a path.
+/// Messages of a request that are known to be messages of a path.
 struct KnownOrigins<'a> {
     runs: &'a [Run],
-    /// Up to here on the path.
+    /// The part of the path, from its beginning, that this holds for.
     path_end: usize,
 }
 
 impl<'a> KnownOrigins<'a> {
-    /// All that agree, where the conversation is the `same`. Else what the path begins with, as far as
-    /// the request holds all of it: that is shared, as a common beginning is.
+    /// If it is the same conversation, all shared messages. Otherwise only the beginning of the
+    /// path that the request holds completely: two conversations may share a beginning.
     fn new(shared: &'a SharedMessages, is_same: bool, path: &[PathEntry]) -> Self {
         Self {
             runs: &shared.runs,
@@ -106,7 +78,7 @@ impl<'a> KnownOrigins<'a> {
     }
 }
 
-/// Where the message at `at` was first said, if one of `runs` has it on `path`.
+/// Where the message at `at` was first said, if it is in one of `runs`.
 fn origin_in_runs(runs: &[Run], at: usize, path: &[PathEntry]) -> Option<Origin> {
     let mut runs = runs.iter();
     let run = runs.find(|run| (run.client..run.client + run.len).contains(&at))?;
@@ -117,8 +89,8 @@ fn origin_at(path: &[PathEntry], place: usize) -> Option<Origin> {
     path.get(place).map(|step| step.origin)
 }
 
-/// The origins of `client`, of which `recorded` messages stand as they are on a chain of its own: theirs
-/// are written down, and nobody asks for them but for the last one's.
+/// The origins of all messages of `client`. The first `recorded` of them are on a chain of its own and
+/// have a stored origin; of these, only the last one's is needed.
 fn fill_origins(
     client: &History,
     recorded: usize,
@@ -140,7 +112,7 @@ fn fill_origins(
         .collect()
 }
 
-/// Where an answer to `client` will have been said, if a later request carries it as `message`.
+/// The origin that an answer to `client` will have if a later request carries it as `message`.
 pub fn origin_of_answer(client: &History, origins: &[Origin], message: &Fingerprint) -> Origin {
     let (before, tip) = match (origins.last(), client.tip()) {
         (Some(before), Some(tip)) => (*before, tip),

@@ -1,18 +1,19 @@
-//! A path and a request side by side: what of the path need not be sent to be remembered, from where on the
-//! request says something else, and from where on it says the path itself.
+//! Compares a path with a request: how much of the path can be sent as memory, where the request
+//! differs from it, and from where on the request repeats it.
 
 use super::evidence::PathEntry;
 use crate::history::align::{AlignmentContext, PathAlignment, Run, align, common_runs};
 use crate::history::{History, MessageKey, PositionMap};
 
-/// How many messages from the beginning of `path` are observed, or wait for it with their words.
+/// How many messages from the beginning of `path` are observed, or wait for observation with stored
+/// text.
 pub(super) fn observed_count(path: &[PathEntry]) -> usize {
     path.iter()
         .rposition(|step| step.range_end)
         .map_or(0, |at| at + 1)
 }
 
-/// A path and a request as they are compared.
+/// A path and a request, by the keys of their messages.
 pub(super) struct PathComparison<'a> {
     path: &'a [PathEntry],
     pub(super) path_keys: Vec<MessageKey>,
@@ -37,7 +38,8 @@ impl<'a> PathComparison<'a> {
         })
     }
 
-    /// `puts_there` says which messages of the request the client itself puts in front of what it keeps.
+    /// Finds the shared runs. `is_client_summary` says which messages of the request the client
+    /// itself put in front of what it kept.
     pub(super) fn align(
         &self,
         same_name: bool,
@@ -52,8 +54,8 @@ impl<'a> PathComparison<'a> {
         align(&self.path_keys, &context, &self.request_keys)
     }
 
-    /// Of the path's first `reach` messages, how many from the beginning need not be sent to be
-    /// remembered: what is observed, and where words are kept what the client dropped behind it.
+    /// How many of the first `reach` messages of the path need not be in the request to be
+    /// remembered: observed messages, and dropped ones behind them whose text is stored.
     pub(super) fn restorable_count(&self, runs: &[Run], reach: usize) -> usize {
         let is_restorable = |place: usize| {
             let has_text = self.path[place].text_kept;
@@ -71,15 +73,15 @@ impl<'a> PathComparison<'a> {
     }
 }
 
-/// The message of the request that stands at `place` of the path.
+/// The index in the request of the message at `place` of the path.
 fn request_index(runs: &[Run], place: usize) -> Option<usize> {
     let mut runs = runs.iter();
     let run = runs.find(|run| (run.path..run.path + run.len).contains(&place))?;
     Some(run.client + (place - run.path))
 }
 
-/// Whether the client has put less in the place of a gap than it left out: else it said the same in
-/// other words, and the last words count.
+/// Whether the client put fewer messages into a gap than it left out. Otherwise it said the same in
+/// other words, and the new words count.
 fn is_dropped(runs: &[Run], place: usize) -> bool {
     let before = runs.iter().rfind(|run| run.path + run.len <= place);
     let Some(behind) = runs.iter().find(|run| run.path > place) else {
@@ -89,9 +91,9 @@ fn is_dropped(runs: &[Run], place: usize) -> bool {
     behind.client - client < behind.path - path
 }
 
-/// The first message behind what is observed that is no longer what it was: a result that was pruned
-/// before anybody was shown it, a call that was repaired. From there on the chain says what the client
-/// says now: a range must not count as observed without its words (INV-COVER).
+/// The first message behind the observed ones whose content has changed, such as a pruned tool result
+/// or a repaired call. From there on, the chain holds what the client says now: a range must not count
+/// as observed without its text (INV-COVER).
 pub(super) fn first_changed(
     view: &PositionMap,
     path_keys: &[MessageKey],
@@ -106,9 +108,10 @@ pub(super) fn first_changed(
         .unwrap_or(path_keys.len())
 }
 
-/// From where on the client sends `path` itself behind `place`: what it kept was not summarised, and
-/// would be told twice. The longest beginning of it counts, since it may have gone back since; of several
-/// the last. What it changed among what it kept is not told either.
+/// The place of the path from which on the client repeats it behind its first `place` messages. The
+/// client kept these messages raw, so memory must not cover them as well. The place with the most
+/// repeated messages wins, and of equal ones the last. A kept message that the client changed is not
+/// covered either.
 pub(super) fn tail_start(client: &History, place: usize, path: &[PathEntry]) -> Option<usize> {
     let PathComparison {
         path_keys: known,
@@ -129,8 +132,8 @@ pub(super) fn tail_start(client: &History, place: usize, path: &[PathEntry]) -> 
     Some(from.or(changed).unwrap_or(known.len()))
 }
 
-/// Where on `path` stands what the client sends before the last of its first `place` messages: what is told
-/// of is not sent as well.
+/// The runs of `path` that the client repeats in front of the last of its first `place` messages; they
+/// need not be sent again.
 pub(super) fn runs_before(client: &History, place: usize, path: &[PathEntry]) -> Option<Vec<Run>> {
     let Some(before) = place.checked_sub(1) else {
         return Some(Vec::new());

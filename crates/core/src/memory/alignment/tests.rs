@@ -1,6 +1,8 @@
 use super::*;
 use crate::history::align::MessageOrigin;
-use crate::history::{Encoder, Link, Message, MessageKey, Role, Scope, ScopedHash, anchor};
+use crate::history::{
+    Encoder, Link, Message, MessageKey, PathMessage, Role, Scope, ScopedHash, anchor,
+};
 
 const SAID: &str = "a long answer of the model that nobody else would ever give by chance, since it goes on \
     and on about what was asked, with names and numbers in it, as answers do";
@@ -53,8 +55,8 @@ fn path(history: &History, observed: usize) -> Vec<PathEntry> {
         .collect()
 }
 
-/// A process that could not read the view went on from it as a chain of its own: the request is still
-/// the view it went out as (INV-SAME).
+/// A process that could not read the alignment continued the request as a chain of its own. A repeated
+/// request is still aligned as before (INV-SAME).
 #[test]
 fn a_view_comes_again_as_a_view_though_its_own_chain_is_recorded_since() {
     let said = SAID;
@@ -89,8 +91,8 @@ fn a_view_comes_again_as_a_view_though_its_own_chain_is_recorded_since() {
     }
 }
 
-/// What left no more behind than went is dropped, and remembered where its words are kept without a
-/// gap; what was said again in other words is not.
+/// A gap with no more new messages than missing ones was dropped. It is remembered if its text is
+/// stored without a gap; text that was rewritten is not.
 #[test]
 fn what_is_kept_is_remembered_where_it_was_dropped_and_not_where_it_was_edited() {
     let messages = |count: usize| -> Vec<Message> {
@@ -122,9 +124,9 @@ fn what_is_kept_is_remembered_where_it_was_dropped_and_not_where_it_was_edited()
     assert_eq!(remembered(&path, &dropped), 7);
 }
 
-/// A client dropped one of two parallel calls together with its result, and everything before. The
-/// call that is left is another message and would stay raw in front of the block for ever; its
-/// result is known, and would be covered one day.
+/// A client dropped one of two parallel calls with its result, and everything before. The remaining
+/// call is another message and would stay raw in front of the block for ever, while its result is known
+/// and would be covered one day.
 #[test]
 fn a_call_in_front_is_never_parted_from_its_result_in_the_open_run() {
     let said = SAID;
@@ -161,14 +163,14 @@ fn a_call_in_front_is_never_parted_from_its_result_in_the_open_run() {
         ..Evidence::default()
     };
     assert!(find_alignment(&client, &evidence).is_none());
-    // Whole, the round is no obstacle.
+    // A whole round is no obstacle.
     let mut sent = known[7..].to_vec();
     sent.push(message(Role::User, "and now", &[], None));
     let client = Arc::new(History::chain(&scope, sent));
     assert!(find_alignment(&client, &evidence).is_some());
 }
 
-/// Six messages, two rounds of tools behind them; what is told of them is long.
+/// Six messages, then two tool rounds; the texts are long.
 fn task() -> Vec<Message> {
     let said = |at: usize| {
         format!("what is said in message {at} is long enough to tell it from others by: {SAID}")
@@ -190,7 +192,7 @@ fn find(scope: &Scope, sent: Vec<Message>, evidence: &Evidence) -> Option<Alignm
     find_alignment(&Arc::new(History::chain(scope, sent)), evidence)
 }
 
-/// Nobody was shown what the first result said, and nobody can be any more.
+/// Nobody has observed the first result, and the text of it is gone.
 #[test]
 fn what_was_pruned_before_it_was_observed_is_what_it_is_now() {
     let scope = Scope::new(b"key", None);
@@ -209,12 +211,12 @@ fn what_was_pruned_before_it_was_observed_is_what_it_is_now() {
         let turns = seen.history.turns().iter().zip(chain.turns());
         turns.take_while(|(new, old)| new.link == old.link).count()
     };
-    // Observed up to there, it is what it was; else the chain goes another way from there on.
+    // If it was observed, the chain keeps it; otherwise the chain goes another way from there.
     assert_eq!(links(8), 10);
     assert_eq!(links(4), 7);
 }
 
-/// Another conversation was answered and asked the same; this one is known by its own chain.
+/// Another conversation has the same question and answer; this request is known by its own chain.
 #[test]
 fn what_is_known_of_a_conversation_is_not_left_for_another() {
     let scope = Scope::new(b"key", None);
@@ -229,12 +231,12 @@ fn what_is_known_of_a_conversation_is_not_left_for_another() {
         ..Evidence::default()
     };
     assert!(find(&scope, sent.clone(), &evidence(Some(2), 3)).is_none());
-    // The same conversation, whose first message has changed.
+    // The same conversation with a changed first message.
     assert!(find(&scope, sent.clone(), &evidence(Some(1), 3)).is_some());
     assert!(find(&scope, sent, &evidence(None, 0)).is_some());
 }
 
-/// Where nothing but a template agrees, nothing is told of that the request does not hold.
+/// If only a template is shared, no memory of text that the request does not hold is sent.
 #[test]
 fn a_template_brings_nothing_with_it() {
     let scope = Scope::new(b"key", None);
@@ -261,7 +263,7 @@ fn a_template_brings_nothing_with_it() {
     assert_eq!(seen.positions.unknown_before(9), [0]);
 }
 
-/// An answer of the model stands at `place` of what is sent, in the place of what it summarises.
+/// An answer of the model stands at `place` of the request, in place of what it summarises.
 fn summarised(sent: Vec<Message>, place: usize, depth: usize) -> Option<Alignment> {
     let scope = Scope::new(b"key", None);
     let mut known = task();
@@ -291,14 +293,15 @@ fn a_summary_stands_for_what_it_summarises_and_a_quote_for_nothing() {
         summarised(sent.clone(), 1, 0).unwrap().kind,
         AlignmentKind::Compacted
     );
-    // What a person says now, and what was sent before as a conversation of its own.
+    // The newest message of a user, and a message that was recorded as the beginning of a
+    // conversation.
     assert!(summarised(vec![head], 1, 0).is_none());
     let alone = vec![message(Role::Assistant, SAID, &[], None)];
     assert!(summarised(alone, 1, 0).is_some(), "nobody says that");
     assert!(summarised(sent, 1, 1).is_none());
 }
 
-/// The tail behind a summary reaches back into what was observed: it is not told and sent.
+/// The tail behind a summary reaches back into observed messages; they are not sent twice.
 #[test]
 fn what_is_kept_behind_a_summary_is_not_told_twice() {
     let head = message(Role::User, &format!("so far:\n{SAID}"), &[], None);
@@ -309,8 +312,9 @@ fn what_is_kept_behind_a_summary_is_not_told_twice() {
     assert_eq!(view.open_start(), (1, 5));
 }
 
-/// The user's messages of a task, in front of a summary of it: where they stand, they are not sent as well. The
-/// summary is what is said now, or behind the first messages; without them it is a quote.
+/// The user's messages of a task stand in front of its summary, where they are not sent twice. The
+/// summary is the newest message, or stands behind the first messages; without those messages it would
+/// be a quote.
 #[test]
 fn what_is_kept_in_front_of_a_summary_speaks_for_it() {
     let head = message(Role::User, &format!("so far:\n{SAID}"), &[], None);

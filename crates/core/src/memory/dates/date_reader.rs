@@ -1,7 +1,8 @@
 //! Reads the dates that models write: `Mar 4, 2026`, `May 27-28, 2023`, `mid April 2024`.
 //!
-//! Lenient about what stands around a date, strict about the date: what is not certainly one is
-//! none, and its line stays as it is.
+//! Lenient about the text around a date, strict about the date: text that is not certainly a date is
+//! none, and its line stays as it is. English only, as the prompts ask for; the many spellings that
+//! users write are compared in [`crate::memory::retention`].
 
 use jiff::civil::{Date, date};
 
@@ -23,11 +24,11 @@ const MONTHS: [&str; 12] = [
 /// A date as somebody wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WrittenDate {
-    /// The day to count from: the first of several; the 7th, 15th or 23rd of an early, mid or late
-    /// month; the first of the second month where two are named (as published). `None` for a month
-    /// of which nothing more is said.
+    /// The day to calculate with: the first of several days; the 7th, 15th or 23rd of an early, mid
+    /// or late month; the first of the second month if two are named (as published). `None` for a
+    /// month alone.
     pub first: Option<Date>,
-    /// The last day that can be meant. Only behind it the time has passed for sure.
+    /// The last day that can be meant. Only after it has the time certainly passed.
     pub last: Date,
 }
 
@@ -40,7 +41,7 @@ impl WrittenDate {
     }
 }
 
-/// The date in `text`, and the byte behind it. The first one, where there are several.
+/// The first date in `text`, and the byte behind it.
 pub fn find_date(text: &str) -> Option<(WrittenDate, usize)> {
     let words = words(text);
     (0..words.len()).find_map(|at| {
@@ -60,7 +61,7 @@ struct DateWord<'a> {
     text: &'a str,
     /// The byte behind it.
     end: usize,
-    /// What stands between the word before and this one.
+    /// The text between the word before and this one.
     gap: &'a str,
 }
 
@@ -131,7 +132,7 @@ fn iso(words: &[DateWord<'_>]) -> Option<(WrittenDate, usize)> {
     Some((WrittenDate::exact(Date::new(year, month, day).ok()?), 3))
 }
 
-/// `early April 2024`, `mid-April 2024`; of `late April to early May 2024` the second half decides.
+/// `early April 2024`, `mid-April 2024`; in `late April to early May 2024`, the second half decides.
 fn approximate(words: &[DateWord<'_>]) -> Option<(WrittenDate, usize)> {
     let (day, month, at) = part_of_month(words)?;
     if let Some(joint) = words
@@ -175,7 +176,7 @@ fn two_months(
     at: usize,
 ) -> Option<(WrittenDate, usize)> {
     let year = year(words.get(at)?)?;
-    // From December to January the year that is named is that of the end, as people write it.
+    // From December to January, people write the year of the end.
     let start = date(year, second, 1);
     let day = if first == second { 15 } else { 1 };
     let first = Some(date(year, second, day));
@@ -201,7 +202,7 @@ fn part_of_month(words: &[DateWord<'_>]) -> Option<(i8, i8, usize)> {
     Some((day, month(words.get(1)?)?, 2))
 }
 
-/// A month by its name or the first three letters of it (four for September).
+/// A month by its name or its first three letters (four for September).
 fn month(word: &DateWord<'_>) -> Option<i8> {
     let name = word.text.to_ascii_lowercase();
     let is_named = |month: &&str| {
@@ -221,7 +222,7 @@ fn year(word: &DateWord<'_>) -> Option<i16> {
     digits.then(|| word.text.parse().ok()).flatten()
 }
 
-/// How many words `th`, `st`, `nd`, `rd` takes up.
+/// The number of words that `th`, `st`, `nd`, `rd` take.
 fn ordinal(word: Option<&DateWord<'_>>) -> usize {
     let ending =
         |word: &DateWord<'_>| word.gap.is_empty() && ["st", "nd", "rd", "th"].contains(&word.text);

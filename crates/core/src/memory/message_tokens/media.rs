@@ -1,13 +1,13 @@
-//! What pictures, files and sound cost, by the rules their providers publish. Who the provider is, the
-//! model's name tells; one that tells nothing is taken for OpenAI's.
+//! The tokens of images, files and sound, by the rules that providers publish. The model name tells the
+//! provider; an unknown name counts as OpenAI.
 //!
-//! Where a size is not known it is taken from the number of bytes, and where neither is, for that of
-//! a common picture: rather too much than too little, since what is weighed too light is activated
-//! too late.
+//! If the size of an image is unknown, it is estimated from the number of bytes; without that, a common
+//! size is assumed. The estimate is rather too high than too low, because an underestimated message is
+//! activated too late.
 
 use crate::history::{AttachmentKind, Detail, Media};
 
-/// Tokens of an attachment; `None` where nothing but its name is known.
+/// Tokens of an attachment; `None` if only its name is known.
 pub(super) fn tokens(kind: AttachmentKind, media: &Media, model: &str) -> Option<u32> {
     let family = PricingFamily::for_model(model);
     let is_image = media
@@ -22,10 +22,10 @@ pub(super) fn tokens(kind: AttachmentKind, media: &Media, model: &str) -> Option
     }
 }
 
-/// Whose rules hold.
+/// The provider whose rules apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PricingFamily {
-    /// So many tokens for a picture, and for each of its tiles.
+    /// Tokens for an image, and for each of its tiles.
     OpenAi {
         base: u32,
         tile: u32,
@@ -35,11 +35,11 @@ enum PricingFamily {
     Gemini,
 }
 
-/// Tiles by the size of the file, in bytes, where the pixels are not known.
+/// Tiles by file size in bytes, if the pixels are unknown.
 const TILES_BY_BYTES: [(u64, u32); 3] = [(512 << 10, 1), (2 << 20, 4), (4 << 20, 6)];
 const MAX_TILES: u32 = 8;
 
-/// Tiles of a picture of which nothing is known: 1024 x 1024.
+/// Tiles of an unknown image: 1024 x 1024.
 const DEFAULT_TILES: u32 = 4;
 
 impl PricingFamily {
@@ -92,9 +92,9 @@ impl PricingFamily {
         u32::try_from(tokens).unwrap_or(u32::MAX)
     }
 
-    /// By its length, which follows from its size: 48,000 bytes a second of uncompressed sound (24
-    /// kHz, 16 bit), 16,000 of the usual compressed one. Ten tokens a second by OpenAI's prices, 32
-    /// by Google's. Half a minute where nothing is known.
+    /// Estimated from the duration, which follows from the size: 48,000 bytes a second for
+    /// uncompressed sound (24 kHz, 16 bit), 16,000 for the usual compressed formats. Ten tokens a
+    /// second by OpenAI's prices, 32 by Google's. Half a minute if the size is unknown.
     fn audio_tokens(self, media: &Media) -> u32 {
         let bytes_per_second = match media.mime.as_deref() {
             Some(format) if format.contains("wav") || format.contains("pcm") => 48_000,
@@ -118,8 +118,8 @@ fn tiles_by_bytes(bytes: u64) -> u32 {
         .map_or(MAX_TILES, |(_, tiles)| *tiles)
 }
 
-/// A picture is fitted into 2,048 x 2,048, then its short side to 768, then cut into squares of 512.
-/// One that is looked at in low detail has none.
+/// The image is fitted into 2,048 x 2,048, then its short side to 768, then cut into squares of 512. In
+/// low detail it has no tiles.
 fn openai_tiles(media: &Media) -> u32 {
     let low = match (media.detail, media.pixels, media.bytes) {
         (Detail::Low, _, _) => true,
@@ -152,7 +152,7 @@ fn anthropic_image_tokens(media: &Media) -> u32 {
     (width * height).div_ceil(750)
 }
 
-/// One tile for a small picture or a low resolution, else as many squares of 768 as it takes.
+/// One tile for a small image or low detail, otherwise the number of squares of 768 that cover it.
 fn gemini_tiles(media: &Media) -> u32 {
     match (media.detail, media.pixels) {
         (Detail::Low, _) => 1,
@@ -162,14 +162,14 @@ fn gemini_tiles(media: &Media) -> u32 {
     }
 }
 
-/// `pixels` made smaller so that `side`, one of its sides, is at most `most`.
+/// `pixels` scaled down so that `side`, one of its sides, is at most `max`.
 fn scale_down((width, height): (u32, u32), side: u32, max: u32) -> (u32, u32) {
     if side <= max {
         return (width, height);
     }
     let scale = |length: u32| {
         let scaled = (u64::from(length) * u64::from(max)).div_ceil(u64::from(side));
-        // Smaller than it was.
+        // The result is smaller than the input, so it fits.
         u32::try_from(scaled).unwrap_or(length).max(1)
     };
     (scale(width), scale(height))

@@ -1,14 +1,16 @@
-//! What the Observer is shown of the log before a range, so that it does not repeat it.
+//! Selects the part of the log that the Observer is shown before a range, so that it does not repeat
+//! it.
 
 use std::collections::BTreeSet;
 
 use crate::memory::system_messages;
 
-/// The end of `observations` within `budget` tokens, under the dates it belongs to, and of what lies
-/// before it the lines of high priority and of completed work, newest first as far as they fit:
-/// never more of those than of the end. What is left out is counted in its place. System messages are passed over: the Observer has nothing to add to what code copies.
+/// The end of `observations` within `budget` tokens, under its dates. Before it, the lines of high priority
+/// and of completed work, newest first as far as they fit, but never more of them than lines of the end.
+/// Notes count what is left out. System messages are skipped: code copies them, so the Observer has nothing
+/// to add.
 ///
-/// `count` counts tokens; it is asked about each line twice at most.
+/// `count` counts tokens; it is called at most twice for a line.
 pub fn earlier(observations: &str, budget: usize, count: impl Fn(&str) -> usize) -> String {
     let (observations, _) = system_messages::split_messages(observations);
     let lines: Vec<&str> = observations
@@ -23,8 +25,8 @@ pub fn earlier(observations: &str, budget: usize, count: impl Fn(&str) -> usize)
     if total <= budget {
         return lines.join("\n");
     }
-    // A third is for what must not be forgotten; what it leaves goes to the end of the log, which is
-    // taken first up to two thirds and then again.
+    // A third of the budget is for important lines. What they do not use goes to the end of the log,
+    // which is taken first up to two thirds and then again.
     let mut used_tokens = 0;
     let mut kept_lines = BTreeSet::new();
     let take_end = |kept_lines: &mut BTreeSet<usize>, used_tokens: &mut usize, limit: usize| {
@@ -66,14 +68,14 @@ fn is_date(line: &str) -> bool {
     line.starts_with("Date:")
 }
 
-/// The kept lines in order, each run of the others as one note, each line under its date.
+/// The kept lines in order, each under its date. Each run of other lines becomes one note.
 fn join_kept(lines: &[&str], kept_lines: &BTreeSet<usize>) -> String {
     let mut out: Vec<String> = Vec::new();
     let (mut hidden, mut day, mut last_day) = (Vec::new(), None, None);
     let note = |hidden: &mut Vec<&str>, out: &mut Vec<String>| {
         match hidden.as_slice() {
             [] => {}
-            // A note of one line is as long as the line.
+            // A note for one line would be as long as the line.
             [line] => out.push((*line).to_owned()),
             several => out.push(format!("[{} observations left out here]", several.len())),
         }

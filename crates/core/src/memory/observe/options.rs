@@ -1,30 +1,31 @@
-//! What the operator decides about the Observer beside its model: what it is shown and asked for.
+//! What the operator configures about the Observer besides its model: what it is shown and what it is
+//! asked for.
 
 use crate::memory::redact::Redactor;
 
-/// How the Observer is asked.
+/// The options of an Observer.
 #[derive(Clone, Debug)]
 pub struct ObserverOptions {
-    /// What is taken out of messages before it reads them.
+    /// Removes secrets from messages before the Observer reads them.
     pub redactor: Redactor,
-    /// Tags of the blocks that clients put into user messages, which it is not shown.
+    /// Tags of blocks that clients put into user messages. The Observer is not shown these blocks.
     pub omit_blocks: Vec<String>,
-    /// Most tokens of history in one call; a longer range is observed in pieces.
+    /// The most tokens of history in one call; a longer range is observed in pieces.
     pub max_input_tokens: u32,
-    /// Tokens of earlier observations it is shown; `None` shows all of them.
+    /// Tokens of earlier observations that it is shown; `None` shows all.
     pub previous_tokens: Option<u32>,
-    /// Which hints it is asked for.
+    /// The hints that it is asked for.
     pub hints: RequestedHints,
     /// Whether it is asked for a title of the conversation.
     pub title: bool,
     /// Whether it is shown the application's system prompt.
     pub application: bool,
-    /// Which attachments it is shown.
+    /// The attachments that it is shown.
     pub attachments: AttachmentFilter,
 }
 
 impl Default for ObserverOptions {
-    /// As published, but that the system prompt is never shown.
+    /// The published values, except that the system prompt is never shown.
     fn default() -> Self {
         Self {
             redactor: Redactor::default(),
@@ -39,29 +40,29 @@ impl Default for ObserverOptions {
     }
 }
 
-/// Where things stand at the end of a range, in two sections.
+/// The hints, which the Observer writes in two sections behind the observations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestedHints {
-    /// What the conversation is busy with.
+    /// The task that the conversation is busy with.
     pub current_task: bool,
-    /// How the Observer would go on.
+    /// How the Observer would continue.
     pub suggested_response: bool,
 }
 
 impl RequestedHints {
-    /// Both.
+    /// Both hints.
     pub const ALL: Self = Self {
         current_task: true,
         suggested_response: true,
     };
 
-    /// Neither.
+    /// No hint.
     pub const NONE: Self = Self {
         current_task: false,
         suggested_response: false,
     };
 
-    /// Those that one of the two asks for.
+    /// The hints that are in one of the two.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         Self {
@@ -74,16 +75,16 @@ impl RequestedHints {
 /// Which attachments are shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttachmentFilter {
-    /// What models that see at all take: images and PDF.
+    /// Images and PDF, which models with vision accept.
     Auto,
     /// All.
     All,
-    /// Those of these media types, in lower case; `type/*` and `*` stand for many.
+    /// Those of these media types, in lower case; `type/*` and `*` match several.
     Only(Vec<String>),
 }
 
 impl AttachmentFilter {
-    /// Whether one of this media type is shown. `image/*` is an image whose type nobody says.
+    /// Whether attachments of this media type are shown. `image/*` is an image of unknown type.
     pub fn accepts(&self, media_type: &str) -> bool {
         let media_type = media_type.to_ascii_lowercase();
         let matches = |pattern: &str| match pattern.strip_suffix('*') {

@@ -1,21 +1,21 @@
-//! A range that is too long for one call of the Observer, cut into pieces that are not.
+//! Cuts a range that is too long for one Observer call into pieces.
 //!
-//! A cut falls between rounds: before a user, before the assistant, before the calls that follow
-//! results. A round that is too long alone is cut between its lines, a single message that is too
-//! long is shown in parts, each under its speaker and told which part it is. Every piece opens with
-//! the date and the minute in force, and the pieces together hold every word of the transcript.
-//! Pure; called by the job that observes, again with a smaller limit where a model says that a
-//! piece is still too long.
+//! A cut falls between rounds: before a user message, before an answer, before the calls that follow
+//! results. A round that is too long by itself is cut between its messages. A single message that is
+//! too long is shown in parts, each under its speaker and numbered. Every piece begins with the date
+//! and minute that apply to it, and the pieces together hold every word of the transcript. Pure. Called
+//! by the job that observes, and again with a smaller limit if a model says that a piece is still too
+//! long.
 
 use crate::memory::prompt::{escape, first_chars};
 
 /// The pieces of `transcript` (see [`crate::memory::transcript`]), each of at most `limit` tokens as
-/// far as words can be divided; one where it fits. Empty where it says nothing.
+/// far as words can be divided. One piece if it fits; none if it is blank.
 pub fn split_pieces(transcript: &str, limit: u32, count: impl Fn(&str) -> u32) -> Vec<String> {
     if transcript.trim().is_empty() {
         return Vec::new();
     }
-    // A token is a byte at least.
+    // A token has at least one byte.
     if transcript.len() <= limit as usize || count(transcript) <= limit {
         return vec![transcript.to_owned()];
     }
@@ -34,7 +34,7 @@ pub fn split_pieces(transcript: &str, limit: u32, count: impl Fn(&str) -> u32) -
     packer.pieces
 }
 
-/// The observations of the pieces of one range as one text: a day that goes on is not named again.
+/// The observations of all pieces as one text. A day that continues is not named again.
 pub fn join_pieces(texts: &[String]) -> String {
     let mut out: Vec<&str> = Vec::new();
     let mut day = None;
@@ -53,8 +53,8 @@ pub fn join_pieces(texts: &[String]) -> String {
     out.join("\n")
 }
 
-/// What code writes in place of an Observer that found nothing in `piece` twice: one line for each
-/// thing that was said, its first 160 characters, under its date.
+/// The observations that code writes after the Observer found nothing in `piece` twice: one line for
+/// each message, with its first 160 characters, under its date.
 pub fn observations_by_code(piece: &str) -> String {
     let (mut out, mut day) = (Vec::new(), None);
     for paragraph in paragraphs(piece) {
@@ -83,16 +83,16 @@ pub fn observations_by_code(piece: &str) -> String {
     escape(&out.join("\n"))
 }
 
-/// Characters of a line that [`by_code`] keeps.
+/// Characters of a message that [`observations_by_code`] keeps.
 const LINE_CHARS: usize = 160;
 
-/// One line that starts in the first column and those indented below it, with what is in force
-/// before it.
+/// A line that starts in the first column, with the indented lines below it and the date and minute
+/// that apply.
 #[derive(Clone, Debug)]
 struct Paragraph<'a> {
-    /// The date header, where one was given.
+    /// The date header, if there was one.
     date: Option<&'a str>,
-    /// `14:05`, of the last line that said one under this header.
+    /// `14:05`, from the last line with a minute under this header.
     minute: Option<&'a str>,
     /// `User (14:05)`, without the colon.
     label: &'a str,
@@ -122,7 +122,7 @@ fn paragraphs(transcript: &str) -> Vec<Paragraph<'_>> {
     paragraphs
 }
 
-/// The lines of `text` that start in the first column, with where they start.
+/// The lines of `text` that start in the first column, with their offsets.
 fn first_columns(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut at = 0;
     text.split_inclusive('\n').filter_map(move |line| {
@@ -133,12 +133,12 @@ fn first_columns(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// How long the saying is that `text` begins with.
+/// The length of the paragraph at the beginning of `text`.
 fn paragraph_len(text: &str) -> usize {
     first_columns(text).nth(1).map_or(text.len(), |(at, _)| at)
 }
 
-/// What stands before the colon of a label; a colon inside of `(14:05)` does not end it.
+/// The label without its colon; the colon inside `(14:05)` does not end it.
 fn label_of(line: &str) -> &str {
     let end = line
         .find(": ")
@@ -152,7 +152,7 @@ fn minute_of(label: &str) -> Option<&str> {
     (bytes.len() == 5 && bytes[2] == b':').then_some(inner)
 }
 
-/// Sayings that belong together: from one safe cut to the next.
+/// Groups paragraphs that belong together: from one safe cut to the next.
 fn units<'s, 'a>(paragraphs: &'s [Paragraph<'a>]) -> Vec<Vec<&'s Paragraph<'a>>> {
     let mut units: Vec<Vec<&Paragraph<'_>>> = Vec::new();
     let mut before = "";
@@ -177,7 +177,7 @@ struct Packer<'a, C> {
     pieces: Vec<String>,
     open: String,
     tokens: u32,
-    /// The date header in force in the open piece.
+    /// The date header that applies at the end of the open piece.
     date: Option<&'a str>,
 }
 
@@ -193,8 +193,8 @@ impl<'a, C: Fn(&str) -> u32> Packer<'a, C> {
         }
     }
 
-    /// Adds `unit` to the open piece or, where it is too full, to a new one. `false` where it is too
-    /// long for any.
+    /// Adds `unit` to the open piece, or to a new one if it does not fit. `false` if it is too long
+    /// for any piece.
     fn try_add(&mut self, unit: &[&Paragraph<'a>]) -> bool {
         let whole: String = unit.iter().map(|saying| saying.to_text()).collect();
         let cost = (self.count)(&whole);
@@ -227,7 +227,7 @@ impl<'a, C: Fn(&str) -> u32> Packer<'a, C> {
         self.tokens = 0;
     }
 
-    /// A message that is too long alone: as many pieces as it takes.
+    /// Adds a message that is too long by itself, as several pieces.
     fn add_in_parts(&mut self, paragraph: &Paragraph<'a>) {
         self.close();
         let words = paragraph
@@ -235,7 +235,7 @@ impl<'a, C: Fn(&str) -> u32> Packer<'a, C> {
             .strip_prefix(':')
             .unwrap_or(paragraph.text)
             .trim_start();
-        // The label, the date and the word of which part it is.
+        // An eighth is left for the label, the date and the part number.
         let limit = self.limit.saturating_sub(self.limit / 8).max(1);
         let mut parts: Vec<String> = Vec::new();
         let mut tokens = 0;
@@ -269,7 +269,7 @@ impl<'a, C: Fn(&str) -> u32> Packer<'a, C> {
         }
     }
 
-    /// `line` in stretches that fit, cut behind white space where there is some near the middle.
+    /// `line` in stretches that fit, cut behind white space near the middle if there is some.
     fn fragments<'l>(&self, line: &'l str, limit: u32) -> Vec<&'l str> {
         if line.len() <= limit as usize || (self.count)(line) <= limit {
             return vec![line];
@@ -279,7 +279,8 @@ impl<'a, C: Fn(&str) -> u32> Packer<'a, C> {
         let cut = line[near..middle]
             .rfind(char::is_whitespace)
             .map_or(middle, |space| near + space + 1);
-        // A white space of several bytes, or a line of one character: no cut inside a character.
+        // White space may have several bytes, and a line may be one character: never cut inside
+        // a character.
         let cut = line.ceil_char_boundary(cut);
         if cut == 0 || cut >= line.len() {
             return vec![line];
@@ -292,12 +293,12 @@ impl<'a, C: Fn(&str) -> u32> Packer<'a, C> {
 }
 
 impl Paragraph<'_> {
-    /// As it stands in the transcript.
+    /// The text as it stands in the transcript.
     fn to_text(&self) -> String {
         format!("{}{}\n", self.label, self.text)
     }
 
-    /// As it opens a piece: with the date and the minute that stood before it.
+    /// The text at the beginning of a piece: with the date and minute that apply.
     fn to_opening_text(&self) -> String {
         let date = self.date.map_or(String::new(), |date| format!("{date}\n"));
         let minute = match (minute_of(self.label), self.minute) {
@@ -402,8 +403,8 @@ User: eight
     }
 
     proptest! {
-        /// Nothing is lost, nothing is said twice, and nothing is longer than it may be, whatever
-        /// stands there: also one word without an end, in any script.
+        /// Nothing is lost or repeated, and no piece is too long, whatever the text is: also
+        /// one word without an end, in any script.
         #[test]
         fn every_word_is_in_exactly_one_piece(
             said in proptest::collection::vec("([a-z]{1,9}|漢字|👍|\n| ){0,60}", 1..12),
@@ -431,7 +432,7 @@ User: eight
             };
             let all = pieces.concat();
             prop_assert_eq!(spoken(&all).replace("User(14.05)", ""), spoken(&history));
-            // The date and the label of a piece come on top.
+            // The date and the label of a piece come in addition.
             prop_assert!(pieces.iter().all(|piece| piece.len() <= limit as usize + 64));
         }
     }

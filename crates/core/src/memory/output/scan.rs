@@ -1,6 +1,8 @@
-//! Finds the sections of an answer: a walk over its lines.
+//! Finds the sections of an answer by walking over its lines.
+//!
+//! Knows tags, code fences and lists; does not judge content. Called by [`super::read_answer`] only.
 
-/// The sections of an answer as they stand in it.
+/// The sections of an answer, unchanged.
 #[derive(Debug, Default)]
 pub(super) struct Sections {
     pub(super) observations: String,
@@ -34,21 +36,21 @@ impl Section {
         }
     }
 
-    /// Whether it stands beside the observations.
+    /// Whether it is a section behind the observations.
     fn is_hint(self) -> bool {
         self != Self::Observations
     }
 }
 
-/// A tag at the start of a line, and what follows it on that line.
+/// A tag at the start of a line, and the rest of the line.
 struct Tag<'a> {
     section: Section,
     closes: bool,
     rest: &'a str,
 }
 
-/// Splits `answer` into its sections. Without an observations block, and from one that is never
-/// closed, only list lines and their dates are taken.
+/// Splits `answer` into its sections. Without an observations block, or if it is never closed, only
+/// list lines and their dates count.
 pub(super) fn read_sections(answer: &str) -> Sections {
     let lines: Vec<&str> = unwrap(without_thinking(answer)).lines().collect();
     let in_code = lines_in_code(&lines);
@@ -63,7 +65,7 @@ pub(super) fn read_sections(answer: &str) -> Sections {
             Some(tag) if tag.closes => scanner.close(tag.section),
             Some(tag) => {
                 scanner.open(tag.section);
-                // A section that opens and ends on one line ends there whatever follows.
+                // A section that opens and closes on one line ends there.
                 if !tag.rest.trim().is_empty() {
                     scanner.line(tag.rest, &[]);
                 }
@@ -77,13 +79,13 @@ pub(super) fn read_sections(answer: &str) -> Sections {
 #[derive(Default)]
 struct SectionScanner {
     open: Option<Section>,
-    /// The observations block a hint interrupts, until it is known whether it goes on.
+    /// Whether a hint interrupted the observations block; it may still continue.
     interrupted: bool,
     /// Lines of the open observations block.
     block: Vec<String>,
     /// Lines of finished blocks.
     finished: Vec<String>,
-    /// Lines outside of any section.
+    /// Lines outside all sections.
     loose: Vec<String>,
     task: Option<String>,
     response: Option<String>,
@@ -114,7 +116,7 @@ impl SectionScanner {
                 self.finish_block(true);
                 self.open = None;
             }
-            // A block that ends while a hint is open (or after one) held the hint.
+            // The block contained the hint, if it ends while the hint is open or after it.
             (_, Section::Observations) => {
                 if self.open.is_some_and(Section::is_hint) {
                     self.finish_hint();
@@ -133,7 +135,7 @@ impl SectionScanner {
     }
 
     fn line(&mut self, line: &str, after: &[&str]) {
-        // `… text</observations>`: a closing tag that shares the last line of its section.
+        // `… text</observations>`: the closing tag is on the last line of its section.
         if let Some(section) = self.open
             && let Some(before) = closed_at_end(line, section, after)
         {
@@ -149,7 +151,8 @@ impl SectionScanner {
         match self.open {
             Some(Section::Observations) => self.block.push(line),
             Some(_) => self.hint.push(line),
-            // After a hint that interrupted a block: part of the block if that is closed later.
+            // After a hint that interrupted a block: part of the block if that is closed
+            // later.
             None if self.interrupted => self.block.push(line),
             None => self.loose.push(line),
         }
@@ -200,8 +203,8 @@ impl SectionScanner {
         }
     }
 
-    /// Hints in the middle of a line, of which the last counts: taken only where no line begins with
-    /// one, and never from the observations, which may speak of such tags.
+    /// Hints in the middle of a line; the last one counts. Used only if no line begins with one,
+    /// and never on the observations, which may mention such tags.
     fn inline_hints(&mut self) {
         for section in ALL.into_iter().filter(|section| section.is_hint()) {
             let mut hint_text = None;
@@ -223,7 +226,7 @@ impl SectionScanner {
     }
 }
 
-/// Where the first `<name>text</name>` of this section stands in `line`, and its text.
+/// The position and text of the first `<name>text</name>` of this section in `line`.
 fn find_inline(line: &str, section: Section) -> Option<(usize, usize, String)> {
     let (open, close) = (
         format!("<{}>", section.name()),
@@ -236,7 +239,8 @@ fn find_inline(line: &str, section: Section) -> Option<(usize, usize, String)> {
     Some((start, from + length + close.len(), text))
 }
 
-/// The tag `line` starts with, if any; white space inside the brackets and attributes are allowed.
+/// The tag at the start of `line`, if there is one; white space and attributes inside the brackets are
+/// allowed.
 fn parse_tag(line: &str) -> Option<Tag<'_>> {
     let inner = line.trim_start().strip_prefix('<')?;
     let (closes, inner) = match inner.strip_prefix('/') {
@@ -255,8 +259,8 @@ fn parse_tag(line: &str) -> Option<Tag<'_>> {
     })
 }
 
-/// What stands before a closing tag at the end of `line`, provided that the section can end here:
-/// nothing follows, or the tag of another section. Otherwise the line only mentions the tag.
+/// The text before a closing tag at the end of `line`, if the section can end here: nothing follows, or
+/// the tag of another section. Otherwise the line only mentions the tag.
 fn closed_at_end<'a>(line: &'a str, section: Section, after: &[&str]) -> Option<&'a str> {
     let line = line.trim_end();
     let start = line.rfind("</")?;
@@ -285,17 +289,17 @@ pub(super) fn is_list_line(line: &str) -> bool {
     marked || numbered
 }
 
-/// Whether `line` is worth keeping where no block vouches for it.
+/// Whether `line` is kept outside of an observations block.
 fn is_log_line(line: &str) -> bool {
     is_list_line(line) || is_date(line)
 }
 
-/// Whether `line` opens a day.
+/// Whether `line` begins a day.
 pub(super) fn is_date(line: &str) -> bool {
     line.trim_start().starts_with("Date:")
 }
 
-/// `answer` without the thinking that some models write in front of it.
+/// `answer` without the thinking that some models write before it.
 fn without_thinking(answer: &str) -> &str {
     let trimmed = answer.trim_start_matches(['\u{feff}', ' ', '\n', '\r', '\t']);
     for (open, close) in [("<think>", "</think>"), ("<thinking>", "</thinking>")] {
@@ -324,8 +328,8 @@ fn unwrap(answer: &str) -> &str {
     }
 }
 
-/// For every line, whether it stands inside a code fence that is closed again. A fence right before
-/// an opening tag wraps a section and is no code, unless it stands inside the observations.
+/// For every line, whether it is inside a code fence that is closed again. A fence directly before an
+/// opening tag wraps a section and is no code, except inside the observations.
 fn lines_in_code(lines: &[&str]) -> Vec<bool> {
     let mut inside = vec![false; lines.len()];
     let mut fence: Option<usize> = None;

@@ -243,7 +243,7 @@ proptest! {
                 prop_assert_eq!(&escape(&kept), &kept);
                 prop_assert!(kept.chars().all(|c| c == '\n' || c == '\t' || !c.is_control()));
             }
-            // A stored log given back in the form that was asked for comes back unchanged.
+            // A stored log that is answered in the requested form comes back unchanged.
             let again = format!("<observations>\n{text}\n</observations>");
             if !text.contains("```") {
                 prop_assert_eq!(observed(&again).0, text);
@@ -311,7 +311,7 @@ fn hints_in_the_middle_of_a_line_are_taken_where_no_line_begins_with_one() {
     );
 }
 
-/// A hint that is left out is no hint: nothing of an earlier one is carried on.
+/// A missing hint stays missing; an earlier one is not kept.
 #[test]
 fn hints_that_are_left_out_are_none() {
     assert_eq!(

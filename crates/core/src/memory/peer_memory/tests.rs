@@ -26,7 +26,7 @@ fn digest_with(lineage: i64, text: &str) -> Digest {
 
 #[test]
 fn the_most_important_is_told_first_and_in_order() {
-    // The older one does not fit any more; something smaller of its day does.
+    // The older one no longer fits, but a smaller one of its day does.
     assert_snapshot!(digest(&[LOG], 22, words), @"
     Date: Mar 4, 2026
     * 🟡 (10:00) four
@@ -59,8 +59,8 @@ fn the_latest_gets_half_and_the_oldest_stands_first() {
         digest_with(2, &line("b")),
         digest_with(1, &line("a")),
     ];
-    // 55 for the latest; half of what is left has room for one line of the next, and the rest for two
-    // more. Nothing is left for the oldest.
+    // 55 for the latest. Half of the rest has room for one line of the next, and the remainder for
+    // two more. Nothing is left for the oldest.
     let chosen = select_excerpts(&digests, 150, words);
     assert_eq!(chosen, [(1, line("b")), (0, line("c"))]);
     let chosen = select_excerpts(&digests, 60, words);
@@ -124,7 +124,7 @@ fn only_the_conversation_itself_is_served() {
 }
 
 proptest! {
-    /// What is told is of the digests, in order, whole, and within the budget.
+    /// Excerpts come from the digests, in order, in whole lines, and within the budget.
     #[test]
     fn the_budget_holds(
         logs in proptest::collection::vec(proptest::collection::vec("(Date: Mar [1-5], 2026|\\* (🔴|🟡|🟢|✅) [a-z ]{0,30}|  \\* -> [a-z ]{1,20})", 0..12), 0..6),

@@ -1,8 +1,8 @@
-//! The shapes of secrets: known prefixes, private keys, bearer tokens, passwords in addresses, and
-//! values that a telling name was given (`DB_PASSWORD=…`).
+//! The shapes of secrets: known prefixes, private keys, bearer tokens, passwords in URLs, and values
+//! with a telling name (`DB_PASSWORD=…`).
 //!
-//! Each shape looks at one place of the text and never further than a bounded distance (or a run
-//! that no other place scans again), so that no input makes the pass quadratic.
+//! Each shape looks at one place of the text and at a bounded distance behind it (or at a run that no
+//! other place scans again), so no input makes the pass quadratic.
 
 /// A secret in the text, by byte offsets.
 pub(super) struct SecretMatch {
@@ -11,11 +11,11 @@ pub(super) struct SecretMatch {
     pub(super) kind: &'static str,
 }
 
-/// How far a key, a value or a token is followed.
+/// The most bytes of a key, a value or a token that are followed.
 const MAX_SECRET_BYTES: usize = 4096;
 
-/// Known prefixes of credentials and how many characters follow at least. From the vendors' own
-/// descriptions for secret scanning; the lengths are the shortest in use, rounded down.
+/// Known prefixes of credentials, with the least number of characters that follow. From the vendors'
+/// own descriptions for secret scanning; the lengths are the shortest in use, rounded down.
 const PREFIXES: [(&str, usize); 22] = [
     ("sk-", 20),
     ("sk_live_", 16),
@@ -56,7 +56,7 @@ const SECRET_NAMES: [(&str, &str); 11] = [
     ("token", "token"),
 ];
 
-/// Values that stand for a secret without being one.
+/// Values that are placeholders for a secret.
 const PLACEHOLDERS: [&str; 9] = [
     "none",
     "null",
@@ -69,7 +69,7 @@ const PLACEHOLDERS: [&str; 9] = [
     "optional",
 ];
 
-/// The secret that shows itself at byte `at`, if any.
+/// The secret at byte `at`, if there is one.
 pub(super) fn find_at(text: &str, at: usize) -> Option<SecretMatch> {
     let bytes = text.as_bytes();
     match bytes[at] {
@@ -107,7 +107,8 @@ fn prefixed_key(bytes: &[u8], at: usize) -> Option<SecretMatch> {
     let from = at + prefix.len();
     let length = run_length(bytes, from, is_token_byte);
     let body = &bytes[from..from + length];
-    // Slugs and file names share these prefixes; a key has a stretch without separators and digits.
+    // Slugs and file names may have these prefixes too. A key has a longer stretch without
+    // separators and with digits.
     let stretch = body
         .split(|byte| matches!(byte, b'_' | b'-'))
         .any(|part| part.len() >= 12 && part.iter().any(u8::is_ascii_digit));
@@ -184,7 +185,7 @@ fn private_key(text: &str, at: usize) -> Option<SecretMatch> {
         .windows(CLOSE.len())
         .position(|window| window == CLOSE.as_bytes())?;
     let body = at + head + CLOSE.len();
-    // Key bodies are a few thousand characters; the bound keeps many openings without an end cheap.
+    // Key bodies have a few thousand characters. The bound keeps many openings without an end cheap.
     let window = &text.as_bytes()[body..text.len().min(body + 4 * MAX_SECRET_BYTES)];
     let end = match memchr::memmem::find(window, CLOSE.as_bytes()) {
         Some(offset) => body + offset + CLOSE.len(),
@@ -197,7 +198,7 @@ fn private_key(text: &str, at: usize) -> Option<SecretMatch> {
     })
 }
 
-/// How much of `text` still looks like the lines of a key whose end is missing.
+/// The length of the beginning of `text` that looks like lines of a key without an end.
 fn unfinished_key(text: &str) -> usize {
     let (mut at, mut end) = (0, 0);
     for line in text.split_inclusive('\n').take(64) {
@@ -216,7 +217,7 @@ fn unfinished_key(text: &str) -> usize {
     end
 }
 
-/// A value behind a telling name: `name=value`, `name: value`, `"name": "value"`.
+/// A value with a telling name: `name=value`, `name: value`, `"name": "value"`.
 fn named_value(text: &str, at: usize) -> Option<SecretMatch> {
     let bytes = text.as_bytes();
     let arrow = bytes[at..].starts_with(b"=>");

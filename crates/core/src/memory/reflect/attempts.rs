@@ -1,10 +1,11 @@
-//! Which attempt at a reflection is asked for next, and which one is kept. Pure: attempts come in judged.
+//! Decides which attempt at a reflection comes next and which one is kept. Pure: attempts come with
+//! their measurements.
 
 use std::ops::RangeInclusive;
 
-/// The level a reflection that somebody asked for starts with, as published.
+/// The first level of a reflection that an operator requested, as published.
 const REQUESTED_LEVEL: u8 = 0;
-/// The level any other one starts with.
+/// The first level of any other reflection.
 const DEFAULT_LEVEL: u8 = 1;
 /// Models of this family condense too little at level 1, as published.
 const WEAK_MODEL: &str = "gemini-2.5-flash";
@@ -12,11 +13,11 @@ const WEAK_MODEL_LEVEL: u8 = 2;
 /// The highest level.
 const MAX_LEVEL: u8 = 4;
 
-/// How often one reflection is asked for again with the list of what it lost. Ours: each is a call of
-/// the size of the log, and what is still missing then can be put back by code.
+/// How often a level is repeated with the list of what was lost. Our own number: each call has the size
+/// of the log, and code can restore what is still missing after that.
 const MAX_REMINDERS: u8 = 2;
 
-/// The level to start with.
+/// The first level for this model.
 pub fn start_level(model: &str, requested: bool) -> u8 {
     if requested {
         REQUESTED_LEVEL
@@ -27,7 +28,7 @@ pub fn start_level(model: &str, requested: bool) -> u8 {
     }
 }
 
-/// The levels to try in order, from `start`; each is asked for only if the one before was not good
+/// The levels to try in order, from `start`. A level is tried only if the one before was not good
 /// enough.
 pub fn levels(start: u8) -> RangeInclusive<u8> {
     let start = start.min(MAX_LEVEL);
@@ -39,14 +40,14 @@ pub fn levels(start: u8) -> RangeInclusive<u8> {
 pub enum ReflectionVerdict {
     /// Keep it and stop.
     GoodEnough,
-    /// Keep it if nothing smaller comes, and try the next level.
+    /// Keep it if no smaller one comes, and try the next level.
     Smaller,
-    /// Not smaller than what it condenses: worth nothing.
+    /// It is not smaller than its input, so it is useless.
     Rejected,
 }
 
-/// Judges an attempt of `candidate` tokens at condensing `input` tokens below `target`. All three count
-/// the same kind of text (with or without system messages).
+/// Judges an attempt of `candidate` tokens at condensing `input` tokens to less than `target`. All
+/// three count the same kind of text (with or without system messages).
 pub fn verdict_for(candidate: u32, input: u32, target: u32) -> ReflectionVerdict {
     if candidate >= input {
         ReflectionVerdict::Rejected
@@ -57,43 +58,43 @@ pub fn verdict_for(candidate: u32, input: u32, target: u32) -> ReflectionVerdict
     }
 }
 
-/// An answer of the Reflector, judged.
+/// An answer of the Reflector with its measurements.
 #[derive(Clone, Debug)]
 pub struct ReflectionAttempt {
     /// The whole log that would be sent.
     pub text: String,
     /// Its tokens.
     pub tokens: u32,
-    /// The share of the items of high priority that it lost, 0 to 1.
+    /// The share of items of high priority that it lost, 0 to 1.
     pub loss: f64,
-    /// The same with the lines that lost something put back, where any did: text and tokens.
+    /// The text and tokens after the damaged lines were restored; `None` if there were none.
     pub restored: Option<(String, u32)>,
-    /// What to remind the Reflector of; empty where nothing of high priority is missing.
+    /// What to remind the Reflector of; empty if nothing of high priority is missing.
     pub lost_items: String,
-    /// The same with as many of those lines put back as there is room for, where there is none for all
-    /// and something may be lost for once.
+    /// The log with as many damaged lines restored as there is room for. Only if there is no room
+    /// for all, and a greater loss is allowed as an exception.
     pub partial: Option<PartialReflection>,
 }
 
-/// A log that lost more than it may, since otherwise it would not be smaller.
+/// A log that lost more than allowed, because it would not be smaller otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PartialReflection {
     /// The whole log that would be sent.
     pub text: String,
     /// Its tokens.
     pub tokens: u32,
-    /// The share of the items of high priority that it lost, 0 to 1.
+    /// The share of items of high priority that it lost, 0 to 1.
     pub loss: f64,
-    /// It is longer than there is room for, with nothing put back.
+    /// Whether it exceeds the room even with nothing restored.
     pub over_limit: bool,
 }
 
-/// What to ask for next.
+/// The next attempt to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextAttempt {
     /// How hard to condense.
     pub level: u8,
-    /// What the last answer lost, if this is to remind of it.
+    /// What the last answer lost, if the Reflector is to be reminded of it.
     pub lost_items: Option<String>,
 }
 
@@ -111,8 +112,8 @@ pub struct ReflectionAttempts {
 }
 
 impl ReflectionAttempts {
-    /// No attempt yet at condensing `input` tokens to `target`, where no more than `max_loss` of the
-    /// items of high priority may be lost.
+    /// Begins the attempts at condensing `input` tokens to `target`, with at most `max_loss` of the
+    /// items of high priority lost.
     pub fn new(start: u8, input: u32, target: u32, max_loss: f64) -> Self {
         let levels = levels(start);
         Self {
@@ -130,31 +131,32 @@ impl ReflectionAttempts {
         }
     }
 
-    /// What to ask for; `None` when enough was asked.
+    /// The next attempt; `None` when no more should be made.
     pub fn next_attempt(&self) -> Option<&NextAttempt> {
         self.next.as_ref()
     }
 
-    /// The answer to the last question was none: empty, a loop, a refusal.
+    /// Records that the last answer was unusable: empty, a loop, a refusal.
     pub fn answer_unusable(&mut self) {
         self.next_level();
     }
 
-    /// No more questions.
+    /// Makes no more attempts.
     pub fn stop(&mut self) {
         self.next = None;
     }
 
-    /// Takes the answer to the last question.
+    /// Records the answer to the last attempt.
     ///
-    /// What lost too much is never kept as it is: the Reflector is reminded, and if that does not help,
-    /// what is missing is put back. What lost little is mended too, where that costs nothing.
+    /// An answer that lost too much is never kept as it is: the Reflector is reminded, and if that
+    /// does not help, the damaged lines are restored. If little was lost, lines are restored only
+    /// where the result stays below the target.
     pub fn add_attempt(&mut self, attempt: ReflectionAttempt) {
         if let Some(partial) = attempt.partial {
             self.keep_partial_if_better(partial);
         }
         let retained_enough = attempt.loss <= self.max_loss;
-        // Who did not shorten it is told to shorten it more, and of what is missing only later.
+        // If the answer is not shorter, the next level comes first and reminders later.
         let is_shorter =
             verdict_for(attempt.tokens, self.input, self.target) != ReflectionVerdict::Rejected;
         let restored = attempt
@@ -186,7 +188,8 @@ impl ReflectionAttempts {
         verdict
     }
 
-    /// What there is room for comes before what there is not; of those, what lost less.
+    /// An attempt that fits the room comes before one that does not; of equal ones, the one that
+    /// lost less.
     fn keep_partial_if_better(&mut self, partial: PartialReflection) {
         if verdict_for(partial.tokens, self.input, self.target) == ReflectionVerdict::Rejected {
             return;
@@ -209,14 +212,14 @@ impl ReflectionAttempts {
         });
     }
 
-    /// The smallest answer that is smaller than what it condenses and lost no more than it may, and its
+    /// The smallest answer that is smaller than its input and lost no more than allowed, with its
     /// tokens.
     pub fn take_best(&mut self) -> Option<(String, u32)> {
         self.best.take().map(|(tokens, text)| (text, tokens))
     }
 
-    /// Where there is none: the answer that is smaller and lost least, with what there was room for put
-    /// back.
+    /// If there is none: the smaller answer that lost least, with lines restored as far as there
+    /// was room.
     pub fn take_partial(&mut self) -> Option<PartialReflection> {
         self.partial.take()
     }
@@ -269,7 +272,7 @@ mod tests {
 
     #[test]
     fn strictly_smaller_or_not_at_all() {
-        // Below the target is good, at the target not yet, at the input is nothing.
+        // Below the target is good enough, at the target only smaller, at the input useless.
         assert_eq!(verdict_for(749, 1_000, 750), ReflectionVerdict::GoodEnough);
         assert_eq!(verdict_for(750, 1_000, 750), ReflectionVerdict::Smaller);
         assert_eq!(verdict_for(751, 1_000, 750), ReflectionVerdict::Smaller);
@@ -376,7 +379,8 @@ mod tests {
             ..lossy("gutted", 100, 1_000)
         };
         let mut ladder = ladder();
-        // Too long, at the most there is room for, with less lost, with more lost, and no smaller at all.
+        // Over the limit; exactly at the limit; with less loss; with more loss; not smaller at
+        // all.
         for (tokens, loss) in [
             (901, 0.1),
             (900, 0.3),

@@ -1,25 +1,26 @@
-//! Where the conversation stood at the end of the last part: the volatile end of a block.
+//! The hints at the end of a block: the task and the suggested response at the end of the last part.
 //!
-//! Hints are written before the conversation goes on, so they are dropped where the log itself says
-//! that their task is done, or what is observed of the messages behind the block already: a finished
-//! task that is held up to a model is done again. What raw messages say of it that nobody has observed
-//! cannot be known here; the preamble gives them the last word.
+//! Hints are written before the conversation continues. So they are left out if the log, or
+//! observations of the messages behind the block, say that their task is done: a model that is shown a
+//! finished task does it again. Raw messages that nobody has observed yet are not checked here; the
+//! preamble tells the model that they come first.
 
 use std::collections::BTreeSet;
 
 use crate::memory::{prompt, system_messages};
 
-/// What the Observer said of the end of the last part.
+/// The hints for the end of the last part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hints<'a> {
-    /// What the conversation was busy with.
+    /// The task that the conversation is busy with.
     pub current_task: Option<&'a str>,
-    /// How the Observer would go on.
+    /// How the Observer would continue.
     pub suggested_response: Option<&'a str>,
 }
 
 impl Hints<'_> {
-    /// What is left of them after `parts`, in order: what these say is done is over.
+    /// The hints that are still open after `parts`, in order: those that the parts report as done
+    /// are removed.
     #[must_use]
     pub fn without_done(self, parts: &[&str]) -> Self {
         if self.current_task.is_some_and(|task| is_done(task, parts)) {
@@ -33,8 +34,7 @@ impl Hints<'_> {
         }
     }
 
-    /// The section behind a log whose last part is `last`; `None` where there is nothing to say, or
-    /// nothing that is not done.
+    /// The section behind a log whose last part is `last`; `None` if there is nothing open to say.
     pub(super) fn section(self, last: &str) -> Option<String> {
         let open_hints = self.without_done(&[last]);
         let section = |name: &str, text: Option<&str>| {
@@ -51,11 +51,11 @@ impl Hints<'_> {
     }
 }
 
-/// Whether a line marked ✅ in `parts` is about the main thing of `hint`, and no later line marked 🔴
+/// Whether a line marked ✅ in `parts` is about the main clause of `hint`, and no later line marked 🔴
 /// takes it up again.
 fn is_done(hint: &str, parts: &[&str]) -> bool {
     let hint_stems = stems(main_clause(hint));
-    // One word in common is chance.
+    // One common word may be chance.
     if hint_stems.len() < 2 {
         return false;
     }
@@ -71,7 +71,7 @@ fn is_done(hint: &str, parts: &[&str]) -> bool {
         }
         let line_stems = stems(line);
         let common = hint_stems.intersection(&line_stems).count();
-        // Two thirds of its words: the Observer words the task and its end differently.
+        // Two thirds of its words, because the Observer words a task and its end differently.
         if common * 3 >= hint_stems.len() * 2 {
             done = is_finished;
         }
@@ -79,7 +79,7 @@ fn is_done(hint: &str, parts: &[&str]) -> bool {
     done
 }
 
-/// The first line or sentence: what is secondary or waiting follows it.
+/// The first line or sentence; secondary and waiting tasks follow it.
 fn main_clause(hint: &str) -> &str {
     let hint = hint.trim_start();
     let end = hint.find(['\n', ';']).unwrap_or(hint.len());
@@ -87,7 +87,7 @@ fn main_clause(hint: &str) -> &str {
     &hint[..sentence]
 }
 
-/// Words that say nothing of what a task is.
+/// Words that say nothing about a task.
 const COMMON_WORDS: [&str; 24] = [
     "about",
     "after",
@@ -122,6 +122,13 @@ fn stems(text: &str) -> BTreeSet<String> {
         .filter(|word| word.chars().count() > 2 && !COMMON_WORDS.contains(&word.as_str()))
         .map(|word| word.chars().take(5).collect())
         .collect()
+}
+
+/// Whether a segment of a block is the hints.
+pub(super) fn is_hint(segment: &str) -> bool {
+    ["<current-task>", "<suggested-response>"]
+        .iter()
+        .any(|tag| segment.starts_with(tag))
 }
 
 #[cfg(test)]
@@ -159,13 +166,13 @@ mod tests {
         let reopened = format!("{LOG}\n* 🔴 (10:01) User: the nightly import stops again");
         assert!(section("Nightly import stops", &reopened).is_some());
         assert!(section("Nightly import stops", "* 🔴 nightly import stops").is_some());
-        // What the application wrote is no completion.
+        // System messages of the application complete no task.
         let told =
             "* 🔴 x\n<system-message n=\"7\">\n✅ the nightly import stops\n</system-message>";
         assert!(section("Nightly import stops", told).is_some());
     }
 
-    /// What is observed behind the block is not in it, and known all the same.
+    /// Observations of messages behind the block are not in it, but they count.
     #[test]
     fn what_a_later_part_says_is_done_is_over() {
         let hints = Hints {

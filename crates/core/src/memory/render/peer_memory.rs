@@ -1,31 +1,32 @@
-//! What other conversations of the same user know, as a section of a block.
+//! Writes what other conversations of the same user know, as a section of a block.
 //!
-//! It stands behind the conversation's own observations and before its hints, so an activation that adds
-//! to the one and drops the other two keeps every byte before it (INV-PREFIX). Dates are written as the
-//! Observer wrote them, absolutely: nothing here is related to a day.
+//! The section stands between the conversation's own observations and its hints. So an activation that
+//! adds observations and replaces section and hints keeps every byte before them (INV-PREFIX). Dates
+//! stay absolute, as the Observer wrote them.
 
 use jiff::civil::Date;
 
-use super::{BLOCK_START, PREAMBLE_VERSION, is_hint};
+use super::hints::is_hint;
+use super::preamble::{BLOCK_START, PREAMBLE_VERSION};
 use crate::memory::{dates, prompt};
 
 /// The tag of the section.
 const SECTION_START: &str = "<diarist-others>";
 
-/// How a block begins that stands for no message. Each snapshot keeps its own copy.
+/// The preamble of a block that covers no message. Each snapshot keeps its own copy.
 const PEER_INTRO: &str = include_str!("../prompts/opener.md");
 
-/// What the model is told of how to read it.
+/// The rules for the model that reads the section.
 const RULES: &str = "These notes are from other conversations with the same user, not from this one. Use what they say of the user and of facts where it helps here. Nothing in them is under way here: do not continue, resume or finish a task, plan or question of theirs unless the user takes it up in this conversation. Where they disagree with the notes or messages of this conversation, this conversation holds; where they disagree among themselves, the later one does.";
 
-/// A conversation that is told of.
+/// A conversation in the section.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerConversation<'a> {
-    /// What it is called, if anything.
+    /// Its title, if it has one.
     pub title: Option<&'a str>,
-    /// The day it was last heard of.
+    /// The day it last received something.
     pub last_date: Date,
-    /// Its observations, whole lines.
+    /// Its observations, in whole lines.
     pub text: &'a str,
 }
 
@@ -48,7 +49,7 @@ pub fn section(conversations: &[PeerConversation<'_>]) -> String {
     out
 }
 
-/// A title that cannot leave its attribute or its line.
+/// A title that cannot break out of its attribute or line.
 fn clean_title(title: &str) -> String {
     let to_plain = |c: char| match c {
         '"' | '<' | '>' => '\'',
@@ -70,7 +71,7 @@ pub fn insert_section(segments: &[String], section: String) -> Vec<String> {
     all
 }
 
-/// A block of `section` alone, for a conversation of which nothing is observed.
+/// A block with only `section`, for a conversation without observations.
 pub fn peer_intro(section: String) -> Vec<String> {
     vec![
         format!("{BLOCK_START}{PREAMBLE_VERSION}\">\n{PEER_INTRO}"),
@@ -78,7 +79,7 @@ pub fn peer_intro(section: String) -> Vec<String> {
     ]
 }
 
-/// Whether `segment` is such a section.
+/// Whether `segment` is a section about other conversations.
 pub(super) fn is_section(segment: &str) -> bool {
     segment.starts_with(SECTION_START)
 }

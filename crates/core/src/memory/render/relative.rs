@@ -1,4 +1,4 @@
-//! How the dates of a log lie to the day on which it was put into the block.
+//! Relates the dates of a log to the day on which it was put into the block.
 //!
 //! ```text
 //! [as of Mar 20, 2026]
@@ -7,31 +7,31 @@
 //! [11 days later]
 //! Date: Mar 15, 2026 (5 days before)
 //! ```
-//! Every word stays true for ever, since it counts from a day that is named: "5 days ago" would be
-//! false tomorrow, and written anew it would cost the prompt cache of everything behind it. Each part
-//! keeps the day of the first block it stood in. Looks only backwards, so an append changes nothing
-//! before it. Only lines of observations come here, never a system message that was copied.
+//! The text stays true for ever, because it counts from a named day. "5 days ago" would be false tomorrow,
+//! and to rewrite it would cost the prompt cache of everything behind it. Each part keeps the day of the
+//! first block it stood in. Looks only backwards, so adding a part changes nothing before it. Gets only
+//! lines of observations, never a copied system message.
 
 use jiff::civil::Date;
 
 use crate::memory::dates;
 
-/// What begins the line that names the day.
+/// The beginning of the line that names the day.
 const AS_OF: &str = "[as of ";
 
-/// What stood last in the parts before.
+/// The last dates in the parts before.
 #[derive(Debug, Default)]
 pub(super) struct PreviousDates {
     as_of: Option<Date>,
     header: Option<String>,
-    /// The day of the header, or the last one that it may mean.
+    /// The day of the header, or the last day that it may mean.
     day: Option<Date>,
-    /// Whether that is the day itself.
+    /// Whether it is certainly that day.
     exact: bool,
 }
 
-/// `observed` with relations as long as any it can be given: first sent on the last of all days, behind a
-/// part of the first.
+/// `observed` with the longest relations that it can ever get: sent for the first time on the last of
+/// all days, behind a part of the first.
 pub(super) fn longest_relations(observed: &str) -> String {
     let mut previous = PreviousDates {
         day: Some(Date::MIN),
@@ -47,7 +47,7 @@ impl PreviousDates {
         let mut out: Vec<String> = Vec::new();
         let mut lines = observed.lines().peekable();
         if self.as_of.replace(as_of) == Some(as_of) {
-            // A long day is not said again with every chunk.
+            // A long day is not named again with every chunk.
             lines.next_if(|first| self.header.as_deref() == Some(first.trim_end()));
         } else {
             out.push(format!("{AS_OF}{}]", dates::format_date(as_of)));
@@ -56,7 +56,7 @@ impl PreviousDates {
             if line.starts_with("Date:") {
                 out.extend(self.header(line.trim_end(), as_of));
             } else if line.starts_with(AS_OF) {
-                // Only we say what day it was.
+                // Only code may name the day of a block.
                 out.push(format!("({}", &line[1..]));
             } else {
                 out.push(self.line(line, as_of));
@@ -65,7 +65,7 @@ impl PreviousDates {
         out.join("\n")
     }
 
-    /// A date header, and before it how long after the one before.
+    /// A date header, and before it the gap since the previous one.
     fn header(&mut self, line: &str, as_of: Date) -> Vec<String> {
         self.header = Some(line.to_owned());
         let Some((day, _)) = dates::find_date(line) else {
@@ -73,7 +73,7 @@ impl PreviousDates {
             return vec![line.to_owned()];
         };
         let exact = !line.contains("on or before");
-        // Between days of which one is unknown, nobody knows how many passed.
+        // Without two exact days, the gap is unknown.
         let days_known = std::mem::replace(&mut self.exact, exact) && exact;
         let before = std::mem::replace(&mut self.day, day.first).filter(|_| days_known);
         let Some(first) = day.first else {
@@ -92,7 +92,7 @@ impl PreviousDates {
         lines
     }
 
-    /// A line whose end says which day is meant.
+    /// A line, with a relation if its end names a day.
     fn line(&self, line: &str, as_of: Date) -> String {
         self.relate_line(line, as_of)
             .unwrap_or_else(|| line.to_owned())
@@ -106,7 +106,7 @@ impl PreviousDates {
         }
         let (day, end) = dates::find_date(date_text)?;
         if date_text[end..].contains(" - ") {
-            // It says so already, in words of the model's own.
+            // The model has written a relation already.
             return None;
         }
         let has_passed = day.last < as_of && !text.contains('✅') && self.was_future(text, day);
@@ -123,14 +123,14 @@ impl PreviousDates {
         Some(format!("{text}({date_text}{relation}{note})"))
     }
 
-    /// Whether what is said lay ahead when it was said: by the days, or by its words.
+    /// Whether the day was in the future when the line was written: by the days, or by the words.
     fn was_future(&self, text: &str, day: dates::WrittenDate) -> bool {
         self.day.is_some_and(|header_day| day.last > header_day) || has_future_words(text)
     }
 }
 
-/// Words of intent. Where a header tells when something was said they decide only about that day
-/// itself; in other languages the days alone decide.
+/// Words of intent. If a header gives the day of a line, they decide only for dates on that same day.
+/// In other languages, the days alone decide.
 const FUTURE_WORDS: [&str; 16] = [
     "will",
     "going to",
@@ -199,23 +199,23 @@ mod tests {
             line.ends_with("(meaning Mar 13, 2026 - 1 week before: the day has passed, whether it happened is not known)"),
             "{line}"
         );
-        // Said on the day itself: the words decide.
+        // Written on the day itself: the words decide.
         assert!(noted("* 🔴 User will call the bank. (meaning Mar 4, 2026)"));
         assert!(!noted("* 🔴 User called the bank. (meaning Mar 4, 2026)"));
-        // It was past when it was said.
+        // The day was past when the line was written.
         assert!(!noted("* 🔴 User moved to Graz. (meaning Feb 2, 2026)"));
-        // It is not past yet, or not for sure.
+        // The day is not past yet, or not for certain.
         assert!(!noted("* 🔴 User flies to Oslo. (meaning Mar 20, 2026)"));
         assert!(!noted("* 🔴 User flies to Oslo. (meaning Mar 18-20, 2026)"));
         assert!(!noted(
             "* 🔴 User flies to Oslo. (meaning early March 2026)"
         ));
         assert!(!noted("* 🔴 User wants to be done. (meaning Mar 2026)"));
-        // It is done.
+        // The task is done.
         assert!(!noted(
             "* ✅ User flew to Oslo as planned. (meaning Mar 13, 2026)"
         ));
-        // A reflection may stand under a later day: the words still tell.
+        // A reflection may put the line under a later day; the words still decide.
         assert!(noted(
             "* 🔴 User planned to sell the car. (meaning Mar 2, 2026)"
         ));

@@ -101,7 +101,7 @@ fn a_block_keeps_the_version_it_began_with() {
 
 #[test]
 fn the_first_preamble_never_changes() {
-    // What was sent with it goes on being sent: the hash is that of the released text.
+    // Snapshots with this preamble are still sent; the hash is that of the released text.
     let hash = blake3::hash(preamble(1).as_bytes());
     assert_snapshot!(hash.to_hex(), @"7d82c29c52e6a6dc37e95fcbfd1ef2c76e81cf384996b23e2dccbf055d8c761b");
 }
@@ -171,7 +171,7 @@ fn observations_can_not_pose_as_the_frame() {
 }
 
 proptest! {
-    /// INV-PREFIX: more parts only append, on whatever day.
+    /// INV-PREFIX: adding parts only appends, on whatever day.
     #[test]
     fn more_parts_only_append(
         parts in proptest::collection::vec((
@@ -205,7 +205,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// What a part weighs holds for every block it can stand in: any days, anything before it.
+    /// The maximum of a part holds for every block: on any day, behind any parts.
     #[test]
     fn no_block_makes_a_part_heavier(
         parts in proptest::collection::vec((
@@ -242,7 +242,7 @@ fn a_part_weighs_what_its_relations_add() {
     let plan = "Date: Mar 4, 2026\n* User will fly. (meaning Mar 13, 2026)";
     let sent = &segments(&[second(plan)], None)[1];
     assert!(words(sent) > words(plan) + 5, "{sent}");
-    // The day it counts from, a gap, a relation, and a plan whose day has passed.
+    // The line with the day, a gap, a relation, and a plan whose day has passed.
     assert_eq!(max_tokens(plan, words), words(plan) + 5 + 3 + 3 + 14);
     assert_eq!(max_tokens("* User likes tea.", words), 4 + 5);
 }
@@ -259,7 +259,7 @@ fn hints_that_cost_what_is_saved_are_left_out() {
     assert_eq!(affordable_segments(&observed, Some(hints), cost + 1), whole);
     let bare = segments(&observed, None);
     assert_eq!(affordable_segments(&observed, Some(hints), cost), bare);
-    // What is no hint stays, however little is saved.
+    // A segment that is no hint stays, however little is saved.
     assert_eq!(affordable_segments(&observed, None, 1), bare);
 }
 

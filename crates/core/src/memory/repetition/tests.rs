@@ -1,6 +1,6 @@
 use super::*;
 
-/// A generator of its own, so that the cases are the same for ever (Knuth's MMIX constants).
+/// A generator of our own, so that the cases never change (Knuth's MMIX constants).
 struct Seed(u64);
 
 impl Seed {
@@ -25,7 +25,7 @@ const WORDS: [&str; 40] = [
     "opinion", "pencil", "ribbon", "shelter",
 ];
 
-/// Sentences of which no two are alike.
+/// Sentences that are all different.
 fn prose(seed: &mut Seed, sentences: usize) -> String {
     (0..sentences)
         .map(|_| {
@@ -57,7 +57,7 @@ fn honest_log(seed: &mut Seed, lines: usize) -> String {
         .collect()
 }
 
-/// A repetitive conversation and what a faithful Observer wrote of it.
+/// A repetitive conversation and a correct log of it.
 fn faithful(case: u64) -> (String, String) {
     let mut seed = Seed(case * 7_919 + 1);
     let events = 60 + seed.below(140);
@@ -134,7 +134,7 @@ fn faithful(case: u64) -> (String, String) {
                     a * b
                 ));
             }
-            // One result that holds everything, on one line.
+            // One result with everything on one line.
             _ => {
                 let sep = if event == 0 {
                     "Tool result query (08:01): ["
@@ -160,10 +160,10 @@ fn faithful(case: u64) -> (String, String) {
     (input, log)
 }
 
-/// What was observed and an answer that ran into a loop.
+/// An input and an answer that ran into a loop.
 fn looped(case: u64) -> (String, String) {
     let mut seed = Seed(case * 104_729 + 5);
-    // Every third input is repetitive itself; a loop goes on longer than it, or speaks of nothing.
+    // Every third input is repetitive itself; the loop is longer than it, or has another subject.
     let input = match case % 3 {
         0 => faithful(case / 3).0,
         _ => transcript_of_prose(&mut seed),
@@ -184,7 +184,7 @@ fn looped(case: u64) -> (String, String) {
                 "👍👍 待って ",
             ])
             .to_owned(),
-        // Each round is another: a counter, a time.
+        // Each round differs: a counter, a time.
         _ => String::new(),
     };
     let chars = 8_000 + seed.below(30_000) + start.chars().count() * 2;
@@ -216,7 +216,7 @@ fn no_faithful_log_of_something_repetitive_is_flagged() {
             log.chars().count() >= MIN_CHARS,
             "case {case} tests nothing"
         );
-        // Against another input it would have no excuse: these logs are really repetitive.
+        // With another input, these logs would count as loops: they are really repetitive.
         suspicious += usize::from(is_repetitive(&log, &transcript_of_prose(&mut Seed(case))));
         assert!(!is_repetitive(&log, &input), "case {case}:\n{log}");
     }
@@ -250,7 +250,7 @@ fn the_published_thresholds_hold() {
     assert_eq!((LINE_CHARS, MIN_LINES, MAX_DUPLICATE_PERCENT), (24, 20, 50));
     assert!(!is_repetitive(&"a".repeat(1_999), ""));
     assert!(is_repetitive(&"a".repeat(2_001), ""));
-    // Half of the lines said before is still allowed, one more is not.
+    // Half of the lines may be repeated, but not one more.
     let mut seed = Seed(3);
     let input = transcript_of_prose(&mut seed).repeat(3);
     let line = "* 🟢 exactly the same line of words and no other\n";
@@ -284,7 +284,7 @@ fn an_input_that_repeats_excuses_only_as_much_as_it_repeats() {
     let faithful = "* 🟡 Build failed: linker failed with code 1\n".repeat(100);
     assert!(!is_repetitive(&faithful, &input));
     assert!(is_repetitive(&faithful.repeat(6), &input));
-    // As often, but of something else.
+    // As often, but about something else.
     let other = "* 🟡 Waiting patiently until somebody answers\n".repeat(100);
     assert!(is_repetitive(&other, &input));
 }

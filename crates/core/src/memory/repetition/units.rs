@@ -1,25 +1,26 @@
-//! What a text says, unit by unit: a line, or a stretch of one that is too long to be one thing.
+//! The units of a text: a line, or a stretch of a line that is too long to be one statement.
 
 use std::collections::HashSet;
 
-/// From this length on a line is more than one unit.
+/// From this length on, a line is more than one unit.
 const LONG_LINE_BYTES: usize = 300;
-/// Bytes of a stretch where a line has nothing to be divided at.
+/// Bytes of a stretch if a line has no punctuation to divide it at.
 const STRETCH_BYTES: usize = 60;
-/// Characters of a word that tell what it is about, whatever its ending.
+/// Characters of a word that carry its meaning, whatever its ending.
 const STEM_CHARS: usize = 5;
-/// Shorter words are in every text.
+/// Shorter words occur in every text.
 const MIN_STEM_CHARS: usize = 4;
 
-/// A unit.
+/// One statement.
 pub(super) struct Unit {
-    /// Its words: without list marks, marks of priority and the time.
+    /// Its words, without list marks, priority marks and time.
     pub(super) words: String,
-    /// The same with every word that has a digit in it replaced, so that events of one kind agree.
+    /// The same with every word that contains a digit replaced, so that events of one kind are
+    /// equal.
     pub(super) form: String,
 }
 
-/// The units of `text` that say anything.
+/// The units of `text` that contain words.
 pub(super) fn units(text: &str) -> Vec<Unit> {
     text.lines().flat_map(stretches).filter_map(unit).collect()
 }
@@ -60,7 +61,7 @@ fn is_time(word: &str) -> bool {
             .all(|byte| byte.is_ascii_digit() || *byte == b':')
 }
 
-/// `line`, or its sentences and members where it is long.
+/// `line`; or its sentences and members if it is long.
 fn stretches(line: &str) -> Vec<&str> {
     if line.len() <= LONG_LINE_BYTES {
         return vec![line];
@@ -82,7 +83,7 @@ fn stretches(line: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Every run of digits in `text`, times left out: minutes would make any small number known.
+/// Every run of digits in `text` except times: with them, any small number would be known.
 pub(super) fn numbers(text: &str) -> HashSet<&str> {
     text.split_whitespace()
         .filter(|word| !is_time(word))
@@ -91,7 +92,7 @@ pub(super) fn numbers(text: &str) -> HashSet<&str> {
         .collect()
 }
 
-/// The beginnings of the longer words of `text`, in lower case.
+/// The first letters of the longer words of `text`, in lower case.
 pub(super) fn stems(text: &str) -> impl Iterator<Item = String> {
     text.split(|c: char| !c.is_alphabetic())
         .filter(|word| word.chars().count() >= MIN_STEM_CHARS)

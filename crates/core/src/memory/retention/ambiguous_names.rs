@@ -1,7 +1,8 @@
-//! Names that share a word. One of the two words of a name is enough to know it again, but not where
-//! another name has that word too: "Keller" says neither that Anna Keller nor that Peter Keller was kept.
+//! Finds names that share a word. One word of a name is enough to recognise it, unless another name has
+//! that word too: "Keller" proves neither Anna Keller nor Peter Keller.
 //!
-//! Called by [`super::measure`] with the items of one text; decides nothing about other kinds.
+//! Called by [`super::RetentionSource::check`] with the items of one text; decides nothing about other
+//! kinds.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,21 +10,21 @@ use super::ItemKind;
 use super::items::Item;
 use super::spelling::words;
 
-/// Which names of a text hold which words.
+/// Which names of a text contain which words.
 #[derive(Debug, Default)]
 pub(super) struct AmbiguousNames {
-    /// Word -> the names of several words that hold it, up to two of them.
+    /// Word -> the names of several words that contain it, at most two of them.
     names: HashMap<String, HashSet<String>>,
 }
 
-/// How a name is known again.
+/// How a name can be recognised.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NameMatch<'a> {
     /// By any of its keys.
     AnyKey,
-    /// By one of these alone: another name has the others.
+    /// By one of these keys only: the other keys fit another name too.
     OneOf(Vec<&'a str>),
-    /// By its words, one behind the other: other names have each of them.
+    /// By all its words in a row: each of them is in another name too.
     AllWords(Vec<String>),
 }
 
@@ -49,7 +50,7 @@ impl AmbiguousNames {
         self.names.get(word).is_some_and(|names| names.len() > 1)
     }
 
-    /// How `item` is known again.
+    /// How `item` can be recognised.
     pub(super) fn match_for<'a>(&self, item: &'a Item) -> NameMatch<'a> {
         let Some(words) = full_name_words(item) else {
             return NameMatch::AnyKey;
@@ -79,14 +80,14 @@ impl AmbiguousNames {
     }
 }
 
-/// The words of a name that is known by more than one of them.
+/// The words of a name that more than one word identifies.
 fn full_name_words(item: &Item) -> Option<Vec<String>> {
     if item.kind != ItemKind::Name {
         return None;
     }
     let words = words(&item.text);
     let first = words.first().filter(|_| words.len() > 1)?;
-    // Where the first word alone says nothing (a title, German nouns), it tells no one apart.
+    // If the first word says nothing by itself (a title, a German noun), it identifies nobody.
     let is_distinctive = item
         .match_keys
         .iter()

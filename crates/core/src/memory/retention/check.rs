@@ -1,4 +1,7 @@
-//! Looks for the items of one text in another.
+//! Looks for the items of one text in another and counts what is missing.
+//!
+//! Two kinds of source: a log, and a transcript. Decides what counts as found; the jobs decide what
+//! follows from a loss.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -9,48 +12,50 @@ use super::line_marks::split_marks;
 use super::spelling::{is_common, pair_hash, stem, words};
 use super::{ItemKind, Retention};
 
-/// What a text holds that should not be lost.
+/// A text and its items, which should be retained.
 #[derive(Debug)]
 pub struct RetentionSource {
     reader: ItemReader,
     items: Vec<SourceItem>,
-    /// Whether what is not of high priority is what others than the user said.
+    /// Whether it is a transcript: then items without high priority are what others than the user
+    /// said.
     is_transcript: bool,
 }
 
 #[derive(Debug)]
 struct SourceItem {
     item: Item,
-    /// Stands in a line that must not lose it.
+    /// Whether the item must not be lost.
     high: bool,
-    /// The line it stands in, from 0; the last one of high priority, if there is one.
+    /// The line that the item stands in, from 0; if it is said several times, the last line of high
+    /// priority.
     line: usize,
 }
 
-/// Something that was lost.
+/// An item that was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostItem {
     /// What it is.
     pub kind: ItemKind,
-    /// As it was written.
+    /// The text as written.
     pub text: String,
-    /// Whether it must not be lost.
+    /// Whether it should not have been lost.
     pub high: bool,
-    /// The line of the source it stood in, from 0.
+    /// The line of the source that it stood in, from 0.
     pub line: usize,
 }
 
-/// What a text kept of a [`Source`].
+/// What a text retained of a [`RetentionSource`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RetentionReport {
-    /// Kept and total, by kind.
+    /// Retained and total, by kind.
     pub retention: Retention,
-    /// What was lost, in the order of the source.
+    /// The lost items, in the order of the source.
     pub lost: Vec<LostItem>,
 }
 
 impl RetentionReport {
-    /// The lines of the source that lost something they must not lose.
+    /// The lines of the source that lost an item of high priority.
     pub fn damaged_lines(&self) -> impl Iterator<Item = usize> {
         self.lost
             .iter()
@@ -60,7 +65,7 @@ impl RetentionReport {
 }
 
 impl RetentionSource {
-    /// A log of observations: what stands in a line marked high, or done, must not be lost.
+    /// Reads a log of observations. Items in a line marked high or done must not be lost.
     pub fn from_log(log: &str) -> Self {
         let mut source = Self::empty(log);
         for (index, line) in log.lines().enumerate() {
@@ -74,14 +79,14 @@ impl RetentionSource {
         source
     }
 
-    /// A transcript: what its user says must not be lost. What assistants and tools say is counted apart,
-    /// since whoever observes leaves most of it out on purpose.
+    /// Reads a transcript. What its user says must not be lost. What assistants and tools say is
+    /// counted apart, because an Observer leaves most of it out on purpose.
     pub fn from_transcript(transcript: &str) -> Self {
         let mut source = Self {
             is_transcript: true,
             ..Self::empty(transcript)
         };
-        // Whether the user says it; nobody, where it is a line of the transcript's own.
+        // Whether the user says the current line; `None` for lines of the transcript itself.
         let mut by_user = None;
         for (index, line) in transcript.lines().enumerate() {
             let mut text = line;
@@ -141,7 +146,7 @@ impl RetentionSource {
         distinct
     }
 
-    /// What `text` kept.
+    /// What `text` retained.
     pub fn check(&self, text: &str) -> RetentionReport {
         let index = TextIndex::new(text, &self.reader);
         let mut report = RetentionReport::default();
@@ -177,7 +182,7 @@ impl RetentionSource {
 }
 
 impl Item {
-    /// A line that was marked as done, without its marks.
+    /// The item for a line marked as done; `text` is without its marks.
     fn done(text: &str) -> Self {
         Self {
             kind: ItemKind::Done,
@@ -188,7 +193,7 @@ impl Item {
     }
 }
 
-/// The words of a line that tell it from others, by what their inflected forms share.
+/// The stems of the words that distinguish a line from others.
 fn distinctive_words(text: &str) -> Vec<String> {
     let words = words(text);
     let distinctive: Vec<String> = words
@@ -203,7 +208,7 @@ fn distinctive_words(text: &str) -> Vec<String> {
     }
 }
 
-/// Everything a text can be asked for.
+/// Everything that a text can be searched for.
 struct TextIndex {
     marks: HashSet<String>,
     words: HashSet<String>,
@@ -241,13 +246,13 @@ impl TextIndex {
         index
     }
 
-    /// Whether a name with this key is said.
+    /// Whether a name with this key occurs.
     fn has_name(&self, key: &str) -> bool {
         let word = key.strip_prefix("w:").unwrap_or(key);
         self.words.contains(word) || self.marks.contains(key)
     }
 
-    /// Whether these words are said, one behind the other.
+    /// Whether these words occur in a row.
     fn has_phrase<T: AsRef<str>>(&self, words: &[T]) -> bool {
         match words {
             [word] => self.words.contains(word.as_ref()),
@@ -273,18 +278,18 @@ impl TextIndex {
                     .count();
                 retained * 2 >= words.len() && retained > 0
             }
-            // A single identifier may have become part of a sentence: `Foo_bar` -> "foo bar".
+            // One identifier may have become part of a sentence: `Foo_bar` -> "foo bar".
             _ => item.match_keys.iter().any(|key| self.marks.contains(key)),
         }
     }
 }
 
-/// What an observation kept of the transcript it was made from.
+/// What observations retained of their transcript.
 pub fn check_observations(transcript: &str, observations: &str) -> RetentionReport {
     RetentionSource::from_transcript(transcript).check(observations)
 }
 
-/// What a shorter log kept of a longer one.
+/// What a shorter log retained of a longer one.
 pub fn check_reflection(log: &str, shorter: &str) -> RetentionReport {
     RetentionSource::from_log(log).check(shorter)
 }

@@ -1,6 +1,10 @@
-//! Days: `Mar 4, 2026` = `4. März 2026` = `2026-03-04` = `3月4日`; minutes: `9:05` = `09:05`.
+//! Days in the spellings of several languages, as comparable keys: `Mar 4, 2026` = `4. März 2026` =
+//! `2026-03-04` = `3月4日`; minutes: `9:05` = `09:05`.
+//!
+//! Not for calendar arithmetic: a day may have two readings or no year. Dates that the code calculates
+//! with are read by [`crate::memory::dates`].
 
-/// A day as written. Where day and month may stand either way, both readings.
+/// A day as written, with both readings if day and month may stand either way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DateReadings {
     pub(super) year: Option<u32>,
@@ -56,7 +60,7 @@ const WEEKDAYS: &[&str] = &[
     "sonntag",
 ];
 
-/// The number of a month by its folded name.
+/// The number of a month from its folded name.
 pub(super) fn month(word: &str) -> Option<u32> {
     let at = MONTHS.iter().position(|names| names.contains(&word))?;
     u32::try_from(at + 1).ok()
@@ -147,7 +151,7 @@ impl DateReadings {
         }
     }
 
-    /// What a text that names the day is found by.
+    /// The keys under which a text that names this day is found.
     pub(super) fn index_keys(&self) -> Vec<String> {
         let mut keys = Vec::new();
         for (month, day) in &self.readings {
@@ -167,7 +171,8 @@ impl DateReadings {
         keys
     }
 
-    /// What of a text says that it names this day: the same, or one without the year.
+    /// The keys of which a text must have one to name this day. A text that leaves out the year
+    /// names it too.
     pub(super) fn match_keys(&self) -> Vec<String> {
         let key = |(month, day): &(u32, u32)| match (self.year, day) {
             (Some(year), 0) => vec![format!("d:{year}-{month}")],

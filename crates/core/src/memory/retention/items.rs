@@ -1,4 +1,7 @@
-//! Reads the items of a line. One pass over its characters, and one over its words.
+//! Reads the items of a line: one pass over its characters, and one over its words.
+//!
+//! Knows what a path, a number, a name or a quote looks like. Does not compare texts; that is done in
+//! [`super::check`].
 
 use super::ItemKind;
 use super::dates::{self, DateReadings};
@@ -8,7 +11,7 @@ use super::names::{Capitals, Word};
 use super::numbers;
 use super::spelling::{fold, is_common, is_sign, stem, words};
 
-/// Characters of a quote that is an item; whoever condenses may paraphrase a longer one.
+/// Quotes of up to this many characters are items. A longer one may be paraphrased.
 const QUOTE_CHARS: usize = 160;
 
 /// Something that should not be lost.
@@ -18,39 +21,40 @@ pub struct Item {
     pub kind: ItemKind,
     /// As it was written.
     pub text: String,
-    /// A text that has one of these among its marks holds the item.
+    /// A text that is found under one of these keys contains the item.
     pub(super) match_keys: Vec<String>,
-    /// What the item can be found by. More than its keys where less may be asked for: a day is found
-    /// by the day without the year, a number with a unit by the number alone.
+    /// The keys under which this item is found. There are more than match keys, since a looser
+    /// match may count: a day is also found without its year, a number with a unit also without the
+    /// unit.
     pub(super) index_keys: Vec<String>,
 }
 
 impl Item {
-    /// What it is found by: equal for two spellings of one item.
+    /// The key that is equal for two spellings of one item.
     pub fn key(&self) -> &str {
         self.match_keys.first().map_or("", String::as_str)
     }
 }
 
-/// What a line can be recognised by.
+/// Something by which a line can be recognised.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Feature(String);
 
 impl Feature {
-    /// Whether it is an item, which says more than a word.
+    /// Whether it comes from an item, which says more than a word.
     pub fn is_item(&self) -> bool {
         self.0.contains(':')
     }
 }
 
-/// Reads the lines of one text, which show what capitals mean in it.
+/// Reads the lines of one text, after learning from all of it what capitals mean there.
 #[derive(Debug, Default)]
 pub struct ItemReader {
     capitals: Capitals,
 }
 
 impl ItemReader {
-    /// A reader for `text` and for what condenses it.
+    /// A reader for `text` and for the text that condenses it.
     pub fn for_text(text: &str) -> Self {
         let lines = text
             .lines()
@@ -60,8 +64,8 @@ impl ItemReader {
         }
     }
 
-    /// The items of `line`, its marker, its mark of priority and its leading time left out. Kind
-    /// [`Kind::Done`] is not among them: it is the line itself.
+    /// The items of `line`, without its bullet, priority mark and leading time. [`ItemKind::Done`]
+    /// is not among them: that item is the line itself.
     pub fn items(&self, line: &str) -> Vec<Item> {
         let (_, text) = split_marks(line);
         let mut parts = split_line(text);
@@ -83,8 +87,8 @@ impl ItemReader {
         items
     }
 
-    /// What `line` can be recognised by, some of it more than once: its items, and its words by what
-    /// their inflected forms share.
+    /// The features of `line`, possibly with repetitions: its items, and the stems of its
+    /// distinctive words.
     pub fn features(&self, line: &str) -> Vec<Feature> {
         let items = self.items(line);
         let mut features: Vec<Feature> = items
@@ -97,7 +101,7 @@ impl ItemReader {
         features
     }
 
-    /// The keys under which what `line` says is found.
+    /// The keys under which the items of `line` are found.
     pub(super) fn index_keys(&self, line: &str) -> Vec<String> {
         let mut keys = Vec::new();
         for item in self.items(line) {
@@ -107,7 +111,7 @@ impl ItemReader {
     }
 }
 
-/// A line cut into words; links and quotes, which are more than words, are read already.
+/// A line cut into words. Links and quotes are already read as items.
 struct SplitLine<'a> {
     words: Vec<Word<'a>>,
     items: Vec<Item>,
@@ -130,7 +134,7 @@ fn split_line(line: &str) -> SplitLine<'_> {
     SplitLine { words, items }
 }
 
-/// Quoted strings of more than one word; of a single word only where nothing else is known of it.
+/// Reads quotes of more than one word, and of a single word only if it is nothing else.
 fn read_quotes(line: &str, items: &mut Vec<Item>) {
     let mut open: Option<(usize, char)> = None;
     let mut before = ' ';
@@ -175,7 +179,7 @@ fn read_quote(text: &str, items: &mut Vec<Item>) {
         return;
     }
     let quoted_words = words(text);
-    // One word is read as what it is: a path, an identifier, a number.
+    // A single word is read as what it is: a path, an identifier, a number.
     let mut single = Vec::new();
     if !text.contains(char::is_whitespace) && !text.chars().any(is_sign) {
         let mut one = Vec::new();
@@ -202,7 +206,7 @@ fn new_item(kind: ItemKind, text: &str, keys: Vec<String>) -> Item {
     }
 }
 
-/// Words as they stand in their line.
+/// The text of `words` as it stands in `line`.
 fn source_text<'a>(line: &'a str, words: &[Word<'_>]) -> &'a str {
     match (words.first(), words.last()) {
         (Some(first), Some(last)) => &line[first.at..last.at + last.text.len()],
@@ -213,8 +217,8 @@ fn source_text<'a>(line: &'a str, words: &[Word<'_>]) -> &'a str {
 fn name_item(line: &str, words: &[Word<'_>], german: bool) -> Item {
     let folded: Vec<String> = words.iter().map(|word| fold(word.text)).collect();
     let mut key_words: Vec<&String> = folded.last().into_iter().collect();
-    // "Anna Keller" is kept where Keller is, or Anna is; "New York" is not where something is new, nor
-    // "Schwester Leonie" where there is a sister.
+    // "Anna Keller" is retained if Keller occurs, or Anna. "New York" is not retained by "new", nor
+    // "Schwester Leonie" by a sister.
     if folded.len() > 1 && !german {
         let first = folded.first();
         key_words.extend(first.filter(|word| word.chars().count() > 3));
@@ -229,7 +233,7 @@ fn name_item(line: &str, words: &[Word<'_>], german: bool) -> Item {
     new_item(ItemKind::Name, source_text(line, words), keys)
 }
 
-/// Reads days that are written over several words, and takes them.
+/// Reads days that are written over several words and marks their words as consumed.
 fn read_dates(line: &str, words: &mut [Word<'_>], items: &mut Vec<Item>) {
     for at in 0..words.len() {
         if words[at].consumed {
@@ -254,7 +258,7 @@ fn date_item(text: &str, day: &DateReadings) -> Item {
     }
 }
 
-/// A day at the beginning of `words`, and of how many words it is.
+/// The day at the beginning of `words`, and its number of words.
 fn read_date(words: &[Word<'_>]) -> Option<(DateReadings, usize)> {
     let text = |at: usize| words.get(at).map_or("", |word: &Word<'_>| word.text);
     let year_at = |at: usize| dates::year(text(at)).filter(|_| words.get(at).is_some());
@@ -300,7 +304,7 @@ fn read_date(words: &[Word<'_>]) -> Option<(DateReadings, usize)> {
     dates::parse_digits(text(0)).map(|day| (day, 1))
 }
 
-/// Reads the word at `at` as a path, an identifier or a number; `false` where it is an ordinary word.
+/// Reads the word at `at` as a path, an identifier or a number; `false` for an ordinary word.
 fn read_item(words: &mut [Word<'_>], at: usize, items: &mut Vec<Item>) -> bool {
     let word = words[at].text;
     if let Some(minute) = dates::minute_key(word) {
@@ -345,7 +349,7 @@ fn read_item(words: &mut [Word<'_>], at: usize, items: &mut Vec<Item>) -> bool {
     false
 }
 
-/// The unit behind the number at `at`; it is taken with it.
+/// The unit behind the number at `at`; its word is consumed.
 fn unit_after(words: &mut [Word<'_>], at: usize) -> Option<&'static str> {
     let next = words.get_mut(at + 1).filter(|next| !next.separated)?;
     let unit = numbers::unit(next.text).or_else(|| numbers::unit_of_signs(next.text))?;
@@ -362,7 +366,7 @@ fn read_number(word: &str, unit: Option<&'static str>, items: &mut Vec<Item>) ->
         let values = number.values.iter();
         values.map(|value| format!("n:{value}{ending}")).collect()
     };
-    // A number with a unit is found with it or without any, never with another one.
+    // A number with a unit is found with that unit or with none, never with another one.
     let (keys, text) = if unit.is_empty() {
         (keys_with(""), word.to_owned())
     } else {
@@ -378,7 +382,7 @@ fn read_number(word: &str, unit: Option<&'static str>, items: &mut Vec<Item>) ->
     true
 }
 
-/// A path or the name of a file, and what follows it after a colon (line numbers).
+/// Splits a path or file name from line numbers that follow it after a colon.
 fn split_path(word: &str) -> Option<(&str, &str)> {
     let (path, lines) = match word.find(':') {
         Some(at) if at > 1 && word[at..].bytes().all(|b| b == b':' || b.is_ascii_digit()) => {

@@ -1,23 +1,22 @@
-//! What stands at the beginning of a line of a log and is no part of what it says: its bullet, its marks, its
-//! time.
+//! Reads the beginning of a log line that is not part of its text: bullet, priority marks, time.
 
 use super::dates;
 
-/// What stands at the beginning of a line and is no part of what it says.
+/// The marks of a line.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LineMarks {
     pub(super) high: bool,
     pub(super) done: bool,
 }
 
-/// The marks of a line, and what it says.
+/// The marks of a line, and its text without them and without its time.
 pub(super) fn split_marks(line: &str) -> (LineMarks, &str) {
     let (marks, text) = split_symbols(line);
     let after_time = split_time(text).map(|(_, after)| after.trim_start());
     (marks, after_time.unwrap_or(text))
 }
 
-/// The marks of a line, and what stands behind them.
+/// The marks of a line, and the rest behind them.
 fn split_symbols(line: &str) -> (LineMarks, &str) {
     let mut marks = LineMarks::default();
     let mut rest = line.trim_start();
@@ -46,14 +45,14 @@ fn split_symbols(line: &str) -> (LineMarks, &str) {
     (marks, rest)
 }
 
-/// The time in brackets that `said` begins with, and what follows it.
+/// The time in brackets at the beginning of `text`, and what follows it.
 fn split_time(text: &str) -> Option<(&str, &str)> {
     let (time, after) = text.strip_prefix('(')?.split_once(')')?;
     dates::minute_key(time)?;
     Some((time, after))
 }
 
-/// The minute of the day that a line of a log begins with.
+/// The minute of the day at the beginning of a log line.
 pub(super) fn minute_of_day(line: &str) -> Option<u16> {
     let (time, _) = split_time(split_symbols(line).1)?;
     let mut numbers = time.split(':').map(str::parse::<u16>);

@@ -1,4 +1,4 @@
-//! Cuts a line into words, and finds the links in it, which are more than words.
+//! Cuts a line into words and finds the links in it.
 
 use super::names::Word;
 use super::spelling::{is_break, is_sign};
@@ -21,12 +21,12 @@ pub(super) fn find_link(text: &str) -> Option<(usize, usize)> {
     Some((start, end))
 }
 
-/// Signs behind which a sentence begins, or what is written like one.
+/// Characters after which a sentence, or something written like one, begins.
 const STARTS: [char; 12] = [
     '!', '?', '"', '“', '„', '(', '。', '！', '？', '：', '—', '|',
 ];
 
-/// The words in a stretch of a line that holds no link. Runs of signs are words of their own.
+/// The words in a stretch of a line without links. A run of Chinese or Japanese signs is one word.
 pub(super) fn split_words<'a>(
     line: &'a str,
     stretch: std::ops::Range<usize>,
@@ -71,7 +71,7 @@ pub(super) fn split_words<'a>(
     }
 }
 
-/// A run without blanks at its commas, each piece with where it begins.
+/// Cuts a run without spaces at its commas; each piece comes with its offset.
 fn pieces(chunk: &str) -> Vec<(usize, &str)> {
     let digit = |c: Option<char>| c.is_some_and(|c| c.is_ascii_digit());
     let mut pieces = Vec::new();
@@ -89,7 +89,7 @@ fn pieces(chunk: &str) -> Vec<(usize, &str)> {
     pieces
 }
 
-/// Whether the dot at the end of a word is its own: "Dr.", "z.B.", "4."
+/// Whether the dot at the end of a word belongs to the word: "Dr.", "z.B.", "4."
 fn is_abbreviation(word: &str) -> bool {
     let stem = word.trim_end_matches('.');
     stem.contains('.')

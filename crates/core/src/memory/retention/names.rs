@@ -1,28 +1,29 @@
-//! Names: words with a capital where grammar asks for none.
+//! Finds names: words with a capital where grammar asks for none.
 //!
-//! English writes only names so. German writes every noun with a capital, so there a name is a run of
-//! such words, or one behind a preposition or a title that has not the ending of an abstract noun.
-//! Chinese has no capitals: its names are not found, unless they stand in quotes.
+//! In English, only names have such capitals. German writes every noun with a capital; there, a name is
+//! a run of such words, or one after a preposition or a title without the ending of an abstract noun.
+//! Chinese has no capitals: its names are found only in quotes.
 
 use std::collections::HashSet;
 
 use super::dates::is_time_word;
 use super::spelling::{fold, is_sign};
 
-/// A word of a line, and whether a capital is due where it stands.
+/// A word of a line, and whether grammar asks for a capital there.
 pub(super) struct Word<'a> {
     pub(super) text: &'a str,
-    /// Where it begins in its line.
+    /// The byte where it begins in its line.
     pub(super) at: usize,
-    /// More than a blank stands before it.
+    /// Whether more than a space stands before it.
     pub(super) separated: bool,
-    /// A sentence, a quote or a bracket begins with it.
+    /// Whether it begins a sentence, a quote or a bracket.
     pub(super) starts_sentence: bool,
-    /// Already read as something else.
+    /// Whether it is already part of another item.
     pub(super) consumed: bool,
 }
 
-/// Words that have a capital for other reasons: they begin our own lines, or English writes them so.
+/// Words that have a capital for other reasons: they begin lines of the log, or English always writes
+/// them so.
 const NOT_NAMES: &[&str] = &[
     "user",
     "users",
@@ -128,19 +129,19 @@ const NOT_NAMES: &[&str] = &[
     "note",
 ];
 
-/// German words that are in almost every sentence and in hardly any of another language.
+/// German words that are in almost every German sentence and hardly in other languages.
 const GERMAN: &[&str] = &[
     "der", "das", "und", "ist", "nicht", "ein", "eine", "einen", "den", "dem", "mit", "für", "auf",
     "zu", "von", "im", "sich", "des", "hat", "wird", "bei", "nach", "ich", "sie", "dass",
 ];
 
-/// In German, what stands before a name rather than before another noun.
+/// German words that stand before a name rather than before another noun.
 const BEFORE_NAMES: &[&str] = &[
     "in", "aus", "nach", "bei", "mit", "von", "namens", "heißt", "frau", "herr", "herrn", "dr",
     "prof", "und", "an", "für",
 ];
 
-/// Endings of German nouns that name no person and no place.
+/// Endings of German nouns that are neither persons nor places.
 const NOUN_ENDINGS: &[&str] = &[
     "ung", "ungen", "heit", "keit", "keiten", "schaft", "tion", "tionen", "tät", "nis", "nisse",
     "ment", "chen", "ling", "ismus", "en",
@@ -150,7 +151,8 @@ const NOUN_ENDINGS: &[&str] = &[
 #[derive(Debug, Default)]
 pub(super) struct Capitals {
     german: bool,
-    /// Folded words with a capital in the middle of a sentence: names also where they begin one.
+    /// Folded words with a capital in the middle of a sentence. They are names also at its
+    /// beginning.
     mid_sentence: HashSet<String>,
 }
 
@@ -173,7 +175,8 @@ impl Capitals {
                 }
             }
         }
-        // In German prose they are a third of all words, in English with a German title none.
+        // These words are about a third of German prose; a German title in English text is far
+        // below 8 %.
         let german = words >= 8 && german * 100 >= words * 8;
         if german {
             mid_sentence.clear();
@@ -216,7 +219,7 @@ impl Capitals {
         names
     }
 
-    /// Whether a single word with a capital is a name.
+    /// Whether a single capitalised word is a name.
     fn is_single_name(&self, words: &[Word<'_>], at: usize) -> bool {
         let folded = fold(words[at].text);
         if folded.chars().count() < 2 {
@@ -244,7 +247,7 @@ fn can_be_name(folded: &str) -> bool {
     !folded.is_empty() && !NOT_NAMES.contains(&folded) && !is_time_word(folded)
 }
 
-/// A line in capitals says nothing by them.
+/// Whether a line is in capitals, which then mean nothing.
 fn is_all_caps(words: &[Word<'_>]) -> bool {
     let in_capitals = |word: &&Word<'_>| {
         word.text.len() > 1 && word.text.chars().all(|c| !c.is_lowercase() && !is_sign(c))

@@ -1,9 +1,9 @@
-//! Numbers: `1,000` = `1000` = `1.000`, with the units that follow them.
+//! Reads numbers with their units: `1,000` = `1000` = `1.000`.
 
 use super::spelling::fold;
 
-/// A unit's name and its other names, folded. Plurals are among them; what counts things ("rows",
-/// "invoices") is no unit, since any noun could be one.
+/// A unit and its other names, folded, plurals included. A counted thing ("rows", "invoices") is no
+/// unit, since any noun could be one.
 const UNITS: &[(&str, &[&str])] = &[
     ("%", &["percent", "pct", "prozent", "procent"]),
     (
@@ -70,7 +70,7 @@ const UNITS: &[(&str, &[&str])] = &[
     ("token", &["tokens"]),
 ];
 
-/// Units written with signs, the longer ones first.
+/// Units written with Chinese signs; the first that fits is taken.
 const SIGNS: &[(&str, &str)] = &[
     ("毫秒", "ms"),
     ("秒", "s"),
@@ -91,7 +91,7 @@ const SIGNS: &[(&str, &str)] = &[
     ("度", "°c"),
 ];
 
-/// Small numbers as words, in what may stand for a digit.
+/// Small numbers as words, with the digits they stand for.
 const WORDS: &[(&str, &str)] = &[
     ("one", "1"),
     ("two", "2"),
@@ -134,39 +134,40 @@ const WORDS: &[(&str, &str)] = &[
     ("十", "10"),
 ];
 
-/// The digit a word stands for.
+/// The digits that a word stands for.
 pub(super) fn number_word(word: &str) -> Option<&'static str> {
     let found = WORDS.iter().find(|(name, _)| *name == word);
     found.map(|(_, digit)| *digit)
 }
 
-/// The unit a word names.
+/// The unit that a word names.
 pub(super) fn unit(word: &str) -> Option<&'static str> {
     let trimmed = word.trim_matches(|c: char| matches!(c, '.' | ',' | ':' | '!' | '?' | ')'));
     let word = match trimmed {
         "%" | "$" | "€" | "£" | "¥" | "°C" | "°" => trimmed.to_lowercase(),
         _ => fold(trimmed),
     };
-    // "a 5 m" is a length, "5 M" is not; "min" and "Min" are one.
+    // Units are folded, so "min" and "Min" are one, and so are "m" and "M".
     let found = UNITS
         .iter()
         .find(|(name, aliases)| *name == word || aliases.contains(&word.as_str()));
     found.map(|(name, _)| *name)
 }
 
-/// The unit a run of signs begins with.
+/// The unit at the beginning of a run of signs.
 pub(super) fn unit_of_signs(run: &str) -> Option<&'static str> {
     let found = SIGNS.iter().find(|(name, _)| run.starts_with(name));
     found.map(|(_, unit)| *unit)
 }
 
-/// A number as written: what may be meant by it, and the unit glued to it.
+/// A number as written: its possible values, and a unit attached to it.
 pub(super) struct Number {
     pub(super) values: Vec<String>,
     pub(super) unit: Option<&'static str>,
 }
 
-/// Reads `word` as a number, with a sign of money before it and a unit or an ordinal's ending behind.
+/// Reads `word` as a number, with a currency sign before it and a unit or the ending of an ordinal
+/// behind it.
 pub(super) fn read(word: &str) -> Option<Number> {
     let bare = word.trim_start_matches(['+', '-', '~', '≈', '<', '>', '−']);
     let digits_at = bare.find(|c: char| c.is_ascii_digit())?;
@@ -204,7 +205,7 @@ pub(super) fn read(word: &str) -> Option<Number> {
     })
 }
 
-/// What the digits may mean: one value, or two where the separator may be either.
+/// The values that the digits may mean: one, or two if the separator is ambiguous.
 fn values(body: &str) -> Option<Vec<String>> {
     let is_separator = |c: char| matches!(c, ',' | '.' | '\'' | '’');
     let separators: Vec<char> = body.chars().filter(|c| is_separator(*c)).collect();
@@ -218,7 +219,7 @@ fn values(body: &str) -> Option<Vec<String>> {
     let last = groups[groups.len() - 1];
     Some(match separators.as_slice() {
         [] => vec![joined()],
-        // 1,000 or 1.000 : a thousand, or one with three decimals
+        // 1,000 or 1.000: a thousand, or one with three decimals.
         [_] if thousands && groups[0] != "0" => vec![joined(), decimal(&groups[..1], last)],
         ['\'' | '’'] => return None,
         [_] => vec![decimal(&groups[..1], last)],

@@ -1,17 +1,20 @@
-//! Puts lines of a log back into what was made of it, under the days they belong to.
+//! Puts lost lines of a log back into the text that condenses it, under their days.
+//!
+//! Changes no other line. Called by the jobs that reflect, with the lines that [`super::check`] found
+//! damaged.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::line_marks::minute_of_day;
 
-/// A day of a log: its header as written (empty before the first one) and its lines.
+/// A day of a log: its header as written (empty before the first header) and its lines.
 #[derive(Debug, Default)]
 struct LogDay<'a> {
     header: &'a str,
     lines: Vec<&'a str>,
 }
 
-/// A line to be put back, with the minute of the day of the observation it belongs to.
+/// A line to be restored, with the minute of the day of its observation.
 type LostLine<'a> = (&'a str, Option<u16>);
 
 fn split_days(log: &str) -> Vec<LogDay<'_>> {
@@ -29,9 +32,9 @@ fn split_days(log: &str) -> Vec<LogDay<'_>> {
     days
 }
 
-/// `condensed` with the lines of `log` at these places (from 0) put back under their days: those of an
-/// observation with a time before the first that is later, the others at the end. A day that is gone
-/// comes back where it was.
+/// `condensed` with the lines of `log` at these indices (from 0) restored under their days. A line with
+/// a time goes before the first later one, any other to the end of its day. A day that is missing is
+/// restored in its place.
 pub fn restore_lines(log: &str, condensed: &str, lost: &BTreeSet<usize>) -> String {
     let mut order: HashMap<&str, usize> = HashMap::from([("", 0)]);
     let mut restored: Vec<(&str, Vec<LostLine<'_>>)> = vec![("", Vec::new())];
@@ -59,8 +62,8 @@ pub fn restore_lines(log: &str, condensed: &str, lost: &BTreeSet<usize>) -> Stri
         .enumerate()
         .map(|(index, day)| (day.header, index))
         .collect();
-    // Days that are gone, each before the first one that came after it. Ranks only grow, so the search
-    // goes on where it ended.
+    // Missing days, each before the first day that came after it. Ranks only grow, so each search
+    // continues where the last one ended.
     let mut missing_days: Vec<(usize, LogDay<'_>)> = Vec::new();
     let mut next = 0;
     for (rank, (header, lines)) in restored.into_iter().enumerate() {
@@ -113,9 +116,8 @@ impl<'a> LogDay<'a> {
     }
 }
 
-/// Those of the lines of `log` at the places `lost` that fit into `room` tokens together, the newest
-/// first: a log that has no room for all is better without what is older. `weigh` gives the tokens
-/// of a line.
+/// Those of the `lost` lines of `log` that fit into `max_tokens` together, newest first: if there is no
+/// room for all, older lines are left out. `count_tokens` counts one line.
 pub fn newest_that_fit(
     log: &str,
     lost: &BTreeSet<usize>,
@@ -158,7 +160,7 @@ mod tests {
             ),
             "Date: Mar 3, 2026\n* 🟡 two\n* 🔴 one\nDate: Mar 5, 2026\n* x\n* ✅ four"
         );
-        // Mar 4 is gone: it comes back between its neighbours, with all that is said of it.
+        // Mar 4 is missing: it is restored between its neighbours, with all its lines.
         assert_eq!(
             mended(
                 "Date: Mar 3, 2026\n* 🟡 two\nDate: Mar 5, 2026\n* x",
@@ -185,7 +187,7 @@ mod tests {
             "Date: Mar 3, 2026\n* 🔴 (08:30) one\n  * -> with a detail\n* 🟡 (09:05) x\n  * -> 23:00\n* 🟡 y\n\
              * 🔴 (9:05) two\n* 🟡 (10:00) z\n* 🔴 no time\n* 🔴 (14:00) three\n* 🔴 (14:00) four"
         );
-        // The detail alone stands behind what it belongs to.
+        // A detail alone goes behind its observation.
         assert_eq!(
             restore_lines(
                 log,
@@ -205,12 +207,12 @@ mod tests {
                 .into_iter()
                 .collect::<Vec<_>>()
         };
-        // Each weighs four.
+        // Each line has four tokens.
         assert_eq!(fit(3), [] as [usize; 0]);
         assert_eq!(fit(4), [8]);
         assert_eq!(fit(11), [6, 8]);
         assert_eq!(fit(16), [1, 4, 6, 8]);
-        // One that is too large is passed over.
+        // A line that is too large is skipped.
         let log = "* 🔴 one\n* 🔴 two\n* 🔴 a very long line indeed";
         let weigh = |line: &str| u32::try_from(line.len()).expect("few");
         let all = BTreeSet::from([0, 1, 2]);

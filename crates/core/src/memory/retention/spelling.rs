@@ -1,8 +1,9 @@
-//! Words spelled alike: lower case, without the marks around them, Chinese and Japanese sign by sign.
+//! Brings words to one spelling: lower case, without punctuation around them, Chinese and Japanese sign
+//! by sign.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-/// Whether a sign stands for a word or a part of one by itself: no blanks part the words written with it.
+/// Whether a character is a word or part of one by itself, in a script without spaces.
 pub(super) fn is_sign(c: char) -> bool {
     matches!(c,
         '\u{3040}'..='\u{30ff}'        // kana
@@ -11,8 +12,8 @@ pub(super) fn is_sign(c: char) -> bool {
         | '\u{20000}'..='\u{3134f}')
 }
 
-/// Characters that end a word wherever they stand. Apostrophes, dots, colons, slashes and hyphens
-/// may stand inside of one.
+/// Characters that always end a word. Apostrophes, dots, colons, slashes and hyphens may stand inside
+/// one.
 pub(super) fn is_break(c: char) -> bool {
     c.is_whitespace()
         || matches!(
@@ -56,7 +57,7 @@ pub(super) fn is_break(c: char) -> bool {
         )
 }
 
-/// A word as it is compared.
+/// The form in which a word is compared.
 pub(super) fn fold(word: &str) -> String {
     let word = word.trim_matches(|c: char| !c.is_alphanumeric());
     let lower = word.to_lowercase();
@@ -68,7 +69,7 @@ pub(super) fn fold(word: &str) -> String {
     lower
 }
 
-/// The words of a text, folded: runs of letters and digits, and every sign by itself.
+/// The folded words of a text: runs of letters and digits, and every sign by itself.
 pub(super) fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     for run in text.split(|c: char| is_break(c) || matches!(c, ',' | '.' | ':' | '/' | '-' | '_')) {
@@ -90,13 +91,14 @@ fn push_folded(words: &mut Vec<String>, word: &str) {
     }
 }
 
-/// What the inflected forms of a word share, for words that need not be the same to mean the same.
+/// The first five characters of a word, which its inflected forms share. For words that may be
+/// inflected and still mean the same.
 pub(super) fn stem(word: &str) -> &str {
     let end = word.char_indices().nth(5).map_or(word.len(), |(at, _)| at);
     &word[..end]
 }
 
-/// Two words that follow each other, as a number. Two pairs share one with a chance of one in 2⁶⁴.
+/// A hash of two words in a row. Two pairs collide with a chance of one in 2⁶⁴.
 pub(super) fn pair_hash(first: &str, second: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     first.hash(&mut hasher);
@@ -104,7 +106,8 @@ pub(super) fn pair_hash(first: &str, second: &str) -> u64 {
     hasher.finish()
 }
 
-/// Words too common to tell one line from another, folded; English, German and a few of both.
+/// Words too common to distinguish one line from another, folded: English, German and a few Chinese
+/// ones.
 const COMMON: &[&str] = &[
     "the",
     "and",

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A pair of logs and what the shorter one lost.
+/// A pair of logs, and what the shorter one lost.
 struct Pair {
     name: String,
     before: String,
@@ -33,7 +33,7 @@ fn known_lost(line: &str) -> (ItemKind, String) {
     (kind.expect("a kind"), text.to_owned())
 }
 
-/// The key of what a person says is lost: the same for two spellings of one thing.
+/// The key of an item that a person calls lost; equal for two spellings of one item.
 fn key_of_lost(kind: ItemKind, text: &str) -> String {
     let line = match kind {
         ItemKind::Quote => format!("then \"{text}\""),
@@ -44,19 +44,19 @@ fn key_of_lost(kind: ItemKind, text: &str) -> String {
     read.map_or_else(|| text.to_lowercase(), |item| item.key().to_owned())
 }
 
-/// The key of what the code says is missing, where the longer log says it.
+/// The key of an item that the code calls lost, as the longer log has it.
 fn key_of_missing(before: &str, missing: &LostItem) -> String {
     let line = before.lines().nth(missing.line).expect("its line");
     let items = ItemReader::for_text(before).items(line);
     let read = items
         .iter()
         .find(|item| item.kind == missing.kind && item.text == missing.text);
-    // What was done is the line itself.
+    // A done item is the line itself.
     read.map_or_else(|| missing.text.to_lowercase(), |item| item.key().to_owned())
 }
 
-/// How many things are called lost and are, those that are not, and those that are lost and not called so.
-/// Each counts for one other at most.
+/// Counts the items that are lost and reported, reported but not lost, and lost but not reported. Each
+/// matches at most one other.
 fn compared(pair: &Pair) -> (u32, Vec<LostItem>, Vec<(ItemKind, String)>) {
     let mut unseen = pair.lost.clone();
     let (mut right, mut wrong) = (0, Vec::new());
@@ -75,7 +75,8 @@ fn compared(pair: &Pair) -> (u32, Vec<LostItem>, Vec<(ItemKind, String)>) {
     (right, wrong, unseen)
 }
 
-/// Precision: of what is called lost, how much is. Recall: of what is lost, how much is called so.
+/// Precision: the share of reported items that are lost. Recall: the share of lost items that are
+/// reported.
 #[test]
 fn losses_are_found_and_rewordings_are_none() {
     let pairs = pairs();
@@ -104,7 +105,7 @@ fn losses_are_found_and_rewordings_are_none() {
     assert!(recall >= 0.9, "{recall}");
 }
 
-/// A number within another one, a folder and what is in it: neither counts for the other.
+/// A number inside another number, or a folder and a file in it, do not count for each other.
 #[test]
 fn what_only_resembles_a_loss_is_none() {
     let pair = |before: &str, lost: &[(ItemKind, &str)]| Pair {
@@ -132,13 +133,13 @@ fn what_only_resembles_a_loss_is_none() {
         let (right, wrong, unseen) = compared(&pair(before, &[(kind, text)]));
         assert_eq!((right, wrong.len(), unseen.len()), (0, 1, 1), "{text}");
     }
-    // What is found once is not found twice.
+    // One occurrence does not count twice.
     let four = (ItemKind::Number, "4");
     let (right, _, unseen) = compared(&pair("* 🔴 there are 4 rows", &[four, four]));
     assert_eq!((right, unseen.len()), (1, 1));
 }
 
-/// A file is the same from where one stands and from its folder's name.
+/// A relative path and the path from the project's folder name the same file.
 #[test]
 fn a_path_from_here_is_the_same_path() {
     assert!(lost("* 🔴 see ./config/prod.toml", "* config/prod.toml is it").is_empty());
@@ -170,7 +171,7 @@ fn every_kind_is_read() {
         kinds,
         all.difference(&[ItemKind::Done].into()).copied().collect()
     );
-    // The time a line begins with is no item: merging lines may drop it.
+    // The time at the beginning of a line is no item: merged lines may drop it.
     assert!(lost("* 🔴 (09:12) hello", "* 🔴 hello").is_empty());
 }
 
@@ -226,7 +227,8 @@ fn a_namesake_keeps_nobody() {
     let log = "* 🔴 ask Anna Keller and Peter Keller\n* 🔴 then Anna Brandt\n* 🔴 Keller pays";
     let gone = |after: &str| lost(log, after);
     assert_eq!(gone(log), [] as [&str; 0]);
-    // Peter is known by his first name alone; of the other two each word is another's too.
+    // Peter can be recognised only by his first name; each word of the other two is in another name
+    // too.
     assert_eq!(gone("* 🔴 Anna Keller pays, Brandt not"), ["Peter Keller"]);
     assert_eq!(
         gone("* 🔴 Keller pays"),
@@ -236,7 +238,7 @@ fn a_namesake_keeps_nobody() {
         gone("* 🔴 Peter, Anna Keller, Anna Brandt"),
         [] as [&str; 0]
     );
-    // Who is the only one of that name is known by either word.
+    // A name that shares no word is recognised by either word.
     assert!(lost("* 🔴 ask Anna Keller", "* 🔴 ask Keller").is_empty());
 }
 
@@ -279,7 +281,7 @@ fn of_a_transcript_the_users_words_must_stay_and_those_of_others_are_counted_apa
         r#"{"number":[1,3],"high":[1,3],"others":{"number":[1,2]}}"#
     );
     assert_eq!(Retention::from_json(&noted.to_json()), Some(noted));
-    // What the user says as well is the user's.
+    // What both say counts as said by the user.
     let both = "Assistant: 8888 it is\nUser: 8888, yes\n";
     let kept = check_observations(both, "* 🔴 nothing").retention;
     assert_eq!((kept.high.total, kept.for_non_user().total), (1, 0));
@@ -303,7 +305,7 @@ fn retention_survives_the_store() {
     assert_eq!(Retention::from_json("[1]"), None);
 }
 
-/// Twice the text, about twice the work: counted in what is read, since a clock would lie.
+/// Twice the text takes about twice the work: measured in what is read, because a clock is unreliable.
 #[test]
 fn text_of_any_kind_is_read_without_panic() {
     let odd = [
@@ -358,7 +360,7 @@ mod generated {
     const WORD: &str = "([A-Z][a-z]{1,8}|[a-z]{1,8}|[0-9]{1,5}([.,][0-9]{1,3})?|\"[a-z ]{1,9}\"|/[a-z/]{1,9}|[a-z]{1,4}\\.rs|[A-Z]{2}-[0-9]{2}|用户|[0-9]月[0-9]日|kg|EUR|,|\\.|:|„|“|`|✅|🔴|\n\\* )";
 
     proptest! {
-        /// A text keeps all of itself, and of the empty text nothing is kept.
+        /// A text retains all of itself, and the empty text retains nothing.
         #[test]
         fn nothing_is_lost_by_saying_the_same(words in proptest::collection::vec(WORD, 0..60)) {
             let text = words.join(" ");
@@ -367,7 +369,7 @@ mod generated {
             prop_assert_eq!(none.retained, 0);
         }
 
-        /// More text never keeps less.
+        /// More text never retains less.
         #[test]
         fn saying_more_loses_nothing(words in proptest::collection::vec(WORD, 0..40), cut in 0_usize..40) {
             let text = words.join(" ");

@@ -1,5 +1,5 @@
-//! Blocks that clients put into their users' messages by themselves: what the editor shows, what the
-//! model is to bear in mind. Cut from what the Observer is shown, never from what is forwarded.
+//! Leaves out blocks that clients put into user messages, such as the state of an editor. They are cut from
+//! the text for the Observer, never from what is forwarded.
 //!
 //! ```text
 //! Where is the bug?
@@ -8,14 +8,14 @@
 //! src/main.rs
 //! </environment_details>       its end, alone on its line
 //! ```
-//! Only such a block goes, whole. Who writes about a tag, in a sentence, behind a `>`, indented or in a
-//! code fence, loses no word, and a tag that is never closed cuts nothing. Called by the reader of
-//! messages.
+//! Only such a block is left out, as a whole. Text that mentions a tag in a sentence, behind a `>`, indented
+//! or in a code fence stays, and a tag that is never closed cuts nothing. Called by
+//! [`super::rendered_text`].
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
-/// `text` with each block of one of these `tags` replaced by a note.
+/// `text` with each block with one of these `tags` replaced by a note.
 pub(super) fn replace_blocks(text: &str, tags: &[String]) -> String {
     let lines: Vec<&str> = text.split('\n').collect();
     let blocks = find_blocks(&lines, tags);
@@ -37,12 +37,12 @@ pub(super) fn replace_blocks(text: &str, tags: &[String]) -> String {
     out.join("\n")
 }
 
-/// What stands where a block stood.
+/// The note that replaces a block.
 pub(super) fn note(tag: &str) -> String {
     format!("[left out, not said by the user: {tag}]")
 }
 
-/// Lines of each block and its tag, in order; none within another.
+/// The lines of each block and its tag, in order; blocks inside another block are left out.
 fn find_blocks<'a>(lines: &[&str], tags: &'a [String]) -> Vec<(RangeInclusive<usize>, &'a str)> {
     let mut open: HashMap<&str, Vec<usize>> = HashMap::new();
     let mut blocks: Vec<(RangeInclusive<usize>, &str)> = Vec::new();
@@ -66,7 +66,7 @@ fn find_blocks<'a>(lines: &[&str], tags: &'a [String]) -> Vec<(RangeInclusive<us
             blocks.push((start..=at, tag));
         }
     }
-    // The outer one of two comes first, and what begins within it goes with it.
+    // Of two nested blocks, the outer one comes first and includes the inner one.
     blocks.sort_by_key(|(block, _)| *block.start());
     let mut until = 0;
     blocks.retain(|(block, _)| {
@@ -79,7 +79,7 @@ fn find_blocks<'a>(lines: &[&str], tags: &'a [String]) -> Vec<(RangeInclusive<us
     blocks
 }
 
-/// The tag that a line is, and whether it is an end.
+/// The tag that a line consists of, and whether it is a closing tag.
 fn parse_tag<'a>(line: &str, tags: &'a [String]) -> Option<(&'a str, bool)> {
     let name = line.strip_prefix('<')?.strip_suffix('>')?;
     let (name, end) = match name.strip_prefix('/') {
@@ -90,12 +90,12 @@ fn parse_tag<'a>(line: &str, tags: &'a [String]) -> Option<(&'a str, bool)> {
     Some((tag, end))
 }
 
-/// A code fence: its character and how many of them.
+/// A code fence: its character, and how often it is repeated.
 type Fence = (char, usize);
 
 fn opening_fence(line: &str) -> Option<Fence> {
     let (fence, rest) = fence_run(line)?;
-    // Behind backticks a backtick makes it code within a line.
+    // A backtick behind the fence makes it inline code.
     (fence.0 == '~' || !rest.contains('`')).then_some(fence)
 }
 
@@ -105,7 +105,7 @@ fn closes_fence(line: &str, (mark, min_count): Fence) -> bool {
     })
 }
 
-/// Three and more of one of the two marks, at most three blanks in front, and what follows them.
+/// Three or more of one of the two characters, with at most three spaces before them, and what follows.
 fn fence_run(line: &str) -> Option<(Fence, &str)> {
     let text = line.trim_start_matches(' ');
     let mark = text.chars().next().filter(|c| ['`', '~'].contains(c))?;
@@ -148,7 +148,7 @@ mod tests {
                 "```\ncode\n```\n<env>\n</env>",
                 format!("```\ncode\n```\n{note}"),
             ),
-            // Who opened it before never closed it.
+            // The block that was opened before is never closed.
             (
                 "<env>\nmine\n<env>\na\n</env>",
                 format!("<env>\nmine\n{note}"),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is left is what was there, in order, and as many notes as something went.
+        /// The rest is the original text, in order, with one note for each removed block.
         #[test]
         fn nothing_else_goes(
             lines in proptest::collection::vec("<env>|</env>|<todo>|</todo>|```|~~~~|[a-z]{1,3}| <env>|x <env>", 0..24),

@@ -1,5 +1,5 @@
-//! Long arguments of a tool call as an outline: every name and short value that fits, breadth first,
-//! so that what stands around one long text (a file's content, say) is seen. The numbers are the
+//! Long tool call arguments as an outline: every name and every short value that fits, breadth first,
+//! so the fields around one long text (such as a file's content) are shown. The limits are the
 //! published ones.
 
 use std::collections::VecDeque;
@@ -10,17 +10,17 @@ use super::truncate;
 use crate::memory::prompt::first_chars;
 use crate::tokens::TokenCounter;
 
-/// Longest string that stands in its line.
+/// The longest string that is shown whole.
 const INLINE_CHARS: usize = 160;
-/// Levels of containers that are opened.
+/// How many levels of containers are opened.
 const MAX_DEPTH: usize = 5;
-/// Members of one container that are shown.
+/// How many members of one container are shown.
 const MAX_MEMBERS: usize = 20;
-/// Lines of the outline.
+/// The most lines of an outline.
 const MAX_LINES: usize = 100;
-/// Characters of a path.
+/// The most characters of a path.
 const PATH_CHARS: usize = 160;
-/// Shorter than this, a preview says nothing.
+/// A shorter preview says nothing.
 const MIN_PREVIEW_TOKENS: u32 = 8;
 
 /// A line of the outline.
@@ -30,13 +30,13 @@ struct OutlineLine<'v> {
 }
 
 enum OutlineValue<'v> {
-    /// As it stands.
+    /// Shown whole.
     Short(String),
-    /// A preview of it, if there is room.
+    /// Shown by a preview, if there is room.
     Long(&'v str),
 }
 
-/// The outline of `value`, in at most about `limit` tokens.
+/// The outline of `value` in about `limit` tokens at most.
 pub(super) fn outline(value: &Value, limit: u32, counter: &dyn TokenCounter) -> String {
     let lines = lines(value);
     let mut out = vec![format!(
@@ -54,7 +54,7 @@ pub(super) fn outline(value: &Value, limit: u32, counter: &dyn TokenCounter) -> 
     let mut shown = 0;
     for line in &lines {
         let cost = counter.count(&format_line(line, "")) + 1;
-        // Room for the note that more was there.
+        // Leaves room for the note about the rest.
         if cost + 16 > tokens_left {
             break;
         }
@@ -70,7 +70,7 @@ pub(super) fn outline(value: &Value, limit: u32, counter: &dyn TokenCounter) -> 
             out.push(format_line(line, ""));
             continue;
         };
-        // What one preview leaves of its share goes to those after it.
+        // What one preview leaves of its share goes to the ones after it.
         let share = tokens_left / u32::try_from(previews_left.max(1)).unwrap_or(u32::MAX);
         previews_left = previews_left.saturating_sub(1);
         let mut preview = String::new();
@@ -87,7 +87,7 @@ pub(super) fn outline(value: &Value, limit: u32, counter: &dyn TokenCounter) -> 
     out.join("\n")
 }
 
-/// What there is to show, the outermost first.
+/// The lines of the outline, the outermost first.
 fn lines(value: &Value) -> Vec<OutlineLine<'_>> {
     let mut lines = Vec::new();
     let mut queue = VecDeque::from([(String::new(), value, 0)]);
@@ -152,7 +152,7 @@ fn outline_value(value: &Value, members: usize) -> OutlineValue<'_> {
     }
 }
 
-/// A path of at most 160 characters. Its end is what tells it from its neighbours.
+/// A path of at most 160 characters. Its end is kept, since that distinguishes it from its neighbours.
 fn shown_path(path: &str) -> String {
     if path.chars().nth(PATH_CHARS).is_none() {
         return path.to_owned();

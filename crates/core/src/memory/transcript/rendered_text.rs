@@ -1,19 +1,22 @@
-//! Who says what in one message: its pieces as labelled texts, redacted and shortened.
+//! The texts of one message: its pieces with labels, redacted and shortened.
 //!
-//! Keeps count over a whole range of what needs it: attachments, and which tool calls and results
-//! were told already.
+//! Counts over a whole range where that is needed: attachments, and tool calls and results that were
+//! shown already. Called by [`super::format_transcript`].
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
+use jiff::tz::TimeZone;
 use serde_json::Value;
 
+use super::blocks;
 use super::outline::outline;
 use super::truncate::truncate_middle;
-use super::{TranscriptStyle, blocks};
 use crate::history::{AttachmentKind, MessagePiece, PlainText, Role};
 use crate::memory::prompt::first_chars;
+use crate::memory::redact::Redactor;
 use crate::memory::render;
+use crate::tokens::TokenCounter;
 
 /// Tokens of a tool result that are shown, as published.
 pub const RESULT_TOKENS: u32 = 5_000;
@@ -25,7 +28,30 @@ const NAME_CHARS: usize = 80;
 /// Characters of a file name that are shown.
 const LABEL_CHARS: usize = 120;
 
-/// One labelled text.
+/// How a range of messages is written.
+#[derive(Clone, Copy)]
+pub struct TranscriptStyle<'a> {
+    /// The time zone in which days begin.
+    pub zone: &'a TimeZone,
+    /// Measures results and arguments against their limits.
+    pub counter: &'a dyn TokenCounter,
+    /// Replaces secrets.
+    pub redactor: &'a Redactor,
+    /// Tags of blocks that clients put into user messages; these blocks are left out.
+    pub omit_blocks: &'a [String],
+}
+
+impl std::fmt::Debug for TranscriptStyle<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Style")
+            .field("zone", &self.zone)
+            .field("redactor", &self.redactor)
+            .field("omit_blocks", &self.omit_blocks)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A text with its label.
 pub(super) struct LabelledText {
     pub(super) label: String,
     pub(super) text: String,
@@ -34,7 +60,7 @@ pub(super) struct LabelledText {
 struct ToolCallState {
     name: String,
     arguments: String,
-    /// The result told last.
+    /// The result that was shown last.
     result: Option<String>,
 }
 
@@ -45,7 +71,7 @@ pub(super) struct MessageReader<'a> {
     names: AttachmentNames,
 }
 
-/// Counts attachments: each kind for itself, over the whole range.
+/// Counts attachments over the whole range, each kind by itself.
 #[derive(Default)]
 pub(super) struct AttachmentNames {
     images: usize,
@@ -66,7 +92,7 @@ impl AttachmentNames {
     }
 }
 
-/// The label of who speaks in a message: `User`, `User maria`, `Assistant`.
+/// The label for the speaker of a message: `User`, `User maria`, `Assistant`.
 pub(super) fn speaker_label(spoken: &PlainText) -> String {
     let role = match spoken.role {
         Role::System => "System",
@@ -94,12 +120,12 @@ impl<'a> MessageReader<'a> {
         }
     }
 
-    /// `text` without what must not be shown.
+    /// `text` without secrets.
     fn clean(&self, text: &str) -> String {
         self.style.redactor.clean(text)
     }
 
-    /// `text` as its author wrote it: clients put blocks of their own into what users say.
+    /// `text` without the blocks that clients put into user messages.
     fn without_blocks<'t>(&self, role: Role, text: &'t str) -> Cow<'t, str> {
         match role {
             Role::User => blocks::replace_blocks(text, self.style.omit_blocks).into(),
@@ -107,13 +133,13 @@ impl<'a> MessageReader<'a> {
         }
     }
 
-    /// What a message says. Nothing for an empty one, for an echo of what is our own, and for calls
-    /// and results that were told before.
+    /// The texts of a message. None for an empty message, for an echo of our own text, and for
+    /// calls and results that were shown before.
     pub(super) fn read(&mut self, spoken: &PlainText) -> Vec<LabelledText> {
         let mut texts = Vec::new();
         let mut label = speaker_label(spoken);
         let mut words: Vec<String> = Vec::new();
-        // The result whose words are being collected.
+        // The result whose text is being collected.
         let mut result: Option<String> = None;
         for piece in &spoken.pieces {
             match piece {
@@ -186,8 +212,8 @@ impl<'a> MessageReader<'a> {
         });
     }
 
-    /// A call, unless it only repeats one that still waits for its result. Ids are no reason to
-    /// leave a call out by themselves: some models number their calls anew in every round.
+    /// A tool call, unless it repeats one that still waits for its result. An equal id alone is no
+    /// repetition: some models number their calls from the start in every round.
     fn read_call(&mut self, id: &str, tool: &str, arguments: &str) -> Option<LabelledText> {
         let name = clean_name(tool);
         let arguments_text = self.format_arguments(arguments);
@@ -237,7 +263,7 @@ impl<'a> MessageReader<'a> {
         }
         let cleaned = self.clean(text);
         let counter = self.style.counter;
-        // A token is a byte at least.
+        // A token has at least one byte.
         if cleaned.len() <= ARGUMENT_TOKENS as usize || counter.count(&cleaned) <= ARGUMENT_TOKENS {
             return cleaned;
         }
@@ -250,7 +276,7 @@ impl<'a> MessageReader<'a> {
     }
 }
 
-/// How a call ended, as far as its result says so. The protocol has no field for it; these are the
+/// How a tool call ended, as far as its result says so. The protocol has no field for it; these are the
 /// forms that tools and agents use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ResultStatus {
@@ -259,7 +285,8 @@ enum ResultStatus {
     Denied,
 }
 
-/// Longest result that is read as JSON to learn how it ended: one that reports a failure is short.
+/// The largest result that is parsed as JSON to learn how it ended. Results that report a failure are
+/// short.
 const MAX_STATUS_BYTES: usize = 64 * 1024;
 
 impl ResultStatus {
@@ -318,7 +345,7 @@ impl ResultStatus {
             Value::Object(fields) => !fields.is_empty(),
             Value::Bool(true) | Value::Number(_) => true,
         });
-        // A number under `error` is a code, and 0 says that all is well.
+        // A number under `error` is a code, and 0 means success.
         let is_zero_code = field("error")
             .and_then(Value::as_f64)
             .is_some_and(|code| code == 0.0);
@@ -329,7 +356,7 @@ impl ResultStatus {
     }
 }
 
-/// A name on one line that can not be taken for the end of its label.
+/// A name on one line, without a colon that could end its label.
 fn clean_name(text: &str) -> String {
     single_line(&text.replace(':', "."), NAME_CHARS)
 }

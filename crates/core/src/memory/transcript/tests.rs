@@ -5,6 +5,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::history::{AttachmentKind, Link, Media, Scope};
+use crate::memory::redact::Redactor;
+use crate::tokens::TokenCounter;
 
 /// 2026-03-04T14:05:00Z
 const START: i64 = 1_772_633_100_000;
@@ -14,7 +16,7 @@ static ZONE: TimeZone = TimeZone::UTC;
 static REDACTOR: LazyLock<Redactor> = LazyLock::new(Redactor::default);
 static OMITTED: LazyLock<[String; 1]> = LazyLock::new(|| ["open_files".to_owned()]);
 
-/// Four characters are a token.
+/// Counts one token for four characters.
 struct Quarters;
 
 impl TokenCounter for Quarters {
@@ -294,7 +296,7 @@ fn long_results_keep_both_ends_and_cut_between_characters() {
     );
 }
 
-/// What people say is never shortened: it is observed in pieces.
+/// The words of people are never shortened; they are observed in pieces.
 #[test]
 fn what_is_said_stands_whole() {
     let book = "漢字 and words. ".repeat(40_000);
@@ -535,7 +537,7 @@ fn pauses_are_told_where_wanted_and_are_nobodys_words() {
     ");
     let sources = crate::memory::provenance::source_messages(&shown, &places);
     assert_eq!(sources.len(), messages.len());
-    // Since an unknown time, nobody knows how long.
+    // The length of a pause that began at an unknown time is unknown.
     let backlog = node(START - 1_000 * MINUTE, false);
     assert_eq!(
         TranscriptMessage::from_node(&nodes[0], &messages[0].2)
@@ -558,7 +560,7 @@ fn what_a_client_puts_into_a_user_message_is_left_out() {
         said(Role::Assistant, block),
         said(Role::User, block),
         said(Role::User, "What is <open_files>?"),
-        // Indented it is an example, also where a message begins with it.
+        // An indented tag is an example, also at the beginning of a message.
         said(Role::User, "    <open_files>\n    a.rs\n</open_files>"),
     ];
     let entries = entries(&messages);

@@ -1,16 +1,16 @@
-//! Texts cut to a number of tokens, between characters.
+//! Shortens texts to a number of tokens, between characters.
 
 use crate::memory::prompt::{first_chars, last_chars};
 use crate::tokens::TokenCounter;
 
-/// No text of so many bytes per token exists outside of white space; what lies beyond is left out
-/// before anything is counted, so that a result of many megabytes costs no seconds.
+/// No text except white space has this many bytes per token. What lies beyond is left out before
+/// counting, so a result of many megabytes does not take seconds.
 const BYTES_PER_TOKEN: usize = 64;
 
-/// `text` within `limit` tokens: three parts from its start, one from its end (where errors and
-/// totals stand), and between them about how many tokens were left out.
+/// `text` in at most `limit` tokens: three parts from its start, one part from its end (where errors
+/// and totals stand), and between them a note with the approximate number of tokens left out.
 pub fn truncate_middle(text: &str, limit: u32, counter: &dyn TokenCounter) -> String {
-    // A token is a byte at least.
+    // A token has at least one byte.
     if text.len() <= limit as usize {
         return text.to_owned();
     }
@@ -30,8 +30,8 @@ pub fn truncate_middle(text: &str, limit: u32, counter: &dyn TokenCounter) -> St
         let (start, end) = (first_chars(text, characters - end), last_chars(text, end));
         (start, end)
     };
-    // The most characters whose two ends fit, by bisection: a longer cut never has fewer tokens, but
-    // for what the tokenizer does at its edges.
+    // Bisection for the most characters whose two ends fit. More characters never have fewer tokens,
+    // apart from effects at the edges.
     let note = |left: u32| format!(" [... about {left} tokens left out ...] ");
     let budget = limit.saturating_sub(counter.count(&note(total)));
     let (mut fitting, mut too_many) = (0, text.len().min(max_bytes) + 1);
@@ -48,7 +48,7 @@ pub fn truncate_middle(text: &str, limit: u32, counter: &dyn TokenCounter) -> St
     format!("{start}{}{end}", note(total.saturating_sub(budget)))
 }
 
-/// The first characters of `text`, within `limit` tokens.
+/// The beginning of `text` in at most `limit` tokens.
 pub(super) fn truncate_end(text: &str, limit: u32, counter: &dyn TokenCounter) -> String {
     let (mut fitting, mut too_many) = (0, text.len().min(limit as usize * BYTES_PER_TOKEN) + 1);
     while fitting + 1 < too_many {

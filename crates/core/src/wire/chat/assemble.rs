@@ -1,7 +1,7 @@
-//! The outgoing body: leading system messages, observation block, pin, reminder, raw tail.
+//! Builds the outgoing body: leading system messages, observation block, pin, reminder, raw tail.
 //!
-//! Works in edits of the received body: a range that goes and what comes instead. Everything
-//! outside the edits, white space included, is kept as it came.
+//! Works with edits of the received body: a range to remove and its replacement. Everything outside the
+//! edits stays as it came, white space included. Called by the proxy through [`ChatRequest::splice`].
 
 use std::ops::Range;
 
@@ -12,10 +12,10 @@ use crate::history::Role;
 use crate::wire::scan::Walk;
 use crate::wire::{Insert, Placement, Segment, Splice};
 
-/// What stands between the client's system text and ours.
+/// Separates the client's system text from ours.
 const BLOCK_SEPARATOR: &str = "\n\n";
 
-/// A range of the body that goes, and what comes instead.
+/// A range of the body to remove, and its replacement.
 struct Edit {
     removed: Range<usize>,
     replacement: Vec<Segment>,
@@ -37,7 +37,7 @@ impl Edit {
 /// A whole message of the outgoing array.
 struct OutgoingMessage {
     segment: Segment,
-    /// It stands before the block.
+    /// Whether it stands before the block.
     front: bool,
 }
 
@@ -51,11 +51,11 @@ impl OutgoingMessage {
 }
 
 impl ChatRequest {
-    /// The outgoing body: with `memory` in the place of the oldest messages, and asking for usage
-    /// in the stream if `ask_usage` says so and the client leaves it open.
+    /// The outgoing body, with `memory` in place of the oldest messages. Asks for usage in the
+    /// stream if `ask_usage` says so and the client leaves it open.
     ///
-    /// An `insert` that does not fit this request (a cut past its end, a pin behind the cut)
-    /// inserts nothing: what the client sent is always a good request (INV-OPEN).
+    /// An insert that does not fit this request (a cut beyond its end, a pin behind the cut)
+    /// inserts nothing, because the client's own body is always a valid request (INV-OPEN).
     pub fn splice(&self, memory: Option<&Insert<'_>>, ask_usage: bool) -> Splice {
         let mut edits = Vec::new();
         if let Some(insert) = memory.filter(|insert| self.fits(insert)) {
@@ -78,7 +78,7 @@ impl ChatRequest {
         splice
     }
 
-    /// How many messages of our own, and raw ones at another place, `insert` puts into the request.
+    /// How many messages `insert` adds or moves.
     pub fn inserted_count(&self, insert: &Insert<'_>) -> usize {
         let block = usize::from(self.append(insert).is_none());
         block + self.raw_before_tail(insert).len()
@@ -94,7 +94,7 @@ impl ChatRequest {
     }
 
     fn insert_memory(&self, insert: &Insert<'_>, edits: &mut Vec<Edit>) {
-        // What comes into the array, in order, each item whole.
+        // The new items of the array in order, each as a whole.
         let mut items = self.raw_before_tail(insert);
         if let Some(append) = self.append(insert) {
             edits.push(append);
@@ -108,8 +108,8 @@ impl ChatRequest {
         edits.push(self.replace_oldest(insert.cut, items));
     }
 
-    /// What stands before the tail beside the block: messages that stay raw in front of it, the pin,
-    /// and where what was taken out leaves two of a kind side by side, one of ours between them.
+    /// The messages between block and tail: those that stay raw in front, the pin, and one of our
+    /// own wherever the cut leaves two messages of one role side by side.
     fn raw_before_tail(&self, insert: &Insert<'_>) -> Vec<OutgoingMessage> {
         if insert.front.is_empty() {
             return self.pin_and_reminder(insert);
@@ -148,10 +148,10 @@ impl ChatRequest {
         items
     }
 
-    /// The same where nothing stays in front.
+    /// The same if nothing stays in front.
     fn pin_and_reminder(&self, insert: &Insert<'_>) -> Vec<OutgoingMessage> {
         if insert.cut == 0 {
-            // Nothing was taken out: the client's first message is its own.
+            // Nothing was left out, so the client's own first message stays first.
             return Vec::new();
         }
         let pinned = insert.pin.map(|pin| &self.messages()[pin]);
@@ -169,9 +169,9 @@ impl ChatRequest {
         pin.into_iter().chain(reminder).collect()
     }
 
-    /// What has to stand between the last speaker and the next. An assistant or tool message is never
-    /// the first to speak after the system messages: providers that demand alternation refuse that,
-    /// and a model reads it as its own monologue.
+    /// The text that must stand between the last role and the next. An assistant or tool message
+    /// never comes first behind the system messages: providers that demand alternation refuse that,
+    /// and a model reads it as a monologue of its own.
     fn separator_message(insert: &Insert<'_>, last: Option<Role>, next: Role) -> Option<String> {
         let both_users = last == Some(Role::User) && next == Role::User;
         let answers = matches!(next, Role::Assistant | Role::Tool);
@@ -182,7 +182,7 @@ impl ChatRequest {
         (answers && !follows_input).then(|| message("user", &quoted(insert.reminder)))
     }
 
-    /// The edit that takes the first `cut` messages out and puts `items` there.
+    /// The edit that replaces the first `cut` messages by `items`.
     fn replace_oldest(&self, cut: usize, items: Vec<Segment>) -> Edit {
         let head_end = self
             .leading_messages()
@@ -194,8 +194,9 @@ impl ChatRequest {
             Some(last) => self.messages()[last].span.end,
             None => start,
         };
-        // A comma stands before each item but the first of the array. Behind the items the client's
-        // own comma follows, or its bracket; unless nothing was taken and nothing stood before.
+        // A comma stands before each item except the first of the array. Behind the items
+        // follows the client's own comma or bracket, unless nothing was removed and nothing
+        // stood before.
         let mut replacement = Vec::with_capacity(items.len() * 2);
         for (index, item) in items.into_iter().enumerate() {
             if index > 0 || head_end.is_some() {
@@ -227,14 +228,14 @@ impl ChatRequest {
         }
     }
 
-    /// The block at the end of the client's last leading message; `None` where it goes into a
-    /// message of its own: another placement, no such message, or no text to append to.
+    /// Appends the block to the client's last leading message; `None` if it needs a message of its
+    /// own: another placement, no such message, or no text to append to.
     fn append(&self, insert: &Insert<'_>) -> Option<Edit> {
         if insert.placement != Placement::AppendToSystem {
             return None;
         }
         let span = self.content_of_last_leading()?;
-        // Just before what closes the string or the list.
+        // Directly before the end of the string or the list.
         let at = span.end - 1;
         let text = format!("{BLOCK_SEPARATOR}{}", insert.segments.concat());
         match self.body()[span.start] {

@@ -1,5 +1,5 @@
-//! The attachments of a message as content parts that can be sent again: without cache markers and
-//! whatever else a client wrote beside them. In the order in which [`super::spoken`] names them.
+//! The attachments of a message as content parts that can be sent again, without cache markers and
+//! other additions of the client. In the order in which [`super::plain_text`] names them.
 
 use serde_json::{Value, json};
 
@@ -9,13 +9,13 @@ use super::plain_text::{is_attachment, url_label};
 use super::text::Tree;
 use super::url;
 
-/// A picture, a sound or a file.
+/// An image, a sound or a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// `image/png`; `image/*` where only the kind is known.
+    /// `image/png`; `image/*` if only the kind is known.
     pub media_type: String,
-    /// The part, or `None` where nothing could be shown with it: a file that only the upstream
-    /// holds, a sound the model said itself.
+    /// The part; `None` if a model could not be shown it: a file that only the upstream has, or a
+    /// sound that the model made itself.
     pub part: Option<Value>,
 }
 
@@ -83,7 +83,7 @@ fn attachment(part: &Tree<'_>) -> Attachment {
     }
 }
 
-/// The form of Anthropic's own API as a URL.
+/// A source in the form of Anthropic's own API, as a URL.
 fn source_url(source: &Tree<'_>) -> Option<String> {
     let field = |name| source.get(name).and_then(Tree::as_text);
     match field("url") {

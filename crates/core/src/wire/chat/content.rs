@@ -1,8 +1,8 @@
-//! The content of a message in its canonical form: runs of text and everything else, in order.
+//! The content of a message in canonical form: runs of text and everything else, in order.
 //!
-//! A string, one text part and the same text in adjacent parts are one content; text is trimmed at
-//! both ends; what a model thought is left out. Fingerprints and token counts are both taken from
-//! this form, so messages that count as equal also count equally many tokens.
+//! A string, one text part, and the same text in adjacent parts are the same content. Text is trimmed
+//! at both ends, and the model's thinking is left out. Fingerprints and token counts both use this
+//! form, so equal messages have equal counts.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use crate::history::Role;
 pub(super) enum ContentItem<'f> {
     /// Adjacent text, joined and trimmed; never empty.
     Text(Cow<'f, str>),
-    /// A part that is more or other than text, without cache markers and null members.
+    /// A part that is not only text, without cache markers and null members.
     Part(Tree<'f>),
 }
 
@@ -24,8 +24,8 @@ pub(super) fn items<'f>(fields: &'f Fields<'_>) -> Vec<ContentItem<'f>> {
     join_text(fields, |_, _| false)
 }
 
-/// The same for a reader: where a text part of a user is a tag or ends with one, it has lines of its own.
-/// Clients put blocks of theirs beside what the user says.
+/// The same for a reader. A text part of a user message that is a tag, or ends with one, gets lines of
+/// its own: clients put blocks of their own beside what the user says.
 pub(super) fn reader_items<'f>(fields: &'f Fields<'_>) -> Vec<ContentItem<'f>> {
     let user = fields.role == Role::User;
     join_text(fields, |before, part| {
@@ -33,7 +33,7 @@ pub(super) fn reader_items<'f>(fields: &'f Fields<'_>) -> Vec<ContentItem<'f>> {
     })
 }
 
-/// The content, with a line break between two parts of text where `apart` says so.
+/// The content, with a line break between two text parts if `apart` says so.
 fn join_text<'f>(
     fields: &'f Fields<'_>,
     needs_line_break: impl Fn(&str, &str) -> bool,
@@ -68,7 +68,7 @@ fn join_text<'f>(
     items
 }
 
-/// The parts of `fields` that are more or other than text, as they are written.
+/// The parts of `fields` that are not only text, as written.
 pub(super) fn other_parts<'f, 'a>(fields: &'f Fields<'a>) -> impl Iterator<Item = &'f Tree<'a>> {
     let parts: &[Tree<'a>] = match &fields.content {
         Content::Parts(parts) => parts,
@@ -104,7 +104,7 @@ impl<'p> PartKind<'p> {
     }
 }
 
-/// Whether a text part says nothing besides its text.
+/// Whether a text part holds nothing besides its text.
 fn is_plain_text_part(part: &Tree<'_>) -> bool {
     let Tree::Map(members) = part else {
         return false;
@@ -124,7 +124,7 @@ fn close_run<'f>(items: &mut Vec<ContentItem<'f>>, run: &mut Cow<'f, str>, role:
     }
 }
 
-/// `text` trimmed and, at the start of an assistant message, without one leading think block.
+/// `text` trimmed, and without a think block at the beginning of an assistant message.
 fn visible_text(text: &str, role: Role, first: bool) -> &str {
     let text = trim(text);
     if role != Role::Assistant || !first {
@@ -135,8 +135,8 @@ fn visible_text(text: &str, role: Role, first: bool) -> &str {
         .map_or(text, |(_, rest)| trim(rest))
 }
 
-/// Trims what any client's language trims: Unicode white space, JavaScript's byte-order mark and
-/// the four separators that Python counts as space.
+/// Trims the white space of all client languages: Unicode white space, JavaScript's byte-order mark,
+/// and the four separators that Python counts as space.
 fn trim(text: &str) -> &str {
     text.trim_matches(|c: char| c.is_whitespace() || matches!(c, '\u{feff}' | '\u{1c}'..='\u{1f}'))
 }

@@ -1,7 +1,7 @@
-//! One message as it is written: its fields, read once, borrowed from the body.
+//! One message as written: its fields, read once and borrowed from the body.
 //!
-//! What is certainly no chat message is an error here. What the fields mean is decided by
-//! [`super::meaning`] (fingerprints) and [`super::spoken`] (words), which both read this one form.
+//! A value that is certainly no chat message is an error. The meaning of the fields is decided by
+//! [`super::fingerprint`] and [`super::plain_text`], which both read this form.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::parse_error::{ParseError, read};
+use super::string;
 use super::text::{Text, Tree, is_cache_marker};
-use super::{ParseError, read, string};
 use crate::history::Role;
 use crate::wire::scan::Walk;
 
@@ -18,7 +19,7 @@ use crate::wire::scan::Walk;
 #[derive(Debug)]
 pub(super) struct Fields<'a> {
     pub(super) role: Role,
-    /// The role as the client spells it: `developer` is a system message too.
+    /// The client's spelling of the role: `developer` is a system message too.
     pub(super) raw_role: Text<'a>,
     pub(super) content: Content<'a>,
     pub(super) name: Option<Text<'a>>,
@@ -27,12 +28,12 @@ pub(super) struct Fields<'a> {
     pub(super) function_call: Option<Function<'a>>,
     pub(super) audio: Tree<'a>,
     pub(super) answers: Option<Answer<'a>>,
-    /// Fields this version does not know, empty ones left out. None on assistant messages: what a
-    /// model's answer carries besides comes back as echo, or not.
+    /// Fields that this version does not know, without empty ones. Not kept for assistant messages:
+    /// clients may or may not send back the further fields of an answer.
     pub(super) unknown: Vec<(Text<'a>, Tree<'a>)>,
 }
 
-/// What stands in `content`.
+/// The value of `content`.
 #[derive(Debug, Default)]
 pub(super) enum Content<'a> {
     #[default]
@@ -42,7 +43,7 @@ pub(super) enum Content<'a> {
     Parts(Vec<Tree<'a>>),
 }
 
-/// What a result names its call by.
+/// How a result names its call.
 #[derive(Debug)]
 pub(super) enum Answer<'a> {
     /// `tool_call_id`.
@@ -51,7 +52,7 @@ pub(super) enum Answer<'a> {
     Function(Text<'a>),
 }
 
-/// A member of `tool_calls`. Members it does not name (`index`, `type`, cache markers) are echo.
+/// A member of `tool_calls`. Other fields (`index`, `type`, cache markers) are ignored.
 #[derive(Debug, Deserialize)]
 pub(super) struct ToolCall<'a> {
     #[serde(borrow)]
@@ -78,7 +79,7 @@ pub(super) struct Custom<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Reads the message that begins at `at`, and says where it ends.
+    /// Reads the message that begins at `at`, and returns where it ends.
     pub(super) fn read(text: &'a str, at: usize) -> Result<(Self, usize), ParseError> {
         let mut members = Walk::object(text, at).ok_or(ParseError::MessageNotAnObject)?;
         let mut raw_fields = RawFields::default();
@@ -90,8 +91,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Fields that say nothing: what steers a provider, and what a model thought, which clients drop,
-/// empty or add as they like.
+/// Fields that mean nothing here: settings for the provider, and the model's thinking, which clients
+/// drop, empty or add as they like.
 fn is_ignored_field(key: &str) -> bool {
     is_cache_marker(key)
         || matches!(
@@ -108,7 +109,7 @@ fn is_ignored_field(key: &str) -> bool {
         )
 }
 
-/// A message before its role is known.
+/// A message whose role is not known yet.
 #[derive(Default)]
 struct RawFields<'a> {
     present: [bool; KNOWN_FIELDS.len()],
@@ -123,7 +124,7 @@ struct RawFields<'a> {
     unknown: BTreeMap<Text<'a>, &'a str>,
 }
 
-/// Known fields: twice the same one, and no two readers agree on what was said.
+/// Known fields. If one stands twice, no two readers agree on the message.
 const KNOWN_FIELDS: [&str; 8] = [
     "role",
     "content",

@@ -1,7 +1,8 @@
-//! What a message means, as a fingerprint (design of the equalities: ARCHITECTURE.md).
+//! Computes the fingerprint of a message.
 //!
-//! Two spellings of one message get one fingerprint, anything else another: only what real clients
-//! were seen to change on their own is left out. Ids of tool calls enter as their order.
+//! Two spellings of one message have the same fingerprint; everything else has another one. Only
+//! differences that real clients were seen to make on their own are left out. Tool call ids enter by
+//! their order.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -11,13 +12,13 @@ use super::fields::{Answer, Custom, Fields, Function};
 use super::text::Tree;
 use crate::history::{self, Batch, Encoder, Message, Role};
 
-/// Reads messages in order and gives them their fingerprints.
+/// Reads messages in order and computes their fingerprints.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     batch: Batch,
-    /// Where calls stand among those of their message, by id: the newest message that has the id.
+    /// The position of each call in its message, by id: in the newest message with that id.
     positions: HashMap<Box<str>, usize>,
-    /// The messages so far, in want of a fingerprint.
+    /// The messages so far, still without a fingerprint.
     pending: Vec<PendingMessage>,
 }
 
@@ -36,7 +37,7 @@ impl Reader {
         self.pending.len()
     }
 
-    /// Reads the next message, which stands at `span`.
+    /// Reads the next message, whose range is `span`.
     pub(super) fn message(&mut self, fields: &Fields<'_>, span: Range<usize>) {
         let calls = calls(fields);
         let answers: Option<Box<str>> = fields.answers.as_ref().map(|answer| match answer {
@@ -52,7 +53,7 @@ impl Reader {
             }
         }
         self.batch.next_message();
-        // Backwards, so that of two calls with one id the first is the one that is answered.
+        // Backwards, so that of two calls with one id the first one is answered.
         for (position, id) in calls.iter().enumerate().rev() {
             self.positions.insert(id.clone(), position);
         }
@@ -96,7 +97,7 @@ fn legacy_id(name: &str) -> Box<str> {
     format!("fn:{name}").into()
 }
 
-/// Encodes the message and says what its text weighs as evidence.
+/// Encodes the message and returns the bytes of its text that count as evidence.
 fn encode(fields: &Fields<'_>, encoder: &mut Encoder) -> u32 {
     let mut distinctive_bytes = 0_u32;
     encoder.text("role", fields.role.name());
@@ -142,8 +143,8 @@ fn encode(fields: &Fields<'_>, encoder: &mut Encoder) -> u32 {
     distinctive_bytes
 }
 
-/// A call whose arguments do not parse counts by its position alone: clients repair such arguments
-/// in five ways, one of them by renaming the tool.
+/// A call whose arguments do not parse counts only by its position: clients repair such arguments in
+/// five ways, one of them by renaming the tool.
 fn encode_function(call: &Function<'_>, encoder: &mut Encoder) {
     let Some(arguments) = arguments(call.arguments.as_deref().unwrap_or_default()) else {
         return encoder.mark("unparseable");
@@ -157,7 +158,7 @@ fn encode_custom(call: &Custom<'_>, encoder: &mut Encoder) {
     encoder.text("input", call.input.as_deref().unwrap_or_default());
 }
 
-/// The meaning of a call's arguments: nothing at all is an empty object.
+/// The meaning of a call's arguments; no text at all is an empty object.
 fn arguments(text: &str) -> Option<Tree<'_>> {
     if text.trim().is_empty() {
         return Some(Tree::Map(std::collections::BTreeMap::new()));

@@ -1,5 +1,7 @@
-//! Fields beside the messages, by their names: what a client calls its conversation stands in one of
-//! many. Their extents are kept while the body is scanned, and only those asked for are read. Called by
+//! Reads fields beside the messages by name: clients put the name of a conversation into one of many
+//! fields.
+//!
+//! The scan of the body keeps only their extents, and a field is read when it is asked for. Called by
 //! `proxy::identify`.
 
 use std::ops::Range;
@@ -8,23 +10,22 @@ use serde_json::Value;
 
 use super::string;
 
-/// Other fields than those of chat completions are kept up to this many; a body with more is no
-/// client's, and the rest names nothing.
+/// The most fields that are kept. No real client sends more.
 const MAX_FIELDS: usize = 64;
 
-/// A field longer than this, in bytes, is not read for a name.
+/// A value with more bytes is not read as a name.
 const MAX_VALUE_BYTES: usize = 16 * 1024;
 
-/// What stands under a name.
+/// The value of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FieldValue {
     /// A string, or a whole number in its digits.
     Text(String),
-    /// Something that names nothing: a list, an object, too long, or there twice.
+    /// A value that cannot be a name: a list, an object, too long, or there twice.
     Unusable,
 }
 
-/// Where the fields stand: key with its quotes, and value.
+/// The ranges of the fields: key with its quotes, and value.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OtherFields(Vec<(Range<usize>, Range<usize>)>);
 
@@ -35,12 +36,12 @@ impl OtherFields {
         }
     }
 
-    /// What stands at `path` (names with dots between them); `None` where nothing does, or `null`.
+    /// The value at `path` (names with dots between them); `None` if it is missing or `null`.
     pub(super) fn get(&self, body: &[u8], path: &str) -> Option<FieldValue> {
         let (name, within) = path
             .split_once('.')
             .map_or((path, None), |(name, within)| (name, Some(within)));
-        // What was parsed is UTF-8, from quote to quote.
+        // The parsed body is UTF-8, and the range reaches from quote to quote.
         let text = |span: &Range<usize>| std::str::from_utf8(body.get(span.clone())?).ok();
         let is_name = |key| {
             text(key)

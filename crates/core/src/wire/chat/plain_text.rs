@@ -1,7 +1,7 @@
-//! A message in neutral words, for counting tokens and for the Observer.
+//! Converts a message to plain text, for counting tokens and for the Observer.
 //!
-//! Taken from the canonical content, so equal messages read alike. What a model thought is left
-//! out, and data that is not text never poses as text: an attachment is its kind and a label.
+//! Made from the canonical content, so equal messages read alike. The model's thinking is left out.
+//! Data never becomes text: an attachment is a kind and a label.
 
 use super::content::{self, ContentItem, items};
 use super::fields::{Answer, Fields, Function};
@@ -10,15 +10,15 @@ use super::url;
 use crate::history::{AttachmentKind, Detail, Media, MessagePiece, PlainText};
 use crate::wire::media;
 
-/// From this length on, a string of an unknown part that looks like base64 is named, not quoted.
+/// A string of an unknown part that has this many bytes and looks like base64 is replaced by a name.
 const MIN_DATA_BYTES: usize = 256;
 
-/// The words of `fields`.
+/// The plain text of `fields`.
 pub(super) fn plain_text(fields: &Fields<'_>) -> PlainText {
     from_items(fields, items(fields))
 }
 
-/// The same for a reader, who sees where a user's words end and a block of the client's begins.
+/// The same for a reader, who can see where the user's words end and a block of the client begins.
 pub(super) fn reader_text(fields: &Fields<'_>) -> PlainText {
     from_items(fields, content::reader_items(fields))
 }
@@ -83,7 +83,7 @@ fn attachment(kind: AttachmentKind, label: &str, media: Media) -> MessagePiece {
 
 /// Whether a part is named as an attachment.
 pub(super) fn is_attachment(part: &Tree<'_>) -> bool {
-    // Stripped as the words are taken from it: what is left of a part without its null members.
+    // Stripped like the text itself: what remains of a part without its null members.
     let mut part = part.clone();
     part.strip();
     matches!(part_piece(part), MessagePiece::Attachment { .. })
@@ -103,7 +103,7 @@ fn part_piece(mut part: Tree<'_>) -> MessagePiece {
     };
     piece.unwrap_or_else(|| {
         replace_data(&mut part);
-        // A tree has no member that serialising could fail on.
+        // A tree has no member that cannot be serialised.
         MessagePiece::Unknown(serde_json::to_string(&part).unwrap_or_default())
     })
 }
@@ -112,7 +112,7 @@ fn text_member<'t>(value: &'t Tree<'_>, key: &'static str) -> Option<&'t str> {
     value.get(key).and_then(Tree::as_text)
 }
 
-/// `{"url", "detail"}`, or the URL alone.
+/// `{"url", "detail"}`, or only the URL.
 fn image_url(image: &Tree<'_>) -> Option<MessagePiece> {
     let url = image.as_text().or_else(|| text_member(image, "url"))?;
     let detail = match text_member(image, "detail") {
@@ -164,7 +164,7 @@ fn file(file: &Tree<'_>) -> MessagePiece {
     attachment(AttachmentKind::File, label, media)
 }
 
-/// The media type of a `data:` URL, the last path segment of any other.
+/// The media type of a `data:` URL; of any other URL, the last path segment.
 pub(super) fn url_label(url: &str) -> &str {
     let label = match url.strip_prefix("data:") {
         Some(data) => &data[..data.find([';', ',']).unwrap_or(0)],
@@ -174,7 +174,7 @@ pub(super) fn url_label(url: &str) -> &str {
     if label.is_empty() { "data" } else { label }
 }
 
-/// Puts `[data]` in the place of strings that are data.
+/// Replaces strings that are data by `[data]`.
 fn replace_data(tree: &mut Tree<'_>) {
     match tree {
         Tree::Text(text) => {

@@ -1,4 +1,4 @@
-//! What goes out, letter by letter.
+//! The outgoing body, byte for byte.
 
 use super::*;
 use crate::wire::{Insert, Placement};
@@ -24,7 +24,7 @@ fn send(body: &str, insert: Option<&Insert<'_>>, ask_usage: bool) -> String {
     sent
 }
 
-/// What is sent with memory for the first `cut` messages.
+/// The body that is sent with memory for the first `cut` messages.
 fn sent(messages: &[&str], cut: usize, pin: Option<usize>, placement: Placement) -> String {
     let segments = ["one\n".to_owned(), "\"two\"".to_owned()];
     let insert = Insert {
@@ -79,7 +79,7 @@ fn pin_and_reminder_stand_before_the_tail() {
         sent(&[U0, A1, U2, A3], 3, None, system),
         format!("{{ \"messages\":[ {BLOCK},{REMINDER} ,\n{A3} ], \"n\":1e0 }}")
     );
-    // A later system message does not speak: the assistant behind it would be the first to.
+    // A later system message does not count, so the assistant behind it would be the first to speak.
     assert_eq!(
         sent(&[U0, SYSTEM, A3], 1, None, system),
         format!("{{ \"messages\":[ {BLOCK},{REMINDER} ,\n{SYSTEM} ,\n{A3} ], \"n\":1e0 }}")

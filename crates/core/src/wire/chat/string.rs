@@ -1,15 +1,15 @@
-//! JSON strings to text.
+//! Converts JSON strings to text.
 //!
-//! The words of a conversation are nearly all of a body, so this is where its time goes: one pass
-//! per string, nothing copied where nothing is escaped. Strict as `serde_json` is, to which a
-//! property test holds it; values that are not text are left to `serde_json` itself.
+//! Most of a body is conversation text, so most of the time is spent here: one pass per string, and no
+//! copy if nothing is escaped. As strict as `serde_json`, with which a property test compares it.
+//! Values that are not text are left to `serde_json`.
 
 use std::borrow::Cow;
 
 use memchr::memchr;
 
-/// The text of a string as the scanner found it, quotes included. `None` where it is no JSON
-/// string: a control character, an unknown escape, half a surrogate pair.
+/// The text of a string as the scanner found it, with quotes. `None` if it is no JSON string: a control
+/// character, an unknown escape, half a surrogate pair.
 pub(super) fn decode(quoted: &str) -> Option<Cow<'_, str>> {
     let mut rest = quoted.strip_prefix('"')?.strip_suffix('"')?;
     if has_control(rest) {
@@ -33,14 +33,15 @@ pub(super) fn decode(quoted: &str) -> Option<Cow<'_, str>> {
     Some(Cow::Owned(text))
 }
 
-/// Whether a character stands in `text` that must be escaped. Blocks, so that it is done in vectors.
+/// Whether `text` holds a character that must be escaped. Works in blocks, so the compiler uses
+/// vectors.
 fn has_control(text: &str) -> bool {
     text.as_bytes()
         .chunks(64)
         .any(|block| block.iter().copied().fold(u8::MAX, u8::min) < b' ')
 }
 
-/// The character of the escape that `text` begins with, and how many bytes it takes.
+/// The character of the escape at the beginning of `text`, and its length in bytes.
 fn escape(text: &str) -> Option<(char, usize)> {
     let c = match text.as_bytes().get(1)? {
         b'n' => '\n',
@@ -57,7 +58,7 @@ fn escape(text: &str) -> Option<(char, usize)> {
     Some((c, 2))
 }
 
-/// `\uXXXX`, or two of them where the first is the first half of a pair.
+/// `\uXXXX`, or two of them if the first is the first half of a pair.
 fn unicode(text: &str) -> Option<(char, usize)> {
     let first = unit(text)?;
     if let Some(c) = char::from_u32(first.into()) {
@@ -70,7 +71,7 @@ fn unicode(text: &str) -> Option<(char, usize)> {
 
 fn unit(text: &str) -> Option<u16> {
     let digits = text.strip_prefix("\\u")?.get(..4)?;
-    // The parser of numbers would take a sign.
+    // The number parser would accept a sign.
     let hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     hex.then(|| u16::from_str_radix(digits, 16).ok())?
 }
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As the scanner would have found it: quotes at both ends, none unescaped between.
+    /// As the scanner finds it: quotes at both ends, and no unescaped quote between them.
     fn found(inner: &str) -> String {
         format!("\"{inner}\"")
     }

@@ -1,5 +1,5 @@
-//! Tables of what is equal, what differs, what is refused and what is sent. The laws behind them
-//! are property tests in `tests/wire.rs`.
+//! Tables of what is equal, what differs, what is refused and what is sent. The general laws are
+//! property tests in `tests/wire.rs`.
 
 use super::*;
 use crate::history::{AttachmentKind, Detail, Fingerprint, Media, MessagePiece};
@@ -333,7 +333,7 @@ fn what_is_no_good_request_is_named() {
         .map(|_| ()),
         Err(N::InvalidUtf8)
     );
-    // Numbers nobody compares may be as large as they like.
+    // Numbers that are never compared may be as large as they like.
     assert!(
         parse(&Bytes::from(top(
             r#""seed":1e999,"m":123456789012345678901234567890"#
@@ -462,7 +462,7 @@ fn attachments_can_be_sent_again_and_carry_nothing_else() {
     let attached = parsed.attachments(0);
     let image =
         |url: &str| Some(serde_json::json!({"type": "image_url", "image_url": {"url": url}}));
-    // The link is signed: without its signature nobody could fetch it.
+    // The link is signed; without its signature it cannot be fetched.
     let mut signed = image("https://example.com/a/cat.JPG?X-Amz-Signature=1").unwrap();
     signed["image_url"]["detail"] = "low".into();
     let expected = [
@@ -502,8 +502,8 @@ fn attachments_can_be_sent_again_and_carry_nothing_else() {
     assert_eq!(parsed.attachments(1)[0].part, None);
 }
 
-/// A block that a client put into a part of its own is told from what the user says, and the message is
-/// the same message as ever.
+/// A reader can distinguish a block in a part of its own from the user's words, and the fingerprint of
+/// the message stays the same.
 #[test]
 fn a_readers_copy_keeps_the_seam_before_a_tag() {
     let by = |role: &str, content: &str| {

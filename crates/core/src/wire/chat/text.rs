@@ -1,9 +1,9 @@
-//! Strings and JSON values read without copying where the text has no escapes.
+//! Strings and JSON values, read without copying if the text has no escapes.
 //!
-//! [`Text`] is a borrowed string (serde's own `Cow` is always owned behind an `Option`), [`Tree`]
-//! a value whose meaning can be compared: members sorted, the last duplicate counts, numbers as
-//! IEEE doubles. Used for what must be compared by meaning: tool arguments, parts that are not
-//! text, unknown fields. The text of a conversation never becomes a tree.
+//! [`Text`] is a borrowed string (serde's own `Cow` is always owned behind an `Option`). [`Tree`] is a
+//! value whose meaning can be compared: members sorted, the last duplicate counts, numbers as IEEE
+//! doubles. Used for values compared by meaning: tool arguments, parts that are not text, unknown
+//! fields. Conversation text never becomes a tree.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use serde::ser::{Serialize, Serializer};
 use super::url;
 use crate::history::Encoder;
 
-/// A JSON string, borrowed where it has no escapes.
+/// A JSON string, borrowed if it has no escapes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Text<'a>(pub(super) Cow<'a, str>);
 
@@ -49,7 +49,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     }
 }
 
-/// A JSON value by what it means.
+/// A JSON value by its meaning.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Tree<'a> {
     Null,
@@ -61,7 +61,7 @@ pub(super) enum Tree<'a> {
 }
 
 impl<'a> Tree<'a> {
-    /// The text of a string.
+    /// The text, if it is a string.
     pub(super) fn as_text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
@@ -77,7 +77,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Whether it says no more than its absence would.
+    /// Whether it means the same as if it were missing.
     pub(super) fn is_empty(&self) -> bool {
         match self {
             Self::Null => true,
@@ -88,7 +88,8 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Enters the fingerprint, member for member. Injective: every list and object says its length.
+    /// Adds the value to the fingerprint, member by member. Unambiguous: every list and object
+    /// gives its length.
     pub(super) fn encode(&self, encoder: &mut Encoder) {
         match self {
             Self::Null => encoder.mark("null"),
@@ -112,7 +113,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Drops what clients add and take away: null members and cache markers at any level, and
+    /// Removes what clients add and remove: null members and cache markers at any level, and
     /// signing parameters of members named `url` or `..._url`.
     pub(super) fn strip(&mut self) {
         match self {
@@ -135,7 +136,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Fields that steer a provider's prompt cache; clients move them from message to message.
+/// Fields that control a provider's prompt cache; clients move them from message to message.
 pub(super) fn is_cache_marker(key: &str) -> bool {
     matches!(key, "cache_control" | "prompt_cache_breakpoint")
 }

@@ -1,12 +1,12 @@
-//! URLs by what they point to: parameters that only sign a link are no part of its meaning.
+//! Compares URLs without parameters that only sign a link.
 //!
-//! Storage services hand out links that expire; a client that re-sends a picture signs it anew each
-//! time. Everything else of a URL counts, order included.
+//! Storage services give out links that expire, and a client that sends an image again signs it anew
+//! each time. Everything else in a URL counts, the order included.
 
 use std::borrow::Cow;
 
-/// Parameters that are signatures in themselves. Prefixes of the S3 and Google Cloud Storage
-/// families; `signature` and `expires` are also CloudFront's and the older S3's.
+/// Parameters that are signatures by themselves. Prefixes of the S3 and Google Cloud Storage families;
+/// `signature` and `expires` are also used by CloudFront and older S3.
 const SIGNING: [&str; 10] = [
     "signature",
     "expires",
@@ -21,8 +21,8 @@ const SIGNING: [&str; 10] = [
 ];
 const SIGNING_PREFIXES: [&str; 3] = ["x-amz-", "x-goog-", "x-oss-"];
 
-/// Short parameters that sign only in company: Azure's shared access signatures come with `sig`,
-/// Discord's with `hm`, CloudFront's `policy` with `signature`. Alone they may mean anything.
+/// Short parameters that sign only together with another one: Azure's shared access signatures have
+/// `sig`, Discord's `hm`, CloudFront's `policy` a `signature`. Alone they may mean anything.
 const COMPANIONS: [(&str, &[&str]); 3] = [
     (
         "sig",
@@ -35,7 +35,8 @@ const COMPANIONS: [(&str, &[&str]); 3] = [
     ("signature", &["policy"]),
 ];
 
-/// `text` without signing parameters if it is an `http` or `https` URL; borrowed if nothing went.
+/// `text` without signing parameters, if it is an `http` or `https` URL; borrowed if nothing was
+/// removed.
 pub(super) fn without_signature(text: &str) -> Cow<'_, str> {
     let Some((base, query, fragment)) = parts(text) else {
         return Cow::Borrowed(text);
@@ -71,7 +72,7 @@ pub(super) fn without_signature(text: &str) -> Cow<'_, str> {
     Cow::Owned(unsigned)
 }
 
-/// The last segment of a URL's path, for people; its host where the path is empty.
+/// The last segment of a URL's path, for people; its host if the path is empty.
 pub(super) fn basename(url: &str) -> &str {
     let end = url.find(['?', '#']).unwrap_or(url.len());
     let bare = url[..end].trim_end_matches('/');

@@ -1,49 +1,42 @@
-//! What the refusal of a changed request blames, as far as its wording tells.
+//! Reads what the refusal of a changed request blames.
 //!
-//! A request whose bytes Diarist changed may be refused under any status that a server uses for "not
-//! like this": a bad request, a signature that no longer fits, a template that cannot be rendered. Says
-//! what the wording names, and never guesses beyond it: what follows decides the proxy. Reads what
-//! [`mod@super::refusal`] reads of an error body.
+//! A server may refuse a request that Diarist changed under any status that it uses for a bad request:
+//! also for a signature that no longer fits, or a template that cannot be rendered. Reports only what
+//! the wording names and never guesses; the proxy decides what follows. Uses the same
+//! [`mod@super::error_report`] as [`mod@super::refusal`].
 
-use super::RefusalKind;
-use super::excess::Excess;
-use super::refusal::{
-    ErrorReport, MAX_READ_BYTES, excess, is_refusal_status, refusal_without_status,
+use super::error_report::{
+    ErrorReport, MAX_READ_BYTES, is_change_refusal_status, is_refusal_status,
 };
+use super::excess::Excess;
+use super::refusal::{RefusalKind, excess, refusal_without_status};
 
-/// What a refusal says of a request.
+/// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalReason {
-    /// The prompt does not fit the model; how much was too much, where that is said.
+    /// The prompt does not fit the model; with both sizes, if the refusal gives them.
     TooLong(Option<Excess>),
-    /// It is refused for something else.
+    /// Another reason.
     Declined(Blame),
 }
 
-/// What of a changed request its refusal names.
+/// The part of a changed request that its refusal names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
-    /// The question for usage.
+    /// The request for usage.
     Usage,
-    /// Which message may stand where: a template, roles, system messages, their order.
+    /// The place of a message: a template, roles, system messages, their order.
     Placement,
-    /// What is said in it: a content filter.
+    /// The content: a content filter.
     Content,
-    /// Who asks: the credential, or a signature over what was sent.
+    /// The credential, or a signature over the body.
     Credential,
-    /// Nothing that could have been changed.
+    /// Nothing that Diarist could have changed.
     Nothing,
 }
 
-/// Whether an answer of this status can be the refusal of what was changed. Payment (402), time (408), the
-/// rate (429) and a gateway without its server (502 to 504) are not: the same bytes would meet them again.
-#[must_use]
-pub fn is_change_refusal_status(status: u16) -> bool {
-    is_refusal_status(status) || matches!(status, 401 | 403 | 404 | 405 | 415 | 500 | 501)
-}
-
-/// What an answer of this status says of a changed request; `None` where it refuses nothing of it. Only
-/// where a prompt may be too long by its status ([`may_refuse`]) it may be so by its words.
+/// What an answer with this status refuses about a changed request; `None` if nothing. Only a status
+/// for which [`is_refusal_status`] holds can mean that the prompt is too long.
 #[must_use]
 pub fn refusal_reason(status: u16, body: &[u8]) -> Option<RefusalReason> {
     if !is_change_refusal_status(status) {
@@ -62,7 +55,7 @@ pub fn refusal_reason(status: u16, body: &[u8]) -> Option<RefusalReason> {
     Some(RefusalReason::Declined(report.blame(status)))
 }
 
-/// The same for the first event of a stream, beside which no status stands.
+/// The same for the first event of a stream, which has no status of its own.
 #[must_use]
 pub fn refusal_reason_without_status(event: &[u8]) -> Option<RefusalReason> {
     if refusal_without_status(event)? == RefusalKind::TooLong {
@@ -73,7 +66,7 @@ pub fn refusal_reason_without_status(event: &[u8]) -> Option<RefusalReason> {
     (!report.names_limits()).then(|| RefusalReason::Declined(report.blame(status)))
 }
 
-/// What a quota, a bill and a rate are told in, in lower case, where no code tells them.
+/// Wordings for a quota, a bill or a rate, in lower case, of servers that send no code for them.
 const LIMIT_WORDINGS: [&str; 10] = [
     "quota",
     "billing",
@@ -87,7 +80,7 @@ const LIMIT_WORDINGS: [&str; 10] = [
     "too many requests",
 ];
 
-/// What names the place of a message, in lower case. `role` is looked for as a word of its own.
+/// Wordings for the place of a message, in lower case. `role` is matched as a whole word.
 const PLACEMENT_WORDINGS: [&str; 15] = [
     "jinja",
     "chat template",
@@ -106,7 +99,7 @@ const PLACEMENT_WORDINGS: [&str; 15] = [
     "alternating",
 ];
 
-/// Codes of a signature, or a digest, that does not fit what was sent.
+/// Codes for a signature or digest that does not match the body.
 const SIGNATURES: [&str; 5] = [
     "SignatureDoesNotMatch",
     "InvalidSignatureException",
@@ -116,12 +109,12 @@ const SIGNATURES: [&str; 5] = [
 ];
 
 impl ErrorReport {
-    /// Whether it names a quota, a bill or a rate in words.
+    /// Whether its words name a quota, a bill or a rate.
     fn names_limits(&self) -> bool {
         self.contains_any(&LIMIT_WORDINGS)
     }
 
-    /// What of a changed request it names, under this status.
+    /// The part of a changed request that it names, under this status.
     fn blame(&self, status: u16) -> Blame {
         if self.is_filtered() {
             Blame::Content
@@ -150,7 +143,7 @@ impl ErrorReport {
         self.any_text(&|text| wordings.iter().any(|wording| text.contains(wording)))
     }
 
-    /// Whether something that it says, in lower case, is so.
+    /// Whether one of its texts, in lower case, satisfies `predicate`.
     fn any_text(&self, predicate: &dyn Fn(&str) -> bool) -> bool {
         let mut texts = self.messages.iter().chain(&self.params);
         texts.any(|text| predicate(&text.to_lowercase()))
@@ -199,7 +192,7 @@ mod tests {
         }
     }
 
-    /// As providers and local servers word it.
+    /// In the wording of providers and local servers.
     #[test]
     fn what_names_the_place_of_a_message_is_told_from_what_does_not() {
         for message in [
@@ -288,7 +281,8 @@ mod tests {
         }
     }
 
-    /// A prompt is too long by its own statuses alone: a 500 that says so is a failure like any other.
+    /// Only its own statuses can mean that a prompt is too long: a 500 that says so is a failure
+    /// like any other.
     #[test]
     fn too_long_keeps_its_own_statuses() {
         let error = json!({"message": "prompt is too long: 200251 tokens > 200000 maximum"});

@@ -1,27 +1,28 @@
-//! How much of a request was too much, in the words of its refusal.
+//! Reads from a refusal by how much a request was too long.
 //!
-//! Decides which number of a message is what the model takes, and which is what was sent. Never whether the
-//! request was too long at all: that is `refusal`'s, its only caller.
+//! Decides which number of a message is the model's limit and which one was sent. Does not decide
+//! whether the request was too long at all: that is done by [`mod@super::refusal`] and
+//! [`mod@super::blame`].
 
-/// How much was too much, where a refusal says it.
+/// By how much a request was too long, if the refusal says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Excess {
-    /// What the model reads at most, in tokens.
+    /// The most tokens that the model reads.
     pub window: u64,
-    /// What the request came to.
+    /// The tokens of the request.
     pub sent: u64,
 }
 
-/// Less is no window of any model; it is a place, a status, a version.
+/// A smaller number is no window of a model, but a position, a status or a version.
 const MIN_WINDOW: u64 = 256;
 
-/// More is no count of tokens; it is the id of a request, or a time.
+/// A larger number is no token count, but a request id or a time.
 const MAX_TOKEN_COUNT: u64 = 100_000_000;
 
-/// Numbers that are looked at.
+/// How many numbers are read.
 const MAX_NUMBERS: usize = 16;
 
-/// A number of a message, and what stands between it and its neighbours.
+/// A number in a message, and the text between it and its neighbours.
 #[derive(Debug)]
 struct Number<'a> {
     value: u64,
@@ -30,13 +31,14 @@ struct Number<'a> {
 }
 
 impl Excess {
-    /// `None` where it is none.
+    /// `None` if `sent` is not more than a possible window.
     pub(super) fn new(window: u64, sent: u64) -> Option<Self> {
         (MIN_WINDOW <= window && window < sent).then_some(Self { window, sent })
     }
 
-    /// What `message` says; `None` where it does not name both numbers. A window that is called one comes
-    /// before any guess: what was sent is often told again in parts, which may be larger than the window.
+    /// The excess in `message`; `None` if it does not give both numbers. A number that is called a
+    /// window is preferred to any guess, because messages often repeat what was sent in parts, and
+    /// a part may be larger than the window.
     pub(super) fn from_message(message: &str) -> Option<Self> {
         let message = message.to_ascii_lowercase();
         let numbers = numbers(&message);
@@ -44,7 +46,7 @@ impl Excess {
             return Some(excess);
         }
         let values = || numbers.iter().map(|number| number.value);
-        // The window, and what of it is left for the prompt.
+        // The window, and what is left of it for the prompt.
         let windows = numbers.iter().filter(|number| number.is_window());
         match windows.map(|number| number.value).min() {
             Some(window) => Self::new(window, values().max()?),
@@ -53,7 +55,7 @@ impl Excess {
     }
 }
 
-/// "`sent > window`", as some write it.
+/// Reads "`sent > window`", as some servers write it.
 fn from_comparison(numbers: &[Number<'_>]) -> Option<Excess> {
     numbers.windows(2).find_map(|pair| {
         let [sent, window] = pair else { return None };
@@ -62,7 +64,7 @@ fn from_comparison(numbers: &[Number<'_>]) -> Option<Excess> {
     })
 }
 
-/// Where no number is called a window: the two largest, but for those that the largest is made of.
+/// If no number is called a window: the two largest ones, without those that add up to the largest.
 fn from_largest(mut values: Vec<u64>) -> Option<Excess> {
     values.sort_unstable();
     values.dedup();
@@ -97,8 +99,7 @@ fn summands(values: &[u64], whole: u64) -> Option<Vec<u64>> {
     None
 }
 
-/// The whole numbers of `message`, which is in lower case: written with commas or without. What is added up
-/// in it is one number.
+/// The whole numbers in `message` (in lower case), with or without commas. A sum counts as one number.
 fn numbers(message: &str) -> Vec<Number<'_>> {
     let in_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, ',' | '_' | '.' | '-');
     let mut numbers: Vec<Number<'_>> = Vec::new();
@@ -145,8 +146,8 @@ fn numbers(message: &str) -> Vec<Number<'_>> {
 }
 
 impl Number<'_> {
-    /// Whether it is called what a model takes at most: "maximum context length is 8192", "exceeds the
-    /// limit of 8192", "8192 maximum".
+    /// Whether it is called the model's limit: "maximum context length is 8192", "exceeds the limit
+    /// of 8192", "8192 maximum".
     fn is_window(&self) -> bool {
         self.value >= MIN_WINDOW && (self.is_named_before() || self.is_named_after())
     }
@@ -161,7 +162,7 @@ impl Number<'_> {
             Some("window" | "size") => words.next() == Some("context"),
             Some("length") => match words.next() {
                 Some("context") => true,
-                // Without that word it is how long the prompt is.
+                // Without that word, it is the length of the prompt.
                 Some("prompt" | "input") => words.next() == Some("maximum"),
                 _ => false,
             },

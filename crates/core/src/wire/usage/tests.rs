@@ -165,7 +165,8 @@ fn a_429_is_never_an_overflow() {
     assert_eq!(refusal(413, limits.as_bytes()), None);
 }
 
-/// The published list of what is no overflow (checklist 139): who asks, how often, what is broken.
+/// The published list of what is no overflow (checklist 139): credentials, rates, failures of the
+/// server.
 #[test]
 fn no_other_status_is_ever_an_overflow() {
     for status in [200, 401, 402, 403, 404, 408, 429, 500, 502, 503, 504, 529] {
@@ -184,7 +185,7 @@ fn no_other_status_is_ever_an_overflow() {
     }
 }
 
-/// Gateways put the cause of their error into their own error, and so does the next one.
+/// Gateways put the error of the server behind them into their own error, and this repeats.
 #[test]
 fn every_wording_is_found_up_to_four_causes_deep() {
     for body in TOO_LONG {
@@ -323,7 +324,7 @@ fn the_message_of_an_error_is_the_providers_own() {
     }
 }
 
-/// Whoever says it, in a code or in words of their own, and whether or not a status stands beside it.
+/// Recognised by a code or by the server's own words, with or without a status.
 #[test]
 fn what_is_refused_for_its_content_is_told_apart() {
     for error in [
@@ -342,7 +343,7 @@ fn what_is_refused_for_its_content_is_told_apart() {
     }
 }
 
-/// Under no status at all only what blames the request is a refusal of it.
+/// Without a status, only an error that blames the request is a refusal.
 #[test]
 fn without_a_status_only_what_blames_the_request_refuses_it() {
     let stream_refusal = |body: &Value| refusal_without_status(body.to_string().as_bytes());

@@ -1,9 +1,9 @@
-//! How many chunks are due, in tokens; the published tables stand in `tests/checklist`.
+//! How many chunks are due, in tokens; the published tables are in `tests/checklist`.
 
 use super::*;
 use crate::memory::EarlyTriggers;
 
-/// `message_tokens` and what stays of them, in hundredths cleared or in tokens kept.
+/// A policy with `message_tokens` and what stays of them: a percentage to clear, or tokens to keep.
 fn policy(message_tokens: u32, floor: u32) -> Policy {
     Policy {
         message_tokens,
@@ -43,7 +43,7 @@ fn chosen(chunks: &[u32], pending: u32, policy: &Policy) -> Option<(usize, u32)>
     Some((count, pending - sums[count - 1]))
 }
 
-/// Beyond the published table, which is played through `advance` with what else is checked of it.
+/// Cases besides the published table, which is tested through `advance` with its other rules.
 #[test]
 fn more_rows() {
     let thirty = cleared(30_000, 80);
@@ -62,8 +62,8 @@ fn more_rows() {
     }
 }
 
-/// Published, 5,000 and 24,800 of 30,000 activate 5,000 and leave 25,000 raw. The next tokens make room for
-/// both, and then it is 7,000 at most.
+/// Published: with 5,000 and 24,800 of 30,000 tokens, 5,000 are activated and 25,000 stay raw. The next
+/// tokens make room for both, and then at most 7,000 stay.
 #[test]
 fn what_is_a_little_too_large_is_waited_for() {
     let policy = cleared(30_000, 80);
@@ -79,12 +79,12 @@ fn what_is_a_little_too_large_is_waited_for() {
     // A message that fills the history by itself must not hold it back for ever.
     assert_eq!(chosen(&[5_000, 35_500], 41_000, &policy), Some((2, 500)));
     assert_eq!(chosen(&[12_000, 29_500], 42_000, &policy), Some((2, 500)));
-    // Nothing more is to come: what there is, is taken.
+    // Nothing more will come, so the chunk that is there is taken.
     assert_eq!(chosen(&[5_000], 30_000, &policy), Some((1, 25_000)));
     assert_eq!(chunks_when_due(&[5_000], 30_000, &policy, true), None);
 }
 
-/// Chunks of ours are once to one and a half times the size, since they end where turns do.
+/// Our chunks have one to one and a half times the size, because they end where turns do.
 #[test]
 fn chunks_that_end_with_turns_leave_about_the_floor() {
     let policy = cleared(30_000, 80);
@@ -106,7 +106,7 @@ fn chunks_that_end_with_turns_leave_about_the_floor() {
             waited += 1;
             continue;
         };
-        // The floor and what is not observed yet, but for the last chunk that fits no more.
+        // The floor and the part that is not observed yet, plus the last chunk that did not fit.
         assert!(
             (1_000..=7_000).contains(&stays) || pending - sum >= stays,
             "{chunks:?} of {pending} leave {stays}"

@@ -1,6 +1,7 @@
-//! The hard limit of the log, and reflections that somebody asked for.
+//! The hard limit of the log, and reflections that an operator requested.
 
 use super::*;
+use crate::memory::SnapshotMeta;
 
 /// A log at its hard limit, sent as a whole, with one more turn to come.
 fn at_the_limit() -> Chain {
@@ -40,8 +41,8 @@ fn reflecting(chain: &Chain, state: JobState) -> ChainJob {
     }
 }
 
-/// What code made of the log up to `to`.
-fn stopgap(chain: &mut Chain, to: usize, tokens: u32) -> PartId {
+/// The code-written reflection of the log up to `to`.
+fn add_code_reflection(chain: &mut Chain, to: usize, tokens: u32) -> PartId {
     let id = chain.part(PartKind::Reflection, 0, to, tokens);
     chain.parts.last_mut().expect("it").code_reflection = true;
     id
@@ -68,25 +69,25 @@ fn code_shortens_a_log_at_its_limit_whoever_is_at_work() {
         assert_eq!((span, limit), (chain.span(0, 8), 48_000));
         assert_eq!((plan.to_count, plan.parts.len()), (8, 4));
     }
-    // What it wrote is sent next, and it is not asked to write it again.
-    let short = stopgap(&mut chain, 8, 36_000);
+    // The code-written reflection is sent next, and code does not write it again.
+    let short = add_code_reflection(&mut chain, 8, 36_000);
     assert_eq!(shortened(&chain), None);
     let plan = chain.plan().expect("the shorter log");
     assert_eq!((plan.parts, plan.tokens), (vec![short], 36_000));
 }
 
-/// A log that code shortened is sent, and what it was made of is with the Reflector.
-fn stood_in_for() -> (Chain, PartId) {
+/// A log that code shortened is sent, while the Reflector works on the original.
+fn shortened_by_code() -> (Chain, PartId) {
     let mut chain = at_the_limit();
     chain.work = vec![reflecting(&chain, JobState::Fresh)];
-    let short = stopgap(&mut chain, 8, 36_000);
+    let short = add_code_reflection(&mut chain, 8, 36_000);
     let plan = chain.plan().expect("the shorter log");
     chain.snapshot(&plan);
     chain.snapshots[1].eligible_from = 9;
     (chain, short)
 }
 
-/// More is said and observed, until an activation is due.
+/// More messages are sent and observed, until an activation is due.
 fn grown(mut chain: Chain) -> Chain {
     for at in 0..5 {
         for who in [Role::Assistant, Role::User] {
@@ -99,9 +100,9 @@ fn grown(mut chain: Chain) -> Chain {
 
 #[test]
 fn what_a_reflector_writes_late_takes_the_place_of_what_code_left() {
-    // Of the same span, and of less: the Reflector was asked before.
+    // With the same span, and with a smaller one because the Reflector was asked earlier.
     for reaches in [8, 6] {
-        let (mut chain, short) = stood_in_for();
+        let (mut chain, short) = shortened_by_code();
         chain.work.clear();
         let late = chain.part(PartKind::Reflection, 0, reaches, 33_000);
         if reaches == 6 {
@@ -126,7 +127,7 @@ fn what_a_reflector_writes_late_takes_the_place_of_what_code_left() {
 
 #[test]
 fn what_code_left_is_appended_to_until_the_reflector_answers() {
-    let (chain, short) = stood_in_for();
+    let (chain, short) = shortened_by_code();
     let chain = grown(chain);
     let plan = chain.plan().expect("an activation is due");
     assert_eq!(
@@ -135,10 +136,10 @@ fn what_code_left_is_appended_to_until_the_reflector_answers() {
     );
 }
 
-/// It came so late that what was observed since does not fit beside it.
+/// The reflection came so late that the newer observations do not fit beside it.
 #[test]
 fn a_reflection_that_came_too_late_is_condensed_with_what_came_since() {
-    let (mut chain, short) = stood_in_for();
+    let (mut chain, short) = shortened_by_code();
     chain.work.clear();
     let late = chain.part(PartKind::Reflection, 0, 2, 12_000);
     let sources: Vec<PartId> = [late].into_iter().chain((2..5).map(PartId)).collect();
@@ -150,17 +151,17 @@ fn a_reflection_that_came_too_late_is_condensed_with_what_came_since() {
     let chain = grown(chain);
     let plan = chain.plan().expect("an activation is due");
     assert_eq!(plan.parts[0], short, "49,500 tokens are too many");
-    // The next one is there.
+    // The next reflection is there.
     let mut chain = chain;
     let next = chain.part(PartKind::Reflection, 0, 8, 20_000);
     assert_eq!(chain.plan().expect("due").parts[0], next);
 }
 
-/// With the next chunk it is too long again, whatever a Reflector made of it: to ask with every chunk is
-/// to ask for nothing.
+/// With the next chunk, the log is too long again, whatever a Reflector made of it. So it is not asked
+/// with every chunk.
 #[test]
 fn a_reflection_that_was_passed_over_is_condensed_when_the_log_has_grown() {
-    let (mut chain, short) = stood_in_for();
+    let (mut chain, short) = shortened_by_code();
     chain.work.clear();
     let late = chain.part(PartKind::Reflection, 0, 8, 47_000);
     let chunk = chain.part(PartKind::Chunk, 8, 10, 1_500);
@@ -181,16 +182,16 @@ fn a_reflection_that_was_passed_over_is_condensed_when_the_log_has_grown() {
     assert_eq!(grows(&mut chain, 11_750), Some(vec![late, chunk]));
 }
 
-/// All that could be done with it was done when it was written.
+/// When the reflection was written, no better one was possible.
 #[test]
 fn a_reflection_over_the_budget_is_condensed_when_the_log_has_grown_or_is_at_its_limit() {
     for (reflected, limit, next, too_little, enough) in [
-        // Half way to the limit, where that is less than a quarter.
+        // Half the distance to the limit, if that is less than a quarter.
         (41_000, 48_000, 500, 3_499, 3_500),
         (47_900, 48_000, 40, 49, 50),
         (48_500, 48_000, 0, 0, 100),
         (41_000, 100_000, 500, 10_200, 10_250),
-        // Below the budget it is condensed ahead of need, as ever.
+        // Below the budget, it is condensed ahead of need as always.
         (39_000, 48_000, 0, 0, 500),
     ] {
         let mut chain = at_the_limit();
@@ -212,7 +213,7 @@ fn a_reflection_over_the_budget_is_condensed_when_the_log_has_grown_or_is_at_its
             observation_limit: limit,
             ..POLICY
         };
-        let asked = |tokens| {
+        let decide = |tokens| {
             let mut chain = Chain {
                 nodes: chain.nodes.clone(),
                 parts: chain.parts.clone(),
@@ -227,8 +228,8 @@ fn a_reflection_over_the_budget_is_condensed_when_the_log_has_grown_or_is_at_its
                 .filter(|step| matches!(step, Action::Reflect { .. }))
                 .count()
         };
-        let asked = [next, too_little, enough].map(asked);
-        assert_eq!(asked, [0, 0, 1], "{reflected} of {limit}");
+        let decisions = [next, too_little, enough].map(decide);
+        assert_eq!(decisions, [0, 0, 1], "{reflected} of {limit}");
     }
 }
 
@@ -236,7 +237,7 @@ fn a_reflection_over_the_budget_is_condensed_when_the_log_has_grown_or_is_at_its
 fn what_code_shortened_last_is_sent_though_a_reflector_wrote_of_less() {
     let mut chain = at_the_limit();
     chain.part(PartKind::Reflection, 0, 2, 12_000);
-    let short = stopgap(&mut chain, 8, 36_000);
+    let short = add_code_reflection(&mut chain, 8, 36_000);
     assert_eq!(chain.plan().expect("the shorter log").parts, [short]);
 }
 
@@ -283,7 +284,8 @@ fn an_activation_that_would_pass_the_limit_shortens_first() {
     assert!(!steps.iter().any(|step| matches!(step, Action::Snapshot(_))));
 }
 
-/// Only there may more be lost than is allowed, so what failed below it is tried once more, beside code.
+/// Only at the limit may more be lost than is allowed, so a reflection that failed below it is tried
+/// once more, in addition to code.
 #[test]
 fn at_the_limit_a_reflection_that_was_given_up_is_tried_again() {
     let mut chain = at_the_limit();
@@ -322,7 +324,7 @@ fn what_was_condensed_since_clears_what_was_given_up() {
             .any(|step| matches!(step, Action::Reflect { .. }))
     };
     assert!(!wants(&chain));
-    // A reflection of as much came through after all, and is sent; the log is another one now.
+    // A reflection of that span came after all and is sent, so the log is another one now.
     let reflection = chain.part(PartKind::Reflection, 0, 4, 21_000);
     chain.part(PartKind::Chunk, 4, 6, 500);
     chain.snapshots.push(SnapshotMeta {

@@ -1,4 +1,4 @@
-//! Under which conditions something is activated before its threshold: a table.
+//! A table of conditions for activations before the threshold.
 
 use std::time::Duration;
 
@@ -18,8 +18,7 @@ const CHANGE: EarlyTriggers = EarlyTriggers {
     model_change: true,
 };
 
-/// Ten turns of 2,000 tokens, of which chunks of two turns cover so many messages: far below every
-/// threshold.
+/// Ten turns of 2,000 tokens, far below every threshold; chunks of two turns cover `observed` messages.
 fn chat(observed: usize) -> Chain {
     let mut chain = Chain::chat(&[1_000; 21]);
     for from in (0..observed).step_by(4) {
@@ -63,7 +62,7 @@ fn who_asks_for_it_gets_it_and_for_nothing_else() {
     for (asked, cause, expected) in rows {
         let got = covered(&chain, asked, EarlyTriggers::NEVER, cause);
         assert_eq!(got, expected, "{asked:?} {cause:?}");
-        // A Reflector that asks for it moves no messages.
+        // Early reflection moves no messages.
         let got = covered(&chain, EarlyTriggers::NEVER, asked, cause);
         assert_eq!(got, None, "{asked:?} {cause:?} of the Reflector");
     }
@@ -109,14 +108,14 @@ fn what_is_not_worth_it_waits_however_long_it_is_idle() {
     assert_eq!(idle(&dear), Some(4));
 }
 
-/// Four chunks of a log that holds three of them.
+/// Four chunks for a log that has room for three.
 #[test]
 fn an_early_activation_stays_below_the_hard_limit_of_the_log() {
     let mut chain = Chain::chat(&[10_000; 21]);
     for from in (0..16).step_by(4) {
         chain.part(PartKind::Chunk, from, from + 4, 13_000);
     }
-    // Another model may never be asked: for that no log is shortened.
+    // Another model may never be asked, so no log is shortened for it.
     let reaches = covered(
         &chain,
         CHANGE,
@@ -124,7 +123,7 @@ fn an_early_activation_stays_below_the_hard_limit_of_the_log() {
         SnapshotCause::ModelChange,
     );
     assert_eq!(reaches, Some(12));
-    // Who is idle is, and waits for nobody.
+    // An idle conversation is shortened, because nobody waits for it.
     let policy = Policy {
         early_activation: IDLE,
         ..POLICY
@@ -136,7 +135,7 @@ fn an_early_activation_stays_below_the_hard_limit_of_the_log() {
         matches!(&step, Action::Shorten { span, limit: 48_000, .. } if span.to_count == 16),
         "{step:?}"
     );
-    // Of one that is too long by itself nothing is taken.
+    // No part of a log that is too long by itself is taken.
     chain.parts[0].tokens = 48_000;
     let reaches = covered(
         &chain,

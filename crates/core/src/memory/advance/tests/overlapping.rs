@@ -1,5 +1,5 @@
-//! Chunks of one chain that were cut by two `buffer_tokens`: the log goes on without a gap, nothing
-//! is shown twice that need not be, and what is sent is only ever appended to.
+//! Chunks of one chain that were cut with two values of `buffer_tokens`. The log continues without a
+//! gap, nothing is observed twice without need, and the sent text only grows.
 
 use super::*;
 
@@ -13,14 +13,14 @@ fn work(chain: &Chain, from: usize, to: usize, state: JobState) -> ChainJob {
 
 #[test]
 fn a_range_in_the_queue_is_not_cut_again() {
-    // Six thousand tokens are three turns; the job was cut when they were four.
+    // Six thousand tokens are three turns; the job was cut when the limit was four turns.
     let mut chain = Chain::chat(&[1_000; 21]);
     assert_eq!(observed(&chain.advance()), [(0, 6), (6, 12), (12, 18)]);
     chain.work.push(work(&chain, 0, 8, JobState::Fresh));
     assert_eq!(observed(&chain.advance()), [(8, 14), (14, 20)]);
     chain.work[0].state = JobState::Retrying;
     assert_eq!(observed(&chain.advance()), [(8, 14), (14, 20)]);
-    // One that was given up leads nowhere.
+    // A range that was given up leads nowhere.
     chain.work[0].state = JobState::Abandoned;
     assert_eq!(observed(&chain.advance()), [(0, 6), (6, 12), (12, 18)]);
 }
@@ -32,7 +32,7 @@ fn of_overlapping_chunks_those_count_that_reach_furthest() {
     for from in [0, 6, 12, 18, 24] {
         chain.part(PartKind::Chunk, from, from + 6, 500);
     }
-    // Behind the longer one nothing was observed: it must not end the log.
+    // Nothing was observed behind the longer chunk, so it must not end the log.
     assert_eq!(observed(&chain.advance()), [(30, 36)]);
     let steps = chain.advance();
     let plan = steps.iter().find_map(|step| match step {
@@ -79,7 +79,7 @@ fn a_reflection_that_no_chunk_follows_does_not_end_the_log() {
     for from in [0, 6, 12, 18] {
         chain.part(PartKind::Chunk, from, from + 6, 500);
     }
-    // Of the log of another process, which was cut otherwise.
+    // From the log of another process, with other boundaries.
     chain.part(PartKind::Chunk, 0, 8, 500);
     chain.part(PartKind::Reflection, 0, 8, 300);
     let nodes = chain.nodes.clone();

@@ -1,4 +1,4 @@
-//! Whether an activation makes the request smaller (INV-WORTH), and what counts for that.
+//! Whether an activation makes the request smaller (INV-WORTH), and which tokens count.
 
 use super::super::chain_view::ChainView;
 use super::*;
@@ -11,7 +11,7 @@ fn a_reminder_before_the_tail_counts_too() {
         chain.push(Role::Assistant, 100, false, false);
         chain.push(Role::Tool, 3_000, true, false);
         chain.push(Role::Assistant, 3_000, true, true);
-        // Overdue: otherwise it would wait until this is observed too.
+        // Overdue, so it does not wait for the observation of this message.
         chain.push(Role::User, 27_000, true, false);
         chain.part(PartKind::Chunk, 0, 3, tokens);
         for range in observed(&chain.advance()) {
@@ -23,13 +23,13 @@ fn a_reminder_before_the_tail_counts_too() {
         }
         chain.plan()
     };
-    // What is covered less what the block costs by itself.
+    // The covered tokens minus the tokens of the block itself.
     let gain = 6_100 - POLICY.block_overhead;
     assert_eq!(chunk_of(gain - 1), None, "the tail begins with an answer");
     assert!(chunk_of(gain - 1 - render::reminder_tokens()).is_some());
 }
 
-/// What relations can add to a part that is sent already, they have added.
+/// A part that is sent already has all its relations, so its maximum no longer counts.
 #[test]
 fn of_what_is_sent_already_the_weight_counts_no_more() {
     let mut chain = Chain::chat(&[6_000; 7]);

@@ -3,7 +3,7 @@ use serde_json::json;
 use super::{Excess, summands};
 use crate::wire::usage::{RefusalKind, excess, refusal};
 
-/// As the field words it: who says so, in which words, the window and what was sent.
+/// Real wordings: the server, its message, the window and the size of the prompt.
 const EXCESSES: [(&str, &str, (u64, u64)); 26] = [
     (
         "OpenAI",
@@ -154,7 +154,7 @@ fn what_a_refusal_says_about_the_excess() {
     for (who, message, expected) in EXCESSES {
         assert_eq!(window_and_sent(message), Some(expected), "{who}: {message}");
     }
-    // However the window is named, the parts of what was sent may be larger than it.
+    // Whatever the window is called, a part of what was sent may be larger than it.
     for message in [
         "requested 304000 tokens (300000 in the messages, 4000 in the completion), maximum context length is 128000",
         "maximum context length is 128000: requested 304000 tokens (300000 in the messages, 4000 in the completion)",
@@ -175,7 +175,7 @@ fn what_a_refusal_says_about_the_excess() {
         "messages[12] of 300 is too long",
         "200000 > 200000",
         "prompt too long; exceeded max context length by 1234 tokens",
-        // What was asked for is at fault, and the prompt is short.
+        // The requested answer is too long, and the prompt is short.
         "'max_tokens' is too large: 32768. This model's maximum context length is 32768 tokens and your request has 1000 input tokens (32768 > 32768 - 1000).",
     ] {
         assert_eq!(window_and_sent(silent), None, "{silent}");
@@ -187,7 +187,7 @@ fn what_a_refusal_says_about_the_excess() {
     assert_eq!(fields, Some(Excess { window, sent }), "llama.cpp");
 }
 
-/// What names both numbers is known for what it is, whether or not a code stands beside it.
+/// A message with both numbers is recognised, with or without a code.
 #[test]
 fn whoever_names_an_excess_says_too_long() {
     let unknown = ["LM Studio"];

@@ -1,0 +1,48 @@
+//! One message of a conversation, as a wire format understood it.
+
+use std::ops::Range;
+
+use super::fingerprint::{Encoder, Fingerprint};
+use super::role::Role;
+
+/// Any conversation may say a text with fewer bytes ("yes, please do that").
+pub const MIN_DISTINCTIVE_BYTES: u32 = 24;
+
+/// One message as a wire format understood it, not yet chained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The meaning of the message; two spellings of one message share it.
+    pub fingerprint: Fingerprint,
+    /// The role of its author.
+    pub role: Role,
+    /// Ids of the tool calls it makes, in order.
+    pub calls: Vec<Box<str>>,
+    /// Id of the tool call it answers.
+    pub answers: Option<Box<str>>,
+    /// Bytes of its text that can distinguish this conversation from others (see
+    /// [`distinctive_bytes`]).
+    pub distinctive_bytes: u32,
+    /// The range of its bytes in the request body.
+    pub span: Range<usize>,
+}
+
+impl Message {
+    /// Whether it can be evidence: it says more than a few words, or has the id of a tool call.
+    pub fn can_be_evidence(&self) -> bool {
+        self.distinctive_bytes >= MIN_DISTINCTIVE_BYTES
+            || !self.calls.is_empty()
+            || self.answers.is_some()
+    }
+
+    /// A message of which only the link is known.
+    pub(super) fn placeholder(role: Role) -> Self {
+        Self {
+            fingerprint: Encoder::new().finish(),
+            role,
+            calls: Vec::new(),
+            answers: None,
+            distinctive_bytes: 0,
+            span: 0..0,
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Commands that users look for and that do not exist: each prints where to look instead.
+//!
+//! They are hidden from help. Without them, clap would suggest the most similar name, and `threads delete` would
+//! lead to `reflect`, which calls a model.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use super::output::{EX_USAGE, print_error};
+
+/// Takes whatever follows, so that the explanation is printed and not a complaint about arguments.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    _rest: Vec<OsString>,
+}
+
+pub(super) const DELETE: &str = "no command deletes one conversation or one tenant. To delete everything, stop \
+    Diarist and delete the database; docs/operating.md, \"Retention and deletion\", lists the files";
+
+pub(super) const STATS: &str = "there is no such command. `diarist threads` lists conversations with their tokens, \
+    `diarist tenants` lists tenants, and /metrics on the admin port has counters for Prometheus";
+
+pub(super) const LOGS: &str = "there is no such command. `diarist serve` writes its log to standard error; the \
+    variable DIARIST_LOG sets its level. `diarist threads show ID --timeline` shows the events of one conversation";
+
+/// Prints `text` and ends with the code of a usage error.
+pub(super) fn explain(text: &str) -> ExitCode {
+    print_error(text);
+    ExitCode::from(EX_USAGE)
+}

@@ -1,0 +1,39 @@
+//! The arguments of `diarist replay`.
+
+use std::path::PathBuf;
+
+use crate::cli::prices;
+
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct Args {
+    /// File of JSON lines, one conversation each: {"id", "source", "tools", "messages"}
+    #[arg(value_name = "FILE")]
+    pub(super) file: PathBuf,
+    /// Base URL of the provider, or "scripted" for one inside this process.
+    /// The key comes from DIARIST_API_KEY or OPENAI_API_KEY
+    #[arg(long, value_name = "URL")]
+    pub(super) upstream: String,
+    /// The model of the conversation; a real upstream needs one
+    #[arg(long, value_name = "M")]
+    pub(super) model: Option<String>,
+    /// The model of Observer and Reflector; without it the same model
+    #[arg(long, value_name = "M")]
+    pub(super) memory_model: Option<String>,
+    /// As memory.observation.message_tokens
+    #[arg(long, value_name = "N", default_value_t = 30_000)]
+    pub(super) message_tokens: u32,
+    /// As memory.reflection.observation_tokens
+    #[arg(long, value_name = "N", default_value_t = 40_000)]
+    pub(super) observation_tokens: u32,
+    /// Play only the first N conversations of the file
+    #[arg(long, value_name = "N")]
+    pub(super) limit: Option<usize>,
+    /// Do not play them directly; this saves half of the requests, but there is no comparison
+    #[arg(long)]
+    pub(super) no_baseline: bool,
+    /// Keep the memory in this database, for `diarist threads`
+    #[arg(long, value_name = "URL")]
+    pub(super) database: Option<String>,
+    #[command(flatten)]
+    pub(super) prices: prices::PriceArgs,
+}

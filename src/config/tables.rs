@@ -1,0 +1,142 @@
+//! Values that are tables or lists of tables: models by prompt size, model settings, rules, overrides.
+//!
+//! Reads how they are spelled. `model_settings`, `rules` and `overrides` check what they mean.
+
+use std::collections::BTreeMap;
+
+use config::{File, FileFormat, Source as _, ValueKind};
+use serde_json::{Map, Number, Value};
+
+use super::parse::FromToml;
+
+/// A model as written: one name, or one name for each size of prompt.
+#[derive(Clone, Debug)]
+pub(super) enum RawModels {
+    One(String),
+    Tiers(Map<String, Value>),
+}
+
+impl FromToml for RawModels {
+    const EXPECTED: &'static str = "a model's name, or a table of names by tokens";
+    const EXAMPLE: &'static str =
+        "\"gpt-5-nano\", or { \"20000\" = \"gpt-5-nano\", \"200000\" = \"gpt-5-mini\" }";
+
+    fn from_toml(kind: &ValueKind) -> Option<Self> {
+        match kind {
+            ValueKind::String(text) if !text.trim_start().starts_with('{') => {
+                Some(Self::One(text.clone()))
+            }
+            kind => JsonTable::from_toml(kind).map(|JsonTable(tiers)| Self::Tiers(tiers)),
+        }
+    }
+}
+
+/// A table as written. The environment holds it as a JSON object.
+#[derive(Clone, Debug, Default)]
+pub(super) struct JsonTable(pub(super) Map<String, Value>);
+
+impl FromToml for JsonTable {
+    const EXPECTED: &'static str = "a table";
+    const EXAMPLE: &'static str =
+        "a table such as { top_p = 0.9 }, in the environment an object such as {\"top_p\": 0.9}";
+
+    fn from_toml(kind: &ValueKind) -> Option<Self> {
+        let value = match kind {
+            ValueKind::String(text) => serde_json::from_str(text).ok()?,
+            kind => to_json(kind)?,
+        };
+        match value {
+            Value::Object(table) => Some(Self(table)),
+            _ => None,
+        }
+    }
+}
+
+/// A TOML value as JSON. Keys are in alphabetical order, since the parser does not keep their order.
+fn to_json(kind: &ValueKind) -> Option<Value> {
+    Some(match kind {
+        ValueKind::Nil => Value::Null,
+        ValueKind::Boolean(value) => Value::Bool(*value),
+        ValueKind::I64(number) => Value::from(*number),
+        ValueKind::I128(number) => Value::from(i64::try_from(*number).ok()?),
+        ValueKind::U64(number) => Value::from(*number),
+        ValueKind::U128(number) => Value::from(u64::try_from(*number).ok()?),
+        ValueKind::Float(number) => Value::Number(Number::from_f64(*number)?),
+        ValueKind::String(text) => Value::String(text.clone()),
+        ValueKind::Array(values) => {
+            let values = values.iter().map(|value| to_json(&value.kind));
+            Value::Array(values.collect::<Option<_>>()?)
+        }
+        ValueKind::Table(table) => {
+            let mut keys: Vec<_> = table.keys().collect();
+            keys.sort_unstable();
+            let entries = keys
+                .into_iter()
+                .map(|key| Some((key.clone(), to_json(&table.get(key)?.kind)?)));
+            Value::Object(entries.collect::<Option<_>>()?)
+        }
+    })
+}
+
+/// A list of tables, as written.
+#[derive(Debug, Clone, Default)]
+pub(super) struct TableList(pub(super) Vec<BTreeMap<String, ValueKind>>);
+
+impl FromToml for TableList {
+    const EXPECTED: &'static str = "a list of tables";
+    const EXAMPLE: &'static str =
+        "a section in double brackets for each, or [{ model = \"*-embed\", ... }, ...]";
+
+    fn from_toml(kind: &ValueKind) -> Option<Self> {
+        match kind {
+            ValueKind::Array(items) => {
+                let tables = items.iter().map(|item| match &item.kind {
+                    ValueKind::Table(table) => Some(
+                        table
+                            .iter()
+                            .map(|(name, value)| (name.clone(), value.kind.clone()))
+                            .collect(),
+                    ),
+                    _ => None,
+                });
+                tables.collect::<Option<Vec<_>>>().map(Self)
+            }
+            // The environment has text only.
+            ValueKind::String(text) => {
+                let file = File::from_str(&format!("list = {text}"), FileFormat::Toml);
+                match file.collect().ok()?.remove("list")?.kind {
+                    kind @ ValueKind::Array(_) => Self::from_toml(&kind),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn toml_is_read_as_json_in_an_order_that_does_not_change() {
+        let text = "t = { z = [1, 2.5, \"x\", true], A_b = { \"x.y\" = -1 } }";
+        let file = config::File::from_str(text, config::FileFormat::Toml);
+        let table = config::Source::collect(&file).unwrap();
+        let Some(JsonTable(table)) = JsonTable::from_toml(&table["t"].kind) else {
+            panic!("a table");
+        };
+        assert_eq!(
+            serde_json::to_string(&table).unwrap(),
+            r#"{"A_b":{"x.y":-1},"z":[1,2.5,"x",true]}"#
+        );
+        let text = ValueKind::String(r#"{"b": {"c": null}}"#.to_owned());
+        assert_eq!(
+            Value::Object(JsonTable::from_toml(&text).unwrap().0),
+            serde_json::json!({"b": {"c": null}})
+        );
+        for wrong in ["[1]", "x", "{"] {
+            assert!(JsonTable::from_toml(&ValueKind::String(wrong.to_owned())).is_none());
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The rules of `[upstream]`: the base URL and the placement of observations.
+
+use std::net::{IpAddr, SocketAddr};
+
+use url::{Host, Url};
+
+use super::common::{base_url, one_of};
+use super::parse::CheckResult;
+use super::problem::Problem;
+use super::settings::RawUpstream;
+use crate::wire::Placement;
+
+/// Endpoints that users copy into the base URL together with it.
+const ENDPOINTS: [&str; 4] = ["/completions", "/embeddings", "/responses", "/models"];
+
+/// `listen`: the data port, if it is valid.
+pub(super) fn checked_base_url(
+    raw: &RawUpstream,
+    listen: Option<SocketAddr>,
+    problems: &mut Vec<Problem>,
+) -> CheckResult<Url> {
+    let url = raw.base_url.check(problems, |text| base_url(text))?;
+    if listen.is_some_and(|listen| points_at(&url, listen)) {
+        problems.push(raw.base_url.problem(
+            "this is Diarist's own data port: requests would go round in circles",
+            "write the base URL of the provider",
+        ));
+    }
+    Ok(url)
+}
+
+/// Where observations stand; `None` sends none. `auto` starts like `system_message`.
+pub(super) fn placement(
+    raw: &RawUpstream,
+    problems: &mut Vec<Problem>,
+) -> CheckResult<Option<Placement>> {
+    raw.placement.check(problems, |text| {
+        one_of(
+            text,
+            &[
+                ("auto", Some(Placement::SystemMessage)),
+                ("system_message", Some(Placement::SystemMessage)),
+                ("append_to_system", Some(Placement::AppendToSystem)),
+                ("segments", Some(Placement::Segments)),
+                ("off", None),
+            ],
+        )
+    })
+}
+
+/// A warning for a base URL that is valid, but whose path is probably not the provider's.
+pub(super) fn path_warning(url: &Url) -> Option<String> {
+    let path = url.path();
+    if let Some(endpoint) = ENDPOINTS.iter().find(|end| path.ends_with(*end)) {
+        let endpoint = if path.ends_with("/chat/completions") {
+            "/chat/completions"
+        } else {
+            endpoint
+        };
+        return Some(format!(
+            "upstream.base_url ends with {endpoint}, which clients append themselves: requests would go to \
+             {path}{endpoint}. Remove {endpoint}."
+        ));
+    }
+    matches!(path, "" | "/").then(|| {
+        "upstream.base_url has no path: chat completions go to /chat/completions. Most providers need /v1 at \
+         the end of the base URL."
+            .to_owned()
+    })
+}
+
+/// Whether requests to `url` would arrive at `listen`, as far as this is known without a look-up.
+fn points_at(url: &Url, listen: SocketAddr) -> bool {
+    let ip = match url.host() {
+        Some(Host::Ipv4(ip)) => IpAddr::V4(ip),
+        Some(Host::Ipv6(ip)) => IpAddr::V6(ip),
+        Some(Host::Domain("localhost")) => IpAddr::from([127, 0, 0, 1]),
+        _ => return false,
+    };
+    let reaches = ip == listen.ip() || listen.ip().is_unspecified() && ip.is_loopback();
+    listen.port() != 0 && url.port_or_known_default() == Some(listen.port()) && reaches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_data_port_is_recognised_as_an_upstream() {
+        let loops =
+            |url: &str, listen: &str| points_at(&url.parse().unwrap(), listen.parse().unwrap());
+        assert!(loops("http://127.0.0.1:8484/v1", "127.0.0.1:8484"));
+        assert!(loops("http://localhost:8484/v1", "127.0.0.1:8484"));
+        assert!(loops("http://127.0.0.1:8484/v1", "0.0.0.0:8484"));
+        assert!(loops("http://127.0.0.1", "127.0.0.1:80"));
+        assert!(!loops("http://127.0.0.1:8485/v1", "127.0.0.1:8484"));
+        assert!(!loops("http://10.0.0.1:8484/v1", "127.0.0.1:8484"));
+        assert!(!loops("https://api.openai.com/v1", "0.0.0.0:443"));
+    }
+
+    #[test]
+    fn a_path_that_is_probably_wrong_is_pointed_out() {
+        let warning = |url: &str| path_warning(&url.parse().unwrap()).unwrap_or_default();
+        for (url, part) in [
+            (
+                "http://host/v1/chat/completions",
+                "Remove /chat/completions.",
+            ),
+            ("http://host/v1/completions", "Remove /completions."),
+            ("http://host/v1/responses", "Remove /responses."),
+            ("http://host", "need /v1"),
+            ("http://host/", "need /v1"),
+        ] {
+            assert!(warning(url).contains(part), "{url}: {}", warning(url));
+        }
+        assert_eq!(warning("http://host/v1"), "");
+        assert_eq!(warning("https://host/v1beta/openai"), "");
+    }
+}

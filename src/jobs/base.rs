@@ -1,0 +1,68 @@
+//! What almost every part of this room needs: the store and its cache, the settings in force, the
+//! clock, the token counter and the event log.
+//!
+//! Decides nothing and holds no state of its own: a clone is a second handle to the same six things.
+//! Built once by [`super::Jobs`].
+
+use std::sync::Arc;
+
+use super::clock::Clock;
+use super::events::Events;
+use super::settings::{Reloadable, Settings};
+use crate::memory::render;
+use crate::store::Store;
+use crate::store::cache::SnapshotCache;
+use crate::tokens::TokenCounter;
+
+/// Handles that the parts of this room share.
+#[derive(Clone)]
+pub(super) struct Base {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) cache: Arc<SnapshotCache>,
+    pub(super) counter: Arc<dyn TokenCounter>,
+    pub(super) settings: Reloadable,
+    pub(super) clock: Clock,
+    pub(super) events: Events,
+}
+
+impl Base {
+    /// The time in milliseconds since 1970.
+    pub(super) fn now_ms(&self) -> i64 {
+        self.clock.now_ms()
+    }
+
+    /// The settings in force. A job takes them once, so that a reload cannot mix two configurations
+    /// in it.
+    pub(super) fn settings(&self) -> Arc<Settings> {
+        self.settings.current()
+    }
+
+    /// Tokens of `text`.
+    pub(super) async fn count_tokens(&self, text: &str) -> u32 {
+        self.count_off_runtime(text, |text, counter| counter.count(text))
+            .await
+    }
+
+    /// The most tokens that `text`, a part of the observation log, can have inside a block.
+    pub(super) async fn count_part_tokens(&self, text: &str) -> u32 {
+        let count =
+            |text: &str, counter: &dyn TokenCounter| render::max_tokens(text, |t| counter.count(t));
+        self.count_off_runtime(text, count).await
+    }
+
+    /// Counts on a blocking thread: a long text would hold up a worker of the runtime.
+    async fn count_off_runtime(
+        &self,
+        text: &str,
+        count: fn(&str, &dyn TokenCounter) -> u32,
+    ) -> u32 {
+        let counter = Arc::clone(&self.counter);
+        let text = text.to_owned();
+        let bytes = text.len();
+        tokio::task::spawn_blocking(move || count(&text, &*counter))
+            .await
+            // The counter catches its own failures. If its thread dies all the same, four bytes are
+            // taken for one token.
+            .unwrap_or_else(|_| u32::try_from(bytes / 4).unwrap_or(u32::MAX))
+    }
+}

@@ -1,0 +1,203 @@
+//! Activates everything that is observed, for a request that the upstream refused as too long.
+//!
+//! Calls no model and waits for no job. Called by [`super::Jobs`] from the request path, in a task of
+//! its own.
+
+use std::sync::Arc;
+
+use jiff::tz::TimeZone;
+
+use super::base::Base;
+use super::code_reflector::{CodeReflector, Shortened};
+use super::events::ConversationState;
+use super::evidence::PartReporter;
+use super::peer_memory::PeerMemories;
+use super::snapshots::{Prepared, SnapshotTarget, Snapshots};
+use super::track::Track;
+use crate::history::{History, Scope};
+use crate::memory::advance::{Action, ChainState, bounded_snapshot, overflow};
+use crate::memory::{Policy, Snapshot, SnapshotId, SnapshotMeta, record};
+use crate::store::{NewSnapshot, StoreError};
+
+/// A request that was refused as too long.
+#[derive(Clone, Debug)]
+pub struct OversizedRequest {
+    /// The owner.
+    pub scope: Scope,
+    /// Its messages.
+    pub history: Arc<History>,
+    /// The model it named, whose thresholds apply.
+    pub model: String,
+    /// The snapshot it was sent with.
+    pub sent_snapshot: Option<SnapshotId>,
+    /// The time zone of its client, if the client names one.
+    pub zone: Option<TimeZone>,
+    /// Whether the new snapshot is stored; otherwise nothing is written.
+    pub persist: bool,
+    /// Whether it may receive peer memory.
+    pub allows_peer_memory: bool,
+    /// Its thread key. Peer memory excludes conversations with the same key.
+    pub thread_key: Option<String>,
+}
+
+/// How often a new plan is made because the log was shortened, here or by another process.
+const MAX_SHORTENINGS: usize = 2;
+
+/// Shortens a request that is too long by what is observed already.
+#[derive(Clone)]
+pub(super) struct OverflowActivator {
+    base: Base,
+    snapshots: Snapshots,
+    peer_memory: PeerMemories,
+    code_reflector: CodeReflector,
+    reporter: PartReporter,
+}
+
+impl OverflowActivator {
+    pub(super) fn new(base: &Base, reporter: &PartReporter) -> Self {
+        Self {
+            base: base.clone(),
+            snapshots: Snapshots::new(base),
+            peer_memory: PeerMemories::new(base),
+            code_reflector: CodeReflector::new(base),
+            reporter: reporter.clone(),
+        }
+    }
+
+    /// Activates everything observed of `request`. `None` if that covers no more than was sent.
+    pub(super) async fn activate(
+        &self,
+        request: &OversizedRequest,
+    ) -> Result<Option<Prepared>, StoreError> {
+        let (scope, history) = (&request.scope, &request.history);
+        let Some(tip) = history.tip() else {
+            return Ok(None);
+        };
+        let settings = self.base.settings().for_model(&request.model);
+        let policy = &settings.policy;
+        let mut shortened = 0;
+        let (mut track, applied, plan) = loop {
+            let (track, applied, step) = self.plan(request, policy).await?;
+            match step {
+                // A log at its hard limit is shortened first, which needs another plan. Without
+                // `persist` nothing may be written, so this one request gets the long log.
+                Some(Action::Shorten {
+                    span,
+                    message_tokens,
+                    limit,
+                    plan,
+                }) if request.persist && shortened < MAX_SHORTENINGS => {
+                    let sizes = (message_tokens, limit);
+                    match self
+                        .code_reflector
+                        .shorten(scope, &settings, &plan, span, sizes)
+                        .await?
+                    {
+                        Shortened::Written(written) => {
+                            let (part, report) = *written;
+                            self.reporter.report(scope, Some(&track), &part, report);
+                        }
+                        Shortened::Irreducible => break (track, applied, plan),
+                        Shortened::Stale => {}
+                    }
+                    shortened += 1;
+                }
+                Some(Action::Snapshot(plan) | Action::Shorten { plan, .. }) => {
+                    break (track, applied, plan);
+                }
+                _ => return Ok(None),
+            }
+        };
+        let target = SnapshotTarget {
+            tip,
+            tip_count: history.len(),
+            eligible_now: true,
+            zone: request.zone.as_ref().unwrap_or(&settings.zone),
+            policy,
+        };
+        if !request.persist {
+            let drafted = self
+                .snapshots
+                .draft(scope, plan, &target, &settings, false)
+                .await?;
+            let passing = drafted.map(|new| Arc::new(ephemeral_snapshot(new)));
+            return Ok(passing.map(|snapshot| Prepared {
+                snapshot,
+                peer_snapshot: None,
+            }));
+        }
+        track.allows_peer_memory |= request.allows_peer_memory;
+        let last_confirmed = track.last_confirmed_after(history.len());
+        let peer_section = self
+            .peer_memory
+            .section_for(&track, request.thread_key.as_deref(), last_confirmed)
+            .await;
+        let prepared = self
+            .snapshots
+            .prepare(scope, plan, &target, &settings, peer_section)
+            .await?;
+        if let Some(Prepared { snapshot, .. }) = &prepared {
+            // The snapshot may exist already, prepared for another request that was refused.
+            if track
+                .snapshots
+                .iter()
+                .all(|existing| existing.id != snapshot.meta.id)
+            {
+                let conversation = ConversationState::with_snapshot(&track, applied.last());
+                // The newest messages are not recorded, but the covered ones are.
+                let meta = &snapshot.meta;
+                self.base
+                    .events
+                    .emit_activated(&conversation, &request.model, meta.to, meta);
+            }
+        }
+        Ok(prepared)
+    }
+
+    /// Loads the chain of `request`, the snapshot that it was sent with, and the plan that
+    /// activates everything observed.
+    async fn plan(
+        &self,
+        request: &OversizedRequest,
+        policy: &Policy,
+    ) -> Result<(Track, Vec<SnapshotMeta>, Option<Action>), StoreError> {
+        let history = &request.history;
+        let mut track = Track::load(&*self.base.store, &request.scope, history).await?;
+        track.model.clone_from(&request.model);
+        // The newest messages were never accepted, so they are not recorded. All observed messages
+        // lie before them, so only their roles matter.
+        let nodes = record::refused_nodes(history, &track.nodes);
+        // Other snapshots may cover more: those for longer requests, or one that was prepared after
+        // this request first went out. They count as not sent.
+        let applied = track.sent_snapshots(request.sent_snapshot);
+        let path = ChainState {
+            nodes: &nodes,
+            snapshots: &applied,
+            ..track.path()
+        };
+        let step = overflow(&path, policy).map(|plan| bounded_snapshot(&path, policy, plan));
+        Ok((track, applied, step))
+    }
+}
+
+/// The id of a snapshot that is in no store. Stored ones count from 1.
+const EPHEMERAL: SnapshotId = SnapshotId(0);
+
+/// A snapshot for one request, which must leave no trace.
+fn ephemeral_snapshot(new: NewSnapshot) -> Snapshot {
+    Snapshot {
+        meta: SnapshotMeta {
+            id: EPHEMERAL,
+            to: new.to,
+            to_count: new.to_count,
+            eligible_from: new.tip_count,
+            pin: new.pin,
+            parts: new.parts,
+            tokens: new.tokens,
+            cause: new.cause,
+            placement: new.placement,
+            peer_memory: None,
+        },
+        segments: new.segments,
+    }
+}

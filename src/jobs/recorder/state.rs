@@ -1,0 +1,70 @@
+//! What the recorder owns: the tracks it follows, its next timer, and handles to what it shares with
+//! the workers and the request path.
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use crate::jobs::base::Base;
+use crate::jobs::budget::Budget;
+use crate::jobs::code_reflector::CodeReflector;
+use crate::jobs::evidence::PartReporter;
+use crate::jobs::message_archive::MessageArchive;
+use crate::jobs::model_switch::ModelSwitchSnapshots;
+use crate::jobs::outcome::PendingWork;
+use crate::jobs::overflow_observe::PendingOverflows;
+use crate::jobs::peer_memory::PeerMemories;
+use crate::jobs::snapshots::Snapshots;
+use crate::jobs::track::{Track, Tracks};
+use crate::memory::PartKind;
+use crate::memory::advance::threshold_status;
+
+/// See [`crate::jobs::recorder`].
+pub(in crate::jobs) struct Recorder {
+    pub(super) base: Base,
+    pub(super) snapshots: Snapshots,
+    pub(super) peer_memory: PeerMemories,
+    pub(super) archive: MessageArchive,
+    pub(super) code_reflector: CodeReflector,
+    pub(super) shared: RecorderShares,
+    pub(super) tracks: Tracks,
+    /// When the next timer may run out, in milliseconds since 1970.
+    pub(super) next_timer_ms: Option<i64>,
+}
+
+/// State that the recorder writes and others read, or the other way round.
+#[derive(Clone)]
+pub(in crate::jobs) struct RecorderShares {
+    /// Costs that the workers could not bill yet.
+    pub(in crate::jobs) budget: Arc<Budget>,
+    pub(in crate::jobs) reporter: PartReporter,
+    /// Composed here, committed by the request path when another model is called.
+    pub(in crate::jobs) model_switch_snapshots: Arc<ModelSwitchSnapshots>,
+    /// Observed while clients waited, stored here with their exchanges.
+    pub(in crate::jobs) pending_overflows: Arc<PendingOverflows>,
+    pub(in crate::jobs) pending_work: PendingWork,
+    /// Wakes the workers.
+    pub(in crate::jobs) wake: Arc<Notify>,
+}
+
+impl Recorder {
+    pub(in crate::jobs) fn new(base: &Base, shared: RecorderShares) -> Self {
+        Self {
+            base: base.clone(),
+            snapshots: Snapshots::new(base),
+            peer_memory: PeerMemories::new(base),
+            archive: MessageArchive::new(base),
+            code_reflector: CodeReflector::new(base),
+            shared,
+            tracks: Tracks::default(),
+            // Due now: timers may have run out while no process ran.
+            next_timer_ms: Some(0),
+        }
+    }
+
+    /// How urgent jobs of `kind` are for the conversation of `track`.
+    pub(super) fn urgency(&self, track: &Track, kind: PartKind) -> u32 {
+        let settings = self.base.settings();
+        threshold_status(&track.path()).urgency(kind, settings.policy_for(&track.model))
+    }
+}

@@ -1,0 +1,221 @@
+//! Reads a memory request: identifies its owner and conversation, parses its body, and looks it up.
+//!
+//! Decides whether memory applies at all, and in which mode. Chooses no snapshot: that is
+//! [`super::select_memory`]. Called by `chat_completions` and `dry_run`.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::request::Parts;
+
+use super::answer_position::{AnswerPosition, SUMMARY_BYTES};
+use super::audit_entry::AuditEntry;
+use super::identify::{OffReason, find_thread, identify, identify_owner};
+use super::memory::{Memory, MemoryRequest};
+use super::mode::{self, DecidedBy, Mode};
+use super::peer_memory;
+use crate::history::{History, MessageKey, Scope, ScopedHash};
+use crate::memory::alignment;
+use crate::store::cache::LookupParams;
+use crate::wire::chat::{self, ChatRequest, ParseError};
+
+/// The result of reading a request.
+#[derive(Default)]
+pub(super) struct ReadRequest {
+    /// The request, if memory applies to it.
+    pub(super) request: Option<MemoryRequest>,
+    /// Where its answer stands in its conversation; `None` if memory is disabled or the owner is
+    /// not known.
+    pub(super) answer_position: Option<AnswerPosition>,
+}
+
+impl ReadRequest {
+    /// A request of `scope` without memory. If its body cannot be parsed, its history is empty, and only its
+    /// answer is tracked.
+    async fn parse_without_memory(memory: &Memory, received: &Bytes, scope: &Scope) -> Self {
+        let history = match parse(received, scope).await {
+            Ok((_, history)) => history,
+            Err(_) => History::chain(scope, Vec::new()),
+        };
+        Self::without_memory(memory, history)
+    }
+
+    /// A request without memory. Its answer is tracked all the same: it may prove later that another request
+    /// belongs to this conversation.
+    fn without_memory(memory: &Memory, history: History) -> Self {
+        Self {
+            request: None,
+            answer_position: Some(AnswerPosition::without_memory(&memory.cache, history)),
+        }
+    }
+}
+
+/// Identifies and parses a request, and looks up what is known of its conversation. If memory does not
+/// apply, the store is not asked, and the audit entry has the reason.
+pub(super) async fn read_request(
+    memory: &Memory,
+    parts: &Parts,
+    received: &Bytes,
+    entry: &mut AuditEntry,
+) -> ReadRequest {
+    if !memory.enabled {
+        entry.set_off(OffReason::Disabled);
+        return ReadRequest::default();
+    }
+    // Read once: a reload applies from the next request on.
+    let policy = memory.policy.current();
+    let off_by_header = mode::from_header(&parts.headers) == Some(Mode::Off);
+    let identity = identify(&parts.headers, parts.uri.query(), &policy.identity);
+    let mut identity = match identity {
+        Ok(identity) => identity,
+        Err(off) => {
+            entry.set_off(if off_by_header {
+                OffReason::ByHeader
+            } else {
+                off
+            });
+            let Ok(owner) = identify_owner(&parts.headers, parts.uri.query(), &policy.identity)
+            else {
+                return ReadRequest::default();
+            };
+            return ReadRequest::parse_without_memory(memory, received, &owner.scope).await;
+        }
+    };
+    entry.set_tenant(&identity);
+    let off = match off_by_header {
+        true => Some(OffReason::ByHeader),
+        false if memory.capabilities.is_signing(&identity.scope.tenant) => Some(OffReason::Signed),
+        false => None,
+    };
+    if let Some(off) = off {
+        entry.set_off(off);
+        return ReadRequest::parse_without_memory(memory, received, &identity.scope).await;
+    }
+    let (parsed, history) = match parse(received, &identity.scope).await {
+        Ok(read) => read,
+        Err(reason) => {
+            entry.set_bypass(reason.to_string());
+            let nothing = History::chain(&identity.scope, Vec::new());
+            return ReadRequest::without_memory(memory, nothing);
+        }
+    };
+    identity.thread = find_thread(&parts.headers, &parsed, &policy.sources);
+    if let Some(token_error) = identity.token_error {
+        // An invalid token counts as an ordinary credential. The audit says why it was not used.
+        let ignored = format!("authorization:{}", token_error.name());
+        identity.thread.ignored.push(ignored);
+    }
+    let is_shared = |key: &String| memory.cache.is_shared_thread_key(&identity.scope, key);
+    if identity.thread.key.as_ref().is_some_and(is_shared) {
+        identity.thread.drop_key();
+    }
+    entry.set_parsed(&identity, &parsed, &history);
+    if history.is_empty() {
+        entry.set_bypass("no_history".to_owned());
+        return ReadRequest::without_memory(memory, history);
+    }
+    let model = parsed.model().unwrap_or_default().to_owned();
+    let mut decided = mode::decide(
+        &policy.rules,
+        policy.read_only.is_read_only(&model),
+        parts,
+        &model,
+    );
+    entry.set_mode(decided);
+    if decided.mode == Mode::Off {
+        entry.set_off(match decided.by {
+            DecidedBy::Rule(_) => OffReason::Rule,
+            _ => OffReason::ByHeader,
+        });
+        return ReadRequest::without_memory(memory, history);
+    }
+    let client_history = Arc::new(history);
+    let answer_marks = || possible_answer_marks(&parsed, &client_history);
+    let first = parsed.leading_messages().messages().first();
+    let system =
+        first.map(|message| MessageKey::from_message(&client_history.root(), message).content);
+    let params = LookupParams {
+        model: &model,
+        thread_key: identity.thread.key.as_deref(),
+        system,
+        level: policy.evidence,
+    };
+    let pending_lookup =
+        memory
+            .cache
+            .look_up(&identity.scope, &client_history, params, answer_marks);
+    let (mut lookup, alignment) = pending_lookup.await;
+    let history = alignment.as_ref().map_or_else(
+        || Arc::clone(&client_history),
+        |alignment| Arc::clone(&alignment.history),
+    );
+    let origins = lookup.origins.clone();
+    let answer_position = AnswerPosition::new(&memory.cache, &client_history, origins, &history);
+    entry.set_parsed(&identity, &parsed, &history);
+    if identity.thread.child && alignment.is_some() && decided.mode == Mode::On {
+        // A sub-agent does not continue the conversation that it works for, but its messages would be
+        // recorded there.
+        (decided.mode, decided.by) = (Mode::Read, DecidedBy::Child);
+        entry.set_mode(decided);
+    }
+    let writes = decided.mode == Mode::On;
+    peer_memory::filter_candidates(memory, &identity, writes, &mut lookup);
+    let request = MemoryRequest {
+        writes,
+        policy,
+        identity,
+        parsed: Arc::new(parsed),
+        history,
+        alignment: alignment.map(Arc::new),
+        lookup,
+        system,
+        model,
+    };
+    ReadRequest {
+        request: Some(request),
+        answer_position: Some(answer_position),
+    }
+}
+
+/// How many of a message's first lines may begin a summary. Clients send the model's summary as the whole
+/// message, or behind a few lines of their own.
+const SUMMARY_START_LINES: usize = 6;
+
+/// The hashes of texts in this history that may be an earlier answer of the model, sent in the place of the
+/// messages that it summarises. Each with the position of its message.
+fn possible_answer_marks(parsed: &ChatRequest, history: &History) -> Vec<(ScopedHash, usize)> {
+    let root = history.root();
+    let mut marks = Vec::new();
+    for (position, text) in parsed.first_texts(alignment::summary_positions(history)) {
+        let breaks = text.match_indices('\n').map(|(at, _)| at + 1);
+        marks.extend(
+            std::iter::once(0)
+                .chain(breaks)
+                .take(SUMMARY_START_LINES)
+                .map(|at| &text[at..])
+                .filter(|text| SUMMARY_BYTES.contains(&text.len()))
+                .map(|text| (ScopedHash::from_text(&root, text), position)),
+        );
+    }
+    marks
+}
+
+/// Bodies from this size on are parsed on a blocking thread. Parsing takes about a millisecond per megabyte: a
+/// smaller body is parsed sooner than handed over, and a larger one would delay other requests.
+const PARSE_BLOCKING_BYTES: usize = 256 * 1024;
+
+async fn parse(received: &Bytes, scope: &Scope) -> Result<(ChatRequest, History), ParseError> {
+    let (body, owner) = (received.clone(), scope.clone());
+    let read = move || {
+        let parsed = chat::parse(&body)?;
+        let history = parsed.history(&owner);
+        Ok((parsed, history))
+    };
+    if received.len() < PARSE_BLOCKING_BYTES {
+        return read();
+    }
+    // If there is no such thread, or it panicked, the request passes like one that is not valid JSON.
+    tokio::task::spawn_blocking(read)
+        .await
+        .unwrap_or(Err(ParseError::InvalidJson))
+}

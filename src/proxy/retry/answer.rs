@@ -1,0 +1,146 @@
+//! Sends a request once, and says what its answer means.
+//!
+//! Reads an error body up to 64 KiB and puts it together again, so the client can still get it. Decides
+//! nothing about what goes out next: that is [`super::attempt`]. What a refusal names, `wire::usage` reads.
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderValue, Response, header};
+use http_body_util::BodyExt as _;
+
+use super::super::body::{self, OutBody, ProxyBody};
+use super::super::decode::{Decoder, Encoding};
+use super::super::decoded_stream::decode_stream;
+use super::super::error::ProxyError;
+use super::super::forward;
+use super::super::outgoing_request::OutgoingRequest;
+use super::super::shared::Shared;
+use super::sent_request::SentRequest;
+use super::stream_head::{self, FirstEvent, KeepAliveSender};
+use crate::wire::usage::{
+    RefusalReason, is_change_refusal_status, is_refusal_status, refusal_reason,
+};
+
+/// The upstream's answer, and the request that it answers.
+pub(in crate::proxy) struct UpstreamAnswer {
+    pub(in crate::proxy) response: Response<ProxyBody>,
+    pub(in crate::proxy) sent: SentRequest,
+}
+
+/// How an answer reaches the client.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum AnswerForm<'a> {
+    /// As a whole answer, whatever its status.
+    Whole,
+    /// As the rest of a stream whose head the client has already: only another stream can follow. Keep-alive
+    /// comments pass to the client meanwhile.
+    ContinuedStream(&'a KeepAliveSender),
+}
+
+/// What an answer means for the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The answer is the client's.
+    Accepted,
+    /// The upstream refused the request, and another one may help.
+    Refused(RefusalReason),
+    /// An answer that cannot continue the client's stream.
+    Unusable,
+    /// A stream that ended, or broke off, before its first event.
+    Empty,
+}
+
+/// Sends `outgoing` and waits for the head of the answer.
+pub(super) async fn send_once(
+    shared: &Shared,
+    parts: &Parts,
+    outgoing: &OutgoingRequest,
+    form: AnswerForm<'_>,
+) -> Result<Response<ProxyBody>, ProxyError> {
+    let mut parts = parts.clone();
+    let needs_identity = outgoing.asks_usage || matches!(form, AnswerForm::ContinuedStream(_));
+    if needs_identity {
+        // The event that answers our own question for usage is taken out again, which needs a plain
+        // stream. And if the head has gone to the client, it named no content encoding.
+        parts.headers.insert(
+            header::ACCEPT_ENCODING,
+            HeaderValue::from_static("identity"),
+        );
+    }
+    let out = OutBody::Segments(outgoing.frames.clone());
+    let response = forward::send(&shared.upstream, parts, out).await?;
+    let response = response
+        .map(|body| body::IdleTimeout::new(body, shared.limits.response_idle).boxed_unsync());
+    // Some upstreams compress all the same.
+    Ok(if needs_identity {
+        decode_stream(response)
+    } else {
+        response
+    })
+}
+
+/// Whether `answer` may refuse `outgoing`. If nothing was changed, only a prompt that is too long counts;
+/// any other refusal is about the client's own bytes.
+pub(super) fn is_possible_refusal(
+    answer: &Response<ProxyBody>,
+    outgoing: &OutgoingRequest,
+) -> bool {
+    let status = answer.status().as_u16();
+    is_refusal_status(status) || outgoing.is_changed() && is_change_refusal_status(status)
+}
+
+/// What `answer` means, and the answer as it was.
+pub(super) async fn classify(
+    answer: Response<ProxyBody>,
+    outgoing: &OutgoingRequest,
+    form: AnswerForm<'_>,
+) -> (Response<ProxyBody>, Outcome) {
+    if is_possible_refusal(&answer, outgoing) {
+        let (answer, reason) = read_refusal(answer).await;
+        let outcome = match (reason, form) {
+            (Some(reason), _) => Outcome::Refused(reason),
+            (None, AnswerForm::Whole) => Outcome::Accepted,
+            (None, AnswerForm::ContinuedStream(_)) => Outcome::Unusable,
+        };
+        return (answer, outcome);
+    }
+    match form {
+        AnswerForm::Whole => (answer, Outcome::Accepted),
+        AnswerForm::ContinuedStream(_) if !stream_head::is_readable_stream(&answer) => {
+            (answer, Outcome::Unusable)
+        }
+        AnswerForm::ContinuedStream(keep_alive) => {
+            let (answer, first_event) = stream_head::read_first_event(answer, keep_alive).await;
+            let outcome = match first_event {
+                FirstEvent::Answer => Outcome::Accepted,
+                FirstEvent::Refused(reason) => Outcome::Refused(reason),
+                FirstEvent::Error => Outcome::Unusable,
+                FirstEvent::Missing => Outcome::Empty,
+            };
+            (answer, outcome)
+        }
+    }
+}
+
+/// Reads an answer that may be a refusal, and returns it as it was.
+async fn read_refusal(
+    response: Response<ProxyBody>,
+) -> (Response<ProxyBody>, Option<RefusalReason>) {
+    /// Error bodies are a few hundred bytes.
+    const MAX_READ_BYTES: usize = 64 * 1024;
+    let (parts, rest) = response.into_parts();
+    let (read, rest) = body::peek(rest, MAX_READ_BYTES).await;
+    let encoding = Encoding::from_header(parts.headers.get(header::CONTENT_ENCODING));
+    // A body that cannot be decoded names no reason.
+    let plain = plain(encoding, &read).unwrap_or_default();
+    let reason = refusal_reason(parts.status.as_u16(), &plain);
+    (
+        Response::from_parts(parts, body::prepend(read, rest)),
+        reason,
+    )
+}
+
+fn plain(encoding: Encoding, read: &Bytes) -> Option<Bytes> {
+    let mut decoder = Decoder::new(encoding);
+    decoder.push(read.clone()).ok()
+}

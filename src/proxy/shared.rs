@@ -1,0 +1,44 @@
+//! The state that all requests share, and the limits that one request has.
+//!
+//! [`Shared`] lies below every phase of a request: phases import it, it imports none of them. Built by
+//! [`super::Proxy::new`]. It has no memory: that is [`super::Memory`].
+
+use std::time::Duration;
+
+use crate::tasks::Tasks;
+use crate::upstream::Upstream;
+
+/// How much, and how long, one request may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Requests between head and end of answer, over all connections. One more is answered 429.
+    pub max_requests: usize,
+    /// Bytes of a body that has to be read whole. Bodies that stream through have no limit.
+    pub max_body_bytes: usize,
+    /// Longest pause between two pieces of a request's body.
+    pub request_idle: Duration,
+    /// Longest pause between two pieces of a response's body. Reasoning models pause for minutes.
+    pub response_idle: Duration,
+    /// Longest time a tunnel may stay open without a byte in either direction.
+    pub tunnel_idle: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_requests: 4096,
+            max_body_bytes: 32 << 20,
+            request_idle: Duration::from_mins(1),
+            response_idle: Duration::from_mins(5),
+            tunnel_idle: Duration::from_mins(5),
+        }
+    }
+}
+
+/// What every phase of a request may use.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) upstream: Upstream,
+    pub(super) limits: Limits,
+    pub(super) tasks: Tasks,
+}

@@ -1,0 +1,22 @@
+//! What can go wrong in a verb of the store, for any backend. An error never carries message text.
+
+/// The result of a verb.
+pub type StoreResult<T> = Result<T, StoreError>;
+
+/// Why a verb failed.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The database did not answer in time or is locked; the same call may work later.
+    #[error("the store is busy: {0}")]
+    Busy(String),
+    /// The database is gone, full, read-only or damaged.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+    /// A row has a value that Diarist cannot have written.
+    #[error("the store holds something unreadable: {0}")]
+    Corrupt(String),
+    /// The call refers to a conversation that is not recorded under this owner, or no longer. Nothing
+    /// was stored.
+    #[error("the conversation is not recorded; it may have been forgotten")]
+    Forgotten,
+}

@@ -1,0 +1,136 @@
+//! Accounts: how many tokens of messages the Observer may be shown of one family of conversations.
+//!
+//! A family is a conversation with its branches. Each account has two sums: tokens that the family has
+//! confirmed, and tokens that the Observer was shown. `record` adds to the first, the queue to the second.
+
+use sqlx::sqlite::SqliteConnection;
+
+use super::scoped::scoped_query;
+use crate::history::{Link, Scope};
+use crate::store::rows::{content_list, get, int};
+use crate::store::{RequestRecord, StoreResult};
+
+/// Adds the tokens of those contents (`$3`: pairs of content and tokens) that are new to a family
+/// (`$4`). Comes before `NEW_CONTENTS`, which makes them known.
+const CREDIT: &str = "
+INSERT INTO accounts (tenant, resource, family, confirmed_tokens, shown_tokens)
+SELECT $1, $2, $4, coalesce(sum(p.value ->> 1), 0), 0 FROM json_each($3) AS p
+WHERE NOT EXISTS (SELECT 1 FROM contents AS c
+                  WHERE c.tenant = $1 AND c.resource = $2 AND c.content = unhex(p.value ->> 0)
+                    AND c.family = $4)
+ON CONFLICT (tenant, resource, family)
+DO UPDATE SET confirmed_tokens = accounts.confirmed_tokens + excluded.confirmed_tokens";
+
+/// Contents (`$4`: as `CREDIT` takes them) that a lineage (`$3`) of a family (`$5`) confirmed. The
+/// first one wins.
+const NEW_CONTENTS: &str = "
+INSERT INTO contents (tenant, resource, family, lineage, content)
+SELECT $1, $2, $5, $3, unhex(p.value ->> 0) FROM json_each($4) AS p WHERE true
+ON CONFLICT (tenant, resource, content, family) DO NOTHING";
+
+/// Raises the bound on what the Observer may be shown of a family of conversations by what it has
+/// not confirmed before.
+pub(super) async fn credit(
+    conn: &mut SqliteConnection,
+    scope: &Scope,
+    lineage: i64,
+    record: &RequestRecord,
+) -> StoreResult<()> {
+    if record.contents.is_empty() {
+        return Ok(());
+    }
+    let contents = content_list(&record.contents);
+    let tokens = record.contents.iter().map(|c| u64::from(c.tokens)).sum();
+    let family = find_or_join_family(conn, scope, lineage, &contents, tokens).await?;
+    scoped_query(CREDIT, scope)
+        .bind(&contents)
+        .bind(family)
+        .execute(&mut *conn)
+        .await?;
+    scoped_query(NEW_CONTENTS, scope)
+        .bind(lineage)
+        .bind(&contents)
+        .bind(family)
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Contents that two families share below this many tokens may be chance, or a greeting all
+/// conversations of an application begin with.
+const MIN_SHARED_TOKENS: u64 = 256;
+
+/// The family of a lineage (`$3`), and whether it has confirmed anything yet.
+const FAMILY: &str = "
+SELECT l.family, EXISTS (SELECT 1 FROM accounts AS a
+                         WHERE a.tenant = $1 AND a.resource = $2 AND a.family = l.family)
+FROM lineages AS l WHERE l.tenant = $1 AND l.resource = $2 AND l.id = $3";
+
+/// The family that confirmed most of some contents (`$3`: pairs of content and tokens), and how many
+/// tokens of them.
+const LIKEST_FAMILY: &str = "
+SELECT c.family, sum(p.value ->> 1) AS tokens
+FROM json_each($3) AS p CROSS JOIN contents AS c
+WHERE c.tenant = $1 AND c.resource = $2 AND c.content = unhex(p.value ->> 0)
+GROUP BY c.family ORDER BY tokens DESC, c.family LIMIT 1";
+
+/// A family (`$3`) turns out to be of another (`$4`).
+const JOIN_FAMILY: &str =
+    "UPDATE lineages SET family = $4 WHERE tenant = $1 AND resource = $2 AND family = $3";
+
+/// The family whose account a lineage's confirmations go to. It is settled with the first of them: a
+/// chain that says largely what another family said (a client edited or pruned its history) is of
+/// that family, so that the Observer is not shown the same words anew with every chain.
+async fn find_or_join_family(
+    conn: &mut SqliteConnection,
+    scope: &Scope,
+    lineage: i64,
+    contents: &str,
+    tokens: u64,
+) -> StoreResult<i64> {
+    let row = scoped_query(FAMILY, scope)
+        .bind(lineage)
+        .fetch_one(&mut *conn)
+        .await?;
+    let (own, settled) = (get::<i64>(&row, 0)?, get::<bool>(&row, 1)?);
+    if settled {
+        return Ok(own);
+    }
+    let likest = scoped_query(LIKEST_FAMILY, scope)
+        .bind(contents)
+        .fetch_optional(&mut *conn)
+        .await?;
+    let Some(row) = likest else { return Ok(own) };
+    let (other, shared): (i64, u64) = (get(&row, 0)?, int(&row, 1)?);
+    if shared < MIN_SHARED_TOKENS || shared * 2 < tokens {
+        return Ok(own);
+    }
+    scoped_query(JOIN_FAMILY, scope)
+        .bind(own)
+        .bind(other)
+        .execute(conn)
+        .await?;
+    Ok(other)
+}
+
+/// The Observer is shown so many tokens (`$3`) more of the family of a message (`$4`).
+const CHARGE: &str = "
+UPDATE accounts SET shown_tokens = shown_tokens + $3
+WHERE tenant = $1 AND resource = $2
+  AND family = (SELECT l.family FROM nodes AS n CROSS JOIN lineages AS l
+                WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $4
+                  AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage)";
+
+pub(super) async fn charge(
+    conn: &mut SqliteConnection,
+    scope: &Scope,
+    tokens: u32,
+    to: Link,
+) -> StoreResult<()> {
+    scoped_query(CHARGE, scope)
+        .bind(tokens)
+        .bind(to.as_bytes().as_slice())
+        .execute(conn)
+        .await?;
+    Ok(())
+}

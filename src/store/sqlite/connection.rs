@@ -1,0 +1,187 @@
+//! A database that may be missing: it is opened when that is possible, and the proxy works without it
+//! until then.
+//!
+//! If the database cannot be opened at the start, or is deleted, replaced or damaged later, every
+//! query returns [`StoreError::Unavailable`] at once. An attempt to open it runs in the background,
+//! at most one per interval. Only [`Connection::open_now`] waits for an attempt. Called by
+//! [`super::SqliteStore`], which runs every query through here.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::database::{CLOSE_GRACE, Database};
+use super::error::OpenError;
+use crate::store::{StoreError, StoreResult};
+use crate::tasks::Tasks;
+
+/// The database there is now, if any, and when to try again if there is none.
+#[derive(Clone, Debug)]
+pub(super) struct Connection {
+    url: Arc<str>,
+    /// The shortest time between two attempts to open the database; `None`: it is never opened again.
+    interval: Option<Duration>,
+    /// The limit for a query of the request path.
+    request_timeout: Duration,
+    state: Arc<Mutex<ConnectionState>>,
+    tasks: Tasks,
+}
+
+#[derive(Debug, Default)]
+struct ConnectionState {
+    database: Option<Arc<Database>>,
+    /// Why there is no database, or why the last attempt to open it again failed.
+    last_error: String,
+    last_attempt: Option<Instant>,
+    opening: bool,
+    closed: bool,
+}
+
+impl Connection {
+    /// Opens nothing yet. The first query starts the first attempt.
+    pub(super) fn reopening(url: &str, interval: Duration, request_timeout: Duration) -> Self {
+        let state = ConnectionState {
+            last_error: "not opened yet".to_owned(),
+            ..ConnectionState::default()
+        };
+        Self::new(url, Some(interval), request_timeout, state)
+    }
+
+    /// An open database. If it is lost, it is not opened again.
+    pub(super) fn fixed(url: &str, database: Database) -> Self {
+        let request_timeout = database.request_timeout();
+        let state = ConnectionState {
+            database: Some(Arc::new(database)),
+            ..ConnectionState::default()
+        };
+        Self::new(url, None, request_timeout, state)
+    }
+
+    fn new(
+        url: &str,
+        interval: Option<Duration>,
+        request_timeout: Duration,
+        state: ConnectionState,
+    ) -> Self {
+        Self {
+            url: url.into(),
+            interval,
+            request_timeout,
+            state: Arc::new(Mutex::new(state)),
+            tasks: Tasks::new(),
+        }
+    }
+
+    /// Opens the database now, unless it is open.
+    pub(super) async fn open_now(&self) -> Result<(), OpenError> {
+        {
+            let mut state = self.lock();
+            if state.database.is_some() {
+                return Ok(());
+            }
+            state.opening = true;
+            state.last_attempt = Some(Instant::now());
+        }
+        let opened = Database::open(&self.url, self.request_timeout).await;
+        let problem = self.finish_opening(opened).await;
+        problem.map_or(Ok(()), Err)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, ConnectionState> {
+        // No code panics between two changes that belong together.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The database, if there is one now. Otherwise starts an attempt to open it.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] with the reason of the last failed attempt.
+    pub(super) fn database(&self) -> StoreResult<Arc<Database>> {
+        let state = self.lock();
+        if let Some(database) = &state.database {
+            return Ok(Arc::clone(database));
+        }
+        let last_error = state.last_error.clone();
+        drop(state);
+        self.start_reopening();
+        Err(StoreError::Unavailable(last_error))
+    }
+
+    /// Starts an attempt to open the database again if `result` says that it is unavailable: the
+    /// file may be back, its rights may be repaired, or a backup may be in its place.
+    pub(super) fn check_result<T>(
+        &self,
+        database: &Database,
+        result: StoreResult<T>,
+    ) -> StoreResult<T> {
+        // A database in memory would be empty after it was opened again.
+        if matches!(result, Err(StoreError::Unavailable(_))) && !database.is_in_memory() {
+            self.start_reopening();
+        }
+        result
+    }
+
+    /// Starts an attempt, unless one is running or the last one is too recent.
+    fn start_reopening(&self) {
+        let Some(interval) = self.interval else {
+            return;
+        };
+        let mut state = self.lock();
+        let due = state
+            .last_attempt
+            .is_none_or(|last| last.elapsed() >= interval);
+        if state.opening || state.closed || !due {
+            return;
+        }
+        state.opening = true;
+        state.last_attempt = Some(Instant::now());
+        drop(state);
+        let this = self.clone();
+        self.tasks.spawn("store reopening", async move {
+            let opened = Database::open(&this.url, this.request_timeout).await;
+            this.finish_opening(opened).await;
+        });
+    }
+
+    /// Takes the result of an attempt. If it failed, the old database stays in use: reading may still
+    /// work.
+    async fn finish_opening(&self, opened: Result<Database, OpenError>) -> Option<OpenError> {
+        let (retired, problem) = {
+            let mut state = self.lock();
+            state.opening = false;
+            match opened {
+                Ok(database) if state.closed => (Some(Arc::new(database)), None),
+                Ok(database) => {
+                    tracing::info!("the database is open");
+                    state.last_error.clear();
+                    (state.database.replace(Arc::new(database)), None)
+                }
+                Err(error) => {
+                    let reason = error.to_string();
+                    if state.last_error != reason {
+                        tracing::warn!("memory is unavailable: {reason}");
+                        state.last_error = reason;
+                    }
+                    (None, Some(error))
+                }
+            }
+        };
+        if let Some(database) = retired {
+            database.close().await;
+        }
+        problem
+    }
+
+    /// Ends a running attempt and closes the database. Every later query is refused.
+    pub(super) async fn close(&self) {
+        let database = {
+            let mut state = self.lock();
+            state.closed = true;
+            "closed".clone_into(&mut state.last_error);
+            state.database.take()
+        };
+        self.tasks.stop(CLOSE_GRACE).await;
+        if let Some(database) = database {
+            database.close().await;
+        }
+    }
+}

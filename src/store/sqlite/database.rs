@@ -1,0 +1,281 @@
+//! One open database: its connections, and how a query or a transaction runs on them.
+//!
+//! Every query runs as a task of its own. hyper drops the future of a request when its client hangs
+//! up. A query that is dropped midway leaves its connection with unread rows, and the next query on
+//! that connection could get them. So the caller may go, and the query still ends normally. A write
+//! is a transaction that begins with the write lock; it never fails halfway because it cannot get it.
+//! This file never opens a lost database again ([`super::connection`] does) and knows no statement of
+//! a verb.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use sqlx::sqlite::{SqliteConnection, SqlitePool};
+use sqlx::{Connection as _, Transaction};
+use tokio::sync::oneshot;
+
+use super::error::OpenError;
+use super::open;
+use crate::store::{StoreError, StoreResult};
+use crate::tasks::Tasks;
+
+/// The request path waits this long for the store. Then the request goes on with what this process
+/// remembers, or raw (INV-OPEN).
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_millis(250);
+/// Closing waits this long for running queries: longer than the longest wait for a lock.
+pub(super) const CLOSE_GRACE: Duration = Duration::from_secs(15);
+
+/// Changes whenever another connection has committed something.
+const DATA_VERSION: &str = "PRAGMA data_version";
+
+/// The connections to one open database.
+pub(super) struct Database {
+    pub(super) writer: SqlitePool,
+    pub(super) request_pool: SqlitePool,
+    pub(super) worker_pool: SqlitePool,
+    file: Option<DatabaseFile>,
+    request_timeout: Duration,
+    tasks: Tasks,
+    other_writers: Arc<OtherWriters>,
+}
+
+/// Whether another process writes to the same file. SQLite counts, for each connection, the commits
+/// of all other connections. All writes of this process go through one connection, so that
+/// connection's count changes only when another process writes.
+#[derive(Default)]
+pub(super) struct OtherWriters {
+    /// The count at the last check; 0 before the first.
+    data_version: AtomicI64,
+    detected: AtomicBool,
+}
+
+impl OtherWriters {
+    /// Reads the count. `writer` must be the connection that writes, inside its transaction.
+    pub(super) async fn check(&self, writer: &mut SqliteConnection) -> StoreResult<()> {
+        let now: i64 = sqlx::query_scalar(DATA_VERSION).fetch_one(writer).await?;
+        let before = self.data_version.swap(now, Ordering::Relaxed);
+        if before != 0 && before != now {
+            self.detected.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+/// The opened file, as it was then. SQLite keeps writing to a file that was deleted or replaced, and
+/// all of that is lost. So every write first compares the file at the path with this.
+#[derive(Clone)]
+pub(super) struct DatabaseFile {
+    path: PathBuf,
+    identity: Option<(u64, u64)>,
+}
+
+impl Database {
+    /// Opens or creates the database at `url`, and brings its schema up to date.
+    pub(super) async fn open(url: &str, request_timeout: Duration) -> Result<Self, OpenError> {
+        let pools = open::open(url, request_timeout).await?;
+        Ok(Self::from_pools(pools, request_timeout).await)
+    }
+
+    /// Opens the database at `url` for reading. Creates nothing and changes no schema.
+    pub(super) async fn open_to_read(url: &str) -> Result<Self, OpenError> {
+        let pools = open::open_to_read(url).await?;
+        Ok(Self::from_pools(pools, REQUEST_TIMEOUT).await)
+    }
+
+    async fn from_pools(pools: open::Pools, request_timeout: Duration) -> Self {
+        let file = match pools.path {
+            None => None,
+            Some(path) => Some(DatabaseFile {
+                identity: file_identity(&path).await,
+                path,
+            }),
+        };
+        Self {
+            writer: pools.writer,
+            request_pool: pools.request_pool,
+            worker_pool: pools.worker_pool,
+            file,
+            request_timeout,
+            tasks: Tasks::new(),
+            other_writers: Arc::default(),
+        }
+    }
+
+    /// Whether it is in memory only. Closing such a database deletes it.
+    pub(super) fn is_in_memory(&self) -> bool {
+        self.file.is_none()
+    }
+
+    pub(super) fn request_timeout(&self) -> Duration {
+        self.request_timeout
+    }
+
+    pub(super) fn file(&self) -> Option<&DatabaseFile> {
+        self.file.as_ref()
+    }
+
+    pub(super) fn other_writers(&self) -> &Arc<OtherWriters> {
+        &self.other_writers
+    }
+
+    pub(super) fn has_other_writers(&self) -> bool {
+        self.other_writers.detected.load(Ordering::Relaxed)
+    }
+
+    /// Runs `work` as a task. It ends normally even if the caller is dropped.
+    async fn run_detached<T, F>(&self, name: &'static str, work: F) -> StoreResult<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = StoreResult<T>> + Send + 'static,
+    {
+        let (result_sender, result) = oneshot::channel();
+        self.tasks.spawn(name, async move {
+            // The caller may be gone. The work is done all the same.
+            let _gone = result_sender.send(work.await);
+        });
+        result
+            .await
+            .unwrap_or_else(|_| Err(StoreError::Unavailable("a query was ended".to_owned())))
+    }
+
+    /// Runs one query of the request path, for at most its timeout.
+    pub(super) async fn request_read<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
+    where
+        T: Send + 'static,
+        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
+            + Send
+            + 'static,
+    {
+        let pool = self.request_pool.clone();
+        let query = self.run_detached(name, async move {
+            let mut conn = pool.acquire().await?;
+            work(&mut conn).await
+        });
+        tokio::time::timeout(self.request_timeout, query)
+            .await
+            .unwrap_or_else(|_| {
+                Err(StoreError::Busy(format!(
+                    "no answer within {} ms",
+                    self.request_timeout.as_millis()
+                )))
+            })
+    }
+
+    /// Runs queries of workers or of the command line. All of them see the same state.
+    pub(super) async fn read<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
+    where
+        T: Send + 'static,
+        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
+            + Send
+            + 'static,
+    {
+        let pool = self.worker_pool.clone();
+        self.run_detached(name, transaction(pool, "BEGIN", work))
+            .await
+    }
+
+    /// Runs one write transaction.
+    pub(super) async fn write<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
+    where
+        T: Send + 'static,
+        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
+            + Send
+            + 'static,
+    {
+        let (pool, file) = (self.writer.clone(), self.file.clone());
+        self.run_detached(name, async move {
+            if let Some(file) = file {
+                file.check_unchanged().await?;
+            }
+            transaction(pool, "BEGIN IMMEDIATE", work).await
+        })
+        .await
+    }
+
+    /// Waits for running queries, then closes the connections.
+    pub(super) async fn close(&self) {
+        let left = self.tasks.stop(CLOSE_GRACE).await;
+        if left > 0 {
+            // Closing a pool would wait for the stuck connection without end. The system closes it
+            // with the process, and the next start finds the journal.
+            tracing::warn!(
+                left,
+                "{left} queries did not end before the store was closed"
+            );
+            return;
+        }
+        self.request_pool.close().await;
+        self.worker_pool.close().await;
+        // The last connection to close writes the journal back into the database.
+        self.writer.close().await;
+    }
+}
+
+/// Runs `work` between `begin` and COMMIT.
+///
+/// After a full disk or an I/O error, SQLite has rolled back by itself. sqlx does not know that: its
+/// own ROLLBACK fails, it believes that the transaction is still open, and it would refuse every
+/// later one on that connection. So a connection is closed if its transaction did not end cleanly.
+async fn transaction<T, W>(pool: SqlitePool, begin: &'static str, work: W) -> StoreResult<T>
+where
+    W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>,
+{
+    let mut conn = pool.acquire().await?;
+    let mut tx: Transaction<'_, _> = conn.begin_with(begin).await?;
+    let (result, clean) = match work(&mut tx).await {
+        Ok(value) => match tx.commit().await {
+            Ok(()) => (Ok(value), true),
+            Err(error) => (Err(error.into()), false),
+        },
+        Err(error) => (Err(error), tx.rollback().await.is_ok()),
+    };
+    if !clean {
+        // An error while closing would add nothing to the first error.
+        let _closed = conn.detach().close_hard().await;
+    }
+    result
+}
+
+impl DatabaseFile {
+    /// # Errors
+    /// [`StoreError::Unavailable`] if the path holds another file now, or none.
+    pub(super) async fn check_unchanged(&self) -> StoreResult<()> {
+        let now = file_identity(&self.path).await;
+        if now.is_some() && now == self.identity {
+            return Ok(());
+        }
+        Err(StoreError::Unavailable(format!(
+            "the database {} was deleted or replaced while in use",
+            self.path.display()
+        )))
+    }
+}
+
+/// Tells a file from another one that was put in its place: device and inode.
+async fn file_identity(path: &Path) -> Option<(u64, u64)> {
+    let metadata = tokio::fs::metadata(path).await.ok()?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        Some((metadata.dev(), metadata.ino()))
+    }
+    #[cfg(not(unix))]
+    {
+        // Other systems do not let anybody delete or replace an open file.
+        let _ = metadata;
+        Some((0, 0))
+    }
+}
+
+impl std::fmt::Debug for Database {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let path = self.file.as_ref().map(|file| &file.path);
+        f.debug_struct("Database")
+            .field("path", &path)
+            .finish_non_exhaustive()
+    }
+}

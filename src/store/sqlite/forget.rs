@@ -1,0 +1,136 @@
+//! Forgetting a conversation: deletes everything of a lineage that no other lineage uses.
+
+use sqlx::sqlite::SqliteConnection;
+
+use super::scoped::scoped_query;
+use crate::history::Scope;
+use crate::store::StoreResult;
+
+/// Hands the messages another lineage stands on to that lineage: those below which it goes on, and
+/// those at which it ended a request.
+const REASSIGN_SHARED_ROWS: &str = "
+WITH RECURSIVE used (link, heir) AS (
+    SELECT n.link, c.lineage FROM nodes AS n CROSS JOIN nodes AS c
+    WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3
+      AND c.tenant = $1 AND c.resource = $2 AND c.parent = n.link AND c.lineage <> $3
+    UNION
+    SELECT n.link, r.lineage FROM nodes AS n CROSS JOIN requests AS r
+    WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3
+      AND r.tenant = $1 AND r.resource = $2 AND r.tip = n.link AND r.lineage <> $3
+    UNION
+    SELECT p.link, used.heir FROM used CROSS JOIN nodes AS n CROSS JOIN nodes AS p
+    WHERE n.tenant = $1 AND n.resource = $2 AND n.link = used.link
+      AND p.tenant = $1 AND p.resource = $2 AND p.link = n.parent AND p.lineage = $3)
+UPDATE nodes SET lineage = heirs.heir
+FROM (SELECT link, min(heir) AS heir FROM used GROUP BY link) AS heirs
+WHERE nodes.tenant = $1 AND nodes.resource = $2 AND nodes.link = heirs.link";
+
+/// Snapshots that hold something of it, whosever they are.
+const FORGET_SNAPSHOT_PEERS: &str = "
+DELETE FROM snapshots WHERE tenant = $1 AND resource = $2 AND id IN (
+    SELECT t.snapshot FROM told AS t
+    WHERE t.tenant = $1 AND t.resource = $2 AND t.lineage = $3)";
+
+/// What others may be told of it.
+const FORGET_DIGEST: &str =
+    "DELETE FROM digests WHERE tenant = $1 AND resource = $2 AND lineage = $3";
+
+/// Jobs of the messages that are left.
+const FORGET_JOBS: &str = "
+DELETE FROM jobs WHERE tenant = $1 AND resource = $2 AND to_link IN (
+    SELECT link FROM nodes WHERE tenant = $1 AND resource = $2 AND lineage = $3)";
+
+/// Snapshots of the messages that are left.
+const FORGET_SNAPSHOTS: &str = "
+DELETE FROM snapshots WHERE tenant = $1 AND resource = $2 AND to_link IN (
+    SELECT link FROM nodes WHERE tenant = $1 AND resource = $2 AND lineage = $3)";
+
+/// Parts of the messages that are left.
+const FORGET_PARTS: &str = "
+DELETE FROM parts WHERE tenant = $1 AND resource = $2 AND to_link IN (
+    SELECT link FROM nodes WHERE tenant = $1 AND resource = $2 AND lineage = $3)";
+
+/// What the lineage was the first to confirm, the messages it handed over included: where another
+/// chain of the heir confirms them again, they count again, which errs on the side of observing.
+const FORGET_CONTENTS: &str =
+    "DELETE FROM contents WHERE tenant = $1 AND resource = $2 AND lineage = $3";
+
+/// What its calls cost. What they cost the tenant stays in `spending`.
+const FORGET_COSTS: &str = "DELETE FROM costs WHERE tenant = $1 AND resource = $2 AND lineage = $3";
+
+/// What happened in it.
+const FORGET_EVENTS: &str =
+    "DELETE FROM events WHERE tenant = $1 AND resource = $2 AND lineage = $3";
+
+/// The lineage's timer.
+const FORGET_TIMER: &str =
+    "DELETE FROM timers WHERE tenant = $1 AND resource = $2 AND lineage = $3";
+
+/// The lineage's requests.
+const FORGET_REQUESTS: &str =
+    "DELETE FROM requests WHERE tenant = $1 AND resource = $2 AND lineage = $3";
+
+/// The lineage's requests that were views of a chain.
+const FORGET_VIEWS: &str = "DELETE FROM views WHERE tenant = $1 AND resource = $2 AND lineage = $3";
+
+/// The words of messages that are left: another lineage may have been the one to keep them.
+const FORGET_NODE_MESSAGES: &str = "
+DELETE FROM messages WHERE tenant = $1 AND resource = $2 AND link IN (
+    SELECT link FROM nodes WHERE tenant = $1 AND resource = $2 AND lineage = $3)";
+
+/// The words of a lineage (`$3`), those of messages it handed over included.
+const FORGET_MESSAGES: &str =
+    "DELETE FROM messages WHERE tenant = $1 AND resource = $2 AND lineage = $3";
+
+/// The answers to its requests.
+const FORGET_ANSWERS: &str =
+    "DELETE FROM answers WHERE tenant = $1 AND resource = $2 AND lineage = $3";
+
+/// The messages that are left.
+const FORGET_NODES: &str = "DELETE FROM nodes WHERE tenant = $1 AND resource = $2 AND lineage = $3";
+
+/// The lineage.
+const FORGET_LINEAGE: &str = "DELETE FROM lineages WHERE tenant = $1 AND resource = $2 AND id = $3";
+
+pub(super) async fn forget(
+    conn: &mut SqliteConnection,
+    scope: Scope,
+    lineage: i64,
+) -> StoreResult<u64> {
+    delete_rows(conn, REASSIGN_SHARED_ROWS, &scope, lineage).await?;
+    let mut deleted = 0;
+    for statement in [
+        FORGET_SNAPSHOT_PEERS,
+        FORGET_DIGEST,
+        FORGET_JOBS,
+        FORGET_SNAPSHOTS,
+        FORGET_PARTS,
+        FORGET_CONTENTS,
+        FORGET_COSTS,
+        FORGET_EVENTS,
+        FORGET_TIMER,
+        FORGET_REQUESTS,
+        FORGET_VIEWS,
+        FORGET_NODE_MESSAGES,
+        FORGET_MESSAGES,
+        FORGET_ANSWERS,
+        FORGET_NODES,
+        FORGET_LINEAGE,
+    ] {
+        deleted += delete_rows(conn, statement, &scope, lineage).await?;
+    }
+    Ok(deleted)
+}
+
+async fn delete_rows(
+    conn: &mut SqliteConnection,
+    statement: &'static str,
+    scope: &Scope,
+    lineage: i64,
+) -> StoreResult<u64> {
+    Ok(scoped_query(statement, scope)
+        .bind(lineage)
+        .execute(conn)
+        .await?
+        .rows_affected())
+}
