@@ -26,7 +26,7 @@ use crate::proxy::capabilities::UpstreamCapabilities;
 use crate::proxy::{Memory, Proxy, Singleflight};
 use crate::server::{BindError, DrainReport, Server};
 use crate::store::cache::{READ_TIMEOUT, SnapshotCache};
-use crate::store::{Aliases, SqliteStore, Store};
+use crate::store::{Admin as _, Aliases, Queue as _, SqliteStore, Store};
 use crate::tasks::Tasks;
 use crate::telemetry::{self, RecorderError};
 use crate::tokens::O200k;

@@ -6,8 +6,8 @@
     reason = "helpers of tests"
 )]
 
-mod books;
 mod budget;
+mod costs;
 mod crash;
 mod faults;
 mod forget;

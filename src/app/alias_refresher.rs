@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use crate::store::cache::SnapshotCache;
-use crate::store::{Aliases, LIVE_MS, SqliteStore, Store as _};
+use crate::store::{Aliases, LIVE_MS, SqliteStore, Tenants as _};
 
 /// How often the store is read. The command line and other processes write there.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(2);

@@ -212,7 +212,7 @@ impl Writer {
         match append(path) {
             Ok(file) => self.output = Box::new(file),
             Err(error) => {
-                tracing::error!(%error, "the audit file cannot be opened again; lines go to the old file")
+                tracing::error!(%error, "the audit file cannot be opened again; lines go to the old file");
             }
         }
     }

@@ -4,7 +4,7 @@ use anyhow::{Context as _, anyhow, bail};
 
 use super::sources::ConfigSources;
 use crate::config::{Config, Database};
-use crate::store::{OpenError, SqliteStore, Store as _};
+use crate::store::{Admin as _, OpenError, SqliteStore};
 
 /// Opens the database for reading, runs `query`, and closes it.
 pub(super) fn read(

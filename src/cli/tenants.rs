@@ -21,7 +21,7 @@ use super::sources::{ConfigSources, environment};
 use crate::history::Scope;
 use crate::report::{ColumnAlign, align_columns, grouped};
 use crate::store::aliases::resolve;
-use crate::store::{AddAliasOutcome, SqliteStore, Store as _, TenantRow};
+use crate::store::{AddAliasOutcome, SqliteStore, TenantRow, Tenants as _};
 
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]

@@ -25,7 +25,9 @@ use super::sources::ConfigSources;
 use super::terminal::harmless;
 use crate::history::Scope;
 use crate::report::{ColumnAlign, align_columns, grouped};
-use crate::store::{CallTotals, LIVE_MS, SHARED_KEY_THRESHOLD, SqliteStore, Store as _, ThreadRow};
+use crate::store::{
+    Admin as _, CallTotals, LIVE_MS, SHARED_KEY_THRESHOLD, SqliteStore, Tenants as _, ThreadRow,
+};
 
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]

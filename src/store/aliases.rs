@@ -1,53 +1,54 @@
-//! Tenants that the operator says are others: a rotated key goes on as the one before it.
+//! Aliases: an operator can declare that one tenant is served as another, so that a rotated key keeps its
+//! memory.
 //!
-//! Decides which tenant a request's own one is served as, and which new alias would make no sense. Holds
-//! no secret, only hashes. Called by `proxy::identify` for every request, so it asks nobody; the table is
-//! replaced from beside, and stays as it was while the store cannot be asked.
+//! Decides which tenant a request is served as, and which new alias is refused. Holds no secret, only
+//! hashes. `proxy::identify` calls it for every request, so it reads a table in memory and never the store.
+//! `app` replaces that table regularly; if the store does not answer, the table stays as it is.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// One word of the operator's: requests of `name` belong to `tenant`.
+/// One alias: requests of `name` belong to `tenant`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alias {
     /// The tenant that a request presents.
     pub name: [u8; 32],
     /// The tenant it is served as, unless that has an alias of its own.
     pub tenant: [u8; 32],
-    /// When that was said, in milliseconds since 1970.
+    /// When it was added, in milliseconds since 1970.
     pub at_ms: i64,
 }
 
-/// What became of a new alias.
+/// The result of adding an alias.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddAliasOutcome {
-    /// It holds.
+    /// It is stored.
     Added,
-    /// It held already.
+    /// It was stored before.
     Unchanged,
-    /// The two are one.
+    /// Both tenants are the same.
     SameTenant,
-    /// The second is served as the first already.
+    /// The second tenant is served as the first; the alias would close a circle.
     Cycle,
-    /// The name is served as another one.
+    /// The name has an alias for this other tenant.
     NameInUse([u8; 32]),
 }
 
-/// A tenant with memory, for people.
+/// A tenant with memory, for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantRow {
-    /// Whose.
+    /// The hash of the tenant.
     pub tenant: [u8; 32],
     /// Conversations.
     pub conversations: u64,
     /// Requests of all of them.
     pub requests: u64,
-    /// When the last came, in milliseconds since 1970.
+    /// When the last request came, in milliseconds since 1970.
     pub last_ms: i64,
 }
 
-/// Whom `tenant` is served as. Chains are followed to their end; in a circle, which no verb writes, each
-/// is itself.
+/// The tenant that `tenant` is served as, at the end of its chain of aliases. No verb stores a circle; in one
+/// that was written by hand, each tenant is served as itself.
 pub fn resolve(aliases: &[Alias], tenant: [u8; 32]) -> [u8; 32] {
     let mut at = tenant;
     for _ in 0..=aliases.len() {
@@ -59,7 +60,7 @@ pub fn resolve(aliases: &[Alias], tenant: [u8; 32]) -> [u8; 32] {
     tenant
 }
 
-/// What would become of one more alias.
+/// The result that adding this alias would have.
 pub(super) fn check_alias(aliases: &[Alias], name: [u8; 32], tenant: [u8; 32]) -> AddAliasOutcome {
     if name == tenant {
         return AddAliasOutcome::SameTenant;
@@ -82,13 +83,13 @@ pub(super) fn check_alias(aliases: &[Alias], name: [u8; 32], tenant: [u8; 32]) -
 pub struct Aliases(Arc<RwLock<HashMap<[u8; 32], [u8; 32]>>>);
 
 impl Aliases {
-    /// Whom `tenant` is served as: itself, unless the operator said otherwise.
+    /// The tenant that `tenant` is served as: itself, unless it has an alias.
     pub fn resolve(&self, tenant: [u8; 32]) -> [u8; 32] {
         let held = self.0.read().unwrap_or_else(PoisonError::into_inner);
         held.get(&tenant).copied().unwrap_or(tenant)
     }
 
-    /// Puts `aliases` in the place of all that held; whether anything is different now.
+    /// Replaces all aliases; returns whether anything changed.
     pub fn replace(&self, aliases: &[Alias]) -> bool {
         let ends = aliases
             .iter()
@@ -141,7 +142,7 @@ mod tests {
         assert_eq!(check(1, 4), AddAliasOutcome::Added);
     }
 
-    /// No verb writes one; a table that was edited by hand may hold it.
+    /// No verb stores a circle; a table that was edited by hand may have one.
     #[test]
     fn in_a_circle_everybody_is_themselves() {
         let aliases = Aliases::default();

@@ -1,7 +1,7 @@
-//! Rows to types and back. A row that cannot be understood is [`StoreError::Corrupt`], never a
-//! default: guessing here would send words to the model that nobody said.
+//! Rows to types and back. A value that Diarist cannot have written is [`StoreError::Corrupt`], never a
+//! default: a guess here could send text to the model that nobody wrote.
 //!
-//! Columns are read by position; the statements in `sql` say which stands where.
+//! Columns are read by position, in the order of the statements in `sqlite`.
 
 mod lists;
 mod peer_memory;
@@ -36,7 +36,7 @@ pub(super) fn corrupt(what: &str) -> StoreError {
     StoreError::Corrupt(what.to_owned())
 }
 
-/// A column as SQLite gives it.
+/// The value of a column.
 pub(super) fn get<'r, T>(row: &'r SqliteRow, column: usize) -> StoreResult<T>
 where
     T: Decode<'r, Sqlite> + Type<Sqlite>,
@@ -44,7 +44,7 @@ where
     row.try_get(column).map_err(StoreError::from)
 }
 
-/// An integer that fits.
+/// An integer column, if the value fits the type.
 pub(super) fn int<T: TryFrom<i64>>(row: &SqliteRow, column: usize) -> StoreResult<T> {
     T::try_from(get::<i64>(row, column)?).map_err(|_| corrupt("a number is out of range"))
 }
@@ -75,7 +75,7 @@ fn part_ids(row: &SqliteRow, column: usize) -> StoreResult<Vec<PartId>> {
         .collect())
 }
 
-/// Four columns: from, from_count, to, to_count.
+/// A span from four columns: from, from_count, to, to_count.
 pub(super) fn span(row: &SqliteRow, first: usize) -> StoreResult<Span> {
     Ok(Span {
         from: link(row, first)?,
@@ -85,7 +85,7 @@ pub(super) fn span(row: &SqliteRow, first: usize) -> StoreResult<Span> {
     })
 }
 
-/// The columns of `NODES_OF_CHAIN` and of the longest chain.
+/// The first ten columns of `NODES_OF_CHAIN` and `LONGEST_CHAIN`.
 pub(super) fn node(row: &SqliteRow) -> StoreResult<Node> {
     Ok(Node {
         link: link(row, 0)?,
@@ -161,7 +161,7 @@ fn pin(row: &SqliteRow, column: usize) -> StoreResult<Option<usize>> {
         .map_err(|_| corrupt("a pin is out of range"))
 }
 
-/// Columns 1 to 9 and 11 of every statement about snapshots (column 0 tells rows of `FIND` apart).
+/// Columns 1 to 9 and 11 of every statement about snapshots. Column 0 is the kind of a row of `FIND`.
 pub(super) fn snapshot_meta(row: &SqliteRow) -> StoreResult<SnapshotMeta> {
     Ok(SnapshotMeta {
         id: SnapshotId(int(row, 1)?),
@@ -185,7 +185,7 @@ pub(super) fn snapshot(row: &SqliteRow) -> StoreResult<Snapshot> {
     })
 }
 
-/// What a request was sent with: the row of kind 1 of `FIND`.
+/// What a request was sent with: rows of kind 1, 7 and 11 of `FIND`.
 pub(super) fn sent_with(row: &SqliteRow) -> StoreResult<SentWith> {
     Ok(SentWith {
         snapshot: get::<Option<i64>>(row, 1)?.map(SnapshotId),
@@ -211,12 +211,12 @@ pub(super) fn trim(row: &SqliteRow) -> StoreResult<Option<Trim>> {
 pub(super) fn mark(row: &SqliteRow, column: usize) -> StoreResult<Option<ScopedHash>> {
     get::<Option<&[u8]>>(row, column)?
         .map(|bytes| {
-            ScopedHash::from_slice(bytes).ok_or_else(|| corrupt("a mark has a wrong length"))
+            ScopedHash::from_slice(bytes).ok_or_else(|| corrupt("a hash has a wrong length"))
         })
         .transpose()
 }
 
-/// A message of a path as `FIND` gives it, and its place.
+/// A message of another chain (rows of kind 4 to 6 of `FIND`), and its position there.
 pub(super) fn step(row: &SqliteRow) -> StoreResult<(usize, PathEntry)> {
     let link = link(row, 2)?;
     let role = Role::from_name(get(row, 8)?).ok_or_else(|| corrupt("an unknown role"))?;
@@ -229,9 +229,9 @@ pub(super) fn step(row: &SqliteRow) -> StoreResult<(usize, PathEntry)> {
         }),
         _ => None,
     };
-    // 1: a range ends here, 2: its words are kept.
+    // 1: an observed or queued range ends here; 2: its text is kept.
     let range_flags: i64 = get(row, 5)?;
-    // 1: said while somebody watched, 2: given by the upstream, 4: held by another conversation too.
+    // 1: it came in a live request; 2: the upstream gave it; 4: another conversation holds it too.
     let origin_flags: i64 = get(row, 11)?;
     let step = PathEntry {
         message: PathMessage { link, role },
@@ -252,7 +252,7 @@ pub(super) fn step(row: &SqliteRow) -> StoreResult<(usize, PathEntry)> {
     Ok((int(row, 1)?, step))
 }
 
-/// A view as `FIND` gives it.
+/// A stored alignment: the row of kind 3 of `FIND`.
 pub(super) fn stored_alignment(row: &SqliteRow) -> StoreResult<StoredAlignment> {
     let runs = json::<Vec<[usize; 3]>>(row, 8)?
         .into_iter()
@@ -319,7 +319,7 @@ pub(super) fn job(row: &SqliteRow) -> StoreResult<Job> {
                 bytes => Some(
                     bytes
                         .try_into()
-                        .map_err(|_| corrupt("a way has a wrong length"))?,
+                        .map_err(|_| corrupt("a route has a wrong length"))?,
                 ),
             },
             urgency: int(row, 18)?,
@@ -347,7 +347,7 @@ pub(super) fn timer(row: &SqliteRow) -> StoreResult<Timer> {
     })
 }
 
-/// Two columns: tenant and resource (empty for none).
+/// An owner from two columns: tenant and resource (empty for none).
 pub(super) fn scope(row: &SqliteRow, first: usize) -> StoreResult<Scope> {
     let wrong = |_| corrupt("an owner has a wrong length");
     let resource: &[u8] = get(row, first + 1)?;
@@ -367,7 +367,7 @@ fn part_kind(name: &str) -> StoreResult<PartKind> {
         .ok_or_else(|| corrupt("an unknown kind of part"))
 }
 
-/// What the calls for a lineage cost: the rows of `COSTS_OF_LINEAGE`.
+/// The costs of a lineage: the rows of `COSTS_OF_LINEAGE`.
 pub(super) fn costs(rows: &[SqliteRow]) -> StoreResult<LineageCosts> {
     let mut costs = LineageCosts::default();
     for row in rows {
@@ -395,7 +395,7 @@ pub(super) fn event(row: &SqliteRow) -> StoreResult<Event> {
     })
 }
 
-/// The columns of `WAITING`.
+/// The columns of `TENANT_BACKLOGS`.
 pub(super) fn tenant_backlog(row: &SqliteRow) -> StoreResult<TenantBacklog> {
     let tenant: &[u8] = get(row, 0)?;
     let tenant = tenant.try_into();

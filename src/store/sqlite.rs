@@ -149,7 +149,6 @@ impl SqliteStore {
 
     /// The open database, for tests that reach behind the verbs.
     #[cfg(test)]
-    #[expect(clippy::expect_used, reason = "only tests call it")]
     fn database(&self) -> std::sync::Arc<Database> {
         self.connection.database().expect("an open database")
     }

@@ -1,13 +1,14 @@
-//! When a conversation will have been idle for so long that what waits for a threshold may be used.
+//! Timers of idle conversations. When a conversation has been idle for long enough, memory that waits for a
+//! threshold may be used at once. Values only.
 
 use crate::history::{Link, Scope};
 
-/// The moments, in milliseconds since 1970. `None`: never, or that has been acted on.
+/// When to act, in milliseconds since 1970. `None`: never, or it is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Alarms {
-    /// Observations may take the messages' place.
+    /// From then on, observations may replace messages.
     pub activate_ms: Option<i64>,
-    /// A reflection may take the observations' place.
+    /// From then on, a reflection may replace observations.
     pub reflect_ms: Option<i64>,
 }
 
@@ -17,7 +18,7 @@ impl Alarms {
         self.activate_ms.into_iter().chain(self.reflect_ms).min()
     }
 
-    /// Those that have come at `now_ms`, and those that have not.
+    /// The alarms that are due at `now_ms`, and those that are not.
     pub fn split_due(self, now_ms: i64) -> (Self, Self) {
         let split = |moment: Option<i64>| {
             (
@@ -34,21 +35,21 @@ impl Alarms {
     }
 }
 
-/// What the newest request of a conversation sets.
+/// The timer that the newest request of a conversation sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewTimer {
-    /// The moments; at least one.
+    /// The alarms; at least one.
     pub alarms: Alarms,
-    /// The zone its client lives in, where it named one.
+    /// The time zone that its client named, if any.
     pub zone: Option<String>,
 }
 
-/// A timer that somebody acts on. `fence` changes with every claim and every newer request.
+/// A claimed timer. `fence` changes with every claim and every newer request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timer {
     /// The owner.
     pub scope: Scope,
-    /// Whose timer it is.
+    /// The lineage it belongs to.
     pub lineage: i64,
     /// The last link of the request that set it.
     pub tip: Link,
@@ -56,7 +57,7 @@ pub struct Timer {
     pub model: String,
     /// See [`NewTimer::zone`].
     pub zone: Option<String>,
-    /// The moments.
+    /// The alarms.
     pub alarms: Alarms,
     /// The lease's fencing number.
     pub fence: i64,

@@ -184,7 +184,7 @@ async fn a_line_of_the_log_leads_to_the_words_that_are_kept() {
 /// Deletes every conversation, as an operator may ask the store to.
 async fn forget_all(rig: &Rig) {
     use diarist::history::Scope;
-    use diarist::store::{SqliteStore, Store as _};
+    use diarist::store::{Admin as _, SqliteStore};
     let url = format!(
         "sqlite://{}",
         rig.folder.path().join("diarist.db").display()

@@ -6,7 +6,7 @@ use diarist::history::{
 };
 use diarist::memory::message_tokens;
 use diarist::memory::select::{PreviousSend, select};
-use diarist::store::{SqliteStore, Store as _};
+use diarist::store::{Admin as _, Chains as _, SqliteStore};
 use diarist::tokens::{Estimate, O200k, TokenCounter};
 use diarist::wire::chat;
 use diarist::wire::usage::{RefusalKind, refusal};

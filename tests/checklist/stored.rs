@@ -1,7 +1,9 @@
 //! What the store holds to: two that come at once, a process that dies, a conversation that is deleted.
 
 use diarist::memory::{PartId, PartKind, SnapshotId};
-use diarist::store::{EnqueueOutcome, Release, SqliteStore, Store};
+use diarist::store::{
+    Admin as _, Chains as _, EnqueueOutcome, Queue as _, Release, Snapshots as _, SqliteStore,
+};
 
 use super::Check;
 use super::hand::run;

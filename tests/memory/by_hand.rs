@@ -14,7 +14,7 @@ use diarist::llm::{CallError, CallSettings, Endpoint, Finish, ModelClient, Promp
 use diarist::memory::{NewPart, PartKind};
 use diarist::proxy::capabilities::UpstreamCapabilities;
 use diarist::proxy::{DryRun, Memory};
-use diarist::store::{ClaimFilter, Store};
+use diarist::store::{Admin as _, ClaimFilter, Queue as _, Store};
 use diarist::tokens::TokenCounter;
 use diarist::wire::Placement;
 use diarist::wire::usage::{Blame, Usage};

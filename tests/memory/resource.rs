@@ -2,7 +2,7 @@
 //! another conversation's, and nowhere else.
 
 use diarist::history::Scope;
-use diarist::store::{SqliteStore, Store as _};
+use diarist::store::{Admin as _, SqliteStore};
 use diarist_provider::Options;
 use serde_json::Value;
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use diarist::memory::SnapshotId;
 use diarist::proxy::DryRun;
-use diarist::store::Store as _;
+use diarist::store::Queue as _;
 
 use super::ledger::UNSTORED;
 use super::request::with_snapshot;

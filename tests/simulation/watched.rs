@@ -9,11 +9,11 @@ use diarist::memory::advance::ChainJob;
 use diarist::memory::peer_memory::Digest;
 use diarist::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span};
 use diarist::store::{
-    AddAliasOutcome, Alarms, Alias, Candidates, ClaimFilter, Cost, EnqueueOutcome, Event, Job,
-    LongestChain, LookupKeys, NewJob, NewOverflowObservation, NewSnapshot, OperatorRequest,
-    RecordedChain, Release, RequestRecord, RequestedJobOutcome, RequeuedJobs, SharedContent, Store,
-    StoreError, StoredOverflowObservation, TenantBacklog, TenantRow, ThreadDetail, ThreadRow,
-    Timer, Urgency,
+    AddAliasOutcome, Admin, Alarms, Alias, Candidates, Chains, ClaimFilter, Cost, EnqueueOutcome,
+    Event, Job, LongestChain, LookupKeys, NewJob, NewOverflowObservation, NewSnapshot,
+    OperatorRequest, Queue, RecordedChain, Release, RequestRecord, RequestedJobOutcome,
+    RequeuedJobs, SharedContent, Snapshots, StoreError, StoredOverflowObservation, TenantBacklog,
+    TenantRow, Tenants, ThreadDetail, ThreadRow, Timer, Urgency,
 };
 use diarist::tokens::TokenCounter as _;
 
@@ -38,7 +38,7 @@ macro_rules! through {
 }
 
 #[async_trait]
-impl Store for Watched {
+impl Chains for Watched {
     async fn find_candidates(
         &self,
         scope: &Scope,
@@ -64,17 +64,6 @@ impl Store for Watched {
             for snapshot in &mut found.snapshots {
                 snapshot.eligible_from -= 1;
             }
-        }
-        self.gate.leave().await;
-        Ok(found)
-    }
-
-    async fn snapshot(&self, scope: &Scope, id: SnapshotId) -> Answer<Option<Snapshot>> {
-        self.gate.enter().await;
-        self.fails()?;
-        let mut found = self.reader().snapshot(scope, id).await?;
-        if let Some(found) = found.as_mut().filter(|_| self.has(Bug::EligibleTooEarly)) {
-            found.meta.eligible_from -= 1;
         }
         self.gate.leave().await;
         Ok(found)
@@ -142,20 +131,40 @@ impl Store for Watched {
         Ok(adopted)
     }
 
-    async fn parts(&self, scope: &Scope, parts: &[PartId]) -> Answer<Vec<Part>> {
-        self.gate.enter().await;
-        let parts = self.reader().parts(scope, parts).await?;
-        self.gate.leave().await;
-        Ok(parts)
+    async fn title(&self, scope: &Scope, tip: Link) -> Answer<Option<String>> {
+        through!(self, title(scope, tip))
     }
 
-    async fn part_ending(&self, scope: &Scope, kind: PartKind, to: Link) -> Answer<Option<Part>> {
-        self.gate.enter().await;
-        let part = self.reader().part_ending(scope, kind, to).await?;
-        self.gate.leave().await;
-        Ok(part)
+    async fn set_title(&self, scope: &Scope, tip: Link, title: &str) -> Answer<()> {
+        through!(self, set_title(scope, tip, title))
     }
 
+    async fn chain_links(&self, scope: &Scope, tip: Link) -> Answer<Vec<Link>> {
+        through!(self, chain_links(scope, tip))
+    }
+
+    async fn count_live_conversations(
+        &self,
+        scope: &Scope,
+        key: &str,
+        since_ms: i64,
+    ) -> Answer<u32> {
+        self.store
+            .count_live_conversations(scope, key, since_ms)
+            .await
+    }
+
+    async fn kept_messages(&self, scope: &Scope, links: &[Link]) -> Answer<Vec<(Link, String)>> {
+        self.store.kept_messages(scope, links).await
+    }
+
+    async fn expire_messages(&self, before_ms: i64) -> Answer<Vec<([u8; 32], Link)>> {
+        self.store.expire_messages(before_ms).await
+    }
+}
+
+#[async_trait]
+impl Queue for Watched {
     async fn enqueue(&self, scope: &Scope, job: &NewJob, at_ms: i64) -> Answer<EnqueueOutcome> {
         self.gate.enter().await;
         let offered = self.store.enqueue(scope, job, at_ms).await?;
@@ -270,6 +279,102 @@ impl Store for Watched {
         Ok(())
     }
 
+    async fn jobs_ending_at(&self, scope: &Scope, ends: &[Link]) -> Answer<Vec<ChainJob>> {
+        self.gate.enter().await;
+        let work = self.reader().jobs_ending_at(scope, ends).await?;
+        self.gate.leave().await;
+        Ok(work)
+    }
+
+    async fn reprioritize(
+        &self,
+        scope: &Scope,
+        ends: &[Link],
+        way: Option<[u8; 32]>,
+        urgency: Urgency,
+    ) -> Answer<()> {
+        through!(self, reprioritize(scope, ends, way, urgency))
+    }
+
+    async fn claim_timer(&self, now_ms: i64, until_ms: i64) -> Answer<Option<Timer>> {
+        self.gate.enter().await;
+        let until = if self.has(Bug::TimerOfNobody) {
+            now_ms
+        } else {
+            until_ms
+        };
+        let timer = self.store.claim_timer(now_ms, until).await?;
+        if let Some(timer) = &timer {
+            self.ledger().rings(self.process, timer, now_ms, until_ms);
+        }
+        self.gate.leave().await;
+        Ok(timer)
+    }
+
+    async fn end_timer(&self, timer: &Timer, left: Option<(Alarms, i64)>) -> Answer<()> {
+        self.gate.enter().await;
+        if !self.has(Bug::TimerKept) {
+            self.store.end_timer(timer, left).await?;
+        }
+        self.ledger().rang(timer, left);
+        self.gate.leave().await;
+        Ok(())
+    }
+
+    async fn next_timer(&self) -> Answer<Option<i64>> {
+        through!(self, next_timer())
+    }
+
+    async fn open_jobs(&self) -> Answer<u64> {
+        self.store.open_jobs().await
+    }
+
+    async fn requeue_failed(
+        &self,
+        scope: &Scope,
+        lineage: i64,
+        at_ms: i64,
+    ) -> Answer<RequeuedJobs> {
+        self.store.requeue_failed(scope, lineage, at_ms).await
+    }
+
+    async fn enqueue_requested(
+        &self,
+        scope: &Scope,
+        job: &NewJob,
+        at_ms: i64,
+    ) -> Answer<RequestedJobOutcome> {
+        self.store.enqueue_requested(scope, job, at_ms).await
+    }
+}
+
+#[async_trait]
+impl Snapshots for Watched {
+    async fn snapshot(&self, scope: &Scope, id: SnapshotId) -> Answer<Option<Snapshot>> {
+        self.gate.enter().await;
+        self.fails()?;
+        let mut found = self.reader().snapshot(scope, id).await?;
+        if let Some(found) = found.as_mut().filter(|_| self.has(Bug::EligibleTooEarly)) {
+            found.meta.eligible_from -= 1;
+        }
+        self.gate.leave().await;
+        Ok(found)
+    }
+
+    async fn parts(&self, scope: &Scope, parts: &[PartId]) -> Answer<Vec<Part>> {
+        self.gate.enter().await;
+        let parts = self.reader().parts(scope, parts).await?;
+        self.gate.leave().await;
+        Ok(parts)
+    }
+
+    async fn part_ending(&self, scope: &Scope, kind: PartKind, to: Link) -> Answer<Option<Part>> {
+        self.gate.enter().await;
+        let part = self.reader().part_ending(scope, kind, to).await?;
+        self.gate.leave().await;
+        Ok(part)
+    }
+
     async fn commit_snapshot(&self, scope: &Scope, new: &NewSnapshot) -> Answer<Snapshot> {
         self.gate.enter().await;
         let mut spoiled = new.clone();
@@ -308,48 +413,6 @@ impl Store for Watched {
         Ok(both)
     }
 
-    async fn jobs_ending_at(&self, scope: &Scope, ends: &[Link]) -> Answer<Vec<ChainJob>> {
-        self.gate.enter().await;
-        let work = self.reader().jobs_ending_at(scope, ends).await?;
-        self.gate.leave().await;
-        Ok(work)
-    }
-
-    async fn reprioritize(
-        &self,
-        scope: &Scope,
-        ends: &[Link],
-        way: Option<[u8; 32]>,
-        urgency: Urgency,
-    ) -> Answer<()> {
-        through!(self, reprioritize(scope, ends, way, urgency))
-    }
-
-    async fn record_cost(&self, scope: &Scope, tip: Link, cost: Cost, at_ms: i64) -> Answer<u64> {
-        through!(self, record_cost(scope, tip, cost, at_ms))
-    }
-
-    async fn spent_tokens(&self, scope: &Scope, at_ms: i64) -> Answer<u64> {
-        through!(self, spent_tokens(scope, at_ms))
-    }
-
-    async fn append_events(
-        &self,
-        scope: &Scope,
-        tip: Link,
-        events: &[Event],
-    ) -> Answer<Vec<Event>> {
-        through!(self, append_events(scope, tip, events))
-    }
-
-    async fn title(&self, scope: &Scope, tip: Link) -> Answer<Option<String>> {
-        through!(self, title(scope, tip))
-    }
-
-    async fn set_title(&self, scope: &Scope, tip: Link, title: &str) -> Answer<()> {
-        through!(self, set_title(scope, tip, title))
-    }
-
     async fn fix_rendering(
         &self,
         scope: &Scope,
@@ -357,43 +420,6 @@ impl Store for Watched {
         rendering: Rendering,
     ) -> Answer<Vec<Part>> {
         through!(self, fix_rendering(scope, parts, rendering))
-    }
-
-    async fn claim_timer(&self, now_ms: i64, until_ms: i64) -> Answer<Option<Timer>> {
-        self.gate.enter().await;
-        let until = if self.has(Bug::TimerOfNobody) {
-            now_ms
-        } else {
-            until_ms
-        };
-        let timer = self.store.claim_timer(now_ms, until).await?;
-        if let Some(timer) = &timer {
-            self.ledger().rings(self.process, timer, now_ms, until_ms);
-        }
-        self.gate.leave().await;
-        Ok(timer)
-    }
-
-    async fn end_timer(&self, timer: &Timer, left: Option<(Alarms, i64)>) -> Answer<()> {
-        self.gate.enter().await;
-        if !self.has(Bug::TimerKept) {
-            self.store.end_timer(timer, left).await?;
-        }
-        self.ledger().rang(timer, left);
-        self.gate.leave().await;
-        Ok(())
-    }
-
-    async fn next_timer(&self) -> Answer<Option<i64>> {
-        through!(self, next_timer())
-    }
-
-    async fn chain_links(&self, scope: &Scope, tip: Link) -> Answer<Vec<Link>> {
-        through!(self, chain_links(scope, tip))
-    }
-
-    async fn tenant_backlogs(&self, at_ms: i64) -> Answer<Vec<TenantBacklog>> {
-        self.store.tenant_backlogs(at_ms).await
     }
 
     async fn publish_digest(&self, scope: &Scope, lineage: i64, text: &str) -> Answer<()> {
@@ -408,24 +434,17 @@ impl Store for Watched {
     ) -> Answer<Vec<Digest>> {
         self.store.peer_digests(scope, but, key).await
     }
+}
 
-    async fn count_live_conversations(
+#[async_trait]
+impl Admin for Watched {
+    async fn append_events(
         &self,
         scope: &Scope,
-        key: &str,
-        since_ms: i64,
-    ) -> Answer<u32> {
-        self.store
-            .count_live_conversations(scope, key, since_ms)
-            .await
-    }
-
-    async fn shared_thread_keys(&self, since_ms: i64) -> Answer<Vec<(Scope, String)>> {
-        through!(self, shared_thread_keys(since_ms))
-    }
-
-    async fn open_jobs(&self) -> Answer<u64> {
-        self.store.open_jobs().await
+        tip: Link,
+        events: &[Event],
+    ) -> Answer<Vec<Event>> {
+        through!(self, append_events(scope, tip, events))
     }
 
     async fn threads(&self, limit: u32) -> Answer<Vec<ThreadRow>> {
@@ -463,38 +482,39 @@ impl Store for Watched {
         through!(self, complete_operator_request(scope, lineage))
     }
 
-    async fn requeue_failed(
-        &self,
-        scope: &Scope,
-        lineage: i64,
-        at_ms: i64,
-    ) -> Answer<RequeuedJobs> {
-        self.store.requeue_failed(scope, lineage, at_ms).await
-    }
-
-    async fn enqueue_requested(
-        &self,
-        scope: &Scope,
-        job: &NewJob,
-        at_ms: i64,
-    ) -> Answer<RequestedJobOutcome> {
-        self.store.enqueue_requested(scope, job, at_ms).await
-    }
-
     async fn pending_texts(&self, lineage: i64) -> Answer<Vec<(Span, String)>> {
         self.store.pending_texts(lineage).await
     }
 
-    async fn kept_messages(&self, scope: &Scope, links: &[Link]) -> Answer<Vec<(Link, String)>> {
-        self.store.kept_messages(scope, links).await
-    }
-
-    async fn expire_messages(&self, before_ms: i64) -> Answer<Vec<([u8; 32], Link)>> {
-        self.store.expire_messages(before_ms).await
-    }
-
     async fn forget(&self, scope: &Scope, lineage: i64) -> Answer<u64> {
         self.store.forget(scope, lineage).await
+    }
+
+    async fn ping(&self) -> Answer<()> {
+        self.store.ping().await
+    }
+
+    async fn close(&self) {
+        self.store.close().await;
+    }
+}
+
+#[async_trait]
+impl Tenants for Watched {
+    async fn record_cost(&self, scope: &Scope, tip: Link, cost: Cost, at_ms: i64) -> Answer<u64> {
+        through!(self, record_cost(scope, tip, cost, at_ms))
+    }
+
+    async fn spent_tokens(&self, scope: &Scope, at_ms: i64) -> Answer<u64> {
+        through!(self, spent_tokens(scope, at_ms))
+    }
+
+    async fn tenant_backlogs(&self, at_ms: i64) -> Answer<Vec<TenantBacklog>> {
+        self.store.tenant_backlogs(at_ms).await
+    }
+
+    async fn shared_thread_keys(&self, since_ms: i64) -> Answer<Vec<(Scope, String)>> {
+        through!(self, shared_thread_keys(since_ms))
     }
 
     async fn aliases(&self) -> Answer<Vec<Alias>> {
@@ -516,13 +536,5 @@ impl Store for Watched {
 
     async fn tenants(&self) -> Answer<Vec<TenantRow>> {
         through!(self, tenants())
-    }
-
-    async fn ping(&self) -> Answer<()> {
-        self.store.ping().await
-    }
-
-    async fn close(&self) {
-        self.store.close().await;
     }
 }

@@ -1,9 +1,8 @@
-//! What the Observer is shown of conversations stays within 1.5 times what is new in them, whatever
-//! a client does to its history.
+//! The Observer is shown at most 1.5 times the tokens that are new in a conversation, whatever a client does
+//! to its history.
 //!
-//! The clients here change histories; what the recorder does with each is done by the same pure
-//! functions and the same verbs of the store. What was shown is read from the jobs that were claimed,
-//! what is new from the words themselves.
+//! The clients here change histories. Each request is recorded by the same pure functions and the same verbs
+//! that the recorder uses. The tests read from the claimed jobs what was shown, and from the texts what is new.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,16 +10,19 @@ use diarist::history::{Encoder, History, Link, Message, Role, Scope};
 use diarist::memory::advance::{Action, ChainState, advance};
 use diarist::memory::record::{self, MessageContent};
 use diarist::memory::{NewPart, PartKind, Policy};
-use diarist::store::{EnqueueOutcome, Job, NewJob, Release, RequestRecord, SqliteStore, Store};
+use diarist::store::{
+    Admin as _, Chains as _, EnqueueOutcome, Job, NewJob, Queue as _, Release, RequestRecord,
+    SqliteStore, Store,
+};
 
 use crate::store::world::{ANYBODY, Disk, LEASE, Talk, raw, scope};
 
-/// A message weighs one token for each of its characters.
+/// A message has one token for each of its characters.
 type Say = (Role, String);
 
 const BUFFER: u32 = 100;
 
-/// Only observing matters here: nothing is ever activated.
+/// These tests only observe; no snapshot is ever activated.
 const POLICY: Policy = Policy {
     message_tokens: u32::MAX,
     buffer_tokens: BUFFER,
@@ -36,11 +38,11 @@ const POLICY: Policy = Policy {
     early_reflection: diarist::memory::EarlyTriggers::NEVER,
 };
 
-/// A client in front of a store, and what an onlooker knows of both.
+/// A client, its store, and what the test knows of both.
 struct Client<'a> {
     store: &'a dyn Store,
     scope: Scope,
-    /// The requests so far, to know what is confirmed.
+    /// The requests so far; they determine what is confirmed.
     sent: Vec<Vec<Say>>,
     shown: u64,
     paused: bool,
@@ -57,7 +59,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Sends `says`; it is accepted, recorded, observed as far as that is allowed.
+    /// Sends `says`: it is accepted, recorded, and observed as far as the account allows.
     async fn send(&mut self, says: &[Say]) {
         let history = history(&self.scope, says);
         let chain: Vec<Link> = history.turns().iter().map(|turn| turn.link).collect();
@@ -173,8 +175,8 @@ impl<'a> Client<'a> {
         id.expect("committed").expect("the only one");
     }
 
-    /// What was said before a longer request said it again; what was said twice in one request
-    /// counts twice.
+    /// The texts that a longer request has carried again. A text that occurs twice in one request counts
+    /// twice.
     fn new_tokens(&self) -> u64 {
         let mut most: HashMap<&Say, usize> = HashMap::new();
         for (index, says) in self.sent.iter().enumerate() {
@@ -238,7 +240,7 @@ async fn a_conversation_that_only_grows_is_never_paused() {
     let mut client = Client::new(&store, "alice");
     let mut says = Vec::new();
     for number in 0..60 {
-        // Two in three turns say what was said before.
+        // Two of three turns repeat an earlier text.
         let number = if number % 3 == 0 { number } else { 1 };
         says.push(turn(number)[0].clone());
         client.send(&says).await;
@@ -248,8 +250,8 @@ async fn a_conversation_that_only_grows_is_never_paused() {
     assert!(client.shown > 2_500, "{} were shown", client.shown);
 }
 
-/// A window of 40 messages of which the oldest ten are dropped whenever it is full. Every time all
-/// that is left stands in a new chain, and is confirmed in it once more.
+/// A window of 40 messages. Whenever it is full, the client drops the oldest ten. Then all other messages are
+/// on a new chain, and are confirmed there once more.
 #[tokio::test]
 async fn a_client_that_prunes_pays_for_what_is_new() {
     let store = memory().await;
@@ -265,7 +267,10 @@ async fn a_client_that_prunes_pays_for_what_is_new() {
             says.drain(..10);
         }
     }
-    assert!(pauses > 0, "it would have been shown too much");
+    assert!(
+        pauses > 0,
+        "without the account it would have been shown too much"
+    );
     assert!(
         observed[199] > observed[150] && observed[150] > observed[100],
         "and goes on with what is new"
@@ -307,7 +312,7 @@ async fn a_restart_keeps_the_account() {
     let mut sent = Vec::new();
     let mut shown = 0;
     let mut paused = false;
-    // Each time another first message: without its account the store would take each as new.
+    // Each time another first message. Without the account, the store would treat each chain as new.
     for edit in 0..6 {
         let store = disk.open().await;
         let mut client = Client::new(&store, "alice");
@@ -347,7 +352,7 @@ async fn account() -> (SqliteStore, Talk) {
     let store = memory().await;
     let talk = Talk::new(&scope("alice"), "talk", 12);
     let mut record = talk.record(None, 0);
-    // Twelve messages of ten tokens: 180 may be shown.
+    // Twelve messages of ten tokens: 180 tokens may be shown.
     record.contents = talk.contents(10);
     store.record(&talk.scope, &record).await.expect("recorded");
     (store, talk)
@@ -380,7 +385,7 @@ async fn the_last_token_counts() {
         EnqueueOutcome::Queued,
         "it shows no message"
     );
-    // The same contents once more, as by another process: nothing is new.
+    // The same contents once more, as from another process: nothing is new.
     let mut record = talk.record(None, 12);
     record.contents = talk.contents(10);
     store.record(&talk.scope, &record).await.expect("recorded");
@@ -397,7 +402,7 @@ async fn asking_again_after_an_empty_answer_is_shown_again() {
     release(&job, Release::RetryAt(0)).await;
     let job = claim().await.expect("a job");
     release(&job, Release::EmptyRetryAt(0)).await;
-    // The lease is gone: this empties nothing a second time.
+    // The lease is lost, so this changes nothing.
     release(&job, Release::EmptyRetryAt(0)).await;
     assert_eq!(offer(&store, &talk, 2, 61).await, EnqueueOutcome::Paused);
     assert_eq!(offer(&store, &talk, 2, 60).await, EnqueueOutcome::Queued);
@@ -445,8 +450,8 @@ fn a_pruned_history_holds_no_content_that_the_whole_one_does_not() {
     assert!(whole.is_disjoint(&set(&keys("bob", &says))));
 }
 
-/// A conversation that says what others of the same owner said before (a file read again, a document
-/// asked about again) is a conversation of its own, and is observed like any other.
+/// A conversation that repeats texts of other conversations of its owner (a file that is read again, a document
+/// that is discussed again) is a conversation of its own, and is observed like any other.
 #[tokio::test]
 async fn what_other_conversations_said_pauses_nobody() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");

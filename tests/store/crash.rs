@@ -1,6 +1,6 @@
 //! SIGKILL at any point: no acknowledged observation is lost, none is made twice, no job is stuck
-//! past its lease (INV-DUR). What belongs together is there together: a snapshot and the same with what other
-//! conversations know, a confirmed message and its words.
+//! past its lease (INV-DUR). Rows that belong together are stored together: a snapshot and the same snapshot
+//! with peer memory, a confirmed message and its kept text.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -12,7 +12,9 @@ use diarist::history::Link;
 use diarist::memory::advance::ChainJob;
 use diarist::memory::peer_memory::ConversationBinding;
 use diarist::memory::{PartKind, PeerMemory};
-use diarist::store::{NewSnapshot, SqliteStore, Store};
+use diarist::store::{
+    Admin as _, Chains as _, NewSnapshot, Queue as _, Snapshots as _, SqliteStore,
+};
 use sqlx::{Connection as _, SqliteConnection};
 
 use crate::store::world::{ANYBODY, Disk, LEASE, Talk, scope};
@@ -20,7 +22,7 @@ use crate::store::world::{ANYBODY, Disk, LEASE, Talk, scope};
 const DATABASE: &str = "DIARIST_TEST_CRASH_DATABASE";
 const TURNS: usize = 400;
 
-/// The process that is killed. It says on its standard output what was acknowledged.
+/// The process that is killed. It prints what the store has acknowledged.
 #[tokio::test]
 #[ignore = "the other half of `whatever_was_acknowledged_survives`, which runs it as a process"]
 async fn a_process_that_works_until_it_is_killed() {
@@ -46,7 +48,7 @@ async fn a_process_that_works_until_it_is_killed() {
         println!("recorded {}", talk.len());
         let job = talk.job(PartKind::Chunk, talk.len() - 2, talk.len());
         store.enqueue(&talk.scope, &job, 0).await.expect("offered");
-        // Whatever a killed process had leased is due again: its lease is over by now.
+        // Jobs that a killed process had leased are due again, because their lease has ended.
         now += 2 * LEASE;
         while let Some(job) = store.claim(&ANYBODY, now, LEASE).await.expect("claimed") {
             let span = job.spec.span;
@@ -71,7 +73,7 @@ async fn a_process_that_works_until_it_is_killed() {
     }
 }
 
-/// `own` with what the lineage `told` knows, for the conversation alone.
+/// `own` with peer memory of the lineage `told`, for one conversation.
 fn telling(talk: &Talk, own: &NewSnapshot, told: i64) -> NewSnapshot {
     let others = PeerMemory {
         lineages: vec![told],
@@ -110,7 +112,7 @@ fn started(url: &str) -> Child {
         .expect("started")
 }
 
-/// Runs the other half and kills it after so many lines; reads what it could still say.
+/// Runs the other half and kills it after `lines` lines; reads what it has printed.
 fn killed_after(lines: usize, url: &str, seen: &mut Acknowledged) {
     let mut child = started(url);
     let output = child.stdout.take().expect("its output");
@@ -143,13 +145,13 @@ async fn whatever_was_acknowledged_survives() {
     let disk = Disk::new();
     let mut seen = Acknowledged::default();
     for round in 0..12 {
-        // Not a multiple of the steps of a turn, so that every step is met.
+        // Not a multiple of the number of steps, so that the kills hit every step.
         killed_after(3 + 5 * round, &disk.url(), &mut seen);
         check(&disk, &seen).await;
     }
 }
 
-/// The folder, the file, the schema and the journal mode are made one after the other.
+/// A start creates the folder, the file, the schema and the journal mode one after the other.
 #[tokio::test]
 async fn a_process_killed_while_it_starts_leaves_a_database_that_opens() {
     for round in 0..12 {
@@ -158,7 +160,7 @@ async fn a_process_killed_while_it_starts_leaves_a_database_that_opens() {
         let output = BufReader::new(child.stdout.take().expect("its output"));
         let mut lines = output.lines().map(|line| line.expect("text"));
         assert!(lines.any(|line| line == "starting"));
-        // Not a synchronisation: it spreads the kills over the few milliseconds a start takes.
+        // This does not synchronise; it spreads the kills over the few milliseconds of a start.
         std::thread::sleep(Duration::from_millis(3 * round));
         child.kill().expect("killed");
         child.wait().expect("ended");
@@ -170,8 +172,8 @@ async fn a_process_killed_while_it_starts_leaves_a_database_that_opens() {
     }
 }
 
-/// After a power failure the journal may end anywhere, or in zeros. What is left is a prefix of
-/// what was written, whole requests only.
+/// After a power failure the journal may end anywhere, or in zeros. The database then holds a prefix of
+/// what was written: whole requests only.
 #[tokio::test]
 async fn a_torn_journal_costs_its_tail_only() {
     let disk = Disk::new();
@@ -264,7 +266,7 @@ async fn check(disk: &Disk, seen: &Acknowledged) {
             .expect("it is there");
         assert_eq!(made.eligible_from, *eligible_from);
     }
-    // What serves one conversation and what serves its forks come together or not at all.
+    // The snapshot for one conversation and the one for its forks are stored together or not at all.
     for meta in &known.snapshots {
         let twins = known.snapshots.iter();
         let twins = twins.filter(|twin| twin.to == meta.to && twin.parts == meta.parts);
@@ -274,7 +276,7 @@ async fn check(disk: &Disk, seen: &Acknowledged) {
             .count();
         assert_eq!((told, twins.count()), (1, 2), "{meta:?}");
     }
-    // A message is confirmed with its words, where they are kept.
+    // A message is recorded with its kept text.
     let kept = store
         .kept_messages(&talk.scope, &talk.links)
         .await

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use diarist::store::{OpenError, SqliteStore, Store, StoreError};
+use diarist::store::{Admin as _, Chains as _, OpenError, SqliteStore, StoreError};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, SqliteConnection};
 
@@ -52,7 +52,7 @@ async fn urls_that_are_not_ours() {
 async fn a_place_that_cannot_hold_a_file() {
     let disk = Disk::new();
     made(&disk).await;
-    // Below a file, and where not even root may make a folder.
+    // Below a file, and in a place where even root cannot make a folder.
     for url in [
         format!("{}/below/x.db", disk.url()),
         "sqlite:///proc/diarist/x.db".to_owned(),
@@ -144,7 +144,7 @@ async fn a_read_only_database_is_read_and_not_written() {
     store.ping().await.expect("answers");
 }
 
-/// Damage in the middle of the file is found when it is read, never answered around.
+/// Damage in the middle of the file is an error when it is read; the store never returns a partial answer.
 #[tokio::test]
 async fn a_damaged_file() {
     let disk = Disk::new();
@@ -182,7 +182,7 @@ async fn a_value_nobody_wrote_is_not_believed() {
     assert!(matches!(error, StoreError::Corrupt(_)), "{error}");
 }
 
-/// Another process in the middle of a long write: lookups answer, a write waits and succeeds.
+/// While another process is in the middle of a long write, look-ups work, and a write waits and succeeds.
 #[tokio::test]
 async fn a_locked_database_still_answers_lookups() {
     let disk = Disk::new();
@@ -207,7 +207,7 @@ async fn a_locked_database_still_answers_lookups() {
     written.expect("recorded after the lock was gone");
 }
 
-/// A process that holds the file for itself alone, as a backup or a repair may.
+/// Another process holds the file exclusively, as a backup or a repair may.
 #[tokio::test]
 async fn a_database_held_by_another_is_opened_when_it_is_free() {
     let disk = Disk::new();
@@ -276,7 +276,7 @@ async fn a_store_that_could_not_be_opened_comes_back_without_a_restart() {
     assert!(store.ping().await.is_err(), "closed is closed");
 }
 
-/// Attempts are rare, so that a database that stays away costs nothing.
+/// Attempts are rare, so that a missing database costs nothing.
 #[tokio::test]
 async fn an_attempt_to_open_is_made_once_per_interval() {
     let disk = Disk::new();
@@ -290,10 +290,7 @@ async fn an_attempt_to_open_is_made_once_per_interval() {
         assert!(store.ping().await.is_err());
         tokio::task::yield_now().await;
     }
-    store
-        .open_now()
-        .await
-        .expect("asked for, it is tried at once");
+    store.open_now().await.expect("`open_now` tries at once");
     store.ping().await.expect("answers");
     store.close().await;
 }
@@ -322,7 +319,7 @@ async fn a_database_that_is_deleted_while_in_use() {
         .expect("a new database was made");
     assert!(disk.file().exists());
     store.close().await;
-    // What it recorded is in the new file.
+    // The record is in the new file.
     let store = disk.open().await;
     let found = store
         .find_on_chain(&talk().scope, &talk().links)

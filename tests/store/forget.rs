@@ -1,7 +1,10 @@
-//! Forgetting deletes, spares what others use, and nothing comes back.
+//! Forgetting deletes a conversation, keeps what others use, and nothing comes back.
 
 use diarist::memory::PartKind;
-use diarist::store::{EnqueueOutcome, Release, SqliteStore, Store, StoreError};
+use diarist::store::{
+    Admin as _, Chains as _, EnqueueOutcome, Queue as _, Release, Snapshots as _, SqliteStore,
+    StoreError,
+};
 
 use crate::store::world::{ANYBODY, Disk, LEASE, Talk, scope};
 
@@ -78,7 +81,7 @@ async fn everything_of_a_lineage_goes_and_a_running_job_resurrects_nothing() {
     let detail = store.thread(spared).await.expect("read").expect("there");
     assert_eq!(detail.nodes.len(), 4);
 
-    // A client that goes on talking starts anew, under an id that was never used.
+    // A client that continues starts a new lineage, with an id that was never used.
     let again = store
         .record(&talk.scope, &talk.record(Some(lineage), 0))
         .await;
@@ -101,8 +104,7 @@ async fn what_another_lineage_stands_on_stays() {
         .await;
     tail.expect("committed");
 
-    // Another lineage that branches off after the fourth message: given as one that is not there,
-    // so that it becomes a new one, as after an interrupted migration of threads.
+    // Another lineage branches off after the fourth message: its record names none.
     let branch = trunk.first(4).grown("branch", 2);
     let mut record = branch.record(None, 4);
     record.thread_key = Some("b".to_owned());
@@ -142,8 +144,7 @@ async fn what_another_lineage_stands_on_stays() {
     assert!(store.threads(10).await.expect("listed").is_empty());
 }
 
-/// The words of a job are overwritten on the disk, not just unlinked; so are those of a span that
-/// was given up.
+/// The text of a job is overwritten on the disk, not only unlinked; so is the text of an abandoned span.
 #[tokio::test]
 async fn words_leave_the_file_with_their_job() {
     const WORDS: &str = "the-password-is-swordfish";

@@ -1,15 +1,15 @@
-//! A caller may go away at any moment: the next query gets its own rows, and no transaction stays
-//! open. (The classic leak: a cancelled query's answer is read by the next user of its connection.)
+//! A caller may be dropped at any moment. The next query still gets its own rows, and no transaction stays
+//! open. (The known bug: the next user of a connection reads the rows of a cancelled query.)
 
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use diarist::store::Store;
+use diarist::store::{Admin as _, Chains as _, Snapshots as _};
 
 use crate::store::world::{Disk, Talk, scope};
 
-/// Polls `future` at most `times` with other work in between, then drops it.
+/// Polls `future` at most `times` times with other work in between, then drops it.
 async fn hang_up_after<F: Future>(times: usize, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     for _ in 0..times {
@@ -17,7 +17,7 @@ async fn hang_up_after<F: Future>(times: usize, future: F) -> Option<F::Output> 
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             return Some(output);
         }
-        // The connections work on threads of their own; give them a chance to be in the middle.
+        // The connections work on their own threads; this gives them time to be in the middle of a query.
         std::thread::sleep(std::time::Duration::from_micros(50));
         tokio::task::yield_now().await;
     }
@@ -110,7 +110,7 @@ async fn a_write_that_began_ends_whole_and_blocks_nobody() {
         assert_eq!(
             known.nodes.len(),
             5,
-            "what was begun was finished before closing"
+            "a started write ends before the store closes"
         );
         let found = store
             .find_on_chain(&owner, &talk.links)

@@ -4,12 +4,15 @@ use std::sync::Arc;
 
 use diarist::history::{Link, Scope};
 use diarist::memory::{PartKind, PeerMemory};
-use diarist::store::{EnqueueOutcome, NewSnapshot, Release, SqliteStore, Store, StoreError};
+use diarist::store::{
+    Admin as _, Chains as _, EnqueueOutcome, NewSnapshot, Queue as _, Release, Snapshots as _,
+    SqliteStore, StoreError,
+};
 
 use crate::store::world::{ANYBODY, LEASE, Talk, raw, scope};
 
-/// The same words under two owners have different links; these have the same ones, as if the hash
-/// were broken. What protects then is the owner in every WHERE.
+/// The same messages have different links under two owners. These have the same links, as if the hash were
+/// broken. Then only the owner in every WHERE separates them.
 fn same_links(owners: [Scope; 2]) -> [Talk; 2] {
     let links: Vec<_> = (1..=6_u8)
         .map(|n| Link::from_slice(&[n; 32]).expect("32"))
@@ -64,10 +67,10 @@ async fn equal_links_of_two_owners_stay_apart() {
         assert!(store.parts(them, &[chunk]).await.expect("read").is_empty());
         assert_eq!(store.forget(them, lineage).await.expect("forgotten"), 0);
 
-        // Naming my lineage does not let them into it.
+        // A record under the other owner that names my lineage does not join it.
         let theirs = store.record(them, &yours.record(Some(lineage), 0)).await;
         assert_ne!(theirs.expect("recorded"), lineage);
-        // Nor does naming my chunk let them send it, now that they have the links.
+        // A snapshot under the other owner that names my chunk is refused, although the links are the same.
         let stolen = store
             .commit_snapshot(them, &yours.snapshot(2, &[chunk]))
             .await;
@@ -78,7 +81,7 @@ async fn equal_links_of_two_owners_stay_apart() {
             .expect("found");
         assert!(found.snapshots.is_empty());
         assert_eq!(found.sent_with, Some(raw()));
-        // What is confirmed of mine makes no room for theirs.
+        // My confirmed messages do not count for the other owner's account.
         let job = yours.job(PartKind::Chunk, 0, 2);
         let offered = store.enqueue(them, &job, 0).await;
         assert_eq!(offered.expect("offered"), EnqueueOutcome::Paused);
@@ -90,7 +93,7 @@ async fn equal_links_of_two_owners_stay_apart() {
         let known = store.load_chain(them, &yours.links).await.expect("known");
         assert_eq!(known.jobs.len(), 1, "their span has its own job");
 
-        // A job under a false flag ends nothing.
+        // A job that is committed under another owner changes nothing.
         let mut job = store
             .claim(&ANYBODY, 1, LEASE)
             .await
@@ -120,7 +123,7 @@ async fn equal_links_of_two_owners_stay_apart() {
                 .is_some()
         );
 
-        // Mine is as it was.
+        // My conversation is unchanged.
         let known = store
             .load_chain(&mine.scope, &mine.links)
             .await

@@ -1,4 +1,4 @@
-//! Jobs: once per span, one worker at a time, nothing after the lease was lost.
+//! Jobs: one per span, one worker at a time, and no effect after the lease was lost.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -7,7 +7,8 @@ use diarist::history::Link;
 use diarist::memory::advance::{ChainJob, JobState};
 use diarist::memory::{NewPart, PartKind};
 use diarist::store::{
-    ClaimFilter, EnqueueOutcome, Job, NewJob, Release, SqliteStore, Store, Urgency,
+    Admin as _, Chains as _, ClaimFilter, EnqueueOutcome, Job, NewJob, Queue as _, Release,
+    Snapshots as _, SqliteStore, Urgency,
 };
 
 use crate::store::world::{ANYBODY, Disk, LEASE, Talk, scope};
@@ -153,7 +154,7 @@ async fn a_lease_that_ran_out_unclaimed_still_commits() {
         .expect("committed");
     assert!(
         id.is_some(),
-        "the model was paid for, and nobody else did the work"
+        "the model was paid for, and no other worker has stored a part"
     );
 }
 
@@ -262,7 +263,7 @@ async fn a_job_without_a_way_goes_the_last_one_of_its_conversation() {
     record.contents = talk.contents(1_000);
     record.route_hash = Some(ONE_WAY);
     let lineage = store.record(&talk.scope, &record).await.expect("recorded");
-    // A request that lends nothing takes nothing away.
+    // A request without a route keeps the recorded one.
     let again = talk.record(Some(lineage), 6);
     store.record(&talk.scope, &again).await.expect("recorded");
     let job = talk.job(PartKind::Chunk, 0, 4);
@@ -288,7 +289,7 @@ async fn waiting_jobs_follow_their_conversation_onto_another_way() {
         };
         store.enqueue(&talk.scope, &job, 0).await.expect("offered");
     }
-    // One that somebody waits for is as urgent as can be.
+    // A job that an operator waits for has the highest urgency.
     let asked = NewJob {
         urgency: u32::MAX,
         ..talk.job(PartKind::Reflection, 0, 4)
@@ -340,7 +341,7 @@ async fn the_conversation_closest_to_its_limit_comes_first() {
         };
         store.enqueue(&owner, &job, at_ms).await.expect("offered");
     }
-    // A tenant that has nothing running does not wait for the urgency of another.
+    // A tenant without running jobs comes before a more urgent job of another tenant.
     let quiet = Talk::new(&scope("bob"), "quiet", 4);
     quiet.recorded(&store).await;
     let job = quiet.job(PartKind::Chunk, 0, 2);
@@ -359,7 +360,7 @@ async fn a_busy_tenant_does_not_keep_others_waiting() {
     let quiet = Talk::new(&scope("quiet"), "jobs", 8);
     busy.recorded(&store).await;
     quiet.recorded(&store).await;
-    // Ranges that do not follow one another: those would wait for each other.
+    // The ranges do not follow one another, so that no job waits for another.
     for (from, to) in [(0, 2), (3, 4), (5, 6)] {
         store
             .enqueue(&busy.scope, &busy.job(PartKind::Chunk, from, to), 0)
@@ -481,7 +482,7 @@ async fn a_lease_is_renewed_while_it_is_held_and_no_longer() {
     assert!(store.renew_lease(&taken, 9_000).await.expect("asked"));
 }
 
-/// Code shortened a log while a Reflector was to condense it: both are kept, each once.
+/// Code shortens a log while the Reflector's job waits: both reflections are stored, each once.
 #[tokio::test]
 async fn a_stopgap_takes_nothing_from_the_reflector() {
     let (store, talk) = recorded(6).await;
@@ -504,7 +505,7 @@ async fn a_stopgap_takes_nothing_from_the_reflector() {
         parts: vec![first],
         ..talk.job(PartKind::Reflection, 0, 4)
     };
-    // Also where it comes first, the Reflector is asked, and its words are worth more.
+    // If the code-written one is stored first, the Reflector's job still runs, and its result is preferred.
     let stopgap = in_haste(3).await.expect("a part");
     assert_eq!(in_haste(4).await, None, "one is enough");
     let offered = store.enqueue(&talk.scope, &job, 5).await.expect("offered");

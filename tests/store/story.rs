@@ -1,30 +1,65 @@
-//! One conversation from its first request to its first snapshot, over the trait. Any backend has
-//! to tell the same story.
+//! One conversation from its first request until its kept texts expire, over the trait. Every backend
+//! runs the same story; a new backend adds a [`Backend`] and one test.
 
 use diarist::history::Scope;
 use diarist::memory::advance::{ChainJob, JobState};
 use diarist::memory::{PartId, PartKind, Rendering, SnapshotCause, SnapshotId, Trim};
-use diarist::store::{EnqueueOutcome, PrefixTrim, SentWith, SqliteStore, Store, StoreError};
+use diarist::store::{
+    Admin as _, Chains as _, EnqueueOutcome, PrefixTrim, SentWith, Snapshots as _, SqliteStore,
+    Store, StoreError,
+};
 
 use crate::store::world::{ANYBODY, Disk, LEASE, Talk, raw, scope};
 
-#[tokio::test]
-async fn in_a_file() {
-    let disk = Disk::new();
-    let store = disk.open().await;
-    first_half(&store).await;
+/// A place that holds one database of a backend, also while no store is open on it.
+trait Backend {
+    /// The store of this backend.
+    type Opened: Store;
+
+    /// A new place without a database.
+    fn new() -> Self;
+
+    /// Opens the database there; makes it if there is none.
+    async fn open(&self) -> Self::Opened;
+}
+
+impl Backend for Disk {
+    type Opened = SqliteStore;
+
+    fn new() -> Self {
+        Self::new()
+    }
+
+    async fn open(&self) -> SqliteStore {
+        self.open().await
+    }
+}
+
+/// Record, enqueue, claim, commit a part, commit a snapshot, reopen, send, reflect, expire.
+async fn story<B: Backend>() {
+    let backend = B::new();
+    let store = backend.open().await;
+    until_the_first_snapshot(&store).await;
     store.close().await;
-    // A restart in the middle: everything has to be there.
-    let store = disk.open().await;
-    second_half(&store).await;
+    // A restart in the middle: everything must still be there.
+    let store = backend.open().await;
+    from_the_first_snapshot(&store).await;
+    kept_texts_expire(&store).await;
     store.close().await;
 }
 
 #[tokio::test]
+async fn in_a_sqlite_file() {
+    story::<Disk>().await;
+}
+
+/// Without a restart, because closing such a database deletes it.
+#[tokio::test]
 async fn in_memory() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-    first_half(&store).await;
-    second_half(&store).await;
+    until_the_first_snapshot(&store).await;
+    from_the_first_snapshot(&store).await;
+    kept_texts_expire(&store).await;
     store.close().await;
 }
 
@@ -32,11 +67,11 @@ fn talk(length: usize) -> Talk {
     Talk::new(&scope("alice"), "the story", length)
 }
 
-async fn first_half(store: &dyn Store) {
+async fn until_the_first_snapshot(store: &dyn Store) {
     let owner = scope("alice");
     let (short, long) = (talk(3), talk(5));
 
-    // Nobody knows the conversation.
+    // The conversation is not recorded.
     let found = store
         .find_on_chain(&owner, &short.links)
         .await
@@ -58,7 +93,7 @@ async fn first_half(store: &dyn Store) {
     assert_eq!(known.lineage, Some(lineage));
     assert!(!known.has_successor);
 
-    // A longer one confirms what it carries again, and nothing more.
+    // A longer request confirms the messages it carries again, and no others.
     let record = long.record(Some(lineage), 3);
     assert_eq!(
         store.record(&owner, &record).await.expect("recorded"),
@@ -96,7 +131,7 @@ async fn first_half(store: &dyn Store) {
     let parts = store.parts(&owner, &[chunk]).await.expect("parts");
     assert_eq!(parts[0].body, long.chunk(0, 2));
 
-    // The first snapshot is for requests that are longer than any there is.
+    // The first snapshot is for requests longer than every recorded one.
     let snapshot = store
         .commit_snapshot(&owner, &long.snapshot(2, &[chunk]))
         .await;
@@ -108,7 +143,7 @@ async fn first_half(store: &dyn Store) {
     assert_eq!(again.expect("committed"), snapshot);
 }
 
-async fn second_half(store: &dyn Store) {
+async fn from_the_first_snapshot(store: &dyn Store) {
     let owner = scope("alice");
     let (long, longer) = (talk(5), talk(7));
 
@@ -160,7 +195,7 @@ async fn second_half(store: &dyn Store) {
         .await
         .expect("found");
     assert_eq!(found.sent_with, Some(record.sent_with.clone()));
-    // What continues it is told where it was trimmed.
+    // A request that continues it learns where it was trimmed.
     let carried = PrefixTrim {
         trim: record.sent_with.trim.expect("a trim"),
         model: record.model.clone(),
@@ -212,7 +247,7 @@ async fn second_half(store: &dyn Store) {
     let parts = store.parts(&owner, &order).await.expect("parts");
     assert_eq!(parts.iter().map(|part| part.id).collect::<Vec<_>>(), order);
 
-    // What people see.
+    // What the operator sees.
     let threads = store.threads(10).await.expect("listed");
     let [thread] = threads.as_slice() else {
         panic!("one thread: {threads:?}")
@@ -237,6 +272,32 @@ async fn second_half(store: &dyn Store) {
             .is_none()
     );
     store.ping().await.expect("answers");
+}
+
+async fn kept_texts_expire(store: &dyn Store) {
+    let owner = scope("alice");
+    let (known, longer) = (talk(7), talk(8));
+    let lineage = store.load_chain(&owner, &known.links).await.expect("known");
+    let text = (longer.tip(), "a kept text".to_owned());
+    let mut record = longer.record(lineage.lineage, 7);
+    record.at_ms = 3_000;
+    record.lookup_entries.kept_messages = vec![text.clone()];
+    store.record(&owner, &record).await.expect("recorded");
+
+    let expired = store.expire_messages(3_000).await.expect("expired");
+    assert_eq!(expired, [], "only older texts expire");
+    let kept = store.kept_messages(&owner, &longer.links).await;
+    assert_eq!(kept.expect("read"), [text]);
+
+    let expired = store.expire_messages(3_001).await.expect("expired");
+    assert_eq!(expired, [(owner.tenant, longer.tip())]);
+    let kept = store.kept_messages(&owner, &longer.links).await;
+    assert_eq!(kept.expect("read"), []);
+    let found = store.find_on_chain(&owner, &longer.links).await;
+    assert!(
+        found.expect("found").tip_recorded,
+        "the message itself stays"
+    );
 }
 
 #[tokio::test]
@@ -264,7 +325,7 @@ async fn a_snapshot_waits_for_the_longest_chain_of_its_own_branch() {
     let left = commit(trunk.grown("left", 3).snapshot(2, &[chunk])).await;
     assert_eq!(
         left.meta.id, right.meta.id,
-        "it says the same and is eligible before"
+        "it sends the same and is eligible no later"
     );
     let mut other = trunk.snapshot(2, &[chunk]);
     other.segments.push("hint".to_owned());
@@ -294,7 +355,7 @@ async fn a_long_history_is_found_whole() {
         .expect("committed");
     assert_eq!(snapshot.meta.eligible_from, 5_001);
     let longer = long.grown("more", 1);
-    // A request waits a quarter of a second at most, which a busy machine may need for other things.
+    // A request waits at most a quarter of a second; a busy machine may need longer.
     let mut found = store.find_on_chain(&long.scope, &longer.links).await;
     for _ in 0..20 {
         if !matches!(found, Err(StoreError::Busy(_))) {
@@ -308,7 +369,7 @@ async fn a_long_history_is_found_whole() {
         .await
         .expect("known");
     assert_eq!(known.nodes, long.nodes(0));
-    // The deepest link recorded; a hole would end what is known.
+    // A hole in the chain ends the recorded prefix.
     let mut holed = longer.links.clone();
     holed.remove(2_000);
     let known = store.load_chain(&long.scope, &holed).await.expect("known");
@@ -340,7 +401,7 @@ async fn how_a_part_is_written_is_fixed_by_the_first_block_that_holds_it() {
     let unwritten = store.parts(&owner, &[first]).await.expect("read");
     assert_eq!(unwritten[0].rendering, None);
     assert_eq!(freeze(&owner, &[first], on(2, 4)).await, [Some(on(2, 4))]);
-    // A later block, a fork's, another process's: the first stays, and the order is the asker's.
+    // Whoever renders later, the first rendering stays. The parts come in the order of the call.
     assert_eq!(
         freeze(&owner, &[second, first], on(3, 9)).await,
         [Some(on(3, 9)), Some(on(2, 4))]

@@ -1,6 +1,6 @@
-//! Timers: one per conversation, moved by its newest request, acted on by one process.
+//! Timers: one per conversation. Its newest request moves it, and one process claims it.
 
-use diarist::store::{Alarms, NewTimer, SqliteStore, Store, Timer};
+use diarist::store::{Admin as _, Alarms, Chains as _, NewTimer, Queue as _, SqliteStore, Timer};
 
 use crate::store::world::{Disk, Talk, scope};
 

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use diarist::store::{SentWith, Store};
+use diarist::store::{Admin as _, Chains as _, SentWith};
 
 use crate::store::world::{Disk, Talk, scope};
 
-/// Everybody writes at once; nobody is told that the database is busy.
+/// All processes write at the same time; none of them gets an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_storm_of_writers_loses_nothing() {
     const TALKS: usize = 12;
@@ -78,14 +78,15 @@ async fn two_processes_that_record_one_request_agree() {
     }
 }
 
-/// A process that recorded the messages unconfirmed does not undo what another one confirmed.
+/// A process that records messages as unconfirmed does not undo the confirmation of another process.
 #[tokio::test]
 async fn confirmed_stays_confirmed() {
     let disk = Disk::new();
     let (early, late) = (disk.open().await, disk.open().await);
     let talk = Talk::new(&scope("alice"), "hello", 4);
     talk.first(3).recorded(&early).await;
-    // The other process saw nothing of it: to it, all is new, and the first three confirmed.
+    // The other process has not seen the first record: it records all messages as new, three of them as
+    // confirmed.
     let mut record = talk.record(None, 0);
     for node in &mut record.new_nodes[..3] {
         node.confirmed = true;
@@ -117,7 +118,7 @@ async fn opening_at_once_makes_one_schema() {
     }
 }
 
-/// What this process remembers is all there is, until another one writes.
+/// The cache of this process is complete until another process writes.
 #[tokio::test]
 async fn another_process_is_noticed() {
     let disk = Disk::new();

@@ -21,7 +21,7 @@ pub fn scope(name: &str) -> Scope {
     Scope::new(name.as_bytes(), None)
 }
 
-/// A file in a folder that goes with the value.
+/// A database file in a folder that is deleted with the value.
 pub struct Disk {
     folder: tempfile::TempDir,
 }
@@ -55,7 +55,7 @@ pub struct Talk {
 }
 
 impl Talk {
-    /// `length` messages that `name` tells from other conversations.
+    /// `length` messages; `name` makes them differ from those of other conversations.
     pub fn new(scope: &Scope, name: &str, length: usize) -> Self {
         let root = Link::root(scope);
         let talk = Self {
@@ -67,7 +67,7 @@ impl Talk {
         talk.grown(name, length)
     }
 
-    /// This history with more messages; `name` tells them from those of another continuation.
+    /// This history with more messages; `name` makes them differ from those of another continuation.
     pub fn grown(&self, name: &str, by: usize) -> Self {
         let mut talk = self.clone();
         for number in 0..by {
@@ -113,7 +113,7 @@ impl Talk {
         }
     }
 
-    /// The messages from `from` on as an intake would describe them.
+    /// The messages from `from` on, as the recorder describes them.
     pub fn nodes(&self, from: usize) -> Vec<Node> {
         let describe = |(index, link): (usize, &Link)| Node {
             link: *link,
@@ -139,7 +139,7 @@ impl Talk {
             .collect()
     }
 
-    /// The record of a request with this history of which the first `known` messages are recorded.
+    /// The record of a request with this history. Its first `known` messages are recorded already.
     pub fn record(&self, lineage: Option<i64>, known: usize) -> RequestRecord {
         RequestRecord {
             thread_key: None,
@@ -161,7 +161,7 @@ impl Talk {
         }
     }
 
-    /// What its messages say, each weighing `tokens`.
+    /// The contents of its messages, each with `tokens` tokens.
     pub fn contents(&self, tokens: u32) -> Vec<MessageContent> {
         let history = History::chain(&self.scope, self.messages.clone());
         let mut nodes = self.nodes(0);
@@ -171,7 +171,8 @@ impl Talk {
         record::message_contents(&self.scope, &history, &nodes, &self.links)
     }
 
-    /// Recorded, with room for whatever a test has observed: `budget` is about the room.
+    /// Records it, with an account that is large enough for everything these tests observe; `budget` tests
+    /// the account.
     pub async fn recorded(&self, store: &dyn Store) -> i64 {
         let mut record = self.record(None, 0);
         record.contents = self.contents(1_000);
@@ -210,7 +211,7 @@ impl Talk {
         }
     }
 
-    /// Offers, claims and commits the chunk of a range.
+    /// Enqueues, claims and commits the chunk of a range.
     pub async fn observed(&self, store: &dyn Store, from: usize, to: usize) -> PartId {
         let job = self.job(PartKind::Chunk, from, to);
         let offered = store.enqueue(&self.scope, &job, 0).await.expect("offered");

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 use crate::history::Scope;
 use crate::proxy::identify::tenant_of_key;
-use crate::store::{Alias, SqliteStore, Store as _, TenantRow};
+use crate::store::{Alias, SqliteStore, TenantRow, Tenants as _};
 
 /// Hexadecimal digits of a tenant's name.
 const DIGITS: usize = 12;

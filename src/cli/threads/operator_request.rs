@@ -13,7 +13,7 @@ use crate::memory::advance::{Action, ChainState, reflect_on_request};
 use crate::memory::{PartKind, Span};
 use crate::report::grouped;
 use crate::store::{
-    LongestChain, NewJob, OperatorRequest, RequestedJobOutcome, SqliteStore, Store as _,
+    Admin as _, LongestChain, NewJob, OperatorRequest, Queue as _, RequestedJobOutcome, SqliteStore,
 };
 
 #[derive(Debug, clap::Args)]

@@ -10,7 +10,7 @@ use crate::cli::terminal::harmless;
 use crate::history::Link;
 use crate::memory::{PeerMemory, Snapshot};
 use crate::report::{ColumnAlign, Price, Tokens, align_columns, grouped};
-use crate::store::{LineageCosts, SqliteStore, Store as _, ThreadDetail, ThreadRow};
+use crate::store::{Admin as _, Chains as _, LineageCosts, SqliteStore, ThreadDetail, ThreadRow};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {

@@ -1,35 +1,35 @@
-//! One look-up: what a request is looked up by, and what is known of its chain.
+//! The values of one look-up: by what a request is looked up, and what is known of its chain.
 
-use super::PrefixMatch;
 use crate::history::ScopedHash;
 use crate::memory::alignment::{self, EvidenceLevel};
+use crate::memory::peer_memory::MAX_CHANCE_PREFIX;
 use crate::memory::select::PreviousSend;
 use crate::memory::{SnapshotMeta, Trim};
 use crate::store::{PrefixTrim, SentPrefix, SentWith};
 
-/// Where an answer came from.
+/// Where the result of a look-up came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookupSource {
-    /// From this process alone, which knows all there is.
+    /// From the cache, which is complete for this chain.
     Warm,
-    /// The same, while the store is in trouble.
+    /// From the complete cache, after the last write to the store failed.
     Degraded,
     /// From the store.
     Cold,
-    /// The store failed; what this process happens to know.
+    /// From the cache, which may be incomplete: the store failed.
     Failed,
 }
 
-/// How a request asks: what it is looked up by beside what it says.
+/// By what a request is looked up, besides its messages.
 #[derive(Clone, Copy, Debug)]
 pub struct LookupParams<'a> {
     /// The model.
     pub model: &'a str,
-    /// The name of the conversation, where its client gives one.
+    /// The thread key, if its client gives one.
     pub thread_key: Option<&'a str>,
-    /// What its first leading system message is known by.
+    /// The hash of its first leading system message.
     pub system: Option<ScopedHash>,
-    /// Which evidence counts.
+    /// Which evidence proves an alignment.
     pub level: EvidenceLevel,
 }
 
@@ -38,31 +38,65 @@ pub struct LookupParams<'a> {
 pub struct Lookup {
     /// Snapshots that end on the chain.
     pub candidates: Vec<SnapshotMeta>,
-    /// What exactly this request was sent with before.
+    /// What exactly this request was sent with before, if anything.
     pub previous_send: Option<SentWith>,
-    /// How far beginnings of it were trimmed, once for each model.
+    /// How far prefixes of it were trimmed, once for each model.
     pub prefix_trims: Vec<PrefixTrim>,
-    /// Where this comes from.
+    /// Where this result came from.
     pub source: LookupSource,
-    /// The Observer has been shown too much of this owner already to be shown more of this chain.
+    /// Whether observation of this chain is paused, because the Observer was shown too much of its family.
     pub paused: bool,
-    /// What other conversations of the owner know, where this one is only beginning. No candidate: whether
-    /// it may be told that is not known here.
+    /// The latest peer intro, if the conversation may be new. Not among the candidates: `proxy` decides
+    /// whether this conversation may get it.
     pub peer_intro: Option<SnapshotMeta>,
-    /// How the longest beginning of it went out that did.
+    /// What the longest previously sent prefix was sent with.
     pub sent_prefix: Option<SentPrefix>,
-    /// What that was sent with, if that covers nothing. No candidate either.
+    /// The snapshot of that prefix, if it is a peer intro. Not among the candidates either.
     pub sent_peer_intro: Option<SnapshotMeta>,
-    /// How it stands to what is recorded: another conversation may share so little by chance.
+    /// How much of it is recorded; another conversation may share a short prefix by chance.
     pub prefix_match: PrefixMatch,
-    /// Where each message of the client was first said.
+    /// The origin of each message of the client: where its content occurred first.
     pub origins: Vec<alignment::Origin>,
-    /// Whether the request says what another chain holds, and is told nothing of that for want of proof.
+    /// Whether the request contains messages of another chain whose memory is withheld, because the proof is
+    /// missing that both are one conversation.
     pub withheld: bool,
 }
 
+/// How much of a request is recorded, and whether it continues that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrefixMatch {
+    /// Whether it is aligned with a recorded chain, with proof.
+    pub aligned: bool,
+    /// How many messages of its own chain are recorded.
+    pub depth: usize,
+    /// Whether those are so few that two conversations may share them, and another message follows them in
+    /// the store.
+    pub continued_elsewhere: bool,
+}
+
+impl PrefixMatch {
+    /// Whether it may be the beginning of a new conversation.
+    pub(super) fn may_be_new(self) -> bool {
+        !self.aligned && self.depth <= MAX_CHANCE_PREFIX
+    }
+}
+
 impl Lookup {
-    /// How far requests for `model` that this one continues were trimmed.
+    /// The longest previously sent prefix, if it belongs to the same conversation as a request with the
+    /// thread key `key`. Two conversations may share a short prefix. Then the thread keys decide; without
+    /// them, whether something else follows the prefix.
+    pub fn own_sent_prefix(&self, key: Option<&str>) -> Option<&SentPrefix> {
+        let is_own = |sent: &&SentPrefix| {
+            !self.prefix_match.may_be_new()
+                || match (key, sent.thread_key.as_deref()) {
+                    (Some(key), Some(other)) => key == other,
+                    _ => !self.prefix_match.continued_elsewhere,
+                }
+        };
+        self.sent_prefix.as_ref().filter(is_own)
+    }
+
+    /// How far requests to `model` that this one continues were trimmed.
     pub fn trim_for(&self, model: &str) -> Option<Trim> {
         let mut trims = self.prefix_trims.iter();
         trims
@@ -73,7 +107,7 @@ impl Lookup {
     pub(super) fn merge_trim(&mut self, new: PrefixTrim) {
         let mut trims = self.prefix_trims.iter_mut();
         match trims.find(|existing| existing.model == new.model) {
-            // What continues a trimmed request was trimmed at least as far.
+            // A continuation of a trimmed request is trimmed at least as far.
             Some(existing) if existing.trim.to_count < new.trim.to_count => {
                 existing.trim = new.trim;
             }
@@ -82,7 +116,7 @@ impl Lookup {
         }
     }
 
-    /// As [`crate::memory::select::select`] wants it.
+    /// The previous send, as [`crate::memory::select::select`] takes it.
     pub fn to_previous_send(&self) -> PreviousSend {
         match &self.previous_send {
             None => PreviousSend::NotSent,

@@ -1,9 +1,9 @@
-//! What this process heard, recorded or not: messages by where they were first said, answers that the
-//! upstream gave, and replies that may come back as summaries.
+//! The messages that this process has seen, recorded or not: the origin of each, answers that the upstream
+//! gave, and answers that may come back as summaries.
 //!
-//! A message proves a conversation only as long as no other one holds it. So whatever passes is written
-//! down here before anything is decided by it, also where the request has no memory, was refused, or was
-//! dropped by the recorder. Only hashes are kept.
+//! A message proves a conversation only as long as no other conversation holds it. So every message is added
+//! here before anything is decided by it, also if the request has no memory, was refused, or was dropped by
+//! the recorder. Holds only hashes.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -11,11 +11,12 @@ use std::hash::Hash;
 use crate::history::{History, Link, ScopedHash};
 use crate::memory::alignment::{Origin, Witness};
 
-/// Entries of each kind in one generation; two are held. Some 40 bytes each, 25 MB in all at most.
+/// Entries of each kind in one generation. Two generations are kept: about 40 bytes an entry, at most 25 MB
+/// in all.
 const GENERATION: usize = 100_000;
 
-/// What was heard lately: the younger of two generations is written to, and the older is forgotten once
-/// it is full.
+/// A map of the latest entries, in two generations. New entries go into the younger one; when it is full, the
+/// older one is dropped.
 #[derive(Debug)]
 struct RecentMap<K, V> {
     young: HashMap<K, V>,
@@ -37,7 +38,7 @@ impl<K: Eq + Hash, V: Copy> RecentMap<K, V> {
         found.copied()
     }
 
-    /// Whether something was forgotten for it.
+    /// Adds an entry; returns whether others were dropped for it.
     fn insert(&mut self, key: K, value: V) -> bool {
         let full = self.young.len() >= GENERATION && !self.young.contains_key(&key);
         let mut forgot = false;
@@ -50,7 +51,7 @@ impl<K: Eq + Hash, V: Copy> RecentMap<K, V> {
     }
 }
 
-/// Where something was heard.
+/// In which conversations a message has occurred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Occurrence {
     Once(Origin),
@@ -63,26 +64,26 @@ impl Occurrence {
     }
 }
 
-/// A reply that may come back as a summary: the chain that it was given to.
+/// The chain that got an answer which may come back as a summary.
 #[derive(Clone, Copy, Debug)]
 enum ReplyChain {
     To { tip: Link, parent: Link },
     Several,
 }
 
-/// All of it.
+/// All three indexes.
 #[derive(Debug, Default)]
 pub(super) struct OriginIndex {
     messages: RecentMap<ScopedHash, Occurrence>,
     replies: RecentMap<ScopedHash, ReplyChain>,
-    /// What the upstream gave behind a link, and where that was first said.
+    /// Answers of the upstream by the link before them, with their origin.
     answers: RecentMap<(Link, ScopedHash), Origin>,
     upstream_origins: [HashSet<Origin>; 2],
 }
 
 impl OriginIndex {
-    /// A message that was first said at `origin`. `true` where something else was forgotten for it, so
-    /// that what is believed to be known in one conversation alone has to be asked for again.
+    /// Adds a message with its origin. `true` if other entries were dropped for it: then the cache no longer
+    /// knows which messages are unique to one conversation.
     pub(super) fn add_message(&mut self, mark: ScopedHash, origin: Origin) -> bool {
         let occurrence = self.messages.get(&mark);
         if occurrence == Some(Occurrence::Once(origin)) || occurrence == Some(Occurrence::Several) {
@@ -95,7 +96,7 @@ impl OriginIndex {
         self.messages.insert(mark, updated)
     }
 
-    /// Behind `tip` the upstream gave what is known by `mark`, and is first said at `origin`.
+    /// Adds an answer of the upstream behind `tip`: its hash and its origin.
     pub(super) fn add_answer(&mut self, tip: Link, mark: ScopedHash, origin: Origin) {
         self.answers.insert((tip, mark), origin);
         let [young, old] = &mut self.upstream_origins;
@@ -105,20 +106,20 @@ impl OriginIndex {
         young.insert(origin);
     }
 
-    /// Where what is known by `mark` was first said, if the upstream gave it behind `tip`.
+    /// The origin of the message with this hash, if the upstream gave it behind `tip`.
     pub(super) fn answer_origin(&self, tip: Link, mark: ScopedHash) -> Option<Origin> {
         self.answers.get(&(tip, mark))
     }
 
-    /// Whether the upstream gave it, as far as this process knows.
+    /// Whether this process has seen the upstream give the message of this origin.
     pub(super) fn is_from_upstream(&self, origin: Origin) -> bool {
         self.upstream_origins
             .iter()
             .any(|origins| origins.contains(&origin))
     }
 
-    /// The last message of `chain` was answered with this. The same conversation may be answered twice
-    /// in the same words.
+    /// Adds an answer to `chain` that may come back as a summary. One conversation may get the same answer
+    /// twice; an answer that two conversations got identifies neither.
     pub(super) fn add_reply(&mut self, mark: ScopedHash, chain: &History) {
         let Some(tip) = chain.tip() else { return };
         let mut links = chain.turns().iter().rev().map(|turn| turn.link);
@@ -141,7 +142,7 @@ impl OriginIndex {
         self.replies.insert(mark, now);
     }
 
-    /// A request quotes a reply, and does not stand for what that summarises.
+    /// Marks an answer as quoted: a request contains it without continuing the chain that got it.
     pub(super) fn mark_quoted(&mut self, mark: ScopedHash) {
         self.replies.insert(mark, ReplyChain::Several);
     }
@@ -150,7 +151,7 @@ impl OriginIndex {
         self.replies.get(mark).is_some()
     }
 
-    /// Whether what proved something was heard in another conversation since.
+    /// Whether this process has seen the witness of a proof in another conversation.
     pub(super) fn is_contested(&self, witness: &Witness) -> bool {
         let message = self.messages.get(&witness.hash);
         let reply = match self.replies.get(&witness.hash) {

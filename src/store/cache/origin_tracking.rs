@@ -1,5 +1,5 @@
-//! What passes is heard: messages of requests, answers to them, and quotations. Called for each request that
-//! can be read, whatever becomes of it.
+//! Adds every message that passes to the origin index: messages of requests, answers to them, and
+//! quotations. Called for each request that can be read, whether it is accepted or not.
 
 use super::{LookupParams, SnapshotCache};
 use crate::history::{History, Message, MessageKey, Scope, ScopedHash};
@@ -9,7 +9,7 @@ use crate::memory::alignment::{
 };
 
 impl SnapshotCache {
-    /// Writes down that the messages of `client` were said here, and says where each was first said.
+    /// Adds the messages of `client` to the index and returns the origin of each.
     pub(super) fn track_origins(
         &self,
         client: &History,
@@ -31,18 +31,18 @@ impl SnapshotCache {
         }
         drop(origin_index);
         if evicted {
-            // What was believed to be said in one conversation alone is asked for again.
+            // The index no longer knows which messages are unique, so the next look-up must ask the store.
             self.clear();
         }
         origins
     }
 
-    /// A request without memory passes, or one that was refused: what it says was said here all the same.
+    /// Adds the messages of a request that has no memory or was refused.
     pub fn track_passthrough(&self, client: &History) -> Vec<Origin> {
         self.track_origins(client, &Evidence::default(), None)
     }
 
-    /// A reply that stands in a request which does not go on from what that summarises is a quotation.
+    /// Marks answers in a request as quotations, unless the request continues the chain that they summarise.
     pub(super) fn mark_quotations(
         &self,
         marks: &[(ScopedHash, usize)],
@@ -63,8 +63,9 @@ impl SnapshotCache {
         }
     }
 
-    /// The upstream answers `client`, whose messages were first said at `origins`, with `message`; `chain`
-    /// is what memory knows the request by. Said before the last byte of the answer goes to the client.
+    /// Adds the upstream's answer to `client`. `origins` are those of its messages; `chain` is the recorded
+    /// chain of the request. Called before the last byte of the answer goes to the client, because the next
+    /// request may contain the answer.
     pub fn track_answer(
         &self,
         client: &History,
@@ -84,18 +85,18 @@ impl SnapshotCache {
         }
     }
 
-    /// The upstream answers `chain` with a text that may come back as a summary.
+    /// Adds an answer to `chain` that may come back as a summary.
     pub fn track_reply(&self, chain: &History, mark: ScopedHash) {
         self.origin_index().add_reply(mark, chain);
     }
 
-    /// Whether the upstream gave the message that was first said at `origin`.
+    /// Whether this process has seen the upstream give the message of this origin.
     pub fn is_from_upstream(&self, origin: Origin) -> bool {
         self.origin_index().is_from_upstream(origin)
     }
 
-    /// Where a request that is a chain of its own says again what this process recorded on another, and
-    /// whose conversation it is, if that is the same: a window that slides begins anew with every
+    /// Which messages of a request on its own chain this process recorded on another chain; and the lineage of
+    /// that chain, if both are one conversation. A client with a sliding window starts a new chain with every
     /// request until something of it is observed.
     pub fn find_overlap(
         &self,

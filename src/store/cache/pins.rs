@@ -1,20 +1,25 @@
-//! What each request is sent with, from the moment it is decided: equal requests at one moment go out
-//! alike, and a repetition as the first time (INV-SAME). Equal are requests of one history for one model.
+//! Pins: what each request is sent with, from the moment it is decided. Equal requests at the same time are
+//! sent alike, and a repetition is sent like the first one (INV-SAME). Two requests are equal if they have one
+//! history and one model.
 //!
-//! A pin that no upstream has accepted is held only while a request under way stands on it: what was
-//! refused is decided anew when it comes again. Used by [`super::Recall`] alone.
+//! A pin that no upstream has accepted is kept only while a request with it is in flight. After a refusal,
+//! a repetition is decided anew. Used by [`super::SnapshotCache`] only.
 
 use std::collections::HashMap;
 
-use super::state::Key;
+use crate::history::Link;
 use crate::store::SentWith;
 
-/// Who asks what: the model, and the name of the conversation.
+/// A link, with its tenant. The scope is part of every link's hash, but the tenant is in the key all the
+/// same (INV-OWN).
+pub(super) type Key = ([u8; 32], Link);
+
+/// What a pin is kept for: the model, and the thread key.
 #[derive(Clone, Copy, Debug)]
 pub struct PinLabel<'a> {
-    /// As the request names it.
+    /// The model, as the request names it.
     pub model: &'a str,
-    /// As its client names it.
+    /// The thread key that the client gives.
     pub thread_key: Option<&'a str>,
 }
 
@@ -22,15 +27,15 @@ pub struct PinLabel<'a> {
 struct Pin {
     sent_with: SentWith,
     model: Box<str>,
-    /// The name that its conversation goes under.
+    /// The thread key of its conversation.
     thread_key: Option<Box<str>>,
     /// Requests that were sent with it and have no answer yet.
     in_flight: u32,
-    /// An upstream took it, or the store says that it did.
+    /// Whether an upstream has accepted it, by this process or by the store.
     accepted: bool,
 }
 
-/// By the last link of the history, one for each model.
+/// Pins by the last link of the history, one for each model.
 #[derive(Debug, Default)]
 pub(super) struct Pins(HashMap<Key, Vec<Pin>>);
 
@@ -45,7 +50,7 @@ impl Pins {
         pins.find(|pin| *pin.model == *model)
     }
 
-    /// The pin, as it is or as `new` makes it.
+    /// The pin; `new` makes it if there is none.
     fn or_insert(&mut self, key: Key, model: &str, new: impl FnOnce() -> Pin) -> &mut Pin {
         let pins = self.0.entry(key).or_default();
         let existing = pins.iter().position(|pin| *pin.model == *model);
@@ -60,17 +65,17 @@ impl Pins {
         self.pin(key, model).map(|pin| &pin.sent_with)
     }
 
-    /// Whether the history went out to any model.
+    /// Whether the history was sent to any model.
     pub(super) fn contains(&self, key: &Key) -> bool {
         self.0.contains_key(key)
     }
 
-    /// What the history was sent with, and for which model each time.
+    /// What the history was sent with, for each model.
     pub(super) fn by_model(&self, key: &Key) -> impl Iterator<Item = (&SentWith, &str)> {
         self.by_label(key).map(|(used, model, _)| (used, model))
     }
 
-    /// The same, with the name of its conversation.
+    /// What the history was sent with, for each model, with the thread key.
     pub(super) fn by_label(
         &self,
         key: &Key,
@@ -79,8 +84,9 @@ impl Pins {
         pins.map(|pin| (&pin.sent_with, &*pin.model, pin.thread_key.as_deref()))
     }
 
-    /// The first to settle decides. `accepted` says that `mine` is what it was sent with before; of a pin
-    /// that is there it says nothing, since what is under way was "sent before" as well.
+    /// Returns the pin, or pins `proposed`: the first caller decides. `accepted` says that an upstream has
+    /// accepted `proposed` before. It does not change an existing pin, because a request in flight also counts
+    /// as sent before.
     pub(super) fn get_or_pin(
         &mut self,
         key: Key,
@@ -99,8 +105,8 @@ impl Pins {
         pin.sent_with.clone()
     }
 
-    /// The request was recorded with `used`, which counts where nobody settled it: a choice that a
-    /// failing store could not help with is not held against a repetition, until it is recorded.
+    /// Adds what a request was recorded with, if it has no pin. So a choice that was made while the store
+    /// failed binds repetitions only once it is recorded.
     pub(super) fn add_recorded(&mut self, key: Key, label: PinLabel<'_>, sent_with: SentWith) {
         self.or_insert(key, label.model, || Pin {
             sent_with,
@@ -111,8 +117,8 @@ impl Pins {
         });
     }
 
-    /// `was` was refused and `now` is to go out instead, unless somebody else has agreed on something.
-    /// What an upstream has taken stays: it is another day of the same model that refused.
+    /// Replaces the pin of a refused request, unless another request has changed it. A pin that an upstream has
+    /// accepted before stays, although the upstream refused it this time.
     pub(super) fn replace_refused(
         &mut self,
         key: &Key,
@@ -130,7 +136,7 @@ impl Pins {
         }
     }
 
-    /// What was sent as `was` is stored as `now`: the same bytes under another number.
+    /// Replaces the snapshot id in a pin after the snapshot was stored. The bytes stay the same.
     pub(super) fn renumber(
         &mut self,
         key: &Key,
@@ -146,7 +152,7 @@ impl Pins {
         }
     }
 
-    /// One request less is under way.
+    /// Counts one request in flight less; removes the pin if none is left and no upstream accepted it.
     pub(super) fn release(&mut self, key: &Key, model: &str, accepted: bool) {
         let Some(pin) = self.pin_mut(key, model) else {
             return;

@@ -1,50 +1,18 @@
-//! How a request began: what the longest beginning of it was sent with, and whether that was this very
-//! conversation or another one that says the same at first. Used by [`super::Recall`]; who the request says
-//! it is decides `proxy`, with [`Lookup::own_beginning`].
+//! The longest prefix of a request that was sent before: what it was sent with, and whether it may belong to
+//! another conversation that begins alike. Used by [`super::query`]; `proxy` decides with
+//! [`Lookup::own_sent_prefix`].
 
-use super::state::{CacheState, Key};
-use super::{ENTRY_BYTES, Lookup, SnapshotCache};
+use super::SnapshotCache;
+use super::lookup::{Lookup, PrefixMatch};
+use super::pins::Key;
+use super::state::{CacheState, ENTRY_BYTES};
 use crate::history::{History, Link, Scope};
 use crate::memory::peer_memory::MAX_CHANCE_PREFIX;
 use crate::memory::{SnapshotId, SnapshotMeta};
 use crate::store::SentPrefix;
 
-/// How a request stands to what is recorded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PrefixMatch {
-    /// It is a view of a conversation, which is proven.
-    pub aligned: bool,
-    /// How many of its messages are recorded as they are.
-    pub depth: usize,
-    /// They are so few that two conversations may share them, and something else follows them.
-    pub continued_elsewhere: bool,
-}
-
-impl PrefixMatch {
-    /// Whether it may be a conversation of its own, that begins.
-    pub(super) fn may_be_new(self) -> bool {
-        !self.aligned && self.depth <= MAX_CHANCE_PREFIX
-    }
-}
-
-impl Lookup {
-    /// The longest beginning that went out, if it was one of the same conversation, where the request comes
-    /// under `key`. What few words two conversations share says nothing: their names do, and without
-    /// them, that they go on differently.
-    pub fn own_sent_prefix(&self, key: Option<&str>) -> Option<&SentPrefix> {
-        let is_own = |sent: &&SentPrefix| {
-            !self.prefix_match.may_be_new()
-                || match (key, sent.thread_key.as_deref()) {
-                    (Some(key), Some(other)) => key == other,
-                    _ => !self.prefix_match.continued_elsewhere,
-                }
-        };
-        self.sent_prefix.as_ref().filter(is_own)
-    }
-}
-
 impl SnapshotCache {
-    /// Fills in what of other conversations it may be sent with, as it `stands`.
+    /// Adds the peer intros that the request may be sent with.
     pub(super) fn add_peer_intro(
         &self,
         lookup: &mut Lookup,
@@ -64,14 +32,14 @@ impl SnapshotCache {
 }
 
 impl CacheState {
-    /// How the longest beginning of `history` went out that did; of several that for `model`.
+    /// The longest prefix of `history` that was sent as a request; of several sends the one for `model`.
     pub(super) fn sent_prefix(
         &self,
         scope: &Scope,
         history: &History,
         model: &str,
     ) -> Option<SentPrefix> {
-        // Only what users' conversations know of each other is asked for by this.
+        // Only peer memory needs this, and only owners with a resource have peer memory.
         scope.resource?;
         let mut turns = history.turns().iter().enumerate().rev();
         turns.find_map(|(index, turn)| {
@@ -79,8 +47,8 @@ impl CacheState {
             let pins = self.pins.by_label(&key);
             let pinned = pins.map(|(used, asked, name)| (asked != model, used.snapshot, name));
             let pinned = pinned.min_by_key(|(other, snapshot, _)| (*other, *snapshot));
-            // A client that takes back what it puts into its newest message ends no request where another
-            // begins.
+            // Some clients change their newest message when they continue. So the message before it is
+            // compared too.
             let previous = self
                 .sent_prefixes
                 .get(&key)
@@ -98,7 +66,7 @@ impl CacheState {
         })
     }
 
-    /// A request that ends in `tip` was recorded with `snapshot`.
+    /// Adds a request that ends at `tip` and was recorded with `snapshot`.
     pub(super) fn add_sent_prefix(
         &mut self,
         scope: &Scope,
@@ -114,7 +82,7 @@ impl CacheState {
         }
     }
 
-    /// How `client` stands, of which `depth` messages are recorded.
+    /// How much of `client` is recorded: `depth` messages.
     pub(super) fn prefix_match(
         &self,
         scope: &Scope,
@@ -146,7 +114,7 @@ impl CacheState {
         false
     }
 
-    /// The latest snapshot of the owner that covers nothing.
+    /// The latest peer intro of the owner.
     pub(super) fn newest_peer_intro(
         &self,
         scope: &Scope,
@@ -162,14 +130,15 @@ impl CacheState {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::{MAX_BYTES, PinLabel};
+    use super::super::PinLabel;
+    use super::super::state::MAX_BYTES;
     use super::*;
     use crate::history::{PathMessage, Role};
     use crate::memory::SnapshotCause;
     use crate::memory::alignment::PathEntry;
     use crate::store::{SentWith, SqliteStore};
 
-    /// There is no room left for how the request began, so everything goes while it is learned.
+    /// There is no room for the sent prefix, so the cache drops everything while it adds the request.
     #[tokio::test]
     async fn what_is_dropped_while_a_request_is_learned_is_not_taken_for_known() {
         let store = SqliteStore::open("sqlite::memory:").await.expect("a store");

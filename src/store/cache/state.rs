@@ -1,12 +1,12 @@
-//! What is remembered, and what can be read from it without the store. Behind one lock; nothing here waits.
+//! The cached entries, and what can be read from them without the store. All of it is behind one lock;
+//! nothing here waits.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use super::lookup::LookupParams;
 use super::origin_index::OriginIndex;
-use super::pinned_alignment::PinnedAlignment;
-use super::pins::Pins;
-use super::{ENTRY_BYTES, LookupParams, MAX_BYTES};
+use super::pins::{Key, Pins};
 use crate::history::align::MessageOrigin;
 use crate::history::{History, Link, MessageKey, PathMessage, Scope, ScopedHash, anchor};
 use crate::memory::alignment::{
@@ -15,8 +15,33 @@ use crate::memory::alignment::{
 use crate::memory::{Snapshot, SnapshotId, SnapshotMeta};
 use crate::store::Candidates;
 
-/// Links are seeded by their scope; the tenant stands beside them all the same (INV-OWN).
-pub(super) type Key = ([u8; 32], Link);
+/// The cache holds at most this many bytes of texts and index entries.
+pub(super) const MAX_BYTES: usize = 64 * 1024 * 1024;
+
+/// Roughly the size of one index entry.
+pub(super) const ENTRY_BYTES: usize = 160;
+
+/// The alignment of a request that may have been sent before.
+#[derive(Clone, Debug)]
+pub(super) enum PinnedAlignment {
+    /// It was sent on its own chain.
+    OwnChain,
+    /// It was sent with this alignment.
+    Aligned(Box<Alignment>),
+    /// It was not sent, so its alignment is still to be decided.
+    Undecided,
+}
+
+impl PinnedAlignment {
+    /// The alignment of the request, if it has one. `align` decides it if the request was not sent before.
+    pub(super) fn or_align(self, align: impl FnOnce() -> Option<Alignment>) -> Option<Alignment> {
+        match self {
+            Self::OwnChain => None,
+            Self::Aligned(alignment) => Some(*alignment),
+            Self::Undecided => align(),
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 pub(super) struct CacheState {
@@ -25,40 +50,41 @@ pub(super) struct CacheState {
     /// Snapshots that are not stored yet, by the last link of the request that each was made for.
     pub(super) unstored_snapshots: HashMap<Key, Vec<SnapshotMeta>>,
     pub(super) pins: Pins,
-    /// Ends of the ranges at which observing stands still.
+    /// Ends of the ranges at which observation is paused.
     pub(super) paused: HashSet<Key>,
     pub(super) texts: HashMap<([u8; 32], SnapshotId), Arc<Snapshot>>,
-    /// Messages, and by what those that do not continue their chain find them.
+    /// Recorded messages, with the marks by which requests find them that do not continue their chain.
     pub(super) steps: HashMap<Key, PathEntry>,
     pub(super) anchors: HashMap<([u8; 32], ScopedHash), Link>,
     pub(super) alignments: HashMap<Key, StoredAlignment>,
-    /// Requests that went out as views and are not recorded, by the last link of what was sent.
+    /// Alignments of requests that were sent and are not recorded yet, by the last link of what the client
+    /// sent.
     pub(super) held_alignments: HashMap<Key, Arc<Alignment>>,
-    /// Ends of ranges that are observed or wait for it.
+    /// Ends of ranges that are observed or queued.
     pub(super) range_ends: HashSet<Key>,
-    /// Snapshots that cover nothing: those that requests were sent with, and the latest of each owner
-    /// (by the root of its chains).
+    /// Peer intros: those that requests were sent with, and the latest of each owner.
     pub(super) peer_intros: HashMap<([u8; 32], SnapshotId), SnapshotMeta>,
+    /// The latest peer intro of each owner, by the root of its chains.
     pub(super) newest_peer_intro: HashMap<Key, SnapshotId>,
-    /// Messages whose words are kept.
+    /// Messages whose text is in the message archive.
     pub(super) kept_messages: HashSet<Key>,
-    /// What requests of users were recorded with, by the message before their newest one.
+    /// What requests of owners with a resource were sent with, by the message before their newest one.
     pub(super) sent_prefixes: HashMap<Key, Option<SnapshotId>>,
-    /// Messages so near to the beginning that conversations may share them by chance, and that something
-    /// follows.
+    /// Messages with a successor that are so near to the beginning that conversations may share them by
+    /// chance.
     pub(super) continued: HashSet<Key>,
-    /// The names that lineages were recorded under.
+    /// The names of lineages.
     pub(super) lineage_names: HashMap<([u8; 32], i64), LineageName>,
-    /// Names that several lineages have.
+    /// Thread keys that several lineages have.
     pub(super) shared_keys: HashSet<([u8; 32], String)>,
     pub(super) bytes: usize,
 }
 
-/// Messages of a request whose anchors are looked up, the latest first. A request that is not known
-/// by one of them is not known.
+/// The anchors of this many messages are looked up, the latest first. If none of them is recorded, the
+/// request has no other chain.
 const MAX_ANCHORS: usize = 96;
 
-/// Anchors of `client` from the message at `from` on, the latest first, each with its place.
+/// Anchors of the messages of `client` from `from` on, the latest first, each with its position.
 pub(super) fn anchors(client: &History, from: usize) -> impl Iterator<Item = (ScopedHash, usize)> {
     let root = client.root();
     let from = from.max(1).max(client.len().saturating_sub(MAX_ANCHORS));
@@ -68,8 +94,8 @@ pub(super) fn anchors(client: &History, from: usize) -> impl Iterator<Item = (Sc
     })
 }
 
-/// Adds to `path`, at whose end the message at `place` of `client` stands, what the upstream answered there,
-/// if that is what follows in the request: it is not recorded before a request has brought it back.
+/// Adds the upstream's answer to the end of `path`, if the request continues with it. The end of `path` is the
+/// message at `place` of `client`. An answer is recorded only when a request has carried it back.
 fn add_answer(
     path: &mut Vec<PathEntry>,
     client: &History,
@@ -106,7 +132,8 @@ fn add_answer(
     path.push(check_uniqueness(step, origin_index));
 }
 
-/// `step` as it stands by what was heard since it was read.
+/// Updates whether the message is unique to its conversation, by what this process has seen since it was
+/// read.
 fn check_uniqueness(mut step: PathEntry, origin_index: &OriginIndex) -> PathEntry {
     let witness = step.witness().map(|mark| Witness {
         hash: mark,
@@ -118,13 +145,13 @@ fn check_uniqueness(mut step: PathEntry, origin_index: &OriginIndex) -> PathEntr
     step
 }
 
-/// Roughly what a held sighting weighs: two chains.
+/// Roughly the size of a held alignment: two chains.
 pub(super) fn alignment_bytes(alignment: &Alignment) -> usize {
     ENTRY_BYTES * (alignment.client.len() + alignment.history.len() + 1)
 }
 
 impl CacheState {
-    /// Where `client` stands if it went out before and is pinned, recorded or not.
+    /// The alignment of `client`, if it was sent before and is pinned, recorded or not.
     pub(super) fn pinned_alignment(
         &self,
         scope: &Scope,
@@ -156,7 +183,7 @@ impl CacheState {
         }
     }
 
-    /// Whether what proved `seen` proves it still, to a request of this name.
+    /// Whether the proof of `alignment` still holds for a request with this thread key.
     fn still_proven(
         &self,
         scope: &Scope,
@@ -178,15 +205,15 @@ impl CacheState {
                 && !alignment.proof.iter().any(is_contested))
     }
 
-    /// A held sighting is recorded.
+    /// Removes a held alignment: it is recorded now, or replaced.
     pub(super) fn release_alignment(&mut self, key: &Key) {
         if let Some(released) = self.held_alignments.remove(key) {
             self.bytes = self.bytes.saturating_sub(alignment_bytes(&released));
         }
     }
 
-    /// What this process knows that `client` may stand on, and whether that is all there is if it
-    /// stands on nothing but its own chain.
+    /// What this process knows of chains that `client` may be aligned with; and whether the cache is complete
+    /// for `client` if it is aligned with none.
     pub(super) fn evidence(
         &self,
         scope: &Scope,
@@ -225,12 +252,12 @@ impl CacheState {
         let ends = base.chain(evidence.path.last()).map(|end| end.lineage);
         let names = ends.filter_map(|lineage| Some((lineage, self.lineage_name(scope, lineage)?)));
         evidence.lineage_names = names.collect();
-        // What leads elsewhere and proves nothing may do so with what only the store knows.
+        // An anchor or alignment that leads to another chain may be proven by entries only the store has.
         let is_complete = complete && hit.is_none() && aligned_count <= evidence.recorded_count;
         (evidence, is_complete)
     }
 
-    /// The path up to `link`; nothing unless it is known from its first message on.
+    /// The recorded chain up to `link`; empty unless all its messages are cached.
     pub(super) fn path(
         &self,
         scope: &Scope,
@@ -279,7 +306,7 @@ impl CacheState {
         }
     }
 
-    /// A lineage goes under `name`. A name that several have names none of them.
+    /// Adds the name of a lineage. A thread key that several lineages have names none of them.
     pub(super) fn add_lineage_name(&mut self, scope: &Scope, lineage: i64, name: &LineageName) {
         if let Some(key) = name.key.as_ref().filter(|_| !name.is_unique) {
             self.shared_keys.insert((scope.tenant, key.clone()));
@@ -293,7 +320,7 @@ impl CacheState {
         }
     }
 
-    /// The name of a lineage, as far as it is known here.
+    /// The name of a lineage, if it is cached.
     fn lineage_name(&self, scope: &Scope, lineage: i64) -> Option<LineageName> {
         let name = self.lineage_names.get(&(scope.tenant, lineage))?;
         let is_shared = |key: &String| self.shared_keys.contains(&(scope.tenant, key.clone()));
@@ -303,12 +330,13 @@ impl CacheState {
         })
     }
 
-    /// Keeps what the store found, and says what it is evidence of.
+    /// Adds what the store found, and returns the evidence for an alignment of `client` in it. Takes the other
+    /// chains out of `candidates`.
     pub(super) fn add_candidates(
         &mut self,
         scope: &Scope,
         client: &History,
-        candidates: Candidates,
+        candidates: &mut Candidates,
         params: &LookupParams<'_>,
         origin_index: &OriginIndex,
     ) -> Evidence {
@@ -319,7 +347,7 @@ impl CacheState {
         for meta in candidates.snapshots.iter().chain(peer_intros) {
             self.add_snapshot(scope, meta);
         }
-        let (hit, path) = candidates.path.unwrap_or_default();
+        let (hit, path) = candidates.path.take().unwrap_or_default();
         let answered = candidates
             .answered
             .as_ref()
@@ -353,11 +381,12 @@ impl CacheState {
             recorded_count: candidates.depth,
             recorded_origin: candidates.depth_origin,
             recorded_lineage: candidates.lineage,
-            stored: candidates
-                .alignment
-                .map(|view| (view, checked_path(candidates.base_chain))),
+            stored: candidates.alignment.take().map(|stored| {
+                let base = std::mem::take(&mut candidates.base_chain);
+                (stored, checked_path(base))
+            }),
             stored_holds: alignment_holds,
-            // What continues a view is known by it.
+            // A request that continues a stored alignment is found by that.
             path: if hit >= aligned_count {
                 let mut path = checked_path(path);
                 add_answer(&mut path, client, hit, origin_index);
@@ -365,7 +394,7 @@ impl CacheState {
             } else {
                 Vec::new()
             },
-            summary: candidates.answered.map(|answered| {
+            summary: candidates.answered.take().map(|answered| {
                 let witness = Witness {
                     hash: answered.hash,
                     origin: answered.origin(),
@@ -376,12 +405,12 @@ impl CacheState {
                 }
             }),
             key: params.thread_key.map(str::to_owned),
-            lineage_names: candidates.lineage_names.into_iter().collect(),
+            lineage_names: candidates.lineage_names.drain(..).collect(),
             level: params.level,
         }
     }
 
-    /// The words of a message are kept.
+    /// Marks that the text of a message is in the message archive.
     pub(super) fn add_kept_message(&mut self, message: Key) {
         if !self.kept_messages.contains(&message) {
             self.add_bytes(ENTRY_BYTES);
@@ -410,7 +439,7 @@ impl CacheState {
         }
     }
 
-    /// The text of a snapshot, from now on at hand.
+    /// Adds the text of a snapshot.
     pub(super) fn add_text(&mut self, scope: &Scope, snapshot: Snapshot) -> Arc<Snapshot> {
         let snapshot = Arc::new(snapshot);
         let key = (scope.tenant, snapshot.meta.id);
@@ -418,7 +447,8 @@ impl CacheState {
         snapshot
     }
 
-    /// Books `bytes`; over the budget everything goes (see the head of the file).
+    /// Adds to the size of the cache. Above the limit everything is dropped: a cache that lost single entries
+    /// would no longer be complete for their chains.
     pub(super) fn add_bytes(&mut self, bytes: usize) {
         if self.bytes + bytes > MAX_BYTES {
             *self = Self::default();

@@ -1,5 +1,5 @@
-//! Values as statements take them: numbers that fit, lists as one JSON text, so that a statement is
-//! the same however many there are.
+//! Values as parameters of statements: numbers that fit, and lists as one JSON text. So a statement is the
+//! same for every length of a list.
 
 use serde_json::Value;
 
@@ -9,17 +9,17 @@ use crate::memory::record::MessageContent;
 use crate::memory::{Node, PartId};
 use crate::store::MessageMarks;
 
-/// Links as the JSON array of hexadecimal strings the statements take.
+/// Links as a JSON array of hexadecimal strings.
 pub(in crate::store) fn link_list<'a>(links: impl IntoIterator<Item = &'a Link>) -> String {
     hex_list(links.into_iter().map(Link::as_bytes))
 }
 
-/// A way as the store keeps it: empty for none.
+/// The hash of a route, as the store keeps it; empty for none.
 pub(in crate::store) fn route_bytes(hash: Option<&[u8; 32]>) -> Vec<u8> {
     hash.map(|way| way.to_vec()).unwrap_or_default()
 }
 
-/// A number of tokens for the store; what does not fit is as good as endless.
+/// A number of tokens for the store. A number that does not fit becomes the largest one.
 pub(in crate::store) fn token_count(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
@@ -79,8 +79,8 @@ fn numbers(all: impl Iterator<Item = i64>) -> String {
     out
 }
 
-/// New messages as `NEW_NODES` takes them; `parent` is the link before the first, `marks` what each
-/// is known and found by, or nothing.
+/// New messages for `NEW_NODES`. `parent` is the link before the first; `marks` holds the marks of each
+/// message, or is empty.
 pub(in crate::store) fn node_list(nodes: &[Node], marks: &[MessageMarks], parent: Link) -> String {
     let mut parent = parent;
     let mut out = String::with_capacity(2 + 300 * nodes.len());
@@ -133,7 +133,7 @@ fn push_mark(out: &mut String, mark: Option<ScopedHash>) {
     out.push('"');
 }
 
-/// Marks and their places as `FIND` takes them.
+/// Pairs of a hash and a position, for `FIND`.
 pub(in crate::store) fn mark_list(marks: &[(ScopedHash, usize)]) -> String {
     let mut out = String::with_capacity(2 + 50 * marks.len());
     out.push('[');
@@ -149,7 +149,7 @@ pub(in crate::store) fn mark_list(marks: &[(ScopedHash, usize)]) -> String {
     out
 }
 
-/// The runs of a view as JSON.
+/// The runs of an alignment, as JSON.
 pub(in crate::store) fn run_list(view: &PositionMap) -> String {
     let runs: Vec<String> = view
         .runs()
@@ -159,7 +159,7 @@ pub(in crate::store) fn run_list(view: &PositionMap) -> String {
     format!("[{}]", runs.join(","))
 }
 
-/// What proves a view, as JSON.
+/// The proof of an alignment, as JSON.
 pub(in crate::store) fn proof_list(proof: &[Witness]) -> String {
     let mut out = String::from("[");
     for witness in proof {
@@ -174,7 +174,7 @@ pub(in crate::store) fn proof_list(proof: &[Witness]) -> String {
     out
 }
 
-/// Words of messages, for a statement.
+/// Pairs of a link and a kept text, as JSON.
 pub(in crate::store) fn message_list(words: &[(Link, String)]) -> String {
     let pairs: Vec<Value> = words
         .iter()
@@ -187,7 +187,7 @@ pub(in crate::store) fn message_list(words: &[(Link, String)]) -> String {
     Value::from(pairs).to_string()
 }
 
-/// Contents as `CREDIT` and `NEW_CONTENTS` take them.
+/// Pairs of a content and its tokens, for `CREDIT` and `NEW_CONTENTS`.
 pub(in crate::store) fn content_list(contents: &[MessageContent]) -> String {
     let mut out = String::with_capacity(2 + 80 * contents.len());
     out.push('[');
@@ -203,7 +203,7 @@ pub(in crate::store) fn content_list(contents: &[MessageContent]) -> String {
     out
 }
 
-/// A count for the store. Histories are far shorter than `i64::MAX`.
+/// A number of messages for the store. Histories are far shorter than `i64::MAX`.
 pub(in crate::store) fn count(value: usize) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! What a snapshot holds of other conversations, as it is stored.
+//! The peer memory of a snapshot, as it is stored: a JSON object.
 
 use serde::{Deserialize, Serialize};
 use sqlx::sqlite::SqliteRow;
@@ -36,7 +36,7 @@ pub(in crate::store) fn peer_memory(
     };
     parse_peer_memory(text)
         .map(Some)
-        .ok_or_else(|| corrupt("what a snapshot holds of other conversations is not readable"))
+        .ok_or_else(|| corrupt("the peer memory of a snapshot is not readable"))
 }
 
 fn parse_peer_memory(text: &str) -> Option<PeerMemory> {
@@ -57,13 +57,13 @@ fn parse_peer_memory(text: &str) -> Option<PeerMemory> {
     })
 }
 
-/// The inverse of [`others`].
-pub(in crate::store) fn peer_memory_json(others: &PeerMemory) -> StoreResult<String> {
+/// The value of the column, as [`peer_memory`] reads it.
+pub(in crate::store) fn peer_memory_json(memory: &PeerMemory) -> StoreResult<String> {
     let stored = StoredPeerMemory {
-        lineages: others.lineages.clone(),
-        keys: others.keys.clone(),
-        tokens: others.tokens,
-        bound: others.binding.as_ref().map(|bound| {
+        lineages: memory.lineages.clone(),
+        keys: memory.keys.clone(),
+        tokens: memory.tokens,
+        bound: memory.binding.as_ref().map(|bound| {
             let mut link = String::new();
             push_hex(&mut link, bound.link.as_bytes());
             StoredBinding {
@@ -74,7 +74,7 @@ pub(in crate::store) fn peer_memory_json(others: &PeerMemory) -> StoreResult<Str
         }),
     };
     serde_json::to_string(&stored)
-        .map_err(|_| corrupt("what a snapshot holds of other conversations cannot be written"))
+        .map_err(|_| corrupt("the peer memory of a snapshot cannot be written"))
 }
 
 fn parse_link(hex: &str) -> Option<Link> {

@@ -11,7 +11,7 @@ use crate::store::rows::{content_list, get, int};
 use crate::store::{RequestRecord, StoreResult};
 
 /// Adds the tokens of those contents (`$3`: pairs of content and tokens) that are new to a family
-/// (`$4`). Comes before `NEW_CONTENTS`, which makes them known.
+/// (`$4`). Must run before [`NEW_CONTENTS`], which stores them.
 const CREDIT: &str = "
 INSERT INTO accounts (tenant, resource, family, confirmed_tokens, shown_tokens)
 SELECT $1, $2, $4, coalesce(sum(p.value ->> 1), 0), 0 FROM json_each($3) AS p
@@ -21,15 +21,14 @@ WHERE NOT EXISTS (SELECT 1 FROM contents AS c
 ON CONFLICT (tenant, resource, family)
 DO UPDATE SET confirmed_tokens = accounts.confirmed_tokens + excluded.confirmed_tokens";
 
-/// Contents (`$4`: as `CREDIT` takes them) that a lineage (`$3`) of a family (`$5`) confirmed. The
-/// first one wins.
+/// Contents (`$4`: pairs of content and tokens) that a lineage (`$3`) of a family (`$5`) confirmed. The
+/// lineage that confirmed a content first keeps it.
 const NEW_CONTENTS: &str = "
 INSERT INTO contents (tenant, resource, family, lineage, content)
 SELECT $1, $2, $5, $3, unhex(p.value ->> 0) FROM json_each($4) AS p WHERE true
 ON CONFLICT (tenant, resource, content, family) DO NOTHING";
 
-/// Raises the bound on what the Observer may be shown of a family of conversations by what it has
-/// not confirmed before.
+/// Adds to the account of the family the contents that it confirms for the first time.
 pub(super) async fn credit(
     conn: &mut SqliteConnection,
     scope: &Scope,
@@ -56,31 +55,32 @@ pub(super) async fn credit(
     Ok(())
 }
 
-/// Contents that two families share below this many tokens may be chance, or a greeting all
-/// conversations of an application begin with.
+/// Two families that share fewer tokens than this may share them by chance, or because all conversations
+/// of an application begin with the same greeting.
 const MIN_SHARED_TOKENS: u64 = 256;
 
-/// The family of a lineage (`$3`), and whether it has confirmed anything yet.
+/// The family of a lineage (`$3`), and whether it has an account already.
 const FAMILY: &str = "
 SELECT l.family, EXISTS (SELECT 1 FROM accounts AS a
                          WHERE a.tenant = $1 AND a.resource = $2 AND a.family = l.family)
 FROM lineages AS l WHERE l.tenant = $1 AND l.resource = $2 AND l.id = $3";
 
-/// The family that confirmed most of some contents (`$3`: pairs of content and tokens), and how many
-/// tokens of them.
+/// The family that has confirmed most tokens of some contents (`$3`: pairs of content and tokens), and how
+/// many tokens.
 const LIKEST_FAMILY: &str = "
 SELECT c.family, sum(p.value ->> 1) AS tokens
 FROM json_each($3) AS p CROSS JOIN contents AS c
 WHERE c.tenant = $1 AND c.resource = $2 AND c.content = unhex(p.value ->> 0)
 GROUP BY c.family ORDER BY tokens DESC, c.family LIMIT 1";
 
-/// A family (`$3`) turns out to be of another (`$4`).
+/// Moves a family (`$3`) into another (`$4`).
 const JOIN_FAMILY: &str =
     "UPDATE lineages SET family = $4 WHERE tenant = $1 AND resource = $2 AND family = $3";
 
-/// The family whose account a lineage's confirmations go to. It is settled with the first of them: a
-/// chain that says largely what another family said (a client edited or pruned its history) is of
-/// that family, so that the Observer is not shown the same words anew with every chain.
+/// The family whose account gets a lineage's confirmations. The first confirmation decides it: if at
+/// least half of the tokens are contents of another family, the lineage joins that family. A client that
+/// edits or prunes its history starts such chains, and the Observer should not be shown the same text with
+/// every one of them.
 async fn find_or_join_family(
     conn: &mut SqliteConnection,
     scope: &Scope,
@@ -113,7 +113,7 @@ async fn find_or_join_family(
     Ok(other)
 }
 
-/// The Observer is shown so many tokens (`$3`) more of the family of a message (`$4`).
+/// Adds tokens (`$3`) that the Observer is shown to the account of the family of a message (`$4`).
 const CHARGE: &str = "
 UPDATE accounts SET shown_tokens = shown_tokens + $3
 WHERE tenant = $1 AND resource = $2
@@ -121,6 +121,7 @@ WHERE tenant = $1 AND resource = $2
                 WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $4
                   AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage)";
 
+/// Charges the family of the message `to` for tokens that the Observer is shown.
 pub(super) async fn charge(
     conn: &mut SqliteConnection,
     scope: &Scope,

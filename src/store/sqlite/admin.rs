@@ -1,4 +1,4 @@
-//! For people: which conversations there are, what is remembered of one, and forgetting it.
+//! For the operator: the list of conversations, everything stored of one, and titles.
 
 use sqlx::query;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
@@ -50,7 +50,7 @@ WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3
   AND t.tenant = $1 AND t.resource = $2 AND t.to_link = n.link
 ORDER BY t.to_count, t.id";
 
-/// Snapshots of a lineage (`$3`) with their text and by which settings they were made.
+/// Snapshots of a lineage (`$3`) with their text and the settings they were made with.
 const SNAPSHOTS_OF_LINEAGE: &str = "
 SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
        s.placement, s.segments, s.others, s.made_with
@@ -59,7 +59,7 @@ WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3
   AND s.tenant = $1 AND s.resource = $2 AND s.to_link = n.link
 ORDER BY s.to_count, s.id";
 
-/// Snapshots that cover nothing and that requests of a lineage (`$3`) were sent with, with their text.
+/// Peer intros that requests of a lineage (`$3`) were sent with, with their text.
 const PEER_INTROS_OF_LINEAGE: &str = "
 SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
        s.placement, s.segments, s.others, s.made_with
@@ -68,7 +68,7 @@ WHERE r.tenant = $1 AND r.resource = $2 AND r.lineage = $3
   AND s.tenant = $1 AND s.resource = $2 AND s.id = r.snapshot AND s.to_count = 0
 GROUP BY s.id ORDER BY s.id";
 
-/// The timeline of a lineage (`$3`), oldest first; what began comes before what ended at that time.
+/// The timeline of a lineage (`$3`), oldest first. At the same time, a start comes before an end.
 const EVENTS_OF_LINEAGE: &str = "
 SELECT kind, place / 1000, body FROM events
 WHERE tenant = $1 AND resource = $2 AND lineage = $3 ORDER BY place, kind DESC";
@@ -148,7 +148,7 @@ const COSTS_OF_LINEAGE: &str = "
 SELECT kind, calls, sent, cached, written, guessed FROM costs
 WHERE tenant = $1 AND resource = $2 AND lineage = $3";
 
-/// The columns of `THREADS`, completed by what must be counted.
+/// A row of the list: the columns of [`THREADS`], with counts and costs.
 async fn thread_row(conn: &mut SqliteConnection, row: &SqliteRow) -> StoreResult<ThreadRow> {
     let (lineage, scope) = (get::<i64>(row, 0)?, rows::scope(row, 1)?);
     let totals = count_row(conn, TOTALS_OF_LINEAGE, &scope, lineage).await?;
@@ -175,7 +175,7 @@ async fn thread_row(conn: &mut SqliteConnection, row: &SqliteRow) -> StoreResult
     })
 }
 
-/// The title of the lineage of a message (`$3`).
+/// The title of the lineage that recorded a message (`$3`).
 const TITLE: &str = "
 SELECT l.title FROM nodes AS n CROSS JOIN lineages AS l
 WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $3
@@ -193,7 +193,7 @@ pub(super) async fn title(
     row.map_or(Ok(None), |row| get(&row, 0))
 }
 
-/// Gives the lineage of a message (`$3`) a title (`$4`), where that changes it.
+/// Sets the title (`$4`) of the lineage that recorded a message (`$3`), if it is another one.
 const SET_TITLE: &str = "
 UPDATE lineages SET title = $4
 WHERE tenant = $1 AND resource = $2 AND title IS NOT $4
@@ -214,7 +214,7 @@ pub(super) async fn set_title(
     Ok(())
 }
 
-/// The one row of a statement that counts.
+/// The single row of a statement that counts.
 async fn count_row(
     conn: &mut SqliteConnection,
     statement: &'static str,
@@ -225,5 +225,5 @@ async fn count_row(
     answer
         .into_iter()
         .next()
-        .ok_or_else(|| rows::corrupt("nothing was counted"))
+        .ok_or_else(|| rows::corrupt("a count has no row"))
 }

@@ -1,4 +1,5 @@
-//! Owners themselves: who has memory, who is served as whom, which names stand for many conversations.
+//! Tenants: which have memory, which are served as another tenant, and which thread keys stand for many
+//! conversations. These statements read across owners; only the operator and the start-up call them.
 
 use sqlx::query;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
@@ -9,7 +10,7 @@ use crate::store::aliases::check_alias;
 use crate::store::rows::{self, corrupt, get, int};
 use crate::store::{AddAliasOutcome, Alias, SHARED_KEY_THRESHOLD, TenantRow};
 
-/// All of them, the oldest first.
+/// All aliases, the oldest first.
 const ALIASES: &str = "SELECT name, tenant, at_ms FROM aliases ORDER BY at_ms, name";
 
 pub(super) async fn aliases(conn: &mut SqliteConnection) -> StoreResult<Vec<Alias>> {
@@ -24,7 +25,7 @@ pub(super) async fn aliases(conn: &mut SqliteConnection) -> StoreResult<Vec<Alia
     rows.iter().map(alias).collect()
 }
 
-/// A new one: requests of `$1` belong to `$2`.
+/// An alias: requests of `$1` belong to `$2`.
 const NEW_ALIAS: &str = "INSERT INTO aliases (name, tenant, at_ms) VALUES ($1, $2, $3)";
 
 pub(super) async fn add_alias(
@@ -45,7 +46,7 @@ pub(super) async fn add_alias(
     Ok(outcome)
 }
 
-/// Takes one back.
+/// Deletes the alias of a name (`$1`).
 const DROP_ALIAS: &str = "DELETE FROM aliases WHERE name = $1";
 
 pub(super) async fn remove_alias(conn: &mut SqliteConnection, name: [u8; 32]) -> StoreResult<bool> {
@@ -56,7 +57,7 @@ pub(super) async fn remove_alias(conn: &mut SqliteConnection, name: [u8; 32]) ->
     Ok(done.rows_affected() > 0)
 }
 
-/// For the operator: who has memory.
+/// All tenants with memory.
 const TENANTS: &str = "
 SELECT tenant, count(*), coalesce(sum(requests), 0), max(last_ms) FROM lineages GROUP BY tenant";
 
@@ -73,11 +74,11 @@ pub(super) async fn tenants(conn: &mut SqliteConnection) -> StoreResult<Vec<Tena
     rows.iter().map(row).collect()
 }
 
-/// Names handed out at most; a process holds no more.
+/// At most this many thread keys are returned; the cache of a process holds no more.
 const MAX_SHARED_KEYS: i64 = 4_096;
 
-/// Names that at least `$2` conversations with a request since `$1` go under that were gone on with (see
-/// `NAMESAKES`), no more than `$3`.
+/// Thread keys that at least `$2` conversations have, counting those with a request since `$1` that were
+/// continued (they have a confirmed message); at most `$3` keys.
 const SHARED_THREAD_KEYS: &str = "
 SELECT tenant, resource, thread_key FROM lineages l
 WHERE thread_key IS NOT NULL AND last_ms >= $1

@@ -1,4 +1,4 @@
-//! What model calls cost, by conversation and by day, and what happened, for the timeline.
+//! What memory's model calls cost, for each conversation and each day, and the events of the timeline.
 
 use serde_json::{Map, Value};
 use sqlx::query;
@@ -10,10 +10,10 @@ use crate::store::StoreResult;
 use crate::store::rows::{self, get, token_count};
 use crate::store::{Cost, Event, MAX_EVENTS_PER_KIND, TenantBacklog, utc_day};
 
-/// Days that spending is kept for: a budget asks for today, people for a month.
+/// Spending is kept for this many days: the budget needs today, people look at a month.
 const SPENDING_DAYS: i64 = 31;
 
-/// One more call for the conversation of a message (`$3`).
+/// Adds one call to the costs of the conversation of a message (`$3`).
 const ADD_COST: &str = "
 INSERT INTO costs (tenant, resource, lineage, kind, calls, sent, cached, written, guessed)
 SELECT $1, $2, n.lineage, $4, 1, $5, $6, $7, $8
@@ -23,13 +23,13 @@ DO UPDATE SET calls = costs.calls + 1, sent = costs.sent + excluded.sent,
               cached = costs.cached + excluded.cached, written = costs.written + excluded.written,
               guessed = costs.guessed + excluded.guessed";
 
-/// So many tokens (`$4`) more on a day (`$3`).
+/// Adds tokens (`$4`) to the spending of a day (`$3`).
 const ADD_SPENDING: &str = "
 INSERT INTO spending (tenant, resource, day, tokens) VALUES ($1, $2, $3, $4)
 ON CONFLICT (tenant, day, resource)
 DO UPDATE SET tokens = spending.tokens + excluded.tokens";
 
-/// Days before `$3` are of no use.
+/// Deletes the spending of days before `$3`.
 const FORGET_SPENDING: &str =
     "DELETE FROM spending WHERE tenant = $1 AND resource = $2 AND day < $3";
 
@@ -64,7 +64,7 @@ pub(super) async fn record_cost(
     spent_tokens(conn, scope, at_ms).await
 }
 
-/// What a tenant (`$1`) spent on a day (`$2`): a budget is the tenant's, over its resources.
+/// What a tenant (`$1`) spent on a day (`$2`), over all its resources: a budget belongs to the tenant.
 const SPENT_TOKENS: &str =
     "SELECT coalesce(sum(tokens), 0) FROM spending WHERE tenant = $1 AND day = $2";
 
@@ -81,20 +81,21 @@ pub(super) async fn spent_tokens(
     rows::int(&row, 0)
 }
 
-/// The lineage of a message (`$3`), and its key.
+/// The lineage of a message (`$3`), and its thread key.
 const THREAD_OF_LINK: &str = "
 SELECT n.lineage, l.thread_key FROM nodes AS n CROSS JOIN lineages AS l
 WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $3
   AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage";
 
-/// What happened in a lineage (`$3`), under a name (`$4`) and at a time (`$5`).
+/// An event of a lineage (`$3`) with its kind (`$4`) and time (`$5`). Two events of one kind never have the
+/// same place; `place` is the time in microseconds, or one more than the last place.
 const NEW_EVENT: &str = "
 INSERT INTO events (tenant, resource, lineage, kind, place, body)
 SELECT $1, $2, $3, $4, max($5 * 1000, coalesce((
            SELECT max(e.place) + 1 FROM events AS e
            WHERE e.tenant = $1 AND e.resource = $2 AND e.lineage = $3 AND e.kind = $4), 0)), $6";
 
-/// Keeps the newest `$5` events of a kind (`$4`) of a lineage (`$3`).
+/// Deletes all but the newest `$5` events of a kind (`$4`) of a lineage (`$3`).
 const TRIM_EVENTS: &str = "
 DELETE FROM events
 WHERE tenant = $1 AND resource = $2 AND lineage = $3 AND kind = $4 AND place <= (
@@ -135,7 +136,7 @@ pub(super) async fn append_events(
     Ok(events)
 }
 
-/// The body with whose it is, under the published names.
+/// Adds the ids of the conversation to an event's body, under their published names.
 fn with_thread_ids(body: &str, lineage: i64, key: Option<&str>) -> String {
     let Ok(mut body) = serde_json::from_str::<Map<String, Value>>(body) else {
         return body.to_owned();
@@ -143,7 +144,7 @@ fn with_thread_ids(body: &str, lineage: i64, key: Option<&str>) -> String {
     let record = lineage.to_string();
     let thread = key.unwrap_or(&record);
     if body.contains_key("startedAt") {
-        // A list, since others observe several at once.
+        // The published format has a list, because other implementations observe several threads at once.
         body.insert("threadIds".to_owned(), Value::from(vec![thread]));
     }
     body.insert("threadId".to_owned(), Value::from(thread));
@@ -151,7 +152,7 @@ fn with_thread_ids(body: &str, lineage: i64, key: Option<&str>) -> String {
     Value::Object(body).to_string()
 }
 
-/// For the operator: tenants with open jobs, how many, and what they spent on a day (`$1`).
+/// Tenants with open jobs, the number of these jobs, and what the tenants spent on a day (`$1`).
 const TENANT_BACKLOGS: &str = "
 WITH busy (tenant) AS MATERIALIZED (SELECT tenant FROM jobs WHERE state = 'open')
 SELECT busy.tenant, count(*),

@@ -1,4 +1,4 @@
-//! What SQLite's result codes mean for a caller, in words that say what to do.
+//! SQLite's result codes as errors of the store. Each message says what is wrong and what to do.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use crate::store::StoreError;
 /// Why a database could not be opened. Every message names the file and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The URL is not one of SQLite's.
+    /// The URL is not a SQLite URL.
     #[error("`{0}` is not a database URL; write sqlite:///absolute/path/diarist.db")]
     Url(String),
     /// The linked SQLite has a bug that corrupts databases in WAL mode.
@@ -18,21 +18,21 @@ pub enum OpenError {
     OldSqlite {
         /// The version that is linked.
         found: String,
-        /// The oldest that is accepted.
+        /// The oldest version that is accepted.
         required: &'static str,
     },
-    /// The folder or the file cannot be made or read.
+    /// The folder or the file cannot be created or read.
     #[error("cannot open {}: {reason}; check that the folder exists and may be written", path.display())]
     Inaccessible {
         /// The database.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         reason: String,
     },
-    /// There is no such file, and none is to be made.
+    /// There is no such file, and this command must not create one.
     #[error("there is no database at {}; `diarist serve` makes it when it starts", .0.display())]
     Missing(PathBuf),
-    /// An older Diarist made the database, and it is not to be changed.
+    /// An older Diarist made the database, and this command must not change it.
     #[error(
         "{} was made by an older Diarist; start `diarist serve` once, which brings it up to date",
         .0.display()
@@ -57,7 +57,7 @@ pub enum OpenError {
         /// The newest schema this program knows.
         known: i64,
     },
-    /// A migration that was applied is not the one this program holds.
+    /// An applied migration differs from the one of this program.
     #[error("the schema of {} is not Diarist's ({reason}); restore a backup", path.display())]
     Schema {
         /// The database.
@@ -73,16 +73,16 @@ pub enum OpenError {
     Damaged {
         /// The database.
         path: PathBuf,
-        /// What SQLite said.
+        /// The error of SQLite.
         reason: String,
     },
-    /// The database must be changed and cannot be.
+    /// The schema must be updated, but the database is read-only.
     #[error("{} is read-only; give this user write access to the file and its folder", .0.display())]
     ReadOnly(PathBuf),
-    /// No room for the schema.
+    /// The disk has no room for the schema.
     #[error("the disk of {} is full; free some space", .0.display())]
     Full(PathBuf),
-    /// Another process holds it.
+    /// Another process has locked the database.
     #[error("{} is locked by another process; close that program", .0.display())]
     Locked(PathBuf),
     /// Anything else.
@@ -90,12 +90,12 @@ pub enum OpenError {
     Other {
         /// The database.
         path: PathBuf,
-        /// What was said.
+        /// The error of SQLite.
         reason: String,
     },
 }
 
-/// What a result code comes down to.
+/// What a result code means for a caller.
 enum FailureKind {
     Locked,
     ReadOnly,

@@ -1,4 +1,4 @@
-//! Trouble that only shows from inside: connections that are stuck, a disk that is full.
+//! Faults that need access to the connections: stuck connections, a full disk.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::SqliteStore;
 use super::record;
 use crate::history::{Encoder, Link, Role, Scope};
 use crate::memory::Node;
-use crate::store::{RequestRecord, SentWith, Store as _, StoreError, StoreResult};
+use crate::store::{Chains as _, RequestRecord, SentWith, StoreError, StoreResult};
 
 struct Disk {
     _folder: tempfile::TempDir,
@@ -23,7 +23,7 @@ async fn disk() -> Disk {
     }
 }
 
-/// The first request of a conversation of so many messages.
+/// The first request of a conversation of `length` messages.
 fn request(name: &str, length: usize) -> (Scope, Vec<Link>, RequestRecord) {
     let scope = Scope::new(b"alice", None);
     let root = Link::root(&scope);
@@ -68,7 +68,7 @@ fn request(name: &str, length: usize) -> (Scope, Vec<Link>, RequestRecord) {
     (scope, links, record)
 }
 
-/// Generous: what is waited for answers in a quarter of a second.
+/// Much longer than the quarter of a second in which the store must answer.
 const NEVER: Duration = Duration::from_secs(30);
 
 #[tokio::test]
@@ -193,14 +193,14 @@ async fn a_write_that_fails_midway_stores_nothing() {
     );
 }
 
-/// Lookups go on, and writing as soon as there is room.
+/// Look-ups still work; writes work again as soon as there is room.
 #[tokio::test]
 async fn a_full_disk_stops_writing_only_while_it_is_full() {
     let disk = disk().await;
     let store = &disk.store;
     let (scope, links, record) = request("small", 3);
     store.record(&scope, &record).await.expect("recorded");
-    // Less than the file has now means: not a page more.
+    // A limit below the size of the file means that it cannot grow.
     limit_pages(store, "PRAGMA max_page_count = 1").await;
 
     let (_, large_links, large) = request("large", 2_000);
@@ -239,7 +239,7 @@ async fn limit_pages(store: &SqliteStore, pragma: &'static str) {
 }
 
 /// After some failures (an I/O error, a full disk in the middle of a commit) SQLite has rolled back
-/// by itself and sqlx believes in a transaction that is not there any more.
+/// by itself, while sqlx believes that the transaction is still open.
 #[tokio::test]
 async fn a_transaction_that_sqlite_ended_by_itself_is_not_believed_to_be_open() {
     let disk = disk().await;

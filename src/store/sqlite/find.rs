@@ -10,52 +10,41 @@ use crate::memory::alignment::{LineageName, Origin, PathEntry, SummaryCandidate}
 use crate::store::rows::{self, corrupt, get};
 use crate::store::{Candidates, LookupKeys, PrefixTrim, SentPrefix, StoreResult};
 
-/// A request as `FIND` takes it.
-pub(super) struct FindQuery {
-    links: String,
-    tip: Link,
-    root: Link,
-    length: usize,
-    anchors: String,
-    answers: String,
-    model: Option<String>,
-    system: Option<Vec<u8>>,
-}
-
-impl FindQuery {
-    pub(super) fn new(scope: &Scope, chain: &[Link], keys: &LookupKeys) -> Option<Self> {
-        Some(Self {
-            links: rows::link_list(chain),
-            tip: *chain.last()?,
-            root: Link::root(scope),
-            length: chain.len(),
-            anchors: rows::mark_list(&keys.anchors),
-            answers: rows::mark_list(&keys.answers),
-            model: keys.model.clone(),
-            system: keys.system.map(|mark| mark.as_bytes().to_vec()),
-        })
-    }
-}
-
-/// What is known of a request's chain (`$3`: links), and of the path it may stand on.
+/// Everything that is recorded of a request's chain and of the other chains it may stand on.
 ///
-/// Snapshots on either (rows of kind 0), what the tip (`$4`) was sent with (1), how much of the chain
-/// itself is recorded (2), the longest beginning of it that is a view of another chain (3), that
-/// chain from its end to its beginning (4), the same of the path that was found by the anchors (`$5`:
-/// pairs of anchor and place) (5) or by an answer that the client put into its history (`$6`: pairs
-/// of mark and place) (6), what the tip was sent with if it is a view (`$7`: its length) (7), and
-/// where in the request 5 and 6 were found (8, 9), how far requests of the chain were trimmed, for which
-/// model (10), what a request was sent with that ended where 5 begins (11), the longest beginning of the
-/// chain that went out, and of each of 4 to 6 (12), the latest snapshot that covers nothing (`$8`: the
-/// root) (13), what 10 says for the chains of 4 to 6 (14), and the snapshots among 12 that cover nothing
-/// (15). A beginning is also a request that differs in its newest message alone, since there are clients
-/// that take back what they put into that, if it has more in common with this one than chance
-/// (`memory::others::CHANCE` messages). What was sent counts for the model `$9`, where one is named. An answer that was followed in its own chain is an
-/// ordinary one: whoever quotes it elsewhere talks of something else.
+/// Parameters: `$3` the links, `$4` the tip, `$5` pairs of anchor and position, `$6` pairs of answer hash
+/// and position, `$7` the number of links, `$8` the root, `$9` the model (NULL: every model), `$10` the
+/// hash of the system message.
 ///
-/// `CROSS JOIN` is SQLite's way to say that the links drive the join. The latest message of the
-/// request that is known anywhere leads to the path; one that the chain itself holds leads nowhere.
-/// Bounded: a list of at most a hundred anchors, and paths of at most so many messages.
+/// The other chains are: the *base* of the longest aligned prefix; the *path* of the latest message that an
+/// anchor finds; and the *answered* chain, whose answer the client has put into its history. An answer that
+/// something follows in its own chain does not count: a client that quotes it elsewhere talks about
+/// something else.
+///
+/// | kind | row |
+/// |---|---|
+/// | 0 | a snapshot on the chain or on one of the other chains |
+/// | 1 | what the tip was sent with |
+/// | 2 | how much of the chain itself is recorded |
+/// | 3 | the alignment of the longest aligned prefix |
+/// | 4, 5, 6 | a message of the base, of the path, of the answered chain; from the end to the beginning |
+/// | 7 | what the tip was sent with, if it is an aligned request |
+/// | 8, 9 | the positions in the request at which the path and the answer were found |
+/// | 10 | how far requests on the chain were trimmed, and for which model |
+/// | 11 | what the request was sent with that ended where the path ends |
+/// | 12 | the longest prefix that was sent as a request: of the chain, and of each other chain |
+/// | 13 | the latest peer intro (a snapshot that covers no message) |
+/// | 14 | as 10, for the other chains |
+/// | 15 | the peer intros among the snapshots of 12 |
+/// | 16 | the names of the lineages at the ends of the other chains |
+///
+/// For 12, a request also counts as a prefix if only its newest message differs, because some clients
+/// take back what they put into that message. It must share more messages with this request than chance
+/// explains (`MAX_CHANCE_PREFIX`).
+///
+/// `CROSS JOIN` fixes the order of a join in SQLite: the links come first. An anchor inside the recorded
+/// part of the chain leads to no path. The work is bounded: at most 96 anchors, and chains of at most
+/// 20,000 messages together.
 const FIND: &str = "
 WITH RECURSIVE
 depth (count, lineage, origin) AS (
@@ -235,20 +224,26 @@ CROSS JOIN nodes AS n CROSS JOIN lineages AS l
 WHERE n.tenant = $1 AND n.resource = $2 AND n.link = ends.link
   AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage";
 
+/// Runs [`FIND`] and reads its rows. An empty chain has no candidates.
 pub(super) async fn find_candidates(
     conn: &mut SqliteConnection,
     scope: Scope,
-    query_values: FindQuery,
+    chain: Vec<Link>,
+    keys: LookupKeys,
 ) -> StoreResult<Candidates> {
+    let Some(tip) = chain.last() else {
+        return Ok(Candidates::default());
+    };
+    let root = Link::root(&scope);
     let rows = scoped_query(FIND, &scope)
-        .bind(query_values.links)
-        .bind(query_values.tip.as_bytes().as_slice())
-        .bind(query_values.anchors)
-        .bind(query_values.answers)
-        .bind(rows::count(query_values.length))
-        .bind(query_values.root.as_bytes().as_slice())
-        .bind(query_values.model)
-        .bind(query_values.system)
+        .bind(rows::link_list(&chain))
+        .bind(tip.as_bytes().as_slice())
+        .bind(rows::mark_list(&keys.anchors))
+        .bind(rows::mark_list(&keys.answers))
+        .bind(rows::count(chain.len()))
+        .bind(root.as_bytes().as_slice())
+        .bind(&keys.model)
+        .bind(keys.system.map(|mark| mark.as_bytes().to_vec()))
         .fetch_all(conn)
         .await?;
     let mut candidates = Candidates::default();
@@ -323,7 +318,7 @@ pub(super) async fn find_candidates(
             _ => return Err(corrupt("an unknown kind of row")),
         }
     }
-    candidates.tip_recorded = candidates.depth == query_values.length;
+    candidates.tip_recorded = candidates.depth == chain.len();
     candidates
         .snapshots
         .sort_unstable_by_key(|s| (s.to_count, s.id));
@@ -336,15 +331,15 @@ pub(super) async fn find_candidates(
     Ok(candidates)
 }
 
-/// Steps in the order of their chain; nothing unless they reach from its first message on.
-fn complete_path(mut steps: Vec<(usize, PathEntry)>) -> Vec<PathEntry> {
-    steps.sort_unstable_by_key(|(count, _)| *count);
-    let gapless = steps
+/// Messages in the order of their chain; empty unless all messages from the first one on are there.
+fn complete_path(mut entries: Vec<(usize, PathEntry)>) -> Vec<PathEntry> {
+    entries.sort_unstable_by_key(|(count, _)| *count);
+    let gapless = entries
         .iter()
         .enumerate()
         .all(|(index, (count, _))| *count == index + 1);
     if !gapless {
         return Vec::new();
     }
-    steps.into_iter().map(|(_, step)| step).collect()
+    entries.into_iter().map(|(_, entry)| entry).collect()
 }

@@ -6,8 +6,8 @@ use super::scoped::scoped_query;
 use crate::history::Scope;
 use crate::store::StoreResult;
 
-/// Hands the messages another lineage stands on to that lineage: those below which it goes on, and
-/// those at which it ended a request.
+/// Moves messages that another lineage needs to that lineage: those it continues, those at which one of
+/// its requests ended, and all messages before these.
 const REASSIGN_SHARED_ROWS: &str = "
 WITH RECURSIVE used (link, heir) AS (
     SELECT n.link, c.lineage FROM nodes AS n CROSS JOIN nodes AS c
@@ -25,60 +25,60 @@ UPDATE nodes SET lineage = heirs.heir
 FROM (SELECT link, min(heir) AS heir FROM used GROUP BY link) AS heirs
 WHERE nodes.tenant = $1 AND nodes.resource = $2 AND nodes.link = heirs.link";
 
-/// Snapshots that hold something of it, whosever they are.
+/// Snapshots of any conversation that contain text of this one.
 const FORGET_SNAPSHOT_PEERS: &str = "
 DELETE FROM snapshots WHERE tenant = $1 AND resource = $2 AND id IN (
     SELECT t.snapshot FROM told AS t
     WHERE t.tenant = $1 AND t.resource = $2 AND t.lineage = $3)";
 
-/// What others may be told of it.
+/// Its digest.
 const FORGET_DIGEST: &str =
     "DELETE FROM digests WHERE tenant = $1 AND resource = $2 AND lineage = $3";
 
-/// Jobs of the messages that are left.
+/// Jobs of the messages that the lineage still has.
 const FORGET_JOBS: &str = "
 DELETE FROM jobs WHERE tenant = $1 AND resource = $2 AND to_link IN (
     SELECT link FROM nodes WHERE tenant = $1 AND resource = $2 AND lineage = $3)";
 
-/// Snapshots of the messages that are left.
+/// Snapshots of these messages.
 const FORGET_SNAPSHOTS: &str = "
 DELETE FROM snapshots WHERE tenant = $1 AND resource = $2 AND to_link IN (
     SELECT link FROM nodes WHERE tenant = $1 AND resource = $2 AND lineage = $3)";
 
-/// Parts of the messages that are left.
+/// Parts of these messages.
 const FORGET_PARTS: &str = "
 DELETE FROM parts WHERE tenant = $1 AND resource = $2 AND to_link IN (
     SELECT link FROM nodes WHERE tenant = $1 AND resource = $2 AND lineage = $3)";
 
-/// What the lineage was the first to confirm, the messages it handed over included: where another
-/// chain of the heir confirms them again, they count again, which errs on the side of observing.
+/// The contents that the lineage confirmed first, also those of messages that were moved. If another chain
+/// confirms them again, they count again; then the Observer is shown more rather than less.
 const FORGET_CONTENTS: &str =
     "DELETE FROM contents WHERE tenant = $1 AND resource = $2 AND lineage = $3";
 
-/// What its calls cost. What they cost the tenant stays in `spending`.
+/// The costs of its calls. What the tenant spent stays in `spending`.
 const FORGET_COSTS: &str = "DELETE FROM costs WHERE tenant = $1 AND resource = $2 AND lineage = $3";
 
-/// What happened in it.
+/// Its timeline.
 const FORGET_EVENTS: &str =
     "DELETE FROM events WHERE tenant = $1 AND resource = $2 AND lineage = $3";
 
-/// The lineage's timer.
+/// Its timer.
 const FORGET_TIMER: &str =
     "DELETE FROM timers WHERE tenant = $1 AND resource = $2 AND lineage = $3";
 
-/// The lineage's requests.
+/// Its requests.
 const FORGET_REQUESTS: &str =
     "DELETE FROM requests WHERE tenant = $1 AND resource = $2 AND lineage = $3";
 
-/// The lineage's requests that were views of a chain.
+/// The alignments of its requests.
 const FORGET_VIEWS: &str = "DELETE FROM views WHERE tenant = $1 AND resource = $2 AND lineage = $3";
 
-/// The words of messages that are left: another lineage may have been the one to keep them.
+/// Kept texts of the messages that the lineage still has: another lineage may have kept them.
 const FORGET_NODE_MESSAGES: &str = "
 DELETE FROM messages WHERE tenant = $1 AND resource = $2 AND link IN (
     SELECT link FROM nodes WHERE tenant = $1 AND resource = $2 AND lineage = $3)";
 
-/// The words of a lineage (`$3`), those of messages it handed over included.
+/// Texts that the lineage kept, also those of messages that were moved.
 const FORGET_MESSAGES: &str =
     "DELETE FROM messages WHERE tenant = $1 AND resource = $2 AND lineage = $3";
 
@@ -86,10 +86,10 @@ const FORGET_MESSAGES: &str =
 const FORGET_ANSWERS: &str =
     "DELETE FROM answers WHERE tenant = $1 AND resource = $2 AND lineage = $3";
 
-/// The messages that are left.
+/// The messages that the lineage still has.
 const FORGET_NODES: &str = "DELETE FROM nodes WHERE tenant = $1 AND resource = $2 AND lineage = $3";
 
-/// The lineage.
+/// The lineage itself.
 const FORGET_LINEAGE: &str = "DELETE FROM lineages WHERE tenant = $1 AND resource = $2 AND id = $3";
 
 pub(super) async fn forget(

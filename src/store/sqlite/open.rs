@@ -1,7 +1,7 @@
-//! From a URL to open connections: the place, the version, the schema.
+//! From a URL to open connections: checks the place, the version of SQLite and the schema.
 //!
-//! Nothing is changed in a file that is not Diarist's or that a newer Diarist made. Called by
-//! [`super::SqliteStore::open`] only.
+//! A file that is not Diarist's, or that a newer Diarist made, stays as it is. Called by
+//! [`super::database`] only.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -17,18 +17,19 @@ use sqlx::{ConnectOptions as _, Connection as _, SqlStr};
 
 use super::error::OpenError;
 
-/// The first release without the WAL-reset bug, which corrupts a database when a checkpoint in one
-/// process meets a write in another (<https://sqlite.org/releaselog/3_51_3.html>).
+/// The first release without the WAL-reset bug. That bug corrupts a database if one process runs a
+/// checkpoint while another one writes (<https://sqlite.org/releaselog/3_51_3.html>).
 const OLDEST_SQLITE: (u32, u32, u32) = (3, 51, 3);
 const OLDEST_SQLITE_TEXT: &str = "3.51.3";
 
-/// How long background work waits for a lock: longer than any write of ours takes.
+/// Background work waits this long for a lock: longer than any write of Diarist takes.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two attempts to open a file that is locked.
+/// The pause between two attempts to open a locked file.
 const RETRY: Duration = Duration::from_millis(20);
-/// Two requests may look up a cold conversation while two others wait for the disk.
+/// Connections of the request path: two requests can look up a cold conversation while two others wait for
+/// the disk.
 const REQUEST_READERS: u32 = 4;
-/// Readers of workers and of the command line; apart, so that they never delay a request.
+/// Connections of workers and of the command line. They are separate, so that they never delay a request.
 const WORKER_READERS: u32 = 2;
 
 /// `_sqlx_migrations` is the table of [`Migrator`].
@@ -36,8 +37,8 @@ const HAS_SCHEMA: &str = "
 SELECT count(*), coalesce(sum(name = '_sqlx_migrations'), 0) FROM sqlite_schema
 WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
 
-/// Applied files in order; the file names are in `migrations/sqlite`. `sqlx::migrate!` would need
-/// the `macros` feature, which builds SQLite and the TLS stack a second time for the host.
+/// The files of `migrations/sqlite`, in order. `sqlx::migrate!` would need the `macros` feature, which
+/// builds SQLite and the TLS stack a second time for the host.
 fn migrations() -> Vec<Migration> {
     [
         (
@@ -134,7 +135,7 @@ fn migrations() -> Vec<Migration> {
     .collect()
 }
 
-/// The connections of a store.
+/// The connection pools of one database.
 pub(super) struct Pools {
     pub(super) writer: SqlitePool,
     pub(super) request_pool: SqlitePool,
@@ -151,9 +152,9 @@ pub(super) async fn open(url: &str, request_timeout: Duration) -> Result<Pools, 
         .map_err(|_| OpenError::Url(url.to_owned()))?
         .disable_statement_logging()
         .busy_timeout(BUSY_TIMEOUT)
-        // Deleted rows held what people said: overwrite them.
+        // Deleted rows held message text, so SQLite overwrites them.
         .pragma("secure_delete", "ON")
-        // "Accepted" means on the disk. Only background work waits for the flush.
+        // A committed row must be on the disk. Only background work waits for that.
         .synchronous(SqliteSynchronous::Full);
     if url.ends_with(":memory:") {
         return in_memory(options).await;
@@ -163,8 +164,8 @@ pub(super) async fn open(url: &str, request_timeout: Duration) -> Result<Pools, 
         return Err(OpenError::Url(url.to_owned()));
     }
     create_file(&path).await?;
-    // A switch to WAL that meets another process starting answers "locked" at once, without the
-    // busy timeout: two that wait for each other would wait for ever.
+    // If another process starts at the same time, the switch to WAL fails with "locked" at once: SQLite
+    // skips the busy timeout there, because two processes would wait for each other for ever.
     let started = Instant::now();
     loop {
         match in_file(&options, &path, request_timeout).await {
@@ -176,7 +177,7 @@ pub(super) async fn open(url: &str, request_timeout: Duration) -> Result<Pools, 
     }
 }
 
-/// For people who look while a server writes: nothing is made, nothing is changed.
+/// Opens a database for reading while a server may write to it. Creates and changes nothing.
 pub(super) async fn open_to_read(url: &str) -> Result<Pools, OpenError> {
     let wrong = || OpenError::Url(url.to_owned());
     if !url.starts_with("sqlite:") || url.contains(":memory:") || url.contains("mode=memory") {
@@ -224,7 +225,7 @@ async fn in_file(
     request_timeout: Duration,
 ) -> Result<Pools, OpenError> {
     let failed = |error: sqlx::Error| OpenError::from_sqlx(path, &error);
-    // Looked at before the journal mode is set: that would change a file that is not ours.
+    // The checks come before the journal mode is set, because that changes the file.
     let mut first = options.connect().await.map_err(failed)?;
     check_version(&mut first, path).await?;
     migrate(&mut first, path).await?;
@@ -237,7 +238,7 @@ async fn in_file(
     let readers = |busy_timeout, most, wait| {
         pool(most, wait).connect_lazy_with(read_only_options(path, busy_timeout))
     };
-    // Inside SQLite a request waits less than its whole bound, so that a reader gives up its connection
+    // The request path waits less than its whole timeout for a lock, so that its connection is free again
     // before the next request needs it.
     let request_busy_timeout = request_timeout * 4 / 5;
     Ok(Pools {
@@ -251,7 +252,7 @@ async fn in_file(
     })
 }
 
-/// One shared connection: a second one would see another, empty database.
+/// One connection for everything: a second one would open another, empty database.
 async fn in_memory(options: SqliteConnectOptions) -> Result<Pools, OpenError> {
     let path = PathBuf::from(":memory:");
     let failed = |error: sqlx::Error| OpenError::from_sqlx(&path, &error);
@@ -280,8 +281,8 @@ fn pool(max_connections: u32, wait: Duration) -> SqlitePoolOptions {
         .max_lifetime(None)
 }
 
-/// Makes the folder and an empty file only its owner may read: SQLite would make it world-readable,
-/// and gives its journals the rights of the file.
+/// Creates the folder and an empty file that only its owner may read. SQLite itself would make the file
+/// readable for everybody; it gives its journals the rights of the file.
 async fn create_file(path: &Path) -> Result<(), OpenError> {
     let place = |error: std::io::Error| match error.kind() {
         std::io::ErrorKind::StorageFull => OpenError::Full(path.to_owned()),
@@ -338,9 +339,9 @@ fn version(text: &str) -> Option<(u32, u32, u32)> {
     }
 }
 
-/// Brings the schema up to date. Two processes may start at once, and sqlx takes no lock for
-/// SQLite: so the whole of it runs under one write lock. A schema that is up to date takes none, so
-/// that a read-only database still serves what it holds.
+/// Brings the schema up to date. Two processes may start at the same time, and sqlx takes no lock for
+/// SQLite, so all migrations run under one write lock. If the schema is up to date, no lock is needed, and a
+/// read-only database still works.
 async fn migrate(conn: &mut SqliteConnection, path: &Path) -> Result<(), OpenError> {
     let failed = |error: sqlx::Error| OpenError::from_sqlx(path, &error);
     let migrator = Migrator::with_migrations(migrations());
@@ -390,10 +391,10 @@ async fn schema(conn: &mut SqliteConnection, path: &Path) -> Result<Option<i64>,
     }
 }
 
-/// "DiAr", as the first migration writes it into the header of the file.
+/// "DiAr": the application id that the first migration writes into the header of the file.
 const APPLICATION: i64 = 0x4469_4172;
 
-/// Compares checksums of what was applied with what this program holds, without writing.
+/// Compares the checksums of the applied migrations with those of this program. Writes nothing.
 async fn verify(
     migrator: &Migrator,
     conn: &mut SqliteConnection,
@@ -410,7 +411,7 @@ async fn verify(
     }
     Err(OpenError::Schema {
         path: path.to_owned(),
-        reason: "the applied migrations are not the ones this version holds".to_owned(),
+        reason: "the applied migrations differ from those of this version".to_owned(),
     })
 }
 
@@ -459,7 +460,7 @@ mod tests {
         assert_eq!(on_disk, held);
     }
 
-    /// A database of the version before keeps what its requests were sent with, each for its model.
+    /// Migration 12 keeps what the recorded requests were sent with, each for its model.
     #[tokio::test]
     async fn what_requests_were_sent_with_outlives_their_new_key() {
         let options = SqliteConnectOptions::from_str("sqlite::memory:").expect("a url");

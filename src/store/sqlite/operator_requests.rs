@@ -1,5 +1,5 @@
-//! What an operator asks of one conversation: to observe it whole, to condense its log. Written into the
-//! store, where a running server finds it, or the next one.
+//! What an operator asks of one conversation: to observe all of it, or to condense its log. The request is
+//! stored; a running server finds it with the conversation's next request, or the next server does.
 
 use sqlx::query_as;
 use sqlx::sqlite::SqliteConnection;
@@ -9,12 +9,12 @@ use super::{admin, read};
 use crate::history::Scope;
 use crate::memory::Span;
 use crate::store::StoreResult;
-use crate::store::rows::{self, get, id_list, link_list};
+use crate::store::rows::{self, get, id_list};
 use crate::store::{
     EnqueueOutcome, LongestChain, NewJob, OperatorRequest, RequestedJobOutcome, RequeuedJobs,
 };
 
-/// The longest chain of a lineage and everything known of it.
+/// The longest chain of a lineage, and everything recorded of it.
 pub(super) async fn longest_chain(
     conn: &mut SqliteConnection,
     lineage: i64,
@@ -27,7 +27,7 @@ pub(super) async fn longest_chain(
         links.push(rows::node(row)?.link);
     }
     links.reverse();
-    let chain = read::load_chain(conn, scope.clone(), link_list(&links)).await?;
+    let chain = read::load_chain(conn, scope.clone(), links).await?;
     Ok(Some(LongestChain {
         scope,
         model,
@@ -35,8 +35,8 @@ pub(super) async fn longest_chain(
     }))
 }
 
-/// Somebody wants something (`$4`, see `Wanted`, with the focus `$5`) of a lineage (`$3`); the larger wish
-/// holds, and the newest focus.
+/// Stores a request (`$4`: `OperatorRequest::number`, `$5`: focus) for a lineage (`$3`). Of two requests
+/// the one with the larger number stays, and the newest focus.
 const PUT_OPERATOR_REQUEST: &str = "
 UPDATE lineages SET observe_asked = max(observe_asked, $4),
                     observe_focus = coalesce($5, observe_focus)
@@ -57,7 +57,7 @@ pub(super) async fn put_operator_request(
     Ok(done.rows_affected() == 1)
 }
 
-/// What somebody wants of a lineage (`$3`).
+/// The operator's request for a lineage (`$3`).
 const OPERATOR_REQUEST: &str = "SELECT observe_asked, observe_focus FROM lineages WHERE tenant = $1 AND resource = $2 AND id = $3";
 
 pub(super) async fn operator_request(
@@ -74,7 +74,7 @@ pub(super) async fn operator_request(
     Ok(row.and_then(|(number, focus)| OperatorRequest::from_number(number, focus)))
 }
 
-/// What was wanted of a lineage (`$3`) is done.
+/// Deletes the operator's request for a lineage (`$3`).
 const COMPLETE_OPERATOR_REQUEST: &str = "UPDATE lineages SET observe_asked = 0, observe_focus = NULL WHERE tenant = $1 AND resource = $2 AND id = $3";
 
 pub(super) async fn complete_operator_request(
@@ -89,7 +89,7 @@ pub(super) async fn complete_operator_request(
     Ok(())
 }
 
-/// Forgets that ranges of a lineage (`$3`) were given up: the next request offers them again.
+/// Deletes the abandoned observations of a lineage (`$3`), so that its next request can queue them again.
 const FORGET_ABANDONED: &str = "
 DELETE FROM jobs
 WHERE tenant = $1 AND resource = $2 AND kind = 'chunk' AND state = 'abandoned'
@@ -124,14 +124,14 @@ pub(super) async fn requeue_failed(
     })
 }
 
-/// The part of a span (`$3`: kind, `$4`: from, `$5`: to) that is no stopgap.
+/// The part of a span (`$3`: kind, `$4`: from, `$5`: to) that a model wrote.
 const PART_OF_SPAN: &str = "
 SELECT id FROM parts
 WHERE tenant = $1 AND resource = $2 AND to_link = $5 AND from_link = $4 AND kind = $3
   AND stopgap = 0";
 
-/// Makes the job of a span (`$3`: kind, `$4`: from, `$5`: to) due at `$6` with other words (`$7`) and
-/// parts (`$8`), also where it was given up, but not where a worker holds it.
+/// Makes the job of a span (`$3`: kind, `$4`: from, `$5`: to) due at `$6` with another text (`$7`) and
+/// other parts (`$8`), also if it was abandoned, but not while a worker holds it.
 const REQUEUE_REQUESTED: &str = "
 UPDATE jobs SET state = 'open', leased = 0, due_ms = $6, attempts = 0, empty_answers = 0,
                 payload = $7, parts = $8
@@ -175,14 +175,14 @@ pub(super) async fn enqueue_requested(
     )
 }
 
-/// Jobs of a lineage (`$3`) that carry words.
+/// Observations of a lineage (`$3`) that wait, with their texts.
 const PENDING_TEXTS_OF_LINEAGE: &str = "
 SELECT j.from_link, j.from_count, j.to_link, j.to_count, j.payload
 FROM nodes AS n CROSS JOIN jobs AS j
 WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3
   AND j.tenant = $1 AND j.resource = $2 AND j.to_link = n.link AND j.kind = 'chunk'";
 
-/// Jobs of a lineage that wait, with the words they carry.
+/// The waiting observations of a lineage, with their texts.
 pub(super) async fn pending_texts(
     conn: &mut SqliteConnection,
     lineage: i64,

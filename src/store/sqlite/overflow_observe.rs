@@ -1,5 +1,5 @@
-//! An accepted request together with what was observed for it while its client waited: all of it, or
-//! nothing.
+//! Recording a request together with what was observed for it while its client waited (`overflow =
+//! "observe"`). One transaction stores all of it or nothing.
 
 use sqlx::sqlite::SqliteConnection;
 
@@ -24,7 +24,7 @@ pub(super) async fn record_overflow_observation(
     for part in observation.parts {
         parts.push(insert_chunk(conn, &scope, part, at_ms).await?);
     }
-    // Those that come first are stored; the others were numbered from -1 downwards.
+    // Parts that were stored before have their id; the new ones are numbered from -1 downwards.
     let stored_id = |id: &PartId| match usize::try_from(-id.0 - 1) {
         Ok(new) => parts.get(new).copied().unwrap_or(*id),
         Err(_) => *id,
@@ -70,7 +70,7 @@ pub(super) async fn record_overflow_observation(
     })
 }
 
-/// Takes back the job of a span (`$3`: kind, `$4`: from, `$5`: to): somebody else has done it.
+/// Deletes the job of a span (`$3`: kind, `$4`: from, `$5`: to): its part is stored.
 const DROP_JOB: &str = "
 DELETE FROM jobs
 WHERE tenant = $1 AND resource = $2 AND to_link = $5 AND from_link = $4 AND kind = $3";
@@ -80,8 +80,8 @@ const CHUNK_OF_SPAN: &str = "
 SELECT id FROM parts
 WHERE tenant = $1 AND resource = $2 AND to_link = $4 AND from_link = $3 AND kind = 'chunk'";
 
-/// Stores a chunk, unless the queue has brought one of the same range meanwhile; what waits to be done
-/// for that range is done.
+/// Stores a chunk, unless a worker has stored one for the same range meanwhile. Deletes the job of that
+/// range.
 async fn insert_chunk(
     conn: &mut SqliteConnection,
     scope: &Scope,

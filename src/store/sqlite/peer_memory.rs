@@ -1,4 +1,5 @@
-//! What the conversations of one user are told of each other: kept, read, and sent.
+//! Peer memory: what conversations of one user may read of each other. Stores digests, reads them, and
+//! records which snapshots contain them, so that forgetting a conversation deletes those snapshots.
 
 use sqlx::sqlite::SqliteConnection;
 
@@ -10,11 +11,11 @@ use crate::store::StoreResult;
 use crate::store::rows::{self, get};
 use crate::store::{NewSnapshot, StoreError};
 
-/// How long one that covers nothing is kept though no request was recorded with it: a request may be
-/// under way with it. Far longer than any answer takes.
+/// A peer intro that no recorded request was sent with is kept this long: a request may be on its way with
+/// it. Much longer than any answer takes.
 const UNUSED_INTRO_TTL_MS: i64 = 24 * 60 * 60 * 1_000;
 
-/// What others may be told (`$4`) of a lineage (`$3`).
+/// The digest (`$4`) of a lineage (`$3`); replaces the old one.
 const PUBLISH_DIGEST: &str = "
 INSERT INTO digests (tenant, resource, lineage, at_ms, text)
 SELECT $1, $2, l.id, l.last_ms, $4
@@ -36,10 +37,11 @@ pub(super) async fn publish_digest(
     Ok(())
 }
 
-/// What may be told of the latest conversations (`$5` of them), without some lineages (`$3`) and those
-/// under a name (`$4`), nor any branch of their families: it knows as well what stood before it left. What
-/// left after `$6` messages at most may share a greeting and nothing else. An index in order under a LIMIT:
-/// as much is read of thousands as of a few.
+/// The digests of the latest conversations, at most `$5`. Leaves out some lineages (`$3`), those with a
+/// thread key (`$4`), and branches of the families of `$3`: a branch holds what came before it in the
+/// request anyway. A lineage that branched off after at most `$6` messages stays in, because it may share
+/// only a greeting. Reads an index in order under a LIMIT, so the cost does not grow with the number of
+/// conversations.
 const PEER_DIGESTS: &str = "
 SELECT d.lineage, l.thread_key, l.title, d.at_ms, d.text
 FROM digests AS d CROSS JOIN lineages AS l
@@ -80,13 +82,13 @@ pub(super) async fn peer_digests(
         .collect()
 }
 
-/// How many of some lineages (`$3`) are still this owner's.
+/// How many of some lineages (`$3`) are recorded under this owner.
 const COUNT_LINEAGES: &str = "
 SELECT count(*) FROM json_each($3) AS p CROSS JOIN lineages AS l
 WHERE l.tenant = $1 AND l.resource = $2 AND l.id = p.value";
 
-/// Whether every conversation that `new` tells of is still there. One that was forgotten while it was
-/// written must not be told of.
+/// Whether every conversation in the peer memory of `new` is still recorded. One may have been forgotten
+/// while the snapshot was written; then the snapshot must not be stored.
 pub(super) async fn are_peers_recorded(
     conn: &mut SqliteConnection,
     scope: &Scope,
@@ -102,20 +104,21 @@ pub(super) async fn are_peers_recorded(
     Ok(recorded == rows::count(others.lineages.len()))
 }
 
-/// A snapshot (`$4`) holds something of some lineages (`$3`).
+/// Records that a snapshot (`$4`) contains text of some lineages (`$3`).
 const NEW_SNAPSHOT_PEERS: &str = "
 INSERT INTO told (tenant, resource, lineage, snapshot)
 SELECT $1, $2, p.value, $4 FROM json_each($3) AS p WHERE true";
 
-/// Snapshots that cover nothing, that were made before `$3` and that no request was recorded with, but
-/// for the latest (`$4`).
+/// Deletes peer intros that were made before `$3` and that no recorded request was sent with, except the
+/// latest (`$4`).
 const DROP_PEER_INTROS: &str = "
 DELETE FROM snapshots WHERE tenant = $1 AND resource = $2 AND id IN (
     SELECT s.id FROM snapshots AS s
     WHERE s.tenant = $1 AND s.resource = $2 AND s.unused = 1 AND s.at_ms < $3 AND s.id <> $4
     ORDER BY s.at_ms LIMIT 64)";
 
-/// Writes down what the snapshot `id` tells of.
+/// Records which conversations the snapshot `id` contains text of. A new peer intro also deletes old ones
+/// that were never used.
 pub(super) async fn record_peers(
     conn: &mut SqliteConnection,
     scope: &Scope,
@@ -140,15 +143,15 @@ pub(super) async fn record_peers(
     Ok(())
 }
 
-/// The latest snapshot that covers nothing (`$3`: the root), with its text.
+/// The latest peer intro (`$3`: the root), with its text.
 const NEWEST_PEER_INTRO: &str = "
 SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
        s.placement, s.segments, s.others
 FROM snapshots AS s WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = $3
 ORDER BY s.id DESC LIMIT 1";
 
-/// The latest snapshot that covers nothing, if it says what `new` says. Older ones are not looked
-/// through: their number grows with that of the conversations.
+/// The latest peer intro, if it sends the same as `new`. Older ones are not compared, because their number
+/// grows with the number of conversations.
 pub(super) async fn equal_peer_intro(
     conn: &mut SqliteConnection,
     scope: &Scope,
@@ -168,12 +171,13 @@ pub(super) async fn equal_peer_intro(
     }))
 }
 
-/// A request was recorded with a snapshot (`$3`).
+/// Marks a snapshot (`$3`) as used by a recorded request.
 const USE_PEER_INTRO: &str = "
 UPDATE snapshots SET unused = 0
 WHERE tenant = $1 AND resource = $2 AND id = $3 AND unused = 1";
 
-/// A request was recorded with `snapshot`: it is kept as long as the request.
+/// Keeps a peer intro as long as the request that was recorded with it. Only owners with a resource have
+/// peer intros.
 pub(super) async fn mark_peer_intro_used(
     conn: &mut SqliteConnection,
     scope: &Scope,
@@ -189,7 +193,11 @@ pub(super) async fn mark_peer_intro_used(
     Ok(())
 }
 
-/// What a snapshot that covers nothing must be: it stands before the first message.
+/// Whether `new` is a peer intro: a snapshot that covers no message. It must end at the root and contain
+/// peer memory.
+///
+/// # Errors
+/// [`StoreError::Forgotten`] if it covers no message and is not a valid peer intro.
 pub(super) fn is_peer_intro(scope: &Scope, new: &NewSnapshot) -> Result<bool, StoreError> {
     if new.to_count > 0 {
         return Ok(false);

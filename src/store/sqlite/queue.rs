@@ -1,8 +1,7 @@
-//! Jobs: offered once per span, leased to one worker at a time, fenced so that a worker whose lease
-//! ran out stores nothing after another took over.
+//! Jobs: one per span, leased to one worker at a time. Each claim raises the job's fence, so a worker
+//! whose lease has ended cannot store anything after another worker has claimed the job.
 //!
-//! The words a job carries live in its row only; the row goes in the transaction that stores its
-//! part.
+//! The text for the Observer is only in the job's row. The transaction that stores the part deletes it.
 
 use sqlx::query;
 use sqlx::sqlite::SqliteConnection;
@@ -17,17 +16,18 @@ use crate::store::{
     ClaimFilter, EnqueueOutcome, Job, NewJob, Release, StoreError, Urgency, utc_day,
 };
 
-/// What a worker holds of a claimed job: its name and the fence, not its words.
+/// What identifies a claimed job: its id and its fence, without its text.
+#[derive(Clone)]
 pub(super) struct ClaimedJob {
     scope: Scope,
     id: i64,
     fence: i64,
-    /// What the Observer is shown by one more try.
+    /// Tokens of messages that the Observer is shown in one attempt.
     observer_tokens: u32,
     to: Link,
 }
 
-/// Only the Observer is shown messages.
+/// Tokens of messages that the job shows the Observer. A Reflector is shown no messages.
 fn observer_tokens(job: &NewJob) -> u32 {
     match job.kind {
         PartKind::Chunk => job.message_tokens,
@@ -47,9 +47,9 @@ impl ClaimedJob {
     }
 }
 
-/// A job, unless its span has one or a part that is no stopgap, or its history is not recorded (any more), or it is a
-/// chunk that weighs (`$9`) more than the Observer may still be shown. Without a way of its own
-/// (`$15`) it goes the one its conversation (`$12`: tip) took last.
+/// A job. Inserts nothing if its span has a job, or a part that a model wrote; if its last message (`$6`)
+/// is not recorded; or if it is a chunk with more tokens (`$9`) than the account of its family allows. A
+/// job without a route (`$15`) gets the last route of its conversation (`$12`: tip).
 const ENQUEUE: &str = "
 INSERT INTO jobs (tenant, resource, kind, from_link, from_count, to_link, to_count, state, due_ms,
                   leased, fence, attempts, empty_answers, message_tokens, parts, model, tip,
@@ -71,8 +71,8 @@ WHERE EXISTS (SELECT 1 FROM nodes WHERE tenant = $1 AND resource = $2 AND link =
             AND (a.shown_tokens + $9) * 2 <= a.confirmed_tokens * 3))
 ON CONFLICT (tenant, resource, to_link, from_link, kind) DO NOTHING";
 
-/// Why `OFFER` did not take a job (`$3`: kind, `$4`: from, `$5`: to): whether its history is
-/// recorded, and whether its span has a job or a part.
+/// Why [`ENQUEUE`] inserted nothing (`$3`: kind, `$4`: from, `$5`: to): whether the last message is
+/// recorded, and whether the span has a job or a part.
 const WHY_NOT_ENQUEUED: &str = "
 SELECT EXISTS (SELECT 1 FROM nodes WHERE tenant = $1 AND resource = $2 AND link = $5),
        EXISTS (SELECT 1 FROM jobs WHERE tenant = $1 AND resource = $2 AND to_link = $5
@@ -122,13 +122,12 @@ pub(super) async fn enqueue(
     })
 }
 
-/// The next due job. `$1`, `$2`: observe, reflect for anybody; `$3`: pairs of tenant and way it may
-/// be claimed for otherwise; `$4`: now; `$5`: end of the lease; `$6`: tokens a tenant may spend on a
-/// day; `$7`: today. Tenants with fewest running jobs come first, then conversations closest to
-/// their limit.
+/// Leases the next due job. `$1`, `$2`: whether observe and reflect jobs of any tenant may be claimed;
+/// `$3`: pairs of tenant and route whose jobs may be claimed otherwise; `$4`: now; `$5`: end of the lease;
+/// `$6`: tokens a tenant may spend on a day; `$7`: today. Tenants with the fewest running jobs come first,
+/// then conversations closest to their limit.
 ///
-/// It is the one statement that looks across owners: a worker serves them all, each under its own
-/// scope, which comes back with the job.
+/// The statement names no owner, because a worker serves all of them. The job comes back with its scope.
 const CLAIM: &str = "
 UPDATE jobs SET leased = 1, due_ms = $5, attempts = attempts + 1, fence = fence + 1
 WHERE id = (
@@ -170,8 +169,9 @@ pub(super) async fn claim(
         .transpose()
 }
 
-/// Open jobs that end at some links (`$3`) go another way (`$4`, unless empty); the Observer's are so
-/// urgent (`$5`) and the Reflector's so much (`$6`), which one that somebody asked for may be already.
+/// Sets the route (`$4`, unless empty) and the urgency of open jobs that end at some links (`$3`): `$5` for
+/// the Observer's, `$6` for the Reflector's. The urgency of a reflection only rises, because an operator
+/// may have asked for it.
 const REPRIORITIZE: &str = "
 UPDATE jobs SET way = CASE WHEN $4 = x'' THEN way ELSE $4 END,
                 urgency = CASE WHEN kind = 'chunk' THEN $5 ELSE max(urgency, $6) END
@@ -181,12 +181,12 @@ WHERE tenant = $1 AND resource = $2 AND state = 'open'
 pub(super) async fn reprioritize(
     conn: &mut SqliteConnection,
     scope: Scope,
-    ends: String,
+    ends: Vec<Link>,
     route_hash: Option<[u8; 32]>,
     urgency: Urgency,
 ) -> StoreResult<()> {
     scoped_query(REPRIORITIZE, &scope)
-        .bind(ends)
+        .bind(rows::link_list(&ends))
         .bind(route_bytes(route_hash.as_ref()))
         .bind(urgency.observation)
         .bind(urgency.reflection)
@@ -195,7 +195,7 @@ pub(super) async fn reprioritize(
     Ok(())
 }
 
-/// Takes a job (`$3`) away from the worker that holds it (`$4`: fence).
+/// Deletes a job (`$3`) if the worker still holds it (`$4`: fence).
 const FINISH: &str = "
 DELETE FROM jobs
 WHERE tenant = $1 AND resource = $2 AND id = $3 AND fence = $4 AND leased = 1 AND state = 'open'";
@@ -224,7 +224,8 @@ pub(super) async fn commit_code_reflection(
     insert_part(conn, &scope, part, at_ms).await
 }
 
-/// A part; nothing where the span has one. A stopgap is none of a model's.
+/// A part. Inserts nothing if the span has one of its sort; a code-written reflection (`stopgap`) and one
+/// that a model wrote can be stored beside each other.
 const NEW_PART: &str = "
 INSERT INTO parts (tenant, resource, kind, from_link, from_count, to_link, to_count, text, tokens,
                    message_tokens, current_task, suggested_response, sources, model, at_ms, asked,
@@ -233,7 +234,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $
 ON CONFLICT (tenant, resource, to_link, from_link, kind, stopgap) DO NOTHING
 RETURNING id";
 
-/// Stores a part; `None` where its span has one.
+/// Stores a part; `None` if its span has one.
 pub(super) async fn insert_part(
     conn: &mut SqliteConnection,
     scope: &Scope,
@@ -263,7 +264,7 @@ pub(super) async fn insert_part(
     Ok(id.map(PartId))
 }
 
-/// The Observer was shown some of a job's messages once more.
+/// Charges the account for messages that the Observer was shown once more, at most for the whole job.
 pub(super) async fn charge_reobservation(
     conn: &mut SqliteConnection,
     claimed: ClaimedJob,
@@ -278,7 +279,7 @@ pub(super) async fn charge_reobservation(
     .await
 }
 
-/// Keeps a job until `$5`.
+/// Extends the lease of a job (`$3`, `$4`: fence) until `$5`.
 const RENEW: &str = "
 UPDATE jobs SET due_ms = $5
 WHERE tenant = $1 AND resource = $2 AND id = $3 AND fence = $4 AND leased = 1 AND state = 'open'";
@@ -297,12 +298,12 @@ pub(super) async fn renew_lease(
     Ok(done.rows_affected() == 1)
 }
 
-/// Gives a span up. What stays is a tombstone without words.
+/// Marks a span as abandoned. The row stays without its text, so that the span is not queued again.
 const ABANDON: &str = "
 UPDATE jobs SET leased = 0, state = 'abandoned', payload = '', parts = '[]'
 WHERE tenant = $1 AND resource = $2 AND id = $3 AND fence = $4 AND leased = 1 AND state = 'open'";
 
-/// Gives a job back until `$5`; `$6` counts an empty answer.
+/// Gives a job (`$3`, `$4`: fence) back; it is due at `$5`. `$6` is 1 after an empty answer.
 const RETRY: &str = "
 UPDATE jobs SET leased = 0, due_ms = $5, empty_answers = empty_answers + $6
 WHERE tenant = $1 AND resource = $2 AND id = $3 AND fence = $4 AND leased = 1 AND state = 'open'";
@@ -338,7 +339,7 @@ pub(super) async fn release(
     Ok(())
 }
 
-/// Runs a statement that ends a lease; returns 0 where the lease was lost.
+/// Runs a statement that ends a lease; returns 0 if the lease was lost.
 async fn end_lease(
     conn: &mut SqliteConnection,
     statement: &'static str,

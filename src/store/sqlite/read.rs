@@ -1,4 +1,4 @@
-//! Looking up: what a chain means, what its parts and snapshots say. Changes nothing.
+//! Reading what is recorded: chains, parts, snapshots, jobs. Changes nothing.
 
 use std::collections::HashMap;
 
@@ -13,8 +13,8 @@ use crate::store::StoreResult;
 use crate::store::rows::{self, get};
 use crate::store::{RecordedChain, SharedContent};
 
-/// Of these messages (`$3`: links) those that another conversation holds too: the same words, or the
-/// same ids of tool calls, first said elsewhere.
+/// Those of some messages (`$3`: links) that another conversation holds too: the same content, or the same
+/// tool call ids, with another origin.
 const SHARED_MESSAGES: &str = "
 SELECT n.link FROM json_each($3) AS p CROSS JOIN nodes AS n
 WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)
@@ -33,7 +33,7 @@ WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)
           WHERE o.tenant = $1 AND o.resource = $2 AND o.ids = n.ids AND o.origin > n.origin)
       END";
 
-/// How many lineages go under a name (`$3`), no more than two.
+/// How many lineages have a thread key (`$3`): 0, 1, or 2 for more.
 const LINEAGES_NAMED: &str = "
 SELECT count(*) FROM (
     SELECT 1 FROM lineages AS l
@@ -42,10 +42,10 @@ SELECT count(*) FROM (
 pub(super) async fn find_shared_content(
     conn: &mut SqliteConnection,
     scope: Scope,
-    links: String,
+    links: Vec<Link>,
     thread_key: Option<String>,
 ) -> StoreResult<SharedContent> {
-    let rows = rows_of_chain(conn, SHARED_MESSAGES, &scope, &links).await?;
+    let rows = rows_of_chain(conn, SHARED_MESSAGES, &scope, &rows::link_list(&links)).await?;
     let messages = rows.iter().map(|row| rows::link(row, 0));
     let messages = messages.collect::<Result<_, _>>()?;
     let lineages: i64 = match thread_key {
@@ -90,7 +90,7 @@ FROM json_each($3) AS p CROSS JOIN nodes AS n CROSS JOIN lineages AS l
 WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)
   AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage";
 
-/// Whether anything follows a link (`$3`).
+/// Whether a message follows a link (`$3`).
 const HAS_SUCCESSOR: &str = "
 SELECT EXISTS (SELECT 1 FROM nodes WHERE tenant = $1 AND resource = $2 AND parent = $3)";
 
@@ -111,12 +111,13 @@ WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = unhex(p.value)";
 pub(super) async fn load_chain(
     conn: &mut SqliteConnection,
     scope: Scope,
-    chain: String,
+    chain: Vec<Link>,
 ) -> StoreResult<RecordedChain> {
+    let links = rows::link_list(&chain);
     let mut recorded = RecordedChain::default();
-    for row in rows_of_chain(conn, NODES_OF_CHAIN, &scope, &chain).await? {
+    for row in rows_of_chain(conn, NODES_OF_CHAIN, &scope, &links).await? {
         let node = rows::node(&row)?;
-        // The links drive the join, so rows come in the order of the chain; a gap ends the prefix.
+        // The links come first in the join, so rows come in the order of the chain. A gap ends the prefix.
         if node.count != recorded.nodes.len() + 1 {
             break;
         }
@@ -138,13 +139,13 @@ pub(super) async fn load_chain(
         .map_err(Into::into)
         .and_then(|row| get::<i64>(&row, 0))?
         != 0;
-    for row in rows_of_chain(conn, PARTS_OF_CHAIN, &scope, &chain).await? {
+    for row in rows_of_chain(conn, PARTS_OF_CHAIN, &scope, &links).await? {
         recorded.parts.push(rows::part_meta(&row)?);
     }
     recorded
         .parts
         .sort_unstable_by_key(|p| (p.span.to_count, p.id));
-    for row in rows_of_chain(conn, SNAPSHOTS_OF_CHAIN, &scope, &chain).await? {
+    for row in rows_of_chain(conn, SNAPSHOTS_OF_CHAIN, &scope, &links).await? {
         recorded.snapshots.push(rows::snapshot_meta(&row)?);
     }
     recorded
@@ -154,7 +155,7 @@ pub(super) async fn load_chain(
     Ok(recorded)
 }
 
-/// Jobs that end in a chain, or at some links of it (`$3`: links).
+/// Jobs that end at some links (`$3`).
 const JOBS_OF_CHAIN: &str = "
 SELECT j.kind, j.from_link, j.from_count, j.to_link, j.to_count, j.state,
        j.attempts > 0 AND j.leased = 0
@@ -164,9 +165,9 @@ WHERE j.tenant = $1 AND j.resource = $2 AND j.to_link = unhex(p.value)";
 pub(super) async fn jobs_ending_at(
     conn: &mut SqliteConnection,
     scope: Scope,
-    ends: String,
+    ends: Vec<Link>,
 ) -> StoreResult<Vec<ChainJob>> {
-    let found = rows_of_chain(conn, JOBS_OF_CHAIN, &scope, &ends).await?;
+    let found = rows_of_chain(conn, JOBS_OF_CHAIN, &scope, &rows::link_list(&ends)).await?;
     found.iter().map(rows::work).collect()
 }
 
@@ -204,8 +205,8 @@ pub(super) async fn parts(
     Ok(ids.iter().filter_map(|id| found.get(id).cloned()).collect())
 }
 
-/// The part of a kind (`$4`) whose range ends at a link (`$3`); of several the longest, as `advance` takes it,
-/// and what a Reflector wrote before what stands in for it.
+/// The part of a kind (`$4`) whose range ends at a link (`$3`). Of several the longest, as in `advance`; of
+/// two equal ones the one that a model wrote.
 const PART_ENDING: &str = "
 SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens,
        t.asked, t.stopgap, t.text, t.current_task, t.suggested_response, t.sources, t.model, t.origins,
@@ -249,7 +250,7 @@ pub(super) async fn is_recorded(
 /// Reads the first page of the file.
 const PING: &str = "SELECT count(*) FROM sqlite_schema";
 
-/// Reads a page of the file: a connection alone would answer without one.
+/// Reads a page of the file. An open connection alone does not prove that the file can be read.
 pub(super) async fn ping(conn: &mut SqliteConnection) -> StoreResult<()> {
     query(PING).fetch_one(conn).await?;
     Ok(())
@@ -277,8 +278,9 @@ pub(super) async fn chain_links(
     rows.iter().map(|row| rows::link(row, 0)).collect()
 }
 
-/// Of the latest lineages under a name (`$3`) with a request since `$4` those that were gone on with. Side
-/// calls under the name of their conversation are not: nobody carries them again.
+/// How many of the latest 64 lineages with a thread key (`$3`) and a request since `$4` were continued: they
+/// have a confirmed message. Side calls with the key of their conversation have none, because no request
+/// carries their messages again.
 const COUNT_LIVE_CONVERSATIONS: &str = "
 SELECT count(*) FROM (SELECT id FROM lineages
                       WHERE tenant = $1 AND resource = $2 AND thread_key = $3 AND last_ms >= $4

@@ -1,6 +1,7 @@
-//! Recording an accepted request: its lineage, its new messages, what it confirms, what it was sent
-//! with. One transaction; a second process that records the same thing at the same time finds it
-//! recorded.
+//! Recording an accepted request: its lineage, its new messages, the messages it confirms, and what it
+//! was sent with. All in one transaction. If a second process records the same request at the same time,
+//! it finds everything recorded and changes almost nothing. Called through [`super::SqliteStore`] by the
+//! recorder.
 
 use sqlx::sqlite::SqliteConnection;
 
@@ -22,7 +23,7 @@ pub(super) async fn record(
     Ok(lineage)
 }
 
-/// New messages (`$4`: an array of arrays) of a lineage (`$3`). The first to record one wins.
+/// New messages (`$4`: an array of arrays) of a lineage (`$3`). A message that is recorded stays as it is.
 const NEW_NODES: &str = "
 INSERT INTO nodes (tenant, resource, lineage, link, parent, count, role, tokens, closed, turn_end,
                    born, confirmed, seen_ms, live, content, ids, weight, anchor, origin, given)
@@ -33,7 +34,7 @@ SELECT $1, $2, $3, unhex(p.value ->> 0), unhex(p.value ->> 1), p.value ->> 2, p.
 FROM json_each($4) AS p WHERE true
 ON CONFLICT (tenant, resource, link) DO NOTHING";
 
-/// The messages of the request, and what it confirms; its lineage.
+/// Records the messages of the request and confirms those it carries again. Returns its lineage.
 pub(super) async fn record_messages(
     conn: &mut SqliteConnection,
     scope: &Scope,
@@ -59,7 +60,7 @@ pub(super) async fn record_messages(
     Ok(lineage)
 }
 
-/// The request itself; what it was sent with for its model is kept from the first time (INV-SAME).
+/// The request itself. A repetition for the same model keeps what the first one was sent with (INV-SAME).
 const RECORD_REQUEST: &str = "
 INSERT INTO requests (tenant, resource, tip, count, lineage, snapshot, placement, model, times,
                       first_ms, last_ms, asked_usage, trimmed_to, trim_pin, trim_wording, system)
@@ -67,14 +68,14 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 1, $9, $9, $10, $11, $12, $13, $14)
 ON CONFLICT (tenant, resource, tip, model)
 DO UPDATE SET times = requests.times + 1, last_ms = max(requests.last_ms, excluded.last_ms)";
 
-/// One more request of a lineage (`$3`).
+/// Counts one more request of a lineage (`$3`).
 const TOUCH_LINEAGE: &str = "
 UPDATE lineages SET requests = requests + 1, last_ms = max(last_ms, $4), model = $5,
                     thread_key = coalesce(thread_key, $6),
                     way = CASE WHEN $7 = x'' THEN way ELSE $7 END, zone = coalesce($8, zone)
 WHERE tenant = $1 AND resource = $2 AND id = $3";
 
-/// The request itself.
+/// Records the request itself, and what later requests find it by.
 pub(super) async fn record_request(
     conn: &mut SqliteConnection,
     scope: &Scope,
@@ -117,24 +118,25 @@ pub(super) async fn record_request(
     insert_lookup_entries(conn, scope, lineage, record).await
 }
 
-/// Where the messages of a request (`$3`: the last link of what the client sent, `$4`: its length)
-/// stand on another chain (`$5`).
+/// An alignment: the positions of a request's messages (`$3`: the last link of what the client sent, `$4`:
+/// their number) on a recorded chain (`$5`: its last link).
 const NEW_VIEW: &str = "
 INSERT INTO views (tenant, resource, tip, count, base, runs, client, path, lineage, proof,
                    held_from, held_since)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 ON CONFLICT (tenant, resource, tip) DO NOTHING";
 
-/// An answer (`$3`: mark) to a chain (`$4`). Where that goes on from the chain that was answered alike
-/// before (`$6`), the last one counts: the same words mean the present. What two conversations were
-/// answered alike belongs to neither: models refuse, greet and say goodbye in the same words to everybody.
+/// An answer (`$3`: its hash) to a chain (`$4`). If the chain continues the one that got the same answer
+/// before (`$6`), the new chain replaces it. If another conversation got the same answer, the answer
+/// identifies neither of them (a tip of zeros): models refuse, greet and say goodbye to everybody in the
+/// same words.
 const NEW_ANSWER: &str = "
 INSERT INTO answers (tenant, resource, mark, tip, lineage) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (tenant, resource, mark) DO UPDATE SET tip = CASE
     WHEN $6 AND answers.tip <> zeroblob(32) THEN excluded.tip
     ELSE zeroblob(32) END";
 
-/// What later requests find this one by that do not continue its chain.
+/// Stores what later requests find this one by if they do not continue its chain.
 async fn insert_lookup_entries(
     conn: &mut SqliteConnection,
     scope: &Scope,
@@ -178,15 +180,14 @@ async fn insert_lookup_entries(
     Ok(())
 }
 
-/// What the message was answered (`$3`: mark) whose chain this answer belongs to: the last message, and
-/// the one before it.
+/// The chain that got an answer (`$3`: its hash) before: its last link, and the one before it.
 const ANSWERED_BEFORE: &str = "
 SELECT a.tip, n.parent FROM answers AS a CROSS JOIN nodes AS n
 WHERE a.tenant = $1 AND a.resource = $2 AND a.mark = $3
   AND n.tenant = $1 AND n.resource = $2 AND n.link = a.tip";
 
-/// Whether `chain` goes on from the one that was given the same answer before, or is that one: a client
-/// may be told twice in the same words what it did.
+/// Whether `chain` is, or continues, the one that got the same answer before. A model may give the same
+/// answer twice in one conversation.
 async fn continues_answered(
     conn: &mut SqliteConnection,
     scope: &Scope,
@@ -203,9 +204,9 @@ async fn continues_answered(
     Ok(links.any(|link| link == tip || link == parent))
 }
 
-/// Whether what the new messages follow is recorded (where none is new, the last message). The
-/// caller may remember what was forgotten, or what another database held: a chain with a gap would
-/// never be found again from its first message.
+/// Whether the message before the new ones is recorded; if none is new, the last message. The caller may
+/// remember a conversation that was forgotten, or that another database held. A chain with a gap would
+/// never be found from its first message.
 async fn is_parent_recorded(
     conn: &mut SqliteConnection,
     scope: &Scope,
@@ -229,7 +230,7 @@ SELECT n.lineage FROM json_each($3) AS p CROSS JOIN nodes AS n
 WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)
 ORDER BY n.count DESC LIMIT 1";
 
-/// A new lineage. It is of the family of the message its first one follows (`$6`), or of its own.
+/// A new lineage. It belongs to the family of the message that its first one follows (`$6`), if any.
 const NEW_LINEAGE: &str = "
 INSERT INTO lineages (tenant, resource, thread_key, family, model, requests, first_ms, last_ms)
 VALUES ($1, $2, $3,
@@ -239,13 +240,13 @@ VALUES ($1, $2, $3,
         $4, 0, $5, $5)
 RETURNING id";
 
-/// A lineage (`$3`) that follows nothing is the first of its family.
+/// A lineage (`$3`) that follows no other starts a family.
 const OWN_FAMILY: &str = "
 UPDATE lineages SET family = id
 WHERE tenant = $1 AND resource = $2 AND id = $3 AND family IS NULL";
 
-/// The lineage the request belongs to. The caller looked before this transaction began: what it
-/// named may be forgotten by now, and what it found new may be recorded.
+/// The lineage the request belongs to. The caller looked before this transaction began. Since then its
+/// lineage may have been forgotten, or another process may have recorded the messages.
 async fn find_or_create_lineage(
     conn: &mut SqliteConnection,
     scope: &Scope,
@@ -282,14 +283,14 @@ async fn find_or_create_lineage(
     Ok(lineage)
 }
 
-/// Messages (`$3`: links) that a longer request carried again.
+/// Confirms messages (`$3`: links): a longer request carried them again.
 const CONFIRM: &str = "
 UPDATE nodes SET confirmed = 1
 WHERE tenant = $1 AND resource = $2 AND confirmed = 0
   AND link IN (SELECT unhex(p.value) FROM json_each($3) AS p)";
 
-/// Confirms what the caller asked for, and its new messages too where another process recorded
-/// them first, as not yet confirmed.
+/// Confirms the messages that the caller names. Also confirms its new messages that count as confirmed,
+/// because another process may have recorded them first without that.
 async fn confirm(
     conn: &mut SqliteConnection,
     scope: &Scope,

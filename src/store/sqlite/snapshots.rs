@@ -1,4 +1,5 @@
-//! Committing a snapshot: when it becomes eligible is decided in the transaction that stores it.
+//! Committing a snapshot. The transaction that stores it also decides from which request length it is
+//! eligible, so that two processes decide alike.
 
 use sqlx::sqlite::SqliteConnection;
 
@@ -34,7 +35,7 @@ pub(super) async fn commit(
     let eligible_from = if new.eligible_now {
         new.tip_count
     } else {
-        // Beyond every chain that was sent without it: their repetitions keep their bytes.
+        // Longer than every chain that was sent without it, so that repetitions of those keep their bytes.
         longest_extension(conn, &scope, &new).await? + 1
     };
     let segments = serde_json::to_string(&new.segments)
@@ -84,7 +85,7 @@ pub(super) async fn commit(
     })
 }
 
-/// Both or neither; without `bound` where one that it tells of was forgotten.
+/// Stores both or neither; only the first if a conversation in the second one's peer memory was forgotten.
 pub(super) async fn commit_pair(
     conn: &mut SqliteConnection,
     scope: Scope,
@@ -98,13 +99,13 @@ pub(super) async fn commit_pair(
     Ok((commit(conn, scope, new).await?, stored_peer_snapshot))
 }
 
-/// Fixes how parts (`$3`: ids) are written, where no block held them yet.
+/// Sets the rendering of those parts (`$3`: ids) that no block has held.
 const FIX_RENDERING: &str = "
 UPDATE parts SET preamble = coalesce(preamble, $4), as_of = $5
 WHERE tenant = $1 AND resource = $2 AND as_of IS NULL
   AND id IN (SELECT p.value FROM json_each($3) AS p)";
 
-/// Fixes how `parts` are written where no block held them yet, and reads them.
+/// Gives `rendering` to those `parts` that no block has held, and reads all of them.
 pub(super) async fn fix_rendering(
     conn: &mut SqliteConnection,
     scope: Scope,
@@ -125,7 +126,7 @@ const COUNT_PARTS: &str = "
 SELECT count(*) FROM json_each($3) AS p CROSS JOIN parts AS t
 WHERE t.tenant = $1 AND t.resource = $2 AND t.id = p.value";
 
-/// Whether what the snapshot covers, and every part it sends, is still recorded under this owner.
+/// Whether the end of the snapshot and all its parts are still recorded under this owner.
 async fn is_recorded(
     conn: &mut SqliteConnection,
     scope: &Scope,
@@ -142,9 +143,9 @@ async fn is_recorded(
 
 /// Length of the longest recorded chain that extends a tip (`$3`, `$4` long).
 ///
-/// Bounded: a tip near the root of a much forked tree has everything below it. Where the bound is
-/// hit the answer is too small, and only requests that were never recorded could notice: recorded
-/// ones are pinned to what they were sent with.
+/// The number of rows is bounded, because all messages of a much forked tree are below a tip near its
+/// root. At the bound the result may be too small. That matters only to requests that were never recorded:
+/// a recorded request is sent again with what it was sent with before.
 const LONGEST_EXTENSION: &str = "
 WITH RECURSIVE below (link, count) AS (
     SELECT $3, $4
@@ -167,7 +168,7 @@ async fn longest_extension(
     rows::int(&row, 0)
 }
 
-/// A snapshot that says the same and is eligible no later than `$7`.
+/// A stored snapshot that sends the same and is eligible no later than `$7`.
 const EQUAL_SNAPSHOT: &str = "
 SELECT 0, id, to_link, to_count, eligible_from, pin, parts, tokens, cause, placement, NULL, others
 FROM snapshots

@@ -1,13 +1,14 @@
-//! Reads the statements as text, so that no statement can be left out of these two checks.
+//! Two checks on every statement: it names its owner, and it scans no table that grows. The statements are
+//! read from the source files, so that none can be left out.
 
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::SqliteStore;
 
-/// Statements that look across owners on purpose: the claims of workers and of timers, and the operator's
-/// lists, what was kept long enough, what says whose rows are whose, and whether others write.
-/// `SPENT` names the tenant alone: a budget is the tenant's, over all its resources.
+/// Statements without an owner, on purpose: the claims of jobs and timers, the operator's lists, aliases,
+/// expiry, and checks of the database itself. `SPENT_TOKENS` names only the tenant, because a budget belongs
+/// to the tenant with all its resources.
 const ABOVE_OWNERS: [&str; 16] = [
     "ALIASES",
     "DATA_VERSION",
@@ -27,7 +28,7 @@ const ABOVE_OWNERS: [&str; 16] = [
     "EXPIRE_MESSAGES",
 ];
 
-/// Scans that are meant: an index in order under a LIMIT, a partial index of what is open.
+/// Scans that are intended: an index in order under a LIMIT, or a partial index of open jobs.
 const EXPECTED_SCANS: [(&str, &str); 8] = [
     (
         "SHARED_THREAD_KEYS",
@@ -45,8 +46,8 @@ const EXPECTED_SCANS: [(&str, &str); 8] = [
     ("TENANT_BACKLOGS", "SCAN jobs USING COVERING INDEX jobs_due"),
 ];
 
-/// What may be scanned anywhere: the caller's list of links and a statement's own intermediate
-/// tables.
+/// Tables that any statement may scan: the list of links in a parameter, and intermediate tables of the
+/// statement itself.
 const SMALL_TABLES: [&str; 16] = [
     "latest", "p", "below", "up", "used", "heirs", "busy", "depth", "alias", "hit", "answer",
     "begun", "newest", "w", "ends", "CONSTANT",
@@ -90,7 +91,7 @@ fn statements() -> Vec<(String, String)> {
     found
 }
 
-/// How often a table that has an owner is read or written, insertions aside.
+/// How often a statement reads or changes a table with an owner; insertions do not count.
 fn mentions(text: &str) -> usize {
     let words: Vec<_> = text
         .split(|c: char| !(c.is_alphanumeric() || c == '_'))
@@ -166,7 +167,7 @@ async fn scans(conn: &mut SqliteConnection) -> Vec<String> {
 }
 
 fn is_scan(detail: &str) -> bool {
-    // To search by the owner alone is to scan all that is theirs.
+    // A search by the owner alone scans everything of that owner.
     if detail.ends_with("(tenant=? AND resource=?)") || detail.ends_with("(tenant=?)") {
         return true;
     }

@@ -1,4 +1,4 @@
-//! Timers: one per lineage, moved by its newest request, taken by one process at a time.
+//! Timers: one per lineage. Its newest request moves it; one process at a time claims it.
 
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{query, query_scalar};
@@ -8,8 +8,8 @@ use crate::history::Scope;
 use crate::store::StoreResult;
 use crate::store::{Alarms, NewTimer, RequestRecord, Timer, rows};
 
-/// When a lineage (`$3`) will have been idle for long enough. A newer request moves it, also away from
-/// whoever is acting on it.
+/// When a lineage (`$3`) counts as idle. A newer request moves the timer, also while a process has claimed
+/// it: the fence changes.
 const SET_TIMER: &str = "
 INSERT INTO timers (tenant, resource, lineage, tip, model, zone, activate_ms, reflect_ms, due_ms,
                     fence)
@@ -19,7 +19,7 @@ DO UPDATE SET tip = excluded.tip, model = excluded.model, zone = excluded.zone,
               activate_ms = excluded.activate_ms, reflect_ms = excluded.reflect_ms,
               due_ms = excluded.due_ms, fence = timers.fence + 1";
 
-/// Part of recording a request.
+/// Sets the timer of a lineage while a request is recorded.
 pub(super) async fn set(
     conn: &mut SqliteConnection,
     scope: &Scope,
@@ -40,7 +40,8 @@ pub(super) async fn set(
     Ok(())
 }
 
-/// The next timer that is due now (`$1`), leased until `$2`. Looks across owners, as `CLAIM` does.
+/// Leases the next timer that is due now (`$1`) until `$2`. Names no owner, because one process serves all
+/// of them.
 const CLAIM_TIMER: &str = "
 UPDATE timers SET due_ms = $2, fence = fence + 1
 WHERE (tenant, resource, lineage) = (
@@ -62,12 +63,12 @@ pub(super) async fn claim(
         .transpose()
 }
 
-/// What is left of a timer (`$3`: lineage, `$4`: fence) that was acted on.
+/// Sets the alarms that remain of a claimed timer (`$3`: lineage, `$4`: fence).
 const KEEP_TIMER: &str = "
 UPDATE timers SET activate_ms = $5, reflect_ms = $6, due_ms = $7
 WHERE tenant = $1 AND resource = $2 AND lineage = $3 AND fence = $4";
 
-/// Takes a timer (`$3`: lineage, `$4`: fence) away.
+/// Deletes a claimed timer (`$3`: lineage, `$4`: fence).
 const END_TIMER: &str =
     "DELETE FROM timers WHERE tenant = $1 AND resource = $2 AND lineage = $3 AND fence = $4";
 
@@ -93,7 +94,7 @@ pub(super) async fn end(
     Ok(())
 }
 
-/// When the next timer is due, of all owners.
+/// When the next timer of any owner is due.
 const NEXT_TIMER: &str = "SELECT min(due_ms) FROM timers";
 
 pub(super) async fn next(conn: &mut SqliteConnection) -> StoreResult<Option<i64>> {

@@ -1,11 +1,12 @@
-//! The verbs of the store, each as the transaction or the query that it is. What they say stands in the
-//! files beside; how they are run, in `sqlite.rs`.
+//! The verbs of the store: which function each one runs, and on which runner. The functions and their
+//! SQL are in the files beside this one, the runners in `sqlite.rs`.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
 use super::SqliteStore;
+use super::queue::ClaimedJob;
 use super::{
     admin, aliases, costs, find, forget, message_archive, operator_requests, overflow_observe,
     peer_memory, queue, read, record, snapshots, timers,
@@ -14,62 +15,73 @@ use crate::history::{Link, Scope};
 use crate::memory::advance::ChainJob;
 use crate::memory::peer_memory::Digest;
 use crate::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span};
-use crate::store::StoreResult;
 use crate::store::{
-    AddAliasOutcome, Alarms, Alias, Candidates, ClaimFilter, Cost, EnqueueOutcome, Event, Job,
-    LongestChain, LookupKeys, NewJob, NewOverflowObservation, NewSnapshot, OperatorRequest,
-    RecordedChain, Release, RequestRecord, RequestedJobOutcome, RequeuedJobs, SharedContent, Store,
-    StoredOverflowObservation, TenantBacklog, TenantRow, ThreadDetail, ThreadRow, Timer, Urgency,
+    AddAliasOutcome, Admin, Alarms, Alias, Candidates, Chains, ClaimFilter, Cost, EnqueueOutcome,
+    Event, Job, LongestChain, LookupKeys, NewJob, NewOverflowObservation, NewSnapshot,
+    OperatorRequest, Queue, RecordedChain, Release, RequestRecord, RequestedJobOutcome,
+    RequeuedJobs, SharedContent, Snapshots, StoreResult, StoredOverflowObservation, TenantBacklog,
+    TenantRow, Tenants, ThreadDetail, ThreadRow, Timer, Urgency,
 };
 
+/// Runs a function on a runner of the store. It gets copies of the arguments, because the query may
+/// outlive its caller.
+macro_rules! run {
+    ($store:ident.$runner:ident => $file:ident::$function:ident($($argument:ident),*)) => {{
+        $(let $argument = $argument.to_owned();)*
+        $store
+            .$runner(
+                concat!("store ", stringify!($file), "::", stringify!($function)),
+                move |conn| Box::pin($file::$function(conn $(, $argument)*)),
+            )
+            .await
+    }};
+}
+
 #[async_trait]
-impl Store for SqliteStore {
+impl Chains for SqliteStore {
     async fn find_candidates(
         &self,
         scope: &Scope,
         chain: &[Link],
         keys: &LookupKeys,
     ) -> StoreResult<Candidates> {
-        let Some(query) = find::FindQuery::new(scope, chain, keys) else {
+        if chain.is_empty() {
             return self.connection.database().map(|_| Candidates::default());
-        };
-        let scope = scope.clone();
-        self.request_read("store find", move |conn| {
-            Box::pin(find::find_candidates(conn, scope, query))
-        })
-        .await
-    }
-
-    async fn snapshot(&self, scope: &Scope, id: SnapshotId) -> StoreResult<Option<Snapshot>> {
-        let scope = scope.clone();
-        self.request_read("store snapshot", move |conn| {
-            Box::pin(read::snapshot(conn, scope, id))
-        })
-        .await
+        }
+        run!(self.request_read => find::find_candidates(scope, chain, keys))
     }
 
     async fn load_chain(&self, scope: &Scope, chain: &[Link]) -> StoreResult<RecordedChain> {
         if chain.is_empty() {
             return self.connection.database().map(|_| RecordedChain::default());
         }
-        let (scope, links) = (scope.clone(), crate::store::rows::link_list(chain));
-        self.read("store known", move |conn| {
-            Box::pin(read::load_chain(conn, scope, links))
-        })
-        .await
+        run!(self.read => read::load_chain(scope, chain))
+    }
+
+    async fn chain_links(&self, scope: &Scope, tip: Link) -> StoreResult<Vec<Link>> {
+        run!(self.read => read::chain_links(scope, tip))
     }
 
     async fn record(&self, scope: &Scope, record: &RequestRecord) -> StoreResult<i64> {
         let (scope, record) = (scope.clone(), record.clone());
         let database = self.connection.database()?;
         let other_writers = Arc::clone(database.other_writers());
-        let recorded = database.write("store record", move |conn| {
+        let recorded = database.write("store record::record", move |conn| {
             Box::pin(async move {
                 other_writers.check(conn).await?;
                 record::record(conn, scope, record).await
             })
         });
         self.connection.check_result(&database, recorded.await)
+    }
+
+    async fn record_overflow_observation(
+        &self,
+        scope: &Scope,
+        record: &RequestRecord,
+        observation: &NewOverflowObservation,
+    ) -> StoreResult<StoredOverflowObservation> {
+        run!(self.write => overflow_observe::record_overflow_observation(scope, record, observation))
     }
 
     fn has_other_writers(&self) -> bool {
@@ -83,59 +95,44 @@ impl Store for SqliteStore {
         links: &[Link],
         thread_key: Option<&str>,
     ) -> StoreResult<SharedContent> {
-        let (scope, links) = (scope.clone(), crate::store::rows::link_list(links));
         let thread_key = thread_key.map(str::to_owned);
-        self.read("store elsewhere", move |conn| {
-            Box::pin(read::find_shared_content(conn, scope, links, thread_key))
-        })
-        .await
+        run!(self.read => read::find_shared_content(scope, links, thread_key))
     }
 
-    async fn record_overflow_observation(
+    async fn title(&self, scope: &Scope, link: Link) -> StoreResult<Option<String>> {
+        run!(self.read => admin::title(scope, link))
+    }
+
+    async fn set_title(&self, scope: &Scope, link: Link, title: &str) -> StoreResult<()> {
+        run!(self.write => admin::set_title(scope, link, title))
+    }
+
+    async fn count_live_conversations(
         &self,
         scope: &Scope,
-        record: &RequestRecord,
-        observation: &NewOverflowObservation,
-    ) -> StoreResult<StoredOverflowObservation> {
-        let (scope, record, observation) = (scope.clone(), record.clone(), observation.clone());
-        self.write("store adopt", move |conn| {
-            Box::pin(overflow_observe::record_overflow_observation(
-                conn,
-                scope,
-                record,
-                observation,
-            ))
-        })
-        .await
+        key: &str,
+        since_ms: i64,
+    ) -> StoreResult<u32> {
+        run!(self.read => read::count_live_conversations(scope, key, since_ms))
     }
 
-    async fn parts(&self, scope: &Scope, parts: &[PartId]) -> StoreResult<Vec<Part>> {
-        let (scope, parts) = (scope.clone(), parts.to_vec());
-        self.read("store parts", move |conn| {
-            Box::pin(read::parts(conn, scope, parts))
-        })
-        .await
-    }
-
-    async fn part_ending(
+    async fn kept_messages(
         &self,
         scope: &Scope,
-        kind: PartKind,
-        to: Link,
-    ) -> StoreResult<Option<Part>> {
-        let scope = scope.clone();
-        self.read("store part", move |conn| {
-            Box::pin(read::part_ending(conn, scope, kind, to))
-        })
-        .await
+        links: &[Link],
+    ) -> StoreResult<Vec<(Link, String)>> {
+        run!(self.read => message_archive::kept_messages(scope, links))
     }
 
+    async fn expire_messages(&self, before_ms: i64) -> StoreResult<Vec<([u8; 32], Link)>> {
+        run!(self.write => message_archive::expire_messages(before_ms))
+    }
+}
+
+#[async_trait]
+impl Queue for SqliteStore {
     async fn jobs_ending_at(&self, scope: &Scope, ends: &[Link]) -> StoreResult<Vec<ChainJob>> {
-        let (scope, ends) = (scope.clone(), crate::store::rows::link_list(ends));
-        self.read("store work", move |conn| {
-            Box::pin(read::jobs_ending_at(conn, scope, ends))
-        })
-        .await
+        run!(self.read => read::jobs_ending_at(scope, ends))
     }
 
     async fn enqueue(
@@ -144,11 +141,25 @@ impl Store for SqliteStore {
         job: &NewJob,
         at_ms: i64,
     ) -> StoreResult<EnqueueOutcome> {
-        let (scope, job) = (scope.clone(), job.clone());
-        self.write("store offer", move |conn| {
-            Box::pin(queue::enqueue(conn, scope, job, at_ms))
-        })
-        .await
+        run!(self.write => queue::enqueue(scope, job, at_ms))
+    }
+
+    async fn enqueue_requested(
+        &self,
+        scope: &Scope,
+        job: &NewJob,
+        at_ms: i64,
+    ) -> StoreResult<RequestedJobOutcome> {
+        run!(self.write => operator_requests::enqueue_requested(scope, job, at_ms))
+    }
+
+    async fn requeue_failed(
+        &self,
+        scope: &Scope,
+        lineage: i64,
+        at_ms: i64,
+    ) -> StoreResult<RequeuedJobs> {
+        run!(self.write => operator_requests::requeue_failed(scope, lineage, at_ms))
     }
 
     async fn claim(
@@ -157,11 +168,7 @@ impl Store for SqliteStore {
         now_ms: i64,
         lease_ms: i64,
     ) -> StoreResult<Option<Job>> {
-        let filter = filter.clone();
-        self.write("store claim", move |conn| {
-            Box::pin(queue::claim(conn, filter, now_ms, lease_ms))
-        })
-        .await
+        run!(self.write => queue::claim(filter, now_ms, lease_ms))
     }
 
     async fn reprioritize(
@@ -171,66 +178,12 @@ impl Store for SqliteStore {
         route_hash: Option<[u8; 32]>,
         urgency: Urgency,
     ) -> StoreResult<()> {
-        let (scope, ends) = (scope.clone(), crate::store::rows::link_list(ends));
-        self.write("store steer", move |conn| {
-            Box::pin(queue::reprioritize(conn, scope, ends, route_hash, urgency))
-        })
-        .await
+        run!(self.write => queue::reprioritize(scope, ends, route_hash, urgency))
     }
 
-    async fn record_cost(
-        &self,
-        scope: &Scope,
-        tip: Link,
-        cost: Cost,
-        at_ms: i64,
-    ) -> StoreResult<u64> {
-        let scope = scope.clone();
-        self.write("store pay", move |conn| {
-            Box::pin(costs::record_cost(conn, scope, tip, cost, at_ms))
-        })
-        .await
-    }
-
-    async fn spent_tokens(&self, scope: &Scope, at_ms: i64) -> StoreResult<u64> {
-        let scope = scope.clone();
-        self.read("store spent", move |conn| {
-            Box::pin(costs::spent_tokens(conn, scope, at_ms))
-        })
-        .await
-    }
-
-    async fn append_events(
-        &self,
-        scope: &Scope,
-        tip: Link,
-        events: &[Event],
-    ) -> StoreResult<Vec<Event>> {
-        let (scope, events) = (scope.clone(), events.to_vec());
-        self.write("store note", move |conn| {
-            Box::pin(costs::append_events(conn, scope, tip, events))
-        })
-        .await
-    }
-
-    async fn tenant_backlogs(&self, at_ms: i64) -> StoreResult<Vec<TenantBacklog>> {
-        self.read("store waiting", move |conn| {
-            Box::pin(costs::tenant_backlogs(conn, at_ms))
-        })
-        .await
-    }
-
-    async fn commit_code_reflection(
-        &self,
-        scope: &Scope,
-        part: &NewPart,
-        at_ms: i64,
-    ) -> StoreResult<Option<PartId>> {
-        let (scope, part) = (scope.clone(), part.clone());
-        self.write("store commit by code", move |conn| {
-            Box::pin(queue::commit_code_reflection(conn, scope, part, at_ms))
-        })
-        .await
+    async fn renew_lease(&self, job: &Job, until_ms: i64) -> StoreResult<bool> {
+        let claimed = ClaimedJob::from_job(job);
+        run!(self.write => queue::renew_lease(claimed, until_ms))
     }
 
     async fn commit_part(
@@ -239,51 +192,63 @@ impl Store for SqliteStore {
         part: &NewPart,
         at_ms: i64,
     ) -> StoreResult<Option<PartId>> {
-        let (claimed, part) = (queue::ClaimedJob::from_job(job), part.clone());
-        self.write("store commit part", move |conn| {
-            Box::pin(queue::commit_part(conn, claimed, part, at_ms))
-        })
-        .await
+        let claimed = ClaimedJob::from_job(job);
+        run!(self.write => queue::commit_part(claimed, part, at_ms))
     }
 
-    async fn renew_lease(&self, job: &Job, until_ms: i64) -> StoreResult<bool> {
-        let claimed = queue::ClaimedJob::from_job(job);
-        self.write("store renew", move |conn| {
-            Box::pin(queue::renew_lease(conn, claimed, until_ms))
-        })
-        .await
+    async fn commit_code_reflection(
+        &self,
+        scope: &Scope,
+        part: &NewPart,
+        at_ms: i64,
+    ) -> StoreResult<Option<PartId>> {
+        run!(self.write => queue::commit_code_reflection(scope, part, at_ms))
     }
 
     async fn charge_reobservation(&self, job: &Job, tokens: u32) -> StoreResult<()> {
-        let claimed = queue::ClaimedJob::from_job(job);
-        self.write("store shown again", move |conn| {
-            Box::pin(queue::charge_reobservation(conn, claimed, tokens))
-        })
-        .await
+        let claimed = ClaimedJob::from_job(job);
+        run!(self.write => queue::charge_reobservation(claimed, tokens))
     }
 
     async fn release(&self, job: &Job, outcome: Release) -> StoreResult<()> {
-        let claimed = queue::ClaimedJob::from_job(job);
-        self.write("store release", move |conn| {
-            Box::pin(queue::release(conn, claimed, outcome))
-        })
-        .await
+        let claimed = ClaimedJob::from_job(job);
+        run!(self.write => queue::release(claimed, outcome))
     }
 
-    async fn title(&self, scope: &Scope, link: Link) -> StoreResult<Option<String>> {
-        let scope = scope.clone();
-        self.read("store title", move |conn| {
-            Box::pin(admin::title(conn, scope, link))
-        })
-        .await
+    async fn open_jobs(&self) -> StoreResult<u64> {
+        run!(self.read => queue::open_jobs())
     }
 
-    async fn set_title(&self, scope: &Scope, link: Link, title: &str) -> StoreResult<()> {
-        let (scope, title) = (scope.clone(), title.to_owned());
-        self.write("store entitle", move |conn| {
-            Box::pin(admin::set_title(conn, scope, link, title))
-        })
-        .await
+    async fn claim_timer(&self, now_ms: i64, until_ms: i64) -> StoreResult<Option<Timer>> {
+        run!(self.write => timers::claim(now_ms, until_ms))
+    }
+
+    async fn end_timer(&self, timer: &Timer, remaining: Option<(Alarms, i64)>) -> StoreResult<()> {
+        run!(self.write => timers::end(timer, remaining))
+    }
+
+    async fn next_timer(&self) -> StoreResult<Option<i64>> {
+        run!(self.read => timers::next())
+    }
+}
+
+#[async_trait]
+impl Snapshots for SqliteStore {
+    async fn snapshot(&self, scope: &Scope, id: SnapshotId) -> StoreResult<Option<Snapshot>> {
+        run!(self.request_read => read::snapshot(scope, id))
+    }
+
+    async fn parts(&self, scope: &Scope, parts: &[PartId]) -> StoreResult<Vec<Part>> {
+        run!(self.read => read::parts(scope, parts))
+    }
+
+    async fn part_ending(
+        &self,
+        scope: &Scope,
+        kind: PartKind,
+        to: Link,
+    ) -> StoreResult<Option<Part>> {
+        run!(self.read => read::part_ending(scope, kind, to))
     }
 
     async fn fix_rendering(
@@ -292,39 +257,7 @@ impl Store for SqliteStore {
         parts: &[PartId],
         rendering: Rendering,
     ) -> StoreResult<Vec<Part>> {
-        let (scope, parts) = (scope.clone(), parts.to_vec());
-        self.write("store freeze", move |conn| {
-            Box::pin(snapshots::fix_rendering(conn, scope, parts, rendering))
-        })
-        .await
-    }
-
-    async fn claim_timer(&self, now_ms: i64, until_ms: i64) -> StoreResult<Option<Timer>> {
-        self.write("store claim timer", move |conn| {
-            Box::pin(timers::claim(conn, now_ms, until_ms))
-        })
-        .await
-    }
-
-    async fn end_timer(&self, timer: &Timer, remaining: Option<(Alarms, i64)>) -> StoreResult<()> {
-        let timer = timer.clone();
-        self.write("store end timer", move |conn| {
-            Box::pin(timers::end(conn, timer, remaining))
-        })
-        .await
-    }
-
-    async fn next_timer(&self) -> StoreResult<Option<i64>> {
-        self.read("store next timer", |conn| Box::pin(timers::next(conn)))
-            .await
-    }
-
-    async fn chain_links(&self, scope: &Scope, tip: Link) -> StoreResult<Vec<Link>> {
-        let scope = scope.clone();
-        self.read("store chain", move |conn| {
-            Box::pin(read::chain_links(conn, scope, tip))
-        })
-        .await
+        run!(self.write => snapshots::fix_rendering(scope, parts, rendering))
     }
 
     async fn commit_snapshot(
@@ -332,11 +265,7 @@ impl Store for SqliteStore {
         scope: &Scope,
         snapshot: &NewSnapshot,
     ) -> StoreResult<Snapshot> {
-        let (scope, snapshot) = (scope.clone(), snapshot.clone());
-        self.write("store commit snapshot", move |conn| {
-            Box::pin(snapshots::commit(conn, scope, snapshot))
-        })
-        .await
+        run!(self.write => snapshots::commit(scope, snapshot))
     }
 
     async fn commit_snapshot_pair(
@@ -345,20 +274,11 @@ impl Store for SqliteStore {
         snapshot: &NewSnapshot,
         peer_snapshot: &NewSnapshot,
     ) -> StoreResult<(Snapshot, Option<Snapshot>)> {
-        let (scope, snapshot, peer_snapshot) =
-            (scope.clone(), snapshot.clone(), peer_snapshot.clone());
-        self.write("store commit snapshots", move |conn| {
-            Box::pin(snapshots::commit_pair(conn, scope, snapshot, peer_snapshot))
-        })
-        .await
+        run!(self.write => snapshots::commit_pair(scope, snapshot, peer_snapshot))
     }
 
     async fn publish_digest(&self, scope: &Scope, lineage: i64, text: &str) -> StoreResult<()> {
-        let (scope, text) = (scope.clone(), text.to_owned());
-        self.write("store tell", move |conn| {
-            Box::pin(peer_memory::publish_digest(conn, scope, lineage, text))
-        })
-        .await
+        run!(self.write => peer_memory::publish_digest(scope, lineage, text))
     }
 
     async fn peer_digests(
@@ -367,57 +287,27 @@ impl Store for SqliteStore {
         except: &[i64],
         key: Option<&str>,
     ) -> StoreResult<Vec<Digest>> {
-        let (scope, except, key) = (scope.clone(), except.to_vec(), key.map(str::to_owned));
-        self.read("store told", move |conn| {
-            Box::pin(peer_memory::peer_digests(conn, scope, except, key))
-        })
-        .await
+        let key = key.map(str::to_owned);
+        run!(self.read => peer_memory::peer_digests(scope, except, key))
     }
+}
 
-    async fn count_live_conversations(
-        &self,
-        scope: &Scope,
-        key: &str,
-        since_ms: i64,
-    ) -> StoreResult<u32> {
-        let (scope, key) = (scope.clone(), key.to_owned());
-        self.read("store namesakes", move |conn| {
-            Box::pin(read::count_live_conversations(conn, scope, key, since_ms))
-        })
-        .await
-    }
-
-    async fn shared_thread_keys(&self, since_ms: i64) -> StoreResult<Vec<(Scope, String)>> {
-        self.read("store crowds", move |conn| {
-            Box::pin(aliases::shared_thread_keys(conn, since_ms))
-        })
-        .await
-    }
-
-    async fn open_jobs(&self) -> StoreResult<u64> {
-        self.read("store open jobs", |conn| Box::pin(queue::open_jobs(conn)))
-            .await
-    }
-
+#[async_trait]
+impl Admin for SqliteStore {
     async fn threads(&self, limit: u32) -> StoreResult<Vec<ThreadRow>> {
-        self.read("store threads", move |conn| {
-            Box::pin(admin::threads(conn, limit))
-        })
-        .await
+        run!(self.read => admin::threads(limit))
     }
 
     async fn thread(&self, lineage: i64) -> StoreResult<Option<ThreadDetail>> {
-        self.read("store thread", move |conn| {
-            Box::pin(admin::thread(conn, lineage))
-        })
-        .await
+        run!(self.read => admin::thread(lineage))
     }
 
     async fn longest_chain(&self, lineage: i64) -> StoreResult<Option<LongestChain>> {
-        self.read("store known of", move |conn| {
-            Box::pin(operator_requests::longest_chain(conn, lineage))
-        })
-        .await
+        run!(self.read => operator_requests::longest_chain(lineage))
+    }
+
+    async fn pending_texts(&self, lineage: i64) -> StoreResult<Vec<(Span, String)>> {
+        run!(self.read => operator_requests::pending_texts(lineage))
     }
 
     async fn put_operator_request(
@@ -426,13 +316,7 @@ impl Store for SqliteStore {
         lineage: i64,
         request: &OperatorRequest,
     ) -> StoreResult<bool> {
-        let (scope, request) = (scope.clone(), request.clone());
-        self.write("store want", move |conn| {
-            Box::pin(operator_requests::put_operator_request(
-                conn, scope, lineage, request,
-            ))
-        })
-        .await
+        run!(self.write => operator_requests::put_operator_request(scope, lineage, request))
     }
 
     async fn operator_request(
@@ -440,121 +324,30 @@ impl Store for SqliteStore {
         scope: &Scope,
         lineage: i64,
     ) -> StoreResult<Option<OperatorRequest>> {
-        let scope = scope.clone();
-        self.read("store wanted", move |conn| {
-            Box::pin(operator_requests::operator_request(conn, scope, lineage))
-        })
-        .await
+        run!(self.read => operator_requests::operator_request(scope, lineage))
     }
 
     async fn complete_operator_request(&self, scope: &Scope, lineage: i64) -> StoreResult<()> {
-        let scope = scope.clone();
-        self.write("store given", move |conn| {
-            Box::pin(operator_requests::complete_operator_request(
-                conn, scope, lineage,
-            ))
-        })
-        .await
+        run!(self.write => operator_requests::complete_operator_request(scope, lineage))
     }
 
-    async fn requeue_failed(
+    async fn append_events(
         &self,
         scope: &Scope,
-        lineage: i64,
-        at_ms: i64,
-    ) -> StoreResult<RequeuedJobs> {
-        let scope = scope.clone();
-        self.write("store revive", move |conn| {
-            Box::pin(operator_requests::requeue_failed(
-                conn, scope, lineage, at_ms,
-            ))
-        })
-        .await
-    }
-
-    async fn enqueue_requested(
-        &self,
-        scope: &Scope,
-        job: &NewJob,
-        at_ms: i64,
-    ) -> StoreResult<RequestedJobOutcome> {
-        let scope = scope.clone();
-        let job = job.clone();
-        self.write("store demand", move |conn| {
-            Box::pin(operator_requests::enqueue_requested(
-                conn, scope, job, at_ms,
-            ))
-        })
-        .await
-    }
-
-    async fn pending_texts(&self, lineage: i64) -> StoreResult<Vec<(Span, String)>> {
-        self.read("store words", move |conn| {
-            Box::pin(operator_requests::pending_texts(conn, lineage))
-        })
-        .await
-    }
-
-    async fn kept_messages(
-        &self,
-        scope: &Scope,
-        links: &[Link],
-    ) -> StoreResult<Vec<(Link, String)>> {
-        let (scope, links) = (scope.clone(), crate::store::rows::link_list(links));
-        self.read("store kept", move |conn| {
-            Box::pin(message_archive::kept_messages(conn, scope, links))
-        })
-        .await
-    }
-
-    async fn expire_messages(&self, before_ms: i64) -> StoreResult<Vec<([u8; 32], Link)>> {
-        self.write("store expire", move |conn| {
-            Box::pin(message_archive::expire_messages(conn, before_ms))
-        })
-        .await
+        tip: Link,
+        events: &[Event],
+    ) -> StoreResult<Vec<Event>> {
+        run!(self.write => costs::append_events(scope, tip, events))
     }
 
     async fn forget(&self, scope: &Scope, lineage: i64) -> StoreResult<u64> {
-        let scope = scope.clone();
-        self.write("store forget", move |conn| {
-            Box::pin(forget::forget(conn, scope, lineage))
-        })
-        .await
-    }
-
-    async fn aliases(&self) -> StoreResult<Vec<Alias>> {
-        self.read("store aliases", |conn| Box::pin(aliases::aliases(conn)))
-            .await
-    }
-
-    async fn add_alias(
-        &self,
-        name: [u8; 32],
-        tenant: [u8; 32],
-        at_ms: i64,
-    ) -> StoreResult<AddAliasOutcome> {
-        self.write("store alias", move |conn| {
-            Box::pin(aliases::add_alias(conn, name, tenant, at_ms))
-        })
-        .await
-    }
-
-    async fn remove_alias(&self, name: [u8; 32]) -> StoreResult<bool> {
-        self.write("store unalias", move |conn| {
-            Box::pin(aliases::remove_alias(conn, name))
-        })
-        .await
-    }
-
-    async fn tenants(&self) -> StoreResult<Vec<TenantRow>> {
-        self.read("store tenants", |conn| Box::pin(aliases::tenants(conn)))
-            .await
+        run!(self.write => forget::forget(scope, lineage))
     }
 
     async fn ping(&self) -> StoreResult<()> {
         let database = self.connection.database()?;
         let file = database.file().cloned();
-        let answered = database.request_read("store ping", move |conn| {
+        let answered = database.request_read("store read::ping", move |conn| {
             Box::pin(async move {
                 if let Some(file) = file {
                     file.check_unchanged().await?;
@@ -567,5 +360,51 @@ impl Store for SqliteStore {
 
     async fn close(&self) {
         self.connection.close().await;
+    }
+}
+
+#[async_trait]
+impl Tenants for SqliteStore {
+    async fn record_cost(
+        &self,
+        scope: &Scope,
+        tip: Link,
+        cost: Cost,
+        at_ms: i64,
+    ) -> StoreResult<u64> {
+        run!(self.write => costs::record_cost(scope, tip, cost, at_ms))
+    }
+
+    async fn spent_tokens(&self, scope: &Scope, at_ms: i64) -> StoreResult<u64> {
+        run!(self.read => costs::spent_tokens(scope, at_ms))
+    }
+
+    async fn tenant_backlogs(&self, at_ms: i64) -> StoreResult<Vec<TenantBacklog>> {
+        run!(self.read => costs::tenant_backlogs(at_ms))
+    }
+
+    async fn aliases(&self) -> StoreResult<Vec<Alias>> {
+        run!(self.read => aliases::aliases())
+    }
+
+    async fn add_alias(
+        &self,
+        name: [u8; 32],
+        tenant: [u8; 32],
+        at_ms: i64,
+    ) -> StoreResult<AddAliasOutcome> {
+        run!(self.write => aliases::add_alias(name, tenant, at_ms))
+    }
+
+    async fn remove_alias(&self, name: [u8; 32]) -> StoreResult<bool> {
+        run!(self.write => aliases::remove_alias(name))
+    }
+
+    async fn tenants(&self) -> StoreResult<Vec<TenantRow>> {
+        run!(self.read => aliases::tenants())
+    }
+
+    async fn shared_thread_keys(&self, since_ms: i64) -> StoreResult<Vec<(Scope, String)>> {
+        run!(self.read => aliases::shared_thread_keys(since_ms))
     }
 }

@@ -1,18 +1,19 @@
-//! What a request and a step of the recorder read does not grow with the number of conversations.
+//! The work of a request and of a recorder step does not grow with the number of conversations.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use sqlx::query_scalar;
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
 
-use super::super::{SqliteStore, read, record, snapshots};
+use super::super::{SqliteStore, find, forget, read, record, snapshots};
 use super::*;
 use crate::history::Role;
 use crate::memory::peer_memory::{MAX_CHANCE_PREFIX, PeerMemory};
 use crate::memory::{Node, SnapshotCause};
 use crate::store::{LookupEntries, LookupKeys, RequestRecord, SentWith};
 
-/// What was done: virtual instructions that SQLite executed, and bytes of text that came back.
+/// The work of the queries: instructions of SQLite's virtual machine, and bytes of text that were returned.
 #[derive(Debug, PartialEq, Eq)]
 struct QueryCosts {
     looked: u64,
@@ -34,7 +35,7 @@ async fn count(conn: &mut SqliteConnection) -> Arc<AtomicU64> {
     steps
 }
 
-/// A resource with so many conversations, each with a digest, one request, and what it began with.
+/// A resource with this many conversations, each with a digest, one request and its peer intro.
 async fn add_conversations(pool: &SqlitePool, scope: &Scope, conversations: i64) {
     const COUNT: &str =
         "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $4)";
@@ -77,7 +78,7 @@ async fn measure(conversations: i64) -> QueryCosts {
     let steps = count(&mut conn).await;
     let take_steps = || steps.swap(0, Ordering::SeqCst);
 
-    // A conversation begins, and one goes on.
+    // A new conversation, and one that is continued.
     let new = Link::from_slice(&[0xff; 32]).expect("32");
     let mut old = [0; 32];
     old[31] = 7;
@@ -86,11 +87,14 @@ async fn measure(conversations: i64) -> QueryCosts {
     let mut bytes = 0;
     let mut peer_intro = None;
     for chain in [vec![new], vec![old, new]] {
-        let request =
-            read::FindQuery::new(&scope, &chain, &LookupKeys::default()).expect("a request");
-        let found = read::find_candidates(&mut conn, scope.clone(), request)
-            .await
-            .expect("found");
+        let found = find::find_candidates(
+            &mut conn,
+            scope.clone(),
+            chain.clone(),
+            LookupKeys::default(),
+        )
+        .await
+        .expect("found");
         assert_eq!(
             found.newest_peer_intro.as_ref().map(|meta| meta.id.0),
             Some(conversations)
@@ -220,7 +224,7 @@ async fn five_thousand_conversations_cost_what_twenty_do() {
     assert_eq!(measure(5_000).await, few);
 }
 
-/// So many messages that follow one message, each with a request that ends there.
+/// This many messages that follow one message, each with a request that ends there.
 async fn add_successors(pool: &SqlitePool, scope: &Scope, before: Link, count: i64) {
     for statement in [
         "INSERT INTO lineages (id, tenant, resource, family, model, requests, first_ms, last_ms)
@@ -244,7 +248,7 @@ async fn add_successors(pool: &SqlitePool, scope: &Scope, before: Link, count: i
     }
 }
 
-/// What SQLite does to find a request that goes on from a message which so many others went on from.
+/// SQLite's work to look up a request that continues a message which many other requests continue too.
 async fn find_steps(children: i64) -> u64 {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let scope = Scope::new(b"tenant", None);
@@ -257,14 +261,19 @@ async fn find_steps(children: i64) -> u64 {
         .await
         .expect("a connection");
     let steps = count(&mut conn).await;
-    let request = read::FindQuery::new(&scope, &chain, &LookupKeys::default()).expect("a request");
     steps.store(0, Ordering::SeqCst);
-    let found = read::find_candidates(&mut conn, scope.clone(), request).await;
+    let found = find::find_candidates(
+        &mut conn,
+        scope.clone(),
+        chain.to_vec(),
+        LookupKeys::default(),
+    )
+    .await;
     assert!(found.expect("found").sent_prefixes.is_empty());
     steps.load(Ordering::SeqCst)
 }
 
-/// What other requests went on from is asked only where a user's conversations are told of each other.
+/// Prefixes with another newest message are looked up only for owners with a resource.
 #[tokio::test]
 async fn without_a_user_what_others_went_on_with_costs_nothing() {
     let few = find_steps(20).await;
@@ -331,8 +340,8 @@ async fn what_nobody_was_sent_with_goes_after_a_day() {
         "the first was used, the second is a day old"
     );
 
-    // Nobody is told of whom has gone meanwhile.
-    let gone = super::super::admin::forget(&mut conn, scope.clone(), 2)
+    // A snapshot with peer memory of a forgotten conversation is refused.
+    let gone = forget::forget(&mut conn, scope.clone(), 2)
         .await
         .expect("forgotten");
     assert!(gone > 3, "{gone}");
@@ -343,5 +352,5 @@ async fn what_nobody_was_sent_with_goes_after_a_day() {
         .fetch_one(&mut *conn)
         .await
         .expect("counted");
-    assert_eq!(left, 0, "they told of it");
+    assert_eq!(left, 0, "all of them contain its digest");
 }

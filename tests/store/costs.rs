@@ -1,9 +1,9 @@
-//! What calls cost, by conversation and by day; what happened, for the timeline.
+//! The costs of model calls for each conversation and each day, and the events of the timeline.
 
 use diarist::memory::PartKind;
 use diarist::store::{
-    CallTotals, ClaimFilter, Cost, EnqueueOutcome, Event, LineageCosts, MAX_EVENTS_PER_KIND,
-    SqliteStore, Store, TenantBacklog,
+    Admin as _, CallTotals, ClaimFilter, Cost, EnqueueOutcome, Event, LineageCosts,
+    MAX_EVENTS_PER_KIND, Queue as _, SqliteStore, TenantBacklog, Tenants as _,
 };
 
 use crate::store::world::{ANYBODY, Disk, LEASE, Talk, scope};
@@ -69,9 +69,9 @@ async fn calls_are_counted_for_the_conversation_that_made_them_due() {
     assert_eq!(
         pay(&other, cost(PartKind::Chunk, 1, 1)).await,
         200,
-        "what was paid for stays paid for"
+        "forgetting does not lower the spending"
     );
-    // The conversation is gone; the money as well.
+    // The conversation is forgotten; its costs stay in the tenant's spending.
     assert_eq!(pay(&talk, cost(PartKind::Chunk, 1, 1)).await, 202);
 }
 
@@ -97,7 +97,7 @@ async fn a_spent_budget_holds_until_the_next_day_and_over_restarts() {
             let offered = store.enqueue(&talk.scope, &job, 0).await;
             assert_eq!(offered.expect("offered"), EnqueueOutcome::Queued);
         }
-        // Spent in two scopes of one tenant, of which neither alone is beyond it.
+        // Spent under two resources of one tenant; neither alone exceeds the budget.
         for talk in [&spender, &resource] {
             let half = cost(PartKind::Chunk, 45, 5);
             let paid = store.record_cost(&talk.scope, talk.tip(), half, NOON).await;
@@ -138,7 +138,7 @@ fn event(number: i64, kind: &str) -> Event {
     }
 }
 
-/// As it is on the timeline of a conversation without a key.
+/// The event as it is on the timeline of a conversation without a thread key.
 fn noted(number: i64, kind: &str, lineage: i64) -> Event {
     Event {
         body: format!("{{\"n\":{number},\"threadId\":\"{lineage}\",\"recordId\":\"{lineage}\"}}"),
@@ -167,7 +167,10 @@ async fn a_timeline_is_bounded_by_kind_and_goes_with_its_conversation() {
     let seen = events(lineage).await;
     assert_eq!(seen.len(), MAX_EVENTS_PER_KIND as usize + 1);
     let rare = noted(0, "rare", lineage);
-    assert_eq!(seen[0], rare, "a rare kind is not driven out");
+    assert_eq!(
+        seen[0], rare,
+        "many events of one kind do not remove another kind"
+    );
     assert_eq!(seen[1], noted(21, "often", lineage));
     assert_eq!(seen.last(), Some(&noted(kept + 20, "often", lineage)));
 

@@ -1,0 +1,299 @@
+//! Looking a request up: in the memory of this process, and in the store if that is not enough.
+//!
+//! Finds the snapshots that a request may be sent with, what it was sent with before, and the recorded
+//! chain it is aligned with. Selects no snapshot. `proxy` calls it once for each memory request.
+
+use std::cell::LazyCell;
+use std::cmp::Ordering;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic;
+use std::time::Duration;
+
+use super::SnapshotCache;
+use super::lookup::{Lookup, LookupParams, LookupSource, PrefixMatch};
+use super::state::anchors;
+use crate::history::{History, Link, Role, Scope, ScopedHash};
+use crate::memory::alignment::{
+    Alignment, Evidence, find_alignment, messages_before_answer, summary_positions,
+};
+use crate::memory::{Snapshot, SnapshotId};
+use crate::store::{Candidates, LookupKeys, PrefixTrim, StoreError};
+
+impl SnapshotCache {
+    /// Looks `client` up. Returns what is known of its chain, and its alignment with another chain, if it
+    /// has one. Never waits longer than its timeout for a read of the store, and never fails.
+    ///
+    /// `answers` are hashes of texts among its first messages (see [`LookupKeys::answers`]). It is called
+    /// only if the chain alone does not decide.
+    pub async fn look_up(
+        &self,
+        scope: &Scope,
+        client: &Arc<History>,
+        params: LookupParams<'_>,
+        answers: impl FnOnce() -> Vec<(ScopedHash, usize)> + Send,
+    ) -> (Lookup, Option<Alignment>) {
+        let (pinned, (evidence, is_complete)) = {
+            let (state, origin_index) = (self.state(), self.origin_index());
+            let pinned = state.pinned_alignment(scope, client, &params, &origin_index);
+            (
+                pinned,
+                state.evidence(scope, client, &params, &origin_index),
+            )
+        };
+        let alignment = pinned
+            .clone()
+            .or_align(|| find_alignment(client, &evidence));
+        let answers = LazyCell::new(answers);
+        // Another process may have recorded the proof in a second conversation.
+        let may_be_contested =
+            |alignment: &Alignment| !alignment.proof.is_empty() && self.store.has_other_writers();
+        let complete = match &alignment {
+            Some(alignment) => {
+                !may_be_contested(alignment)
+                    && self.state().has_complete_link(scope, &alignment.history)
+            }
+            None => is_complete && !may_be_compacted(client, &evidence, &answers),
+        };
+        if complete {
+            let warm = self.warm_source();
+            let mut lookup = self.lookup_in_memory(
+                scope,
+                client,
+                params.model,
+                &evidence,
+                alignment.as_ref(),
+                warm,
+            );
+            lookup.withheld = evidence.is_withheld(alignment.as_ref());
+            return (lookup, alignment);
+        }
+        let chain: Vec<Link> = client.turns().iter().map(|turn| turn.link).collect();
+        let keys = LookupKeys {
+            anchors: anchors(client, 0).collect(),
+            answers: answers.clone(),
+            system: params.system,
+            model: Some(params.model.to_owned()),
+        };
+        match with_timeout(
+            self.read_timeout,
+            self.store.find_candidates(scope, &chain, &keys),
+        )
+        .await
+        {
+            Ok(mut candidates) => {
+                let path = candidates.path.as_ref().and_then(|(_, path)| path.last());
+                let path_tip = path.map(|entry| entry.message.link);
+                let evidence = {
+                    let mut state = self.state();
+                    let origin_index = self.origin_index();
+                    state.add_candidates(scope, client, &mut candidates, &params, &origin_index)
+                };
+                let alignment = pinned.or_align(|| find_alignment(client, &evidence));
+                self.mark_quotations(&answers, &evidence, alignment.as_ref());
+                let origins = self.track_origins(client, &evidence, alignment.as_ref());
+                let history = alignment
+                    .as_ref()
+                    .map_or(client, |alignment| &alignment.history);
+                let mut lookup =
+                    self.cached_lookup(scope, history, params.model, LookupSource::Cold);
+                lookup.origins = origins;
+                lookup.withheld = evidence.is_withheld(alignment.as_ref());
+                let prefix_match = PrefixMatch {
+                    aligned: alignment.is_some(),
+                    depth: candidates.depth,
+                    continued_elsewhere: candidates.continued_elsewhere,
+                };
+                merge_earlier_sends(&mut lookup, candidates, path_tip, alignment.as_ref());
+                self.add_peer_intro(&mut lookup, scope, client, prefix_match);
+                (lookup, alignment)
+            }
+            Err(error) => {
+                tracing::debug!(error = %error, "the store did not answer; using what this process knows");
+                let failed = LookupSource::Failed;
+                let mut lookup = self.lookup_in_memory(
+                    scope,
+                    client,
+                    params.model,
+                    &evidence,
+                    alignment.as_ref(),
+                    failed,
+                );
+                lookup.peer_intro = None;
+                (lookup, alignment)
+            }
+        }
+    }
+
+    fn warm_source(&self) -> LookupSource {
+        if self.degraded.load(atomic::Ordering::Relaxed) {
+            LookupSource::Degraded
+        } else {
+            LookupSource::Warm
+        }
+    }
+
+    /// What this process knows of `client`, without the store.
+    fn lookup_in_memory(
+        &self,
+        scope: &Scope,
+        client: &Arc<History>,
+        model: &str,
+        evidence: &Evidence,
+        alignment: Option<&Alignment>,
+        source: LookupSource,
+    ) -> Lookup {
+        let history = alignment.map_or(client, |alignment| &alignment.history);
+        let mut lookup = self.cached_lookup(scope, history, model, source);
+        lookup.origins = self.track_origins(client, evidence, alignment);
+        let recorded_count = evidence.recorded_count;
+        let prefix_match =
+            self.state()
+                .prefix_match(scope, client, alignment.is_some(), recorded_count);
+        self.add_peer_intro(&mut lookup, scope, client, prefix_match);
+        lookup
+    }
+
+    /// What this process knows of a chain.
+    fn cached_lookup(
+        &self,
+        scope: &Scope,
+        history: &Arc<History>,
+        model: &str,
+        source: LookupSource,
+    ) -> Lookup {
+        let state = self.state();
+        let mut candidates = Vec::new();
+        let mut trims = Vec::new();
+        let mut paused = false;
+        for turn in history.turns() {
+            let key = (scope.tenant, turn.link);
+            if let Some(snapshots) = state.snapshots_by_end.get(&key) {
+                candidates.extend(snapshots.iter().cloned());
+            }
+            if let Some(unstored) = state.unstored_snapshots.get(&key) {
+                candidates.extend(unstored.iter().cloned());
+            }
+            trims.extend(state.pins.by_model(&key).filter_map(|(used, model)| {
+                let (trim, model) = (used.trim?, model.to_owned());
+                Some(PrefixTrim { trim, model })
+            }));
+            paused |= state.paused.contains(&key);
+        }
+        let sent_prefix = state.sent_prefix(scope, history, model);
+        let previous_send = history
+            .tip()
+            .and_then(|tip| state.pins.get(&(scope.tenant, tip), model).cloned());
+        let mut lookup = Lookup {
+            candidates,
+            previous_send,
+            prefix_trims: Vec::new(),
+            source,
+            paused,
+            peer_intro: None,
+            sent_peer_intro: None,
+            sent_prefix,
+            prefix_match: PrefixMatch::default(),
+            origins: Vec::new(),
+            withheld: false,
+        };
+        for carried in trims {
+            lookup.merge_trim(carried);
+        }
+        lookup
+    }
+
+    /// The text of a snapshot; `None` if neither this process nor the store can give it in time.
+    pub async fn load_snapshot(&self, scope: &Scope, id: SnapshotId) -> Option<Arc<Snapshot>> {
+        let cached = self.state().texts.get(&(scope.tenant, id)).cloned();
+        if cached.is_some() {
+            return cached;
+        }
+        match with_timeout(self.read_timeout, self.store.snapshot(scope, id)).await {
+            Ok(Some(snapshot)) => Some(self.insert_snapshot(scope, snapshot)),
+            Ok(None) => None,
+            Err(error) => {
+                tracing::debug!(error = %error, "a snapshot could not be read; using what this process knows");
+                None
+            }
+        }
+    }
+}
+
+/// Adds what the store found about earlier sends to what this process knows. `path_tip` is the end of the
+/// chain that an anchor found.
+fn merge_earlier_sends(
+    lookup: &mut Lookup,
+    candidates: Candidates,
+    path_tip: Option<Link>,
+    alignment: Option<&Alignment>,
+) {
+    let is_on_chain = |tip: &Link| {
+        alignment.is_some_and(|alignment| {
+            let mut turns = alignment.history.turns().iter();
+            turns.any(|turn| turn.link == *tip)
+        })
+    };
+    // What an aligned request was sent with does not count if the request is no longer aligned.
+    let aligned_sent_with = candidates.aligned_sent_with.filter(|_| alignment.is_some());
+    // An aligned request without new messages ends where another request did, and repeats that one.
+    let path_sent_with = candidates
+        .path_sent_with
+        .filter(|_| path_tip.is_some() && alignment.is_some_and(|it| it.history.tip() == path_tip));
+    lookup.previous_send = lookup
+        .previous_send
+        .take()
+        .or(candidates.sent_with)
+        .or(aligned_sent_with)
+        .or(path_sent_with);
+    let path_trims = candidates.path_trims.into_iter();
+    let path_trims = path_trims.filter(|(tip, _)| is_on_chain(tip));
+    let path_trims = path_trims.map(|(_, carried)| carried);
+    for carried in candidates.prefix_trims.into_iter().chain(path_trims) {
+        lookup.merge_trim(carried);
+    }
+    let sent_prefixes = candidates.sent_prefixes.into_iter();
+    let sent_prefixes = sent_prefixes.filter(|(tip, _)| tip.as_ref().is_none_or(&is_on_chain));
+    // Of two equally long prefixes, the one that this process sent counts.
+    lookup.sent_prefix = sent_prefixes
+        .map(|(_, sent)| sent)
+        .chain(lookup.sent_prefix.take())
+        .max_by_key(|sent| sent.shared_messages);
+}
+
+/// Whether a text among the first messages of `client`, behind the recorded ones, may be an answer that
+/// summarises another conversation. Then the store must be asked, although the chain is known.
+///
+/// The next answer after the recorded messages and the newest message are ordinary: every second turn of a
+/// conversation has them. But if the model says nothing in the whole request, the newest message may contain
+/// a summary behind the user's text. `answers` is read only if there may be a summary.
+fn may_be_compacted(
+    client: &History,
+    evidence: &Evidence,
+    answers: &impl Deref<Target = Vec<(ScopedHash, usize)>>,
+) -> bool {
+    if summary_positions(client).all(|place| place < evidence.recorded_count) {
+        return false;
+    }
+    let is_silent = messages_before_answer(client) == client.len();
+    let is_ordinary = |place: usize| match place.cmp(&evidence.recorded_count) {
+        Ordering::Less => true,
+        Ordering::Equal => {
+            place + 1 == client.len() || client.turns()[place].message.role == Role::Assistant
+        }
+        Ordering::Greater => place + 1 == client.len() && !is_silent,
+    };
+    let mut places = answers
+        .iter()
+        .filter_map(|(_, behind)| behind.checked_sub(1));
+    places.any(|place| !is_ordinary(place))
+}
+
+async fn with_timeout<T>(
+    timeout: Duration,
+    query: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    tokio::time::timeout(timeout, query)
+        .await
+        .unwrap_or_else(|_| Err(StoreError::Busy(format!("no answer within {timeout:?}"))))
+}
