@@ -25,7 +25,7 @@ use crate::llm::Llm;
 use crate::proxy::capabilities::UpstreamCapabilities;
 use crate::proxy::{Memory, Proxy, Singleflight};
 use crate::server::{BindError, DrainReport, Server};
-use crate::store::cache::SnapshotCache;
+use crate::store::cache::{READ_TIMEOUT, SnapshotCache};
 use crate::store::{Admin as _, Aliases, Queue as _, SqliteStore, Store};
 use crate::tasks::Tasks;
 use crate::telemetry::{self, RecorderError};
@@ -69,6 +69,16 @@ impl App {
     ///
     /// A port that is taken, an audit file that cannot be opened, or root certificates that cannot be read.
     pub async fn build(config: &Config) -> Result<Self, StartError> {
+        Self::build_with(config, READ_TIMEOUT).await
+    }
+
+    /// As [`App::build`], but a request waits `store_timeout` for each read of the store instead of
+    /// [`READ_TIMEOUT`]. Tests wait longer, because a busy machine must not change what they see.
+    ///
+    /// # Errors
+    ///
+    /// As [`App::build`].
+    pub async fn build_with(config: &Config, store_timeout: Duration) -> Result<Self, StartError> {
         let tasks = Tasks::new();
         // The ports come first: a taken port is the most likely reason not to start, and the quickest to find.
         let server = Server::bind(config.server.clone())?;
@@ -77,15 +87,22 @@ impl App {
         let audit = audit(config, &tasks)?;
         let llm = Arc::new(Llm::new()?);
         let admin = Arc::new(Admin::new(Readiness::new(), metrics));
-        let store = Arc::new(SqliteStore::reconnecting(&config.database.to_string()));
+        let store = Arc::new(SqliteStore::reconnecting_with(
+            &config.database.to_string(),
+            store_timeout,
+        ));
         if config.memory_enabled {
-            open_store(&store, config, admin.readiness(), &tasks).await;
+            let timeout = store_timeout.max(STORE_OPEN_TIMEOUT);
+            open_store(&store, config, timeout, admin.readiness(), &tasks).await;
         } else {
             // Without memory no database file is created.
             store.close().await;
         }
         let settings = Reloadable::new(config.memory.clone());
-        let recall = Arc::new(SnapshotCache::new(Arc::clone(&store) as Arc<dyn Store>));
+        let recall = Arc::new(
+            SnapshotCache::new(Arc::clone(&store) as Arc<dyn Store>)
+                .with_read_timeout(store_timeout),
+        );
         let jobs = Jobs::start(
             Arc::clone(&store) as Arc<dyn Store>,
             Arc::clone(&recall),
@@ -217,6 +234,7 @@ const STORE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 async fn open_store(
     store: &Arc<SqliteStore>,
     config: &Config,
+    timeout: Duration,
     readiness: &Readiness,
     tasks: &Tasks,
 ) {
@@ -227,11 +245,11 @@ async fn open_store(
         // After the timeout nobody receives this; `watch_store` finds out the result.
         let _ = result_sender.send(opening_store.open_now().await);
     });
-    let problem = match tokio::time::timeout(STORE_OPEN_TIMEOUT, opened).await {
+    let problem = match tokio::time::timeout(timeout, opened).await {
         Ok(Ok(Ok(()))) => return,
         Ok(Ok(Err(error))) => error.to_string(),
         Ok(Err(_)) => "opening it failed".to_owned(),
-        Err(_) => format!("it did not open within {STORE_OPEN_TIMEOUT:?}"),
+        Err(_) => format!("it did not open within {timeout:?}"),
     };
     tracing::error!(
         database = %config.database,

@@ -13,3 +13,7 @@ mod serve;
 mod store;
 mod tee;
 mod wire;
+
+mod support {
+    pub mod patient_store;
+}

@@ -6,5 +6,6 @@ mod simulation;
 
 mod support {
     pub mod dice;
+    pub mod patient_store;
     pub mod planted_table;
 }

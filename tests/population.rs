@@ -17,7 +17,7 @@
 //! How fast memory is made is left to the machine. A plain run plays about 3,000 requests.
 //!
 //! ```text
-//! DIARIST_SEED=7 cargo test --test population nobody -- --nocapture    the world of one seed
+//! DIARIST_SEED=7 cargo test --test proxy population:: -- --nocapture   the world of one seed
 //! DIARIST_REQUESTS=100000                                              so many requests, from seed 0 on
 //! DIARIST_FIRST=40                                                     from another seed on
 //! DIARIST_TRACE=1                                                      each request of what went wrong

@@ -39,7 +39,7 @@ use scribe::Script;
 const SEED: u64 = 20_261_120;
 
 /// 256 cases, always the same; failures are kept as seeds and tried first from then on. To look for
-/// what they do not show: `PROPTEST_RNG_SEED=$RANDOM PROPTEST_CASES=5000 cargo test --test properties`.
+/// what they do not show: `PROPTEST_RNG_SEED=$RANDOM PROPTEST_CASES=5000 cargo test --test invariants properties`.
 fn config() -> Config {
     let asked = Config::default();
     Config {

@@ -10,6 +10,7 @@ mod transparent;
 
 mod support {
     pub mod dice;
+    pub mod patient_store;
     pub mod planted_table;
     pub mod raw_upstream;
 }

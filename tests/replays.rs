@@ -2,8 +2,8 @@
 //! and without Diarist. Uses the conversations beside the project where they are there, and always
 //! some of its own.
 //!
-//! `DIARIST_REPLAY=all cargo test --release --test replays` plays every conversation in every mode;
-//! without it a sample is played. With `-- facts` behind it only the planted facts are looked for.
+//! `DIARIST_REPLAY=all cargo test --release --test proxy replays` plays every conversation in every mode;
+//! without it a sample is played. With `replays::facts` only the planted facts are looked for.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -6,7 +6,7 @@
 //! more, in another order, also to a process that knows nothing.
 //!
 //! A failure names its seed: `DIARIST_SEED=1234 cargo test --test invariants simulation` plays that one alone.
-//! For many more: `DIARIST_SEEDS=20000 cargo test --release --test simulation`, with both those from
+//! For many more: `DIARIST_SEEDS=20000 cargo test --release --test invariants simulation`, with both those from
 //! `DIARIST_SEED` on.
 
 #![expect(

@@ -19,6 +19,7 @@ mod state;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 pub use self::lookup::{Lookup, LookupParams, LookupSource, PrefixMatch};
 use self::origin_index::OriginIndex;
@@ -30,10 +31,15 @@ use crate::history::{History, Link, PathMessage, Scope};
 use crate::memory::alignment::{Alignment, LineageName, PathEntry};
 use crate::memory::{Snapshot, SnapshotId, SnapshotMeta};
 
+/// A request waits this long for each of its reads of the store. A cold conversation needs two indexed
+/// reads, which take a few milliseconds on a healthy disk. A client must not notice a locked one.
+pub const READ_TIMEOUT: Duration = Duration::from_millis(250);
+
 /// The cache in front of a [`Store`].
 #[derive(Debug)]
 pub struct SnapshotCache {
     store: Arc<dyn Store>,
+    read_timeout: Duration,
     state: Mutex<CacheState>,
     degraded: AtomicBool,
     shared_thread_keys: SharedThreadKeys,
@@ -45,11 +51,19 @@ impl SnapshotCache {
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self {
             store,
+            read_timeout: READ_TIMEOUT,
             state: Mutex::default(),
             degraded: AtomicBool::new(false),
             shared_thread_keys: SharedThreadKeys::default(),
             origin_index: Mutex::default(),
         }
+    }
+
+    /// The same cache with another limit for each read of the store.
+    #[must_use]
+    pub fn with_read_timeout(mut self, timeout: Duration) -> Self {
+        self.read_timeout = timeout;
+        self
     }
 
     /// Remembers that too many conversations have the thread key `key`; returns whether that is new.

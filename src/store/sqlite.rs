@@ -36,7 +36,7 @@ use futures_util::future::BoxFuture;
 use sqlx::sqlite::SqliteConnection;
 
 use self::connection::Connection;
-use self::database::Database;
+use self::database::{Database, REQUEST_TIMEOUT};
 pub use self::error::OpenError;
 use super::StoreResult;
 
@@ -57,7 +57,16 @@ impl SqliteStore {
     /// # Errors
     /// Each says what is wrong and what to do. A file that is not Diarist's stays as it is.
     pub async fn open(url: &str) -> Result<Self, OpenError> {
-        let connection = Connection::fixed(url, Database::open(url).await?);
+        Self::open_with(url, REQUEST_TIMEOUT).await
+    }
+
+    /// As [`SqliteStore::open`], with another limit for a query of the request path.
+    ///
+    /// # Errors
+    /// As [`SqliteStore::open`].
+    pub async fn open_with(url: &str, request_timeout: Duration) -> Result<Self, OpenError> {
+        let database = Database::open(url, request_timeout).await?;
+        let connection = Connection::fixed(url, database);
         Ok(Self { connection })
     }
 
@@ -77,10 +86,17 @@ impl SqliteStore {
         Self::reconnecting_every(url, REOPEN_INTERVAL)
     }
 
+    /// As [`SqliteStore::reconnecting`], with another limit for a query of the request path.
+    pub fn reconnecting_with(url: &str, request_timeout: Duration) -> Self {
+        Self {
+            connection: Connection::reopening(url, REOPEN_INTERVAL, request_timeout),
+        }
+    }
+
     /// As [`SqliteStore::reconnecting`], with another pause between two attempts.
     pub fn reconnecting_every(url: &str, interval: Duration) -> Self {
         Self {
-            connection: Connection::reopening(url, interval),
+            connection: Connection::reopening(url, interval, REQUEST_TIMEOUT),
         }
     }
 

@@ -2,7 +2,7 @@
 //! requests. What each request may be told of the composer knows: what is left out was observed
 //! ([`Client::send`]), nothing is told that is not of this branch of this conversation, and the same
 //! request goes out as the same bytes, however much later. A failure names its seed:
-//! `DIARIST_SEED=7 cargo test --test alignment whatever` plays that one alone, `DIARIST_CASES=300` many.
+//! `DIARIST_SEED=7 cargo test --test proxy alignment::random` plays that one alone, `DIARIST_CASES=300` many.
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;

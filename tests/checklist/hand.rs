@@ -14,7 +14,6 @@ use diarist::proxy::capabilities::UpstreamCapabilities;
 use diarist::proxy::identify::IdentityRules;
 use diarist::proxy::identify::users::{Proof, Users};
 use diarist::proxy::{DryRun, Memory, Overflow, RequestPolicy};
-use diarist::store::cache::SnapshotCache;
 use diarist::store::{Job, Store};
 use diarist::tokens::TokenCounter;
 use diarist::wire::Placement;
@@ -24,6 +23,7 @@ use sqlx::Connection as _;
 
 use super::configuration::valid;
 use crate::store::world::Disk;
+use crate::support::patient_store;
 
 const START: i64 = 1_772_625_600_000;
 
@@ -244,7 +244,7 @@ impl Ground {
 
     pub async fn process(&self) -> Process {
         let store: Arc<dyn Store> = Arc::new(self.disk.open().await);
-        let recall = Arc::new(SnapshotCache::new(Arc::clone(&store)));
+        let recall = patient_store::cache(&store);
         let model = Arc::<Scripted>::default();
         let hand = Jobs::manual(
             store,

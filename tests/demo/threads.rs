@@ -12,6 +12,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::{long, recording, run, short};
+use crate::support::patient_store::PATIENCE;
 
 /// A database with the short and the long conversation in it.
 fn filled() -> (tempfile::TempDir, String) {
@@ -176,7 +177,7 @@ impl Serving {
             audit: Some("off".to_owned()),
         };
         let config = diarist::config::load(&flags, &BTreeMap::new(), None).unwrap();
-        let app = App::build(&config).await.unwrap();
+        let app = App::build_with(&config, PATIENCE).await.unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         Self {
             _provider: provider,

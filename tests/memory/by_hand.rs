@@ -14,8 +14,7 @@ use diarist::llm::{CallError, CallSettings, Endpoint, Finish, ModelClient, Promp
 use diarist::memory::{NewPart, PartKind};
 use diarist::proxy::capabilities::UpstreamCapabilities;
 use diarist::proxy::{DryRun, Memory};
-use diarist::store::cache::SnapshotCache;
-use diarist::store::{Admin as _, ClaimFilter, Queue as _, SqliteStore, Store};
+use diarist::store::{Admin as _, ClaimFilter, Queue as _, Store};
 use diarist::tokens::TokenCounter;
 use diarist::wire::Placement;
 use diarist::wire::usage::{Blame, Usage};
@@ -23,6 +22,7 @@ use serde_json::{Value, json};
 use sqlx::Connection as _;
 
 use crate::memory::rig::PATIENCE;
+use crate::support::patient_store;
 
 const START: i64 = 1_772_625_600_000;
 
@@ -109,8 +109,8 @@ impl World {
         let clock = Clock::manual(START);
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite://{}", folder.path().join("diarist.db").display());
-        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&url).await.unwrap());
-        let recall = Arc::new(SnapshotCache::new(Arc::clone(&store)));
+        let store: Arc<dyn Store> = Arc::new(patient_store::open(&url).await);
+        let recall = patient_store::cache(&store);
         let counter = Arc::<Quarters>::default();
         let hand = Jobs::manual(
             store,
@@ -196,7 +196,7 @@ impl World {
 
     /// Another process observes everything that waits for it.
     async fn observed_elsewhere(&self) -> usize {
-        let store = SqliteStore::open(&self.url).await.unwrap();
+        let store = patient_store::open(&self.url).await;
         let any = ClaimFilter {
             observe_any: true,
             reflect_any: false,

@@ -5,15 +5,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use diarist::store::cache::READ_TIMEOUT;
 use diarist_provider::{Behaviour, CallerKind, Options, RecordedRequest};
 use sqlx::SqliteConnection;
 use tokio::sync::Semaphore;
 
-use crate::memory::rig::{Answer, PATIENCE, Rig};
+use crate::memory::rig::{Answer, PATIENCE, Rig, SMALL};
 use crate::memory::tools::{ACTIVE, Talk};
 
 /// Far more than a request is held for the sake of memory, far less than a lock is waited for.
 const HELD: Duration = Duration::from_secs(2);
+
+/// A request waits for the store as in production.
+async fn rig() -> Rig {
+    Rig::with_store_timeout(Options::default(), &SMALL, READ_TIMEOUT).await
+}
 
 async fn run(database: &mut SqliteConnection, statement: &'static str) {
     sqlx::raw_sql(statement).execute(database).await.unwrap();
@@ -139,7 +145,7 @@ async fn undo_trouble(rig: &Rig, trouble: Trouble, undo: Undo) {
 }
 
 async fn a_warm_conversation_goes_on_through(trouble: Trouble) {
-    let rig = Rig::small().await;
+    let rig = rig().await;
     let talk = Talk::new("ada");
     let answer = rig.talk(&talk, 1..=ACTIVE).await;
     assert_eq!(answer.memory(), "active");
@@ -206,7 +212,7 @@ async fn a_warm_conversation_goes_on_where_nothing_can_be_written() {
 /// A new one is made in its place, so the trouble is over soon; what was known goes on serving.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_warm_conversation_goes_on_when_the_database_is_deleted() {
-    let rig = Rig::small().await;
+    let rig = rig().await;
     let talk = Talk::new("ada");
     rig.talk(&talk, 1..=ACTIVE).await;
     rig.shrink(&talk, ACTIVE + 1);
@@ -228,7 +234,7 @@ async fn a_warm_conversation_goes_on_when_the_database_is_deleted() {
 /// A process that never knew the conversation sends what the client sent.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cold_conversation_goes_out_as_it_came_where_the_database_cannot_be_opened() {
-    let mut rig = Rig::small().await;
+    let mut rig = rig().await;
     let talk = Talk::new("ada");
     rig.talk(&talk, 1..=ACTIVE).await;
     rig.stop().await;
@@ -286,7 +292,7 @@ async fn a_cold_conversation_goes_out_as_it_came_where_the_database_cannot_be_op
 /// A backup or a repair holds the file for itself alone while Diarist starts.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_is_locked_at_the_start_is_opened_when_it_is_free() {
-    let mut rig = Rig::small().await;
+    let mut rig = rig().await;
     let talk = Talk::new("ada");
     rig.talk(&talk, 1..=ACTIVE).await;
     rig.stop().await;
@@ -335,7 +341,7 @@ async fn a_place_that_holds_no_file_is_said_and_served_around() {
 /// What a model wrote while the database was locked is stored when it is free, not asked for again.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_that_could_not_be_stored_is_kept_until_it_can() {
-    let rig = Rig::small().await;
+    let rig = rig().await;
     let gate = Arc::new(Semaphore::new(0));
     rig.provider
         .inject(CallerKind::Observer, Behaviour::gated(&gate));
@@ -373,7 +379,7 @@ async fn an_answer_that_could_not_be_stored_is_kept_until_it_can() {
 async fn numbers_given_twice_are_never_mistaken() {
     const NEWEST: &str = "SELECT coalesce(max(id), 0) FROM snapshots";
     const MADE: &str = "SELECT count(*) FROM sqlite_master WHERE name = 'snapshots'";
-    let rig = Rig::small().await;
+    let rig = rig().await;
     let (talk, other) = (Talk::new("ada"), Talk::new("bob"));
     rig.talk(&talk, 1..=ACTIVE).await;
     let given = rig.number(NEWEST).await;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::support::patient_store;
 use async_trait::async_trait;
 use bytes::Bytes;
 use diarist::config;
@@ -12,8 +13,7 @@ use diarist::jobs::{Clock, Jobs, ManualJobs, Reloadable};
 use diarist::llm::{CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply};
 use diarist::proxy::capabilities::UpstreamCapabilities;
 use diarist::proxy::{DryRun, Memory};
-use diarist::store::cache::SnapshotCache;
-use diarist::store::{SqliteStore, Store};
+use diarist::store::Store;
 use diarist::tokens::TokenCounter;
 use diarist::wire::Placement;
 use diarist::wire::usage::Usage;
@@ -99,8 +99,8 @@ impl World {
         let config = config::load(&config::Flags::default(), &env, None).unwrap();
         let settings = Reloadable::new(config.memory);
         let clock = Clock::manual(START);
-        let store: Arc<dyn Store> = Arc::new(SqliteStore::open("sqlite::memory:").await.unwrap());
-        let recall = Arc::new(SnapshotCache::new(Arc::clone(&store)));
+        let store: Arc<dyn Store> = Arc::new(patient_store::open("sqlite::memory:").await);
+        let recall = patient_store::cache(&store);
         let scribe = Arc::<Scribe>::default();
         let hand = Jobs::manual(
             store,

@@ -12,14 +12,20 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// Far beyond anything but a hang.
-pub const PATIENCE: Duration = Duration::from_mins(1);
+pub use crate::support::patient_store::PATIENCE;
+
+/// Thresholds small enough that a test reaches them.
+pub const SMALL: [(&str, &str); 2] = [
+    ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+    ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "1000"),
+];
 
 pub struct Rig {
     pub provider: Provider,
     pub folder: tempfile::TempDir,
     pub client: reqwest::Client,
     env: BTreeMap<String, String>,
+    store_timeout: Duration,
     running: Option<Running>,
 }
 
@@ -54,17 +60,19 @@ impl Answer {
 impl Rig {
     /// Thresholds small enough that a test reaches them.
     pub async fn small() -> Self {
-        Self::with(
-            Options::default(),
-            &[
-                ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
-                ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "1000"),
-            ],
-        )
-        .await
+        Self::with(Options::default(), &SMALL).await
     }
 
     pub async fn with(options: Options, settings: &[(&str, &str)]) -> Self {
+        Self::with_store_timeout(options, settings, PATIENCE).await
+    }
+
+    /// The same, where requests wait for the store for `store_timeout`.
+    pub async fn with_store_timeout(
+        options: Options,
+        settings: &[(&str, &str)],
+        store_timeout: Duration,
+    ) -> Self {
         let provider = Provider::start(options).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
         let mut env: BTreeMap<String, String> = [
@@ -95,6 +103,7 @@ impl Rig {
             folder,
             client: reqwest::Client::new(),
             env,
+            store_timeout,
             running: None,
         };
         rig.start().await;
@@ -107,7 +116,7 @@ impl Rig {
     )]
     pub async fn start(&mut self) {
         let config = config::load(&config::Flags::default(), &self.env, None).unwrap();
-        let app = App::build(&config).await.unwrap();
+        let app = App::build_with(&config, self.store_timeout).await.unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let running = Running {
             base: format!("http://{}", app.data_addr().unwrap()),
@@ -214,7 +223,6 @@ impl Rig {
         answers
     }
 
-    /// Changes a setting; holds from the next start.
     /// The audit line of the request that was answered so. It is written when the request has ended, which
     /// its client may know first.
     pub async fn audit_entry(&self, answer: &Answer) -> Value {
@@ -231,6 +239,7 @@ impl Rig {
         panic!("no audit line for {id} after a minute");
     }
 
+    /// Changes a setting; holds from the next start.
     pub fn set(&mut self, key: &str, value: &str) {
         self.env.insert(format!("DIARIST__{key}"), value.to_owned());
     }

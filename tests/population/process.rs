@@ -17,9 +17,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::support::dice::Dice;
-
-/// Far beyond anything but a hang.
-const PATIENCE: Duration = Duration::from_mins(1);
+use crate::support::patient_store::PATIENCE;
 
 type Quiet = Box<dyn Fn(Duration) -> BoxFuture<'static, bool> + Send + Sync>;
 type Replies = Arc<Mutex<HashMap<String, Reply>>>;
@@ -105,7 +103,7 @@ impl Stage {
         let audit = self.audit(number).display().to_string();
         env.insert("DIARIST__AUDIT__PATH".to_owned(), audit);
         let config = config::load(&config::Flags::default(), &env, None).unwrap();
-        let app = App::build(&config).await.unwrap();
+        let app = App::build_with(&config, PATIENCE).await.unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         Running {
             base: format!("http://{}", app.data_addr().unwrap()),

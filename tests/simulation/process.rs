@@ -12,7 +12,6 @@ use diarist::jobs::{
 };
 use diarist::proxy::capabilities::UpstreamCapabilities;
 use diarist::proxy::{Memory, Overflow, RequestPolicy};
-use diarist::store::cache::SnapshotCache;
 use diarist::store::{Job, SqliteStore, Store};
 use diarist::wire::Placement;
 
@@ -23,6 +22,7 @@ use super::rules::Rule;
 use super::watched::Watched;
 use crate::properties::exchange::Quarters;
 use crate::properties::talk::Request;
+use crate::support::patient_store;
 
 /// What all processes of a run share.
 #[derive(Clone, Debug)]
@@ -98,7 +98,7 @@ impl Process {
             Arc::clone(&ground.ledger),
             ground.bug,
         ));
-        let recall = Arc::new(SnapshotCache::new(Arc::clone(&store) as Arc<dyn Store>));
+        let recall = patient_store::cache(&(Arc::clone(&store) as Arc<dyn Store>));
         let model = Arc::new(Scripted::new(ground.character, ground.bug));
         let hand = Jobs::manual(
             Arc::clone(&store) as Arc<dyn Store>,
@@ -240,7 +240,5 @@ impl Process {
 }
 
 pub async fn open(file: &Path) -> SqliteStore {
-    SqliteStore::open(&format!("sqlite://{}", file.display()))
-        .await
-        .unwrap()
+    patient_store::open(&format!("sqlite://{}", file.display())).await
 }

@@ -19,7 +19,6 @@ use diarist::proxy::identify::IdentityRules;
 use diarist::proxy::identify::users::{Proof, Users};
 use diarist::proxy::{DryRun, Memory, RequestPolicy};
 use diarist::store::Store;
-use diarist::store::cache::SnapshotCache;
 use diarist::wire::Placement;
 use serde_json::{Value, json};
 use sqlx::Connection as _;
@@ -27,6 +26,7 @@ use sqlx::Connection as _;
 use super::process::open;
 use crate::properties::exchange::Quarters;
 use crate::support::dice::Dice;
+use crate::support::patient_store;
 
 const USERS: [&str; 2] = ["u1", "u2"];
 const NAMES: [&str; 3] = ["ada", "bob", "cyd"];
@@ -201,7 +201,7 @@ struct ServerProcess {
 impl ServerProcess {
     async fn start(file: &Path, clock: &Clock) -> Self {
         let store: Arc<dyn Store> = Arc::new(open(file).await);
-        let recall = Arc::new(SnapshotCache::new(Arc::clone(&store)));
+        let recall = patient_store::cache(&store);
         let hand = Jobs::manual(
             store,
             Arc::clone(&recall),

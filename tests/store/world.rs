@@ -1,5 +1,6 @@
 //! Conversations and databases for these tests.
 
+use crate::support::patient_store;
 use diarist::history::{Encoder, History, Link, Message, Role, Scope};
 use diarist::memory::record::{self, MessageContent};
 use diarist::memory::{NewPart, Node, PartId, PartKind, SnapshotCause, Span};
@@ -40,7 +41,7 @@ impl Disk {
     }
 
     pub async fn open(&self) -> SqliteStore {
-        SqliteStore::open(&self.url()).await.expect("a store")
+        patient_store::open(&self.url()).await
     }
 }
 

@@ -20,13 +20,9 @@ use crate::memory::alignment::{
 use crate::memory::{Snapshot, SnapshotId};
 use crate::store::{Candidates, LookupKeys, PrefixTrim, StoreError};
 
-/// A request waits this long for each of its reads of the store. A cold conversation needs two indexed
-/// reads, which take a few milliseconds on a healthy disk. A client must not notice a locked one.
-const READ_TIMEOUT: Duration = Duration::from_millis(250);
-
 impl SnapshotCache {
     /// Looks `client` up. Returns what is known of its chain, and its alignment with another chain, if it
-    /// has one. Never takes longer than [`READ_TIMEOUT`] and never fails.
+    /// has one. Never waits longer than its timeout for a read of the store, and never fails.
     ///
     /// `answers` are hashes of texts among its first messages (see [`LookupKeys::answers`]). It is called
     /// only if the chain alone does not decide.
@@ -79,7 +75,12 @@ impl SnapshotCache {
             system: params.system,
             model: Some(params.model.to_owned()),
         };
-        match with_timeout(self.store.find_candidates(scope, &chain, &keys)).await {
+        match with_timeout(
+            self.read_timeout,
+            self.store.find_candidates(scope, &chain, &keys),
+        )
+        .await
+        {
             Ok(mut candidates) => {
                 let path = candidates.path.as_ref().and_then(|(_, path)| path.last());
                 let path_tip = path.map(|entry| entry.message.link);
@@ -208,7 +209,7 @@ impl SnapshotCache {
         if cached.is_some() {
             return cached;
         }
-        match with_timeout(self.store.snapshot(scope, id)).await {
+        match with_timeout(self.read_timeout, self.store.snapshot(scope, id)).await {
             Ok(Some(snapshot)) => Some(self.insert_snapshot(scope, snapshot)),
             Ok(None) => None,
             Err(error) => {
@@ -289,13 +290,10 @@ fn may_be_compacted(
 }
 
 async fn with_timeout<T>(
+    timeout: Duration,
     query: impl Future<Output = Result<T, StoreError>>,
 ) -> Result<T, StoreError> {
-    tokio::time::timeout(READ_TIMEOUT, query)
+    tokio::time::timeout(timeout, query)
         .await
-        .unwrap_or_else(|_| {
-            Err(StoreError::Busy(format!(
-                "no answer within {READ_TIMEOUT:?}"
-            )))
-        })
+        .unwrap_or_else(|_| Err(StoreError::Busy(format!("no answer within {timeout:?}"))))
 }

@@ -20,6 +20,8 @@ pub(super) struct Connection {
     url: Arc<str>,
     /// The shortest time between two attempts to open the database; `None`: it is never opened again.
     interval: Option<Duration>,
+    /// The limit for a query of the request path.
+    request_timeout: Duration,
     state: Arc<Mutex<ConnectionState>>,
     tasks: Tasks,
 }
@@ -36,27 +38,34 @@ struct ConnectionState {
 
 impl Connection {
     /// Opens nothing yet. The first query starts the first attempt.
-    pub(super) fn reopening(url: &str, interval: Duration) -> Self {
+    pub(super) fn reopening(url: &str, interval: Duration, request_timeout: Duration) -> Self {
         let state = ConnectionState {
             last_error: "not opened yet".to_owned(),
             ..ConnectionState::default()
         };
-        Self::new(url, Some(interval), state)
+        Self::new(url, Some(interval), request_timeout, state)
     }
 
     /// An open database. If it is lost, it is not opened again.
     pub(super) fn fixed(url: &str, database: Database) -> Self {
+        let request_timeout = database.request_timeout();
         let state = ConnectionState {
             database: Some(Arc::new(database)),
             ..ConnectionState::default()
         };
-        Self::new(url, None, state)
+        Self::new(url, None, request_timeout, state)
     }
 
-    fn new(url: &str, interval: Option<Duration>, state: ConnectionState) -> Self {
+    fn new(
+        url: &str,
+        interval: Option<Duration>,
+        request_timeout: Duration,
+        state: ConnectionState,
+    ) -> Self {
         Self {
             url: url.into(),
             interval,
+            request_timeout,
             state: Arc::new(Mutex::new(state)),
             tasks: Tasks::new(),
         }
@@ -72,7 +81,7 @@ impl Connection {
             state.opening = true;
             state.last_attempt = Some(Instant::now());
         }
-        let opened = Database::open(&self.url).await;
+        let opened = Database::open(&self.url, self.request_timeout).await;
         let problem = self.finish_opening(opened).await;
         problem.map_or(Ok(()), Err)
     }
@@ -128,7 +137,7 @@ impl Connection {
         drop(state);
         let this = self.clone();
         self.tasks.spawn("store reopening", async move {
-            let opened = Database::open(&this.url).await;
+            let opened = Database::open(&this.url, this.request_timeout).await;
             this.finish_opening(opened).await;
         });
     }

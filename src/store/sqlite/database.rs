@@ -25,7 +25,7 @@ use crate::tasks::Tasks;
 
 /// The request path waits this long for the store. Then the request goes on with what this process
 /// remembers, or raw (INV-OPEN).
-const REQUEST_TIMEOUT: Duration = Duration::from_millis(250);
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_millis(250);
 /// Closing waits this long for running queries: longer than the longest wait for a lock.
 pub(super) const CLOSE_GRACE: Duration = Duration::from_secs(15);
 
@@ -38,6 +38,7 @@ pub(super) struct Database {
     pub(super) request_pool: SqlitePool,
     pub(super) worker_pool: SqlitePool,
     file: Option<DatabaseFile>,
+    request_timeout: Duration,
     tasks: Tasks,
     other_writers: Arc<OtherWriters>,
 }
@@ -74,16 +75,18 @@ pub(super) struct DatabaseFile {
 
 impl Database {
     /// Opens or creates the database at `url`, and brings its schema up to date.
-    pub(super) async fn open(url: &str) -> Result<Self, OpenError> {
-        Ok(Self::from_pools(open::open(url).await?).await)
+    pub(super) async fn open(url: &str, request_timeout: Duration) -> Result<Self, OpenError> {
+        let pools = open::open(url, request_timeout).await?;
+        Ok(Self::from_pools(pools, request_timeout).await)
     }
 
     /// Opens the database at `url` for reading. Creates nothing and changes no schema.
     pub(super) async fn open_to_read(url: &str) -> Result<Self, OpenError> {
-        Ok(Self::from_pools(open::open_to_read(url).await?).await)
+        let pools = open::open_to_read(url).await?;
+        Ok(Self::from_pools(pools, REQUEST_TIMEOUT).await)
     }
 
-    async fn from_pools(pools: open::Pools) -> Self {
+    async fn from_pools(pools: open::Pools, request_timeout: Duration) -> Self {
         let file = match pools.path {
             None => None,
             Some(path) => Some(DatabaseFile {
@@ -96,6 +99,7 @@ impl Database {
             request_pool: pools.request_pool,
             worker_pool: pools.worker_pool,
             file,
+            request_timeout,
             tasks: Tasks::new(),
             other_writers: Arc::default(),
         }
@@ -104,6 +108,10 @@ impl Database {
     /// Whether it is in memory only. Closing such a database deletes it.
     pub(super) fn is_in_memory(&self) -> bool {
         self.file.is_none()
+    }
+
+    pub(super) fn request_timeout(&self) -> Duration {
+        self.request_timeout
     }
 
     pub(super) fn file(&self) -> Option<&DatabaseFile> {
@@ -134,7 +142,7 @@ impl Database {
             .unwrap_or_else(|_| Err(StoreError::Unavailable("a query was ended".to_owned())))
     }
 
-    /// Runs one query of the request path, at most [`REQUEST_TIMEOUT`].
+    /// Runs one query of the request path, for at most its timeout.
     pub(super) async fn request_read<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
     where
         T: Send + 'static,
@@ -147,12 +155,12 @@ impl Database {
             let mut conn = pool.acquire().await?;
             work(&mut conn).await
         });
-        tokio::time::timeout(REQUEST_TIMEOUT, query)
+        tokio::time::timeout(self.request_timeout, query)
             .await
             .unwrap_or_else(|_| {
                 Err(StoreError::Busy(format!(
                     "no answer within {} ms",
-                    REQUEST_TIMEOUT.as_millis()
+                    self.request_timeout.as_millis()
                 )))
             })
     }

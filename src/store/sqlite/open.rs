@@ -26,9 +26,6 @@ const OLDEST_SQLITE_TEXT: &str = "3.51.3";
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause between two attempts to open a locked file.
 const RETRY: Duration = Duration::from_millis(20);
-/// The request path waits this long for a lock: less than its whole timeout (`REQUEST_TIMEOUT` in
-/// `database`), so that its connection is free again before the next request needs it.
-const REQUEST_BUSY_TIMEOUT: Duration = Duration::from_millis(200);
 /// Connections of the request path: two requests can look up a cold conversation while two others wait for
 /// the disk.
 const REQUEST_READERS: u32 = 4;
@@ -147,7 +144,7 @@ pub(super) struct Pools {
     pub(super) path: Option<PathBuf>,
 }
 
-pub(super) async fn open(url: &str) -> Result<Pools, OpenError> {
+pub(super) async fn open(url: &str, request_timeout: Duration) -> Result<Pools, OpenError> {
     if !url.starts_with("sqlite:") || url.contains("mode=memory") {
         return Err(OpenError::Url(url.to_owned()));
     }
@@ -171,7 +168,7 @@ pub(super) async fn open(url: &str) -> Result<Pools, OpenError> {
     // skips the busy timeout there, because two processes would wait for each other for ever.
     let started = Instant::now();
     loop {
-        match in_file(&options, &path).await {
+        match in_file(&options, &path, request_timeout).await {
             Err(OpenError::Locked(_)) if started.elapsed() < BUSY_TIMEOUT => {
                 tokio::time::sleep(RETRY).await;
             }
@@ -222,7 +219,11 @@ fn read_only_options(path: &Path, busy_timeout: Duration) -> SqliteConnectOption
         .busy_timeout(busy_timeout)
 }
 
-async fn in_file(options: &SqliteConnectOptions, path: &Path) -> Result<Pools, OpenError> {
+async fn in_file(
+    options: &SqliteConnectOptions,
+    path: &Path,
+    request_timeout: Duration,
+) -> Result<Pools, OpenError> {
     let failed = |error: sqlx::Error| OpenError::from_sqlx(path, &error);
     // The checks come before the journal mode is set, because that changes the file.
     let mut first = options.connect().await.map_err(failed)?;
@@ -237,12 +238,15 @@ async fn in_file(options: &SqliteConnectOptions, path: &Path) -> Result<Pools, O
     let readers = |busy_timeout, most, wait| {
         pool(most, wait).connect_lazy_with(read_only_options(path, busy_timeout))
     };
+    // The request path waits less than its whole timeout for a lock, so that its connection is free again
+    // before the next request needs it.
+    let request_busy_timeout = request_timeout * 4 / 5;
     Ok(Pools {
         writer: pool(1, BUSY_TIMEOUT * 2)
             .connect_with(options)
             .await
             .map_err(failed)?,
-        request_pool: readers(REQUEST_BUSY_TIMEOUT, REQUEST_READERS, REQUEST_BUSY_TIMEOUT),
+        request_pool: readers(request_busy_timeout, REQUEST_READERS, request_busy_timeout),
         worker_pool: readers(BUSY_TIMEOUT, WORKER_READERS, BUSY_TIMEOUT * 2),
         path: Some(path.to_owned()),
     })
