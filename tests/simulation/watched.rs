@@ -10,13 +10,12 @@ use diarist::history::{Link, Scope};
 use diarist::jobs::Clock;
 use diarist::memory::advance::ChainJob;
 use diarist::memory::peer_memory::Digest;
-use diarist::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span};
+use diarist::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId};
 use diarist::store::{
-    AddAliasOutcome, Admin, Alarms, Alias, Candidates, Chains, ClaimFilter, Cost, EnqueueOutcome,
-    Event, Job, LongestChain, LookupKeys, NewJob, NewOverflowObservation, NewSnapshot,
-    OperatorRequest, Queue, RecordedChain, Release, RequestRecord, RequestedJobOutcome,
-    RequeuedJobs, SharedContent, Snapshots, SqliteStore, StoreError, StoredOverflowObservation,
-    TenantBacklog, TenantRow, Tenants, ThreadDetail, ThreadRow, Timer, Urgency,
+    Alarms, Candidates, Chains, ClaimFilter, EnqueueOutcome, Job, LookupKeys, NewJob,
+    NewOverflowObservation, NewSnapshot, Queue, RecordedChain, Release, RequestRecord,
+    RequestedJobOutcome, RequeuedJobs, SharedContent, Snapshots, SqliteStore, StoreError,
+    StoredOverflowObservation, Timer, Urgency,
 };
 use diarist::tokens::TokenCounter as _;
 
@@ -45,6 +44,10 @@ macro_rules! through {
         Ok(answer)
     }};
 }
+
+/// Below the macro, which it uses too.
+#[path = "passed_on.rs"]
+mod passed_on;
 
 /// One process's view of the store.
 #[derive(Debug)]
@@ -563,108 +566,5 @@ impl Snapshots for Watched {
         key: Option<&str>,
     ) -> Answer<Vec<Digest>> {
         self.store.peer_digests(scope, but, key).await
-    }
-}
-
-#[async_trait]
-impl Admin for Watched {
-    async fn append_events(
-        &self,
-        scope: &Scope,
-        tip: Link,
-        events: &[Event],
-    ) -> Answer<Vec<Event>> {
-        through!(self, append_events(scope, tip, events))
-    }
-
-    async fn threads(&self, limit: u32) -> Answer<Vec<ThreadRow>> {
-        self.store.threads(limit).await
-    }
-
-    async fn thread(&self, lineage: i64) -> Answer<Option<ThreadDetail>> {
-        self.store.thread(lineage).await
-    }
-
-    async fn longest_chain(&self, lineage: i64) -> Answer<Option<LongestChain>> {
-        self.store.longest_chain(lineage).await
-    }
-
-    async fn put_operator_request(
-        &self,
-        scope: &Scope,
-        lineage: i64,
-        wanted: &OperatorRequest,
-    ) -> Answer<bool> {
-        self.store
-            .put_operator_request(scope, lineage, wanted)
-            .await
-    }
-
-    async fn operator_request(
-        &self,
-        scope: &Scope,
-        lineage: i64,
-    ) -> Answer<Option<OperatorRequest>> {
-        through!(self, operator_request(scope, lineage))
-    }
-
-    async fn complete_operator_request(&self, scope: &Scope, lineage: i64) -> Answer<()> {
-        through!(self, complete_operator_request(scope, lineage))
-    }
-
-    async fn pending_texts(&self, lineage: i64) -> Answer<Vec<(Span, String)>> {
-        self.store.pending_texts(lineage).await
-    }
-
-    async fn forget(&self, scope: &Scope, lineage: i64) -> Answer<u64> {
-        self.store.forget(scope, lineage).await
-    }
-
-    async fn ping(&self) -> Answer<()> {
-        self.store.ping().await
-    }
-
-    async fn close(&self) {
-        self.store.close().await;
-    }
-}
-
-#[async_trait]
-impl Tenants for Watched {
-    async fn record_cost(&self, scope: &Scope, tip: Link, cost: Cost, at_ms: i64) -> Answer<u64> {
-        through!(self, record_cost(scope, tip, cost, at_ms))
-    }
-
-    async fn spent_tokens(&self, scope: &Scope, at_ms: i64) -> Answer<u64> {
-        through!(self, spent_tokens(scope, at_ms))
-    }
-
-    async fn tenant_backlogs(&self, at_ms: i64) -> Answer<Vec<TenantBacklog>> {
-        self.store.tenant_backlogs(at_ms).await
-    }
-
-    async fn shared_thread_keys(&self, since_ms: i64) -> Answer<Vec<(Scope, String)>> {
-        through!(self, shared_thread_keys(since_ms))
-    }
-
-    async fn aliases(&self) -> Answer<Vec<Alias>> {
-        through!(self, aliases())
-    }
-
-    async fn add_alias(
-        &self,
-        name: [u8; 32],
-        tenant: [u8; 32],
-        at_ms: i64,
-    ) -> Answer<AddAliasOutcome> {
-        self.store.add_alias(name, tenant, at_ms).await
-    }
-
-    async fn remove_alias(&self, name: [u8; 32]) -> Answer<bool> {
-        self.store.remove_alias(name).await
-    }
-
-    async fn tenants(&self) -> Answer<Vec<TenantRow>> {
-        through!(self, tenants())
     }
 }
