@@ -257,8 +257,8 @@ settings! {
         /// Which requests have memory. A rule has path, model or header (with value), with * for any text and ?
         /// for one character, and memory = "off", "read" (existing memory is sent, nothing is remembered) or
         /// "on". The first rule that matches counts; the header x-diarist-memory of a request comes before all
-        /// rules. Write a list as here, or a section [[memory.rules]] for each rule: { header = "x-task", value
-        /// = "title*", memory = "read" }.
+        /// rules. Write a list as here, or a section [[memory.rules]] for each rule:
+        /// { header = "x-task", value = "title*", memory = "read" }.
         rules: TableList = Default("[]"),
         /// Other settings for some models or upstreams. An override has model, upstream (its host) or both,
         /// with * for any text and ? for one character, and the keys that differ: share_token_budget,

@@ -89,7 +89,7 @@ fn what_the_observer_can_not_be_shown_is_said_with_a_remedy() {
         &[
             "memory.observation.previous_observer_tokens: ",
             "memory.redact.kinds: there is no kind \"pin\" | use \"api_key\"",
-            "memory.redact.patterns: \"(\" is not a regular expression: unclosed group | correct the pattern",
+            "memory.redact.patterns: \"(\" is not a regular expression: error: unclosed group | correct the pattern",
             "memory.observation.max_input_tokens: 10 tokens are out of range",
             "memory.observation.continuation_hints: there is no hint \"title\" | write true, false,",
             "memory.observation.observe_attachments: \"pictures\" is not a media type | write \"auto\"",

@@ -95,7 +95,7 @@ fn a_bad_line_is_named_by_its_number() {
         ("not json", "line 3: not a conversation: expected"),
         (
             "{\"id\": \"x\", \"messages\": [{\"role\": \"user\", \"content\": \"hi\"}]}",
-            "line 3: no message of the assistant",
+            "line 3: it has no assistant message after another message",
         ),
         (
             "{\"id\": \"x\", \"messages\": [{\"content\": \"hi\"}]}",
@@ -137,7 +137,7 @@ fn an_upstream_that_cannot_be_asked_ends_the_replay_with_one_line() {
     };
     let text = said(&["--upstream", &url, "--model", "m"]);
     assert!(
-        text.contains("answered 502: the upstream cannot be asked"),
+        text.contains("answered 502: the upstream cannot be reached"),
         "{text}"
     );
     assert!(said(&["--upstream", &url]).contains("--model"));

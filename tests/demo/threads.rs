@@ -115,7 +115,7 @@ fn a_conversation_is_listed_and_shown_by_each_of_its_names() {
         list.contains(&long().id) && !list.contains(&short().id),
         "{list}"
     );
-    assert!(list.contains("The latest 1"), "{list}");
+    assert!(list.contains("These are the latest 1"), "{list}");
 }
 
 #[test]

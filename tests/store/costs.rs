@@ -120,7 +120,7 @@ async fn a_spent_budget_holds_until_the_next_day_and_over_restarts() {
         spent_tokens,
     };
     assert_eq!(waiting, [backlog(&other, 1, 0), backlog(&spender, 2, 100)]);
-    // So it is told to whoever has yet to book what is owed.
+    // A process with costs that it has not recorded yet reads this sum.
     let spent =
         async |talk: &Talk, at_ms| store.spent_tokens(&talk.scope, at_ms).await.expect("asked");
     assert_eq!(spent(&spender, NOON).await, 100);

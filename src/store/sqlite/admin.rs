@@ -113,7 +113,7 @@ const THREAD: &str = "
 SELECT l.id, l.tenant, l.resource, l.thread_key, l.model, l.requests, l.first_ms, l.last_ms, l.title
 FROM lineages AS l WHERE l.id = $1";
 
-/// The row of a lineage, whoever its owner is.
+/// The row of a lineage of any owner.
 pub(super) async fn lineage_row(
     conn: &mut SqliteConnection,
     lineage: i64,

@@ -224,8 +224,8 @@ pub(super) async fn commit_code_reflection(
     insert_part(conn, &scope, part, at_ms).await
 }
 
-/// A part. Inserts nothing if the span has one of its sort; a code-written reflection (`stopgap`) and one
-/// that a model wrote can be stored beside each other.
+/// A part. Inserts nothing if the span has one already. A code-written reflection (column `stopgap`) and one
+/// that a model wrote count separately.
 const NEW_PART: &str = "
 INSERT INTO parts (tenant, resource, kind, from_link, from_count, to_link, to_count, text, tokens,
                    message_tokens, current_task, suggested_response, sources, model, at_ms, asked,
