@@ -14,6 +14,11 @@ mod store;
 mod tee;
 mod wire;
 
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests; not every program uses those that need it"
+)]
 mod support {
     pub mod patient_store;
 }

@@ -4,6 +4,11 @@
 mod properties;
 mod simulation;
 
+#[allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests; not every program uses those that need it"
+)]
 mod support {
     pub mod dice;
     pub mod patient_store;

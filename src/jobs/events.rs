@@ -83,6 +83,7 @@ impl Events {
     }
 
     /// Emits nothing: no task writes events.
+    #[cfg(feature = "testing")]
     pub(super) fn disabled(clock: Clock, settings: Reloadable) -> Self {
         Self {
             sender: None,

@@ -26,6 +26,7 @@ use super::outgoing_request::OutgoingRequest;
 use super::shared::Shared;
 
 pub(super) use self::answer::UpstreamAnswer;
+#[cfg(feature = "testing")]
 pub(super) use self::overflow::OverflowShortening;
 pub(super) use self::sent_request::SentRequest;
 pub(super) use self::stream::{SharedStreamOutcome, StreamRetry};

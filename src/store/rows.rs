@@ -1,4 +1,4 @@
-//! Rows to types and back. A value that Diarist cannot have written is [`StoreError::Corrupt`], never a
+//! Rows to types and back. A value that Diarist cannot have written is [`Corrupt`](crate::store::StoreError::Corrupt), never a
 //! default: a guess here could send text to the model that nobody wrote.
 //!
 //! Columns are read by position, in the order of the statements in `sqlite`.

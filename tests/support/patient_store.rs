@@ -11,7 +11,9 @@ use diarist::store::{SqliteStore, Store};
 pub const PATIENCE: Duration = Duration::from_mins(1);
 
 pub async fn open(url: &str) -> SqliteStore {
-    SqliteStore::open_with(url, PATIENCE).await.unwrap()
+    SqliteStore::open_with(url, PATIENCE)
+        .await
+        .expect("the database opens")
 }
 
 pub fn cache(store: &Arc<dyn Store>) -> Arc<SnapshotCache> {

@@ -107,6 +107,7 @@ impl<'a> OverflowShortening<'a> {
     }
 
     /// The upstream accepted the last request.
+    #[cfg(feature = "testing")]
     pub(in crate::proxy) fn record_accepted(&self) {
         self.last.record_accepted(self.memory, self.request);
     }

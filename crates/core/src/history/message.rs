@@ -20,7 +20,7 @@ pub struct Message {
     /// Id of the tool call it answers.
     pub answers: Option<Box<str>>,
     /// Bytes of its text that can distinguish this conversation from others (see
-    /// [`distinctive_bytes`]).
+    /// [`distinctive_bytes`](super::distinctive_bytes)).
     pub distinctive_bytes: u32,
     /// The range of its bytes in the request body.
     pub span: Range<usize>,
