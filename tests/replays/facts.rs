@@ -7,7 +7,7 @@ use diarist_provider::{CallerKind, Conversation, Options, Rules, Style, judge};
 use serde_json::{Value, json};
 use sqlx::Row as _;
 
-use super::{MODES, Mode, all, conversations, sign};
+use super::{MODES, Mode, conversations, is_long, sign};
 use crate::memory::rig::Rig;
 use crate::replays::planted::{Kind, Planted, notes, plant, strings};
 use crate::replays::scribes::{Condensing, Dropping, Extracting, Forgetting, reminded};
@@ -15,7 +15,7 @@ use crate::replays::scribes::{Condensing, Dropping, Extracting, Forgetting, remi
 /// Facts in one conversation at most.
 const FACTS: usize = 100;
 
-/// In the order of what is played without `DIARIST_REPLAY=all`: conversations whose names begin so, and
+/// In the order of what is played without `DIARIST_REPLAY`: conversations whose names begin so, and
 /// how many of them.
 const SAMPLE: [(&str, usize); 4] = [
     ("made", 4),
@@ -34,7 +34,7 @@ fn planted() -> Vec<(Conversation, Vec<Planted>)> {
         Conversation::generate(41, 60, Style::Coding),
         Conversation::generate(42, 90, Style::Travel),
     ]);
-    if !all() {
+    if !is_long() {
         let mut left: BTreeMap<&str, usize> = SAMPLE.into();
         played.retain(|conversation| {
             let begins = |name: &&&str| conversation.id.starts_with(**name);
