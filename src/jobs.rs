@@ -74,9 +74,9 @@ use self::recorder::{Recorder, RecorderShares};
 use self::worker::Worker;
 use crate::audit::Audit;
 use crate::llm::ModelClient;
+use crate::lookup::SnapshotCache;
 use crate::memory::Policy;
 use crate::store::Store;
-use crate::store::cache::SnapshotCache;
 use crate::tasks::Tasks;
 use crate::tokens::TokenCounter;
 

@@ -2,7 +2,7 @@
 //!
 //! The story of one request, in reading order: [`server`] accepts it, [`proxy`] decides whether it
 //! is a memory request, [`wire`] finds the byte spans of its messages, [`history`] turns them into
-//! a chain of links, [`memory`] selects the snapshot that may stand in for the oldest of them,
+//! a chain of links, [`lookup`] finds what is known of that chain, [`memory`] selects the snapshot that may stand in for the oldest of them,
 //! [`wire`] splices the outgoing body from slices of the incoming one, [`upstream`] carries it, and
 //! after the answer [`jobs`] records the exchange and lets [`llm`] write observations into the
 //! [`store`]. [`audit`] leaves one line per request.
@@ -25,6 +25,7 @@ pub mod cli;
 pub mod config;
 pub mod jobs;
 pub mod llm;
+pub mod lookup;
 pub mod proxy;
 pub mod report;
 pub mod server;

@@ -7,7 +7,6 @@
 
 mod admin;
 pub mod aliases;
-pub mod cache;
 mod chains;
 mod error;
 mod queue;

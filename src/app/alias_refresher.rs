@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use crate::store::cache::SnapshotCache;
+use crate::lookup::SnapshotCache;
 use crate::store::{Aliases, LIVE_MS, SqliteStore, Tenants as _};
 
 /// How often the store is read. The command line and other processes write there.

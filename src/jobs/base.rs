@@ -9,9 +9,9 @@ use std::sync::Arc;
 use super::clock::Clock;
 use super::events::Events;
 use super::settings::{Reloadable, Settings};
+use crate::lookup::SnapshotCache;
 use crate::memory::render;
 use crate::store::Store;
-use crate::store::cache::SnapshotCache;
 use crate::tokens::TokenCounter;
 
 /// Handles that the parts of this room share.

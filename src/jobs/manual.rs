@@ -16,7 +16,7 @@ use super::settings::Reloadable;
 use super::worker::{CallResult, Worker};
 use super::{Jobs, Room, intake};
 use crate::llm::ModelClient;
-use crate::store::cache::SnapshotCache;
+use crate::lookup::SnapshotCache;
 use crate::store::{Job, Store};
 use crate::tasks::Tasks;
 use crate::tokens::TokenCounter;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use super::tee::AnswerMessage;
 use crate::history::{History, ScopedHash};
+use crate::lookup::SnapshotCache;
 use crate::memory::alignment::Origin;
-use crate::store::cache::SnapshotCache;
 use crate::wire::chat;
 
 /// The length of a summary, in bytes. A shorter text may be one that a model gives in any conversation: a greeting,

@@ -13,10 +13,10 @@ use super::singleflight::Singleflight;
 use crate::audit::Audit;
 use crate::history::{History, ScopedHash};
 use crate::jobs::{Exchange, Jobs, Reloadable};
+use crate::lookup::{Lookup, SnapshotCache};
 use crate::memory::alignment::{Alignment, EvidenceLevel};
 use crate::memory::{Trim, select};
 use crate::store::SentWith;
-use crate::store::cache::{Lookup, SnapshotCache};
 use crate::wire::chat::ChatRequest;
 
 /// What happens if a request is too long for its model with everything observed applied.

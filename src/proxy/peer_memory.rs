@@ -5,8 +5,8 @@
 
 use super::identify::Identity;
 use super::memory::Memory;
+use crate::lookup::Lookup;
 use crate::memory::{SnapshotId, SnapshotMeta};
-use crate::store::cache::Lookup;
 
 /// Removes the candidates in `lookup` that this request must not get, and adds the introduction for a conversation
 /// that begins. `writes` says whether the request is recorded: one that is not (a title, tags) begins none.

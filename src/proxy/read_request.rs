@@ -15,8 +15,8 @@ use super::memory::{Memory, MemoryRequest};
 use super::mode::{self, DecidedBy, Mode};
 use super::peer_memory;
 use crate::history::{History, MessageKey, Scope, ScopedHash};
+use crate::lookup::LookupParams;
 use crate::memory::alignment;
-use crate::store::cache::LookupParams;
 use crate::wire::chat::{self, ChatRequest, ParseError};
 
 /// The result of reading a request.

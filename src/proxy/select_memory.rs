@@ -12,10 +12,10 @@ use super::outgoing_request::{Block, Fallback, OutgoingRequest};
 use super::peer_memory;
 use crate::history::{Link, Scope};
 use crate::jobs::Prepared;
+use crate::lookup::{Lookup, LookupSource, PinLabel, SnapshotCache};
 use crate::memory::select::{PreviousSend, Selection, SelectionReason, select, select_aligned};
 use crate::memory::{Snapshot, SnapshotMeta};
 use crate::store::SentWith;
-use crate::store::cache::{Lookup, LookupSource, PinLabel, SnapshotCache};
 use crate::wire::Placement;
 
 /// Keeps the selection for equal requests. Dropped before the upstream has accepted the request, it releases

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use diarist::store::cache::READ_TIMEOUT;
+use diarist::lookup::READ_TIMEOUT;
 use diarist_provider::{Behaviour, CallerKind, Options, RecordedRequest};
 use sqlx::SqliteConnection;
 use tokio::sync::Semaphore;

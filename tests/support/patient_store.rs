@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use diarist::store::cache::SnapshotCache;
+use diarist::lookup::SnapshotCache;
 use diarist::store::{SqliteStore, Store};
 
 /// Far beyond anything but a hang.

@@ -8,9 +8,9 @@ use crate::jobs::exchange::Exchange;
 use crate::jobs::failure::log_store_failure;
 use crate::jobs::traces;
 use crate::jobs::track::Track;
+use crate::lookup::{LookupParams, PinLabel};
 use crate::memory::alignment::{EvidenceLevel, LineageName, SharedMessages};
 use crate::memory::{Node, PartMeta, SnapshotId, record};
-use crate::store::cache::{LookupParams, PinLabel};
 use crate::store::{
     LIVE_MS, RequestRecord, SHARED_KEY_THRESHOLD, SentWith, SharedContent, StoreError,
 };

@@ -3,7 +3,7 @@
 //! Three kinds of evidence count: the links of the request, a run of messages that cannot agree by
 //! chance, and an answer of the model that the client put in place of what it summarises. A thread key,
 //! a system prompt or a first message proves nothing. Pure: the same evidence gives the same result on
-//! every replica. Called by `store::cache` with what this process or the store knows.
+//! every replica. Called by `lookup` with what this process or the store knows.
 
 mod client_summary;
 mod evidence;

@@ -4,8 +4,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::lookup::LookupParams;
 use super::origin_index::OriginIndex;
+use super::outcome::LookupParams;
 use super::pins::{Key, Pins};
 use crate::history::align::MessageOrigin;
 use crate::history::{History, Link, MessageKey, PathMessage, Scope, ScopedHash, anchor};

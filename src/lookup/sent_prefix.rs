@@ -3,7 +3,7 @@
 //! [`Lookup::own_sent_prefix`].
 
 use super::SnapshotCache;
-use super::lookup::{Lookup, PrefixMatch};
+use super::outcome::{Lookup, PrefixMatch};
 use super::pins::Key;
 use super::state::{CacheState, ENTRY_BYTES};
 use crate::history::{History, Link, Scope};

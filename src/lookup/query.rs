@@ -11,7 +11,7 @@ use std::sync::atomic;
 use std::time::Duration;
 
 use super::SnapshotCache;
-use super::lookup::{Lookup, LookupParams, LookupSource, PrefixMatch};
+use super::outcome::{Lookup, LookupParams, LookupSource, PrefixMatch};
 use super::state::anchors;
 use crate::history::{History, Link, Role, Scope, ScopedHash};
 use crate::memory::alignment::{

@@ -8,9 +8,9 @@
 //!
 //! If the store fails, requests are served with what is cached (INV-OPEN). Called by `proxy` and `jobs`.
 
-mod lookup;
 mod origin_index;
 mod origin_tracking;
+mod outcome;
 mod pins;
 mod query;
 mod sent_prefix;
@@ -21,15 +21,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-pub use self::lookup::{Lookup, LookupParams, LookupSource, PrefixMatch};
 use self::origin_index::OriginIndex;
+pub use self::outcome::{Lookup, LookupParams, LookupSource, PrefixMatch};
 pub use self::pins::PinLabel;
 use self::state::{CacheState, ENTRY_BYTES, alignment_bytes};
-use super::{RequestRecord, SentWith, SharedContent, Store};
 use crate::history::align::MessageOrigin;
 use crate::history::{History, Link, PathMessage, Scope};
 use crate::memory::alignment::{Alignment, LineageName, PathEntry};
 use crate::memory::{Snapshot, SnapshotId, SnapshotMeta};
+use crate::store::{RequestRecord, SentWith, SharedContent, Store};
 
 /// A request waits this long for each of its reads of the store. A cold conversation needs two indexed
 /// reads, which take a few milliseconds on a healthy disk. A client must not notice a locked one.
