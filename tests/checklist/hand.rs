@@ -244,7 +244,7 @@ impl Ground {
 
     pub async fn process(&self) -> Process {
         let store: Arc<dyn Store> = Arc::new(self.disk.open().await);
-        let recall = patient_lookup(&store);
+        let recall = patient_store::cache(&store);
         let model = Arc::<Scripted>::default();
         let hand = Jobs::manual(
             store,

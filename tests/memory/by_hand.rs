@@ -110,7 +110,7 @@ impl World {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite://{}", folder.path().join("diarist.db").display());
         let store: Arc<dyn Store> = Arc::new(patient_store::open(&url).await);
-        let recall = patient_lookup(&store);
+        let recall = patient_store::cache(&store);
         let counter = Arc::<Quarters>::default();
         let hand = Jobs::manual(
             store,

@@ -525,7 +525,7 @@ async fn a_call_that_came_to_nothing_can_be_made_again() {
     assert!(
         asked
             .0
-            .contains("not sent again: the pictures and files of its prompt (image 1)"),
+            .contains("are not in the bundle and are not sent (image 1)"),
         "{}",
         asked.0
     );

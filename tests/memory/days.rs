@@ -100,7 +100,7 @@ impl World {
         let settings = Reloadable::new(config.memory);
         let clock = Clock::manual(START);
         let store: Arc<dyn Store> = Arc::new(patient_store::open("sqlite::memory:").await);
-        let recall = patient_lookup(&store);
+        let recall = patient_store::cache(&store);
         let scribe = Arc::<Scribe>::default();
         let hand = Jobs::manual(
             store,

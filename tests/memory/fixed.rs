@@ -273,9 +273,14 @@ async fn a_reload_shows_from_the_next_activation_on() {
     );
     program.configure(&other);
     program.hang_up();
-    eventually("the new configuration", || said("was read anew") == 1).await;
+    eventually("the new configuration", || {
+        said("the configuration was reloaded") == 1
+    })
+    .await;
     let log = program.log();
-    let waiting = log.lines().filter(|line| line.contains("restart for it"));
+    let waiting = log
+        .lines()
+        .filter(|line| line.contains("only a restart applies it"));
     let waiting: Vec<&str> = waiting.collect();
     assert_eq!(waiting.len(), 1, "{waiting:?}");
     assert!(waiting[0].contains("server.max_requests"));
@@ -338,7 +343,13 @@ async fn a_reload_changes_which_requests_have_memory_and_what_is_done_for_them()
         program.configure(text);
         program.hang_up();
         reloads += 1;
-        let done = || program.log().matches("was read anew").count() == reloads;
+        let done = || {
+            program
+                .log()
+                .matches("the configuration was reloaded")
+                .count()
+                == reloads
+        };
         eventually("the new configuration", done).await;
     };
     let memory = async |turn| program.send(&talk.body(turn)).await.memory().to_owned();
@@ -366,7 +377,7 @@ async fn a_reload_changes_which_requests_have_memory_and_what_is_done_for_them()
     assert_eq!(memory(2).await, "watching; mode=read");
     reload("").await;
     assert_eq!(memory(2).await, "watching");
-    assert!(!program.log().contains("restart for it"));
+    assert!(!program.log().contains("only a restart applies it"));
 }
 
 /// A client that named its zone once is told of its own days, whatever happens to the process.

@@ -296,7 +296,10 @@ async fn a_name_for_a_crowd_names_no_conversation() {
         .output()
         .unwrap();
     let listed = String::from_utf8(listed.stdout).unwrap();
-    assert!(listed.contains("and more go under static-id"), "{listed}");
+    assert!(
+        listed.contains("use the name static-id: it no longer names one"),
+        "{listed}"
+    );
 
     // Another credential's name is another name.
     let other = rig

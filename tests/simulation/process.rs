@@ -98,7 +98,7 @@ impl Process {
             Arc::clone(&ground.ledger),
             ground.bug,
         ));
-        let recall = patient_lookup(&(Arc::clone(&store) as Arc<dyn Store>));
+        let recall = patient_store::cache(&(Arc::clone(&store) as Arc<dyn Store>));
         let model = Arc::new(Scripted::new(ground.character, ground.bug));
         let hand = Jobs::manual(
             Arc::clone(&store) as Arc<dyn Store>,

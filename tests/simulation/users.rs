@@ -201,7 +201,7 @@ struct ServerProcess {
 impl ServerProcess {
     async fn start(file: &Path, clock: &Clock) -> Self {
         let store: Arc<dyn Store> = Arc::new(open(file).await);
-        let recall = patient_lookup(&store);
+        let recall = patient_store::cache(&store);
         let hand = Jobs::manual(
             store,
             Arc::clone(&recall),
