@@ -20,6 +20,7 @@ mod events;
 mod evidence;
 mod exchange;
 mod failure;
+mod first_requests;
 mod intake;
 #[cfg(feature = "testing")]
 mod manual;

@@ -24,6 +24,7 @@ use std::time::Duration;
 use self::origin_index::OriginIndex;
 pub use self::outcome::{Lookup, LookupParams, LookupSource, PrefixMatch};
 pub use self::pins::PinLabel;
+pub use self::state::anchors;
 use self::state::{CacheState, ENTRY_BYTES, alignment_bytes};
 use crate::history::align::MessageOrigin;
 use crate::history::{History, Link, PathMessage, Scope};

@@ -34,6 +34,8 @@ pub const TUNNELS: &str = "diarist_tunnels";
 pub const MEMORY_REQUESTS: &str = "diarist_memory_requests_total";
 /// Accepted requests that were recorded.
 pub const EXCHANGES_RECORDED: &str = "diarist_exchanges_recorded_total";
+/// First requests of conversations that wait for a second one before they are recorded. A gauge.
+pub const EXCHANGES_WAITING: &str = "diarist_exchanges_waiting";
 /// Accepted requests that were dropped because the recorder's intake was full.
 pub const EXCHANGES_DROPPED: &str = "diarist_exchanges_dropped_total";
 /// Bytes of messages that were tokenised.
@@ -137,6 +139,10 @@ fn describe() {
 fn describe_memory() {
     describe_counter!(MEMORY_REQUESTS, "Memory requests, by fallback (rung)");
     describe_counter!(EXCHANGES_RECORDED, "Accepted requests that were recorded");
+    describe_gauge!(
+        EXCHANGES_WAITING,
+        "First requests of conversations, waiting for a second one before they are recorded"
+    );
     describe_counter!(
         EXCHANGES_DROPPED,
         "Accepted requests dropped because the recorder's intake was full"

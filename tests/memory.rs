@@ -22,6 +22,7 @@ mod days;
 mod declined;
 mod dropping;
 mod filtered;
+mod first_requests;
 mod fixed;
 mod hangups;
 mod hints;

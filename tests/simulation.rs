@@ -134,6 +134,7 @@ const NOTICED: &[(Bug, Rule)] = &[
     (Bug::HintsOfTheDone, Rule::Hints),
     (Bug::WordsUnshown, Rule::Words),
     (Bug::NewestUnread, Rule::OnceActive),
+    (Bug::StoredKeyExcluded, Rule::Sent(Law::Same)),
     (Bug::LimitIgnored, Rule::Limit),
     (Bug::RelationsUncounted, Rule::Counted),
     (Bug::EmptyCommitted, Rule::Empty),

@@ -23,6 +23,7 @@ use super::track::{JobResult, Track};
 use crate::history::{Link, Scope};
 use crate::memory::advance::threshold_status;
 use crate::store::StoreError;
+use crate::telemetry;
 
 /// The most tracks of one conversation (its forks) that can be stale at the same time.
 const MAX_STALE_TRACKS: usize = 8;
@@ -58,7 +59,17 @@ pub(super) async fn run(
 }
 
 impl Recorder {
+    /// Records `exchange` and what waited for it, unless it must wait itself.
     pub(super) async fn handle_exchange(&mut self, exchange: Exchange) {
+        for due in self.first_requests.admit(exchange, &*self.base.store) {
+            self.record_and_advance(due).await;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+        let waiting = self.first_requests.len() as f64;
+        metrics::gauge!(telemetry::EXCHANGES_WAITING).set(waiting);
+    }
+
+    async fn record_and_advance(&mut self, exchange: Exchange) {
         let mut recorded = self.record(&exchange).await;
         for _ in 0..MAX_STALE_TRACKS {
             if !matches!(recorded, Err(StoreError::Forgotten)) {

@@ -5,8 +5,9 @@
 //! here before anything is decided by it, also if the request has no memory, was refused, or was dropped by
 //! the recorder. Holds only hashes.
 
-use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
+
+use foldhash::{HashMap, HashSet};
 
 use crate::history::{History, Link, ScopedHash};
 use crate::memory::alignment::{Origin, Witness};
@@ -26,8 +27,8 @@ struct RecentMap<K, V> {
 impl<K, V> Default for RecentMap<K, V> {
     fn default() -> Self {
         Self {
-            young: HashMap::new(),
-            old: HashMap::new(),
+            young: HashMap::default(),
+            old: HashMap::default(),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! A pin that no upstream has accepted is kept only while a request with it is in flight. After a refusal,
 //! a repetition is decided anew. Used by [`super::SnapshotCache`] only.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use crate::history::Link;
 use crate::store::SentWith;

@@ -1,8 +1,9 @@
 //! The cached entries, and what can be read from them without the store. All of it is behind one lock;
 //! nothing here waits.
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+
+use foldhash::{HashMap, HashSet};
 
 use super::origin_index::OriginIndex;
 use super::outcome::LookupParams;
@@ -85,12 +86,16 @@ pub(super) struct CacheState {
 const MAX_ANCHORS: usize = 96;
 
 /// Anchors of the messages of `client` from `from` on, the latest first, each with its position.
-pub(super) fn anchors(client: &History, from: usize) -> impl Iterator<Item = (ScopedHash, usize)> {
+pub fn anchors(client: &History, from: usize) -> impl Iterator<Item = (ScopedHash, usize)> {
     let root = client.root();
     let from = from.max(1).max(client.len().saturating_sub(MAX_ANCHORS));
+    let key = move |at: usize| MessageKey::from_message(&root, &client.turns()[at].message);
+    // Each key is hashed once: the earlier message of a pair is the later one of the next pair.
+    let mut hashed = None;
     (from..client.len()).rev().filter_map(move |place| {
-        let item = |at: usize| MessageKey::from_message(&root, &client.turns()[at].message);
-        anchor(&root, &item(place - 1), &item(place)).map(|mark| (mark, place))
+        let current = hashed.take().unwrap_or_else(|| key(place));
+        let previous = *hashed.insert(key(place - 1));
+        anchor(&root, &previous, &current).map(|mark| (mark, place))
     })
 }
 
@@ -227,6 +232,7 @@ impl CacheState {
             ..Evidence::default()
         };
         let mut complete = false;
+        let mut newest_alignment = None;
         for (index, turn) in client.turns().iter().enumerate() {
             let key = (scope.tenant, turn.link);
             complete |= self.complete_links.contains(&key);
@@ -235,11 +241,13 @@ impl CacheState {
                     (index + 1, Some(step.lineage));
                 evidence.recorded_origin = step.origin;
             }
-            if let Some(view) = self.alignments.get(&key) {
-                let base = self.path(scope, view.base, origin_index);
-                evidence.stored_holds = view.proof.iter().all(|w| !origin_index.is_contested(w));
-                evidence.stored = Some((view.clone(), base));
-            }
+            newest_alignment = self.alignments.get(&key).or(newest_alignment);
+        }
+        if let Some(view) = newest_alignment {
+            // Only of the newest one: a conversation that was aligned once has one for each request.
+            let base = self.path(scope, view.base, origin_index);
+            evidence.stored_holds = view.proof.iter().all(|w| !origin_index.is_contested(w));
+            evidence.stored = Some((view.clone(), base));
         }
         let aligned_count = evidence.stored.as_ref().map_or(0, |(view, _)| view.count);
         let hit = anchors(client, aligned_count.max(evidence.recorded_count))

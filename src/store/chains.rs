@@ -66,6 +66,10 @@ pub trait Chains: Send + Sync {
     /// incomplete.
     fn has_other_writers(&self) -> bool;
 
+    /// Whether the store may hold something that a request with this chain and these keys finds. `false` is
+    /// certain: nothing is stored, and no other process can store it. Makes no query.
+    fn may_know(&self, scope: &Scope, chain: &[Link], keys: &LookupKeys) -> bool;
+
     /// Which of these recorded messages another conversation of the owner holds too, by their content
     /// or by the ids of their tool calls; and whether several lineages have this thread key.
     async fn find_shared_content(

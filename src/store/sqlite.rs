@@ -15,11 +15,13 @@ mod error;
 mod fault_tests;
 mod find;
 mod forget;
+mod known_keys;
 mod message_archive;
 mod open;
 mod operator_requests;
 mod overflow_observe;
 mod peer_memory;
+mod process_lock;
 mod queue;
 mod read;
 mod record;
@@ -38,6 +40,7 @@ use sqlx::sqlite::SqliteConnection;
 use self::connection::Connection;
 use self::database::{Database, REQUEST_TIMEOUT};
 pub use self::error::OpenError;
+use self::known_keys::KnownKeys;
 use super::StoreResult;
 
 /// The pause between two attempts to open a lost database. An attempt is cheap where the file is
@@ -108,6 +111,15 @@ impl SqliteStore {
         self.connection.open_now().await
     }
 
+    /// Lets another process serve with the database, as the end of this process would. For simulations of a
+    /// crash, in which values of the old process live on.
+    #[cfg(feature = "testing")]
+    pub fn release_lock(&self) {
+        if let Ok(database) = self.connection.database() {
+            database.release_lock();
+        }
+    }
+
     /// Runs one query of the request path.
     async fn request_read<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
     where
@@ -143,6 +155,26 @@ impl SqliteStore {
             + 'static,
     {
         let database = self.connection.database()?;
+        let result = database.write(name, work).await;
+        self.connection.check_result(&database, result)
+    }
+
+    /// As [`SqliteStore::write`], for a transaction that adds keys by which requests find something. `add_keys`
+    /// adds them to what is known of the database before the transaction begins.
+    async fn write_new_keys<T, W>(
+        &self,
+        add_keys: impl FnOnce(&KnownKeys) + Send,
+        name: &'static str,
+        work: W,
+    ) -> StoreResult<T>
+    where
+        T: Send + 'static,
+        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
+            + Send
+            + 'static,
+    {
+        let database = self.connection.database()?;
+        add_keys(database.known_keys());
         let result = database.write(name, work).await;
         self.connection.check_result(&database, result)
     }

@@ -242,11 +242,12 @@ impl Program {
         lines.count().try_into().unwrap()
     }
 
-    /// Waits until so many exchanges of this process are recorded and no job is left.
+    /// Waits until so many exchanges of this process are recorded, or wait for a second one, and no job is left.
     pub async fn wait_recorded(&self, recorded: usize) {
         let began = std::time::Instant::now();
         loop {
-            let seen = self.metric("diarist_exchanges_recorded_total").await;
+            let seen = self.metric("diarist_exchanges_recorded_total").await
+                + self.metric("diarist_exchanges_waiting").await;
             let jobs = self
                 .number("SELECT count(*) FROM jobs WHERE state = 'open'")
                 .await;

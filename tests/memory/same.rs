@@ -286,11 +286,14 @@ async fn a_credential_makes_a_tenant_wherever_it_stands() {
         ("/v1/chat/completions?key=dora", "x-other", "y"),
         ("/v1/chat/completions?key=emil", "x-other", "y"),
     ];
-    for (path, name, value) in owners {
+    let turns = [1, 2]
+        .into_iter()
+        .flat_map(|turn| owners.map(|owner| (turn, owner)));
+    for (turn, (path, name, value)) in turns {
         let request = rig
             .client
             .post(rig.url(path))
-            .body(talk.body(1).to_string());
+            .body(talk.body(turn).to_string());
         let request = request.header("content-type", "application/json");
         let request = request.header("authorization", "Bearer unused");
         let answer = request.header(name, value).send().await.unwrap();

@@ -284,7 +284,10 @@ async fn a_stream_without_an_end_is_not_recorded() {
     rig.provider.inject_next(CallerKind::Actor, 1, &open_ended);
     rig.send(&Talk::new("ada").streamed(1)).await;
     rig.quiet().await;
-    // Without `[DONE]`, but every choice has its finish reason.
+    // Without `[DONE]`, but every choice has its finish reason. So this is the second request of its
+    // conversation.
+    rig.send(&Talk::new("ada").streamed(1)).await;
+    rig.quiet().await;
     assert_eq!(rig.number("SELECT count(*) FROM requests").await, 1);
     rig.provider.script(
         CallerKind::Actor,

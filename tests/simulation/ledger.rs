@@ -66,7 +66,8 @@ pub struct Ledger {
     /// Tips of recorded requests: their length, and what the first of them went out with.
     pub recorded: HashMap<(Scope, Link), (usize, SentWith)>,
     /// What each process is about to record.
-    recording: HashMap<usize, (Request, Vec<u8>)>,
+    /// What each process has taken to record, by the newest message: a first request waits for a second.
+    recording: HashMap<(usize, Link), (Request, Vec<u8>)>,
     /// What every recorded request went out as.
     pub canon: HashMap<(String, Bytes), (Request, Vec<u8>)>,
     /// What the Observer was shown of each range.
@@ -278,8 +279,16 @@ impl Ledger {
     }
 
     /// `process` is about to record `request`, which went out as `sent`.
-    pub fn recording(&mut self, process: usize, request: Request, sent: Vec<u8>) {
-        self.recording.insert(process, (request, sent));
+    pub fn recording(&mut self, process: usize, tip: Link, request: Request, sent: Vec<u8>) {
+        self.recording.insert((process, tip), (request, sent));
+    }
+
+    /// What `process` had taken to record and did not.
+    pub fn unrecorded(&mut self, process: usize) -> Vec<Request> {
+        let all = self
+            .recording
+            .extract_if(|(taken_by, _), _| *taken_by == process);
+        all.map(|(_, (request, _))| request).collect()
     }
 
     /// It is recorded. The first of two that end in the same message says what both go out with.
@@ -291,14 +300,14 @@ impl Ledger {
             let key = (request.owner.label(), request.body.clone());
             self.accepted.contains(&key)
         };
-        if !self.recording.get(&process).is_none_or(known) {
+        if !self.recording.get(&(process, record.tip)).is_none_or(known) {
             self.breach(Rule::Accepted, "a request is recorded that was refused");
         }
         let (_, first) = self
             .recorded
             .entry((scope.clone(), record.tip))
             .or_insert_with(|| (record.count, record.sent_with.clone()));
-        if let Some((request, sent)) = self.recording.remove(&process)
+        if let Some((request, sent)) = self.recording.remove(&(process, record.tip))
             && *first == record.sent_with
         {
             let key = (request.owner.label(), request.body.clone());

@@ -52,6 +52,8 @@ pub enum Bug {
     WordsUnshown,
     /// The newest snapshot of a chain is not found.
     NewestUnread,
+    /// What is stored counts as unknown.
+    StoredKeyExcluded,
     /// Of the parts of a chain only the newest is found.
     SourceStranded,
     /// Nothing in the block says that messages were left out.

@@ -28,6 +28,8 @@ use crate::support::patient_store;
 #[derive(Clone, Debug)]
 pub struct Environment {
     pub file: std::path::PathBuf,
+    /// Whether no second process works with the store at the same time.
+    pub alone: bool,
     pub clock: Clock,
     pub ledger: Arc<Mutex<Ledger>>,
     pub settings: Settings,
@@ -90,7 +92,11 @@ pub struct Process {
 
 impl Process {
     pub async fn start(number: usize, ground: &Environment) -> Self {
-        let real = open(&ground.file).await;
+        let real = if ground.alone {
+            serve(&url(&ground.file)).await
+        } else {
+            open(&ground.file).await
+        };
         let store = Arc::new(Watched::new(
             number,
             (Arc::new(real), ground.file.clone()),
@@ -175,10 +181,11 @@ impl Process {
                 let Some(waiting) = self.inbox.pop_front() else {
                     return;
                 };
+                let tip = waiting.exchange.history.tip().unwrap();
                 ledger
                     .lock()
                     .unwrap()
-                    .recording(self.number, waiting.request, waiting.sent);
+                    .recording(self.number, tip, waiting.request, waiting.sent);
                 self.hand.record(waiting.exchange).await;
             }
             Step::ReportOutcome(at) => {
@@ -240,5 +247,16 @@ impl Process {
 }
 
 pub async fn open(file: &Path) -> SqliteStore {
-    patient_store::open(&format!("sqlite://{}", file.display())).await
+    patient_store::open(&url(file)).await
+}
+
+/// As the process that serves with the database: nobody else writes to it.
+async fn serve(url: &str) -> SqliteStore {
+    let store = SqliteStore::reconnecting_with(url, patient_store::PATIENCE);
+    store.open_now().await.expect("nobody else serves with it");
+    store
+}
+
+fn url(file: &Path) -> String {
+    format!("sqlite://{}", file.display())
 }

@@ -118,6 +118,7 @@ impl World {
         let folder = folder();
         let mut ground = Environment {
             file: folder.path().join("diarist.db"),
+            alone: setup.processes == 1,
             clock: Clock::manual(START_MS),
             ledger: Arc::default(),
             settings: setup.settings(),
@@ -191,12 +192,19 @@ impl World {
     /// way: to a process that knows nothing of them yet.
     pub fn crash(&mut self, at: usize) {
         self.ledger().counts.crashes += 1;
-        let new = self.start_process();
-        let gone = std::mem::replace(&mut self.processes[at], new);
+        let gone = self.processes.remove(at);
         for waiting in &gone.inbox {
             self.lose(&waiting.request);
         }
+        let unrecorded = self.ledger().unrecorded(gone.number);
+        for request in &unrecorded {
+            self.lose(request);
+        }
+        // The system does this when a process is gone; here requests that it answered still hold it.
+        gone.store.release_lock();
         drop(gone);
+        let new = self.start_process();
+        self.processes.insert(at, new);
         for (owner, home) in &mut self.home {
             let other = self.dice.below(self.processes.len());
             if *home == at && self.dice.chance(40) && !self.processes[other].served.contains(owner)

@@ -47,6 +47,9 @@ impl Chains for Watched {
     ) -> Answer<Candidates> {
         self.gate.enter().await;
         self.fails()?;
+        if self.has(Bug::StoredKeyExcluded) && chain.len().is_multiple_of(5) {
+            return Ok(Candidates::default());
+        }
         let mut found = self.reader().find_candidates(scope, chain, probes).await?;
         if self.has(Bug::RetryDecidedAnew) {
             found.sent_with = None;
@@ -97,6 +100,10 @@ impl Chains for Watched {
 
     fn has_other_writers(&self) -> bool {
         self.store.has_other_writers()
+    }
+
+    fn may_know(&self, scope: &Scope, chain: &[Link], keys: &LookupKeys) -> bool {
+        self.store.may_know(scope, chain, keys)
     }
 
     async fn find_shared_content(

@@ -59,6 +59,18 @@ impl History {
         Self { root, turns, cuts }
     }
 
+    /// The history of its first `len` messages.
+    #[must_use]
+    pub fn prefix(&self, len: usize) -> Self {
+        let turns = self.turns[..len.min(self.turns.len())].to_vec();
+        let messages: Vec<Message> = turns.iter().map(|turn| turn.message.clone()).collect();
+        Self {
+            root: self.root,
+            cuts: Cuts::new(&messages),
+            turns,
+        }
+    }
+
     /// The link before the first message.
     pub fn root(&self) -> Link {
         self.root

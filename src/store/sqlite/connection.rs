@@ -81,7 +81,7 @@ impl Connection {
             state.opening = true;
             state.last_attempt = Some(Instant::now());
         }
-        let opened = Database::open(&self.url, self.request_timeout).await;
+        let opened = Database::open_to_serve(&self.url, self.request_timeout).await;
         let problem = self.finish_opening(opened).await;
         problem.map_or(Ok(()), Err)
     }
@@ -134,10 +134,14 @@ impl Connection {
         }
         state.opening = true;
         state.last_attempt = Some(Instant::now());
+        if let Some(lost) = &state.database {
+            // The database that takes its place needs the lock.
+            lost.release_lock();
+        }
         drop(state);
         let this = self.clone();
         self.tasks.spawn("store reopening", async move {
-            let opened = Database::open(&this.url, this.request_timeout).await;
+            let opened = Database::open_to_serve(&this.url, this.request_timeout).await;
             this.finish_opening(opened).await;
         });
     }

@@ -9,8 +9,8 @@
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -19,8 +19,11 @@ use sqlx::{Connection as _, Transaction};
 use tokio::sync::oneshot;
 
 use super::error::OpenError;
+use super::known_keys::{FillPosition, KnownKeys, fill_page};
 use super::open;
-use crate::store::{StoreError, StoreResult};
+use super::process_lock::ProcessLock;
+use crate::history::{Link, Scope};
+use crate::store::{LookupKeys, StoreError, StoreResult};
 use crate::tasks::Tasks;
 
 /// The request path waits this long for the store. Then the request goes on with what this process
@@ -41,6 +44,9 @@ pub(super) struct Database {
     request_timeout: Duration,
     tasks: Tasks,
     other_writers: Arc<OtherWriters>,
+    known_keys: Arc<KnownKeys>,
+    /// Held while this process serves with the file.
+    lock: Mutex<Option<ProcessLock>>,
 }
 
 /// Whether another process writes to the same file. SQLite counts, for each connection, the commits
@@ -80,6 +86,45 @@ impl Database {
         Ok(Self::from_pools(pools, request_timeout).await)
     }
 
+    /// As [`Database::open`], for the process that serves with it: no second one may do so. Reads in the
+    /// background which keys it holds.
+    pub(super) async fn open_to_serve(
+        url: &str,
+        request_timeout: Duration,
+    ) -> Result<Self, OpenError> {
+        let lock = open::lock(url).await?;
+        let database = Self::open(url, request_timeout).await?;
+        if lock.is_some() {
+            *database.lock() = lock;
+            let known_keys = Arc::clone(&database.known_keys);
+            let pool = database.worker_pool.clone();
+            database
+                .tasks
+                .spawn("store known keys", fill_known_keys(pool, known_keys));
+        }
+        Ok(database)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<ProcessLock>> {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets another database, or another process, take the lock. From now on every request is looked up.
+    pub(super) fn release_lock(&self) {
+        *self.lock() = None;
+    }
+
+    /// Whether it may hold something that a request with this chain and these keys finds.
+    pub(super) fn may_know(&self, scope: &Scope, chain: &[Link], keys: &LookupKeys) -> bool {
+        let is_sole_writer = self.lock().is_some();
+        !is_sole_writer || !self.known_keys.excludes(scope, chain, keys)
+    }
+
+    /// The keys it may hold.
+    pub(super) fn known_keys(&self) -> &Arc<KnownKeys> {
+        &self.known_keys
+    }
+
     /// Opens the database at `url` for reading. Creates nothing and changes no schema.
     pub(super) async fn open_to_read(url: &str) -> Result<Self, OpenError> {
         let pools = open::open_to_read(url).await?;
@@ -102,6 +147,8 @@ impl Database {
             request_timeout,
             tasks: Tasks::new(),
             other_writers: Arc::default(),
+            known_keys: Arc::new(KnownKeys::new()),
+            lock: Mutex::default(),
         }
     }
 
@@ -213,6 +260,34 @@ impl Database {
         // The last connection to close writes the journal back into the database.
         self.writer.close().await;
     }
+}
+
+/// A page of keys is read this long after the one before, so that requests and workers come first.
+const FILL_PAUSE: Duration = Duration::from_millis(2);
+
+/// Reads all keys of the database into `known_keys`. If a read fails, requests go on to be looked up.
+async fn fill_known_keys(pool: SqlitePool, known_keys: Arc<KnownKeys>) {
+    let mut at = FillPosition::default();
+    loop {
+        let page = async {
+            let mut conn = pool.acquire().await?;
+            fill_page(&mut conn, &known_keys, at).await
+        };
+        match page.await {
+            Ok(Some(next)) => {
+                if next.is_inside_table() {
+                    tokio::time::sleep(FILL_PAUSE).await;
+                }
+                at = next;
+            }
+            Ok(None) => break,
+            Err(error) => {
+                tracing::warn!(error = %error, "the stored keys cannot be read; every request is looked up");
+                return;
+            }
+        }
+    }
+    known_keys.mark_complete();
 }
 
 /// Runs `work` between `begin` and COMMIT.

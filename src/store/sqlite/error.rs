@@ -82,6 +82,12 @@ pub enum OpenError {
     /// The disk has no room for the schema.
     #[error("the disk of {} is full; free some space", .0.display())]
     Full(PathBuf),
+    /// Another Diarist serves with this database.
+    #[error(
+        "another Diarist serves with {}; stop that one, or give each its own database with store.url",
+        .0.display()
+    )]
+    InUse(PathBuf),
     /// Another process has locked the database.
     #[error("{} is locked by another process; close that program", .0.display())]
     Locked(PathBuf),

@@ -16,6 +16,7 @@ use sqlx::sqlite::{
 use sqlx::{ConnectOptions as _, Connection as _, SqlStr};
 
 use super::error::OpenError;
+use super::process_lock::ProcessLock;
 
 /// The first release without the WAL-reset bug. That bug corrupts a database if one process runs a
 /// checkpoint while another one writes (<https://sqlite.org/releaselog/3_51_3.html>).
@@ -175,6 +176,19 @@ pub(super) async fn open(url: &str, request_timeout: Duration) -> Result<Pools, 
             outcome => return outcome,
         }
     }
+}
+
+/// Takes the lock of the process that serves with the database at `url`, and creates the file if there is
+/// none. `None` if there is nothing to lock: the database is in memory, or its folder cannot be written.
+pub(super) async fn lock(url: &str) -> Result<Option<ProcessLock>, OpenError> {
+    let options =
+        SqliteConnectOptions::from_str(url).map_err(|_| OpenError::Url(url.to_owned()))?;
+    let path = options.get_filename();
+    if url.contains(":memory:") || path.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    create_file(path).await?;
+    ProcessLock::acquire(path)
 }
 
 /// Opens a database for reading while a server may write to it. Creates and changes nothing.

@@ -26,10 +26,12 @@ use crate::store::{
 /// Runs a function on a runner of the store. It gets copies of the arguments, because the query may
 /// outlive its caller.
 macro_rules! run {
-    ($store:ident.$runner:ident => $file:ident::$function:ident($($argument:ident),*)) => {{
+    ($store:ident.$runner:ident $(($keys:expr))? =>
+     $file:ident::$function:ident($($argument:ident),*)) => {{
         $(let $argument = $argument.to_owned();)*
         $store
             .$runner(
+                $($keys,)?
                 concat!("store ", stringify!($file), "::", stringify!($function)),
                 move |conn| Box::pin($file::$function(conn $(, $argument)*)),
             )
@@ -48,6 +50,10 @@ impl Chains for SqliteStore {
         if chain.is_empty() {
             return self.connection.database().map(|_| Candidates::default());
         }
+        let database = self.connection.database()?;
+        if !database.may_know(scope, chain, keys) {
+            return Ok(Candidates::default());
+        }
         run!(self.request_read => find::find_candidates(scope, chain, keys))
     }
 
@@ -65,6 +71,7 @@ impl Chains for SqliteStore {
     async fn record(&self, scope: &Scope, record: &RequestRecord) -> StoreResult<i64> {
         let (scope, record) = (scope.clone(), record.clone());
         let database = self.connection.database()?;
+        database.known_keys().add_record(&record);
         let other_writers = Arc::clone(database.other_writers());
         let recorded = database.write("store record::record", move |conn| {
             Box::pin(async move {
@@ -81,12 +88,21 @@ impl Chains for SqliteStore {
         record: &RequestRecord,
         observation: &NewOverflowObservation,
     ) -> StoreResult<StoredOverflowObservation> {
-        run!(self.write => overflow_observe::record_overflow_observation(scope, record, observation))
+        let keys = record.clone();
+        run!(self.write_new_keys(|known| known.add_record(&keys)) =>
+            overflow_observe::record_overflow_observation(scope, record, observation))
     }
 
     fn has_other_writers(&self) -> bool {
         let database = self.connection.database();
         database.is_ok_and(|database| database.has_other_writers())
+    }
+
+    fn may_know(&self, scope: &Scope, chain: &[Link], keys: &LookupKeys) -> bool {
+        match self.connection.database() {
+            Ok(database) => database.may_know(scope, chain, keys),
+            Err(_) => true,
+        }
     }
 
     async fn find_shared_content(
@@ -265,7 +281,9 @@ impl Snapshots for SqliteStore {
         scope: &Scope,
         snapshot: &NewSnapshot,
     ) -> StoreResult<Snapshot> {
-        run!(self.write => snapshots::commit(scope, snapshot))
+        let end = snapshot.to;
+        run!(self.write_new_keys(|known| known.add_snapshot_end(&end)) =>
+            snapshots::commit(scope, snapshot))
     }
 
     async fn commit_snapshot_pair(
@@ -274,7 +292,9 @@ impl Snapshots for SqliteStore {
         snapshot: &NewSnapshot,
         peer_snapshot: &NewSnapshot,
     ) -> StoreResult<(Snapshot, Option<Snapshot>)> {
-        run!(self.write => snapshots::commit_pair(scope, snapshot, peer_snapshot))
+        let end = snapshot.to;
+        run!(self.write_new_keys(|known| known.add_snapshot_end(&end)) =>
+            snapshots::commit_pair(scope, snapshot, peer_snapshot))
     }
 
     async fn publish_digest(&self, scope: &Scope, lineage: i64, text: &str) -> StoreResult<()> {

@@ -65,6 +65,11 @@ impl Watched {
         }
     }
 
+    /// Its process is gone.
+    pub fn release_lock(&self) {
+        self.store.release_lock();
+    }
+
     pub(super) fn has(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
     }

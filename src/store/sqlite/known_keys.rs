@@ -1,0 +1,260 @@
+//! What the database may hold: a filter over the keys by which a request finds something.
+//!
+//! Most requests that pass a gateway begin a conversation that nobody has recorded. The filter says so
+//! without a query. It never misses a key that is stored: each key is added before its transaction commits,
+//! and the keys of earlier runs are read in the background when the database is opened. Until they are read,
+//! and if another process may write, every request is looked up. A key that is deleted stays in the filter;
+//! that only costs a query. Called by `verbs` and `connection`.
+//!
+//! It is a blocked Bloom filter. The keys are hashes already, so they are not hashed again.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+use sqlx::Row as _;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
+
+use crate::history::{Link, Scope};
+use crate::store::{LookupKeys, RequestRecord, StoreResult, rows};
+
+/// The size of the filter in bytes. The system gives the pages only when keys are added. With 10 million
+/// keys, about one look-up in a hundred finds a bit pattern by chance.
+const BYTES: usize = 16 * 1024 * 1024;
+
+/// 64-bit words in a block. A block is one cache line.
+const BLOCK_WORDS: usize = 8;
+
+const BLOCKS: usize = BYTES / (BLOCK_WORDS * size_of::<u64>());
+
+/// Bits that are set for each key: near the optimum for 10 to 14 bits of space for each key.
+const BITS_PER_KEY: u32 = 7;
+
+/// Rows that are read at once when the filter is filled.
+const PAGE: usize = 10_000;
+
+/// The keys that the database may hold.
+#[derive(Debug)]
+pub(super) struct KnownKeys {
+    words: RwLock<Vec<u64>>,
+    /// Whether every stored key is in the filter.
+    complete: AtomicBool,
+}
+
+impl KnownKeys {
+    pub(super) fn new() -> Self {
+        Self {
+            words: RwLock::new(vec![0; BLOCKS * BLOCK_WORDS]),
+            complete: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether the database certainly holds nothing that a request with this chain and these keys could find.
+    pub(super) fn excludes(&self, scope: &Scope, chain: &[Link], keys: &LookupKeys) -> bool {
+        if !self.complete.load(Ordering::Acquire) {
+            return false;
+        }
+        let root = Link::root(scope);
+        let links = chain.iter().chain([&root]).map(|link| &link.as_bytes()[..]);
+        let anchors = keys.anchors.iter().map(|(hash, _)| &hash.as_bytes()[..]);
+        let answers = keys.answers.iter().map(|(hash, _)| &hash.as_bytes()[..]);
+        let words = self.words.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all = links.chain(anchors).chain(answers);
+        !all.any(|key| contains(&words, key))
+    }
+
+    /// Adds what `record` is found by. Call it before the transaction that stores the record commits.
+    pub(super) fn add_record(&self, record: &RequestRecord) {
+        let entries = &record.lookup_entries;
+        let links = record.new_nodes.iter().map(|node| &node.link);
+        let aligned_tip = entries.alignment.iter().map(|(tip, _)| tip);
+        let links = links.chain(aligned_tip).map(|link| &link.as_bytes()[..]);
+        let anchors = entries
+            .marks
+            .iter()
+            .filter_map(|marks| marks.anchor.as_ref());
+        let answers = entries.answer.iter().map(|(hash, _)| hash);
+        let hashes = anchors.chain(answers).map(|hash| &hash.as_bytes()[..]);
+        self.add(links.chain(hashes));
+    }
+
+    /// Adds the end of a snapshot. Peer intros end at the root of their owner, which no record holds.
+    pub(super) fn add_snapshot_end(&self, to: &Link) {
+        self.add([&to.as_bytes()[..]]);
+    }
+
+    fn add<'a>(&self, keys: impl IntoIterator<Item = &'a [u8]>) {
+        let mut words = self.words.write().unwrap_or_else(PoisonError::into_inner);
+        for key in keys {
+            add(&mut words, key);
+        }
+    }
+
+    /// Marks the filter as complete: every key of earlier runs has been added.
+    pub(super) fn mark_complete(&self) {
+        self.complete.store(true, Ordering::Release);
+    }
+
+    /// Adds the keys of one page of rows; returns the last row's place, or `None` if this was the last page.
+    fn add_page(&self, rows: &[SqliteRow]) -> StoreResult<Option<Place>> {
+        let mut keys = Vec::with_capacity(rows.len() * 2);
+        for row in rows {
+            let key: &[u8] = row.try_get(2)?;
+            let anchor: Option<&[u8]> = row.try_get(3)?;
+            keys.push(key);
+            keys.extend(anchor);
+        }
+        self.add(keys);
+        let Some(last) = rows.last().filter(|_| rows.len() == PAGE) else {
+            return Ok(None);
+        };
+        Ok(Some((last.try_get(0)?, last.try_get(1)?, last.try_get(2)?)))
+    }
+}
+
+/// The bit of a block that stands for probe `number` of a key.
+fn bit(hash: u64, number: u32) -> (usize, u64) {
+    // Nine bits select one of the 512 bits of a block: seven probes use 63 of 64 bits.
+    let index = (hash >> (9 * number)) & 511;
+    // Below 512.
+    #[expect(clippy::cast_possible_truncation, reason = "below 512")]
+    let word = (index / 64) as usize;
+    (word, 1 << (index % 64))
+}
+
+/// Where the block of a key begins, and the bits that are its probes. Keys are hashes of 16 bytes or more.
+fn block(key: &[u8]) -> Option<(usize, u64)> {
+    let place = u64::from_le_bytes(key.get(..8)?.try_into().ok()?);
+    let probes = u64::from_le_bytes(key.get(8..16)?.try_into().ok()?);
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "below the number of blocks"
+    )]
+    let block = (place % BLOCKS as u64) as usize;
+    Some((block * BLOCK_WORDS, probes))
+}
+
+fn add(words: &mut [u64], key: &[u8]) {
+    let Some((start, probes)) = block(key) else {
+        return;
+    };
+    for number in 0..BITS_PER_KEY {
+        let (word, mask) = bit(probes, number);
+        words[start + word] |= mask;
+    }
+}
+
+fn contains(words: &[u64], key: &[u8]) -> bool {
+    // A key that is too short cannot have been added, but the filter must never exclude what it does not know.
+    let Some((start, probes)) = block(key) else {
+        return true;
+    };
+    (0..BITS_PER_KEY).all(|number| {
+        let (word, mask) = bit(probes, number);
+        words[start + word] & mask != 0
+    })
+}
+
+/// The place of a row in the order of its table: tenant, resource, key.
+pub(super) type Place = (Vec<u8>, Vec<u8>, Vec<u8>);
+
+/// The tables whose keys are read, page by page: all owners, after a place (`$1`, `$2`, `$3`).
+const PAGES: [&str; 3] = [
+    "SELECT tenant, resource, link, anchor FROM nodes
+     WHERE (tenant, resource, link) > ($1, $2, $3) ORDER BY tenant, resource, link LIMIT $4",
+    "SELECT tenant, resource, tip, NULL FROM views
+     WHERE (tenant, resource, tip) > ($1, $2, $3) ORDER BY tenant, resource, tip LIMIT $4",
+    "SELECT tenant, resource, mark, NULL FROM answers
+     WHERE (tenant, resource, mark) > ($1, $2, $3) ORDER BY tenant, resource, mark LIMIT $4",
+];
+
+/// The ends of all peer intros, which are the roots of their owners.
+const PEER_INTRO_ENDS: &str = "SELECT DISTINCT to_link FROM snapshots WHERE to_count = 0";
+
+/// How far the filter is filled: a table, and a place in it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FillPosition {
+    table: usize,
+    place: Place,
+}
+
+impl FillPosition {
+    /// Whether more rows of the same table follow.
+    pub(super) fn is_inside_table(&self) -> bool {
+        !self.place.2.is_empty()
+    }
+}
+
+/// Adds one page of stored keys. Returns where the next page begins, or `None` after the last one.
+pub(super) async fn fill_page(
+    conn: &mut SqliteConnection,
+    known: &KnownKeys,
+    at: FillPosition,
+) -> StoreResult<Option<FillPosition>> {
+    let Some(statement) = PAGES.get(at.table) else {
+        let ends: Vec<Vec<u8>> = sqlx::query_scalar(PEER_INTRO_ENDS).fetch_all(conn).await?;
+        known.add(ends.iter().map(Vec::as_slice));
+        return Ok(None);
+    };
+    let (tenant, resource, key) = at.place;
+    let rows = sqlx::query(*statement)
+        .bind(tenant)
+        .bind(resource)
+        .bind(key)
+        .bind(rows::count(PAGE))
+        .fetch_all(conn)
+        .await?;
+    Ok(Some(match known.add_page(&rows)? {
+        Some(place) => FillPosition {
+            table: at.table,
+            place,
+        },
+        None => FillPosition {
+            table: at.table + 1,
+            place: Place::default(),
+        },
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: u32) -> Link {
+        Link::root(&Scope::new(&number.to_le_bytes(), None))
+    }
+
+    fn scope() -> Scope {
+        Scope::new(b"owner", None)
+    }
+
+    #[test]
+    fn before_it_is_complete_it_excludes_nothing() {
+        let known = KnownKeys::new();
+        assert!(!known.excludes(&scope(), &[key(1)], &LookupKeys::default()));
+        known.mark_complete();
+        assert!(known.excludes(&scope(), &[key(1)], &LookupKeys::default()));
+    }
+
+    #[test]
+    fn what_was_added_is_never_excluded_and_little_else_is_kept() {
+        let known = KnownKeys::new();
+        known.mark_complete();
+        let keys: Vec<Link> = (0..20_000).map(key).collect();
+        known.add(keys.iter().map(|key| &key.as_bytes()[..]));
+        let excluded = |number| known.excludes(&scope(), &[key(number)], &LookupKeys::default());
+        assert!(!(0..20_000).any(excluded));
+        let by_chance = (20_000..40_000).filter(|number| !excluded(*number)).count();
+        assert!(
+            by_chance < 5,
+            "{by_chance} of 20,000 in a nearly empty filter"
+        );
+    }
+
+    #[test]
+    fn the_root_of_the_owner_counts_as_a_key() {
+        let known = KnownKeys::new();
+        known.mark_complete();
+        known.add_snapshot_end(&Link::root(&scope()));
+        assert!(!known.excludes(&scope(), &[key(1)], &LookupKeys::default()));
+    }
+}

@@ -1,0 +1,102 @@
+//! The first request of a conversation waits: the second one brings both to the database.
+
+use diarist_provider::Options;
+
+use crate::memory::rig::{ME, PATIENCE, Rig};
+use crate::memory::tools::{ACTIVE, Talk};
+
+const REQUESTS: &str = "SELECT count(*) FROM requests";
+const MESSAGES: &str = "SELECT count(*) FROM nodes";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_is_written_with_its_second_request() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=1).await;
+    assert_eq!(rig.number(MESSAGES).await, 0);
+    rig.talk(&talk, 2..=2).await;
+    assert_eq!(rig.number(REQUESTS).await, 2);
+    // A question, its answer, and the next question; the newest one is not confirmed.
+    assert_eq!(rig.number(MESSAGES).await, 3);
+    let confirmed = "SELECT count(*) FROM nodes WHERE confirmed = 1";
+    assert_eq!(rig.number(confirmed).await, 2);
+}
+
+/// A script asks each question once. Nobody else's conversation is kept waiting for it either.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_once_leaves_no_row() {
+    let rig = Rig::small().await;
+    for name in ["ada", "bob", "cleo", "dora"] {
+        rig.talk(&Talk::new(name), 1..=1).await;
+    }
+    assert_eq!(rig.number("SELECT count(*) FROM lineages").await, 0);
+    rig.talk(&Talk::new("bob"), 2..=2).await;
+    assert_eq!(rig.number("SELECT count(*) FROM lineages").await, 1);
+}
+
+/// The same request again is a second one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repetition_counts_as_the_second_request() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=1).await;
+    rig.talk(&talk, 1..=1).await;
+    assert_eq!(rig.number(REQUESTS).await, 1);
+    assert_eq!(rig.number("SELECT times FROM requests").await, 2);
+}
+
+/// A client that drops its oldest message with every request never continues what waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_with_a_sliding_window_does_not_wait_for_ever() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    for turn in 6..=7 {
+        let mut body = talk.body(turn);
+        let messages = body["messages"].as_array_mut().unwrap();
+        messages.drain(1..messages.len() - 6);
+        rig.send_as(ME, &[], &body).await;
+        rig.quiet().await;
+    }
+    assert_eq!(rig.number(REQUESTS).await, 1, "the second one is written");
+}
+
+/// A process that starts reads in the background what the database knows. No conversation of before counts
+/// as a new one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_starts_knows_what_is_stored() {
+    let mut rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=ACTIVE).await;
+    let sent = rig.last().body.clone();
+    rig.restart().await;
+    rig.send(&talk.body(ACTIVE)).await;
+    assert_eq!(rig.last().body, sent);
+    let answer = rig.talk(&talk, ACTIVE + 1..=ACTIVE + 1).await;
+    assert_eq!(answer.memory(), "active");
+}
+
+/// Two processes with one SQLite file would each decide without what the other has just written.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_process_serves_without_memory_until_the_first_one_ends() {
+    let mut first = Rig::small().await;
+    let talk = Talk::new("ada");
+    first.talk(&talk, 1..=ACTIVE).await;
+    let database = format!("sqlite://{}", first.file().display());
+    let second = Rig::with(Options::default(), &[("STORE__URL", &database)]).await;
+    let ready = second.admin("/readyz").await;
+    assert!(
+        ready.text().contains("another Diarist serves with"),
+        "{}",
+        ready.text()
+    );
+    let answer = second.send(&talk.body(ACTIVE + 1)).await;
+    assert_eq!(answer.memory(), "bypass; reason=store; rung=original");
+    assert_eq!(second.last().body, talk.body(ACTIVE + 1).to_string());
+
+    first.stop().await;
+    let began = std::time::Instant::now();
+    while second.send(&talk.body(ACTIVE + 1)).await.memory() != "active" {
+        assert!(began.elapsed() < PATIENCE, "the second never took over");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+}
