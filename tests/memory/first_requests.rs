@@ -2,7 +2,7 @@
 
 use diarist_provider::Options;
 
-use crate::memory::rig::{ME, PATIENCE, Rig};
+use crate::memory::rig::{PATIENCE, Rig};
 use crate::memory::tools::{ACTIVE, Talk};
 
 const REQUESTS: &str = "SELECT count(*) FROM requests";
@@ -54,7 +54,7 @@ async fn a_client_with_a_sliding_window_does_not_wait_for_ever() {
         let mut body = talk.body(turn);
         let messages = body["messages"].as_array_mut().unwrap();
         messages.drain(1..messages.len() - 6);
-        rig.send_as(ME, &[], &body).await;
+        rig.send(&body).await;
         rig.quiet().await;
     }
     assert_eq!(rig.number(REQUESTS).await, 1, "the second one is written");
