@@ -121,6 +121,8 @@ impl FirstRequests {
                 .collect();
             let keys = LookupKeys {
                 anchors: anchors(&exchange.history, 0).collect(),
+                // A request under the name of a recorded conversation belongs to it.
+                thread_key: exchange.thread_key.clone(),
                 ..LookupKeys::default()
             };
             // A request that shares messages with one that waits, but does not continue it, may belong to a

@@ -72,6 +72,7 @@ impl SnapshotCache {
         let keys = LookupKeys {
             anchors: anchors(client, 0).collect(),
             answers: answers.clone(),
+            thread_key: None,
             system: params.system,
             model: Some(params.model.to_owned()),
         };

@@ -199,6 +199,8 @@ pub struct LookupKeys {
     pub anchors: Vec<(ScopedHash, usize)>,
     /// Hashes of texts among its first messages, and the positions behind them; the best comes first.
     pub answers: Vec<(ScopedHash, usize)>,
+    /// The thread key that its client gives. Only [`Chains::may_know`] uses it.
+    pub thread_key: Option<String>,
     /// The hash of its first leading system message.
     pub system: Option<ScopedHash>,
     /// The model it asks for. Only what was sent to this model counts as sent before; `None`: every

@@ -15,7 +15,7 @@ const CLIENTS: [Expected; 10] = [
     ("ai-sdk", 40, &[("num-aisdk", "two requests")]),
     (
         "aider",
-        8,
+        7,
         &[
             (
                 "aider",

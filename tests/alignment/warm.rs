@@ -43,6 +43,9 @@ async fn a_warm_view_asks_the_store_nothing() {
         assert_eq!(answer.memory(), "active", "the shape at {at}");
         let unknown = Client::new(&mut rig).body(&talk("unknown", 3));
         let answer = rig.send(&unknown).await;
+        assert_eq!(answer.memory(), "watching", "nobody has recorded it");
+        rig.restart().await;
+        let answer = rig.send(&body).await;
         assert!(answer.memory().contains("rung="), "{}", answer.memory());
         rename(&rig, "away", "snapshots").await;
     }

@@ -14,7 +14,7 @@ use std::sync::{PoisonError, RwLock};
 use sqlx::Row as _;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use crate::history::{Link, Scope};
+use crate::history::{Link, Scope, ScopedHash};
 use crate::store::{LookupKeys, RequestRecord, StoreResult, rows};
 
 /// The size of the filter in bytes. The system gives the pages only when keys are added. With 10 million
@@ -57,13 +57,17 @@ impl KnownKeys {
         let links = chain.iter().chain([&root]).map(|link| &link.as_bytes()[..]);
         let anchors = keys.anchors.iter().map(|(hash, _)| &hash.as_bytes()[..]);
         let answers = keys.answers.iter().map(|(hash, _)| &hash.as_bytes()[..]);
+        let name = keys.thread_key.as_ref().map(|key| name_hash(&root, key));
+        let name = name.iter().map(|hash| &hash.as_bytes()[..]);
         let words = self.words.read().unwrap_or_else(PoisonError::into_inner);
-        let mut all = links.chain(anchors).chain(answers);
+        let mut all = links.chain(anchors).chain(answers).chain(name);
         !all.any(|key| contains(&words, key))
     }
 
     /// Adds what `record` is found by. Call it before the transaction that stores the record commits.
-    pub(super) fn add_record(&self, record: &RequestRecord) {
+    pub(super) fn add_record(&self, scope: &Scope, record: &RequestRecord) {
+        let key = record.thread_key.as_ref();
+        let name = key.map(|key| name_hash(&Link::root(scope), key));
         let entries = &record.lookup_entries;
         let links = record.new_nodes.iter().map(|node| &node.link);
         let aligned_tip = entries.alignment.iter().map(|(tip, _)| tip);
@@ -73,7 +77,10 @@ impl KnownKeys {
             .iter()
             .filter_map(|marks| marks.anchor.as_ref());
         let answers = entries.answer.iter().map(|(hash, _)| hash);
-        let hashes = anchors.chain(answers).map(|hash| &hash.as_bytes()[..]);
+        let hashes = anchors
+            .chain(answers)
+            .chain(&name)
+            .map(|hash| &hash.as_bytes()[..]);
         self.add(links.chain(hashes));
     }
 
@@ -109,6 +116,11 @@ impl KnownKeys {
         };
         Ok(Some((last.try_get(0)?, last.try_get(1)?, last.try_get(2)?)))
     }
+}
+
+/// The key of a conversation that its client names.
+fn name_hash(root: &Link, thread_key: &str) -> ScopedHash {
+    ScopedHash::from_text(root, thread_key)
 }
 
 /// The bit of a block that stands for probe `number` of a key.
@@ -170,11 +182,41 @@ const PAGES: [&str; 3] = [
 /// The ends of all peer intros, which are the roots of their owners.
 const PEER_INTRO_ENDS: &str = "SELECT DISTINCT to_link FROM snapshots WHERE to_count = 0";
 
+/// The names of all conversations, after an id (`$1`).
+const NAMES: &str = "
+SELECT id, tenant, resource, thread_key FROM lineages
+WHERE id > $1 AND thread_key IS NOT NULL ORDER BY id LIMIT $2";
+
 /// How far the filter is filled: a table, and a place in it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FillPosition {
     table: usize,
     place: Place,
+}
+
+/// Adds the names of all conversations.
+async fn add_names(conn: &mut SqliteConnection, known: &KnownKeys) -> StoreResult<()> {
+    let mut last = 0_i64;
+    loop {
+        let rows = sqlx::query(NAMES)
+            .bind(last)
+            .bind(rows::count(PAGE))
+            .fetch_all(&mut *conn)
+            .await?;
+        for row in &rows {
+            let (tenant, resource): (&[u8], &[u8]) = (row.try_get(1)?, row.try_get(2)?);
+            let (Ok(tenant), resource) = (tenant.try_into(), resource.try_into().ok()) else {
+                continue;
+            };
+            let root = Link::root(&Scope { tenant, resource });
+            let name = name_hash(&root, row.try_get(3)?);
+            known.add([&name.as_bytes()[..]]);
+        }
+        match rows.last() {
+            Some(row) if rows.len() == PAGE => last = row.try_get(0)?,
+            _ => return Ok(()),
+        }
+    }
 }
 
 impl FillPosition {
@@ -191,6 +233,7 @@ pub(super) async fn fill_page(
     at: FillPosition,
 ) -> StoreResult<Option<FillPosition>> {
     let Some(statement) = PAGES.get(at.table) else {
+        add_names(conn, known).await?;
         let ends: Vec<Vec<u8>> = sqlx::query_scalar(PEER_INTRO_ENDS).fetch_all(conn).await?;
         known.add(ends.iter().map(Vec::as_slice));
         return Ok(None);

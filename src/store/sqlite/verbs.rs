@@ -71,7 +71,7 @@ impl Chains for SqliteStore {
     async fn record(&self, scope: &Scope, record: &RequestRecord) -> StoreResult<i64> {
         let (scope, record) = (scope.clone(), record.clone());
         let database = self.connection.database()?;
-        database.known_keys().add_record(&record);
+        database.known_keys().add_record(&scope, &record);
         let other_writers = Arc::clone(database.other_writers());
         let recorded = database.write("store record::record", move |conn| {
             Box::pin(async move {
@@ -88,8 +88,8 @@ impl Chains for SqliteStore {
         record: &RequestRecord,
         observation: &NewOverflowObservation,
     ) -> StoreResult<StoredOverflowObservation> {
-        let keys = record.clone();
-        run!(self.write_new_keys(|known| known.add_record(&keys)) =>
+        let (owner, keys) = (scope.clone(), record.clone());
+        run!(self.write_new_keys(|known| known.add_record(&owner, &keys)) =>
             overflow_observe::record_overflow_observation(scope, record, observation))
     }
 
