@@ -106,7 +106,8 @@ impl App {
         let jobs = Jobs::start(
             Arc::clone(&store) as Arc<dyn Store>,
             Arc::clone(&recall),
-            tokenizer(&tasks),
+            // Its tables, some 45 MB, are loaded when something is counted for the first time.
+            Arc::new(O200k::new()),
             llm,
             settings.clone(),
             audit.clone(),
@@ -297,15 +298,6 @@ async fn watch_store(
         }
         was_up = open_jobs.is_ok();
     }
-}
-
-/// The tokenizer. Its tables are loaded in the background, on a thread for blocking work.
-fn tokenizer(tasks: &Tasks) -> Arc<O200k> {
-    tasks.spawn("tokenizer", async {
-        // If loading fails, counting the first text fails as well and handles it.
-        let _ = tokio::task::spawn_blocking(O200k::load_tables).await;
-    });
-    Arc::new(O200k::new())
 }
 
 fn audit(config: &Config, tasks: &Tasks) -> Result<Option<Audit>, AuditError> {

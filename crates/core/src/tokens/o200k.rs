@@ -1,7 +1,6 @@
 //! `o200k_base` behind a guard.
 //!
-//! The tables are part of the binary and are decoded on first use, in a few tenths of a second: `app`
-//! calls [`O200k::load_tables`] at start, on a thread of its own. Only `count_ordinary` is used,
+//! The tables are part of the binary and are decoded on first use, in a few tenths of a second. Only `count_ordinary` is used,
 //! because text may contain names of special tokens, which are ordinary words there.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,8 +21,7 @@ impl O200k {
         Self::default()
     }
 
-    /// Loads the tables. The first call takes a few tenths of a second, so never call it on a
-    /// runtime worker.
+    /// Loads the tables, so that no count has to. For benchmarks.
     pub fn load_tables() {
         tiktoken_rs::o200k_base_singleton();
     }
