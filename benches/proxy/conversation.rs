@@ -127,13 +127,13 @@ impl Conversation {
     pub fn counted(key: &'static str, count: usize) -> Self {
         let mut counted = Self::new(key, false);
         while counted.messages.len() < count {
-            if counted.messages.len() % 2 == 0 {
+            if counted.messages.len().is_multiple_of(2) {
                 counted.short_user();
             } else {
                 counted.short_assistant();
             }
         }
-        if counted.messages.len() % 2 == 0 {
+        if counted.messages.len().is_multiple_of(2) {
             counted.short_user();
         }
         counted

@@ -15,7 +15,7 @@ use crate::conversation::{Answer, Conversation, Outgoing};
 use crate::statistics::quantile;
 
 /// No phase of a row lasts longer; a program that hangs fails its row.
-pub const PHASE: Duration = Duration::from_secs(120);
+pub const PHASE: Duration = Duration::from_mins(2);
 
 /// Latencies of one phase.
 #[derive(Clone, Debug, Default)]
@@ -99,10 +99,25 @@ pub async fn closed(
     gather(clients, begin).await
 }
 
-/// All requests at the same moment, each over a connection of its own.
-pub async fn at_once(address: SocketAddr, requests: Vec<Outgoing>) -> anyhow::Result<Load> {
-    let count = requests.len();
-    closed(address, count, requests, PHASE).await
+/// Every request over a connection of its own, one begun each `gap`, however long the others take.
+pub async fn staggered(
+    address: SocketAddr,
+    requests: Vec<Outgoing>,
+    gap: Duration,
+) -> anyhow::Result<Load> {
+    let mut open = Vec::new();
+    for request in requests {
+        open.push((Connection::open(address).await?, request));
+    }
+    let begin = Instant::now();
+    let mut clients = JoinSet::new();
+    for (place, (mut connection, request)) in (0..).zip(open) {
+        clients.spawn(async move {
+            sleep_until((begin + gap * place).into()).await;
+            Ok(vec![connection.send(&request).await?])
+        });
+    }
+    gather(clients, begin).await
 }
 
 /// Every conversation takes a turn each `period`, evenly shifted, for `length`. If an answer comes later than the next
@@ -172,7 +187,7 @@ pub async fn flood(
         });
     }
     while clients.join_next().await.is_some() {}
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 async fn gather(

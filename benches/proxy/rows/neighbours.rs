@@ -18,7 +18,7 @@ const MESSAGES: usize = 2_000;
 const DROPS_AT: usize = 41;
 const DROPPED: usize = 12;
 /// The longest time in which all clients grow. What they have reached by then is measured.
-const GROWTH: Duration = Duration::from_secs(300);
+const GROWTH: Duration = Duration::from_mins(5);
 
 /// Between two turns of each long client.
 const TURN: Duration = Duration::from_millis(100);
@@ -132,7 +132,7 @@ async fn beside(
         let clients = paced(diarist.address, &mut droppers, TURN, length * 2);
         let clients = async {
             let _ = clients.await;
-            std::future::pending().await
+            std::future::pending::<()>().await;
         };
         long.push(tail(&measured_beside(diarist, length, clients).await?));
         let count = u64::from(FLOOD) * length.as_secs();
