@@ -14,8 +14,9 @@ use crate::statistics::Summary;
 
 /// Messages of each conversation when it is measured.
 const MESSAGES: usize = 2_000;
-/// A client drops [`DROPPED`] messages when it has so many.
-const DROPS_AT: usize = 41;
+/// The turn after which a client drops its oldest messages, once.
+const DROPS_AFTER: usize = 20;
+/// Messages that it drops.
 const DROPPED: usize = 12;
 /// The longest time in which all clients grow. What they have reached by then is measured.
 const GROWTH: Duration = Duration::from_mins(5);
@@ -101,11 +102,13 @@ async fn grow(
     messages: usize,
 ) -> anyhow::Result<usize> {
     let begin = Instant::now();
+    let mut turns = 0;
     while steady.conversation.len() < messages && begin.elapsed() < GROWTH {
         steady.turn().await?;
+        turns += 1;
         for client in droppers.iter_mut() {
             client.turn().await?;
-            if client.conversation.len() == DROPS_AT {
+            if turns == DROPS_AFTER {
                 client.conversation.drop_beginning(DROPPED);
             }
         }
