@@ -151,9 +151,12 @@ impl Conversation {
         self.user(bytes);
     }
 
-    /// Leaves out the oldest `count` messages after the system message, as clients do that keep a window.
+    /// Leaves out the oldest messages after the system message, as clients do that keep a window: at least `count`, and
+    /// so many that the rest begins with the user's words.
     pub fn drop_beginning(&mut self, count: usize) {
-        for message in self.messages.drain(..count) {
+        let is_users = |message: &String| message.starts_with(r#",{"role":"user""#);
+        let begins = self.messages.iter().skip(count).position(is_users);
+        for message in self.messages.drain(..count + begins.unwrap_or(0)) {
             self.bytes -= message.len();
         }
     }

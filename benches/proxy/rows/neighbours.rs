@@ -14,8 +14,11 @@ use crate::statistics::Summary;
 
 /// Messages of each conversation when it is measured.
 const MESSAGES: usize = 2_000;
-/// The turn after which a client drops its oldest messages, once.
-const DROPS_AFTER: usize = 20;
+/// Bytes of each conversation when it begins: enough that its oldest messages are observed after two more turns. Memory
+/// follows a client that drops messages only if they have been observed.
+const BEGINNING: usize = 60_000;
+/// The turn after which observations are waited for, and then clients drop their oldest messages, once.
+const DROPS_AFTER: usize = 4;
 /// Messages that it drops.
 const DROPPED: usize = 12;
 /// The longest time in which all clients grow. What they have reached by then is measured.
@@ -44,7 +47,7 @@ impl Client {
     async fn new(diarist: &Diarist, key: &'static str) -> anyhow::Result<Self> {
         Ok(Self {
             connection: Connection::open(diarist.address).await?,
-            conversation: Conversation::counted(key, 1),
+            conversation: Conversation::grown(key, false, BEGINNING),
         })
     }
 
@@ -66,7 +69,7 @@ pub async fn neighbours(bench: &Bench) -> anyhow::Result<Vec<Finding>> {
     for key in DROPPERS {
         droppers.push(Client::new(&diarist, key).await?);
     }
-    let reached = grow(&mut steady, &mut droppers, messages).await?;
+    let reached = grow(&diarist, &mut steady, &mut droppers, messages).await?;
     diarist.target().quiet().await?;
 
     let (mut ratios, mut plain, mut dropped) = (Vec::new(), Vec::new(), Vec::new());
@@ -97,6 +100,7 @@ pub async fn neighbours(bench: &Bench) -> anyhow::Result<Vec<Finding>> {
 
 /// A turn of each client in its order, until they have so many messages or the time is over. Returns the messages.
 async fn grow(
+    diarist: &Diarist,
     steady: &mut Client,
     droppers: &mut [Client],
     messages: usize,
@@ -105,10 +109,13 @@ async fn grow(
     let mut turns = 0;
     while steady.conversation.len() < messages && begin.elapsed() < GROWTH {
         steady.turn().await?;
-        turns += 1;
         for client in droppers.iter_mut() {
             client.turn().await?;
-            if turns == DROPS_AFTER {
+        }
+        turns += 1;
+        if turns == DROPS_AFTER {
+            diarist.target().quiet().await?;
+            for client in droppers.iter_mut() {
                 client.conversation.drop_beginning(DROPPED);
             }
         }
