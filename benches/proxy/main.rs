@@ -23,6 +23,7 @@ mod upstream;
 mod words;
 
 use clap::Parser as _;
+use tokio::signal::unix::{SignalKind, signal};
 
 use arguments::Arguments;
 use rounds::Bench;
@@ -42,7 +43,22 @@ fn main() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(Box::pin(run(arguments)))
+    runtime.block_on(async {
+        tokio::select! {
+            result = Box::pin(run(arguments)) => result,
+            stopped = stop() => stopped,
+        }
+    })
+}
+
+/// Ends with an error when the run is to stop, so that destructors end the child processes.
+async fn stop() -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        result = tokio::signal::ctrl_c() => result?,
+    }
+    anyhow::bail!("stopped before the end")
 }
 
 async fn run(arguments: Arguments) -> anyhow::Result<()> {

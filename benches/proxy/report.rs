@@ -44,6 +44,9 @@ impl Goal {
         };
         if value.is_nan() {
             "not measured".to_owned()
+        } else if value <= 0.0 && !self.at_least {
+            // Less than nothing was added: what else the machine did was more than what is measured.
+            "lost in noise".to_owned()
         } else if factor(self.aim) <= 1.0 {
             "aim".to_owned()
         } else if factor(self.must) <= 1.0 {

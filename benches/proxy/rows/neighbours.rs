@@ -141,8 +141,9 @@ async fn beside(
         alone.push(tail(&small(diarist, length).await?));
         let clients = paced(diarist.address, &mut droppers, TURN, length * 2);
         let clients = async {
-            let _ = clients.await;
-            std::future::pending::<()>().await;
+            if clients.await.is_ok() {
+                std::future::pending::<()>().await;
+            }
         };
         long.push(tail(&measured_beside(diarist, length, clients).await?));
         let count = u64::from(FLOOD) * length.as_secs();

@@ -26,6 +26,8 @@ pub struct Filling<'a> {
     kept: Vec<Conversation>,
     /// Conversations whose two requests were answered.
     pub stored: usize,
+    /// Requests that were answered.
+    sent: usize,
 }
 
 impl<'a> Filling<'a> {
@@ -34,6 +36,7 @@ impl<'a> Filling<'a> {
             diarist,
             kept: Vec::new(),
             stored: 0,
+            sent: 0,
         }
     }
 
@@ -45,7 +48,8 @@ impl<'a> Filling<'a> {
             let new = || Conversation::grown(KEY, false, BYTES);
             let mut batch: Vec<_> = (0..BATCH).map(|_| new()).collect();
             for _ in 0..2 {
-                self.send(turns(&mut batch), 2).await?;
+                closed(self.diarist.address, 2, turns(&mut batch), PHASE).await?;
+                self.sent += BATCH;
                 self.recorded().await?;
             }
             let places = self.stored..;
@@ -75,32 +79,37 @@ impl<'a> Filling<'a> {
         let pairs = turns(&mut old).into_iter().zip(turns(&mut new));
         let requests: Vec<Outgoing> = pairs.flat_map(|(old, new)| [old, new]).collect();
         self.kept.extend(old);
+        self.sent += requests.len();
         measured(&self.diarist.target(), async |target| {
             closed(target.address, 8, requests.clone(), PHASE).await
         })
         .await
     }
 
-    async fn send(&self, requests: Vec<Outgoing>, connections: usize) -> anyhow::Result<Load> {
-        closed(self.diarist.address, connections, requests, PHASE).await
-    }
-
-    /// Waits until the recorder's counters stand still.
+    /// Waits until every exchange of this process is written or dropped, or nothing is for [`STILL`] looks: an exchange
+    /// that is not worth a row is never counted.
     async fn recorded(&self) -> anyhow::Result<()> {
-        let mut before = f64::NAN;
-        for _ in 0..200 {
-            let now = self.diarist.counter(RECORDED).await?;
-            if (now - before).abs() < 0.5 {
-                return Ok(());
+        let (mut before, mut still) = (0.0, 0);
+        while still < STILL {
+            let now = self.diarist.counter(RECORDED).await? + self.diarist.counter(DROPPED).await?;
+            if now >= self.sent as f64 {
+                break;
             }
+            still = if now > before { 0 } else { still + 1 };
             before = now;
-            sleep(Duration::from_millis(10)).await;
+            sleep(LOOK).await;
         }
         Ok(())
     }
 }
 
+/// Between two looks at the recorder's counters.
+const LOOK: Duration = Duration::from_millis(10);
+/// Looks without a change after which the recorder has nothing left to do.
+const STILL: usize = 15;
+
 const RECORDED: &str = "diarist_exchanges_recorded_total";
+const DROPPED: &str = "diarist_exchanges_dropped_total";
 
 /// The next request of each, and its answer appended.
 fn turns(conversations: &mut [Conversation]) -> Vec<Outgoing> {
@@ -128,7 +137,7 @@ pub async fn stored(bench: &Bench) -> anyhow::Result<Vec<Finding>> {
         }
         levels.push((stored, loads));
     }
-    let dropped = diarist.counter("diarist_exchanges_dropped_total").await?;
+    let dropped = diarist.counter(DROPPED).await?;
     // Of all rounds together: one alone is a few ticks.
     let cost = |loads: &[Load]| {
         let time: f64 = loads.iter().map(|load| load.processor).sum();

@@ -10,9 +10,9 @@ use crate::stand::Kind;
 
 /// Milliseconds between two pieces of a stream: 50 tokens a second.
 const PACE_MS: u32 = 20;
-/// Between the beginnings of two streams: 256 begin in 20 ms. Load and upstream together need half of it, so a queue is
-/// the program's own. The clock of the load generator has steps of a millisecond, so some thirteen begin together.
-const GAP: Duration = Duration::from_micros(78);
+/// Between the beginnings of two streams: 256 begin in 40 ms. The load generator and the upstream need some 80 µs of their
+/// core for each, so a shorter gap would measure their queue. Their clock has steps of a millisecond: six begin together.
+const GAP: Duration = Duration::from_micros(156);
 /// Pieces of a short and of a long stream. Their difference in processor time is that of the pieces alone.
 const SHORT: u32 = 10;
 const LONG: u32 = 110;
