@@ -16,7 +16,8 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
 use sqlx::{Connection as _, Transaction};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::error::OpenError;
 use super::open;
@@ -32,6 +33,12 @@ pub(super) const CLOSE_GRACE: Duration = Duration::from_secs(15);
 /// Changes whenever another connection has committed something.
 const DATA_VERSION: &str = "PRAGMA data_version";
 
+/// After this long without a write, the journal is copied into the database. The next commit then need not do it.
+const CHECKPOINT_AFTER: Duration = Duration::from_secs(2);
+
+/// Copies the journal into the database, as far as no reader needs the old pages. Waits for nobody.
+const CHECKPOINT: &str = "PRAGMA wal_checkpoint(PASSIVE)";
+
 /// The connections to one open database.
 pub(super) struct Database {
     pub(super) writer: SqlitePool,
@@ -40,6 +47,10 @@ pub(super) struct Database {
     file: Option<DatabaseFile>,
     request_timeout: Duration,
     tasks: Tasks,
+    /// Told of every write.
+    written: Arc<Notify>,
+    /// Ends the task that waits for a pause, also where a lost database is dropped without being closed.
+    _stop: DropGuard,
     other_writers: Arc<OtherWriters>,
 }
 
@@ -77,7 +88,13 @@ impl Database {
     /// Opens or creates the database at `url`, and brings its schema up to date.
     pub(super) async fn open(url: &str, request_timeout: Duration) -> Result<Self, OpenError> {
         let pools = open::open(url, request_timeout).await?;
-        Ok(Self::from_pools(pools, request_timeout).await)
+        let database = Self::from_pools(pools, request_timeout).await;
+        if !database.is_in_memory() {
+            let (writer, written) = (database.writer.clone(), Arc::clone(&database.written));
+            let task = checkpoint_in_pauses(writer, written, database.tasks.token());
+            database.tasks.spawn("store checkpoints", task);
+        }
+        Ok(database)
     }
 
     /// Opens the database at `url` for reading. Creates nothing and changes no schema.
@@ -94,13 +111,16 @@ impl Database {
                 path,
             }),
         };
+        let tasks = Tasks::new();
         Self {
             writer: pools.writer,
             request_pool: pools.request_pool,
             worker_pool: pools.worker_pool,
             file,
             request_timeout,
-            tasks: Tasks::new(),
+            written: Arc::default(),
+            _stop: tasks.token().drop_guard(),
+            tasks,
             other_writers: Arc::default(),
         }
     }
@@ -187,11 +207,14 @@ impl Database {
             + 'static,
     {
         let (pool, file) = (self.writer.clone(), self.file.clone());
+        let written = Arc::clone(&self.written);
         self.run_detached(name, async move {
             if let Some(file) = file {
                 file.check_unchanged().await?;
             }
-            transaction(pool, "BEGIN IMMEDIATE", work).await
+            let done = transaction(pool, "BEGIN IMMEDIATE", work).await;
+            written.notify_one();
+            done
         })
         .await
     }
@@ -212,6 +235,24 @@ impl Database {
         self.worker_pool.close().await;
         // The last connection to close writes the journal back into the database.
         self.writer.close().await;
+    }
+}
+
+/// Runs [`CHECKPOINT`] whenever nobody has written for a while.
+async fn checkpoint_in_pauses(writer: SqlitePool, written: Arc<Notify>, stop: CancellationToken) {
+    let mut dirty = false;
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = written.notified() => dirty = true,
+            () = tokio::time::sleep(CHECKPOINT_AFTER), if dirty => {
+                dirty = false;
+                // If it fails, the journal stays as it is, and a later commit copies it.
+                if let Ok(mut conn) = writer.acquire().await {
+                    let _copied = sqlx::query(CHECKPOINT).execute(&mut *conn).await;
+                }
+            }
+        }
     }
 }
 

@@ -9,8 +9,9 @@ use super::SqliteStore;
 /// Statements without an owner, on purpose: the claims of jobs and timers, the operator's lists, aliases,
 /// expiry, and checks of the database itself. `SPENT_TOKENS` names only the tenant, because a budget belongs
 /// to the tenant with all its resources.
-const ABOVE_OWNERS: [&str; 16] = [
+const ABOVE_OWNERS: [&str; 17] = [
     "ALIASES",
+    "CHECKPOINT",
     "DATA_VERSION",
     "SHARED_THREAD_KEYS",
     "NEW_ALIAS",
