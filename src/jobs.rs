@@ -47,6 +47,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 pub use clock::Clock;
+pub use events::status::status_event;
 pub use exchange::Exchange;
 pub use intake::Intake;
 #[cfg(feature = "testing")]

@@ -15,13 +15,13 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub(super) use self::state::{Recorder, RecorderShares};
+use super::events::status;
 use super::exchange::Exchange;
 use super::failure::log_store_failure;
 use super::intake::QueuedExchange;
 use super::outcome::JobOutcome;
 use super::track::{JobResult, Track};
 use crate::history::{Link, Scope};
-use crate::memory::advance::threshold_status;
 use crate::store::StoreError;
 
 /// The most tracks of one conversation (its forks) that can be stale at the same time.
@@ -76,8 +76,7 @@ impl Recorder {
                 self.reprioritize(&mut track).await;
                 let mut track = self.perform_steps(track, Some(&exchange)).await;
                 self.publish_digest(&mut track).await;
-                let status = threshold_status(&track.path());
-                self.base.events.emit_status(&track, &status);
+                status::log(&self.base.settings(), &track);
                 self.prepare_model_switch(&track).await;
                 self.tracks.put(track);
             }
