@@ -3,6 +3,7 @@
 //! It is the only writer of chains and snapshots, so decisions are made one after the other on one
 //! state. It never calls a model, and no request waits for it.
 
+mod batch;
 mod idle;
 mod overflow_observe;
 mod queueing;
@@ -14,6 +15,8 @@ mod steps;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use self::batch::MAX_BATCH;
+use self::record::Recorded;
 pub(super) use self::state::{Recorder, RecorderShares};
 use super::events::status;
 use super::exchange::Exchange;
@@ -34,6 +37,7 @@ pub(super) async fn run(
     mut outcomes: mpsc::UnboundedReceiver<JobOutcome>,
     stop: CancellationToken,
 ) {
+    let mut waiting = Vec::with_capacity(MAX_BATCH);
     loop {
         tokio::select! {
             biased;
@@ -41,7 +45,9 @@ pub(super) async fn run(
                 recorder.handle_outcome(outcome).await;
                 recorder.shared.pending_work.end();
             }
-            Some((exchange, _permit)) = exchanges.recv() => recorder.handle_exchange(exchange).await,
+            1.. = exchanges.recv_many(&mut waiting, MAX_BATCH) => {
+                recorder.handle_exchanges(&mut waiting).await;
+            }
             () = stop.cancelled() => break,
             () = tokio::time::sleep(recorder.time_to_next_timer()) => {
                 recorder.shared.pending_work.begin();
@@ -52,8 +58,8 @@ pub(super) async fn run(
         }
     }
     exchanges.close();
-    while let Some((exchange, _permit)) = exchanges.recv().await {
-        recorder.handle_exchange(exchange).await;
+    while exchanges.recv_many(&mut waiting, MAX_BATCH).await > 0 {
+        recorder.handle_exchanges(&mut waiting).await;
     }
 }
 
@@ -69,25 +75,34 @@ impl Recorder {
             recorded = self.record(&exchange).await;
         }
         match recorded {
-            Ok(mut track) => {
-                self.base.cache.set_degraded(false);
-                self.shared.budget.bill_pending(&exchange.scope).await;
-                self.handle_operator_request(&mut track, &exchange).await;
-                self.reprioritize(&mut track).await;
-                let mut track = self.perform_steps(track, Some(&exchange)).await;
-                self.publish_digest(&mut track).await;
-                status::log(&self.base.settings(), &track);
-                self.prepare_model_switch(&track).await;
-                self.tracks.put(track);
-            }
-            // The failure drops the track, so the next request loads it from the store.
-            Err(error) => {
-                // If the conversation was deleted meanwhile, the store is healthy.
-                let degraded = !matches!(error, StoreError::Forgotten);
-                self.base.cache.set_degraded(degraded);
-                log_store_failure("an exchange could not be recorded", &error);
-            }
+            Ok(recorded) => self.follow_up(recorded, &exchange).await,
+            Err(error) => self.report_failure(&error),
         }
+    }
+
+    /// Draws the consequences of an exchange that is recorded, and keeps its track.
+    async fn follow_up(&mut self, (mut track, request): Recorded, exchange: &Exchange) {
+        self.base.cache.set_degraded(false);
+        self.shared.budget.bill_pending(&exchange.scope).await;
+        if let Some(request) = request {
+            self.handle_operator_request(&mut track, request, exchange)
+                .await;
+        }
+        self.reprioritize(&mut track).await;
+        let mut track = self.perform_steps(track, Some(exchange)).await;
+        self.publish_digest(&mut track).await;
+        status::log(&self.base.settings(), &track);
+        self.prepare_model_switch(&track).await;
+        self.tracks.put(track);
+    }
+
+    /// Notes that an exchange could not be recorded. Its track is dropped, so the next request loads
+    /// it from the store.
+    fn report_failure(&self, error: &StoreError) {
+        // If the conversation was deleted meanwhile, the store is healthy.
+        let degraded = !matches!(error, StoreError::Forgotten);
+        self.base.cache.set_degraded(degraded);
+        log_store_failure("an exchange could not be recorded", error);
     }
 
     pub(super) async fn handle_outcome(&mut self, mut outcome: JobOutcome) {

@@ -23,6 +23,8 @@ mod peer_memory;
 mod queue;
 mod read;
 mod record;
+mod record_batch;
+mod record_group;
 mod scoped;
 mod snapshots;
 #[cfg(test)]

@@ -134,7 +134,7 @@ async fn a_query_that_panics_leaves_no_transaction_behind() {
         let (scope, record) = (scope.clone(), record.clone());
         let panics = store.write("panics", move |conn| {
             Box::pin(async move {
-                record::record(conn, scope, record).await?;
+                record::record(conn, &scope, &record).await?;
                 panic!("on purpose");
             })
         });
@@ -167,7 +167,7 @@ async fn a_write_that_fails_midway_stores_nothing() {
     let answer: StoreResult<()> = store
         .write("fails midway", move |conn| {
             Box::pin(async move {
-                record::record(conn, owner, copy).await?;
+                record::record(conn, &owner, &copy).await?;
                 Err(StoreError::Forgotten)
             })
         })
