@@ -134,6 +134,11 @@ fn migrations() -> Vec<Migration> {
             "evidence",
             include_str!("../../../migrations/sqlite/0016_evidence.sql"),
         ),
+        (
+            17,
+            "claims",
+            include_str!("../../../migrations/sqlite/0017_claims.sql"),
+        ),
     ]
     .into_iter()
     .map(|(version, name, text)| {
