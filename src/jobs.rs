@@ -39,6 +39,7 @@ mod settings;
 mod snapshots;
 mod traces;
 mod track;
+mod tracks;
 mod worker;
 
 use std::sync::Arc;

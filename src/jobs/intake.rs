@@ -6,12 +6,17 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::exchange::Exchange;
+use crate::history::{Link, Message};
 
-/// The most exchanges in the queue. The recorder needs about a millisecond for each.
+/// The most exchanges in the queue: eight batches of the recorder.
 const SLOTS: usize = 1_024;
 
-/// The most bytes of bodies in the queue, in KiB (64 MiB in all).
-const KIB: u32 = 64 * 1_024;
+/// The most bytes in the queue, in KiB (16 MiB in all): bodies, and what hangs on them.
+const KIB: u32 = 16 * 1_024;
+
+/// What one message of an exchange holds beside its bytes in the body: itself, parsed, in the request and on
+/// its chain, and the ids of its tool calls.
+const MESSAGE_BYTES: usize = 2 * size_of::<Message>() + size_of::<Link>() + 64;
 
 pub(super) type QueuedExchange = (Exchange, OwnedSemaphorePermit);
 
@@ -39,10 +44,16 @@ impl Intake {
         self.bytes.available_permits() == KIB as usize
     }
 
+    /// Whether an exchange of up to a mebibyte would be accepted now.
+    #[cfg(feature = "testing")]
+    pub fn has_room(&self) -> bool {
+        self.slots.capacity() > 0 && self.bytes.available_permits() > 2_048
+    }
+
     /// Offers an exchange. Returns `false` if it was dropped because the queue is full or closed.
     /// Nothing is lost by that: the next request carries the same history.
     pub fn offer(&self, exchange: Exchange) -> bool {
-        let kib = u32::try_from(exchange.parsed.body().len() / 1_024 + 1)
+        let kib = u32::try_from(bytes_held(&exchange) / 1_024 + 1)
             .unwrap_or(KIB)
             .min(KIB);
         let offered = Arc::clone(&self.bytes)
@@ -54,4 +65,11 @@ impl Intake {
         }
         offered
     }
+}
+
+/// The memory that `exchange` holds, in bytes.
+fn bytes_held(exchange: &Exchange) -> usize {
+    let aligned = exchange.alignment.as_ref();
+    let messages = exchange.history.len() + aligned.map_or(0, |aligned| aligned.client.len());
+    exchange.parsed.body().len() + messages * MESSAGE_BYTES
 }
