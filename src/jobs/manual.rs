@@ -86,6 +86,17 @@ impl ManualJobs {
         self.recorder.handle_exchange(exchange).await;
     }
 
+    /// The recorder records exchanges that waited together.
+    pub async fn record_all(&mut self, exchanges: Vec<Exchange>) {
+        let (intake, mut queue) = intake::channel();
+        let mut waiting = Vec::new();
+        for exchange in exchanges {
+            intake.offer(exchange);
+            waiting.extend(queue.recv().await);
+        }
+        self.recorder.handle_exchanges(&mut waiting).await;
+    }
+
     /// The recorder handles the next timer that is due; `false` if none is.
     pub async fn fire_timer(&mut self) -> bool {
         self.recorder.fire_timer().await

@@ -266,3 +266,34 @@ async fn a_batch_says_what_an_operator_asks_of_its_conversations() {
         .collect();
     assert_eq!(requests, [None, Some(focus), None]);
 }
+
+/// A template that a few conversations have confirmed makes a new one that says it theirs; one that very many have
+/// confirmed says nothing of any of them, and is not looked through.
+#[tokio::test]
+async fn what_very_many_families_say_makes_nobody_a_member() {
+    for (holders, joins) in [(3, true), (70, false)] {
+        let disk = Disk::new();
+        let store = disk.open().await;
+        let alice = scope("alice");
+        let talk = |name: &str| Talk::new(&alice, name, 1).grown("template", 1);
+        for number in 0..holders {
+            let talk = talk(&format!("talk {number}"));
+            let mut first = talk.record(None, 0);
+            first.contents = talk.first(1).contents(300);
+            let lineage = store.record(&alice, &first).await.expect("recorded");
+            let mut second = talk.grown("more", 1).record(Some(lineage), 2);
+            second.contents = talk.contents(300);
+            store.record(&alice, &second).await.expect("recorded");
+        }
+        let last = talk("last");
+        let mut record = last.record(None, 0);
+        record.contents = last.contents(300);
+        let lineage = store.record(&alice, &record).await.expect("recorded");
+        let family: i64 = sqlx::query_scalar("SELECT family FROM lineages WHERE id = $1")
+            .bind(lineage)
+            .fetch_one(&mut connected(&disk).await)
+            .await
+            .expect("a family");
+        assert_eq!(family != lineage, joins, "{holders} families say it");
+    }
+}

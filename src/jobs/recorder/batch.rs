@@ -72,7 +72,7 @@ impl Batch {
 
 impl Recorder {
     /// Records what was taken from the intake, in its order.
-    pub(super) async fn handle_exchanges(&mut self, waiting: &mut Vec<QueuedExchange>) {
+    pub(in crate::jobs) async fn handle_exchanges(&mut self, waiting: &mut Vec<QueuedExchange>) {
         let mut batch = Batch::default();
         for queued in waiting.drain(..) {
             let exchange = &queued.0;
