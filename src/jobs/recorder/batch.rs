@@ -95,13 +95,12 @@ impl Recorder {
                 self.record_batch(std::mem::take(&mut batch)).await;
                 prepared = self.prepare(exchange).await;
             }
-            match prepared {
-                Ok(prepared) => batch.push(queued, prepared, key),
+            if let Ok(prepared) = prepared {
+                batch.push(queued, prepared, key);
+            } else {
                 // Its track was of a chain that the store no longer has, or the store has failed.
-                Err(_) => {
-                    self.record_batch(std::mem::take(&mut batch)).await;
-                    self.handle_exchange(queued.0).await;
-                }
+                self.record_batch(std::mem::take(&mut batch)).await;
+                self.handle_exchange(queued.0).await;
             }
         }
         self.record_batch(batch).await;
