@@ -40,6 +40,7 @@ mod settings;
 mod snapshots;
 mod traces;
 mod track;
+mod tracks;
 mod worker;
 
 use std::sync::Arc;
@@ -48,6 +49,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 pub use clock::Clock;
+pub use events::status::status_event;
 pub use exchange::Exchange;
 pub use intake::Intake;
 #[cfg(feature = "testing")]

@@ -9,6 +9,7 @@ mod admin;
 pub mod aliases;
 mod chains;
 mod error;
+mod operator_request;
 mod queue;
 mod rows;
 mod snapshots;
@@ -16,16 +17,15 @@ mod sqlite;
 mod tenants;
 mod timer;
 
-pub use admin::{
-    Admin, Event, LongestChain, MAX_EVENTS_PER_KIND, OperatorRequest, ThreadDetail, ThreadRow,
-};
+pub use admin::{Admin, Event, LongestChain, MAX_EVENTS_PER_KIND, ThreadDetail, ThreadRow};
 pub use aliases::{AddAliasOutcome, Alias, Aliases, TenantRow};
 pub use chains::{
     Candidates, Chains, LookupEntries, LookupKeys, MessageMarks, NewOverflowObservation,
-    PrefixTrim, RecordedChain, RequestRecord, SentPrefix, SentWith, SharedContent,
+    PrefixTrim, RecordedChain, RecordedRequest, RequestRecord, SentPrefix, SentWith, SharedContent,
     StoredOverflowObservation,
 };
 pub use error::{StoreError, StoreResult};
+pub use operator_request::OperatorRequest;
 pub use queue::{
     ClaimFilter, EnqueueOutcome, Job, NewJob, Queue, Release, RequestedJobOutcome, RequeuedJobs,
     Urgency,

@@ -9,6 +9,7 @@ mod story;
 pub mod tools;
 
 mod bad_input;
+mod batches;
 mod borrowed;
 mod branches;
 mod budget;

@@ -6,6 +6,7 @@
     reason = "helpers of tests"
 )]
 
+mod batch;
 mod budget;
 mod costs;
 mod crash;

@@ -74,8 +74,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             let text = list(store, args.limit).await? + &shared_thread_keys(store).await?;
             Ok(text + &over_budget(store, daily).await?)
         }),
-        Some(Command::Show(show)) => read(&show.sources, async |store, _| {
-            show::text(store, show).await
+        Some(Command::Show(show)) => read(&show.sources, async |store, config| {
+            show::text(store, config, show).await
         }),
         Some(Command::Observe(args)) => write(&args.sources, async |store, config| {
             operator_request::observe(store, config, args).await

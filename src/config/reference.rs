@@ -22,9 +22,8 @@ const HEAD: &str = "\
 #
 # The log level is not a key: the variable DIARIST_LOG (or RUST_LOG) takes a level, or levels by module,
 # such as DIARIST_LOG=warn,diarist=debug. Logs go to standard error, as text in a terminal and as JSON
-# elsewhere. Events of memory are logged under diarist::events. The state of a conversation after each of
-# its requests is logged under diarist::events::status; to turn that off, write
-# DIARIST_LOG=info,diarist::events::status=off.
+# elsewhere. Events of memory are logged under diarist::events. To log the state of a conversation after
+# each of its requests as well, write DIARIST_LOG=info,diarist::events::status=debug.
 ";
 
 /// Marks a line that shows an example instead of a default.

@@ -1,7 +1,7 @@
 //! Events about the memory of a conversation, under the published names of the field, for two
-//! readers: the structured log and the conversation's timeline in the store. One event per request
-//! says how its conversation stands; the log has it under a target of its own
-//! (`diarist::events::status`), and all others under `diarist::events`.
+//! readers: the structured log (target `diarist::events`) and the conversation's timeline in the
+//! store. How a conversation stands after each request is in the log alone, at debug and under a
+//! target of its own ([`status`]): the store can tell it from the chain at any time.
 //!
 //! An event contains numbers, names and times, and a title if titles are configured; never text of
 //! a message, a prompt or an answer. The recorder and the workers emit events, and a task of its
@@ -10,6 +10,7 @@
 mod activation;
 mod cycle;
 mod overflow_observe;
+pub(super) mod status;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,11 +24,9 @@ pub(super) use self::cycle::Cycle;
 pub(super) use self::overflow_observe::OverflowEvents;
 use super::clock::Clock;
 use super::settings::Reloadable;
-use super::track::Track;
-use crate::history::{Link, Role, Scope};
-use crate::memory::advance::ThresholdStatus;
+use crate::history::{Link, Scope};
 use crate::memory::policy::cache_lifetime;
-use crate::memory::{Node, PartKind, Policy};
+use crate::memory::{PartKind, Policy};
 use crate::store::{Event, Store};
 use crate::tasks::Tasks;
 use crate::telemetry;
@@ -96,18 +95,6 @@ impl Events {
     /// Whether every emitted event is written.
     pub(super) fn is_idle(&self) -> bool {
         self.pending.load(Ordering::SeqCst) == 0
-    }
-
-    /// Emits how a conversation stands after one more of its requests.
-    pub(super) fn emit_status(&self, track: &Track, thresholds: &ThresholdStatus) {
-        let Some(tip) = track.nodes.last() else {
-            return;
-        };
-        let settings = self.settings.current();
-        let policy = settings.policy_for(&track.model);
-        let body = status_body(policy, &track.nodes, thresholds);
-        let status = event(STATUS, self.clock.now_ms(), &body);
-        self.emit(&track.scope, tip.link, status);
     }
 
     fn emit(&self, scope: &Scope, tip: Link, event: Event) {
@@ -184,15 +171,8 @@ async fn write(
 
 fn log(scope: &Scope, event: &Event) {
     let tenant = scope.tenant_label();
-    if event.kind == STATUS {
-        let (event, body) = (&event.kind, &event.body);
-        tracing::info!(target: "diarist::events::status", tenant, event, body);
-    } else {
-        tracing::info!(target: "diarist::events", tenant, event = event.kind, body = event.body);
-    }
+    tracing::info!(target: "diarist::events", tenant, event = event.kind, body = event.body);
 }
-
-const STATUS: &str = "data-om-status";
 
 fn event(kind: &str, at_ms: i64, body: &Value) -> Event {
     Event {
@@ -231,53 +211,6 @@ fn config(policy: &Policy, upstream: &str, scope: &Scope, model: &str, kind: Par
         config["activateAfterIdle"] = json!(u64::try_from(idle.as_millis()).unwrap_or(u64::MAX));
     }
     config
-}
-
-fn status_body(policy: &Policy, nodes: &[Node], thresholds: &ThresholdStatus) -> Value {
-    let progress = |running: bool, done: bool| match (running, done) {
-        (true, _) => "running",
-        (false, true) => "complete",
-        (false, false) => "idle",
-    };
-    let (condensed, reflection) = thresholds.reflection.unwrap_or_default();
-    // Steps of the turn: how many messages of the assistant follow the last one of the user.
-    let step = nodes
-        .iter()
-        .rev()
-        .take_while(|node| node.role != Role::User)
-        .filter(|node| node.role == Role::Assistant)
-        .count();
-    json!({
-        "windows": {
-            "active": {
-                "messages": {
-                    "tokens": thresholds.message_tokens,
-                    "threshold": policy.message_tokens,
-                },
-                "observations": {
-                    "tokens": thresholds.observation_tokens,
-                    "threshold": policy.observation_tokens,
-                },
-            },
-            "buffered": {
-                "observations": {
-                    "chunks": thresholds.chunks,
-                    "messageTokens": thresholds.chunk_message_tokens,
-                    "projectedMessageRemoval":
-                        thresholds.chunk_message_tokens.min(thresholds.message_tokens),
-                    "observationTokens": thresholds.chunk_tokens,
-                    "status": progress(thresholds.observing, thresholds.chunks > 0),
-                },
-                "reflection": {
-                    "inputObservationTokens": condensed,
-                    "observationTokens": reflection,
-                    "status": progress(thresholds.reflecting, thresholds.reflection.is_some()),
-                },
-            },
-        },
-        "stepNumber": step,
-        "generationCount": thresholds.generations,
-    })
 }
 
 #[cfg(test)]

@@ -54,6 +54,10 @@ pub struct Exchange {
     pub answered_ms: i64,
 }
 
+/// The longest body, in bytes, whose messages are counted where the recorder runs. That takes less than
+/// half a millisecond; the way to another thread and back would cost more than a short message.
+const SHORT_BODY: usize = 8 * 1_024;
+
 impl Exchange {
     /// The IANA name of the client's time zone, as the store keeps it.
     pub(super) fn zone_name(&self) -> Option<String> {
@@ -87,7 +91,8 @@ impl Exchange {
         turns[place].link != previous.next(&turns[place].message.fingerprint)
     }
 
-    /// Counts the tokens of the messages after the first `known_count`, off the runtime's workers.
+    /// Counts the tokens of the messages after the first `known_count`, off the runtime's workers
+    /// unless there are few.
     /// The last of those first messages was answered at `answered_ms`.
     ///
     /// # Errors
@@ -110,7 +115,8 @@ impl Exchange {
         let parsed = Arc::clone(&self.parsed);
         let counter = Arc::clone(counter);
         let model = self.model.clone();
-        let (tokens, bytes) = tokio::task::spawn_blocking(move || {
+        let is_short = parsed.body().len() <= SHORT_BODY;
+        let count_all = move || {
             let tally = Tally::new(&*counter);
             let count = |index: Option<usize>| {
                 let message = index.and_then(|index| parsed.plain_text(index));
@@ -120,9 +126,15 @@ impl Exchange {
             };
             let tokens: Vec<u32> = indices.into_iter().map(count).collect();
             (tokens, tally.counted_bytes())
-        })
-        .await
-        .map_err(|_| StoreError::Unavailable("the thread that counts tokens died".to_owned()))?;
+        };
+        let (tokens, bytes) = if is_short {
+            count_all()
+        } else {
+            let counted = tokio::task::spawn_blocking(count_all).await;
+            counted.map_err(|_| {
+                StoreError::Unavailable("the thread that counts tokens died".to_owned())
+            })?
+        };
         metrics::counter!(telemetry::TOKENIZED_BYTES).increment(bytes);
         Ok(record::new_nodes(
             &self.history,

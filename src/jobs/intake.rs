@@ -6,14 +6,20 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::exchange::Exchange;
+use crate::history::{Link, Message};
 
-/// The most exchanges in the queue. The recorder needs about a millisecond for each.
+/// The most exchanges in the queue: eight batches of the recorder.
 const SLOTS: usize = 1_024;
 
-/// The most bytes of bodies in the queue, in KiB (64 MiB in all).
-const KIB: u32 = 64 * 1_024;
+/// The most bytes in the queue, in KiB (16 MiB in all): bodies, and what hangs on them.
+const KIB: u32 = 16 * 1_024;
 
-pub(super) type QueuedExchange = (Exchange, OwnedSemaphorePermit);
+/// What one message of an exchange holds beside its bytes in the body: itself, parsed, in the request and on
+/// its chain, and the ids of its tool calls.
+const MESSAGE_BYTES: usize = 2 * size_of::<Message>() + size_of::<Link>() + 64;
+
+/// An exchange, and its place in the queue, which is free again when the last exchange with it is recorded.
+pub(super) type QueuedExchange = (Exchange, Arc<OwnedSemaphorePermit>);
 
 /// The sending side of the queue.
 #[derive(Clone, Debug)]
@@ -39,19 +45,32 @@ impl Intake {
         self.bytes.available_permits() == KIB as usize
     }
 
+    /// Whether an exchange of up to a mebibyte would be accepted now.
+    #[cfg(feature = "testing")]
+    pub fn has_room(&self) -> bool {
+        self.slots.capacity() > 0 && self.bytes.available_permits() > 2_048
+    }
+
     /// Offers an exchange. Returns `false` if it was dropped because the queue is full or closed.
     /// Nothing is lost by that: the next request carries the same history.
     pub fn offer(&self, exchange: Exchange) -> bool {
-        let kib = u32::try_from(exchange.parsed.body().len() / 1_024 + 1)
+        let kib = u32::try_from(bytes_held(&exchange) / 1_024 + 1)
             .unwrap_or(KIB)
             .min(KIB);
         let offered = Arc::clone(&self.bytes)
             .try_acquire_many_owned(kib)
             .ok()
-            .is_some_and(|permit| self.slots.try_send((exchange, permit)).is_ok());
+            .is_some_and(|permit| self.slots.try_send((exchange, Arc::new(permit))).is_ok());
         if !offered {
             metrics::counter!(crate::telemetry::EXCHANGES_DROPPED).increment(1);
         }
         offered
     }
+}
+
+/// The memory that `exchange` holds, in bytes.
+fn bytes_held(exchange: &Exchange) -> usize {
+    let aligned = exchange.alignment.as_ref();
+    let messages = exchange.history.len() + aligned.map_or(0, |aligned| aligned.client.len());
+    exchange.parsed.body().len() + messages * MESSAGE_BYTES
 }

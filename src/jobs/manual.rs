@@ -83,7 +83,20 @@ impl ManualJobs {
 
     /// The recorder records an exchange.
     pub async fn record(&mut self, exchange: Exchange) {
-        self.recorder.handle_exchange(exchange).await;
+        for due in self.recorder.admit(exchange) {
+            self.recorder.record_alone(due).await;
+        }
+    }
+
+    /// The recorder records exchanges that waited together.
+    pub async fn record_all(&mut self, exchanges: Vec<Exchange>) {
+        let (intake, mut queue) = intake::channel();
+        let mut waiting = Vec::new();
+        for exchange in exchanges {
+            intake.offer(exchange);
+            waiting.extend(queue.recv().await);
+        }
+        self.recorder.handle_exchanges(&mut waiting).await;
     }
 
     /// The recorder handles the next timer that is due; `false` if none is.

@@ -3,6 +3,7 @@
 //! It is the only writer of chains and snapshots, so decisions are made one after the other on one
 //! state. It never calls a model, and no request waits for it.
 
+mod batch;
 mod idle;
 mod overflow_observe;
 mod queueing;
@@ -14,14 +15,16 @@ mod steps;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use self::batch::MAX_BATCH;
+use self::record::Recorded;
 pub(super) use self::state::{Recorder, RecorderShares};
+use super::events::status;
 use super::exchange::Exchange;
 use super::failure::log_store_failure;
 use super::intake::QueuedExchange;
 use super::outcome::JobOutcome;
 use super::track::{JobResult, Track};
 use crate::history::{Link, Scope};
-use crate::memory::advance::threshold_status;
 use crate::store::StoreError;
 use crate::telemetry;
 
@@ -35,6 +38,7 @@ pub(super) async fn run(
     mut outcomes: mpsc::UnboundedReceiver<JobOutcome>,
     stop: CancellationToken,
 ) {
+    let mut waiting = Vec::with_capacity(MAX_BATCH);
     loop {
         tokio::select! {
             biased;
@@ -42,7 +46,9 @@ pub(super) async fn run(
                 recorder.handle_outcome(outcome).await;
                 recorder.shared.pending_work.end();
             }
-            Some((exchange, _permit)) = exchanges.recv() => recorder.handle_exchange(exchange).await,
+            1.. = exchanges.recv_many(&mut waiting, MAX_BATCH) => {
+                recorder.handle_exchanges(&mut waiting).await;
+            }
             () = stop.cancelled() => break,
             () = tokio::time::sleep(recorder.time_to_next_timer()) => {
                 recorder.shared.pending_work.begin();
@@ -53,23 +59,23 @@ pub(super) async fn run(
         }
     }
     exchanges.close();
-    while let Some((exchange, _permit)) = exchanges.recv().await {
-        recorder.handle_exchange(exchange).await;
+    while exchanges.recv_many(&mut waiting, MAX_BATCH).await > 0 {
+        recorder.handle_exchanges(&mut waiting).await;
     }
 }
 
 impl Recorder {
-    /// Records `exchange` and what waited for it, unless it must wait itself.
-    pub(super) async fn handle_exchange(&mut self, exchange: Exchange) {
-        for due in self.first_requests.admit(exchange, &*self.base.store) {
-            self.record_and_advance(due).await;
-        }
+    /// The exchanges to record now that `exchange` has come (see `FirstRequests::admit`).
+    pub(super) fn admit(&mut self, exchange: Exchange) -> Vec<Exchange> {
+        let due = self.first_requests.admit(exchange, &*self.base.store);
         #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
         let waiting = self.first_requests.len() as f64;
         metrics::gauge!(telemetry::EXCHANGES_WAITING).set(waiting);
+        due
     }
 
-    async fn record_and_advance(&mut self, exchange: Exchange) {
+    /// Records one exchange in a transaction of its own, and draws the consequences.
+    pub(super) async fn record_alone(&mut self, exchange: Exchange) {
         let mut recorded = self.record(&exchange).await;
         for _ in 0..MAX_STALE_TRACKS {
             if !matches!(recorded, Err(StoreError::Forgotten)) {
@@ -80,26 +86,34 @@ impl Recorder {
             recorded = self.record(&exchange).await;
         }
         match recorded {
-            Ok(mut track) => {
-                self.base.cache.set_degraded(false);
-                self.shared.budget.bill_pending(&exchange.scope).await;
-                self.handle_operator_request(&mut track, &exchange).await;
-                self.reprioritize(&mut track).await;
-                let mut track = self.perform_steps(track, Some(&exchange)).await;
-                self.publish_digest(&mut track).await;
-                let status = threshold_status(&track.path());
-                self.base.events.emit_status(&track, &status);
-                self.prepare_model_switch(&track).await;
-                self.tracks.put(track);
-            }
-            // The failure drops the track, so the next request loads it from the store.
-            Err(error) => {
-                // If the conversation was deleted meanwhile, the store is healthy.
-                let degraded = !matches!(error, StoreError::Forgotten);
-                self.base.cache.set_degraded(degraded);
-                log_store_failure("an exchange could not be recorded", &error);
-            }
+            Ok(recorded) => self.follow_up(recorded, &exchange).await,
+            Err(error) => self.report_failure(&error),
         }
+    }
+
+    /// Draws the consequences of an exchange that is recorded, and keeps its track.
+    async fn follow_up(&mut self, (mut track, request): Recorded, exchange: &Exchange) {
+        self.base.cache.set_degraded(false);
+        self.shared.budget.bill_pending(&exchange.scope).await;
+        if let Some(request) = request {
+            self.handle_operator_request(&mut track, request, exchange)
+                .await;
+        }
+        self.reprioritize(&mut track).await;
+        let mut track = self.perform_steps(track, Some(exchange)).await;
+        self.publish_digest(&mut track).await;
+        status::log(&self.base.settings(), &track);
+        self.prepare_model_switch(&track).await;
+        self.tracks.put(track);
+    }
+
+    /// Notes that an exchange could not be recorded. Its track is dropped, so the next request loads
+    /// it from the store.
+    fn report_failure(&self, error: &StoreError) {
+        // If the conversation was deleted meanwhile, the store is healthy.
+        let degraded = !matches!(error, StoreError::Forgotten);
+        self.base.cache.set_degraded(degraded);
+        log_store_failure("an exchange could not be recorded", error);
     }
 
     pub(super) async fn handle_outcome(&mut self, mut outcome: JobOutcome) {

@@ -1,8 +1,6 @@
 //! What the recorder holds of the chains it follows, so that one more turn costs only its new
 //! messages. A cache of the store: dropping a track loses nothing.
 
-use std::collections::HashMap;
-
 use jiff::tz::TimeZone;
 
 use crate::history::{History, Link, Scope};
@@ -10,9 +8,6 @@ use crate::memory::advance::{ChainJob, ChainState, JobState};
 use crate::memory::peer_memory::MAX_CHANCE_PREFIX;
 use crate::memory::{Node, PartId, PartKind, PartMeta, SnapshotId, SnapshotMeta, Span};
 use crate::store::{RecordedChain, Store, StoreError};
-
-/// The most messages over all tracks, about 100 bytes each.
-const MAX_NODES: usize = 400_000;
 
 /// One chain, up to the tip of its last recorded request.
 #[derive(Debug)]
@@ -256,6 +251,26 @@ impl Track {
         work.filter(|work| work.state != JobState::Abandoned)
     }
 
+    /// The memory that it holds, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let lists = size_of_val(self.nodes.as_slice())
+            + size_of_val(self.parts.as_slice())
+            + size_of_val(self.snapshots.as_slice())
+            + size_of_val(self.work.as_slice())
+            + size_of_val(self.published_log.as_slice());
+        let in_snapshots = self.snapshots.iter().map(|meta| {
+            size_of_val(meta.parts.as_slice()) + meta.placement.len() + size_of::<SnapshotMeta>()
+        });
+        let keys = self.lineages.iter().filter_map(|(_, key)| key.as_deref());
+        let texts = self.model.len() + keys.map(str::len).sum::<usize>();
+        size_of::<Self>() + lists + in_snapshots.sum::<usize>() + texts
+    }
+
+    /// The first link of its chain.
+    pub(super) fn first_link(&self) -> Option<Link> {
+        self.nodes.first().map(|node| node.link)
+    }
+
     /// Whether `span` lies on this chain.
     pub(super) fn contains(&self, scope: &Scope, span: &Span) -> bool {
         let ends_at = |count: usize, link: &Link| {
@@ -306,84 +321,6 @@ pub(super) enum JobResult {
     Pending(JobState),
     /// Another worker did it, or it was deleted.
     Gone,
-}
-
-/// The tracks in memory, by the tip of their last request.
-#[derive(Debug, Default)]
-pub(super) struct Tracks {
-    by_tip: HashMap<([u8; 32], Link), (u64, Track)>,
-    nodes: usize,
-    use_counter: u64,
-}
-
-impl Tracks {
-    /// Takes the track whose chain `history` continues or repeats.
-    pub(super) fn take(&mut self, scope: &Scope, history: &History) -> Option<Track> {
-        let tip = history
-            .turns()
-            .iter()
-            .rev()
-            .map(|turn| (scope.tenant, turn.link))
-            .find(|key| self.by_tip.contains_key(key))?;
-        let (_, track) = self.by_tip.remove(&tip)?;
-        self.nodes -= track.nodes.len();
-        Some(track)
-    }
-
-    /// Takes the track whose last request ends in `tip`.
-    pub(super) fn take_at(&mut self, scope: &Scope, tip: Link) -> Option<Track> {
-        let (_, track) = self.by_tip.remove(&(scope.tenant, tip))?;
-        self.nodes -= track.nodes.len();
-        Some(track)
-    }
-
-    /// Puts a track back under its tip, unless it is stale.
-    pub(super) fn put(&mut self, track: Track) {
-        if track.stale {
-            return;
-        }
-        let Some(tip) = track.nodes.last().map(|node| node.link) else {
-            return;
-        };
-        self.use_counter += 1;
-        self.nodes += track.nodes.len();
-        if let Some((_, old)) = self
-            .by_tip
-            .insert((track.scope.tenant, tip), (self.use_counter, track))
-        {
-            self.nodes -= old.nodes.len();
-        }
-        while self.nodes > MAX_NODES && self.by_tip.len() > 1 {
-            let oldest = self
-                .by_tip
-                .iter()
-                .min_by_key(|(_, (last_use, _))| *last_use)
-                .map(|(key, _)| *key);
-            let Some((_, evicted)) = oldest.and_then(|key| self.by_tip.remove(&key)) else {
-                break;
-            };
-            self.nodes -= evicted.nodes.len();
-        }
-    }
-
-    /// Takes every track that contains `span`.
-    pub(super) fn take_containing(&mut self, scope: &Scope, span: &Span) -> Vec<Track> {
-        let mut keys: Vec<_> = self
-            .by_tip
-            .iter()
-            .filter(|(_, (_, track))| track.contains(scope, span))
-            .map(|(key, (used, _))| (*used, *key))
-            .collect();
-        // In the order of their last requests, so that what one track causes is there for the next.
-        keys.sort_unstable_by_key(|(used, _)| *used);
-        keys.iter()
-            .filter_map(|(_, key)| self.by_tip.remove(key))
-            .map(|(_, track)| {
-                self.nodes -= track.nodes.len();
-                track
-            })
-            .collect()
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use async_trait::async_trait;
 
-use super::{LineageCosts, RecordedChain, StoreResult};
+use super::{LineageCosts, OperatorRequest, RecordedChain, StoreResult};
 use crate::history::{Link, Scope};
 use crate::memory::{Node, Part, Snapshot, Span};
 
@@ -88,42 +88,6 @@ pub struct LongestChain {
     pub model: String,
     /// Everything that is recorded of it.
     pub chain: RecordedChain,
-}
-
-/// What an operator asks of a conversation. The conversation's next request completes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OperatorRequest {
-    /// Read the waiting jobs again: another process has changed them.
-    Refresh,
-    /// Observe everything that is confirmed, however few tokens it has.
-    Observe {
-        /// What the operator wants the Observer to look for above all, in the operator's own words.
-        focus: Option<String>,
-    },
-}
-
-impl OperatorRequest {
-    pub(super) fn number(&self) -> i64 {
-        match self {
-            Self::Refresh => 1,
-            Self::Observe { .. } => 2,
-        }
-    }
-
-    pub(super) fn focus(&self) -> Option<&str> {
-        match self {
-            Self::Observe { focus } => focus.as_deref(),
-            Self::Refresh => None,
-        }
-    }
-
-    pub(super) fn from_number(number: i64, focus: Option<String>) -> Option<Self> {
-        match number {
-            1 => Some(Self::Refresh),
-            2 => Some(Self::Observe { focus }),
-            _ => None,
-        }
-    }
 }
 
 /// One lineage in a list.

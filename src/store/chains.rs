@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::{NewSnapshot, NewTimer, StoreResult};
+use super::{NewSnapshot, NewTimer, OperatorRequest, StoreResult};
 use crate::history::{History, Link, MessageKey, Scope, ScopedHash};
 use crate::memory::advance::ChainJob;
 use crate::memory::alignment::{LineageName, Origin, PathEntry, StoredAlignment, SummaryCandidate};
@@ -52,6 +52,16 @@ pub trait Chains: Send + Sync {
     /// [`StoreError::Forgotten`](super::StoreError::Forgotten) if the messages before the new ones are
     /// not recorded.
     async fn record(&self, scope: &Scope, record: &RequestRecord) -> StoreResult<i64>;
+
+    /// Records accepted requests in their order and in one transaction, each as [`Chains::record`] does.
+    /// A request that cannot be recorded leaves the others as they are; its error is in its place.
+    ///
+    /// # Errors
+    /// If the transaction could not begin, go on or be committed. Then nothing of the batch is recorded.
+    async fn record_batch(
+        &self,
+        batch: Vec<(Scope, RequestRecord)>,
+    ) -> StoreResult<Vec<StoreResult<RecordedRequest>>>;
 
     /// As [`Chains::record`], for a request that was observed while its client waited. The same
     /// transaction stores the observation; the request is recorded as sent with it.
@@ -244,6 +254,17 @@ pub struct LookupEntries {
     pub system: Option<ScopedHash>,
     /// Texts of messages to keep, already in the form in which they are kept.
     pub kept_messages: Vec<(Link, String)>,
+}
+
+/// A request that was recorded, and what the recorder needs to know of its conversation at that moment.
+#[derive(Clone, Debug)]
+pub struct RecordedRequest {
+    /// The lineage it belongs to.
+    pub lineage: i64,
+    /// What its new messages share with other conversations.
+    pub shared: SharedContent,
+    /// What an operator asks of the lineage, if anything.
+    pub operator_request: Option<OperatorRequest>,
 }
 
 /// What the store knows of one chain.

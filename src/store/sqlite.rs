@@ -25,6 +25,9 @@ mod process_lock;
 mod queue;
 mod read;
 mod record;
+mod record_batch;
+mod record_group;
+mod record_standing;
 mod scoped;
 mod snapshots;
 #[cfg(test)]

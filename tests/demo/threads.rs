@@ -82,7 +82,7 @@ fn a_conversation_is_listed_and_shown_by_each_of_its_names() {
     let show = ["threads", "show", id, "--database", &url];
     let (text, code) = run(&[&show[..], &["--timeline"]].concat());
     assert_eq!(code, Some(0), "{text}");
-    for what in ["request", "written after", "activation of observation"] {
+    for what in ["state", "written after", "activation of observation"] {
         assert!(text.contains(what), "{what} in {text}");
     }
     assert!(!text.contains('{'), "{text}");

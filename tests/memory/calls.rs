@@ -272,15 +272,9 @@ async fn a_timeline_says_what_happened_and_no_word_of_it() {
     ids.dedup();
     assert_eq!(ids.len(), activations.len(), "each chunk is told once");
 
-    let statuses = of("data-om-status");
-    assert_eq!(statuses.len(), ACTIVE + 3, "one for each request");
-    let windows = &statuses.last().unwrap()["windows"];
-    assert_eq!(windows["active"]["messages"]["threshold"], 2_000);
     assert!(
-        windows["active"]["observations"]["tokens"]
-            .as_u64()
-            .unwrap()
-            > 0
+        of("data-om-status").is_empty(),
+        "the state is computed when it is needed, not stored with each request"
     );
 
     for (kind, body) in &events {

@@ -11,9 +11,10 @@ use diarist::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, Snap
 use diarist::store::{
     AddAliasOutcome, Admin, Alarms, Alias, Candidates, Chains, ClaimFilter, Cost, EnqueueOutcome,
     Event, Job, LongestChain, LookupKeys, NewJob, NewOverflowObservation, NewSnapshot,
-    OperatorRequest, Queue, RecordedChain, Release, RequestRecord, RequestedJobOutcome,
-    RequeuedJobs, SharedContent, Snapshots, StoreError, StoredOverflowObservation, TenantBacklog,
-    TenantRow, Tenants, ThreadDetail, ThreadRow, Timer, Urgency,
+    OperatorRequest, Queue, RecordedChain, RecordedRequest, Release, RequestRecord,
+    RequestedJobOutcome, RequeuedJobs, SharedContent, Snapshots, StoreError,
+    StoredOverflowObservation, TenantBacklog, TenantRow, Tenants, ThreadDetail, ThreadRow, Timer,
+    Urgency,
 };
 use diarist::tokens::TokenCounter as _;
 
@@ -96,6 +97,32 @@ impl Chains for Watched {
         self.ledger().set_timer(scope, lineage, &asked);
         self.gate.leave().await;
         Ok(lineage)
+    }
+
+    async fn record_batch(
+        &self,
+        batch: Vec<(Scope, RequestRecord)>,
+    ) -> Answer<Vec<Answer<RecordedRequest>>> {
+        self.gate.enter().await;
+        let mut changed = batch;
+        for (_, record) in &mut changed {
+            for node in &mut record.new_nodes {
+                node.confirmed |= self.has(Bug::ConfirmedAtOnce);
+            }
+        }
+        let asked = changed.clone();
+        for (_, record) in &mut changed {
+            self.set_timer(record);
+        }
+        let results = self.store.record_batch(changed).await?;
+        for ((scope, record), result) in asked.iter().zip(&results) {
+            if let Ok(recorded) = result {
+                self.ledger().recorded(self.process, scope, record);
+                self.ledger().set_timer(scope, recorded.lineage, record);
+            }
+        }
+        self.gate.leave().await;
+        Ok(results)
     }
 
     fn has_other_writers(&self) -> bool {

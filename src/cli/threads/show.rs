@@ -7,7 +7,9 @@ use super::log_lines::log;
 use super::{snapshot_settings, time, timeline, why};
 use crate::cli::sources::ConfigSources;
 use crate::cli::terminal::harmless;
+use crate::config::Config;
 use crate::history::Link;
+use crate::jobs::status_event;
 use crate::memory::{PeerMemory, Snapshot};
 use crate::report::{ColumnAlign, Price, Tokens, align_columns, grouped};
 use crate::store::{Admin as _, Chains as _, LineageCosts, SqliteStore, ThreadDetail, ThreadRow};
@@ -19,7 +21,7 @@ pub(super) struct Args {
     /// Show what happened to its memory and when, instead of its content
     #[arg(long)]
     timeline: bool,
-    /// With --timeline: print the stored events, one JSON object a line
+    /// With --timeline: print the events, one JSON object a line
     #[arg(long, requires = "timeline")]
     json: bool,
     /// Show from which messages one line of the observations comes; give its number, or some of its words
@@ -32,10 +34,14 @@ pub(super) struct Args {
     pub(super) sources: ConfigSources,
 }
 
-pub(super) async fn text(store: &SqliteStore, args: &Args) -> anyhow::Result<String> {
+pub(super) async fn text(
+    store: &SqliteStore,
+    config: &Config,
+    args: &Args,
+) -> anyhow::Result<String> {
     let lineage = find_conversation(store, &args.id).await?;
     let detail = store.thread(lineage).await?;
-    let detail =
+    let mut detail =
         detail.with_context(|| format!("conversation {lineage} was forgotten just now"))?;
     if let Some(line) = &args.why {
         let links: Vec<Link> = detail.nodes.iter().map(|node| node.link).collect();
@@ -48,6 +54,20 @@ pub(super) async fn text(store: &SqliteStore, args: &Args) -> anyhow::Result<Str
             archived,
         };
         return why::text(&detail, &words, line);
+    }
+    if args.timeline
+        && let Some(longest) = store.longest_chain(lineage).await?
+    {
+        // The state is computed and not stored. It stands last, and is that of the last request.
+        let (scope, model) = (&longest.scope, &longest.model);
+        let state = status_event(
+            &config.memory,
+            scope,
+            model,
+            &longest.chain,
+            detail.row.last_ms,
+        );
+        detail.events.extend(state);
     }
     if args.json {
         return Ok(timeline::json_lines(&detail.events));

@@ -1,7 +1,7 @@
 //! `diarist threads show --timeline`: what happened to the memory of one conversation, one line for each event.
 //!
 //! Reads the bodies of events as `jobs` writes them. A call that has ended is one line, not two: its start is left
-//! out. `--json` prints every event as it is stored.
+//! out. The last line is the state of the conversation now. `--json` prints every event as it is.
 
 use std::collections::HashSet;
 
@@ -51,7 +51,7 @@ pub(super) fn table(events: &[Event]) -> String {
     )
 }
 
-/// The events as they are stored, one JSON object a line.
+/// The events as they are, one JSON object a line.
 pub(super) fn json_lines(events: &[Event]) -> String {
     let line = |event: &Event| {
         let body: Value = serde_json::from_str(&event.body).unwrap_or_default();
@@ -113,7 +113,7 @@ fn row(event: &Event, body: &Value) -> Row {
                 .zip(number(&active["observations"], "tokens"))
                 .map(|(messages, observations)| messages + observations);
             let result = format!("{}, {}", window("messages"), window("observations"));
-            ("request".to_owned(), tokens(sum), result)
+            ("state".to_owned(), tokens(sum), result)
         }
         "thread-update" => {
             let title = text(body, "newTitle").unwrap_or_default();
@@ -240,7 +240,7 @@ mod tests {
                 "observation 500 failed after 0.0 s: 404",
                 "observation 700 running",
                 "activation of observation 6,000 -> 900 sent from now on (threshold)",
-                "request 2,100 messages 1,200 of 30,000, observations 900 of 40,000",
+                "state 2,100 messages 1,200 of 30,000, observations 900 of 40,000",
                 "title A trip",
             ],
             "{table}"

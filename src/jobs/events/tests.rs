@@ -1,4 +1,10 @@
+use serde_json::{Value, json};
+
+use super::status::status_body;
 use super::*;
+use crate::history::Role;
+use crate::memory::Node;
+use crate::memory::advance::ThresholdStatus;
 use crate::memory::{
     EarlyTriggers, PartId, PartMeta, SnapshotCause, SnapshotId, SnapshotMeta, Span,
 };

@@ -156,12 +156,14 @@ impl Recorder {
     /// Does what an operator asked for this conversation: takes over what was written beside this
     /// task, and queues all confirmed messages if the operator asked for an observation. This needs
     /// a request of the conversation, which has the text.
-    pub(super) async fn handle_operator_request(&self, track: &mut Track, exchange: &Exchange) {
+    pub(super) async fn handle_operator_request(
+        &self,
+        track: &mut Track,
+        request: OperatorRequest,
+        exchange: &Exchange,
+    ) {
         let Some(lineage) = track.lineage else { return };
         let store = &self.base.store;
-        let Ok(Some(request)) = store.operator_request(&track.scope, lineage).await else {
-            return;
-        };
         let stored = match Track::load(&*self.base.store, &track.scope, &exchange.history).await {
             Ok(stored) => stored,
             Err(error) => {

@@ -1,24 +1,75 @@
 //! Writes an exchange down: its new messages, the older ones that it confirms, and what it was sent
 //! with.
 
+use std::sync::Arc;
+
 use super::state::Recorder;
 use crate::history::Link;
 use crate::jobs::evidence::PartReport;
 use crate::jobs::exchange::Exchange;
 use crate::jobs::failure::log_store_failure;
+use crate::jobs::overflow_observe::PendingOverflow;
 use crate::jobs::traces;
 use crate::jobs::track::Track;
 use crate::lookup::{LookupParams, PinLabel};
 use crate::memory::alignment::{EvidenceLevel, LineageName, SharedMessages};
 use crate::memory::{Node, PartMeta, SnapshotId, record};
 use crate::store::{
-    LIVE_MS, RequestRecord, SHARED_KEY_THRESHOLD, SentWith, SharedContent, StoreError,
+    LIVE_MS, OperatorRequest, RecordedRequest, RequestRecord, SHARED_KEY_THRESHOLD, SentWith,
+    SharedContent, StoreError,
 };
 use crate::telemetry;
 
+/// An exchange that is ready to be written. Nothing of it is visible to requests yet.
+pub(super) struct Prepared {
+    pub(super) track: Track,
+    pub(super) record: RequestRecord,
+    /// What was observed for it while its client waited, and is not stored yet.
+    pub(super) overflow: Option<Arc<PendingOverflow>>,
+}
+
+/// An exchange that is written, and what an operator asks of its conversation.
+pub(super) type Recorded = (Track, Option<OperatorRequest>);
+
 impl Recorder {
     /// Records `exchange` in one transaction and updates the cache. Returns its track.
-    pub(super) async fn record(&mut self, exchange: &Exchange) -> Result<Track, StoreError> {
+    pub(super) async fn record(&mut self, exchange: &Exchange) -> Result<Recorded, StoreError> {
+        let mut prepared = self.prepare(exchange).await?;
+        let Some(pending) = prepared.overflow.take() else {
+            let batch = vec![(exchange.scope.clone(), prepared.record.clone())];
+            let recorded = self.base.store.record_batch(batch).await?.pop();
+            let recorded = recorded.unwrap_or(Err(StoreError::Forgotten))?;
+            return Ok(self.publish(exchange, prepared, recorded));
+        };
+        let Prepared { track, record, .. } = &mut prepared;
+        let (lineage, sent_with) = self.record_overflow(track, record, &pending).await?;
+        track.join_lineage(lineage, record.thread_key.clone());
+        record.sent_with = sent_with;
+        let recorded = RecordedRequest {
+            lineage,
+            shared: self.find_shared_content(track, record).await,
+            operator_request: self
+                .base
+                .store
+                .operator_request(&exchange.scope, lineage)
+                .await
+                .unwrap_or_default(),
+        };
+        let (track, request) = self.publish(exchange, prepared, recorded);
+        for part in &pending.observation.parts {
+            let is_stored = |meta: &&PartMeta| (meta.kind, meta.span) == (part.kind, part.span);
+            if let Some(meta) = track.parts.iter().find(is_stored) {
+                let report = PartReport::from_part(part);
+                self.shared
+                    .reporter
+                    .report(&exchange.scope, Some(&track), meta, report);
+            }
+        }
+        Ok((track, request))
+    }
+
+    /// Works out what is to be written of `exchange`. Reads the store and the cache, changes neither.
+    pub(super) async fn prepare(&mut self, exchange: &Exchange) -> Result<Prepared, StoreError> {
         let (scope, history) = (&exchange.scope, &exchange.history);
         let Some(tip) = history.tip() else {
             return Err(StoreError::Corrupt(
@@ -104,23 +155,36 @@ impl Recorder {
         track.zone = exchange.zone.clone().or(track.zone);
         track.route = exchange.route.or(track.route);
         track.allows_peer_memory = exchange.allows_peer_memory && !exchange.sub_agent;
-        let pending_overflow = self
+        let overflow = self
             .shared
             .pending_overflows
             .get(exchange.sent_with.snapshot);
-        let (recorded, sent_with) = match &pending_overflow {
-            None => {
-                // The pending overflow was dropped before it could be stored, so it is no snapshot
-                // of any store.
-                if record.sent_with.snapshot.is_some_and(|id| id.0 < 1) {
-                    record.sent_with = SentWith::default();
-                }
-                let recorded = self.base.store.record(scope, &record).await?;
-                (recorded, record.sent_with.clone())
-            }
-            Some(pending) => self.record_overflow(&mut track, &record, pending).await?,
-        };
-        track.join_lineage(recorded, record.thread_key.clone());
+        // A pending overflow that was dropped before it could be stored is no snapshot of any store.
+        if overflow.is_none() && record.sent_with.snapshot.is_some_and(|id| id.0 < 1) {
+            record.sent_with = SentWith::default();
+        }
+        Ok(Prepared {
+            track,
+            record,
+            overflow,
+        })
+    }
+
+    /// Lets requests and later exchanges know of `exchange`, which was committed as `recorded`.
+    pub(super) fn publish(
+        &mut self,
+        exchange: &Exchange,
+        prepared: Prepared,
+        recorded: RecordedRequest,
+    ) -> Recorded {
+        let (scope, history) = (&exchange.scope, &exchange.history);
+        let Prepared {
+            mut track, record, ..
+        } = prepared;
+        let RecordedRequest {
+            lineage, shared, ..
+        } = recorded;
+        track.join_lineage(lineage, record.thread_key.clone());
         if let Some(at_ms) = record.timer.as_ref().and_then(|timer| timer.alarms.next()) {
             self.schedule_timer(at_ms);
         }
@@ -128,42 +192,23 @@ impl Recorder {
         track.paused &= record.newly_confirmed.is_empty();
         metrics::counter!(telemetry::EXCHANGES_RECORDED).increment(1);
         let cache = &self.base.cache;
-        let shared_content = self.find_shared_content(&track, &record).await;
         let lineage_name = LineageName {
             key: track.thread_key().map(str::to_owned),
-            is_unique: !shared_content.thread_key_shared,
+            is_unique: !shared.thread_key_shared,
         };
-        cache.add_recorded(
-            scope,
-            history,
-            (recorded, &lineage_name),
-            &record,
-            &shared_content,
-        );
+        cache.add_recorded(scope, history, (lineage, &lineage_name), &record, &shared);
         let pin_label = PinLabel {
             model: &exchange.model,
             thread_key: exchange.thread_key.as_deref(),
         };
+        let (tip, sent_with) = (record.tip, record.sent_with);
         if record.new_nodes.is_empty() {
             cache.add_repetition(scope, tip, pin_label, sent_with);
         } else {
             track.nodes.extend(record.new_nodes);
             cache.mark_complete(scope, tip, pin_label, sent_with, &track.snapshots);
         }
-        if let Some(pending) = pending_overflow {
-            for part in &pending.observation.parts {
-                let is_stored = |meta: &&PartMeta| (meta.kind, meta.span) == (part.kind, part.span);
-                if let Some(meta) = track.parts.iter().find(is_stored) {
-                    self.shared.reporter.report(
-                        scope,
-                        Some(&track),
-                        meta,
-                        PartReport::from_part(part),
-                    );
-                }
-            }
-        }
-        Ok(track)
+        (track, recorded.operator_request)
     }
 
     /// The messages of `exchange`, which starts a chain of its own, that are recorded on another

@@ -16,7 +16,8 @@ use crate::jobs::outcome::PendingWork;
 use crate::jobs::overflow_observe::PendingOverflows;
 use crate::jobs::peer_memory::PeerMemories;
 use crate::jobs::snapshots::Snapshots;
-use crate::jobs::track::{Track, Tracks};
+use crate::jobs::track::Track;
+use crate::jobs::tracks::Tracks;
 use crate::memory::PartKind;
 use crate::memory::advance::threshold_status;
 

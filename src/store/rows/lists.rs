@@ -47,6 +47,13 @@ fn hex_list<'a>(values: impl IntoIterator<Item = &'a [u8; 32]>) -> String {
     out
 }
 
+/// Bytes as hexadecimal text, for a JSON parameter.
+pub(in crate::store) fn hex_text(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(2 * bytes.len());
+    push_hex(&mut out, bytes);
+    out
+}
+
 pub(super) fn push_hex(out: &mut String, bytes: &[u8]) {
     const DIGITS: [char; 16] = [
         '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f',

@@ -66,11 +66,16 @@ SELECT l.family, EXISTS (SELECT 1 FROM accounts AS a
 FROM lineages AS l WHERE l.tenant = $1 AND l.resource = $2 AND l.id = $3";
 
 /// The family that has confirmed most tokens of some contents (`$3`: pairs of content and tokens), and how
-/// many tokens.
+/// many tokens. What more than 64 families say (a greeting, a template) tells nothing about any of them, and is
+/// left out: otherwise the first confirmation of each conversation would read one row for every conversation
+/// that ever said it.
 const LIKEST_FAMILY: &str = "
 SELECT c.family, sum(p.value ->> 1) AS tokens
 FROM json_each($3) AS p CROSS JOIN contents AS c
 WHERE c.tenant = $1 AND c.resource = $2 AND c.content = unhex(p.value ->> 0)
+  AND 64 >= (SELECT count(*) FROM (
+          SELECT 1 FROM contents AS o
+          WHERE o.tenant = $1 AND o.resource = $2 AND o.content = unhex(p.value ->> 0) LIMIT 65))
 GROUP BY c.family ORDER BY tokens DESC, c.family LIMIT 1";
 
 /// Moves a family (`$3`) into another (`$4`).

@@ -16,10 +16,11 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
 use sqlx::{Connection as _, Transaction};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::error::OpenError;
-use super::known_keys::{FillPosition, KnownKeys, fill_page};
+use super::known_keys::{self, KnownKeys};
 use super::open;
 use super::process_lock::ProcessLock;
 use crate::history::{Link, Scope};
@@ -35,6 +36,12 @@ pub(super) const CLOSE_GRACE: Duration = Duration::from_secs(15);
 /// Changes whenever another connection has committed something.
 const DATA_VERSION: &str = "PRAGMA data_version";
 
+/// After this long without a write, the journal is copied into the database. The next commit then need not do it.
+const CHECKPOINT_AFTER: Duration = Duration::from_secs(2);
+
+/// Copies the journal into the database, as far as no reader needs the old pages. Waits for nobody.
+const CHECKPOINT: &str = "PRAGMA wal_checkpoint(PASSIVE)";
+
 /// The connections to one open database.
 pub(super) struct Database {
     pub(super) writer: SqlitePool,
@@ -43,6 +50,10 @@ pub(super) struct Database {
     file: Option<DatabaseFile>,
     request_timeout: Duration,
     tasks: Tasks,
+    /// Told of every write.
+    written: Arc<Notify>,
+    /// Ends the task that waits for a pause, also where a lost database is dropped without being closed.
+    _stop: DropGuard,
     other_writers: Arc<OtherWriters>,
     known_keys: Arc<KnownKeys>,
     /// Held while this process serves with the file.
@@ -83,7 +94,13 @@ impl Database {
     /// Opens or creates the database at `url`, and brings its schema up to date.
     pub(super) async fn open(url: &str, request_timeout: Duration) -> Result<Self, OpenError> {
         let pools = open::open(url, request_timeout).await?;
-        Ok(Self::from_pools(pools, request_timeout).await)
+        let database = Self::from_pools(pools, request_timeout).await;
+        if !database.is_in_memory() {
+            let (writer, written) = (database.writer.clone(), Arc::clone(&database.written));
+            let task = checkpoint_in_pauses(writer, written, database.tasks.token());
+            database.tasks.spawn("store checkpoints", task);
+        }
+        Ok(database)
     }
 
     /// As [`Database::open`], for the process that serves with it: no second one may do so. Reads in the
@@ -100,7 +117,7 @@ impl Database {
             let pool = database.worker_pool.clone();
             database
                 .tasks
-                .spawn("store known keys", fill_known_keys(pool, known_keys));
+                .spawn("store known keys", known_keys::fill(pool, known_keys));
         }
         Ok(database)
     }
@@ -139,13 +156,16 @@ impl Database {
                 path,
             }),
         };
+        let tasks = Tasks::new();
         Self {
             writer: pools.writer,
             request_pool: pools.request_pool,
             worker_pool: pools.worker_pool,
             file,
             request_timeout,
-            tasks: Tasks::new(),
+            written: Arc::default(),
+            _stop: tasks.token().drop_guard(),
+            tasks,
             other_writers: Arc::default(),
             known_keys: Arc::new(KnownKeys::new()),
             lock: Mutex::default(),
@@ -234,11 +254,14 @@ impl Database {
             + 'static,
     {
         let (pool, file) = (self.writer.clone(), self.file.clone());
+        let written = Arc::clone(&self.written);
         self.run_detached(name, async move {
             if let Some(file) = file {
                 file.check_unchanged().await?;
             }
-            transaction(pool, "BEGIN IMMEDIATE", work).await
+            let done = transaction(pool, "BEGIN IMMEDIATE", work).await;
+            written.notify_one();
+            done
         })
         .await
     }
@@ -262,32 +285,22 @@ impl Database {
     }
 }
 
-/// A page of keys is read this long after the one before, so that requests and workers come first.
-const FILL_PAUSE: Duration = Duration::from_millis(2);
-
-/// Reads all keys of the database into `known_keys`. If a read fails, requests go on to be looked up.
-async fn fill_known_keys(pool: SqlitePool, known_keys: Arc<KnownKeys>) {
-    let mut at = FillPosition::default();
+/// Runs [`CHECKPOINT`] whenever nobody has written for a while.
+async fn checkpoint_in_pauses(writer: SqlitePool, written: Arc<Notify>, stop: CancellationToken) {
+    let mut dirty = false;
     loop {
-        let page = async {
-            let mut conn = pool.acquire().await?;
-            fill_page(&mut conn, &known_keys, at).await
-        };
-        match page.await {
-            Ok(Some(next)) => {
-                if next.is_inside_table() {
-                    tokio::time::sleep(FILL_PAUSE).await;
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = written.notified() => dirty = true,
+            () = tokio::time::sleep(CHECKPOINT_AFTER), if dirty => {
+                dirty = false;
+                // If it fails, the journal stays as it is, and a later commit copies it.
+                if let Ok(mut conn) = writer.acquire().await {
+                    let _copied = sqlx::query(CHECKPOINT).execute(&mut *conn).await;
                 }
-                at = next;
-            }
-            Ok(None) => break,
-            Err(error) => {
-                tracing::warn!(error = %error, "the stored keys cannot be read; every request is looked up");
-                return;
             }
         }
     }
-    known_keys.mark_complete();
 }
 
 /// Runs `work` between `begin` and COMMIT.

@@ -9,7 +9,7 @@ use crate::memory::Node;
 use crate::store::{Chains as _, RequestRecord, SentWith, StoreError, StoreResult};
 
 struct Disk {
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
     store: SqliteStore,
 }
 
@@ -17,10 +17,7 @@ async fn disk() -> Disk {
     let folder = tempfile::tempdir().expect("a folder");
     let url = format!("sqlite://{}", folder.path().join("diarist.db").display());
     let store = SqliteStore::open(&url).await.expect("a store");
-    Disk {
-        _folder: folder,
-        store,
-    }
+    Disk { folder, store }
 }
 
 /// The first request of a conversation of `length` messages.
@@ -137,7 +134,7 @@ async fn a_query_that_panics_leaves_no_transaction_behind() {
         let (scope, record) = (scope.clone(), record.clone());
         let panics = store.write("panics", move |conn| {
             Box::pin(async move {
-                record::record(conn, scope, record).await?;
+                record::record(conn, &scope, &record).await?;
                 panic!("on purpose");
             })
         });
@@ -170,7 +167,7 @@ async fn a_write_that_fails_midway_stores_nothing() {
     let answer: StoreResult<()> = store
         .write("fails midway", move |conn| {
             Box::pin(async move {
-                record::record(conn, owner, copy).await?;
+                record::record(conn, &owner, &copy).await?;
                 Err(StoreError::Forgotten)
             })
         })
@@ -262,4 +259,50 @@ async fn a_transaction_that_sqlite_ended_by_itself_is_not_believed_to_be_open() 
             .expect("found")
             .tip_recorded
     );
+}
+
+/// The size of a file of the database, in bytes.
+async fn file_size(disk: &Disk, name: &str) -> u64 {
+    let path = disk.folder.path().join(name);
+    tokio::fs::metadata(path).await.expect("a file").len()
+}
+
+/// A commit does not copy the journal into the database every few batches; a pause does.
+#[tokio::test]
+async fn the_journal_is_copied_while_nobody_writes() {
+    let disk = disk().await;
+    let before = file_size(&disk, "diarist.db").await;
+    let (scope, links, record) = request("long", 16_000);
+    disk.store.record(&scope, &record).await.expect("recorded");
+    let journal = file_size(&disk, "diarist.db-wal").await;
+    assert!(journal > 1_000 * 4_096, "more than SQLite's own bound");
+    let unchanged = file_size(&disk, "diarist.db").await;
+    assert_eq!(unchanged, before, "no commit copied it");
+    let copied = async {
+        while file_size(&disk, "diarist.db").await == before {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(NEVER, copied).await.expect("copied");
+    let known = disk.store.load_chain(&scope, &links).await.expect("known");
+    assert_eq!(known.nodes.len(), 16_000);
+}
+
+/// Intermediate results need no temporary folder.
+#[tokio::test]
+async fn no_connection_writes_temporary_files() {
+    let disk = disk().await;
+    let database = disk.store.database();
+    for pool in [
+        &database.writer,
+        &database.request_pool,
+        &database.worker_pool,
+    ] {
+        let mut conn = pool.acquire().await.expect("a connection");
+        let place: i64 = sqlx::query_scalar("PRAGMA temp_store")
+            .fetch_one(&mut *conn)
+            .await
+            .expect("a setting");
+        assert_eq!(place, 2, "in memory");
+    }
 }

@@ -4,15 +4,16 @@
 //! without a query. It never misses a key that is stored: each key is added before its transaction commits,
 //! and the keys of earlier runs are read in the background when the database is opened. Until they are read,
 //! and if another process may write, every request is looked up. A key that is deleted stays in the filter;
-//! that only costs a query. Called by `verbs` and `connection`.
+//! that only costs a query. Called by `verbs` and `database`.
 //!
 //! It is a blocked Bloom filter. The keys are hashes already, so they are not hashed again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use sqlx::Row as _;
-use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::sqlite::{SqliteConnection, SqlitePool, SqliteRow};
 
 use crate::history::{Link, Scope, ScopedHash};
 use crate::store::{LookupKeys, RequestRecord, StoreResult, rows};
@@ -167,7 +168,7 @@ fn contains(words: &[u64], key: &[u8]) -> bool {
 }
 
 /// The place of a row in the order of its table: tenant, resource, key.
-pub(super) type Place = (Vec<u8>, Vec<u8>, Vec<u8>);
+type Place = (Vec<u8>, Vec<u8>, Vec<u8>);
 
 /// The tables whose keys are read, page by page: all owners, after a place (`$1`, `$2`, `$3`).
 const PAGES: [&str; 3] = [
@@ -187,9 +188,37 @@ const NAMES: &str = "
 SELECT id, tenant, resource, thread_key FROM lineages
 WHERE id > $1 AND thread_key IS NOT NULL ORDER BY id LIMIT $2";
 
+/// A page of keys is read this long after the one before, so that requests and workers come first.
+const FILL_PAUSE: Duration = Duration::from_millis(2);
+
+/// Reads all keys of the database into `known_keys`. If a read fails, requests go on to be looked up.
+pub(super) async fn fill(pool: SqlitePool, known_keys: Arc<KnownKeys>) {
+    let mut at = FillPosition::default();
+    loop {
+        let page = async {
+            let mut conn = pool.acquire().await?;
+            fill_page(&mut conn, &known_keys, at).await
+        };
+        match page.await {
+            Ok(Some(next)) => {
+                if next.is_inside_table() {
+                    tokio::time::sleep(FILL_PAUSE).await;
+                }
+                at = next;
+            }
+            Ok(None) => break,
+            Err(error) => {
+                tracing::warn!(error = %error, "the stored keys cannot be read; every request is looked up");
+                return;
+            }
+        }
+    }
+    known_keys.mark_complete();
+}
+
 /// How far the filter is filled: a table, and a place in it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct FillPosition {
+struct FillPosition {
     table: usize,
     place: Place,
 }
@@ -221,13 +250,13 @@ async fn add_names(conn: &mut SqliteConnection, known: &KnownKeys) -> StoreResul
 
 impl FillPosition {
     /// Whether more rows of the same table follow.
-    pub(super) fn is_inside_table(&self) -> bool {
+    fn is_inside_table(&self) -> bool {
         !self.place.2.is_empty()
     }
 }
 
 /// Adds one page of stored keys. Returns where the next page begins, or `None` after the last one.
-pub(super) async fn fill_page(
+async fn fill_page(
     conn: &mut SqliteConnection,
     known: &KnownKeys,
     at: FillPosition,

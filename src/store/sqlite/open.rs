@@ -27,6 +27,19 @@ const OLDEST_SQLITE_TEXT: &str = "3.51.3";
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause between two attempts to open a locked file.
 const RETRY: Duration = Duration::from_millis(20);
+/// The size of the journal from which a commit also copies it into the database, in pages of 4 KiB (32 MiB).
+/// Keys are hashes, so commits write the same inner pages again and again: the longer the journal grows, the
+/// fewer pages are copied. With SQLite's own 1,000 pages, every few batches of the recorder paid for a
+/// copy. [`super::database`] copies the rest while nobody writes.
+const CHECKPOINT_PAGES: &str = "8192";
+/// Memory for pages of the writing connection, in KiB (as SQLite spells it, negative). A batch of the
+/// recorder changes more pages than SQLite's 2 MiB hold, and would write some of them twice.
+const WRITER_CACHE: &str = "-16384";
+/// Intermediate results of a statement stay in memory. In files they would cost system calls for each
+/// request, and would need a temporary folder that can be written.
+const TEMP_STORE: &str = "MEMORY";
+/// More than there are statements, so that none is prepared twice.
+const STATEMENT_CACHE: usize = 256;
 /// Connections of the request path: two requests can look up a cold conversation while two others wait for
 /// the disk.
 const REQUEST_READERS: u32 = 4;
@@ -122,6 +135,11 @@ fn migrations() -> Vec<Migration> {
             "evidence",
             include_str!("../../../migrations/sqlite/0016_evidence.sql"),
         ),
+        (
+            17,
+            "claims",
+            include_str!("../../../migrations/sqlite/0017_claims.sql"),
+        ),
     ]
     .into_iter()
     .map(|(version, name, text)| {
@@ -155,6 +173,8 @@ pub(super) async fn open(url: &str, request_timeout: Duration) -> Result<Pools, 
         .busy_timeout(BUSY_TIMEOUT)
         // Deleted rows held message text, so SQLite overwrites them.
         .pragma("secure_delete", "ON")
+        .pragma("temp_store", TEMP_STORE)
+        .statement_cache_capacity(STATEMENT_CACHE)
         // A committed row must be on the disk. Only background work waits for that.
         .synchronous(SqliteSynchronous::Full);
     if url.ends_with(":memory:") {
@@ -229,6 +249,8 @@ fn read_only_options(path: &Path, busy_timeout: Duration) -> SqliteConnectOption
     SqliteConnectOptions::new()
         .filename(path)
         .read_only(true)
+        .pragma("temp_store", TEMP_STORE)
+        .statement_cache_capacity(STATEMENT_CACHE)
         .disable_statement_logging()
         .busy_timeout(busy_timeout)
 }
@@ -248,7 +270,9 @@ async fn in_file(
     let options = options
         .clone()
         .journal_mode(SqliteJournalMode::Wal)
-        .pragma("journal_size_limit", "67108864");
+        .pragma("journal_size_limit", "67108864")
+        .pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
+        .pragma("cache_size", WRITER_CACHE);
     let readers = |busy_timeout, most, wait| {
         pool(most, wait).connect_lazy_with(read_only_options(path, busy_timeout))
     };

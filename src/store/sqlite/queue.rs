@@ -125,17 +125,23 @@ pub(super) async fn enqueue(
 /// Leases the next due job. `$1`, `$2`: whether observe and reflect jobs of any tenant may be claimed;
 /// `$3`: pairs of tenant and route whose jobs may be claimed otherwise; `$4`: now; `$5`: end of the lease;
 /// `$6`: tokens a tenant may spend on a day; `$7`: today. Tenants with the fewest running jobs come first,
-/// then conversations closest to their limit.
+/// then conversations closest to their limit. If only jobs of some routes may be claimed, only those are looked
+/// at (index `jobs_by_route`): jobs whose route is gone may wait for long.
 ///
 /// The statement names no owner, because a worker serves all of them. The job comes back with its scope.
 const CLAIM: &str = "
 UPDATE jobs SET leased = 1, due_ms = $5, attempts = attempts + 1, fence = fence + 1
 WHERE id = (
-    SELECT j.id FROM jobs AS j
-    WHERE j.state = 'open' AND j.due_ms <= $4
-      AND ((j.kind = 'chunk' AND $1) OR (j.kind = 'reflection' AND $2)
-           OR (j.tenant, j.way) IN (SELECT unhex(p.value ->> 0), unhex(p.value ->> 1)
-                                    FROM json_each($3) AS p))
+    WITH due (id) AS (
+        SELECT d.id FROM json_each($3) AS p CROSS JOIN jobs AS d
+        WHERE d.tenant = unhex(p.value ->> 0) AND d.way = unhex(p.value ->> 1)
+          AND d.state = 'open' AND d.due_ms <= $4
+        UNION
+        SELECT d.id FROM jobs AS d
+        WHERE ($1 OR $2) AND d.state = 'open' AND d.due_ms <= $4
+          AND ((d.kind = 'chunk' AND $1) OR (d.kind = 'reflection' AND $2)))
+    SELECT j.id FROM due CROSS JOIN jobs AS j
+    WHERE j.id = due.id
       AND coalesce((SELECT sum(s.tokens) FROM spending AS s
                     WHERE s.tenant = j.tenant AND s.day = $7), 0) < $6
       AND NOT (j.kind = 'chunk' AND EXISTS (

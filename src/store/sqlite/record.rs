@@ -15,11 +15,11 @@ use crate::store::{RequestRecord, StoreError};
 
 pub(super) async fn record(
     conn: &mut SqliteConnection,
-    scope: Scope,
-    record: RequestRecord,
+    scope: &Scope,
+    record: &RequestRecord,
 ) -> StoreResult<i64> {
-    let lineage = record_messages(conn, &scope, &record).await?;
-    record_request(conn, &scope, lineage, &record).await?;
+    let lineage = record_messages(conn, scope, record).await?;
+    record_request(conn, scope, lineage, record).await?;
     Ok(lineage)
 }
 

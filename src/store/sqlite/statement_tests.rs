@@ -9,8 +9,13 @@ use super::SqliteStore;
 /// Statements without an owner, on purpose: the claims of jobs and timers, the operator's lists, aliases,
 /// expiry, and checks of the database itself. `SPENT_TOKENS` names only the tenant, because a budget belongs
 /// to the tenant with all its resources.
-const ABOVE_OWNERS: [&str; 16] = [
+const ABOVE_OWNERS: [&str; 21] = [
+    "LAST_LINEAGE",
+    "SAVEPOINT",
+    "RELEASE",
+    "ROLLBACK_TO",
     "ALIASES",
+    "CHECKPOINT",
     "DATA_VERSION",
     "SHARED_THREAD_KEYS",
     "NEW_ALIAS",
@@ -29,7 +34,8 @@ const ABOVE_OWNERS: [&str; 16] = [
 ];
 
 /// Scans that are intended: an index in order under a LIMIT, or a partial index of open jobs.
-const EXPECTED_SCANS: [(&str, &str); 8] = [
+const EXPECTED_SCANS: [(&str, &str); 9] = [
+    ("LAST_LINEAGE", "SCAN sqlite_sequence"),
     (
         "SHARED_THREAD_KEYS",
         "SCAN l USING COVERING INDEX lineages_by_key",
@@ -41,16 +47,19 @@ const EXPECTED_SCANS: [(&str, &str); 8] = [
         "SEARCH d USING INDEX digests_by_time (tenant=? AND resource=?)",
     ),
     ("THREADS", "SCAN l USING INDEX lineages_by_time"),
-    ("OPEN_JOBS", "SCAN jobs USING COVERING INDEX jobs_due"),
+    ("OPEN_JOBS", "SCAN jobs USING COVERING INDEX jobs_by_route"),
     ("PING", "SCAN sqlite_master"),
-    ("TENANT_BACKLOGS", "SCAN jobs USING COVERING INDEX jobs_due"),
+    (
+        "TENANT_BACKLOGS",
+        "SCAN jobs USING COVERING INDEX jobs_by_route",
+    ),
 ];
 
 /// Tables that any statement may scan: the list of links in a parameter, and intermediate tables of the
 /// statement itself.
-const SMALL_TABLES: [&str; 16] = [
-    "latest", "p", "below", "up", "used", "heirs", "busy", "depth", "alias", "hit", "answer",
-    "begun", "newest", "w", "ends", "CONSTANT",
+const SMALL_TABLES: [&str; 18] = [
+    "due", "r", "latest", "p", "below", "up", "used", "heirs", "busy", "depth", "alias", "hit",
+    "answer", "begun", "newest", "w", "ends", "CONSTANT",
 ];
 
 /// Files without a statement of a verb: the schema of a database, and tests.

@@ -9,7 +9,7 @@ use super::SqliteStore;
 use super::queue::ClaimedJob;
 use super::{
     admin, aliases, costs, find, forget, message_archive, operator_requests, overflow_observe,
-    peer_memory, queue, read, record, snapshots, timers,
+    peer_memory, queue, read, record_batch, snapshots, timers,
 };
 use crate::history::{Link, Scope};
 use crate::memory::advance::ChainJob;
@@ -18,9 +18,10 @@ use crate::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, Snapsh
 use crate::store::{
     AddAliasOutcome, Admin, Alarms, Alias, Candidates, Chains, ClaimFilter, Cost, EnqueueOutcome,
     Event, Job, LongestChain, LookupKeys, NewJob, NewOverflowObservation, NewSnapshot,
-    OperatorRequest, Queue, RecordedChain, Release, RequestRecord, RequestedJobOutcome,
-    RequeuedJobs, SharedContent, Snapshots, StoreResult, StoredOverflowObservation, TenantBacklog,
-    TenantRow, Tenants, ThreadDetail, ThreadRow, Timer, Urgency,
+    OperatorRequest, Queue, RecordedChain, RecordedRequest, Release, RequestRecord,
+    RequestedJobOutcome, RequeuedJobs, SharedContent, Snapshots, StoreError, StoreResult,
+    StoredOverflowObservation, TenantBacklog, TenantRow, Tenants, ThreadDetail, ThreadRow, Timer,
+    Urgency,
 };
 
 /// Runs a function on a runner of the store. It gets copies of the arguments, because the query may
@@ -58,8 +59,9 @@ impl Chains for SqliteStore {
     }
 
     async fn load_chain(&self, scope: &Scope, chain: &[Link]) -> StoreResult<RecordedChain> {
-        if chain.is_empty() {
-            return self.connection.database().map(|_| RecordedChain::default());
+        let database = self.connection.database()?;
+        if chain.is_empty() || !database.may_know(scope, chain, &LookupKeys::default()) {
+            return Ok(RecordedChain::default());
         }
         run!(self.read => read::load_chain(scope, chain))
     }
@@ -69,14 +71,24 @@ impl Chains for SqliteStore {
     }
 
     async fn record(&self, scope: &Scope, record: &RequestRecord) -> StoreResult<i64> {
-        let (scope, record) = (scope.clone(), record.clone());
+        let batch = vec![(scope.clone(), record.clone())];
+        let recorded = self.record_batch(batch).await?.pop();
+        recorded.map_or(Err(StoreError::Forgotten), |only| Ok(only?.lineage))
+    }
+
+    async fn record_batch(
+        &self,
+        batch: Vec<(Scope, RequestRecord)>,
+    ) -> StoreResult<Vec<StoreResult<RecordedRequest>>> {
         let database = self.connection.database()?;
-        database.known_keys().add_record(&scope, &record);
+        for (scope, record) in &batch {
+            database.known_keys().add_record(scope, record);
+        }
         let other_writers = Arc::clone(database.other_writers());
-        let recorded = database.write("store record::record", move |conn| {
+        let recorded = database.write("store record_batch::record_batch", move |conn| {
             Box::pin(async move {
                 other_writers.check(conn).await?;
-                record::record(conn, scope, record).await
+                record_batch::record_batch(conn, batch).await
             })
         });
         self.connection.check_result(&database, recorded.await)

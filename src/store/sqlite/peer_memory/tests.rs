@@ -195,7 +195,7 @@ async fn measure(conversations: i64) -> QueryCosts {
         timer: None,
         zone: None,
     };
-    record::record(&mut conn, scope.clone(), exchange)
+    record::record(&mut conn, &scope, &exchange)
         .await
         .expect("recorded");
     let recorded = take_steps();

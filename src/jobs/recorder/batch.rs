@@ -1,0 +1,162 @@
+//! Takes what waits in the intake and records it in batches: one transaction, and one COMMIT, for
+//! many exchanges. Called by the recorder's loop only.
+//!
+//! Exchanges of one batch are prepared before the first of them is written. So a batch ends before an
+//! exchange for which it matters what an earlier one of the batch leaves behind: one of the same
+//! conversation, with the same thread key, or with the same words in a conversation of its own.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::record::Prepared;
+use super::state::Recorder;
+use crate::history::{Link, Scope, ScopedHash};
+use crate::jobs::exchange::Exchange;
+use crate::jobs::failure::log_store_failure;
+use crate::jobs::intake::QueuedExchange;
+use crate::store::StoreError;
+
+/// The most exchanges in one batch. With as many, a COMMIT costs each of them next to nothing, and
+/// what an exchange leaves for the next request of its conversation waits some milliseconds.
+pub(super) const MAX_BATCH: usize = 128;
+
+/// Exchanges that are prepared and not written, and what the next one is compared with.
+#[derive(Default)]
+struct Batch {
+    /// Each with its place in the intake, which it keeps until it is done.
+    entries: Vec<(QueuedExchange, Prepared)>,
+    /// The first links of their chains. Chains with the same beginning share a track.
+    first_links: HashSet<Link>,
+    thread_keys: HashSet<(Scope, String)>,
+    /// The contents of their new messages.
+    contents: HashSet<ScopedHash>,
+}
+
+fn first_link(exchange: &Exchange) -> Option<Link> {
+    exchange.history.turns().first().map(|turn| turn.link)
+}
+
+impl Batch {
+    fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Whether `exchange` belongs to a conversation of the batch, as far as one can tell before it is
+    /// prepared. `key` is its thread key, if that may identify a conversation.
+    fn continues(&self, exchange: &Exchange, key: Option<&str>) -> bool {
+        let has_key = |key: &str| {
+            self.thread_keys
+                .contains(&(exchange.scope.clone(), key.to_owned()))
+        };
+        first_link(exchange).is_some_and(|link| self.first_links.contains(&link))
+            || key.is_some_and(has_key)
+    }
+
+    /// Whether `prepared`, which starts a chain, says words of an exchange of the batch. It may then
+    /// be a part of that conversation, which the cache cannot tell yet.
+    fn repeats(&self, prepared: &Prepared) -> bool {
+        let mut marks = prepared.record.lookup_entries.marks.iter();
+        let starts_chain = prepared.track.nodes.is_empty();
+        starts_chain && marks.any(|marks| self.contents.contains(&marks.item.content))
+    }
+
+    fn push(&mut self, queued: QueuedExchange, prepared: Prepared, key: Option<String>) {
+        let exchange = &queued.0;
+        self.first_links.extend(first_link(exchange));
+        self.thread_keys
+            .extend(key.map(|key| (exchange.scope.clone(), key)));
+        let marks = prepared.record.lookup_entries.marks.iter();
+        self.contents.extend(marks.map(|marks| marks.item.content));
+        self.entries.push((queued, prepared));
+    }
+}
+
+impl Recorder {
+    /// Records what was taken from the intake, in its order.
+    pub(in crate::jobs) async fn handle_exchanges(&mut self, waiting: &mut Vec<QueuedExchange>) {
+        let mut batch = Batch::default();
+        for (exchange, permit) in waiting.drain(..) {
+            let key = self.identifying_key(&exchange);
+            if batch.continues(&exchange, key.as_deref()) {
+                // Whether it has to wait depends on what is recorded.
+                self.record_batch(std::mem::take(&mut batch)).await;
+            }
+            for due in self.admit(exchange) {
+                self.add_to_batch(&mut batch, (due, Arc::clone(&permit)))
+                    .await;
+            }
+        }
+        self.record_batch(batch).await;
+    }
+
+    /// The thread key of `exchange`, unless many conversations share it: then it says nothing of any.
+    fn identifying_key(&self, exchange: &Exchange) -> Option<String> {
+        let key = exchange.thread_key.clone();
+        let cache = &self.base.cache;
+        key.filter(|key| !cache.is_shared_thread_key(&exchange.scope, key))
+    }
+
+    /// Prepares an exchange and adds it to `batch`, which is written before if that matters.
+    async fn add_to_batch(&mut self, batch: &mut Batch, queued: QueuedExchange) {
+        let exchange = &queued.0;
+        let overflow = exchange.sent_with.snapshot;
+        if self.shared.pending_overflows.get(overflow).is_some() {
+            // What was observed while a client waited has a transaction of its own.
+            self.record_batch(std::mem::take(batch)).await;
+            self.record_alone(queued.0).await;
+            return;
+        }
+        let key = self.identifying_key(exchange);
+        if batch.continues(exchange, key.as_deref()) {
+            self.record_batch(std::mem::take(batch)).await;
+        }
+        let mut prepared = self.prepare(exchange).await;
+        if !batch.is_empty() && prepared.as_ref().is_ok_and(|new| batch.repeats(new)) {
+            self.record_batch(std::mem::take(batch)).await;
+            prepared = self.prepare(exchange).await;
+        }
+        if let Ok(prepared) = prepared {
+            batch.push(queued, prepared, key);
+        } else {
+            // Its track was of a chain that the store no longer has, or the store has failed.
+            self.record_batch(std::mem::take(batch)).await;
+            self.record_alone(queued.0).await;
+        }
+    }
+
+    /// Writes a batch, lets requests know of it, and draws the consequences.
+    async fn record_batch(&mut self, batch: Batch) {
+        if batch.is_empty() {
+            return;
+        }
+        let entries = batch.entries.iter();
+        let records = entries
+            .map(|((exchange, _), prepared)| (exchange.scope.clone(), prepared.record.clone()))
+            .collect();
+        let results = match self.base.store.record_batch(records).await {
+            Ok(results) => results,
+            Err(error) => {
+                // Nothing of it is stored. The tracks are dropped, so the next request of each
+                // conversation loads its own from the store.
+                self.base.cache.set_degraded(true);
+                for _ in &batch.entries {
+                    log_store_failure("an exchange could not be recorded", &error);
+                }
+                return;
+            }
+        };
+        let mut recorded = Vec::with_capacity(batch.entries.len());
+        for ((queued, prepared), result) in batch.entries.into_iter().zip(results) {
+            let outcome = result.map(|stored| self.publish(&queued.0, prepared, stored));
+            recorded.push((queued, outcome));
+        }
+        for ((exchange, _permit), outcome) in recorded {
+            match outcome {
+                Ok(outcome) => self.follow_up(outcome, &exchange).await,
+                // Its track was of a chain that the store no longer has.
+                Err(StoreError::Forgotten) => self.record_alone(exchange).await,
+                Err(error) => self.report_failure(&error),
+            }
+        }
+    }
+}

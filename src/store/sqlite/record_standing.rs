@@ -1,0 +1,173 @@
+//! Where the requests of a group stand in the store, and which of them can be written together. Reads only.
+//! Called by [`super::record_group`].
+
+use std::collections::HashSet;
+
+use serde_json::{Value, json};
+use sqlx::sqlite::SqliteConnection;
+
+use super::scoped::scoped_query;
+use crate::history::{Link, Scope};
+use crate::store::rows::{self, get};
+use crate::store::{RequestRecord, StoreResult};
+
+/// How each request (`$3`: triples of the message before it or null, its lineage or null, and its own
+/// messages) stands: whether that message is recorded, its lineage and family, whether the family has an
+/// account, and whether one of its messages is recorded.
+const STANDINGS: &str = "
+SELECT p.key,
+       p.value ->> 0 IS NULL OR EXISTS (
+           SELECT 1 FROM nodes AS n
+           WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value ->> 0)),
+       l.id, l.family,
+       EXISTS (SELECT 1 FROM accounts AS a
+               WHERE a.tenant = $1 AND a.resource = $2 AND a.family = l.family),
+       p.value ->> 1 IS NULL AND EXISTS (
+           SELECT 1 FROM json_each(p.value, '$[2]') AS w CROSS JOIN nodes AS n
+           WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(w.value))
+FROM json_each($3) AS p
+LEFT JOIN lineages AS l ON l.tenant = $1 AND l.resource = $2 AND l.id = p.value ->> 1";
+
+/// The highest id that a lineage of any owner ever had.
+const LAST_LINEAGE: &str = "SELECT seq FROM sqlite_sequence WHERE name = 'lineages'";
+
+/// Which requests (`$3`: pairs of request and content) confirm a content that some family confirmed.
+const CONFIRMED_BEFORE: &str = "
+SELECT DISTINCT p.value ->> 0 FROM json_each($3) AS p
+WHERE EXISTS (SELECT 1 FROM contents AS c
+              WHERE c.tenant = $1 AND c.resource = $2 AND c.content = unhex(p.value ->> 1))";
+
+/// Where a request stands in the store.
+pub(super) struct Standing {
+    pub(super) lineage: i64,
+    pub(super) family: i64,
+    /// The lineage is still to be written.
+    pub(super) is_new: bool,
+}
+
+/// Where each request stands; `None` where it must be written by itself.
+pub(super) async fn standings(
+    conn: &mut SqliteConnection,
+    scope: &Scope,
+    requests: &[&RequestRecord],
+) -> StoreResult<Vec<Option<Standing>>> {
+    let questions: Vec<Value> = requests.iter().map(|record| question(record)).collect();
+    let found = scoped_query(STANDINGS, scope)
+        .bind(Value::from(questions).to_string())
+        .fetch_all(&mut *conn)
+        .await?;
+    let mut standings: Vec<Option<Standing>> = requests.iter().map(|_| None).collect();
+    let mut unsettled = HashSet::new();
+    let mut next_id = None;
+    for row in &found {
+        let index: usize = rows::int(row, 0)?;
+        let (is_connected, lineage): (bool, Option<i64>) = (get(row, 1)?, get(row, 2)?);
+        let is_known: bool = get(row, 5)?;
+        let record = requests[index];
+        if !is_connected {
+            continue;
+        }
+        let standing = match lineage {
+            Some(lineage) => Standing {
+                lineage,
+                family: get(row, 3)?,
+                is_new: false,
+            },
+            None if record.lineage.is_none() && !is_known => {
+                let id: i64 = match next_id {
+                    Some(id) => id,
+                    None => 1 + last_lineage(conn).await?,
+                };
+                next_id = Some(id + 1);
+                Standing {
+                    lineage: id,
+                    family: id,
+                    is_new: true,
+                }
+            }
+            None => continue,
+        };
+        if !get::<bool>(row, 4)? && !record.contents.is_empty() {
+            unsettled.insert(index);
+        }
+        standings[index] = Some(standing);
+    }
+    let confirmed_before = confirmed_before(conn, scope, requests, &unsettled).await?;
+    // The first confirmation of a lineage decides its family, by what other families have confirmed.
+    for index in confirmed_before {
+        standings[index] = None;
+    }
+    leave_out_neighbours(&mut standings, requests, &unsettled);
+    Ok(standings)
+}
+
+fn question(record: &RequestRecord) -> Value {
+    let required = match record.new_nodes.first() {
+        Some(first) if first.count == 1 => None,
+        Some(_) => Some(record.parent),
+        None => Some(record.tip),
+    };
+    // A request without a lineage may have been recorded by another process.
+    let unplaced = record.new_nodes.iter().filter(|_| record.lineage.is_none());
+    let new: Vec<String> = unplaced
+        .map(|node| rows::hex_text(node.link.as_bytes()))
+        .collect();
+    let required = required.map(|link: Link| rows::hex_text(link.as_bytes()));
+    json!([required, record.lineage, new])
+}
+
+async fn last_lineage(conn: &mut SqliteConnection) -> StoreResult<i64> {
+    let last = sqlx::query(LAST_LINEAGE).fetch_optional(conn).await?;
+    last.map_or(Ok(0), |row| get(&row, 0))
+}
+
+/// Which of the `unsettled` requests confirm something that was confirmed before.
+async fn confirmed_before(
+    conn: &mut SqliteConnection,
+    scope: &Scope,
+    requests: &[&RequestRecord],
+    unsettled: &HashSet<usize>,
+) -> StoreResult<Vec<usize>> {
+    if unsettled.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut pairs = Vec::new();
+    for index in unsettled {
+        for content in &requests[*index].contents {
+            pairs.push(json!([index, rows::hex_text(content.key.as_bytes())]));
+        }
+    }
+    let found = scoped_query(CONFIRMED_BEFORE, scope)
+        .bind(Value::from(pairs).to_string())
+        .fetch_all(conn)
+        .await?;
+    found.iter().map(|row| rows::int(row, 0)).collect()
+}
+
+/// Leaves out what belongs to a lineage or a family of an earlier request of the group, or what could join the
+/// family of one: it confirms the same words.
+fn leave_out_neighbours(
+    standings: &mut [Option<Standing>],
+    requests: &[&RequestRecord],
+    unsettled: &HashSet<usize>,
+) {
+    let (mut families, mut contents, mut tips) = (HashSet::new(), HashSet::new(), HashSet::new());
+    for (index, place) in standings.iter_mut().enumerate() {
+        let record = requests[index];
+        let keys = record.contents.iter().map(|content| content.key);
+        let is_neighbour = place
+            .as_ref()
+            .is_some_and(|standing| families.contains(&standing.family))
+            || (unsettled.contains(&index) && keys.clone().any(|key| contents.contains(&key)))
+            || record
+                .new_nodes
+                .first()
+                .is_some_and(|first| tips.contains(&first.link));
+        families.extend(place.as_ref().map(|standing| standing.family));
+        contents.extend(keys);
+        tips.extend(record.new_nodes.first().map(|first| first.link));
+        if is_neighbour {
+            *place = None;
+        }
+    }
+}
