@@ -128,8 +128,6 @@ fn name_hash(root: &Link, thread_key: &str) -> ScopedHash {
 fn bit(hash: u64, number: u32) -> (usize, u64) {
     // Nine bits select one of the 512 bits of a block: seven probes use 63 of 64 bits.
     let index = (hash >> (9 * number)) & 511;
-    // Below 512.
-    #[expect(clippy::cast_possible_truncation, reason = "below 512")]
     let word = (index / 64) as usize;
     (word, 1 << (index % 64))
 }
