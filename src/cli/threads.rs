@@ -91,7 +91,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 async fn list(store: &SqliteStore, limit: u32) -> anyhow::Result<String> {
     let threads = store.threads(limit).await?;
     if threads.is_empty() {
-        return Ok("No conversation is remembered yet.\n".to_owned());
+        return Ok(
+            "No conversation is remembered yet; one is listed from its second request on.\n"
+                .to_owned(),
+        );
     }
     let zone = TimeZone::system();
     let head = [

@@ -13,6 +13,7 @@ mod database;
 mod error;
 #[cfg(test)]
 mod fault_tests;
+mod fill_known_keys;
 mod find;
 mod forget;
 mod known_keys;

@@ -190,8 +190,14 @@ impl Serving {
         }
     }
 
-    /// Says something and gives what the answer calls the conversation.
+    /// Says something twice, since a conversation is recorded with its second request, and gives what the
+    /// answer calls the conversation.
     async fn say(&self, words: &str, key: Option<&str>) -> String {
+        self.send(words, key).await;
+        self.send(words, key).await
+    }
+
+    async fn send(&self, words: &str, key: Option<&str>) -> String {
         let body = json!({"model": "m", "messages": [{"role": "user", "content": words}]});
         let mut request = reqwest::Client::new()
             .post(format!("{}/chat/completions", self.base_url))
@@ -218,7 +224,10 @@ async fn a_running_server_is_looked_at_from_beside() {
     let (text, code) = run(&["threads", "--database", &url]);
     assert_eq!(
         (text.as_str(), code),
-        ("No conversation is remembered yet.\n", Some(0))
+        (
+            "No conversation is remembered yet; one is listed from its second request on.\n",
+            Some(0)
+        )
     );
 
     // Without a key, the answer names the conversation by its label.

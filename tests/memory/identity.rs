@@ -274,10 +274,9 @@ async fn a_name_for_a_crowd_names_no_conversation() {
     assert_eq!(rig.number(named).await, 8);
     assert_eq!(rig.number("SELECT count(*) FROM lineages").await, 12);
     let lines = rig.audited(24).await;
-    // The ninth conversation finds it out when it is recorded, with its second request; from then on it is
-    // nobody's name.
-    assert_eq!(lines[17]["thread_by"], "x-session-id");
-    for line in &lines[18..] {
+    // The ninth conversation finds it out; from then on it is nobody's name.
+    assert_eq!(lines[16]["thread_by"], "x-session-id");
+    for line in &lines[17..] {
         assert_eq!(line["thread_by"], "content");
         assert_eq!(line["ignored"], "x-session-id:many_conversations");
     }

@@ -132,7 +132,9 @@ pub(super) async fn find_conversation(store: &SqliteStore, id: &str) -> anyhow::
     let mut threads = store.threads(u32::MAX).await?;
     threads.retain(|thread| thread.key.as_deref() == Some(id) || thread.label == id);
     match threads.as_slice() {
-        [] => bail!("no conversation is called {id:?}; `diarist threads` lists them"),
+        [] => bail!(
+            "no conversation is called {id:?}; `diarist threads` lists them, each from its second request on"
+        ),
         [one] => Ok(one.lineage),
         several => {
             let ids: Vec<String> = several

@@ -20,7 +20,8 @@ use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::error::OpenError;
-use super::known_keys::{self, KnownKeys};
+use super::fill_known_keys::fill_known_keys;
+use super::known_keys::KnownKeys;
 use super::open;
 use super::process_lock::ProcessLock;
 use crate::history::{Link, Scope};
@@ -117,7 +118,7 @@ impl Database {
             let pool = database.worker_pool.clone();
             database
                 .tasks
-                .spawn("store known keys", known_keys::fill(pool, known_keys));
+                .spawn("store known keys", fill_known_keys(pool, known_keys));
         }
         Ok(database)
     }

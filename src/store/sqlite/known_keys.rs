@@ -9,14 +9,10 @@
 //! It is a blocked Bloom filter. The keys are hashes already, so they are not hashed again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
-
-use sqlx::Row as _;
-use sqlx::sqlite::{SqliteConnection, SqlitePool, SqliteRow};
+use std::sync::{PoisonError, RwLock};
 
 use crate::history::{Link, Scope, ScopedHash};
-use crate::store::{LookupKeys, RequestRecord, StoreResult, rows};
+use crate::store::{LookupKeys, RequestRecord};
 
 /// The size of the filter in bytes. The system gives the pages only when keys are added. With 10 million
 /// keys, about one look-up in a hundred finds a bit pattern by chance.
@@ -29,9 +25,6 @@ const BLOCKS: usize = BYTES / (BLOCK_WORDS * size_of::<u64>());
 
 /// Bits that are set for each key: near the optimum for 10 to 14 bits of space for each key.
 const BITS_PER_KEY: u32 = 7;
-
-/// Rows that are read at once when the filter is filled.
-const PAGE: usize = 10_000;
 
 /// The keys that the database may hold.
 #[derive(Debug)]
@@ -90,7 +83,8 @@ impl KnownKeys {
         self.add([&to.as_bytes()[..]]);
     }
 
-    fn add<'a>(&self, keys: impl IntoIterator<Item = &'a [u8]>) {
+    /// Adds keys: hashes of at least 16 bytes.
+    pub(super) fn add<'a>(&self, keys: impl IntoIterator<Item = &'a [u8]>) {
         let mut words = self.words.write().unwrap_or_else(PoisonError::into_inner);
         for key in keys {
             add(&mut words, key);
@@ -101,26 +95,10 @@ impl KnownKeys {
     pub(super) fn mark_complete(&self) {
         self.complete.store(true, Ordering::Release);
     }
-
-    /// Adds the keys of one page of rows; returns the last row's place, or `None` if this was the last page.
-    fn add_page(&self, rows: &[SqliteRow]) -> StoreResult<Option<Place>> {
-        let mut keys = Vec::with_capacity(rows.len() * 2);
-        for row in rows {
-            let key: &[u8] = row.try_get(2)?;
-            let anchor: Option<&[u8]> = row.try_get(3)?;
-            keys.push(key);
-            keys.extend(anchor);
-        }
-        self.add(keys);
-        let Some(last) = rows.last().filter(|_| rows.len() == PAGE) else {
-            return Ok(None);
-        };
-        Ok(Some((last.try_get(0)?, last.try_get(1)?, last.try_get(2)?)))
-    }
 }
 
 /// The key of a conversation that its client names.
-fn name_hash(root: &Link, thread_key: &str) -> ScopedHash {
+pub(super) fn name_hash(root: &Link, thread_key: &str) -> ScopedHash {
     ScopedHash::from_text(root, thread_key)
 }
 
@@ -163,126 +141,6 @@ fn contains(words: &[u64], key: &[u8]) -> bool {
         let (word, mask) = bit(probes, number);
         words[start + word] & mask != 0
     })
-}
-
-/// The place of a row in the order of its table: tenant, resource, key.
-type Place = (Vec<u8>, Vec<u8>, Vec<u8>);
-
-/// The tables whose keys are read, page by page: all owners, after a place (`$1`, `$2`, `$3`).
-const PAGES: [&str; 3] = [
-    "SELECT tenant, resource, link, anchor FROM nodes
-     WHERE (tenant, resource, link) > ($1, $2, $3) ORDER BY tenant, resource, link LIMIT $4",
-    "SELECT tenant, resource, tip, NULL FROM views
-     WHERE (tenant, resource, tip) > ($1, $2, $3) ORDER BY tenant, resource, tip LIMIT $4",
-    "SELECT tenant, resource, mark, NULL FROM answers
-     WHERE (tenant, resource, mark) > ($1, $2, $3) ORDER BY tenant, resource, mark LIMIT $4",
-];
-
-/// The ends of all peer intros, which are the roots of their owners.
-const PEER_INTRO_ENDS: &str = "SELECT DISTINCT to_link FROM snapshots WHERE to_count = 0";
-
-/// The names of all conversations, after an id (`$1`).
-const NAMES: &str = "
-SELECT id, tenant, resource, thread_key FROM lineages
-WHERE id > $1 AND thread_key IS NOT NULL ORDER BY id LIMIT $2";
-
-/// A page of keys is read this long after the one before, so that requests and workers come first.
-const FILL_PAUSE: Duration = Duration::from_millis(2);
-
-/// Reads all keys of the database into `known_keys`. If a read fails, requests go on to be looked up.
-pub(super) async fn fill(pool: SqlitePool, known_keys: Arc<KnownKeys>) {
-    let mut at = FillPosition::default();
-    loop {
-        let page = async {
-            let mut conn = pool.acquire().await?;
-            fill_page(&mut conn, &known_keys, at).await
-        };
-        match page.await {
-            Ok(Some(next)) => {
-                if next.is_inside_table() {
-                    tokio::time::sleep(FILL_PAUSE).await;
-                }
-                at = next;
-            }
-            Ok(None) => break,
-            Err(error) => {
-                tracing::warn!(error = %error, "the stored keys cannot be read; every request is looked up");
-                return;
-            }
-        }
-    }
-    known_keys.mark_complete();
-}
-
-/// How far the filter is filled: a table, and a place in it.
-#[derive(Clone, Debug, Default)]
-struct FillPosition {
-    table: usize,
-    place: Place,
-}
-
-/// Adds the names of all conversations.
-async fn add_names(conn: &mut SqliteConnection, known: &KnownKeys) -> StoreResult<()> {
-    let mut last = 0_i64;
-    loop {
-        let rows = sqlx::query(NAMES)
-            .bind(last)
-            .bind(rows::count(PAGE))
-            .fetch_all(&mut *conn)
-            .await?;
-        for row in &rows {
-            let (tenant, resource): (&[u8], &[u8]) = (row.try_get(1)?, row.try_get(2)?);
-            let (Ok(tenant), resource) = (tenant.try_into(), resource.try_into().ok()) else {
-                continue;
-            };
-            let root = Link::root(&Scope { tenant, resource });
-            let name = name_hash(&root, row.try_get(3)?);
-            known.add([&name.as_bytes()[..]]);
-        }
-        match rows.last() {
-            Some(row) if rows.len() == PAGE => last = row.try_get(0)?,
-            _ => return Ok(()),
-        }
-    }
-}
-
-impl FillPosition {
-    /// Whether more rows of the same table follow.
-    fn is_inside_table(&self) -> bool {
-        !self.place.2.is_empty()
-    }
-}
-
-/// Adds one page of stored keys. Returns where the next page begins, or `None` after the last one.
-async fn fill_page(
-    conn: &mut SqliteConnection,
-    known: &KnownKeys,
-    at: FillPosition,
-) -> StoreResult<Option<FillPosition>> {
-    let Some(statement) = PAGES.get(at.table) else {
-        add_names(conn, known).await?;
-        let ends: Vec<Vec<u8>> = sqlx::query_scalar(PEER_INTRO_ENDS).fetch_all(conn).await?;
-        known.add(ends.iter().map(Vec::as_slice));
-        return Ok(None);
-    };
-    let (tenant, resource, key) = at.place;
-    let rows = sqlx::query(*statement)
-        .bind(tenant)
-        .bind(resource)
-        .bind(key)
-        .bind(rows::count(PAGE))
-        .fetch_all(conn)
-        .await?;
-    Ok(Some(match known.add_page(&rows)? {
-        Some(place) => FillPosition {
-            table: at.table,
-            place,
-        },
-        None => FillPosition {
-            table: at.table + 1,
-            place: Place::default(),
-        },
-    }))
 }
 
 #[cfg(test)]

@@ -7,9 +7,14 @@ use sqlx::{AssertSqlSafe, Row as _};
 use super::SqliteStore;
 
 /// Statements without an owner, on purpose: the claims of jobs and timers, the operator's lists, aliases,
-/// expiry, and checks of the database itself. `SPENT_TOKENS` names only the tenant, because a budget belongs
+/// the keys of the filter, expiry, and checks of the database itself. `SPENT_TOKENS` names only the tenant, because a budget belongs
 /// to the tenant with all its resources.
-const ABOVE_OWNERS: [&str; 21] = [
+const ABOVE_OWNERS: [&str; 26] = [
+    "NODE_KEYS",
+    "VIEW_KEYS",
+    "ANSWER_KEYS",
+    "NAME_KEYS",
+    "PEER_INTRO_KEYS",
     "LAST_LINEAGE",
     "SAVEPOINT",
     "RELEASE",
