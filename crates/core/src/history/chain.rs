@@ -66,9 +66,7 @@ impl Link {
     /// The link after one more message.
     #[must_use]
     pub fn next(self, fingerprint: &Fingerprint) -> Self {
-        let mut hasher = blake3::Hasher::new_keyed(&self.0);
-        hasher.update(fingerprint.as_bytes());
-        Self(*hasher.finalize().as_bytes())
+        Self(*blake3::keyed_hash(&self.0, fingerprint.as_bytes()).as_bytes())
     }
 
     /// The stored form.

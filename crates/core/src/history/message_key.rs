@@ -17,15 +17,18 @@ impl ScopedHash {
     pub const LEN: usize = 16;
 
     fn new(context: &str, root: &Link, pieces: &[&[u8]]) -> Self {
-        let mut hasher = blake3::Hasher::new_keyed(root.as_bytes());
-        hasher.update(context.as_bytes());
+        let lengths = pieces.iter().map(|piece| 8 + piece.len()).sum::<usize>();
+        let mut input = Vec::with_capacity(context.len() + lengths);
+        input.extend_from_slice(context.as_bytes());
         for piece in pieces {
-            hasher.update(&(piece.len() as u64).to_be_bytes());
-            hasher.update(piece);
+            input.extend_from_slice(&(piece.len() as u64).to_be_bytes());
+            input.extend_from_slice(piece);
         }
-        let mut hash = [0; Self::LEN];
-        hasher.finalize_xof().fill(&mut hash);
-        Self(hash)
+        // In one call: the state of an incremental hasher is larger than all that is hashed here.
+        let hash = blake3::keyed_hash(root.as_bytes(), &input);
+        let mut short = [0; Self::LEN];
+        short.copy_from_slice(&hash.as_bytes()[..Self::LEN]);
+        Self(short)
     }
 
     /// The hash of a whole answer of the model as clients bring it back: trimmed, and without the
