@@ -10,6 +10,7 @@ pub mod abort;
 mod answer_position;
 mod audit_entry;
 pub mod body;
+mod body_budget;
 pub mod capabilities;
 mod chat_completions;
 pub mod decode;
@@ -45,6 +46,7 @@ use hyper::body::Incoming;
 use tokio::sync::Semaphore;
 
 pub use self::body::{OutBody, ProxyBody};
+use self::body_budget::BodyBudget;
 #[cfg(feature = "testing")]
 pub use self::dry_run::{DryRun, DryRunShortening};
 pub use self::error::{ProxyError, Side};
@@ -74,6 +76,7 @@ impl Proxy {
                 limits.max_requests.min(Semaphore::MAX_PERMITS),
             )),
             shared: Arc::new(Shared {
+                body_budget: BodyBudget::new(limits.max_buffered_bytes),
                 upstream,
                 limits,
                 tasks,

@@ -34,6 +34,8 @@ pub const TUNNELS: &str = "diarist_tunnels";
 pub const MEMORY_REQUESTS: &str = "diarist_memory_requests_total";
 /// Accepted requests that were recorded.
 pub const EXCHANGES_RECORDED: &str = "diarist_exchanges_recorded_total";
+/// Chat completions that were forwarded unread, because there was no room for their bodies.
+pub const BODIES_UNREAD: &str = "diarist_bodies_unread_total";
 /// First requests of conversations that wait for a second one before they are recorded. A gauge.
 pub const EXCHANGES_WAITING: &str = "diarist_exchanges_waiting";
 /// Accepted requests that were dropped because the recorder's intake was full.
@@ -139,6 +141,10 @@ fn describe() {
 fn describe_memory() {
     describe_counter!(MEMORY_REQUESTS, "Memory requests, by fallback (rung)");
     describe_counter!(EXCHANGES_RECORDED, "Accepted requests that were recorded");
+    describe_counter!(
+        BODIES_UNREAD,
+        "Chat completions forwarded unread, because there was no room for their bodies"
+    );
     describe_gauge!(
         EXCHANGES_WAITING,
         "First requests of conversations, waiting for a second one before they are recorded"

@@ -10,6 +10,7 @@ pub mod tools;
 
 mod bad_input;
 mod batches;
+mod body_budget;
 mod borrowed;
 mod branches;
 mod budget;

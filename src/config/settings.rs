@@ -93,6 +93,9 @@ settings! {
         /// Largest chat-completions body, in bytes (32 MiB). A larger one gets 413. Bodies of other paths have
         /// no limit.
         max_body_bytes: u64 = Default("33554432"),
+        /// Memory for the bodies of all chat completions in progress, in bytes (256 MiB). A request beyond it is
+        /// forwarded unread, without memory; if it does not say its length, it gets 503.
+        max_buffered_bytes: u64 = Default("268435456"),
         /// Time a client has to send the head of a request. It also closes idle HTTP/1 connections.
         header_timeout: Duration = Default(r#""60s""#),
         /// Time a connection may pass without any byte in either direction. Models that think may pause for

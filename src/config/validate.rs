@@ -102,6 +102,9 @@ fn server(
     let max_body_bytes = raw
         .max_body_bytes
         .check(problems, |&number| above_zero(number));
+    let max_buffered_bytes = raw
+        .max_buffered_bytes
+        .check(problems, |&number| above_zero(number));
     let header_timeout = raw.header_timeout.check(problems, positive_duration);
     let idle_timeout = raw.idle_timeout.check(problems, positive_duration);
     let connect_timeout = raw.connect_timeout.check(problems, positive_duration);
@@ -127,6 +130,7 @@ fn server(
     let limits = Limits {
         max_requests: max_requests?,
         max_body_bytes: max_body_bytes?,
+        max_buffered_bytes: max_buffered_bytes?,
         request_idle: idle_timeout,
         response_idle: idle_timeout,
         tunnel_idle: idle_timeout,

@@ -73,12 +73,17 @@ pub fn with_guard<T: Send + Unpin + 'static>(body: ProxyBody, guard: T) -> Proxy
     .boxed_unsync()
 }
 
-/// Reads a body whole. Never holds more than `limit` bytes and one frame.
+/// Reads a body whole. Never holds more than `limit` bytes and one frame. `has_room` is asked before it holds more
+/// than was announced, with the number of bytes in all.
 ///
 /// # Errors
-/// [`ProxyError::BodyTooLarge`] as soon as the limit is exceeded, or at once if the announced length exceeds it;
+/// [`ProxyError::BodyWithoutRoom`] if there is no room; [`ProxyError::BodyTooLarge`] as soon as the limit is exceeded, or at once if the announced length exceeds it;
 /// [`ProxyError::BodyStalled`] or [`ProxyError::BodyBroken`] if the body does not end.
-pub async fn read_bounded<B>(body: B, limit: usize) -> Result<Bytes, ProxyError>
+pub async fn read_bounded<B>(
+    body: B,
+    limit: usize,
+    mut has_room: impl FnMut(usize) -> bool,
+) -> Result<Bytes, ProxyError>
 where
     B: Body<Data = Bytes, Error = BoxError>,
 {
@@ -96,6 +101,9 @@ where
         };
         if read.len() + data.len() > limit {
             return Err(ProxyError::BodyTooLarge { limit });
+        }
+        if !has_room(read.len() + data.len()) {
+            return Err(ProxyError::BodyWithoutRoom);
         }
         if read.is_empty() && body.is_end_stream() {
             return Ok(data);
@@ -237,9 +245,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_up_to_the_limit_is_read_and_one_byte_more_is_refused() {
-        let read = read_bounded(frames(&["ab", "", "cd"]), 4).await.unwrap();
+        let read = read_bounded(frames(&["ab", "", "cd"]), 4, |_| true)
+            .await
+            .unwrap();
         assert_eq!(read, "abcd");
-        let error = read_bounded(frames(&["ab", "cde"]), 4).await.unwrap_err();
+        let error = read_bounded(frames(&["ab", "cde"]), 4, |_| true)
+            .await
+            .unwrap_err();
         assert!(matches!(error, ProxyError::BodyTooLarge { limit: 4 }));
     }
 
@@ -247,7 +259,7 @@ mod tests {
     async fn an_announced_length_above_the_limit_is_refused_before_anything_is_read() {
         let unread = Full::new(Bytes::from_static(b"12345")).map_err(|never| match never {});
         assert!(matches!(
-            read_bounded(unread, 4).await,
+            read_bounded(unread, 4, |_| true).await,
             Err(ProxyError::BodyTooLarge { .. })
         ));
     }
@@ -258,7 +270,7 @@ mod tests {
             Ok(Frame::data(Bytes::from_static(b"ab"))),
             Err("reset".into()),
         ];
-        let error = read_bounded(StreamBody::new(stream::iter(broken)), 9)
+        let error = read_bounded(StreamBody::new(stream::iter(broken)), 9, |_| true)
             .await
             .unwrap_err();
         assert!(matches!(error, ProxyError::BodyBroken(_)));

@@ -15,6 +15,7 @@ use super::abort::Abort;
 use super::answer_position::{AnswerPosition, SUMMARY_BYTES};
 use super::audit_entry::AuditEntry;
 use super::body::{self, IdleTimeout, ProxyBody};
+use super::body_budget::Reservation;
 use super::decode::Encoding;
 use super::decoded_stream::was_compressed;
 use super::error::ProxyError;
@@ -38,12 +39,13 @@ pub(super) async fn handle(
     shared: &Arc<Shared>,
     memory: &Arc<Memory>,
     parts: Parts,
-    body: Incoming,
+    (body, mut reserved): (Incoming, Reservation),
     abort: Abort,
 ) -> Result<Response<ProxyBody>, ProxyError> {
     let mut entry = AuditEntry::new(memory.audit.as_ref());
     let received = IdleTimeout::new(body, shared.limits.request_idle);
-    let received = body::read_bounded(received, shared.limits.max_body_bytes)
+    let has_room = |bytes| reserved.grow_to(bytes);
+    let received = body::read_bounded(received, shared.limits.max_body_bytes, has_room)
         .await
         .inspect_err(|error| entry.set_failed(error))?;
     entry.set_received(&received);
@@ -76,6 +78,7 @@ pub(super) async fn handle(
         outcome: SharedStreamOutcome::default(),
         route_hash,
         answer_position,
+        _reserved: reserved,
     };
     let response = handle_head(shared, memory, parts, answer, guard, &in_flight);
     Ok(stream_back(
@@ -93,6 +96,8 @@ struct InFlight {
     route_hash: Option<[u8; 32]>,
     /// Where the answer stands in its conversation.
     answer_position: Option<AnswerPosition>,
+    /// The room of its body, which is held until the exchange is handed to the recorder.
+    _reserved: Reservation,
 }
 
 /// Decides whether the upstream accepted the request: by the first event of a stream if it can be read,

@@ -26,6 +26,8 @@ pub enum ProxyError {
     HeadMalformed,
     #[error("the request's body is larger than {limit} bytes")]
     BodyTooLarge { limit: usize },
+    #[error("there is no room for the request's body")]
+    BodyWithoutRoom,
     #[error("the request's body paused for too long")]
     BodyStalled,
     #[error("the request's body ended early")]
@@ -57,7 +59,9 @@ impl ProxyError {
             | Self::BodyTooLarge { .. }
             | Self::BodyStalled
             | Self::BodyBroken(_) => Side::Downstream,
-            Self::TooManyRequests(_) | Self::TooManyConnections(_) => Side::Internal,
+            Self::BodyWithoutRoom | Self::TooManyRequests(_) | Self::TooManyConnections(_) => {
+                Side::Internal
+            }
             Self::UnrequestedUpgrade { .. } | Self::Upstream { .. } => Side::Upstream,
         }
     }

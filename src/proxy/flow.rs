@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use http::request::Parts;
-use http::{Method, Request, Response};
+use http::{HeaderValue, Method, Request, Response};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
@@ -16,6 +16,7 @@ use super::error::ProxyError;
 use super::memory::Memory;
 use super::shared::Shared;
 use super::{chat_completions, forward, respond, upgrade};
+use crate::telemetry;
 
 /// The path of a memory request on the data port. The path of the upstream's base URL does not matter.
 const CHAT_COMPLETIONS: &str = "/v1/chat/completions";
@@ -34,19 +35,50 @@ pub(super) async fn handle(
     let abort = Abort::for_client(&parts);
     match route(memory, &parts, &body)? {
         RequestKind::Chat(memory) => {
-            chat_completions::handle(shared, memory, parts, body, abort).await
+            // A body that is larger than the limit gets its 413 below.
+            let announced = body.size_hint().lower();
+            let most = shared.limits.max_body_bytes as u64;
+            match shared.body_budget.reserve(announced.min(most)) {
+                Some(reserved) => {
+                    let body = (body, reserved);
+                    chat_completions::handle(shared, memory, parts, body, abort).await
+                }
+                None => pass_unread(shared, parts, body, abort).await,
+            }
         }
         RequestKind::Tunnel => upgrade::tunnel(shared, parts).await,
-        RequestKind::Pass => {
-            let body = OutBody::Stream(IdleTimeout::new(body, shared.limits.request_idle));
-            let response = forward::send(&shared.upstream, parts, body).await?;
-            Ok(respond::stream_back(
-                response,
-                shared.limits.response_idle,
-                abort,
-            ))
-        }
+        RequestKind::Pass => pass(shared, parts, body, abort).await,
     }
+}
+
+async fn pass(
+    shared: &Shared,
+    parts: Parts,
+    body: Incoming,
+    abort: Abort,
+) -> Result<Response<ProxyBody>, ProxyError> {
+    let body = OutBody::Stream(IdleTimeout::new(body, shared.limits.request_idle));
+    let response = forward::send(&shared.upstream, parts, body).await?;
+    Ok(respond::stream_back(
+        response,
+        shared.limits.response_idle,
+        abort,
+    ))
+}
+
+/// Forwards a chat completion for whose body there is no room. It gets no memory, but it does not fail.
+async fn pass_unread(
+    shared: &Shared,
+    parts: Parts,
+    body: Incoming,
+    abort: Abort,
+) -> Result<Response<ProxyBody>, ProxyError> {
+    metrics::counter!(telemetry::BODIES_UNREAD).increment(1);
+    tracing::debug!("no room for one more body: the request is forwarded unread, without memory");
+    let mut response = pass(shared, parts, body, abort).await?;
+    let unread = HeaderValue::from_static("bypass; reason=busy");
+    response.headers_mut().insert("x-diarist-memory", unread);
+    Ok(response)
 }
 
 /// How a request is handled.

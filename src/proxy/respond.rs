@@ -131,6 +131,13 @@ fn describe(error: &ProxyError) -> ClientError {
                 "The request body is larger than {limit} bytes, the limit set by server.max_body_bytes."
             ),
         ),
+        ProxyError::BodyWithoutRoom => (
+            S::SERVICE_UNAVAILABLE,
+            "too_many_bytes",
+            "Diarist is already carrying as many request bodies as server.max_buffered_bytes allows. Try again \
+             shortly."
+                .to_owned(),
+        ),
         ProxyError::BodyStalled => (
             S::REQUEST_TIMEOUT,
             "request_timeout",

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::body_budget::BodyBudget;
 use crate::tasks::Tasks;
 use crate::upstream::Upstream;
 
@@ -15,6 +16,9 @@ pub struct Limits {
     pub max_requests: usize,
     /// Bytes of a body that has to be read whole. Bodies that stream through have no limit.
     pub max_body_bytes: usize,
+    /// Bytes that the bodies of all chat completions use together, from their first byte to the end of the
+    /// answer. Beyond that a request is forwarded unread, without memory.
+    pub max_buffered_bytes: usize,
     /// Longest pause between two pieces of a request's body.
     pub request_idle: Duration,
     /// Longest pause between two pieces of a response's body. Reasoning models pause for minutes.
@@ -28,6 +32,7 @@ impl Default for Limits {
         Self {
             max_requests: 4096,
             max_body_bytes: 32 << 20,
+            max_buffered_bytes: 256 << 20,
             request_idle: Duration::from_mins(1),
             response_idle: Duration::from_mins(5),
             tunnel_idle: Duration::from_mins(5),
@@ -40,5 +45,6 @@ impl Default for Limits {
 pub(super) struct Shared {
     pub(super) upstream: Upstream,
     pub(super) limits: Limits,
+    pub(super) body_budget: BodyBudget,
     pub(super) tasks: Tasks,
 }

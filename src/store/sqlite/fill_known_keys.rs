@@ -106,14 +106,16 @@ impl Page {
     /// The page behind `last`, the last row of this page.
     fn after(&self, last: &SqliteRow) -> StoreResult<Self> {
         let has_id = matches!(self.table, Table::Lineages | Table::Snapshots);
-        Ok(Self {
+        let mut page = Self {
             table: self.table,
-            key: match has_id {
-                true => Default::default(),
-                false => (last.try_get(0)?, last.try_get(1)?, last.try_get(2)?),
-            },
-            id: if has_id { last.try_get(3)? } else { 0 },
-        })
+            ..Self::default()
+        };
+        if has_id {
+            page.id = last.try_get(3)?;
+        } else {
+            page.key = (last.try_get(0)?, last.try_get(1)?, last.try_get(2)?);
+        }
+        Ok(page)
     }
 
     /// The first page of the next table.

@@ -184,6 +184,11 @@ impl TopLevel {
     }
 }
 
+/// A request with more messages has no memory. Each message costs some 200 bytes and several hashes whatever its
+/// length, so a body of millions of tiny ones would cost gigabytes. The longest real conversations that were
+/// seen have some thousands.
+pub const MAX_MESSAGES: usize = 50_000;
+
 struct Messages {
     all: Vec<Message>,
     leading_count: usize,
@@ -211,6 +216,9 @@ impl Messages {
                 };
             }
             reader.message(&fields, start..end);
+            if reader.count() > MAX_MESSAGES {
+                return Err(ParseError::TooManyMessages);
+            }
         }
         messages.all = reader.finish();
         if messages.all.is_empty() {

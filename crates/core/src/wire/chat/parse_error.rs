@@ -31,6 +31,9 @@ pub enum ParseError {
     /// `messages` is an empty array.
     #[error("messages_empty")]
     MessagesEmpty,
+    /// There are more messages than [`MAX_MESSAGES`](super::MAX_MESSAGES).
+    #[error("too_many_messages")]
+    TooManyMessages,
     /// A member of `messages` is not an object.
     #[error("message_not_an_object")]
     MessageNotAnObject,

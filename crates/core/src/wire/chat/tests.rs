@@ -333,6 +333,12 @@ fn what_is_no_good_request_is_named() {
         .map(|_| ()),
         Err(N::InvalidUtf8)
     );
+    let many = |count: usize| {
+        let all = vec![r#"{"role":"user","content":""}"#; count].join(",");
+        parse(&Bytes::from(format!(r#"{{"messages":[{all}]}}"#))).map(|_| ())
+    };
+    assert_eq!(many(super::MAX_MESSAGES), Ok(()));
+    assert_eq!(many(super::MAX_MESSAGES + 1), Err(N::TooManyMessages));
     // Numbers that are never compared may be as large as they like.
     assert!(
         parse(&Bytes::from(top(

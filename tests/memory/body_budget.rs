@@ -1,0 +1,56 @@
+//! Bodies together use no more memory than the operator allows.
+
+use bytes::Bytes;
+use diarist_provider::Options;
+use http_body::Frame;
+use http_body_util::StreamBody;
+
+use crate::memory::rig::{PATIENCE, Rig};
+use crate::memory::tools::Talk;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_without_room_is_forwarded_unread() {
+    let room = [("SERVER__MAX_BUFFERED_BYTES", "8192")];
+    let rig = Rig::with(Options::default(), &room).await;
+    let talk = Talk::new("ada");
+    let small = rig.send(&talk.body(1)).await;
+    assert_eq!(small.memory(), "watching");
+    let body = talk.body(8);
+    assert!(body.to_string().len() > 8_192);
+    let large = rig.send(&body).await;
+    assert_eq!(large.status, 200);
+    assert_eq!(large.memory(), "bypass; reason=busy");
+    assert_eq!(rig.last().body, body.to_string());
+    let metrics = rig.metrics().await;
+    assert!(
+        metrics.contains("diarist_bodies_unread_total 1"),
+        "{metrics}"
+    );
+    // The room of a body is free again when its exchange is over.
+    for _ in 0..20 {
+        assert_eq!(rig.send(&talk.body(1)).await.memory(), "watching");
+    }
+}
+
+/// A body that does not say its length is found to be too large only when some of it is read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_of_unknown_length_without_room_is_told_to_come_again() {
+    let room = [("SERVER__MAX_BUFFERED_BYTES", "8192")];
+    let rig = Rig::with(Options::default(), &room).await;
+    let body = Talk::new("ada").body(8).to_string();
+    let pieces = body.as_bytes().chunks(1_000).map(<[u8]>::to_vec);
+    let frames = pieces.map(|piece| Ok::<_, std::io::Error>(Frame::data(Bytes::from(piece))));
+    let frames: Vec<_> = frames.collect();
+    let stream = StreamBody::new(futures_util::stream::iter(frames));
+    let stream = reqwest::Body::wrap(stream);
+    let answer = tokio::time::timeout(PATIENCE, rig.post(&[], stream))
+        .await
+        .unwrap();
+    assert_eq!(answer.status, 503);
+    assert_eq!(answer.headers["retry-after"], "1");
+    assert!(
+        answer.text().contains("too_many_bytes"),
+        "{}",
+        answer.text()
+    );
+}
