@@ -79,6 +79,31 @@ impl App {
     ///
     /// As [`App::build`].
     pub async fn build_with(config: &Config, store_timeout: Duration) -> Result<Self, StartError> {
+        let url = config.database.to_string();
+        let store = SqliteStore::reconnecting_with(&url, store_timeout);
+        Self::build_on(store, config, store_timeout).await
+    }
+
+    /// As [`App::build_with`], for one of several processes on one database.
+    ///
+    /// # Errors
+    ///
+    /// As [`App::build`].
+    #[cfg(feature = "testing")]
+    pub async fn build_sharing(
+        config: &Config,
+        store_timeout: Duration,
+    ) -> Result<Self, StartError> {
+        let url = config.database.to_string();
+        let store = SqliteStore::reconnecting_with(&url, store_timeout).shared();
+        Self::build_on(store, config, store_timeout).await
+    }
+
+    async fn build_on(
+        store: SqliteStore,
+        config: &Config,
+        store_timeout: Duration,
+    ) -> Result<Self, StartError> {
         let tasks = Tasks::new();
         // The ports come first: a taken port is the most likely reason not to start, and the quickest to find.
         let server = Server::bind(config.server.clone())?;
@@ -87,10 +112,7 @@ impl App {
         let audit = audit(config, &tasks)?;
         let llm = Arc::new(Llm::new()?);
         let admin = Arc::new(Admin::new(Readiness::new(), metrics));
-        let store = Arc::new(SqliteStore::reconnecting_with(
-            &config.database.to_string(),
-            store_timeout,
-        ));
+        let store = Arc::new(store);
         if config.memory_enabled {
             let timeout = store_timeout.max(STORE_OPEN_TIMEOUT);
             open_store(&store, config, timeout, admin.readiness(), &tasks).await;

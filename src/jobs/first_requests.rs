@@ -183,8 +183,12 @@ impl FirstRequests {
 }
 
 /// Whether `exchange` was sent as its client wrote it, on its own chain. Then nothing is lost if it is recorded
-/// later: it would be sent alike again.
+/// later: it would be sent alike again. Where a user's conversations share memory it might not be: another
+/// conversation may be told about meanwhile, and what began without that must go on without it (INV-PREFIX).
 fn was_sent_as_written(exchange: &Exchange) -> bool {
     let sent_with = &exchange.sent_with;
-    exchange.alignment.is_none() && sent_with.snapshot.is_none() && sent_with.trim.is_none()
+    exchange.alignment.is_none()
+        && sent_with.snapshot.is_none()
+        && sent_with.trim.is_none()
+        && !exchange.allows_peer_memory
 }

@@ -107,6 +107,15 @@ impl SqliteStore {
         }
     }
 
+    /// The same store without the lock of the process: others may serve with the same database. Nothing is
+    /// known without a query, and no request waits for a second one, as for a store that replicas share.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn shared(mut self) -> Self {
+        self.connection.share();
+        self
+    }
+
     /// Opens the database now and waits for it, unless it is open. For the start of the server.
     ///
     /// # Errors

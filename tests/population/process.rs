@@ -36,6 +36,8 @@ pub struct Stage {
     folder: tempfile::TempDir,
     env: BTreeMap<String, String>,
     running: Vec<Option<Running>>,
+    /// How many processes serve with the database.
+    processes: usize,
     replies: Replies,
 }
 
@@ -81,6 +83,7 @@ impl Stage {
             folder,
             env: env.into(),
             running: Vec::new(),
+            processes,
             replies,
         };
         for number in 0..processes {
@@ -103,7 +106,11 @@ impl Stage {
         let audit = self.audit(number).display().to_string();
         env.insert("DIARIST__AUDIT__PATH".to_owned(), audit);
         let config = config::load(&config::Flags::default(), &env, None).unwrap();
-        let app = App::build_with(&config, PATIENCE).await.unwrap();
+        let app = if self.processes > 1 {
+            App::build_sharing(&config, PATIENCE).await.unwrap()
+        } else {
+            App::build_with(&config, PATIENCE).await.unwrap()
+        };
         let (stop, stopped) = oneshot::channel::<()>();
         Running {
             base: format!("http://{}", app.data_addr().unwrap()),

@@ -22,6 +22,8 @@ pub(super) struct Connection {
     interval: Option<Duration>,
     /// The limit for a query of the request path.
     request_timeout: Duration,
+    /// Whether other processes may serve with the same database.
+    shared: bool,
     state: Arc<Mutex<ConnectionState>>,
     tasks: Tasks,
 }
@@ -66,8 +68,23 @@ impl Connection {
             url: url.into(),
             interval,
             request_timeout,
+            shared: false,
             state: Arc::new(Mutex::new(state)),
             tasks: Tasks::new(),
+        }
+    }
+
+    /// Lets other processes serve with the same database.
+    #[cfg(feature = "testing")]
+    pub(super) fn share(&mut self) {
+        self.shared = true;
+    }
+
+    async fn open(&self) -> Result<Database, OpenError> {
+        if self.shared {
+            Database::open(&self.url, self.request_timeout).await
+        } else {
+            Database::open_to_serve(&self.url, self.request_timeout).await
         }
     }
 
@@ -81,7 +98,7 @@ impl Connection {
             state.opening = true;
             state.last_attempt = Some(Instant::now());
         }
-        let opened = Database::open_to_serve(&self.url, self.request_timeout).await;
+        let opened = self.open().await;
         let problem = self.finish_opening(opened).await;
         problem.map_or(Ok(()), Err)
     }
@@ -141,7 +158,7 @@ impl Connection {
         drop(state);
         let this = self.clone();
         self.tasks.spawn("store reopening", async move {
-            let opened = Database::open_to_serve(&this.url, this.request_timeout).await;
+            let opened = this.open().await;
             this.finish_opening(opened).await;
         });
     }
