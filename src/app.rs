@@ -121,13 +121,13 @@ impl App {
             store.close().await;
         }
         let settings = Reloadable::new(config.memory.clone());
-        let recall = Arc::new(
+        let cache = Arc::new(
             SnapshotCache::new(Arc::clone(&store) as Arc<dyn Store>)
                 .with_read_timeout(store_timeout),
         );
         let jobs = Jobs::start(
             Arc::clone(&store) as Arc<dyn Store>,
-            Arc::clone(&recall),
+            Arc::clone(&cache),
             // Its tables, some 45 MB, are loaded when something is counted for the first time.
             Arc::new(O200k::new()),
             llm,
@@ -137,7 +137,7 @@ impl App {
         );
         let aliases = Aliases::default();
         if config.memory_enabled {
-            let mut alias_refresher = AliasRefresher::new(&store, &aliases, &recall);
+            let mut alias_refresher = AliasRefresher::new(&store, &aliases, &cache);
             // On a slow disk the aliases come with the next refresh.
             let _timed_out =
                 tokio::time::timeout(STORE_OPEN_TIMEOUT, alias_refresher.refresh()).await;
@@ -147,7 +147,7 @@ impl App {
         let memory = Memory {
             enabled: config.memory_enabled,
             policy: Reloadable::new(request_policy(config, anonymous, aliases)),
-            cache: recall,
+            cache,
             jobs,
             capabilities: UpstreamCapabilities::new(
                 config.memory.placement,

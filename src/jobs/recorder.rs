@@ -67,11 +67,14 @@ pub(super) async fn run(
 impl Recorder {
     /// The exchanges to record now that `exchange` has come (see `FirstRequests::admit`).
     pub(super) fn admit(&mut self, exchange: Exchange) -> Vec<Exchange> {
-        let due = self.first_requests.admit(exchange, &*self.base.store);
+        self.first_requests.admit(exchange, &*self.base.store)
+    }
+
+    /// Says how many first requests wait.
+    fn report_waiting(&self) {
         #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
         let waiting = self.first_requests.len() as f64;
         metrics::gauge!(telemetry::EXCHANGES_WAITING).set(waiting);
-        due
     }
 
     /// Records one exchange in a transaction of its own, and draws the consequences.

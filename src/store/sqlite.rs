@@ -167,9 +167,7 @@ impl SqliteStore {
             + Send
             + 'static,
     {
-        let database = self.connection.database()?;
-        let result = database.write(name, work).await;
-        self.connection.check_result(&database, result)
+        self.write_new_keys(|_| {}, name, work).await
     }
 
     /// As [`SqliteStore::write`], for a transaction that adds keys by which requests find something. `add_keys`

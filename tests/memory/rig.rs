@@ -26,6 +26,8 @@ pub struct Rig {
     pub client: reqwest::Client,
     env: BTreeMap<String, String>,
     store_timeout: Duration,
+    /// Whether another process serves with the same database.
+    shares_database: bool,
     running: Option<Running>,
 }
 
@@ -73,6 +75,24 @@ impl Rig {
         settings: &[(&str, &str)],
         store_timeout: Duration,
     ) -> Self {
+        let mut rig = Self::stopped(options, settings, store_timeout).await;
+        rig.start().await;
+        rig
+    }
+
+    /// One more process on the database of `other`, as a replica is one on a shared store.
+    pub async fn beside(other: &Self, settings: &[(&str, &str)]) -> Self {
+        let mut rig = Self::stopped(Options::default(), settings, PATIENCE).await;
+        rig.set(
+            "STORE__URL",
+            &format!("sqlite://{}", other.file().display()),
+        );
+        rig.shares_database = true;
+        rig.start().await;
+        rig
+    }
+
+    async fn stopped(options: Options, settings: &[(&str, &str)], store_timeout: Duration) -> Self {
         let provider = Provider::start(options).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
         let mut env: BTreeMap<String, String> = [
@@ -98,16 +118,15 @@ impl Rig {
                 .iter()
                 .map(|(k, v)| (format!("DIARIST__{k}"), (*v).to_owned())),
         );
-        let mut rig = Self {
+        Self {
             provider,
             folder,
             client: reqwest::Client::new(),
             env,
             store_timeout,
+            shares_database: false,
             running: None,
-        };
-        rig.start().await;
-        rig
+        }
     }
 
     #[expect(
@@ -116,7 +135,12 @@ impl Rig {
     )]
     pub async fn start(&mut self) {
         let config = config::load(&config::Flags::default(), &self.env, None).unwrap();
-        let app = App::build_with(&config, self.store_timeout).await.unwrap();
+        let app = if self.shares_database {
+            App::build_sharing(&config, self.store_timeout).await
+        } else {
+            App::build_with(&config, self.store_timeout).await
+        };
+        let app = app.unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let running = Running {
             base: format!("http://{}", app.data_addr().unwrap()),

@@ -64,17 +64,26 @@ async fn a_rotated_key_keeps_its_memory() {
     let rig = Rig::small().await;
     let talk = Talk::new("ada");
     rig.talk_as(OLD, &[], &talk, 1..=ACTIVE).await;
+    // Another replica on the same database, with nothing in its memory.
+    let settings = [
+        ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+        ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "1000"),
+    ];
+    let replica = Rig::beside(&rig, &settings).await;
+
     // The new key was used before anybody said anything: it has a conversation of its own.
     rig.talk_as(NEW, &[], &talk, 1..=2).await;
     assert_eq!(memory_state(&rig, &talk, NEW).await, "watching; mode=read");
     let said = tenants_ok(&rig, &["alias", "env:OLD", "env:NEW"]);
     assert!(said.contains("has 1 conversation of its own"), "{said}");
-    becomes(&rig, &talk, NEW, "active; mode=read").await;
-    // What is sent is what would be sent for the old one, byte for byte.
-    let sent = rig.last().body.clone();
-    assert_eq!(memory_state(&rig, &talk, OLD).await, "active; mode=read");
-    assert_eq!(rig.last().body, sent);
-    assert_eq!(rig.last().credential.reveal(), OLD);
+    for rig in [&rig, &replica] {
+        becomes(rig, &talk, NEW, "active; mode=read").await;
+        // What is sent is what would be sent for the old one, byte for byte.
+        let sent = rig.last().body.clone();
+        assert_eq!(memory_state(rig, &talk, OLD).await, "active; mode=read");
+        assert_eq!(rig.last().body, sent);
+        assert_eq!(rig.last().credential.reveal(), OLD);
+    }
 
     // It goes on from there, and writes where the old one did.
     let lineages = "SELECT count(*) FROM lineages";
@@ -103,9 +112,11 @@ async fn a_rotated_key_keeps_its_memory() {
 
     // Taken back, the key is its own again, and so is what it had.
     tenants_ok(&rig, &["unalias", "env:NEW"]);
-    becomes(&rig, &talk, NEW, "watching; mode=read").await;
-    becomes(&rig, &talk, NEWER, "watching; mode=read").await;
-    assert_eq!(memory_state(&rig, &talk, OLD).await, "active; mode=read");
+    for rig in [&rig, &replica] {
+        becomes(rig, &talk, NEW, "watching; mode=read").await;
+        becomes(rig, &talk, NEWER, "watching; mode=read").await;
+        assert_eq!(memory_state(rig, &talk, OLD).await, "active; mode=read");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -87,6 +87,7 @@ impl Recorder {
             }
         }
         self.record_batch(batch).await;
+        self.report_waiting();
     }
 
     /// The thread key of `exchange`, unless many conversations share it: then it says nothing of any.
