@@ -128,7 +128,7 @@ impl Room {
             pending_work: pending_work.clone(),
             wake: Arc::default(),
         };
-        let (intake, exchanges) = intake::channel();
+        let (intake, exchanges) = intake::channel(&base.store);
         let jobs = Jobs {
             base: base.clone(),
             intake,

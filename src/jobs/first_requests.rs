@@ -4,9 +4,10 @@
 //! confirms is the request before it. So an accepted request of which nothing is known, and that was sent as
 //! the client wrote it, waits here with its hashes. The second request carries all its words again, and both
 //! are recorded. A process that ends forgets what waits; the next request of such a conversation counts as
-//! its first one, and is sent as it would have been. Owned by the recorder.
+//! its first one, and is sent as it would have been. Decides before the queue of the recorder, so that a flood of
+//! such requests takes no place in it. Owned by [`super::intake`].
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use foldhash::{HashMap, HashSet};
 use jiff::tz::TimeZone;
@@ -15,6 +16,7 @@ use super::exchange::Exchange;
 use crate::history::{Link, ScopedHash};
 use crate::lookup::anchors;
 use crate::store::{LookupKeys, SentWith, Store};
+use crate::telemetry;
 
 /// What waits may use this many bytes. It is kept in two halves; when the younger one is full, the older one
 /// is dropped. 16 MiB are some 20,000 to 40,000 requests.
@@ -97,16 +99,41 @@ struct Generation {
 }
 
 /// The requests that wait for a second one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct FirstRequests {
+    store: Arc<dyn Store>,
+    waiting: Mutex<Waiting>,
+}
+
+impl FirstRequests {
+    pub(super) fn new(store: &Arc<dyn Store>) -> Self {
+        Self {
+            store: Arc::clone(store),
+            waiting: Mutex::default(),
+        }
+    }
+
+    /// The exchanges to record now that `exchange` has come, in order: none if it waits; before it, the one
+    /// that it continues.
+    pub(super) fn admit(&self, exchange: Exchange) -> Vec<Exchange> {
+        // No code panics between two changes that belong together.
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = waiting.admit(exchange, &*self.store);
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+        let count = waiting.len() as f64;
+        metrics::gauge!(telemetry::EXCHANGES_WAITING).set(count);
+        due
+    }
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
     young: Generation,
     old: Generation,
 }
 
-impl FirstRequests {
-    /// The exchanges to record now that `exchange` has come, in order: none if it waits; before it, the one
-    /// that it continues.
-    pub(super) fn admit(&mut self, exchange: Exchange, store: &dyn Store) -> Vec<Exchange> {
+impl Waiting {
+    fn admit(&mut self, exchange: Exchange, store: &dyn Store) -> Vec<Exchange> {
         if exchange.alignment.is_none()
             && let Some((len, first)) = self.take_prefix(&exchange)
         {
@@ -138,7 +165,7 @@ impl FirstRequests {
     }
 
     /// How many requests wait.
-    pub(super) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.young.requests.len() + self.old.requests.len()
     }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::exchange::Exchange;
+use super::first_requests::FirstRequests;
 use crate::history::{Link, Message};
+use crate::store::Store;
 
 /// The most exchanges in the queue: eight batches of the recorder.
 const SLOTS: usize = 1_024;
@@ -18,22 +20,24 @@ const KIB: u32 = 16 * 1_024;
 /// its chain, and the ids of its tool calls.
 const MESSAGE_BYTES: usize = 2 * size_of::<Message>() + size_of::<Link>() + 64;
 
-/// An exchange, and its place in the queue, which is free again when the last exchange with it is recorded.
-pub(super) type QueuedExchange = (Exchange, Arc<OwnedSemaphorePermit>);
+/// An exchange, and its place in the queue, which it keeps until it is recorded.
+pub(super) type QueuedExchange = (Exchange, OwnedSemaphorePermit);
 
 /// The sending side of the queue.
 #[derive(Clone, Debug)]
 pub struct Intake {
     slots: mpsc::Sender<QueuedExchange>,
     bytes: Arc<Semaphore>,
+    first_requests: Arc<FirstRequests>,
 }
 
-pub(super) fn channel() -> (Intake, mpsc::Receiver<QueuedExchange>) {
+pub(super) fn channel(store: &Arc<dyn Store>) -> (Intake, mpsc::Receiver<QueuedExchange>) {
     let (slots, exchanges) = mpsc::channel(SLOTS);
     (
         Intake {
             slots,
             bytes: Arc::new(Semaphore::new(KIB as usize)),
+            first_requests: Arc::new(FirstRequests::new(store)),
         },
         exchanges,
     )
@@ -51,16 +55,27 @@ impl Intake {
         self.slots.capacity() > 0 && self.bytes.available_permits() > 2_048
     }
 
-    /// Offers an exchange. Returns `false` if it was dropped because the queue is full or closed.
-    /// Nothing is lost by that: the next request carries the same history.
+    /// The exchanges to record now that `exchange` has come (see [`FirstRequests::admit`]).
+    pub(super) fn admit(&self, exchange: Exchange) -> Vec<Exchange> {
+        self.first_requests.admit(exchange)
+    }
+
+    /// Offers an exchange, unless it is a first request, which waits for a second one. Returns `false` if it
+    /// was dropped because the queue is full or closed. Nothing is lost by that: the next request carries the
+    /// same history.
     pub fn offer(&self, exchange: Exchange) -> bool {
+        let due = self.admit(exchange).into_iter();
+        due.fold(true, |all, exchange| self.enqueue(exchange) && all)
+    }
+
+    fn enqueue(&self, exchange: Exchange) -> bool {
         let kib = u32::try_from(bytes_held(&exchange) / 1_024 + 1)
             .unwrap_or(KIB)
             .min(KIB);
         let offered = Arc::clone(&self.bytes)
             .try_acquire_many_owned(kib)
             .ok()
-            .is_some_and(|permit| self.slots.try_send((exchange, Arc::new(permit))).is_ok());
+            .is_some_and(|permit| self.slots.try_send((exchange, permit)).is_ok());
         if !offered {
             metrics::counter!(crate::telemetry::EXCHANGES_DROPPED).increment(1);
         }

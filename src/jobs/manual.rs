@@ -73,7 +73,7 @@ impl Jobs {
 impl ManualJobs {
     /// The interface for the request path. Its intake accepts nothing: call [`ManualJobs::record`].
     pub fn jobs(&self) -> Jobs {
-        let (intake, _exchanges) = intake::channel();
+        let (intake, _exchanges) = intake::channel(&self.jobs.base.store);
         Jobs {
             intake,
             tasks: Tasks::new(),
@@ -83,14 +83,14 @@ impl ManualJobs {
 
     /// The recorder records an exchange.
     pub async fn record(&mut self, exchange: Exchange) {
-        for due in self.recorder.admit(exchange) {
+        for due in self.jobs.intake.admit(exchange) {
             self.recorder.record_alone(due).await;
         }
     }
 
     /// The recorder records exchanges that waited together.
     pub async fn record_all(&mut self, exchanges: Vec<Exchange>) {
-        let (intake, mut queue) = intake::channel();
+        let (intake, mut queue) = intake::channel(&self.jobs.base.store);
         let mut waiting = Vec::new();
         for exchange in exchanges {
             intake.offer(exchange);

@@ -26,7 +26,6 @@ use super::outcome::JobOutcome;
 use super::track::{JobResult, Track};
 use crate::history::{Link, Scope};
 use crate::store::StoreError;
-use crate::telemetry;
 
 /// The most tracks of one conversation (its forks) that can be stale at the same time.
 const MAX_STALE_TRACKS: usize = 8;
@@ -65,18 +64,6 @@ pub(super) async fn run(
 }
 
 impl Recorder {
-    /// The exchanges to record now that `exchange` has come (see `FirstRequests::admit`).
-    pub(super) fn admit(&mut self, exchange: Exchange) -> Vec<Exchange> {
-        self.first_requests.admit(exchange, &*self.base.store)
-    }
-
-    /// Says how many first requests wait.
-    fn report_waiting(&self) {
-        #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-        let waiting = self.first_requests.len() as f64;
-        metrics::gauge!(telemetry::EXCHANGES_WAITING).set(waiting);
-    }
-
     /// Records one exchange in a transaction of its own, and draws the consequences.
     pub(super) async fn record_alone(&mut self, exchange: Exchange) {
         let mut recorded = self.record(&exchange).await;

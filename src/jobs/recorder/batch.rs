@@ -6,7 +6,6 @@
 //! conversation, with the same thread key, or with the same words in a conversation of its own.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use super::record::Prepared;
 use super::state::Recorder;
@@ -75,19 +74,10 @@ impl Recorder {
     /// Records what was taken from the intake, in its order.
     pub(in crate::jobs) async fn handle_exchanges(&mut self, waiting: &mut Vec<QueuedExchange>) {
         let mut batch = Batch::default();
-        for (exchange, permit) in waiting.drain(..) {
-            let key = self.identifying_key(&exchange);
-            if batch.continues(&exchange, key.as_deref()) {
-                // Whether it has to wait depends on what is recorded.
-                self.record_batch(std::mem::take(&mut batch)).await;
-            }
-            for due in self.admit(exchange) {
-                self.add_to_batch(&mut batch, (due, Arc::clone(&permit)))
-                    .await;
-            }
+        for queued in waiting.drain(..) {
+            self.add_to_batch(&mut batch, queued).await;
         }
         self.record_batch(batch).await;
-        self.report_waiting();
     }
 
     /// The thread key of `exchange`, unless many conversations share it: then it says nothing of any.

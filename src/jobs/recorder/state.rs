@@ -9,7 +9,6 @@ use crate::jobs::base::Base;
 use crate::jobs::budget::Budget;
 use crate::jobs::code_reflector::CodeReflector;
 use crate::jobs::evidence::PartReporter;
-use crate::jobs::first_requests::FirstRequests;
 use crate::jobs::message_archive::MessageArchive;
 use crate::jobs::model_switch::ModelSwitchSnapshots;
 use crate::jobs::outcome::PendingWork;
@@ -30,7 +29,6 @@ pub(in crate::jobs) struct Recorder {
     pub(super) code_reflector: CodeReflector,
     pub(super) shared: RecorderShares,
     pub(super) tracks: Tracks,
-    pub(super) first_requests: FirstRequests,
     /// When the next timer may run out, in milliseconds since 1970.
     pub(super) next_timer_ms: Option<i64>,
 }
@@ -60,7 +58,6 @@ impl Recorder {
             code_reflector: CodeReflector::new(base),
             shared,
             tracks: Tracks::default(),
-            first_requests: FirstRequests::default(),
             // Due now: timers may have run out while no process ran.
             next_timer_ms: Some(0),
         }
