@@ -38,6 +38,8 @@ pub const EXCHANGES_RECORDED: &str = "diarist_exchanges_recorded_total";
 pub const BODIES_UNREAD: &str = "diarist_bodies_unread_total";
 /// First requests of conversations that wait for a second one before they are recorded. A gauge.
 pub const EXCHANGES_WAITING: &str = "diarist_exchanges_waiting";
+/// Bytes of accepted requests that the recorder has not recorded yet. A gauge.
+pub const INTAKE_BYTES: &str = "diarist_intake_bytes";
 /// Accepted requests that were dropped because the recorder's intake was full.
 pub const EXCHANGES_DROPPED: &str = "diarist_exchanges_dropped_total";
 /// Bytes of messages that were tokenised.
@@ -148,6 +150,11 @@ fn describe_memory() {
     describe_gauge!(
         EXCHANGES_WAITING,
         "First requests of conversations, waiting for a second one before they are recorded"
+    );
+    describe_gauge!(
+        INTAKE_BYTES,
+        Unit::Bytes,
+        "Accepted requests that the recorder has not recorded yet"
     );
     describe_counter!(
         EXCHANGES_DROPPED,

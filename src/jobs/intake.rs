@@ -9,11 +9,10 @@ use super::exchange::Exchange;
 use super::first_requests::FirstRequests;
 use crate::history::{Link, Message};
 use crate::store::Store;
+use crate::telemetry;
 
-/// The most exchanges in the queue: eight batches of the recorder.
-const SLOTS: usize = 1_024;
-
-/// The most bytes in the queue, in KiB (16 MiB in all): bodies, and what hangs on them.
+/// The most bytes in the queue, in KiB (16 MiB in all): bodies, and what hangs on them. An exchange counts as one
+/// KiB at least, so this bounds their number too.
 const KIB: u32 = 16 * 1_024;
 
 /// What one message of an exchange holds beside its bytes in the body: itself, parsed, in the request and on
@@ -21,7 +20,29 @@ const KIB: u32 = 16 * 1_024;
 const MESSAGE_BYTES: usize = 2 * size_of::<Message>() + size_of::<Link>() + 64;
 
 /// An exchange, and its place in the queue, which it keeps until it is recorded.
-pub(super) type QueuedExchange = (Exchange, OwnedSemaphorePermit);
+pub(super) type QueuedExchange = (Exchange, Place);
+
+/// A place in the queue. It is free again when this is dropped.
+#[derive(Debug)]
+pub(super) struct Place(OwnedSemaphorePermit);
+
+impl Place {
+    fn new(permit: OwnedSemaphorePermit) -> Self {
+        let place = Self(permit);
+        metrics::gauge!(telemetry::INTAKE_BYTES).increment(place.bytes());
+        place
+    }
+
+    fn bytes(&self) -> f64 {
+        f64::from(u32::try_from(self.0.num_permits()).unwrap_or(KIB)) * 1_024.0
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        metrics::gauge!(telemetry::INTAKE_BYTES).decrement(self.bytes());
+    }
+}
 
 /// The sending side of the queue.
 #[derive(Clone, Debug)]
@@ -32,7 +53,7 @@ pub struct Intake {
 }
 
 pub(super) fn channel(store: &Arc<dyn Store>) -> (Intake, mpsc::Receiver<QueuedExchange>) {
-    let (slots, exchanges) = mpsc::channel(SLOTS);
+    let (slots, exchanges) = mpsc::channel(KIB as usize);
     (
         Intake {
             slots,
@@ -52,7 +73,7 @@ impl Intake {
     /// Whether an exchange of up to a mebibyte would be accepted now.
     #[cfg(feature = "testing")]
     pub fn has_room(&self) -> bool {
-        self.slots.capacity() > 0 && self.bytes.available_permits() > 2_048
+        self.bytes.available_permits() > 2_048
     }
 
     /// The exchanges to record now that `exchange` has come (see [`FirstRequests::admit`]).
@@ -64,28 +85,39 @@ impl Intake {
     /// was dropped because the queue is full or closed. Nothing is lost by that: the next request carries the
     /// same history.
     pub fn offer(&self, exchange: Exchange) -> bool {
-        let due = self.admit(exchange).into_iter();
-        due.fold(true, |all, exchange| self.enqueue(exchange) && all)
+        let due = self.admit(exchange);
+        let last = due.len().saturating_sub(1);
+        let due = due.into_iter().enumerate();
+        due.fold(true, |all, (index, exchange)| {
+            // What waited shares the body of the request that continues it.
+            let body = if index == last {
+                exchange.parsed.body().len()
+            } else {
+                0
+            };
+            self.enqueue(exchange, body) && all
+        })
     }
 
-    fn enqueue(&self, exchange: Exchange) -> bool {
-        let kib = u32::try_from(bytes_held(&exchange) / 1_024 + 1)
+    /// Puts an exchange, of whose body `body` bytes are its own, into the queue if there is room.
+    fn enqueue(&self, exchange: Exchange, body: usize) -> bool {
+        let kib = u32::try_from((body + message_bytes(&exchange)) / 1_024 + 1)
             .unwrap_or(KIB)
             .min(KIB);
         let offered = Arc::clone(&self.bytes)
             .try_acquire_many_owned(kib)
             .ok()
-            .is_some_and(|permit| self.slots.try_send((exchange, permit)).is_ok());
+            .is_some_and(|permit| self.slots.try_send((exchange, Place::new(permit))).is_ok());
         if !offered {
-            metrics::counter!(crate::telemetry::EXCHANGES_DROPPED).increment(1);
+            metrics::counter!(telemetry::EXCHANGES_DROPPED).increment(1);
         }
         offered
     }
 }
 
-/// The memory that `exchange` holds, in bytes.
-fn bytes_held(exchange: &Exchange) -> usize {
+/// The memory that `exchange` holds beside its body, in bytes.
+fn message_bytes(exchange: &Exchange) -> usize {
     let aligned = exchange.alignment.as_ref();
     let messages = exchange.history.len() + aligned.map_or(0, |aligned| aligned.client.len());
-    exchange.parsed.body().len() + messages * MESSAGE_BYTES
+    messages * MESSAGE_BYTES
 }

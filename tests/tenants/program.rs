@@ -100,7 +100,15 @@ impl Program {
                 .fetch_one(&mut database)
                 .await
                 .unwrap();
-            steady = if now == last { steady + 1 } else { 0 };
+            let queued = self.metrics().await.lines().any(|line| {
+                let bytes = line.strip_prefix("diarist_intake_bytes ");
+                bytes.is_some_and(|bytes| bytes != "0")
+            });
+            steady = if now == last && !queued {
+                steady + 1
+            } else {
+                0
+            };
             // What a busy machine kept an endpoint from is tried again after a pause that grows.
             if steady > 0 && now.0 == 0 || steady > 150 {
                 return;
