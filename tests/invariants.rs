@@ -11,6 +11,7 @@ mod simulation;
 )]
 mod support {
     pub mod dice;
+    pub mod parallel;
     pub mod patient_store;
     pub mod planted_table;
 }

@@ -11,7 +11,7 @@ use crate::memory::{Node, message_tokens, record};
 use crate::store::{SentWith, StoreError};
 use crate::telemetry;
 use crate::tokens::TokenCounter;
-use crate::wire::chat::ChatRequest;
+use crate::wire;
 
 /// One accepted and finished request.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct Exchange {
     /// share memory.
     pub allows_peer_memory: bool,
     /// The request as received.
-    pub parsed: Arc<ChatRequest>,
+    pub parsed: Arc<wire::Request>,
     /// The chain under which memory records it.
     pub history: Arc<History>,
     /// Where its messages stand on `history`, if that is not the request's own chain.

@@ -28,7 +28,7 @@ const ENTRY_BYTES: usize = 2 * (size_of::<FirstRequest>() + size_of::<Key>());
 /// The size of a mark, with the space that the table keeps free.
 const MARK_BYTES: usize = 2 * size_of::<ScopedHash>();
 
-/// The size of the tip of a begun conversation, with the space that the table keeps free.
+/// The size of the tip of an admitted request, with the space that the table keeps free.
 const TIP_BYTES: usize = 2 * size_of::<Key>();
 
 type Key = ([u8; 32], Link);
@@ -100,7 +100,7 @@ struct Generation {
     marks: HashSet<ScopedHash>,
     /// The tips of second requests. The recorder may not have reached them when the third request comes, and
     /// then the store does not know them.
-    begun: HashSet<Key>,
+    admitted_tips: HashSet<Key>,
     bytes: usize,
 }
 
@@ -143,7 +143,7 @@ impl Waiting {
         if exchange.alignment.is_none()
             && let Some((len, first)) = self.take_prefix(&exchange)
         {
-            self.begin(&exchange);
+            self.note_admitted(&exchange);
             return vec![first.into_exchange(&exchange, len), exchange];
         }
         if was_sent_as_written(&exchange) {
@@ -163,8 +163,9 @@ impl Waiting {
             // client that drops its oldest messages. All its requests would begin anew.
             let mut marks = keys.anchors.iter().map(|(anchor, _)| anchor);
             if marks.any(|mark| self.has_mark(mark)) {
-                self.begin(&exchange);
-            } else if !self.has_begun(&exchange) && !store.may_know(&exchange.scope, &chain, &keys)
+                self.note_admitted(&exchange);
+            } else if !self.continues_admitted(&exchange)
+                && !store.may_know(&exchange.scope, &chain, &keys)
             {
                 self.insert(&exchange, &keys);
                 return Vec::new();
@@ -197,19 +198,23 @@ impl Waiting {
     }
 
     /// Notes that `exchange` goes to the recorder: what continues it does not wait.
-    fn begin(&mut self, exchange: &Exchange) {
+    fn note_admitted(&mut self, exchange: &Exchange) {
         let Some(tip) = exchange.history.tip() else {
             return;
         };
         self.make_room(TIP_BYTES);
-        self.young.begun.insert((exchange.scope.tenant, tip));
+        self.young
+            .admitted_tips
+            .insert((exchange.scope.tenant, tip));
     }
 
     /// Whether a message of `exchange` is the last one of a request that went to the recorder.
-    fn has_begun(&self, exchange: &Exchange) -> bool {
+    fn continues_admitted(&self, exchange: &Exchange) -> bool {
         let turns = exchange.history.turns().iter().rev();
         let mut keys = turns.map(|turn| (exchange.scope.tenant, turn.link));
-        keys.any(|key| self.young.begun.contains(&key) || self.old.begun.contains(&key))
+        keys.any(|key| {
+            self.young.admitted_tips.contains(&key) || self.old.admitted_tips.contains(&key)
+        })
     }
 
     /// Charges `bytes` to the younger half.

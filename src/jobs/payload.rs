@@ -10,7 +10,7 @@ use crate::memory::prompt::PromptAttachment;
 use crate::memory::transcript::{self, TranscriptMessage, TranscriptStyle};
 use crate::memory::{Node, Span, provenance, render};
 use crate::tokens::TokenCounter;
-use crate::wire::chat::ChatRequest;
+use crate::wire;
 
 /// The most bytes of attachments in one job. They lie in the database until the chunk is committed,
 /// and providers accept requests of about 20 MB. The prompt names an attachment that does not fit
@@ -69,7 +69,7 @@ pub(super) enum MessageSource {
 /// has one entry for each message of the span. `None` if a message cannot be read: a message that
 /// the Observer does not see must not count as observed.
 pub(super) fn build(
-    parsed: &ChatRequest,
+    parsed: &wire::Request,
     nodes: &[Node],
     span: &Span,
     sources: &[MessageSource],
@@ -123,7 +123,7 @@ pub(super) fn build(
 }
 
 /// The text of the client's leading system messages, redacted like everything else.
-fn application(parsed: &ChatRequest, options: &ObserverOptions) -> String {
+fn application(parsed: &wire::Request, options: &ObserverOptions) -> String {
     if !options.application {
         return String::new();
     }
@@ -140,7 +140,7 @@ fn application(parsed: &ChatRequest, options: &ObserverOptions) -> String {
 /// All attachments by their placeholders. The content is included if the operator wants that and if
 /// it fits.
 fn attachments(
-    parsed: &ChatRequest,
+    parsed: &wire::Request,
     indices: impl Iterator<Item = Option<usize>>,
     entries: &[TranscriptMessage<'_>],
     options: &ObserverOptions,

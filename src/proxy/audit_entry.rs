@@ -18,7 +18,7 @@ use super::tee::{self, ObservedAnswer};
 use crate::audit::{Audit, AuditRecord, EndReason, MemoryState};
 use crate::history::History;
 use crate::telemetry;
-use crate::wire::chat::ChatRequest;
+use crate::wire;
 
 /// The entry, not yet written.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl AuditEntry {
     pub(super) fn set_parsed(
         &mut self,
         identity: &Identity,
-        parsed: &ChatRequest,
+        parsed: &wire::Request,
         history: &History,
     ) {
         self.record.model = parsed.model().map(str::to_owned);

@@ -17,7 +17,7 @@ use crate::lookup::{Lookup, SnapshotCache};
 use crate::memory::alignment::{Alignment, EvidenceLevel};
 use crate::memory::{Trim, select};
 use crate::store::SentWith;
-use crate::wire::chat::ChatRequest;
+use crate::wire;
 
 /// What happens if a request is too long for its model with everything observed applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -135,7 +135,7 @@ impl Drop for PendingAnswer {
 #[derive(Clone, Debug)]
 pub(super) struct MemoryRequest {
     pub(super) identity: Identity,
-    pub(super) parsed: Arc<ChatRequest>,
+    pub(super) parsed: Arc<wire::Request>,
     /// The chain that memory knows it by. For an aligned request, that is not its own.
     pub(super) history: Arc<History>,
     /// How its messages stand on that chain; `None` if the chain is its own.

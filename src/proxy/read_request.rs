@@ -17,7 +17,8 @@ use super::peer_memory;
 use crate::history::{History, MessageKey, Scope, ScopedHash};
 use crate::lookup::LookupParams;
 use crate::memory::alignment;
-use crate::wire::chat::{self, ChatRequest, ParseError};
+use crate::wire;
+use crate::wire::chat::ParseError;
 
 /// The result of reading a request.
 #[derive(Default)]
@@ -183,7 +184,7 @@ const SUMMARY_START_LINES: usize = 6;
 
 /// The hashes of texts in this history that may be an earlier answer of the model, sent in the place of the
 /// messages that it summarises. Each with the position of its message.
-fn possible_answer_marks(parsed: &ChatRequest, history: &History) -> Vec<(ScopedHash, usize)> {
+fn possible_answer_marks(parsed: &wire::Request, history: &History) -> Vec<(ScopedHash, usize)> {
     let root = history.root();
     let mut marks = Vec::new();
     for (position, text) in parsed.first_texts(alignment::summary_positions(history)) {
@@ -204,10 +205,10 @@ fn possible_answer_marks(parsed: &ChatRequest, history: &History) -> Vec<(Scoped
 /// smaller body is parsed sooner than handed over, and a larger one would delay other requests.
 const PARSE_BLOCKING_BYTES: usize = 256 * 1024;
 
-async fn parse(received: &Bytes, scope: &Scope) -> Result<(ChatRequest, History), ParseError> {
+async fn parse(received: &Bytes, scope: &Scope) -> Result<(wire::Request, History), ParseError> {
     let (body, owner) = (received.clone(), scope.clone());
     let read = move || {
-        let parsed = chat::parse(&body)?;
+        let parsed = wire::Request::parse_chat(&body)?;
         let history = parsed.history(&owner);
         Ok((parsed, history))
     };

@@ -11,7 +11,7 @@ use diarist::memory::alignment::{
     Witness, shared_messages, summary_positions,
 };
 use diarist::memory::{Node, record};
-use diarist::wire::chat::{self, ChatRequest};
+use diarist::wire::{self, chat};
 use serde_json::json;
 
 use crate::alignment::compose::{Ask, Origin};
@@ -34,7 +34,7 @@ pub struct StoredNode {
 /// A request as memory reads it.
 #[derive(Clone, Debug)]
 pub struct Read {
-    pub parsed: ChatRequest,
+    pub parsed: wire::Request,
     pub client: std::sync::Arc<History>,
     /// What its first system message is known by.
     pub system: ScopedHash,
@@ -45,7 +45,7 @@ impl Read {
         let mut messages = vec![json!({"role": "system", "content": ask.system})];
         messages.extend(ask.messages());
         let body = json!({"model": "gpt-test", "messages": messages}).to_string();
-        let parsed = chat::parse(&body.into()).unwrap();
+        let parsed = wire::Request::parse_chat(&body.into()).unwrap();
         let scope = Scope::new(format!("key {}", ask.tenant).as_bytes(), None);
         let client: std::sync::Arc<History> = parsed.history(&scope).into();
         let system =

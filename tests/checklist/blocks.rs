@@ -5,7 +5,7 @@ use diarist::history::{History, Scope};
 use diarist::memory::render::{BlockPart, Hints, PREAMBLE_VERSION, segments};
 use diarist::memory::select::{PreviousSend, SelectionReason, select};
 use diarist::memory::{Rendering, SnapshotCause, SnapshotId, SnapshotMeta, dates};
-use diarist::wire::chat;
+use diarist::wire;
 use jiff::civil::date;
 use serde_json::{Value, json};
 
@@ -89,7 +89,7 @@ fn hints_of_the_last_chunk_alone() {
 
 fn parsed(messages: &Value) -> History {
     let body = json!({"model": "gpt-4o", "messages": messages}).to_string();
-    let parsed = chat::parse(&Bytes::from(body)).unwrap();
+    let parsed = wire::Request::parse_chat(&Bytes::from(body)).unwrap();
     parsed.history(&Scope::new(b"key", None))
 }
 

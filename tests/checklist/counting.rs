@@ -8,7 +8,7 @@ use diarist::memory::message_tokens;
 use diarist::memory::select::{PreviousSend, select};
 use diarist::store::{Admin as _, Chains as _, SqliteStore};
 use diarist::tokens::{Estimate, O200k, TokenCounter};
-use diarist::wire::chat;
+use diarist::wire;
 use diarist::wire::usage::{RefusalKind, refusal};
 use serde_json::{Value, json};
 
@@ -25,9 +25,9 @@ pub const CHECKS: &[Check] = &[
     (&[139], wordings),
 ];
 
-fn parsed(messages: &Value) -> chat::ChatRequest {
+fn parsed(messages: &Value) -> wire::Request {
     let body = json!({"model": "gpt-4o", "messages": messages}).to_string();
-    chat::parse(&Bytes::from(body)).unwrap()
+    wire::Request::parse_chat(&Bytes::from(body)).unwrap()
 }
 
 fn spoken(message: &Value) -> PlainText {

@@ -10,7 +10,7 @@ use diarist::memory::transcript::{
 };
 use diarist::memory::{Node, dates};
 use diarist::tokens::{O200k, TokenCounter as _};
-use diarist::wire::chat;
+use diarist::wire;
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 
@@ -36,7 +36,7 @@ const MINUTE: i64 = 60_000;
 
 fn said(messages: &Value) -> Vec<PlainText> {
     let body = json!({"model": "gpt-4o", "messages": messages}).to_string();
-    let parsed = chat::parse(&Bytes::from(body)).unwrap();
+    let parsed = wire::Request::parse_chat(&Bytes::from(body)).unwrap();
     (0..parsed.messages().len())
         .map(|index| parsed.plain_text(index).unwrap())
         .collect()
@@ -109,7 +109,7 @@ fn context_of_one_request() {
         let mut messages = vec![json!({"role": "system", "content": system})];
         messages.extend(more.as_array().unwrap().clone());
         let body = json!({"model": "gpt-4o", "messages": messages}).to_string();
-        let parsed = chat::parse(&Bytes::from(body)).unwrap();
+        let parsed = wire::Request::parse_chat(&Bytes::from(body)).unwrap();
         let history = parsed.history(&Scope::new(b"key", None));
         history
             .turns()

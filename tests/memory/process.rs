@@ -455,8 +455,9 @@ async fn nothing_is_tokenised_twice_and_nothing_before_the_head_is_out() {
     let talk = Talk::new("ada");
     for turn in 1..=100 {
         assert_eq!(program.send(&talk.body(turn)).await.status, 200);
+        // A recorder that a busy machine holds up would drop what its queue has no room for.
+        program.wait_recorded(turn).await;
     }
-    program.wait_recorded(100).await;
     let (first, new) = (program.metric(TOKENIZED).await, new_bytes(&talk, 1..=100));
     println!("{first} bytes tokenised of {new} new ones");
     assert!(first > 0.0 && first <= 1.2 * new, "{first} of {new}");
@@ -465,8 +466,8 @@ async fn nothing_is_tokenised_twice_and_nothing_before_the_head_is_out() {
     program.again().await;
     for turn in 101..=200 {
         assert_eq!(program.send(&talk.body(turn)).await.status, 200);
+        program.wait_recorded(turn - 100).await;
     }
-    program.wait_recorded(100).await;
     let (second, new) = (program.metric(TOKENIZED).await, new_bytes(&talk, 101..=200));
     println!("{second} bytes tokenised of {new} new ones after a restart");
     assert!(second > 0.0 && second <= 1.2 * new, "{second} of {new}");

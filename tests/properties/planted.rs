@@ -5,7 +5,7 @@ use bytes::Bytes;
 use diarist::history::Role;
 use diarist::memory::{Part, PartKind, Policy, Rendering, Snapshot, render};
 use diarist::tokens::TokenCounter as _;
-use diarist::wire::chat::ChatRequest;
+use diarist::wire;
 use diarist::wire::{Insert, Placement};
 
 use super::exchange::{Quarters, insert, reminder};
@@ -77,7 +77,7 @@ pub enum Bug {
 /// Splices as the product does, or not quite.
 pub fn splice(
     bug: Option<Bug>,
-    parsed: &ChatRequest,
+    parsed: &wire::Request,
     snapshot: &Snapshot,
     placement: Placement,
     requests: usize,

@@ -10,7 +10,7 @@ use diarist::history::{History, Link, Scope};
 use diarist::memory::advance::{ChainState, JobState, overflow};
 use diarist::memory::select::{PreviousSend, select};
 use diarist::memory::{Policy, record};
-use diarist::wire::chat::{self, ChatRequest};
+use diarist::wire;
 use diarist::wire::{Insert, Placement};
 use diarist_provider::{Rules, judge};
 
@@ -124,7 +124,7 @@ impl Proxy {
 
     /// What `request` would go out as now.
     pub fn would_send(&self, request: &Request) -> Bytes {
-        let parsed = chat::parse(&request.body).unwrap();
+        let parsed = wire::Request::parse_chat(&request.body).unwrap();
         let scope = self.scope(request);
         let history = parsed.history(&scope);
         self.choose(&scope, &parsed, &history, 0).body
@@ -132,7 +132,7 @@ impl Proxy {
 
     /// What `request` would have gone out as with that snapshot, or with none.
     pub fn with(&self, request: &Request, used: Used) -> Bytes {
-        let parsed = chat::parse(&request.body).unwrap();
+        let parsed = wire::Request::parse_chat(&request.body).unwrap();
         self.splice(&self.scope(request), &parsed, used)
     }
 
@@ -149,7 +149,7 @@ impl Proxy {
     fn choose(
         &self,
         scope: &Scope,
-        parsed: &ChatRequest,
+        parsed: &wire::Request,
         history: &History,
         turn: usize,
     ) -> Choice {
@@ -185,7 +185,7 @@ impl Proxy {
         }
     }
 
-    fn splice(&self, scope: &Scope, parsed: &ChatRequest, used: Used) -> Bytes {
+    fn splice(&self, scope: &Scope, parsed: &wire::Request, used: Used) -> Bytes {
         let ask_usage = parsed.stream();
         let Some((id, placement)) = used else {
             return joined(parsed, None, ask_usage);
@@ -243,8 +243,8 @@ impl Proxy {
         self.work();
     }
 
-    fn start(&mut self, request: &Request, turn: usize) -> (Scope, ChatRequest, History, Choice) {
-        let parsed = chat::parse(&request.body).unwrap();
+    fn start(&mut self, request: &Request, turn: usize) -> (Scope, wire::Request, History, Choice) {
+        let parsed = wire::Request::parse_chat(&request.body).unwrap();
         let scope = self.scope(request);
         let history = parsed.history(&scope);
         let mut choice = self.choose(&scope, &parsed, &history, turn);
@@ -269,7 +269,7 @@ impl Proxy {
         &mut self,
         request: &Request,
         scope: &Scope,
-        parsed: &ChatRequest,
+        parsed: &wire::Request,
         history: &History,
         choice: &Choice,
         turn: usize,
@@ -335,7 +335,7 @@ impl Proxy {
     fn shortened(
         &mut self,
         scope: &Scope,
-        parsed: &ChatRequest,
+        parsed: &wire::Request,
         history: &History,
         used: Used,
         turn: usize,
@@ -380,7 +380,7 @@ pub fn links(history: &History) -> Vec<Link> {
     history.turns().iter().map(|turn| turn.link).collect()
 }
 
-fn joined(parsed: &ChatRequest, insert: Option<&Insert<'_>>, ask_usage: bool) -> Bytes {
+fn joined(parsed: &wire::Request, insert: Option<&Insert<'_>>, ask_usage: bool) -> Bytes {
     let frames = parsed.splice(insert, ask_usage).frames(parsed.body());
     frames.concat().into()
 }

@@ -8,7 +8,7 @@ use diarist::memory::{
     message_tokens, record, render,
 };
 use diarist::tokens::TokenCounter as _;
-use diarist::wire::chat::ChatRequest;
+use diarist::wire;
 
 use super::exchange::{Quarters, Shown, Used};
 use super::planted::{self, Bug};
@@ -25,7 +25,7 @@ impl Proxy {
         &mut self,
         request: &Request,
         scope: &Scope,
-        parsed: &ChatRequest,
+        parsed: &wire::Request,
         history: &History,
         used: Used,
     ) {

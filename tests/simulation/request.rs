@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use diarist::proxy::DryRun;
 use diarist::wire::usage::{self, RefusalReason};
-use diarist::wire::{Insert, chat};
+use diarist::wire::{self, Insert};
 use diarist_provider::{Refusal, judge};
 use serde_json::Value;
 
@@ -218,7 +218,7 @@ fn with_bug(
     used: Used,
     seen: Option<&Seen>,
 ) -> Bytes {
-    let parsed = chat::parse(&request.body).unwrap();
+    let parsed = wire::Request::parse_chat(&request.body).unwrap();
     let sent = used.and_then(|(id, placement)| Some((ledger.snapshot(id)?, placement)));
     let mut front = Vec::new();
     let insert = sent.map(|(snapshot, placement)| {

@@ -8,8 +8,10 @@
 
 pub mod chat;
 mod media;
+mod request;
 mod scan;
 mod splice;
 pub mod usage;
 
+pub use request::Request;
 pub use splice::{Insert, Placement, Segment, Splice};

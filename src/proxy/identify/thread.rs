@@ -9,7 +9,8 @@ use http::{HeaderMap, HeaderName};
 use serde_json::Value;
 
 use super::sources::{Extract, Location, Source, Sources};
-use crate::wire::chat::{ChatRequest, FieldValue};
+use crate::wire;
+use crate::wire::chat::FieldValue;
 
 /// The longest name accepted, in bytes: OpenRouter's limit for its session ids.
 const MAX_KEY_BYTES: usize = 256;
@@ -77,7 +78,7 @@ impl IgnoredReason {
 }
 
 /// Reads the name of the conversation.
-pub fn find_thread(headers: &HeaderMap, parsed: &ChatRequest, sources: &Sources) -> Thread {
+pub fn find_thread(headers: &HeaderMap, parsed: &wire::Request, sources: &Sources) -> Thread {
     let sub_agent = SubAgent::from_headers(headers);
     let mut found = Thread {
         child: sub_agent.is_some(),
@@ -147,7 +148,7 @@ impl SubAgent {
 fn read_source(
     source: &Source,
     headers: &HeaderMap,
-    parsed: &ChatRequest,
+    parsed: &wire::Request,
     sources: &Sources,
 ) -> Vec<(String, Result<String, IgnoredReason>)> {
     match &source.location {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::super::memory::MemoryRequest;
 use super::super::outgoing_request::{Block, OutgoingRequest};
 use crate::memory::{Trim, message_tokens, render, trim};
-use crate::wire::chat::ChatRequest;
+use crate::wire;
 use crate::wire::usage::Excess;
 
 /// A share: numerator and denominator.
@@ -83,7 +83,7 @@ fn allowed_tokens(sent: u64, excess: Option<Excess>) -> u64 {
 }
 
 /// The tokens of each place of the chain in this request; 0 if the request does not hold its message.
-fn count_tokens(parsed: &ChatRequest, sent: &[Option<usize>], model: &str) -> Vec<u32> {
+fn count_tokens(parsed: &wire::Request, sent: &[Option<usize>], model: &str) -> Vec<u32> {
     let count = |index: &Option<usize>| {
         let text = index.and_then(|index| parsed.plain_text(index));
         text.map_or(0, |text| message_tokens::estimate_message(&text, model))

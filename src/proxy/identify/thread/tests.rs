@@ -10,7 +10,7 @@ pub(super) fn named_by(sources: &Sources, headers: &[(&str, &str)], fields: &str
     }
     let comma = if fields.is_empty() { "" } else { "," };
     let body = format!(r#"{{"messages":[{{"role":"user","content":"x"}}]{comma}{fields}}}"#);
-    let parsed = crate::wire::chat::parse(&body.into()).expect("a request");
+    let parsed = crate::wire::Request::parse_chat(&body.into()).expect("a request");
     find_thread(&map, &parsed, sources)
 }
 
