@@ -1,0 +1,90 @@
+//! `diarist audit`: what the audit files say about cache, errors and cost.
+
+mod args;
+mod input;
+mod lines;
+mod why;
+
+use std::process::ExitCode;
+
+pub(super) use self::args::Args;
+use self::args::Format;
+use super::output::{print, print_error};
+use super::progress;
+use crate::ledger::{Check, Ledger, csv_report, json_report, text_report};
+
+/// The exit code of a check that could not be made: 1 says that a condition does not hold.
+const CHECK_NOT_MADE: u8 = 2;
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(id) = &args.why {
+        let files = input::files(&args.files, &args.sources)?;
+        print(&why::text(id, &files, &args.price_table())?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some(conditions) = &args.check else {
+        report(args)?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let check = match conditions.parse::<Check>() {
+        Ok(check) => check,
+        Err(error) => {
+            print_error(&format!("--check: {error}"));
+            return Ok(ExitCode::from(CHECK_NOT_MADE));
+        }
+    };
+    let ledger = match report(args) {
+        Ok(ledger) => ledger,
+        Err(error) => {
+            print_error(&format!("{error:#}"));
+            return Ok(ExitCode::from(CHECK_NOT_MADE));
+        }
+    };
+    let failures = check.failures(&ledger.totals);
+    for failure in &failures {
+        print_error(&failure.to_string());
+    }
+    Ok(if failures.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Reads the files and prints the report.
+fn report(args: &Args) -> anyhow::Result<Ledger> {
+    let files = input::files(&args.files, &args.sources)?;
+    let mut ledger = Ledger::new(&args.groups(), args.filter(), args.price_table());
+    input::each_line(&files, |line| ledger.add(line))?;
+    print(&text(args, &ledger))?;
+    warn_of_skipped(&ledger);
+    Ok(ledger)
+}
+
+fn text(args: &Args, ledger: &Ledger) -> String {
+    match args.format {
+        Format::Table => text_report(ledger, progress::terminal_width()),
+        Format::Json => json_report(ledger).to_string() + "\n",
+        Format::Csv => csv_report(ledger),
+    }
+}
+
+/// Says on standard error which lines count nowhere.
+fn warn_of_skipped(ledger: &Ledger) {
+    for (number, what) in [
+        (
+            ledger.torn,
+            "not JSON, probably torn by a full disk or a crash",
+        ),
+        (ledger.foreign, "JSON, but not of the audit"),
+    ] {
+        if number > 0 {
+            let (lines, are) = if number == 1 {
+                ("line", "is")
+            } else {
+                ("lines", "are")
+            };
+            print_error(&format!("{number} {lines} left out: {are} {what}"));
+        }
+    }
+}
