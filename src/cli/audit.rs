@@ -3,23 +3,34 @@
 mod args;
 mod input;
 mod lines;
+mod watch;
 mod why;
 
 use std::process::ExitCode;
+
+use anyhow::{bail, ensure};
 
 pub(super) use self::args::Args;
 use self::args::Format;
 use super::output::{print, print_error};
 use super::progress;
-use crate::ledger::{Check, Ledger, csv_report, json_report, text_report};
+use crate::ledger::{Check, Ledger, csv_report, html_report, json_report, text_report};
 
 /// The exit code of a check that could not be made: 1 says that a condition does not hold.
 const CHECK_NOT_MADE: u8 = 2;
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    ensure!(
+        args.format != Format::Html || !args.has_groups(),
+        "the page shows days, models and conversations: leave out --by"
+    );
     if let Some(id) = &args.why {
         let files = input::files(&args.files, &args.sources)?;
         print(&why::text(id, &files, &args.price_table())?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.watch {
+        follow(args)?;
         return Ok(ExitCode::SUCCESS);
     }
     let Some(conditions) = &args.check else {
@@ -51,10 +62,31 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
+/// Prints the report whenever the file has grown.
+fn follow(args: &Args) -> anyhow::Result<()> {
+    ensure!(
+        matches!(args.format, Format::Table | Format::Json),
+        "--watch prints the report again and again: choose --format table or json"
+    );
+    let files = input::files(&args.files, &args.sources)?;
+    let [file] = &files[..] else {
+        bail!("--watch follows one file: name only one");
+    };
+    ensure!(
+        !input::is_standard_input(file),
+        "--watch follows a file, and standard input is none: name the file"
+    );
+    watch::run(file, new_ledger(args), |ledger| text(args, ledger))
+}
+
+fn new_ledger(args: &Args) -> Ledger {
+    Ledger::new(&args.groups(), args.filter(), args.price_table())
+}
+
 /// Reads the files and prints the report.
 fn report(args: &Args) -> anyhow::Result<Ledger> {
     let files = input::files(&args.files, &args.sources)?;
-    let mut ledger = Ledger::new(&args.groups(), args.filter(), args.price_table());
+    let mut ledger = new_ledger(args);
     input::each_line(&files, |line| ledger.add(line))?;
     print(&text(args, &ledger))?;
     warn_of_skipped(&ledger);
@@ -66,6 +98,7 @@ fn text(args: &Args, ledger: &Ledger) -> String {
         Format::Table => text_report(ledger, progress::terminal_width()),
         Format::Json => json_report(ledger).to_string() + "\n",
         Format::Csv => csv_report(ledger),
+        Format::Html => html_report(ledger),
     }
 }
 

@@ -6,7 +6,7 @@ use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, civil};
 
 use crate::cli::sources::ConfigSources;
-use crate::ledger::{Filter, GroupBy, NamedPrice, PriceTable};
+use crate::ledger::{Filter, GroupBy, NamedPrice, PAGE_GROUPS, PriceTable};
 
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Args {
@@ -44,6 +44,9 @@ pub(in crate::cli) struct Args {
     /// Explain one request, from its line and the line before of the same conversation
     #[arg(long, value_name = "REQUEST_ID", conflicts_with_all = ["by", "format", "check", "since", "until", "tenant", "thread", "model"])]
     pub(super) why: Option<String>,
+    /// Follow one file that grows, and print the report whenever it has
+    #[arg(long, conflicts_with_all = ["why", "check"])]
+    pub(super) watch: bool,
     #[command(flatten)]
     pub(super) sources: ConfigSources,
 }
@@ -62,10 +65,20 @@ pub(super) enum Format {
     Table,
     Json,
     Csv,
+    /// One page with charts by day, models and conversations, that loads nothing from elsewhere
+    Html,
 }
 
 impl Args {
+    /// Whether the command line names groups.
+    pub(super) fn has_groups(&self) -> bool {
+        self.by.is_some()
+    }
+
     pub(super) fn groups(&self) -> Vec<GroupBy> {
+        if self.format == Format::Html {
+            return PAGE_GROUPS.to_vec();
+        }
         let group = |by| match by {
             By::Model => GroupBy::Model,
             By::Thread => GroupBy::Thread,
