@@ -167,8 +167,8 @@ fn groups_are_exact_and_two_tenants_with_one_name_stay_apart() {
             &["tenant"]
         )),
         json!([
-            ["ada", 1, 400_000, 0.0, 1.8, 0.25],
-            ["bob", 4, 400_700, 0.25, 2.44, 0.0]
+            ["bob", 4, 400_700, 0.25, 2.44, 0.0],
+            ["ada", 1, 400_000, 0.0, 1.8, 0.25]
         ])
     );
     // Calls of memory have no cause.
@@ -206,10 +206,10 @@ fn what_is_not_known_is_said() {
     let text = stdout(&assert);
     for expected in [
         "From 2026-11-22 08:00 to 2026-11-23 09:03 UTC",
-        "1 request without usage",
-        "1 request did not report what was cached",
+        "leave out 1 request without usage",
+        "The hit rate leaves out 1 request ",
         "No price is known for: own-model.",
-        "2 requests are in no cost",
+        "The costs leave out 2 requests ",
         "estimate",
     ] {
         assert!(text.contains(expected), "{expected}\n{text}");
@@ -352,6 +352,16 @@ fn a_page_needs_nothing_from_elsewhere() {
     assert!(said.contains("leave out --by"), "{said}");
 }
 
+/// A command that runs until it is killed.
+struct Watching(std::process::Child);
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
 #[test]
 fn a_watched_file_is_reported_again_when_it_grows_and_when_it_is_rotated() {
     let files = Files::new();
@@ -366,14 +376,15 @@ fn a_watched_file_is_reported_again_when_it_grows_and_when_it_is_rotated() {
         )
     };
     std::fs::write(&path, line("a") + "\n" + &line("b")[..40]).unwrap();
-    let mut watching = std::process::Command::new(assert_cmd::cargo::cargo_bin!("diarist"))
+    let child = std::process::Command::new(assert_cmd::cargo::cargo_bin!("diarist"))
         .env_clear()
         .args(["audit", "--watch", "--format", "json"])
         .arg(&path)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut reports = BufReader::new(watching.stdout.take().unwrap()).lines();
+    let mut watching = Watching(child);
+    let mut reports = BufReader::new(watching.0.stdout.take().unwrap()).lines();
     let mut requests = || -> u64 {
         let report: Value = serde_json::from_str(&reports.next().unwrap().unwrap()).unwrap();
         assert_eq!(report["torn_lines"], 0, "{report}");
@@ -387,8 +398,99 @@ fn a_watched_file_is_reported_again_when_it_grows_and_when_it_is_rotated() {
     std::fs::rename(&path, files.folder.path().join("audit.jsonl.1")).unwrap();
     std::fs::write(&path, line("c") + "\n").unwrap();
     assert_eq!(requests(), 3);
-    watching.kill().unwrap();
-    watching.wait().unwrap();
     let said = stderr(&command(&["--watch", "a", "b"]).assert().code(1));
     assert!(said.contains("follows one file"), "{said}");
+}
+
+/// Three days of three conversations, two of them with the same name: what the samples of `docs/audit.md` show.
+fn sample_days() -> String {
+    let mut text = String::new();
+    for (tenant, thread, model) in [
+        ("6739d3a48a1a", "trip", "claude-sonnet-5"),
+        ("f2c09b1e77d4", "trip", "claude-sonnet-5"),
+        ("6739d3a48a1a", "notes", "own-model"),
+    ] {
+        let mut before = 0;
+        for turn in 0..60_u64 {
+            let day = 21 + turn / 20;
+            let time = format!(
+                "2026-11-{day}T{:02}:{:02}:00.000Z",
+                9 + turn % 20 / 3,
+                turn % 3 * 20
+            );
+            let whole = 4_000 + 1_500 * turn;
+            let activations = whole.saturating_sub(20_000) / 20_000;
+            let active = activations > 0;
+            let sent = if active {
+                12_000 + whole % 20_000
+            } else {
+                whole
+            };
+            let snapshot = if active {
+                format!(r#""snapshot":"{activations}","cut":{activations}8,"cause":"threshold","#)
+            } else {
+                String::new()
+            };
+            let activated = sent < before;
+            let cached = if activated { 4_096 } else { before / 128 * 128 };
+            let state = if active { "active" } else { "watching" };
+            let usage = if turn % 20 == 7 {
+                String::new()
+            } else {
+                format!(
+                    r#""prompt_tokens":{sent},"cached_tokens":{cached},"completion_tokens":420,"#
+                )
+            };
+            text += &format!(
+                r#"{{"time":"{time}","request_id":"{tenant}-{thread}-{turn}","tenant":"{tenant}","thread":"{thread}","model":"{model}","stream":true,"status":200,"messages_received":{},"messages_sent":9,"bytes_received":{},"bytes_sent":{},{snapshot}"rung":"whole","memory":"{state}",{usage}"total_ms":2100,"ended":"complete"}}"#,
+                2 * turn + 2,
+                whole * 4,
+                sent * 4,
+            );
+            text.push('\n');
+            if activated {
+                text += &format!(
+                    r#"{{"time":"{time}","call":"observe","tenant":"{tenant}","thread":"{thread}","model":"small-model","prompt_tokens":22000,"cached_tokens":1920,"completion_tokens":1500,"outcome":"stored","total_ms":9000}}"#
+                );
+                text.push('\n');
+            }
+            before = sent;
+        }
+    }
+    text
+}
+
+/// The words of a command as a shell takes them.
+fn words(command: &str) -> Vec<String> {
+    let quoted = command.split('\'').enumerate();
+    quoted
+        .flat_map(|(at, piece)| match at % 2 {
+            0 => piece.split_whitespace().map(str::to_owned).collect(),
+            _ => vec![piece.to_owned()],
+        })
+        .collect()
+}
+
+#[test]
+fn the_samples_of_the_documents_are_what_the_command_prints() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("audit.jsonl"), sample_days()).unwrap();
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let document = std::fs::read_to_string(root.join("docs/audit.md")).unwrap();
+    let samples: Vec<(&str, &str)> = document
+        .split("```text\n$ diarist audit ")
+        .skip(1)
+        .map(|rest| rest.split_once("\n```").unwrap().0)
+        .map(|sample| sample.split_once('\n').unwrap())
+        .collect();
+    assert!(samples.len() >= 4, "{samples:?}");
+    for (typed, shown) in samples {
+        let args = words(typed);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let output = command(&args).current_dir(folder.path()).output().unwrap();
+        let said =
+            String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+        let said = said.replace('\r', "");
+        assert_eq!(said.trim_end(), shown, "diarist audit {typed}\n{said}");
+    }
 }

@@ -5,6 +5,7 @@
 use std::borrow::Cow;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::Value;
 
 /// Text of a line, borrowed from it where it has no escapes.
@@ -101,7 +102,8 @@ impl<'a> Line<'a> {
     /// It is not a line of the audit.
     pub fn parse(bytes: &'a [u8]) -> Result<(LineKind, Self), SkippedLine> {
         let line: Self = serde_json::from_slice(bytes).map_err(|error| {
-            if error.is_data() {
+            let is_json = || serde_json::from_slice::<IgnoredAny>(bytes).is_ok();
+            if error.is_data() && is_json() {
                 SkippedLine::Foreign
             } else {
                 SkippedLine::Torn

@@ -2,8 +2,8 @@
 
 use super::groups::{GroupBy, Grouping, Ledger};
 use super::page_chart::{Bar, bars};
-use super::table::{notes, shown_name};
-use super::text::{count, dollars, escaped, percent};
+use super::table::{notes, of_requests, shown_name};
+use super::text::{count, dollars, escaped, minute, percent, shortened};
 use super::totals::Totals;
 use crate::report::grouped;
 
@@ -12,6 +12,8 @@ pub const PAGE_GROUPS: [GroupBy; 3] = [GroupBy::Day, GroupBy::Model, GroupBy::Th
 
 /// Rows of a table; a page with every conversation of a year would not open.
 const MOST_ROWS: usize = 100;
+
+const LONGEST_NAME: usize = 24;
 
 const STYLE: &str = include_str!("page.css");
 
@@ -25,9 +27,9 @@ pub fn html_report(ledger: &Ledger) -> String {
     match &ledger.period {
         Some((first, last)) => {
             page.push_str(&format!(
-                "<p>From <b>{}</b> to <b>{}</b>. Days are in UTC.</p>\n",
-                escaped(first),
-                escaped(last)
+                "<p>From <b>{}</b> to <b>{}</b> UTC</p>\n",
+                escaped(&minute(first)),
+                escaped(&minute(last))
             ));
             page.push_str(&tiles(&ledger.totals));
             for grouping in &ledger.groupings {
@@ -74,7 +76,10 @@ fn section(grouping: &Grouping) -> String {
     let groups = grouping.sorted();
     match grouping.by {
         GroupBy::Day => charts(&groups),
-        GroupBy::Model => format!("<h2>Models</h2>\n{}", table(grouping, &groups)),
+        GroupBy::Model => format!(
+            "<h2>Models</h2>\n<p class=\"note\">A call of memory counts under the model that was called.</p>\n{}",
+            table(grouping, &groups)
+        ),
         _ => format!("<h2>Conversations</h2>\n{}", table(grouping, &groups)),
     }
 }
@@ -128,14 +133,14 @@ fn charts(days: &[(Vec<&str>, &Totals)]) -> String {
 /// The cells of a row behind its name.
 const COLUMNS: [(&str, fn(&Totals) -> String); 9] = [
     ("requests", |it| grouped(it.requests)),
-    ("prompt", |it| count(it.prompt_tokens())),
-    ("hit rate", |it| percent(it.hit_rate())),
+    ("prompt", |it| of_requests(it, count(it.prompt_tokens()))),
+    ("hit rate", |it| of_requests(it, percent(it.hit_rate()))),
     ("no usage", |it| grouped(it.no_usage)),
     ("errors", |it| grouped(it.errors)),
-    ("requests $", |it| dollars(it.cost())),
-    ("memory $", |it| dollars(it.memory_cost())),
-    ("without, about $", |it| dollars(it.without())),
-    ("net $", |it| dollars(it.net())),
+    ("cost", |it| dollars(it.cost())),
+    ("memory", |it| dollars(it.memory_cost())),
+    ("without", |it| dollars(it.without())),
+    ("net", |it| dollars(it.net())),
 ];
 
 fn table(grouping: &Grouping, groups: &[(Vec<&str>, &Totals)]) -> String {
@@ -147,9 +152,11 @@ fn table(grouping: &Grouping, groups: &[(Vec<&str>, &Totals)]) -> String {
     for (key, totals) in groups.iter().take(MOST_ROWS) {
         text.push_str("<tr>");
         for name in key {
+            let name = shown_name(name);
             text.push_str(&format!(
-                "<td class=\"name\">{}</td>",
-                escaped(&shown_name(name))
+                "<td class=\"name\" title=\"{}\">{}</td>",
+                escaped(&name),
+                escaped(&shortened(&name, LONGEST_NAME))
             ));
         }
         text.extend(COLUMNS.map(|(_, cell)| format!("<td>{}</td>", cell(totals))));

@@ -1,7 +1,7 @@
 //! The report as text: the sums of all lines, or a line for each group.
 
 use super::groups::{Grouping, Ledger};
-use super::text::{UNKNOWN, count, dollars, percent, short_count, shortened};
+use super::text::{UNKNOWN, count, dollars, minute, percent, short_count, shortened};
 use super::totals::Totals;
 use crate::report::{ColumnAlign, align_columns, grouped};
 
@@ -30,6 +30,15 @@ impl Column {
     }
 }
 
+/// A number about requests, for a group that may have only calls of memory.
+pub(super) fn of_requests(totals: &Totals, number: String) -> String {
+    if totals.requests == 0 {
+        "-".to_owned()
+    } else {
+        number
+    }
+}
+
 /// The columns of tokens; the last ones are left out first if the terminal is narrow.
 const TOKENS: &[Column] = &[
     Column::with_short(
@@ -39,22 +48,22 @@ const TOKENS: &[Column] = &[
     ),
     Column::with_short(
         "prompt",
-        |it| count(it.prompt_tokens()),
-        |it| short_count(it.prompt_tokens()),
+        |it| of_requests(it, count(it.prompt_tokens())),
+        |it| of_requests(it, short_count(it.prompt_tokens())),
     ),
     Column::with_short(
         "cached",
-        |it| count(it.cached_tokens()),
-        |it| short_count(it.cached_tokens()),
+        |it| of_requests(it, count(it.cached_tokens())),
+        |it| of_requests(it, short_count(it.cached_tokens())),
     ),
-    Column::new("hit rate", |it| percent(it.hit_rate())),
+    Column::new("hit rate", |it| of_requests(it, percent(it.hit_rate()))),
     Column::new("no usage", |it| grouped(it.no_usage)),
     Column::with_short(
         "output",
-        |it| count(it.completion_tokens()),
-        |it| short_count(it.completion_tokens()),
+        |it| of_requests(it, count(it.completion_tokens())),
+        |it| of_requests(it, short_count(it.completion_tokens())),
     ),
-    Column::new("active", |it| percent(it.active_share())),
+    Column::new("active", |it| of_requests(it, percent(it.active_share()))),
     Column::new("errors", |it| grouped(it.errors)),
     Column::new("memory calls", |it| grouped(it.memory_calls)),
 ];
@@ -78,7 +87,7 @@ pub fn text_report(ledger: &Ledger, width: Option<usize>) -> String {
     match ledger.groupings.first() {
         Some(grouping) => {
             text.push_str(&fitting(ledger, grouping, TOKENS, width));
-            if has_money(&ledger.totals) {
+            if ledger.totals.has_prices() {
                 text.push('\n');
                 text.push_str(&fitting(ledger, grouping, MONEY, width));
             }
@@ -91,14 +100,6 @@ pub fn text_report(ledger: &Ledger, width: Option<usize>) -> String {
         text.push_str(&notes);
     }
     text
-}
-
-fn minute(time: &str) -> String {
-    time.get(..16).unwrap_or(time).replace('T', " ")
-}
-
-fn has_money(totals: &Totals) -> bool {
-    totals.unpriced_requests < totals.requests || totals.unpriced_calls < totals.memory_calls
 }
 
 /// The widest form of the table that fits.
@@ -229,7 +230,7 @@ fn summary(totals: &Totals) -> String {
             rows.push(row(name, count(number), String::new()));
         }
     }
-    if has_money(totals) {
+    if totals.has_prices() {
         for (name, amount) in [
             ("cost of the requests", totals.cost()),
             ("cost of memory's calls", totals.memory_cost()),
@@ -262,13 +263,13 @@ pub(super) fn notes(ledger: &Ledger) -> String {
     };
     if totals.no_usage > 0 {
         note(format!(
-            "{} without usage: their tokens are in no sum.",
+            "The sums of tokens leave out {} without usage.",
             requests(totals.no_usage)
         ));
     }
     if totals.no_cached > 0 {
         note(format!(
-            "{} did not report what was cached: not in the hit rate, and priced as uncached.",
+            "The hit rate leaves out {} without a count of cached tokens. Costs count these prompts as uncached.",
             requests(totals.no_cached)
         ));
     }
@@ -280,13 +281,13 @@ pub(super) fn notes(ledger: &Ledger) -> String {
             models.join(", ")
         ));
     }
-    if !has_money(totals) {
+    if !totals.has_prices() {
         return notes;
     }
     if totals.unpriced_requests > 0 {
         note(format!(
-            "{} in no cost: their tokens or their price are not known.",
-            requests_are(totals.unpriced_requests)
+            "The costs leave out {} without known tokens or a known price.",
+            requests(totals.unpriced_requests)
         ));
     }
     if totals.lacks_calls() {
@@ -306,10 +307,6 @@ pub(super) fn notes(ledger: &Ledger) -> String {
 fn requests(number: u64) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{} request{plural}", grouped(number))
-}
-
-fn requests_are(number: u64) -> String {
-    requests(number) + if number == 1 { " is" } else { " are" }
 }
 
 #[cfg(test)]
@@ -337,7 +334,8 @@ mod tests {
         let ledger = ledger(&[GroupBy::Thread]);
         for width in [40, 60, 80, 100, 120, 200] {
             let text = text_report(&ledger, Some(width));
-            let tables = text.split("\n\n").skip(1).take(2).collect::<String>();
+            let tables: Vec<&str> = text.split("\n\n").skip(1).take(2).collect();
+            let tables = tables.join("\n");
             for line in tables.lines().filter(|line| !line.starts_with("Not shown")) {
                 assert!(line.chars().count() <= width, "{width}:\n{text}");
             }
@@ -360,7 +358,7 @@ mod tests {
         let text = text_report(&ledger(&[]), None);
         for expected in [
             "No price is known for: unheard-of.",
-            "1 request is in no cost",
+            "The costs leave out 1 request without",
             "Without Diarist: an estimate.",
         ] {
             assert!(text.contains(expected), "{text}");

@@ -52,6 +52,11 @@ fn with_separators(number: &str) -> String {
     }
 }
 
+/// Date and time to the minute.
+pub(super) fn minute(time: &str) -> String {
+    time.get(..16).unwrap_or(time).replace('T', " ")
+}
+
 /// At most so many characters; the middle of a longer text is left out, since long names differ at their ends.
 pub(super) fn shortened(text: &str, most: usize) -> String {
     let all: Vec<char> = text.chars().collect();

@@ -55,6 +55,8 @@ pub struct Totals {
     memory_completion: KnownSum,
     /// Observations and reflections that a model wrote.
     parts_by_model: u64,
+    /// Requests with tokens and a price.
+    priced_requests: u64,
     cost: f64,
     without: f64,
     memory_cost: f64,
@@ -82,6 +84,7 @@ impl Totals {
             Some(cost) => {
                 self.cost += cost.cost;
                 self.without += cost.without;
+                self.priced_requests += u64::from(line.prompt_tokens.is_some());
             }
             None => self.unpriced_requests += 1,
         }
@@ -174,8 +177,13 @@ impl Totals {
         self.parts_by_model > 0 && self.memory_calls == 0
     }
 
+    /// Some request or call has tokens and a price.
+    pub(super) fn has_prices(&self) -> bool {
+        self.priced_requests > 0 || self.unpriced_calls < self.memory_calls
+    }
+
     fn has_costs(&self) -> bool {
-        self.requests == 0 || self.unpriced_requests < self.requests
+        self.unpriced_requests == 0 || self.priced_requests > 0
     }
 }
 
