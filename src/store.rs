@@ -26,7 +26,9 @@ pub use chains::{
     StoredOverflowObservation,
 };
 pub use error::{StoreError, StoreResult};
-pub use forgotten::{ForgetTarget, Forgetting, ImportOutcome, Receipt, Tombstones};
+pub use forgotten::{
+    ForgetTarget, Forgetting, ImportOutcome, Receipt, TombstoneVersion, Tombstones,
+};
 pub use operator_request::OperatorRequest;
 pub use queue::{
     ClaimFilter, EnqueueOutcome, Job, NewJob, Queue, Release, RequestedJobOutcome, RequeuedJobs,

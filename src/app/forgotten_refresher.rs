@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::audit::{Audit, ForgottenRecord};
 use crate::jobs::Jobs;
 use crate::lookup::SnapshotCache;
-use crate::store::{Forgetting as _, Receipt, SqliteStore};
+use crate::store::{Forgetting as _, Receipt, SqliteStore, TombstoneVersion};
 
 /// How often the store is read.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
@@ -24,6 +24,8 @@ pub(super) struct ForgottenRefresher {
     cache: Arc<SnapshotCache>,
     jobs: Jobs,
     audit: Option<Audit>,
+    /// The version of the tombstones that the caches know of. A recording may have read a newer one.
+    seen: TombstoneVersion,
     /// Whether the caches are to be dropped once more: a read that began before the deletion may have ended after
     /// it.
     clear_again: bool,
@@ -41,13 +43,17 @@ impl ForgottenRefresher {
             cache: Arc::clone(cache),
             jobs: jobs.clone(),
             audit,
+            seen: TombstoneVersion::default(),
             clear_again: false,
         }
     }
 
     /// If the store does not answer, nothing changes; `watch_store` reports it.
     pub(super) async fn refresh(&mut self) {
-        let changed = self.store.refresh_tombstones().await.unwrap_or_default();
+        let Ok(version) = self.store.refresh_tombstones().await else {
+            return;
+        };
+        let changed = std::mem::replace(&mut self.seen, version) != version;
         if changed || self.clear_again {
             self.cache.clear();
             self.jobs.intake().drop_first_requests();

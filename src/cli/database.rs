@@ -22,7 +22,7 @@ pub(super) fn write(
     with_store(sources, Access::Write, query)
 }
 
-/// As [`write`], but fails if a server is using the database: it would not know of what is added.
+/// As [`write()`], but fails if a server is using the database: it would not know of what is added.
 pub(super) fn write_alone(
     sources: &ConfigSources,
     query: impl AsyncFnOnce(&SqliteStore, &Config) -> anyhow::Result<String>,

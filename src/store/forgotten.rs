@@ -40,8 +40,9 @@ pub trait Forgetting: Send + Sync {
     /// Notes that the audit has a line of this receipt.
     async fn mark_audited(&self, receipt: i64) -> StoreResult<()>;
 
-    /// Reads the tombstones again, if another process has changed them. Returns whether that is so.
-    async fn refresh_tombstones(&self) -> StoreResult<bool>;
+    /// Reads the tombstones again, if another process has changed them. Returns their version: it differs after
+    /// each deletion and each lifting.
+    async fn refresh_tombstones(&self) -> StoreResult<TombstoneVersion>;
 
     /// The tombstones in force. Clones share them.
     fn tombstones(&self) -> Tombstones;
@@ -64,6 +65,9 @@ pub trait Forgetting: Send + Sync {
     /// whether the journal is empty: a reader may need it for a moment.
     async fn shrink(&self) -> StoreResult<bool>;
 }
+
+/// The newest receipt, how many are done, and how many are lifted.
+pub type TombstoneVersion = (i64, i64, i64);
 
 /// What to forget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

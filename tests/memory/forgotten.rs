@@ -133,8 +133,14 @@ async fn a_conversation_is_forgotten_while_it_goes_on_until_that_is_lifted() {
     let new = rig.talk(&Talk::new("cyd"), 1..=2).await;
     assert_eq!(new.memory(), "watching", "a new conversation of the tenant");
 
-    let line = rig.audit("forgot").pop().unwrap();
-    assert_eq!(line["forgot"], "thread");
+    let lines = rig.audit("forgot");
+    let [line] = lines.as_slice() else {
+        panic!("one line: {lines:?}");
+    };
+    assert_eq!(
+        (&line["forgot"], &line["lifted"]),
+        (&"thread".into(), &false.into())
+    );
     assert_eq!(
         (&line["receipt"], &line["subject"]),
         (&1.into(), &"1".into())
@@ -149,6 +155,8 @@ async fn a_conversation_is_forgotten_while_it_goes_on_until_that_is_lifted() {
     assert_eq!(rig.number(LINEAGES).await, 3);
     let listed = rig.operator(&["threads", "forgotten", "--json"]).await;
     assert!(listed.contains("\"lifted\":\"2"), "{listed}");
+    eventually("the line of the lifting", || rig.audit("forgot").len() == 2).await;
+    assert_eq!(rig.audit("forgot")[1]["lifted"], true);
 }
 
 /// A client that gives its conversation a name may write a new one under it, with nothing of the old one.

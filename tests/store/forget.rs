@@ -199,6 +199,7 @@ async fn another_process_forgets_and_this_one_records_nothing_of_it_at_once() {
     whole.thread_key = Some("trip".to_owned());
     server.record(&talk.scope, &whole).await.expect("recorded");
 
+    let before = server.refresh_tombstones().await.expect("read");
     let operator = disk.open().await;
     let target = ForgetTarget::Thread(lineage);
     let receipt = operator.forget_target(&target, 7).await.expect("forgotten");
@@ -230,6 +231,10 @@ async fn another_process_forgets_and_this_one_records_nothing_of_it_at_once() {
         .expect("a conversation of its own");
     let bob = Talk::new(&scope("bob"), "secret", 6);
     bob.recorded(&server).await;
+
+    // A recording has read the tombstones. Who drops caches must still notice that they have changed.
+    let after = server.refresh_tombstones().await.expect("read");
+    assert_ne!(before, after);
 
     assert!(operator.lift(receipt.id, 9).await.expect("lifted"));
     assert!(!operator.lift(receipt.id, 9).await.expect("asked"), "once");

@@ -163,9 +163,10 @@ fn counts(receipt: &Receipt) -> String {
     let counts: Vec<String> = counts
         .map(|(name, rows)| format!("{name} {}", grouped(*rows)))
         .collect();
-    match counts.is_empty() {
-        true => "nothing was stored".to_owned(),
-        false => counts.join(", "),
+    if counts.is_empty() {
+        "nothing was stored".to_owned()
+    } else {
+        counts.join(", ")
     }
 }
 
@@ -184,9 +185,10 @@ pub(super) async fn forgotten(store: &SqliteStore, json: bool) -> anyhow::Result
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     rows.extend(receipts.iter().map(|receipt| {
         let lifted = receipt.lifted_ms.map(|ms| time(ms, &zone));
-        let deleted = match receipt.done {
-            true => counts(receipt),
-            false => "not finished: run the same command again".to_owned(),
+        let deleted = if receipt.done {
+            counts(receipt)
+        } else {
+            "not finished: run the same command again".to_owned()
         };
         vec![
             receipt.id.to_string(),

@@ -15,7 +15,7 @@ use super::scoped::{lineage_rows, scoped_query, scoped_scalar};
 use crate::history::{Link, Scope};
 use crate::store::forgotten::{Mark, Tombstone, link_mark, name_mark, tenant_owner};
 use crate::store::rows::{self, corrupt, get, hex_text};
-use crate::store::{Receipt, StoreResult};
+use crate::store::{Receipt, StoreResult, TombstoneVersion};
 
 /// The first messages of a conversation may be a template that other conversations begin with too. They are not
 /// marked, unless the conversation has no others.
@@ -254,7 +254,7 @@ pub(super) async fn forget_some(
     (receipt, (tenant, resource)): (i64, Owner),
     mut counts: Counts,
 ) -> StoreResult<(Counts, bool)> {
-    let resource = resource.as_ref().map(|resource| resource.as_slice());
+    let resource = resource.as_ref().map(<[u8; 32]>::as_slice);
     let found = query(LINEAGES_OF_OWNER)
         .bind(tenant.as_slice())
         .bind(resource)
@@ -344,14 +344,14 @@ pub(super) async fn lift(
 }
 
 /// Changes with every deletion, when one is finished, and when one is lifted.
-const TOMBSTONE_STATE: &str = "
+const TOMBSTONE_VERSION: &str = "
 SELECT coalesce(max(id), 0), coalesce(sum(done), 0), count(lifted_ms) FROM receipts";
 
-/// The state of the receipts, to compare with an earlier one.
-pub(super) type TombstoneState = (i64, i64, i64);
-
-pub(super) async fn tombstone_state(conn: &mut SqliteConnection) -> StoreResult<TombstoneState> {
-    Ok(sqlx::query_as(TOMBSTONE_STATE).fetch_one(conn).await?)
+pub(super) async fn tombstone_version(
+    conn: &mut SqliteConnection,
+) -> StoreResult<TombstoneVersion> {
+    let version = sqlx::query_as(TOMBSTONE_VERSION);
+    Ok(version.fetch_one(conn).await?)
 }
 
 /// All tombstones.
@@ -361,13 +361,11 @@ pub(super) async fn tombstones(conn: &mut SqliteConnection) -> StoreResult<Vec<T
     let rows = query(TOMBSTONES).fetch_all(conn).await?;
     let tombstone = |row: &SqliteRow| {
         let bytes: Vec<u8> = get(row, 1)?;
-        let mark = match bytes.is_empty() {
-            true => None,
-            false => Some(
-                bytes
-                    .try_into()
-                    .map_err(|_| corrupt("a mark has a wrong length"))?,
-            ),
+        let mark = if bytes.is_empty() {
+            None
+        } else {
+            let wrong = |_| corrupt("a mark has a wrong length");
+            Some(bytes.try_into().map_err(wrong)?)
         };
         Ok((rows::tenant(row, 0)?, mark))
     };

@@ -5,28 +5,30 @@ use std::sync::{Mutex, PoisonError};
 
 use sqlx::sqlite::SqliteConnection;
 
-use super::forgotten::{self, TombstoneState};
+use super::forgotten;
 use crate::history::Scope;
-use crate::store::{RequestRecord, StoreResult, Tombstones};
+use crate::store::{RequestRecord, StoreResult, TombstoneVersion, Tombstones};
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct HeldTombstones {
     pub(super) tombstones: Tombstones,
-    /// The state of the receipts when they were read.
-    state: Mutex<TombstoneState>,
+    /// Their version when they were read.
+    version: Mutex<TombstoneVersion>,
 }
 
 impl HeldTombstones {
-    /// Reads the tombstones, if they have changed. Returns whether that is so.
-    pub(super) async fn refresh(&self, conn: &mut SqliteConnection) -> StoreResult<bool> {
-        let now = forgotten::tombstone_state(&mut *conn).await?;
-        if now == *self.state.lock().unwrap_or_else(PoisonError::into_inner) {
-            return Ok(false);
+    /// Reads the tombstones, if they have changed. Returns their version.
+    pub(super) async fn refresh(
+        &self,
+        conn: &mut SqliteConnection,
+    ) -> StoreResult<TombstoneVersion> {
+        let now = forgotten::tombstone_version(&mut *conn).await?;
+        if now != *self.version.lock().unwrap_or_else(PoisonError::into_inner) {
+            self.tombstones.replace(forgotten::tombstones(conn).await?);
+            *self.version.lock().unwrap_or_else(PoisonError::into_inner) = now;
         }
-        self.tombstones.replace(forgotten::tombstones(conn).await?);
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = now;
-        Ok(true)
+        Ok(now)
     }
 
     /// Which of these requests belong to something that was forgotten.

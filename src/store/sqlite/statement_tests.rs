@@ -56,7 +56,7 @@ const ABOVE_OWNERS: [&str; 50] = [
     "MARK_AUDITED",
     "MARK_LIFTED",
     "DROP_TOMBSTONES",
-    "TOMBSTONE_STATE",
+    "TOMBSTONE_VERSION",
     "TOMBSTONES",
     "OWNERS_OF_RESOURCES",
     "EXPIRED_THREADS",
@@ -68,7 +68,7 @@ const ABOVE_OWNERS: [&str; 50] = [
 const EXPECTED_SCANS: [(&str, &str); 20] = [
     ("LAST_LINEAGE", "SCAN sqlite_sequence"),
     ("RECEIPTS", "SCAN receipts"),
-    ("TOMBSTONE_STATE", "SCAN receipts"),
+    ("TOMBSTONE_VERSION", "SCAN receipts"),
     (
         "TOMBSTONES",
         "SCAN tombstones USING COVERING INDEX tombstones_by_receipt",

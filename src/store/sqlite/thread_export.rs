@@ -99,7 +99,7 @@ pub(super) async fn export(
         ("events", EXPORT_EVENTS),
     ] {
         let query = scoped_scalar::<String>(statement, &scope).bind(lineage);
-        file.insert(name.to_owned(), parse(query.fetch_all(&mut *conn).await?)?);
+        file.insert(name.to_owned(), parse(&query.fetch_all(&mut *conn).await?)?);
     }
     for (name, statement) in [
         ("messages", EXPORT_NODES),
@@ -108,12 +108,12 @@ pub(super) async fn export(
         ("requests", EXPORT_REQUESTS),
     ] {
         let query = scoped_scalar::<String>(statement, &scope).bind(&chain);
-        file.insert(name.to_owned(), parse(query.fetch_all(&mut *conn).await?)?);
+        file.insert(name.to_owned(), parse(&query.fetch_all(&mut *conn).await?)?);
     }
     Ok(Some(Value::Object(file)))
 }
 
-fn parse(rows: Vec<String>) -> StoreResult<Value> {
+fn parse(rows: &[String]) -> StoreResult<Value> {
     let rows = rows.iter().map(|row| serde_json::from_str(row));
     let rows = rows.collect::<Result<Vec<Value>, _>>();
     rows.map(Value::Array)

@@ -9,7 +9,8 @@ use super::forget::Counts;
 use super::held_tombstones::HeldTombstones;
 use super::{SqliteStore, expiry, forgotten, shrink, thread_export};
 use crate::store::{
-    ForgetTarget, Forgetting, ImportOutcome, Receipt, StoreError, StoreResult, Tombstones,
+    ForgetTarget, Forgetting, ImportOutcome, Receipt, StoreError, StoreResult, TombstoneVersion,
+    Tombstones,
 };
 
 #[async_trait]
@@ -72,7 +73,7 @@ impl Forgetting for SqliteStore {
         .await
     }
 
-    async fn refresh_tombstones(&self) -> StoreResult<bool> {
+    async fn refresh_tombstones(&self) -> StoreResult<TombstoneVersion> {
         let held = Arc::clone(&self.held_tombstones);
         self.read("store tombstones", move |conn| {
             Box::pin(async move { held.refresh(conn).await })
