@@ -25,7 +25,7 @@ pub(super) struct ForgottenRefresher {
     jobs: Jobs,
     audit: Option<Audit>,
     /// The version of the tombstones that the caches know of. A recording may have read a newer one.
-    seen: TombstoneVersion,
+    known_version: TombstoneVersion,
     /// Whether the caches are to be dropped once more: a read that began before the deletion may have ended after
     /// it.
     clear_again: bool,
@@ -43,7 +43,7 @@ impl ForgottenRefresher {
             cache: Arc::clone(cache),
             jobs: jobs.clone(),
             audit,
-            seen: TombstoneVersion::default(),
+            known_version: TombstoneVersion::default(),
             clear_again: false,
         }
     }
@@ -53,7 +53,7 @@ impl ForgottenRefresher {
         let Ok(version) = self.store.refresh_tombstones().await else {
             return;
         };
-        let changed = std::mem::replace(&mut self.seen, version) != version;
+        let changed = std::mem::replace(&mut self.known_version, version) != version;
         if changed || self.clear_again {
             self.cache.clear();
             self.jobs.intake().drop_first_requests();
