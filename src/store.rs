@@ -9,6 +9,7 @@ mod admin;
 pub mod aliases;
 mod chains;
 mod error;
+mod forgotten;
 mod operator_request;
 mod queue;
 mod rows;
@@ -25,6 +26,9 @@ pub use chains::{
     StoredOverflowObservation,
 };
 pub use error::{StoreError, StoreResult};
+pub use forgotten::{
+    ForgetTarget, Forgetting, ImportOutcome, Receipt, TombstoneVersion, Tombstones,
+};
 pub use operator_request::OperatorRequest;
 pub use queue::{
     ClaimFilter, EnqueueOutcome, Job, NewJob, Queue, Release, RequestedJobOutcome, RequeuedJobs,

@@ -66,6 +66,8 @@ pub const BUDGETS_SPENT: &str = "diarist_budgets_spent_total";
 /// Conversations whose Observer was paused or resumed, since it may read at most 1.5 times the new tokens. Label:
 /// `change` (`paused`, `resumed`).
 pub const OBSERVER_PAUSES: &str = "diarist_observer_pauses_total";
+/// The size of the database file and of its journal. Label: `file` (`database`, `journal`).
+pub const DATABASE_BYTES: &str = "diarist_database_bytes";
 /// Calls of the store that failed.
 pub const STORE_FAILURES: &str = "diarist_store_failures_total";
 
@@ -193,6 +195,7 @@ fn describe_memory() {
         OBSERVER_PAUSES,
         "Conversations whose Observer was paused or resumed"
     );
+    describe_gauge!(DATABASE_BYTES, Unit::Bytes, "Size of the database, by file");
     describe_counter!(STORE_FAILURES, "Calls of the store that failed");
 }
 

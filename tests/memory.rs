@@ -26,6 +26,7 @@ mod dropping;
 mod filtered;
 mod first_requests;
 mod fixed;
+mod forgotten;
 mod hangups;
 mod hints;
 mod identity;

@@ -14,7 +14,7 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::{AuditRecord, PartRecord};
+use super::{AuditRecord, ForgottenRecord, PartRecord};
 use crate::tasks::Tasks;
 
 /// Records that may wait for the writer: some seconds of a very busy proxy, about 2 MB.
@@ -43,6 +43,7 @@ pub struct Audit {
 enum Message {
     Record(Box<AuditRecord>),
     Part(Box<PartRecord>),
+    Forgotten(Box<ForgottenRecord>),
     Reopen,
     Flush(oneshot::Sender<()>),
 }
@@ -72,6 +73,11 @@ impl Audit {
     /// Takes a record of an observation or a reflection. Never waits.
     pub fn part(&self, record: PartRecord) {
         self.enqueue(Message::Part(Box::new(record)));
+    }
+
+    /// Takes a record of a deletion. Never waits.
+    pub fn forgotten(&self, record: ForgottenRecord) {
+        self.enqueue(Message::Forgotten(Box::new(record)));
     }
 
     fn enqueue(&self, message: Message) {
@@ -117,7 +123,15 @@ impl Audit {
 }
 
 fn append(path: &Path) -> Result<File, AuditError> {
-    let opened = OpenOptions::new().append(true).create(true).open(path);
+    let mut options = OpenOptions::new();
+    options.append(true).create(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        // Names of conversations stand in it.
+        options.mode(0o600);
+    }
+    let opened = options.open(path);
     opened.map_err(|source| AuditError {
         path: path.to_owned(),
         source,
@@ -178,6 +192,7 @@ impl Writer {
         match message {
             Message::Record(record) => self.write_or_count(&*record),
             Message::Part(record) => self.write_or_count(&*record),
+            Message::Forgotten(record) => self.write_or_count(&*record),
             Message::Reopen => self.reopen(),
             Message::Flush(written) => {
                 // The caller may have stopped waiting.

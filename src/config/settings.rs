@@ -133,6 +133,12 @@ settings! {
         /// Unset: diarist/diarist.db in the data folder of the platform; on Linux that is $XDG_DATA_HOME or
         /// ~/.local/share. A URL is not percent-decoded.
         url: Option<String> = Example(r#""sqlite:///var/lib/diarist/diarist.db""#),
+        /// Conversations without a request for this long are deleted with their observations. One that goes on
+        /// later begins anew. Unset: none is deleted because of its age.
+        retention: Option<Duration> = Example(r#""90d""#),
+        /// Observations and reflections that wait for a model are deleted with their text if their conversation
+        /// has had no request for this long. Its next request queues them again.
+        job_retention: Duration = Default(r#""7d""#),
     }
 
     /// The audit: one JSON line for each memory request, observation and reflection.

@@ -35,6 +35,8 @@ pub(super) fn validate(
     let base_url = checked_base_url(&raw.upstream, listen, problems);
     let placement = placement(&raw.upstream, problems);
     let database = database(&raw.store, env, problems);
+    let retention = raw.store.retention.check_some(problems, positive_duration);
+    let job_retention = raw.store.job_retention.check(problems, positive_duration);
     let audit = raw.audit.path.check(problems, |text| audit(text));
     let host = base_url.as_ref().ok().and_then(|url| url.host_str());
     let host = host.unwrap_or_default().to_owned();
@@ -69,6 +71,8 @@ pub(super) fn validate(
             timeouts,
         },
         database: database?,
+        retention: retention?,
+        job_retention: job_retention?,
         audit: audit?,
         memory_enabled: raw.memory.enabled.value,
         requests,

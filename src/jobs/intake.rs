@@ -76,6 +76,11 @@ impl Intake {
         self.bytes.available_permits() > 2_048
     }
 
+    /// Drops the first requests that wait for a second one, because something was forgotten.
+    pub fn drop_first_requests(&self) {
+        self.first_requests.clear();
+    }
+
     /// The exchanges to record now that `exchange` has come (see [`FirstRequests::admit`]).
     pub(super) fn admit(&self, exchange: Exchange) -> Vec<Exchange> {
         self.first_requests.admit(exchange)

@@ -15,8 +15,9 @@ use super::memory::{Memory, MemoryRequest};
 use super::mode::{self, DecidedBy, Mode};
 use super::peer_memory;
 use crate::history::{History, MessageKey, Scope, ScopedHash};
-use crate::lookup::LookupParams;
+use crate::lookup::{LookupParams, anchors};
 use crate::memory::alignment;
+use crate::store::LookupKeys;
 use crate::wire;
 use crate::wire::chat::ParseError;
 
@@ -132,6 +133,19 @@ pub(super) async fn read_request(
     }
     let client_history = Arc::new(history);
     let answer_marks = || possible_answer_marks(&parsed, &client_history);
+    let lookup_keys = || LookupKeys {
+        anchors: anchors(&client_history, 0).collect(),
+        answers: answer_marks(),
+        thread_key: identity.thread.key.clone(),
+        ..LookupKeys::default()
+    };
+    let links = client_history.turns().iter().map(|turn| turn.link);
+    let scope = &identity.scope;
+    if memory.tombstones.covers(scope, links, lookup_keys) {
+        entry.set_bypass("forgotten".to_owned());
+        let history = History::clone(&client_history);
+        return ReadRequest::without_memory(memory, history);
+    }
     let first = parsed.leading_messages().messages().first();
     let system =
         first.map(|message| MessageKey::from_message(&client_history.root(), message).content);

@@ -183,3 +183,17 @@ async fn a_stuck_writer_holds_nobody_up_and_every_loss_is_counted() {
     audit.flush().await;
     assert_eq!(audit.dropped(), sent as u64, "failed writes count too");
 }
+
+/// Names of conversations stand in it.
+#[cfg(unix)]
+#[tokio::test]
+async fn lines_go_to_a_file_that_only_its_owner_reads() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.jsonl");
+    let audit = Audit::file(&path, &Tasks::new()).unwrap();
+    audit.record(record("one"));
+    audit.flush().await;
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
