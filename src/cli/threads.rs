@@ -4,6 +4,7 @@
 //! carries out. A server may use the database at the same time.
 
 mod log_lines;
+mod observer_state;
 mod operator_request;
 mod show;
 mod snapshot_settings;

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
+use super::base::Base;
 use super::exchange::Exchange;
 use super::first_requests::FirstRequests;
 use crate::history::{Link, Message};
-use crate::store::Store;
+use crate::tasks::Losses;
 
 /// The most exchanges in the queue: eight batches of the recorder.
 const SLOTS: usize = 1_024;
@@ -29,15 +30,17 @@ pub struct Intake {
     slots: mpsc::Sender<QueuedExchange>,
     bytes: Arc<Semaphore>,
     first_requests: Arc<FirstRequests>,
+    recording: Losses,
 }
 
-pub(super) fn channel(store: &Arc<dyn Store>) -> (Intake, mpsc::Receiver<QueuedExchange>) {
+pub(super) fn channel(base: &Base) -> (Intake, mpsc::Receiver<QueuedExchange>) {
     let (slots, exchanges) = mpsc::channel(SLOTS);
     (
         Intake {
             slots,
             bytes: Arc::new(Semaphore::new(KIB as usize)),
-            first_requests: Arc::new(FirstRequests::new(store)),
+            first_requests: Arc::new(FirstRequests::new(&base.store)),
+            recording: base.recording.clone(),
         },
         exchanges,
     )
@@ -78,6 +81,10 @@ impl Intake {
             .is_some_and(|permit| self.slots.try_send((exchange, permit)).is_ok());
         if !offered {
             metrics::counter!(crate::telemetry::EXCHANGES_DROPPED).increment(1);
+            self.recording.lost(
+                "requests come faster than they can be recorded, and their exchanges are dropped; \
+                 the next request of a conversation brings its messages again",
+            );
         }
         offered
     }

@@ -140,6 +140,11 @@ fn migrations() -> Vec<Migration> {
             "claims",
             include_str!("../../../migrations/sqlite/0017_claims.sql"),
         ),
+        (
+            18,
+            "unsettled_claims",
+            include_str!("../../../migrations/sqlite/0018_unsettled_claims.sql"),
+        ),
     ]
     .into_iter()
     .map(|(version, name, text)| {
