@@ -114,17 +114,25 @@ impl Tasks {
 
     /// Panics here once if a test has asked for that ([`Tasks::plant_fault`]); does nothing in a release.
     #[inline]
-    pub fn fault_point(&self, _name: &'static str) {
+    #[cfg_attr(
+        not(feature = "testing"),
+        expect(
+            unused_variables,
+            clippy::unused_self,
+            reason = "a release has no faults"
+        )
+    )]
+    pub fn fault_point(&self, name: &'static str) {
         #[cfg(feature = "testing")]
         {
             let mut faults = self
                 .faults
                 .lock()
                 .unwrap_or_else(std::sync::PoisonError::into_inner);
-            if let Some(at) = faults.iter().position(|planted| *planted == _name) {
+            if let Some(at) = faults.iter().position(|planted| *planted == name) {
                 faults.swap_remove(at);
                 drop(faults);
-                panic!("a planted fault: {_name}");
+                panic!("a planted fault: {name}");
             }
         }
     }

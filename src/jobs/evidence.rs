@@ -37,9 +37,10 @@ pub(super) async fn for_chunk(job: &Job, part: &NewPart) -> PartAnalysis {
         let (observations, _) = system_messages::split_messages(&text);
         PartAnalysis {
             line_sources: provenance::attribute_lines(&text, &messages, whole),
-            retention: match by_model {
-                true => retention::check_observations(&payload.transcript, &observations).retention,
-                false => retention::Retention::default(),
+            retention: if by_model {
+                retention::check_observations(&payload.transcript, &observations).retention
+            } else {
+                retention::Retention::default()
             },
         }
     });

@@ -67,8 +67,11 @@ impl Intake {
     /// was dropped because the queue is full or closed. Nothing is lost by that: the next request carries the
     /// same history.
     pub fn offer(&self, exchange: Exchange) -> bool {
-        let due = self.admit(exchange).into_iter();
-        due.fold(true, |all, exchange| self.enqueue(exchange) && all)
+        let mut all = true;
+        for due in self.admit(exchange) {
+            all &= self.enqueue(due);
+        }
+        all
     }
 
     fn enqueue(&self, exchange: Exchange) -> bool {

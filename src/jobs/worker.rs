@@ -256,20 +256,18 @@ impl Worker {
             return self.finish_job(job, CallResult { cycle, outcome }).await;
         }
         let processed = AssertUnwindSafe(self.process_job(job, cycle)).catch_unwind();
-        match processed.await {
-            Ok(outcome) => outcome,
-            Err(_) => {
-                // As with every task, the payload of the panic is not logged.
-                tracing::error!(
-                    kind = job.spec.kind.name(),
-                    thread = job.conversation,
-                    "a fault in the program ended a job; it is tried again"
-                );
-                let outcome = CallOutcome::Failed(Failure::Fault);
-                let cycle = Arc::clone(cycle);
-                self.finish_job(job, CallResult { cycle, outcome }).await
-            }
+        if let Ok(outcome) = processed.await {
+            return outcome;
         }
+        // As with every task, the payload of the panic is not logged.
+        tracing::error!(
+            kind = job.spec.kind.name(),
+            thread = job.conversation,
+            "a fault in the program ended a job; it is tried again"
+        );
+        let outcome = CallOutcome::Failed(Failure::Fault);
+        let cycle = Arc::clone(cycle);
+        self.finish_job(job, CallResult { cycle, outcome }).await
     }
 
     async fn process_job(&self, job: &Job, cycle: &Arc<Cycle>) -> JobOutcome {
