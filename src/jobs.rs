@@ -36,6 +36,7 @@ mod payload;
 mod peer_memory;
 mod recorder;
 mod reflector;
+mod retry_delay;
 mod routes;
 mod settings;
 mod snapshots;
