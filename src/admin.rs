@@ -8,14 +8,12 @@
 //!
 //! Decides nothing itself; other rooms report their condition through [`Readiness`]. Called by `server`.
 
-mod readiness;
-
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use metrics_exporter_prometheus::PrometheusHandle;
 
-pub use self::readiness::{Condition, Readiness};
+pub use crate::tasks::{Condition, Readiness};
 use crate::telemetry;
 
 /// The pages of the admin port.

@@ -116,7 +116,7 @@ impl App {
         let upstream = Upstream::new(&config.upstream.base_url, config.upstream.timeouts, &tasks)?;
         let audit = audit(config, &tasks)?;
         let llm = Arc::new(Llm::new()?);
-        let admin = Arc::new(Admin::new(Readiness::new(), metrics));
+        let admin = Arc::new(Admin::new(tasks.readiness().clone(), metrics));
         let store = Arc::new(store);
         if config.memory_enabled {
             let timeout = store_timeout.max(STORE_OPEN_TIMEOUT);
@@ -313,6 +313,7 @@ async fn watch_store(
     {
         if let Some(memory) = proxy.memory() {
             memory.capabilities.expire(Instant::now());
+            memory.jobs.expire();
         }
         let open_jobs = store.open_jobs().await;
         match &open_jobs {

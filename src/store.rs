@@ -18,7 +18,9 @@ mod sqlite;
 mod tenants;
 mod timer;
 
-pub use admin::{Admin, Event, LongestChain, MAX_EVENTS_PER_KIND, ThreadDetail, ThreadRow};
+pub use admin::{
+    Admin, Event, LongestChain, MAX_EVENTS_PER_KIND, ThreadDetail, ThreadRow, WaitingRanges,
+};
 pub use aliases::{AddAliasOutcome, Alias, Aliases, TenantRow};
 pub use chains::{
     Candidates, Chains, LookupEntries, LookupKeys, MessageMarks, NewOverflowObservation,

@@ -145,6 +145,11 @@ fn migrations() -> Vec<Migration> {
             "forgotten",
             include_str!("../../../migrations/sqlite/0018_forgotten.sql"),
         ),
+        (
+            19,
+            "unsettled_claims",
+            include_str!("../../../migrations/sqlite/0019_unsettled_claims.sql"),
+        ),
     ]
     .into_iter()
     .map(|(version, name, text)| {

@@ -6,11 +6,11 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use super::SqliteStore;
 
-/// Statements without an owner, on purpose: the claims of jobs and timers, the operator's lists, aliases,
-/// the keys of the filter, expiry, receipts and tombstones, the deletion of a whole owner, and checks of the database
-/// itself. `SPENT_TOKENS` names only the tenant, because a budget belongs
-/// to the tenant with all its resources.
-const ABOVE_OWNERS: [&str; 50] = [
+/// Statements without an owner, on purpose: the claims of jobs and timers, waiting jobs that become due, the operator's
+/// lists, aliases, the keys of the filter, expiry, receipts and tombstones, the deletion of a whole owner, and checks of
+/// the database itself. `SPENT_TOKENS` names only the tenant, because a budget belongs to the tenant with all its
+/// resources.
+const ABOVE_OWNERS: [&str; 51] = [
     "NODE_KEYS",
     "VIEW_KEYS",
     "ANSWER_KEYS",
@@ -27,6 +27,7 @@ const ABOVE_OWNERS: [&str; 50] = [
     "DROP_ALIAS",
     "TENANTS",
     "CLAIM",
+    "MAKE_DUE",
     "CLAIM_TIMER",
     "NEXT_TIMER",
     "OPEN_JOBS",

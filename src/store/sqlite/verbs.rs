@@ -218,6 +218,21 @@ impl Queue for SqliteStore {
         run!(self.write => queue::claim(filter, now_ms, lease_ms))
     }
 
+    async fn claim_observation(
+        &self,
+        scope: &Scope,
+        span: &Span,
+        now_ms: i64,
+        lease_ms: i64,
+    ) -> StoreResult<Option<Job>> {
+        let span = *span;
+        run!(self.write => queue::claim_observation(scope, span, now_ms, lease_ms))
+    }
+
+    async fn make_due(&self, at_ms: i64) -> StoreResult<u64> {
+        run!(self.write => queue::make_due(at_ms))
+    }
+
     async fn reprioritize(
         &self,
         scope: &Scope,
