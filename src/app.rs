@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use secrecy::ExposeSecret;
 use tokio_util::sync::CancellationToken;
 
 use self::alias_refresher::AliasRefresher;
@@ -22,7 +23,7 @@ use self::housekeeping::Housekeeping;
 pub use self::reload::Reloader;
 use self::reload::request_policy;
 
-use crate::admin::{Admin, Condition, Readiness};
+use crate::admin::{Access, Admin, Condition, Readiness};
 use crate::audit::{Audit, AuditError};
 use crate::config::{AuditTarget, Config, ConfigValues};
 use crate::jobs::{Jobs, Reloadable};
@@ -116,7 +117,12 @@ impl App {
         let upstream = Upstream::new(&config.upstream.base_url, config.upstream.timeouts, &tasks)?;
         let audit = audit(config, &tasks)?;
         let llm = Arc::new(Llm::new()?);
-        let admin = Arc::new(Admin::new(tasks.readiness().clone(), metrics));
+        let admin_token = config.server.admin_token.as_ref();
+        let access = Access::new(
+            config.server.admin,
+            admin_token.map(ExposeSecret::expose_secret),
+        );
+        let admin = Arc::new(Admin::new(tasks.readiness().clone(), metrics, access));
         let store = Arc::new(store);
         if config.memory_enabled {
             let timeout = store_timeout.max(STORE_OPEN_TIMEOUT);

@@ -88,8 +88,14 @@ settings! {
         /// Address and port that clients use (the data port). Port 0 takes a free one. If it is not a loopback
         /// address, requests without a credential get no memory.
         listen: String = Default(r#""127.0.0.1:8484""#),
-        /// Address and port of /healthz, /readyz and /metrics (the admin port). It has no password.
+        /// Address and port of /healthz, /readyz and /metrics (the admin port).
         admin: String = Default(r#""127.0.0.1:8485""#),
+        /// Token for the admin port: Authorization: Bearer. Without it /metrics is closed and /readyz tells only
+        /// its status. If it is not set, this is so beyond loopback, and programs on this machine read all.
+        admin_token: Option<SecretString> = Example(r#""a-long-random-text""#),
+        /// Names by which clients reach a loopback listener, beside localhost and 127.0.0.1: for example the name
+        /// that a reverse proxy on this machine passes on. A request for another name gets 421.
+        hosts: Vec<String> = Default("[]"),
         /// Largest chat-completions body, in bytes (32 MiB). A larger one gets 413. Bodies of other paths have
         /// no limit.
         max_body_bytes: u64 = Default("33554432"),
