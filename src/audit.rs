@@ -1,14 +1,16 @@
 //! Writes one JSON line per memory request (what was received, what was sent, what the provider reported about its
-//! cache) and one per observation and reflection (its source, and how much it kept).
+//! cache) one per observation and reflection (its source, and how much it kept), and one per deletion.
 //!
-//! [`AuditRecord`] and [`PartRecord`] are the lines, with their fields in a fixed order. [`Audit`] takes records without
+//! [`AuditRecord`], [`PartRecord`] and [`ForgottenRecord`] are the lines, with their fields in a fixed order. [`Audit`] takes records without
 //! waiting and writes them in the background. Decides nothing, and never holds text of messages or credentials. `proxy`
 //! makes a record when an answer has ended, in whatever way; `jobs` makes one when a part is stored.
 
+mod forgotten;
 mod part;
 mod record;
 mod sink;
 
+pub use forgotten::ForgottenRecord;
 pub use part::{PartKind, PartRecord};
 pub use record::{AuditRecord, EndReason, MemoryState};
 pub use sink::{Audit, AuditError};

@@ -217,12 +217,21 @@ fn lines_of_parts() -> Vec<String> {
     fields("PartRecord")
 }
 
+fn lines_of_deletions() -> Vec<String> {
+    fields("ForgottenRecord")
+}
+
 #[test]
 fn every_field_of_the_audit_has_a_row() {
     let document = read("docs/audit.md");
-    let (requests, parts) = document.split_once("\n## Part lines\n").unwrap();
-    for (fields, text) in [(lines_of_requests(), requests), (lines_of_parts(), parts)] {
-        assert!(fields.len() > 8, "{fields:?}");
+    let (requests, rest) = document.split_once("\n## Part lines\n").unwrap();
+    let (parts, deletions) = rest.split_once("\n## Lines of deletions\n").unwrap();
+    for (fields, text) in [
+        (lines_of_requests(), requests),
+        (lines_of_parts(), parts),
+        (lines_of_deletions(), deletions),
+    ] {
+        assert!(fields.len() > 6, "{fields:?}");
         let has = |field: &&String| text.contains(&format!("\n| `{field}` |"));
         let missing: Vec<&String> = fields.iter().filter(|field| !has(field)).collect();
         assert!(missing.is_empty(), "{missing:?}");
@@ -388,6 +397,8 @@ fn every_audit_line_shown_holds_fields_that_exist_in_their_order() {
             shown += 1;
             let known = if line.contains_key("wrote") {
                 lines_of_parts()
+            } else if line.contains_key("forgot") {
+                lines_of_deletions()
             } else {
                 lines_of_requests()
             };

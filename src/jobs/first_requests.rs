@@ -130,6 +130,12 @@ impl FirstRequests {
         metrics::gauge!(telemetry::EXCHANGES_WAITING).set(count);
         due
     }
+
+    /// Drops what waits, because something was forgotten. A conversation whose first request waited is recorded
+    /// from its next two requests on.
+    pub(super) fn clear(&self) {
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Waiting::default();
+    }
 }
 
 #[derive(Debug, Default)]

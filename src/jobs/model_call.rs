@@ -14,9 +14,10 @@ use tokio::sync::Semaphore;
 use super::base::Base;
 use super::budget::Budget;
 use super::bundle::Bundles;
+use super::model_health::Problem;
 use super::settings::Phase;
 use crate::llm::{Breaker, CallError, CallSettings, Endpoint, ModelClient, Models, Prompt, Reply};
-use crate::memory::message_tokens;
+use crate::memory::{PartKind, message_tokens};
 use crate::store::Job;
 use crate::wire::chat;
 
@@ -54,6 +55,12 @@ impl ModelCaller {
         }
     }
 
+    /// Forgets what was learned of the endpoints: the configuration has changed.
+    pub(super) fn reset(&self) {
+        self.breaker.reset();
+        self.base.health.reset();
+    }
+
     /// The model and the parameters for calling `phase` with `prompt` on behalf of `job`.
     pub(super) async fn settings(&self, phase: &Phase, job: &Job, prompt: &Prompt) -> CallSettings {
         phase.settings(&job.spec.model, self.prompt_tokens(phase, prompt).await)
@@ -89,6 +96,15 @@ impl ModelCaller {
                 self.breaker.failed(&key, self.base.clock.instant());
             }
             _ => self.breaker.succeeded(&key),
+        }
+        let health = &self.base.health;
+        match &answer {
+            Err(error) => health.failed(endpoint, &settings.model, job, Problem::Call(error)),
+            // Whether an Observer's answer is usable is found out when it is read.
+            Ok(_) if job.spec.kind == PartKind::Reflection => {
+                health.worked(endpoint, &settings.model, job);
+            }
+            Ok(_) => {}
         }
         self.budget.record_cost(job, prompt, &answer).await;
         self.bundles

@@ -142,12 +142,11 @@ impl Ledger {
         // Also of lines that the filter leaves out: what came before a request says what the cache held.
         let without = match kind {
             LineKind::Request => self.estimator.without(line),
-            LineKind::Part | LineKind::Call => None,
+            LineKind::Part | LineKind::Call | LineKind::Deletion => None,
         };
         if !self.filter.matches(line) {
             return;
         }
-        self.extend_period(line.time.as_str());
         let add: Box<dyn Fn(&mut Totals)> = match kind {
             LineKind::Request => {
                 let cost = self.request_cost(line, without);
@@ -158,7 +157,9 @@ impl Ledger {
                 Box::new(move |totals| totals.add_call(line, cost))
             }
             LineKind::Part => Box::new(|totals| totals.add_part(line)),
+            LineKind::Deletion => return,
         };
+        self.extend_period(line.time.as_str());
         add(&mut self.totals);
         let key = &mut self.key;
         for grouping in &mut self.groupings {

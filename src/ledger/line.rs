@@ -31,6 +31,8 @@ pub struct Line<'a> {
     #[serde(borrow)]
     pub call: Option<Text<'a>>,
     #[serde(borrow)]
+    pub forgot: Option<Text<'a>>,
+    #[serde(borrow)]
     pub tenant: Text<'a>,
     #[serde(borrow)]
     pub thread: Option<Text<'a>>,
@@ -83,6 +85,8 @@ pub enum LineKind {
     Part,
     /// A model call of memory.
     Call,
+    /// Memory that an operator deleted.
+    Deletion,
 }
 
 /// Why a line counts nowhere.
@@ -117,12 +121,14 @@ impl<'a> Line<'a> {
         if !is_time(self.time.as_str()) {
             return None;
         }
-        match (&self.wrote, &self.call, &self.request_id) {
-            (Some(_), _, _) => Some(LineKind::Part),
-            (None, Some(_), _) => Some(LineKind::Call),
-            (None, None, Some(_)) => Some(LineKind::Request),
-            (None, None, None) => None,
-        }
+        [
+            (&self.wrote, LineKind::Part),
+            (&self.call, LineKind::Call),
+            (&self.forgot, LineKind::Deletion),
+            (&self.request_id, LineKind::Request),
+        ]
+        .into_iter()
+        .find_map(|(field, kind)| field.as_ref().map(|_| kind))
     }
 
     /// The day in UTC.
@@ -186,6 +192,10 @@ mod tests {
         assert_eq!(
             kind(r#"{"time":"2026-11-23T11:20:14.295Z","call":"observe"}"#),
             Ok(LineKind::Call)
+        );
+        assert_eq!(
+            kind(r#"{"time":"2026-11-23T18:07:11.000Z","forgot":"thread","deleted":{"parts":4}}"#),
+            Ok(LineKind::Deletion)
         );
         for foreign in [
             "{}",

@@ -11,12 +11,13 @@ use http::request::Parts;
 use super::answer_position::{AnswerPosition, SUMMARY_BYTES};
 use super::audit_entry::AuditEntry;
 use super::identify::{OffReason, find_thread, identify, identify_owner};
-use super::memory::{Memory, MemoryRequest};
+use super::memory::{Memory, MemoryRequest, RequestPolicy};
 use super::mode::{self, DecidedBy, Mode};
 use super::peer_memory;
 use crate::history::{History, MessageKey, Scope, ScopedHash};
-use crate::lookup::LookupParams;
+use crate::lookup::{LookupParams, anchors};
 use crate::memory::alignment;
+use crate::store::LookupKeys;
 use crate::wire;
 use crate::wire::chat::ParseError;
 
@@ -33,9 +34,18 @@ pub(super) struct ReadRequest {
 impl ReadRequest {
     /// A request of `scope` without memory. If its body cannot be parsed, its history is empty, and only its
     /// answer is tracked.
-    async fn parse_without_memory(memory: &Memory, received: &Bytes, scope: &Scope) -> Self {
+    async fn parse_without_memory(
+        memory: &Memory,
+        received: &Bytes,
+        scope: &Scope,
+        entry: &mut AuditEntry,
+    ) -> Self {
+        entry.set_tenant(scope);
         let history = match parse(received, scope).await {
-            Ok((_, history)) => history,
+            Ok((parsed, history)) => {
+                entry.set_model(&parsed);
+                history
+            }
             Err(_) => History::chain(scope, Vec::new()),
         };
         Self::without_memory(memory, history)
@@ -59,12 +69,13 @@ pub(super) async fn read_request(
     received: &Bytes,
     entry: &mut AuditEntry,
 ) -> ReadRequest {
-    if !memory.enabled {
-        entry.set_off(OffReason::Disabled);
-        return ReadRequest::default();
-    }
     // Read once: a reload applies from the next request on.
     let policy = memory.policy.current();
+    if !memory.enabled {
+        entry.set_off(OffReason::Disabled);
+        note_owner_and_model(parts, received, &policy, entry).await;
+        return ReadRequest::default();
+    }
     let off_by_header = mode::from_header(&parts.headers) == Some(Mode::Off);
     let identity = identify(&parts.headers, parts.uri.query(), &policy.identity);
     let mut identity = match identity {
@@ -79,10 +90,10 @@ pub(super) async fn read_request(
             else {
                 return ReadRequest::default();
             };
-            return ReadRequest::parse_without_memory(memory, received, &owner.scope).await;
+            return ReadRequest::parse_without_memory(memory, received, &owner.scope, entry).await;
         }
     };
-    entry.set_tenant(&identity);
+    entry.set_tenant(&identity.scope);
     let off = match off_by_header {
         true => Some(OffReason::ByHeader),
         false if memory.capabilities.is_signing(&identity.scope.tenant) => Some(OffReason::Signed),
@@ -90,7 +101,8 @@ pub(super) async fn read_request(
     };
     if let Some(off) = off {
         entry.set_off(off);
-        return ReadRequest::parse_without_memory(memory, received, &identity.scope).await;
+        let scope = &identity.scope;
+        return ReadRequest::parse_without_memory(memory, received, scope, entry).await;
     }
     let (parsed, history) = match parse(received, &identity.scope).await {
         Ok(read) => read,
@@ -132,6 +144,19 @@ pub(super) async fn read_request(
     }
     let client_history = Arc::new(history);
     let answer_marks = || possible_answer_marks(&parsed, &client_history);
+    let lookup_keys = || LookupKeys {
+        anchors: anchors(&client_history, 0).collect(),
+        answers: answer_marks(),
+        thread_key: identity.thread.key.clone(),
+        ..LookupKeys::default()
+    };
+    let links = client_history.turns().iter().map(|turn| turn.link);
+    let scope = &identity.scope;
+    if memory.tombstones.covers(scope, links, lookup_keys) {
+        entry.set_bypass("forgotten".to_owned());
+        let history = History::clone(&client_history);
+        return ReadRequest::without_memory(memory, history);
+    }
     let first = parsed.leading_messages().messages().first();
     let system =
         first.map(|message| MessageKey::from_message(&client_history.root(), message).content);
@@ -160,6 +185,9 @@ pub(super) async fn read_request(
         entry.set_mode(decided);
     }
     let writes = decided.mode == Mode::On;
+    if writes {
+        entry.set_notice(memory.jobs.notice(&identity.scope.tenant, &model));
+    }
     peer_memory::filter_candidates(memory, &identity, writes, &mut lookup);
     let request = MemoryRequest {
         writes,
@@ -175,6 +203,22 @@ pub(super) async fn read_request(
     ReadRequest {
         request: Some(request),
         answer_position: Some(answer_position),
+    }
+}
+
+/// Notes whose request it is and which model it names, for the audit of a process without memory.
+async fn note_owner_and_model(
+    parts: &Parts,
+    received: &Bytes,
+    policy: &RequestPolicy,
+    entry: &mut AuditEntry,
+) {
+    let Ok(owner) = identify_owner(&parts.headers, parts.uri.query(), &policy.identity) else {
+        return;
+    };
+    entry.set_tenant(&owner.scope);
+    if let Ok((parsed, _)) = parse(received, &owner.scope).await {
+        entry.set_model(&parsed);
     }
 }
 
