@@ -130,8 +130,11 @@ fn charts(days: &[(Vec<&str>, &Totals)]) -> String {
     text
 }
 
+/// How a cell is written.
+type Write = fn(&Totals) -> String;
+
 /// The cells of a row behind its name.
-const COLUMNS: [(&str, fn(&Totals) -> String); 9] = [
+const COLUMNS: [(&str, Write); 9] = [
     ("requests", |it| grouped(it.requests)),
     ("prompt", |it| of_requests(it, count(it.prompt_tokens()))),
     ("hit rate", |it| of_requests(it, percent(it.hit_rate()))),
