@@ -321,7 +321,10 @@ impl Jobs {
         let activator = self.overflow_activator.clone();
         let (result_tx, result_rx) = tokio::sync::oneshot::channel();
         // In a task of its own: if the caller cannot wait, the result serves the next request.
+        self.pending_work.begin();
+        let ending = self.pending_work.ending();
         self.tasks.spawn("overflow", async move {
+            let _ending = ending;
             let applied = activator.activate(&request).await;
             // The receiver is gone if the caller stopped waiting.
             let _ = result_tx.send(applied);

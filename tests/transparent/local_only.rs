@@ -23,7 +23,7 @@ async fn status_and_body(client: &mut Peer) -> (String, serde_json::Value) {
 async fn a_name_that_is_not_this_machines_is_refused_on_both_ports() {
     let upstream = RawUpstream::listen().await;
     let rig = Rig::start(&upstream.url(), |options| {
-        options.settings.hosts = Vec::new()
+        options.settings.hosts = Vec::new();
     });
     for (address, path) in [(rig.data, "/v1/models"), (rig.admin, "/metrics")] {
         let mut client = Peer::connect(address).await;
