@@ -215,9 +215,12 @@ fn what_is_not_known_is_said() {
         assert!(text.contains(expected), "{expected}\n{text}");
     }
     let text = stderr(&assert);
-    assert!(text.contains("2 lines left out: are not JSON"), "{text}");
     assert!(
-        text.contains("1 line left out: is JSON, but not of the audit"),
+        text.contains("2 lines left out: they are not JSON"),
+        "{text}"
+    );
+    assert!(
+        text.contains("1 line left out: it is JSON, but not of the audit"),
         "{text}"
     );
     // Without any price there is no money.

@@ -76,7 +76,11 @@ fn follow(args: &Args) -> anyhow::Result<()> {
         !input::is_standard_input(file),
         "--watch follows a file, and standard input is none: name the file"
     );
-    watch::run(file, new_ledger(args), |ledger| text(args, ledger))
+    watch::run(file, new_ledger(args), |ledger| match args.format {
+        // On a terminal the next report would clear what stands on standard error.
+        Format::Table => text(args, ledger) + &skipped(ledger).join("\n"),
+        _ => text(args, ledger),
+    })
 }
 
 fn new_ledger(args: &Args) -> Ledger {
@@ -104,20 +108,24 @@ fn text(args: &Args, ledger: &Ledger) -> String {
 
 /// Says on standard error which lines count nowhere.
 fn warn_of_skipped(ledger: &Ledger) {
-    for (number, what) in [
+    for text in skipped(ledger) {
+        print_error(&text);
+    }
+}
+
+fn skipped(ledger: &Ledger) -> Vec<String> {
+    let kinds = [
         (
             ledger.torn,
             "not JSON, probably torn by a full disk or a crash",
         ),
         (ledger.foreign, "JSON, but not of the audit"),
-    ] {
-        if number > 0 {
-            let (lines, are) = if number == 1 {
-                ("line", "is")
-            } else {
-                ("lines", "are")
-            };
-            print_error(&format!("{number} {lines} left out: {are} {what}"));
-        }
-    }
+    ];
+    let found = kinds.into_iter().filter(|(number, _)| *number > 0);
+    found
+        .map(|(number, what)| match number {
+            1 => format!("1 line left out: it is {what}"),
+            _ => format!("{number} lines left out: they are {what}"),
+        })
+        .collect()
 }
