@@ -24,7 +24,7 @@ pub(super) fn print(text: &str) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// As [`print`].
+/// As [`print()`].
 pub(super) fn print_while_read(text: &str) -> io::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
