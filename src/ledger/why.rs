@@ -246,6 +246,12 @@ fn compared(line: &Line<'_>, before: &Line<'_>) -> Vec<String> {
         let found = CAUSES.iter().find(|(known, _)| *known == name);
         found.map_or("", |(_, text)| text).to_owned()
     };
+    if worked(line, before) {
+        return vec![
+            "The cache worked: most of what the two prompts can have in common came from it."
+                .to_owned(),
+        ];
+    }
     let mut found = Vec::new();
     if line.model != before.model {
         found.push(cause("model_changed"));
@@ -278,6 +284,16 @@ fn compared(line: &Line<'_>, before: &Line<'_>) -> Vec<String> {
         );
     }
     found
+}
+
+/// At least four fifths of the shorter of both prompts came from the cache.
+fn worked(line: &Line<'_>, before: &Line<'_>) -> bool {
+    let shorter = line.prompt_tokens.zip(before.prompt_tokens);
+    let shorter = shorter.map(|(this, other)| this.min(other));
+    let cached = line.cached_tokens.zip(shorter);
+    cached.is_some_and(|(cached, shorter)| {
+        u128::from(cached) * 5 >= u128::from(shorter) * 4 && cached > 0
+    })
 }
 
 fn idle(line: &Line<'_>, before: &Line<'_>) -> Option<Duration> {
@@ -341,6 +357,22 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{expected}\n{text}");
         }
+    }
+
+    #[test]
+    fn a_cache_that_worked_needs_no_cause() {
+        let text =
+            explained(r#""model":"m","snapshot":"12","prompt_tokens":9900,"cached_tokens":7200"#);
+        assert!(
+            text.contains("The cache worked") && !text.contains("activation"),
+            "{text}"
+        );
+        let text =
+            explained(r#""model":"m","snapshot":"12","prompt_tokens":9900,"cached_tokens":7199"#);
+        assert!(
+            text.contains("activation") && !text.contains("worked"),
+            "{text}"
+        );
     }
 
     #[test]
