@@ -24,7 +24,7 @@ use crate::jobs::{Jobs, Reloadable};
 use crate::llm::Llm;
 use crate::lookup::{READ_TIMEOUT, SnapshotCache};
 use crate::proxy::capabilities::UpstreamCapabilities;
-use crate::proxy::{Memory, Proxy, Singleflight};
+use crate::proxy::{Memory, Proxy, SentPrompts, Singleflight};
 use crate::server::{BindError, DrainReport, Server};
 use crate::store::{Admin as _, Aliases, Queue as _, SqliteStore, Store};
 use crate::tasks::Tasks;
@@ -144,16 +144,15 @@ impl App {
             tasks.spawn("owners", alias_refresher.run(tasks.token()));
         }
         let anonymous = config.requests.identity.anonymous;
+        let upstream_host = config.upstream.base_url.host_str().unwrap_or_default();
         let memory = Memory {
             enabled: config.memory_enabled,
             policy: Reloadable::new(request_policy(config, anonymous, aliases)),
             cache,
             jobs,
-            capabilities: UpstreamCapabilities::new(
-                config.memory.placement,
-                config.upstream.base_url.host_str().unwrap_or_default(),
-            ),
+            capabilities: UpstreamCapabilities::new(config.memory.placement, upstream_host),
             overflow_singleflight: Singleflight::default(),
+            sent_prompts: SentPrompts::new(upstream_host),
             audit: audit.clone(),
             pending_answers: Arc::default(),
         };
@@ -216,6 +215,17 @@ impl App {
                     None => true,
                 }
             })
+        }
+    }
+
+    /// Makes every conversation look silent for longer; see [`SentPrompts::skip_time`].
+    #[cfg(feature = "testing")]
+    pub fn skip_time(&self) -> impl Fn(Duration) + Send + Sync + use<> {
+        let proxy = Arc::clone(&self.proxy);
+        move |duration| {
+            if let Some(memory) = proxy.memory() {
+                memory.sent_prompts.skip_time(duration);
+            }
         }
     }
 

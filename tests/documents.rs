@@ -266,6 +266,8 @@ fn every_value_in_audit_and_metrics_is_described() {
         "model_change",
         "compaction_link",
         "identifier",
+        "cold_start",
+        "tools_changed",
     ] {
         look(audit, names_beside(name), name);
     }
