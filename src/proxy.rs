@@ -26,6 +26,7 @@ pub mod identify;
 mod memory;
 pub mod mode;
 mod outgoing_request;
+mod pass_entry;
 mod peer_memory;
 mod read_request;
 mod request_metrics;

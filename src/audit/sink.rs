@@ -14,7 +14,7 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::{AuditRecord, PartRecord};
+use super::{AuditRecord, CallRecord, PartRecord, PassRecord};
 use crate::tasks::Tasks;
 
 /// Records that may wait for the writer: some seconds of a very busy proxy, about 2 MB.
@@ -43,6 +43,8 @@ pub struct Audit {
 enum Message {
     Record(Box<AuditRecord>),
     Part(Box<PartRecord>),
+    Call(Box<CallRecord>),
+    Pass(Box<PassRecord>),
     Reopen,
     Flush(oneshot::Sender<()>),
 }
@@ -72,6 +74,16 @@ impl Audit {
     /// Takes a record of an observation or a reflection. Never waits.
     pub fn part(&self, record: PartRecord) {
         self.enqueue(Message::Part(Box::new(record)));
+    }
+
+    /// Takes a record of a model call of memory. Never waits.
+    pub fn call(&self, record: CallRecord) {
+        self.enqueue(Message::Call(Box::new(record)));
+    }
+
+    /// Takes a record of a request that passed through unread. Never waits.
+    pub fn pass(&self, record: PassRecord) {
+        self.enqueue(Message::Pass(Box::new(record)));
     }
 
     fn enqueue(&self, message: Message) {
@@ -178,6 +190,8 @@ impl Writer {
         match message {
             Message::Record(record) => self.write_or_count(&*record),
             Message::Part(record) => self.write_or_count(&*record),
+            Message::Call(record) => self.write_or_count(&*record),
+            Message::Pass(record) => self.write_or_count(&*record),
             Message::Reopen => self.reopen(),
             Message::Flush(written) => {
                 // The caller may have stopped waiting.

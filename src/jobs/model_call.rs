@@ -14,7 +14,9 @@ use tokio::sync::Semaphore;
 use super::base::Base;
 use super::budget::Budget;
 use super::bundle::Bundles;
+use super::call_audit::{CallAudit, OpenCall};
 use super::settings::Phase;
+use crate::audit::Audit;
 use crate::llm::{Breaker, CallError, CallSettings, Endpoint, ModelClient, Models, Prompt, Reply};
 use crate::memory::message_tokens;
 use crate::store::Job;
@@ -40,10 +42,11 @@ pub(super) struct ModelCaller {
     permits: Semaphore,
     pub(super) budget: Arc<Budget>,
     pub(super) bundles: Bundles,
+    pub(super) audit: Arc<CallAudit>,
 }
 
 impl ModelCaller {
-    pub(super) fn new(base: &Base, llm: Arc<dyn ModelClient>) -> Self {
+    pub(super) fn new(base: &Base, llm: Arc<dyn ModelClient>, audit: Option<Audit>) -> Self {
         Self {
             base: base.clone(),
             llm,
@@ -51,6 +54,7 @@ impl ModelCaller {
             permits: Semaphore::new(MODEL_CALLS),
             budget: Arc::new(Budget::new(base)),
             bundles: Bundles::new(base),
+            audit: Arc::new(CallAudit::new(&base.clock, audit)),
         }
     }
 
@@ -59,7 +63,8 @@ impl ModelCaller {
         phase.settings(&job.spec.model, self.prompt_tokens(phase, prompt).await)
     }
 
-    /// Calls `endpoint` on behalf of `job`.
+    /// Calls `endpoint` on behalf of `job`. Returns the answer with its audit line, to which the outcome is still to
+    /// be added.
     ///
     /// # Errors
     /// Those of the call. [`CallError::Transient`] with the time to wait if the breaker is open;
@@ -70,7 +75,7 @@ impl ModelCaller {
         endpoint: &Endpoint,
         job: &Job,
         prompt: &Prompt,
-    ) -> Result<Reply, CallError> {
+    ) -> Result<(Reply, OpenCall), CallError> {
         // The permit comes first, because budget and breaker may change while the call waits for it.
         // The semaphore is never closed. A permit is held for one call only, so its holder never
         // waits for another permit.
@@ -83,7 +88,9 @@ impl ModelCaller {
                 message: "the endpoint keeps failing and is left alone for a while".to_owned(),
             });
         }
+        let mut line = self.audit.begin(job, &settings.model);
         let answer = self.llm.call(endpoint, &settings, prompt).await;
+        line.set_answer(&answer);
         match &answer {
             Err(error) if error.blames_endpoint() => {
                 self.breaker.failed(&key, self.base.clock.instant());
@@ -93,7 +100,7 @@ impl ModelCaller {
         self.budget.record_cost(job, prompt, &answer).await;
         self.bundles
             .record_call(job, endpoint, settings, prompt, &answer);
-        answer
+        answer.map(|reply| (reply, line))
     }
 
     /// Tokens of the whole prompt with its attachments, if they decide which model is called. A phase

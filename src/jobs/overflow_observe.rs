@@ -285,6 +285,15 @@ impl OverflowObserver {
             empty_answers: 1,
             fence: 0,
         };
+        let first = || {
+            exchange
+                .history
+                .turns()
+                .first()
+                .map(|turn| turn.link.label())
+        };
+        let thread = exchange.thread_key.clone().or_else(first);
+        self.worker.set_thread(&job, thread);
         match self.worker.observe_unqueued(&job, overflow_events).await? {
             Ok(part) => Some(part),
             Err(failure) => {

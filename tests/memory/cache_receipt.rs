@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use diarist_provider::Options;
+use diarist_provider::{CallerKind, FixedReply, OBSERVER_MODEL, Observer, Options};
 use serde_json::{Value, json};
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk, metric};
+use crate::memory::tools::{ACTIVE, Talk, eventually, metric, refusing};
 
 const ME: &str = "Bearer sk-test";
 
@@ -322,4 +322,87 @@ async fn the_metrics_have_every_series_from_the_start() {
         "{before:?} {after:?}"
     );
     assert_eq!(verdicts(&page), 3 + 2 * 11);
+}
+
+/// Every model call of memory has a line, also if nothing came of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_model_call_of_memory_has_a_line() {
+    let rig = Rig::small().await;
+    let empty = FixedReply(String::new());
+    rig.provider.script(CallerKind::Observer, empty);
+    let talk = Talk::new("ada");
+    let answer = rig.talk(&talk, 1..=4).await;
+    let failing = refusing(500, "overloaded");
+    rig.provider.inject_next(CallerKind::Observer, 1, &failing);
+    rig.provider
+        .script(CallerKind::Observer, Observer::default());
+    rig.talk(&talk, 5..=ACTIVE * 3).await;
+    let observed = || rig.provider.record_for(CallerKind::Observer);
+    let reflected = || rig.provider.record_for(CallerKind::Reflector);
+    let lines = || rig.audit("call");
+    let all_written = || lines().len() == observed().len() + reflected().len();
+    eventually("a line for each call", all_written).await;
+    let request = rig.audit_entry(&answer).await;
+    for line in lines() {
+        assert_eq!(line["tenant"], request["tenant"], "{line}");
+        assert_eq!(line["thread"], request["thread"], "{line}");
+        assert!(line["total_ms"].is_u64(), "{line}");
+        assert!(!line.to_string().contains("canary"), "{line}");
+    }
+    let with = |call: &str, outcome: &str| {
+        let fits = |line: &Value| line["call"] == call && line["outcome"] == outcome;
+        lines().into_iter().filter(fits).collect::<Vec<_>>()
+    };
+    assert!(!with("observe", "empty").is_empty());
+    assert_eq!(with("observe", "failed").len(), 1);
+    assert!(!with("reflect", "kept").is_empty());
+    let kept = with("observe", "kept");
+    let usage = |tokens: &Value| {
+        observed().iter().any(|call| {
+            call.prompt_usage
+                .is_some_and(|usage| *tokens == usage.prompt_tokens)
+        })
+    };
+    assert!(
+        kept.iter().all(|line| usage(&line["prompt_tokens"])),
+        "{kept:?}"
+    );
+    assert!(
+        kept.iter().all(|line| line["model"] == OBSERVER_MODEL),
+        "{kept:?}"
+    );
+    assert!(
+        kept.iter().all(|line| line["cached_tokens"].is_u64()),
+        "{kept:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_passes_through_has_a_short_line() {
+    let rig = Rig::small().await;
+    let response = rig
+        .client
+        .get(rig.url("/v1/models?key=sk-secret"))
+        .send()
+        .await
+        .unwrap();
+    let status = response.status().as_u16();
+    let body = response.bytes().await.unwrap();
+    eventually("the line", || rig.audit("path").len() == 1).await;
+    let line = rig.audit("path").pop().unwrap();
+    assert_eq!(
+        (&line["method"], &line["path"]),
+        (&json!("GET"), &json!("/v1/models"))
+    );
+    assert_eq!(
+        (&line["status"], &line["bytes_answered"]),
+        (&json!(status), &json!(body.len()))
+    );
+    assert_eq!(line["ended"], "complete");
+    assert!(
+        line["ttfb_ms"].is_u64() && line["total_ms"].is_u64(),
+        "{line}"
+    );
+    assert!(!line.to_string().contains("secret"), "{line}");
+    assert_eq!(rig.audit("request_id").len(), 0);
 }
