@@ -6,16 +6,22 @@
 //!   memory would become lost service. A drain makes the proxy unready.
 //! - `/metrics`: Prometheus text.
 //!
+//! Beyond loopback, and where a token is configured, only who sends the token reads details: `/metrics`, and the
+//! reasons in `/readyz`. Orchestrators and load balancers need no more than the status.
+//!
 //! Decides nothing itself; other rooms report their condition through [`Readiness`]. Called by `server`.
 
-mod readiness;
+mod token;
+
+use std::net::SocketAddr;
 
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE};
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use metrics_exporter_prometheus::PrometheusHandle;
 
-pub use self::readiness::{Condition, Readiness};
+pub use self::token::AdminToken;
+pub use crate::tasks::{Condition, Readiness};
 use crate::telemetry;
 
 /// The pages of the admin port.
@@ -23,12 +29,39 @@ use crate::telemetry;
 pub struct Admin {
     readiness: Readiness,
     metrics: PrometheusHandle,
+    access: Access,
+}
+
+/// Who may read details.
+#[derive(Clone, Debug)]
+pub enum Access {
+    /// Everybody who reaches the port: programs on this machine.
+    Open,
+    /// Who sends the token.
+    Token(AdminToken),
+    /// Nobody: others reach the port, and there is no token.
+    Closed,
+}
+
+impl Access {
+    /// What is right for a port at `listen`.
+    pub fn new(listen: SocketAddr, token: Option<&str>) -> Self {
+        match token {
+            Some(token) => Self::Token(AdminToken::new(token)),
+            None if listen.ip().is_loopback() => Self::Open,
+            None => Self::Closed,
+        }
+    }
 }
 
 impl Admin {
     #[must_use]
-    pub fn new(readiness: Readiness, metrics: PrometheusHandle) -> Self {
-        Self { readiness, metrics }
+    pub fn new(readiness: Readiness, metrics: PrometheusHandle, access: Access) -> Self {
+        Self {
+            readiness,
+            metrics,
+            access,
+        }
     }
 
     #[must_use]
@@ -52,8 +85,13 @@ impl Admin {
                 } else {
                     StatusCode::SERVICE_UNAVAILABLE
                 };
-                Page::json(status, report)
+                if self.refusal(request.headers()).is_some() {
+                    Page::json(status, format!(r#"{{"ready":{ready}}}"#))
+                } else {
+                    Page::json(status, report)
+                }
             }
+            "/metrics" if let Some(refusal) = self.refusal(request.headers()) => refusal,
             "/metrics" => Page {
                 status: StatusCode::OK,
                 content_type: "text/plain; version=0.0.4; charset=utf-8",
@@ -76,6 +114,25 @@ impl Admin {
             .headers_mut()
             .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         response
+    }
+}
+
+impl Admin {
+    /// The page for somebody who may not read details.
+    fn refusal(&self, headers: &HeaderMap) -> Option<Page> {
+        let (status, error) = match &self.access {
+            Access::Open => return None,
+            Access::Token(token) if token.opens(headers) => return None,
+            Access::Token(_) => (
+                StatusCode::UNAUTHORIZED,
+                "send server.admin_token as Authorization: Bearer",
+            ),
+            Access::Closed => (
+                StatusCode::FORBIDDEN,
+                "beyond loopback this page needs server.admin_token",
+            ),
+        };
+        Some(Page::json(status, format!(r#"{{"error":"{error}"}}"#)))
     }
 }
 

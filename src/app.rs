@@ -4,6 +4,9 @@
 //! setting that a room reads itself. Called by `cli`, and by tests that run a whole process inside their own.
 
 mod alias_refresher;
+mod file_rights;
+mod forgotten_refresher;
+mod housekeeping;
 mod reload;
 
 use std::future::Future;
@@ -11,13 +14,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use secrecy::ExposeSecret;
 use tokio_util::sync::CancellationToken;
 
 use self::alias_refresher::AliasRefresher;
+use self::forgotten_refresher::ForgottenRefresher;
+use self::housekeeping::Housekeeping;
 pub use self::reload::Reloader;
 use self::reload::request_policy;
 
-use crate::admin::{Admin, Condition, Readiness};
+use crate::admin::{Access, Admin, Condition, Readiness};
 use crate::audit::{Audit, AuditError};
 use crate::config::{AuditTarget, Config, ConfigValues};
 use crate::jobs::{Jobs, Reloadable};
@@ -26,7 +32,7 @@ use crate::lookup::{READ_TIMEOUT, SnapshotCache};
 use crate::proxy::capabilities::UpstreamCapabilities;
 use crate::proxy::{Memory, Proxy, SentPrompts, Singleflight};
 use crate::server::{BindError, DrainReport, Server};
-use crate::store::{Admin as _, Aliases, Queue as _, SqliteStore, Store};
+use crate::store::{Admin as _, Aliases, Forgetting as _, Queue as _, SqliteStore, Store};
 use crate::tasks::Tasks;
 use crate::telemetry::{self, RecorderError};
 use crate::tokens::O200k;
@@ -111,7 +117,12 @@ impl App {
         let upstream = Upstream::new(&config.upstream.base_url, config.upstream.timeouts, &tasks)?;
         let audit = audit(config, &tasks)?;
         let llm = Arc::new(Llm::new()?);
-        let admin = Arc::new(Admin::new(Readiness::new(), metrics));
+        let admin_token = config.server.admin_token.as_ref();
+        let access = Access::new(
+            config.server.admin,
+            admin_token.map(ExposeSecret::expose_secret),
+        );
+        let admin = Arc::new(Admin::new(tasks.readiness().clone(), metrics, access));
         let store = Arc::new(store);
         if config.memory_enabled {
             let timeout = store_timeout.max(STORE_OPEN_TIMEOUT);
@@ -120,6 +131,7 @@ impl App {
             // Without memory no database file is created.
             store.close().await;
         }
+        file_rights::warn_of_readable_files(config);
         let settings = Reloadable::new(config.memory.clone());
         let cache = Arc::new(
             SnapshotCache::new(Arc::clone(&store) as Arc<dyn Store>)
@@ -142,6 +154,15 @@ impl App {
             let _timed_out =
                 tokio::time::timeout(STORE_OPEN_TIMEOUT, alias_refresher.refresh()).await;
             tasks.spawn("owners", alias_refresher.run(tasks.token()));
+            let mut refresher = ForgottenRefresher::new(&store, &cache, &jobs, audit.clone());
+            // Before the first request, if the disk is not slow: nothing that was forgotten may be used.
+            let _timed_out = tokio::time::timeout(STORE_OPEN_TIMEOUT, refresher.refresh()).await;
+            tasks.spawn("forgotten", refresher.run(tasks.token()));
+            // If the operator has closed the queue, this process writes nothing, so it deletes nothing either.
+            if config.memory.concurrency > 0 {
+                let housekeeping = Housekeeping::new(&store, &cache, &jobs, config);
+                tasks.spawn("housekeeping", housekeeping.run(tasks.token()));
+            }
         }
         let anonymous = config.requests.identity.anonymous;
         let upstream_host = config.upstream.base_url.host_str().unwrap_or_default();
@@ -149,6 +170,7 @@ impl App {
             enabled: config.memory_enabled,
             policy: Reloadable::new(request_policy(config, anonymous, aliases)),
             cache,
+            tombstones: store.tombstones(),
             jobs,
             capabilities: UpstreamCapabilities::new(config.memory.placement, upstream_host),
             overflow_singleflight: Singleflight::default(),
@@ -307,6 +329,7 @@ async fn watch_store(
     {
         if let Some(memory) = proxy.memory() {
             memory.capabilities.expire(Instant::now());
+            memory.jobs.expire();
         }
         let open_jobs = store.open_jobs().await;
         match &open_jobs {

@@ -27,6 +27,7 @@ mod intake;
 mod manual;
 mod message_archive;
 mod model_call;
+mod model_health;
 mod model_switch;
 mod observer;
 mod outcome;
@@ -36,6 +37,7 @@ mod payload;
 mod peer_memory;
 mod recorder;
 mod reflector;
+mod retry_delay;
 mod routes;
 mod settings;
 mod snapshots;
@@ -57,6 +59,7 @@ pub use intake::Intake;
 pub use manual::{ManualAnswer, ManualJobs, ManualOutcome};
 pub use message_archive::archived_text;
 pub use model_call::MODEL_CALLS;
+pub use model_health::Notice;
 pub use overflow_activate::OversizedRequest;
 pub use payload::message_text;
 pub use reflector::ReflectionPayload;
@@ -70,6 +73,7 @@ use self::evidence::PartReporter;
 use self::intake::QueuedExchange;
 use self::message_archive::MessageArchive;
 use self::model_call::ModelCaller;
+use self::model_health::ModelHealth;
 use self::model_switch::{ModelSwitch, ModelSwitchSnapshots};
 use self::outcome::PendingWork;
 use self::overflow_activate::OverflowActivator;
@@ -81,7 +85,7 @@ use crate::llm::ModelClient;
 use crate::lookup::SnapshotCache;
 use crate::memory::Policy;
 use crate::store::Store;
-use crate::tasks::Tasks;
+use crate::tasks::{Losses, Tasks};
 use crate::tokens::TokenCounter;
 
 /// The running room, as the proxy sees it.
@@ -94,6 +98,8 @@ pub struct Jobs {
     overflow_activator: OverflowActivator,
     overflow_observer: OverflowObserver,
     pending_work: PendingWork,
+    worker: Arc<Worker>,
+    wake: Arc<tokio::sync::Notify>,
     tasks: Tasks,
 }
 
@@ -108,7 +114,7 @@ impl std::fmt::Debug for Jobs {
 /// The parts of the room, connected and not started.
 struct Room {
     jobs: Jobs,
-    recorder: Recorder,
+    recorder_shares: RecorderShares,
     worker: Arc<Worker>,
     exchanges: mpsc::Receiver<QueuedExchange>,
     /// Wakes the workers.
@@ -117,7 +123,7 @@ struct Room {
 
 impl Room {
     fn new(base: &Base, llm: Arc<dyn ModelClient>, audit: Option<Audit>, tasks: &Tasks) -> Self {
-        let routes = Arc::new(Routes::new(base.clock.clone()));
+        let routes = Arc::new(Routes::new(&base.clock, &base.health));
         let caller = Arc::new(ModelCaller::new(base, llm, audit.clone()));
         let pending_work = PendingWork::default();
         let worker = Arc::new(Worker::new(base, &routes, &caller, &pending_work));
@@ -130,15 +136,17 @@ impl Room {
             pending_work: pending_work.clone(),
             wake: Arc::default(),
         };
-        let (intake, exchanges) = intake::channel(&base.store);
+        let (intake, exchanges) = intake::channel(base);
         let jobs = Jobs {
             base: base.clone(),
             intake,
             routes,
             model_switch: ModelSwitch::new(base, &shared.model_switch_snapshots, &pending_work),
-            overflow_activator: OverflowActivator::new(base, &shared.reporter),
+            overflow_activator: OverflowActivator::new(base, &shared.reporter, &worker),
             overflow_observer: OverflowObserver::new(base, &worker, &shared.pending_overflows),
             pending_work,
+            worker: Arc::clone(&worker),
+            wake: Arc::clone(&shared.wake),
             tasks: tasks.clone(),
         };
         Self {
@@ -146,7 +154,7 @@ impl Room {
             worker,
             exchanges,
             wake: Arc::clone(&shared.wake),
-            recorder: Recorder::new(base, shared),
+            recorder_shares: shared,
         }
     }
 }
@@ -169,25 +177,33 @@ impl Jobs {
             cache,
             counter,
             settings,
-            clock,
+            clock: clock.clone(),
+            tasks: tasks.clone(),
+            recording: Losses::new("recording", tasks.readiness()),
+            health: ModelHealth::new(clock, tasks.readiness()),
         };
         let archive = MessageArchive::new(&base);
         let room = Room::new(&base, llm, audit, tasks);
         let jobs = room.jobs;
         let (outcomes, reported) = mpsc::unbounded_channel();
-        tasks.spawn(
-            "recorder",
-            recorder::run(room.recorder, room.exchanges, reported, tasks.token()),
-        );
+        let inputs = Arc::new(tokio::sync::Mutex::new(recorder::Inputs {
+            exchanges: room.exchanges,
+            outcomes: reported,
+        }));
+        let (recorder_base, stop) = (jobs.base.clone(), tasks.token());
+        tasks.supervise("recorder", move || {
+            let recorder = Recorder::new(&recorder_base, room.recorder_shares.clone());
+            recorder::run(recorder, Arc::clone(&inputs), stop.clone())
+        });
         // If the operator has closed the queue, this process writes nothing, so it deletes nothing
         // either.
         if jobs.base.settings().concurrency > 0 {
             tasks.spawn("expiry", archive.expire(tasks.token()));
         }
-        tasks.spawn(
-            "workers",
-            room.worker.run(outcomes, room.wake, tasks.clone()),
-        );
+        tasks.supervise("workers", move || {
+            let (worker, wake) = (Arc::clone(&room.worker), Arc::clone(&room.wake));
+            worker.run(outcomes.clone(), wake)
+        });
         jobs
     }
 
@@ -230,6 +246,28 @@ impl Jobs {
     /// The thresholds in force.
     pub fn policy(&self) -> Policy {
         self.base.settings().policy
+    }
+
+    /// Other settings are in force ([`Jobs::settings`]). Jobs that wait, because the last ones failed, are
+    /// due at once.
+    pub fn settings_changed(&self) {
+        self.worker.configuration_changed();
+        self.wake.notify_one();
+    }
+
+    /// What a request of `tenant` for a conversation with `model` is told of memory's own model calls, if
+    /// they do not work or rest.
+    pub fn notice(&self, tenant: &[u8; 32], model: &str) -> Option<Notice> {
+        let settings = self.base.settings().for_model(model);
+        self.base
+            .health
+            .notice(tenant, &settings.observation, model)
+    }
+
+    /// Lets what is over expire: rests, and losses that a minute has passed since.
+    pub fn expire(&self) {
+        self.base.health.expire();
+        self.base.recording.expire();
     }
 
     /// The settings in force.
@@ -285,7 +323,10 @@ impl Jobs {
         let activator = self.overflow_activator.clone();
         let (result_tx, result_rx) = tokio::sync::oneshot::channel();
         // In a task of its own: if the caller cannot wait, the result serves the next request.
+        self.pending_work.begin();
+        let ending = self.pending_work.ending();
         self.tasks.spawn("overflow", async move {
+            let _ending = ending;
             let applied = activator.activate(&request).await;
             // The receiver is gone if the caller stopped waiting.
             let _ = result_tx.send(applied);

@@ -7,6 +7,7 @@ mod activity;
 mod bad_request;
 mod connection;
 mod drain;
+mod host_check;
 mod settings;
 mod sighup;
 mod socket;
@@ -17,17 +18,28 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::Request;
+use hyper::body::Incoming;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use self::connection::ConnectionServer;
 pub use self::drain::{DrainReport, shutdown_signal};
+use self::host_check::HostCheck;
 pub use self::sighup::Sighup;
 pub use self::socket::BindError;
 use crate::admin::Admin;
 use crate::proxy::{Proxy, ProxyError, body, respond};
 use crate::tasks::Tasks;
 use crate::telemetry;
+
+/// The most connections on the admin port. Health checks and a metrics server need a few.
+const MAX_ADMIN_CONNECTIONS: usize = 64;
+
+/// Whether `name` can stand in `server.hosts`: a name or address, without a port.
+pub fn is_host(name: &str) -> bool {
+    host_check::is_host(name)
+}
 
 /// Both ports, open.
 #[derive(Debug)]
@@ -73,15 +85,24 @@ impl Server {
         flush: impl Future<Output = ()>,
     ) -> DrainReport {
         let connections = ConnectionServer::new(&self.settings, &tasks);
+        let check = |listen| Arc::new(HostCheck::new(listen, &self.settings.hosts));
+        let data_check = check(self.settings.listen);
+        let admin_check = check(self.settings.admin);
         let accepting = accept_data(
             self.data,
             connections.clone(),
             self.settings.max_connections,
             proxy,
+            data_check,
             tasks.clone(),
         );
-        let administering =
-            accept_admin(self.admin, connections, Arc::clone(&admin), tasks.clone());
+        let administering = accept_admin(
+            self.admin,
+            connections,
+            Arc::clone(&admin),
+            admin_check,
+            tasks.clone(),
+        );
         tasks.spawn("accept data", accepting);
         tasks.spawn("accept admin", administering);
         let (upkeep, stopped) = (admin.upkeep(), tasks.token());
@@ -105,6 +126,7 @@ async fn accept_data(
     connections: Arc<ConnectionServer>,
     max_connections: usize,
     proxy: Arc<Proxy>,
+    check: Arc<HostCheck>,
     tasks: Tasks,
 ) {
     let permits = Arc::new(Semaphore::new(max_connections.min(Semaphore::MAX_PERMITS)));
@@ -114,17 +136,26 @@ async fn accept_data(
     while let Some(stream) = draining.run_until_cancelled(accept(&listener)).await {
         let hold = tasks.hold();
         if let Ok(permit) = Arc::clone(&permits).try_acquire_owned() {
-            let (connections, proxy, drain) = (
+            let (connections, proxy, check, drain) = (
                 Arc::clone(&connections),
                 Arc::clone(&proxy),
+                Arc::clone(&check),
                 draining.clone(),
             );
             tasks.spawn("connection", async move {
                 let _guards = (hold, permit);
                 metrics::gauge!(telemetry::CONNECTIONS).increment(1.0);
-                connections
-                    .serve(stream, &drain, |request| Arc::clone(&proxy).handle(request))
-                    .await;
+                let answer = |request| {
+                    let foreign = check.foreign_name(&request);
+                    let proxy = Arc::clone(&proxy);
+                    async move {
+                        match foreign {
+                            None => proxy.handle(request).await,
+                            Some(name) => respond::error(&ProxyError::ForeignHost(name)),
+                        }
+                    }
+                };
+                connections.serve(stream, &drain, answer).await;
                 metrics::gauge!(telemetry::CONNECTIONS).decrement(1.0);
             });
             continue;
@@ -146,19 +177,30 @@ async fn accept_admin(
     listener: TcpListener,
     connections: Arc<ConnectionServer>,
     admin: Arc<Admin>,
+    check: Arc<HostCheck>,
     tasks: Tasks,
 ) {
+    // More are closed without an answer: they would take the file descriptors of clients.
+    let permits = Arc::new(Semaphore::new(MAX_ADMIN_CONNECTIONS));
     let stopped = tasks.token();
     while let Some(stream) = stopped.run_until_cancelled(accept(&listener)).await {
-        let (connections, admin, drain) = (
+        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+            continue;
+        };
+        let (connections, admin, check, drain) = (
             Arc::clone(&connections),
             Arc::clone(&admin),
+            Arc::clone(&check),
             stopped.clone(),
         );
         tasks.spawn("admin connection", async move {
-            let answer = |request| {
-                let admin = Arc::clone(&admin);
-                async move { admin.handle(&request).map(body::full) }
+            let _permit = permit;
+            let answer = |request: Request<Incoming>| {
+                let answer = match check.foreign_name(&request) {
+                    None => admin.handle(&request).map(body::full),
+                    Some(name) => respond::error(&ProxyError::ForeignHost(name)),
+                };
+                std::future::ready(answer)
             };
             connections.serve(stream, &drain, answer).await;
         });

@@ -9,6 +9,7 @@ mod admin;
 pub mod aliases;
 mod chains;
 mod error;
+mod forgotten;
 mod operator_request;
 mod queue;
 mod rows;
@@ -17,7 +18,9 @@ mod sqlite;
 mod tenants;
 mod timer;
 
-pub use admin::{Admin, Event, LongestChain, MAX_EVENTS_PER_KIND, ThreadDetail, ThreadRow};
+pub use admin::{
+    Admin, Event, LongestChain, MAX_EVENTS_PER_KIND, ThreadDetail, ThreadRow, WaitingRanges,
+};
 pub use aliases::{AddAliasOutcome, Alias, Aliases, TenantRow};
 pub use chains::{
     Candidates, Chains, LookupEntries, LookupKeys, MessageMarks, NewOverflowObservation,
@@ -25,6 +28,9 @@ pub use chains::{
     StoredOverflowObservation,
 };
 pub use error::{StoreError, StoreResult};
+pub use forgotten::{
+    ForgetTarget, Forgetting, ImportOutcome, Receipt, TombstoneVersion, Tombstones,
+};
 pub use operator_request::OperatorRequest;
 pub use queue::{
     ClaimFilter, EnqueueOutcome, Job, NewJob, Queue, Release, RequestedJobOutcome, RequeuedJobs,

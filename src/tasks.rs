@@ -1,9 +1,13 @@
-//! Tracked tasks: no part of the process spawns a bare one.
+//! Tracked tasks: no part of the process spawns a bare one. And how the process's parts are: a part that fails
+//! says so here.
 //!
 //! [`Tasks`] counts every task started through it, and carries the two signals of a shutdown: *draining* (take no new
 //! work) and *stopped* (give up the rest). It never decides when either is due; `server` does. A task that panics is
-//! logged by its name and ends alone. A [`Hold`] marks work that a client waits for: a connection, a tunnel. The
+//! logged by its name and ends alone; one that must not end is [supervised](Tasks::supervise). A [`Hold`] marks work that a client waits for: a connection, a tunnel. The
 //! drain is over when the last one is dropped.
+
+mod losses;
+mod readiness;
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -15,6 +19,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+pub use self::losses::Losses;
+pub use self::readiness::{Condition, Readiness};
+
+/// The pause before a supervised task is started again.
+const RESTART_PAUSE: Duration = Duration::from_secs(1);
+
+/// A supervised task that has run for this long since its last restart is well again.
+const STEADY: Duration = Duration::from_mins(10);
+
 /// A cheap handle to all tasks of the process and to its two shutdown signals.
 #[derive(Clone, Debug, Default)]
 pub struct Tasks {
@@ -22,6 +35,9 @@ pub struct Tasks {
     holds: TaskTracker,
     draining: CancellationToken,
     stopped: CancellationToken,
+    readiness: Readiness,
+    #[cfg(feature = "testing")]
+    faults: std::sync::Arc<std::sync::Mutex<Vec<&'static str>>>,
 }
 
 /// Work in progress. The drain waits until it is dropped.
@@ -49,6 +65,97 @@ impl Tasks {
                 tracing::error!(task = name, "the task `{name}` panicked and was ended");
             }
         })
+    }
+
+    /// Starts a task that must not end before the process stops: if it panics, it is started again, and `/readyz`
+    /// says so under `name` for a while. `start` makes its future.
+    pub fn supervise<S, F>(&self, name: &'static str, mut start: S)
+    where
+        S: FnMut() -> F + Send + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let (readiness, stopped) = (self.readiness.clone(), self.stopped.clone());
+        readiness.set(name, Condition::Up);
+        self.spawn(name, async move {
+            let mut restarts = 0_u32;
+            loop {
+                let mut run = std::pin::pin!(AssertUnwindSafe(start()).catch_unwind());
+                let ended = tokio::select! {
+                    ended = run.as_mut() => ended,
+                    () = tokio::time::sleep(STEADY), if restarts > 0 => {
+                        readiness.set(name, Condition::Up);
+                        run.await
+                    }
+                };
+                if ended.is_ok() || stopped.is_cancelled() {
+                    return;
+                }
+                restarts = restarts.saturating_add(1);
+                // As in [`Tasks::spawn`], the payload is not logged.
+                tracing::error!(task = name, restarts, "the task `{name}` panicked and is started again");
+                readiness.set(
+                    name,
+                    Condition::Degraded(format!(
+                        "a fault in the program ended this task, and it was started again; restarts so far: {restarts}"
+                    )),
+                );
+                stopped
+                    .run_until_cancelled(tokio::time::sleep(RESTART_PAUSE))
+                    .await;
+            }
+        });
+    }
+
+    /// How the parts of the process are.
+    #[must_use]
+    pub fn readiness(&self) -> &Readiness {
+        &self.readiness
+    }
+
+    /// Panics here once if a test has asked for that ([`Tasks::plant_fault`]); does nothing in a release.
+    #[inline]
+    #[cfg_attr(
+        not(feature = "testing"),
+        expect(
+            unused_variables,
+            clippy::unused_self,
+            reason = "a release has no faults"
+        )
+    )]
+    pub fn fault_point(&self, name: &'static str) {
+        #[cfg(feature = "testing")]
+        {
+            let mut faults = self
+                .faults
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            if let Some(at) = faults.iter().position(|planted| *planted == name) {
+                faults.swap_remove(at);
+                drop(faults);
+                panic!("a planted fault: {name}");
+            }
+        }
+    }
+
+    /// Lets the next [`Tasks::fault_point`] of this name panic.
+    #[cfg(feature = "testing")]
+    pub fn plant_fault(&self, name: &'static str) {
+        let mut faults = self
+            .faults
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        faults.push(name);
+    }
+
+    /// Whether this planted fault has not happened yet.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn is_fault_planted(&self, name: &'static str) -> bool {
+        let faults = self
+            .faults
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        faults.contains(&name)
     }
 
     /// Cancelled when the drain begins: finish the work in progress, take nothing new.
@@ -131,6 +238,31 @@ mod tests {
         tasks.spawn("waits", async move { token.cancelled().await });
         assert_eq!(tasks.running(), 1);
         assert_eq!(tasks.stop(Duration::from_secs(30)).await, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_supervised_task_that_panics_is_started_again_and_said_to_be() {
+        let tasks = Tasks::new();
+        let (started, mut starts) = tokio::sync::mpsc::unbounded_channel();
+        let mut count = 0;
+        tasks.supervise("recorder", move || {
+            count += 1;
+            started.send(count).unwrap();
+            let is_first = count == 1;
+            async move {
+                assert!(!is_first, "on purpose");
+                std::future::pending::<()>().await;
+            }
+        });
+        assert_eq!(starts.recv().await, Some(1));
+        assert_eq!(starts.recv().await, Some(2));
+        let condition = tasks.readiness().condition("recorder");
+        assert!(
+            matches!(condition, Some(Condition::Degraded(_))),
+            "{condition:?}"
+        );
+        tokio::time::sleep(STEADY * 2).await;
+        assert_eq!(tasks.readiness().condition("recorder"), Some(Condition::Up));
     }
 
     #[tokio::test(start_paused = true)]

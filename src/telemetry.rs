@@ -62,6 +62,8 @@ pub const REFLECTIONS_LOSSY: &str = "diarist_reflections_lossy_total";
 pub const JOBS: &str = "diarist_jobs_total";
 /// Jobs waiting or running.
 pub const OPEN_JOBS: &str = "diarist_jobs_open";
+/// Models of memory that fail, refuse or answer what cannot be used. Label: `kind` (of the parts they write).
+pub const MODELS_FAILING: &str = "diarist_models_failing";
 /// Tokens of memory's own model calls. Labels: `kind`, `direction` (`in`, `cached`, `out`).
 pub const MODEL_TOKENS: &str = "diarist_model_tokens_total";
 /// Events that were dropped because the queue to their timeline was full.
@@ -71,6 +73,10 @@ pub const BUDGETS_SPENT: &str = "diarist_budgets_spent_total";
 /// Conversations whose Observer was paused or resumed, since it may read at most 1.5 times the new tokens. Label:
 /// `change` (`paused`, `resumed`).
 pub const OBSERVER_PAUSES: &str = "diarist_observer_pauses_total";
+/// The size of the database file and of its journal. Label: `file` (`database`, `journal`).
+pub const DATABASE_BYTES: &str = "diarist_database_bytes";
+/// Audit lines that were not written. Label: `reason` (`full`, `write`).
+pub const AUDIT_DROPPED: &str = "diarist_audit_dropped_total";
 /// Calls of the store that failed.
 pub const STORE_FAILURES: &str = "diarist_store_failures_total";
 
@@ -108,6 +114,7 @@ pub fn install_recorder() -> Result<PrometheusHandle, RecorderError> {
         .set_buckets_for_metric(Matcher::Suffix("_ratio".to_owned()), RATIO_BUCKETS)?
         .install_recorder()?;
     describe();
+    register();
     Ok(recorder.insert(handle).clone())
 }
 
@@ -143,6 +150,40 @@ fn describe() {
     );
     describe_gauge!(TUNNELS, "Open tunnels");
     describe_memory();
+}
+
+/// Lets the counters of memory and of losses exist before their first event, so that an alert sees the first one.
+fn register() {
+    for name in [
+        CONNECTIONS_REFUSED,
+        EXCHANGES_RECORDED,
+        EXCHANGES_DROPPED,
+        BODIES_UNREAD,
+        TOKENIZED_BYTES,
+        REFLECTIONS_REMINDED,
+        REFLECTIONS_LOSSY,
+        EVENTS_DROPPED,
+        BUDGETS_SPENT,
+        STORE_FAILURES,
+    ] {
+        metrics::counter!(name).increment(0);
+    }
+    for kind in ["chunk", "reflection"] {
+        for outcome in ["written", "empty", "given_up", "failed"] {
+            metrics::counter!(JOBS, "kind" => kind, "outcome" => outcome).increment(0);
+        }
+        for direction in ["in", "cached", "out"] {
+            metrics::counter!(MODEL_TOKENS, "kind" => kind, "direction" => direction).increment(0);
+        }
+        metrics::gauge!(MODELS_FAILING, "kind" => kind).increment(0.0);
+    }
+    for change in ["paused", "resumed"] {
+        metrics::counter!(OBSERVER_PAUSES, "change" => change).increment(0);
+    }
+    for reason in ["full", "write"] {
+        metrics::counter!(AUDIT_DROPPED, "reason" => reason).increment(0);
+    }
+    metrics::gauge!(OPEN_JOBS).increment(0.0);
 }
 
 fn describe_memory() {
@@ -181,6 +222,10 @@ fn describe_memory() {
     describe_counter!(SNAPSHOTS, "Snapshots prepared, by cause");
     describe_counter!(JOBS, "Jobs ended, by kind and outcome");
     describe_gauge!(OPEN_JOBS, "Jobs waiting or running");
+    describe_gauge!(
+        MODELS_FAILING,
+        "Models of memory that fail, by the kind of part they write"
+    );
     describe_histogram!(
         RETENTION,
         "The share of its source's items that a part kept, by kind of part and of item"
@@ -206,7 +251,12 @@ fn describe_memory() {
         OBSERVER_PAUSES,
         "Conversations whose Observer was paused or resumed"
     );
+    describe_gauge!(DATABASE_BYTES, Unit::Bytes, "Size of the database, by file");
     describe_counter!(STORE_FAILURES, "Calls of the store that failed");
+    describe_counter!(
+        AUDIT_DROPPED,
+        "Audit lines that were not written, by reason"
+    );
 }
 
 #[cfg(test)]
@@ -220,6 +270,15 @@ mod tests {
         metrics::counter!(CONNECTIONS_REFUSED).increment(2);
         metrics::histogram!(UPSTREAM_HEAD).record(0.003);
         let text = handle.render();
+        for first in [
+            "diarist_jobs_total{kind=\"chunk\",outcome=\"failed\"}",
+            "diarist_exchanges_dropped_total",
+            "diarist_audit_dropped_total{reason=\"write\"}",
+            "diarist_models_failing{kind=\"chunk\"}",
+        ] {
+            let found = text.lines().any(|line| line.starts_with(first));
+            assert!(found, "{first} exists before its first event");
+        }
         assert!(text.contains("# HELP diarist_connections_refused_total Connections turned"));
         assert!(text.contains("diarist_connections_refused_total 2"));
         assert!(text.contains("diarist_upstream_head_seconds_bucket{le=\"0.005\"} 1"));

@@ -21,7 +21,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("telemetry", &[]),
     ("report", &[]),
     ("wire", &["history"]),
-    ("audit", &["wire", "tasks"]),
+    ("audit", &["wire", "tasks", "telemetry"]),
     ("memory", &["history", "tokens"]),
     ("provider", &["tokens", "tasks"]),
     ("upstream", &["telemetry", "tasks"]),

@@ -217,6 +217,10 @@ fn lines_of_parts() -> Vec<String> {
     fields("PartRecord")
 }
 
+fn lines_of_deletions() -> Vec<String> {
+    fields("ForgottenRecord")
+}
+
 fn lines_of_calls() -> Vec<String> {
     fields("CallRecord")
 }
@@ -229,15 +233,17 @@ fn lines_of_passes() -> Vec<String> {
 fn every_field_of_the_audit_has_a_row() {
     let document = read("docs/audit.md");
     let (requests, rest) = document.split_once("\n## Part lines\n").unwrap();
-    let (parts, rest) = rest.split_once("\n## Call lines\n").unwrap();
+    let (parts, rest) = rest.split_once("\n## Lines of deletions\n").unwrap();
+    let (deletions, rest) = rest.split_once("\n## Call lines\n").unwrap();
     let (calls, passes) = rest.split_once("\n## Pass lines\n").unwrap();
     for (fields, text) in [
         (lines_of_requests(), requests),
         (lines_of_parts(), parts),
+        (lines_of_deletions(), deletions),
         (lines_of_calls(), calls),
         (lines_of_passes(), passes),
     ] {
-        assert!(fields.len() > 8, "{fields:?}");
+        assert!(fields.len() > 6, "{fields:?}");
         let has = |field: &&String| text.contains(&format!("\n| `{field}` |"));
         let missing: Vec<&String> = fields.iter().filter(|field| !has(field)).collect();
         assert!(missing.is_empty(), "{missing:?}");
@@ -410,6 +416,8 @@ fn every_audit_line_shown_holds_fields_that_exist_in_their_order() {
                 lines_of_calls()
             } else if line.contains_key("path") {
                 lines_of_passes()
+            } else if line.contains_key("forgot") {
+                lines_of_deletions()
             } else {
                 lines_of_requests()
             };

@@ -15,6 +15,7 @@ mod draining;
 mod hanging_up;
 mod http2;
 mod limits;
+mod local_only;
 mod pooling;
 mod streaming;
 mod tls;

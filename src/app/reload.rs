@@ -37,6 +37,7 @@ impl Reloader {
             let aliases = memory.policy.current().identity.aliases.clone();
             let policy = request_policy(&config, self.anonymous, aliases);
             memory.policy.replace(policy);
+            memory.jobs.settings_changed();
         }
         if let Some(audit) = &self.audit {
             audit.reopen().await;

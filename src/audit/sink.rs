@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,15 +14,14 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::{AuditRecord, CallRecord, PartRecord, PassRecord};
-use crate::tasks::Tasks;
+use super::{AuditRecord, CallRecord, ForgottenRecord, PartRecord, PassRecord};
+use crate::tasks::{Losses, Tasks};
+use crate::telemetry;
 
 /// Records that may wait for the writer: some seconds of a very busy proxy, about 2 MB.
 const QUEUE: usize = 4096;
 /// Records written at once on a blocking thread.
 const BATCH: usize = 256;
-/// Counts the lines that were not written. The label `reason` is `full` or `write`.
-const DROPPED: &str = "diarist_audit_dropped_total";
 
 /// The audit cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +35,22 @@ pub struct AuditError {
 #[derive(Clone, Debug)]
 pub struct Audit {
     queue: mpsc::Sender<Message>,
-    dropped: Arc<AtomicU64>,
+    dropped: Dropped,
+}
+
+/// Records that were not written: counted, logged, and shown by `/readyz`.
+#[derive(Clone, Debug)]
+struct Dropped {
+    count: Arc<AtomicU64>,
+    losses: Losses,
+}
+
+impl Dropped {
+    fn add(&self, reason: &'static str, error: &str) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        metrics::counter!(telemetry::AUDIT_DROPPED, "reason" => reason).increment(1);
+        self.losses.lost(error);
+    }
 }
 
 #[derive(Debug)]
@@ -45,6 +59,7 @@ enum Message {
     Part(Box<PartRecord>),
     Call(Box<CallRecord>),
     Pass(Box<PassRecord>),
+    Forgotten(Box<ForgottenRecord>),
     Reopen,
     Flush(oneshot::Sender<()>),
 }
@@ -86,9 +101,17 @@ impl Audit {
         self.enqueue(Message::Pass(Box::new(record)));
     }
 
+    /// Takes a record of a deletion. Never waits.
+    pub fn forgotten(&self, record: ForgottenRecord) {
+        self.enqueue(Message::Forgotten(Box::new(record)));
+    }
+
     fn enqueue(&self, message: Message) {
         if self.queue.try_send(message).is_err() {
-            count(&self.dropped, "full");
+            self.dropped.add(
+                "full",
+                "the audit cannot be written fast enough, and lines are lost",
+            );
         }
     }
 
@@ -110,35 +133,61 @@ impl Audit {
     /// Records that were not written since the start.
     #[must_use]
     pub fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
+        self.dropped.count.load(Ordering::Relaxed)
     }
 
     fn start(output: Box<dyn Write + Send>, path: Option<PathBuf>, tasks: &Tasks) -> Self {
         let (queue, messages) = mpsc::channel(QUEUE);
-        let dropped = Arc::new(AtomicU64::new(0));
+        let dropped = Dropped {
+            count: Arc::default(),
+            losses: Losses::new("audit", tasks.readiness()),
+        };
         let writer = Writer {
             output,
             path,
             line: Vec::new(),
-            failing: false,
-            dropped: Arc::clone(&dropped),
+            torn: false,
+            dropped: dropped.clone(),
         };
         tasks.spawn("audit-writer", run(writer, messages, tasks.token()));
         Self { queue, dropped }
     }
 }
 
+/// Opens a file for appending, on a line of its own: a write that a full disk or a kill cut short leaves half
+/// a line.
 fn append(path: &Path) -> Result<File, AuditError> {
-    let opened = OpenOptions::new().append(true).create(true).open(path);
-    opened.map_err(|source| AuditError {
+    let open = || {
+        let mut options = OpenOptions::new();
+        options.append(true).create(true);
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::OpenOptionsExt as _;
+            // Names of conversations stand in it.
+            options.mode(0o600);
+        }
+        let mut file = options.open(path)?;
+        if ends_in_half_a_line(path) {
+            file.write_all(b"\n")?;
+        }
+        Ok(file)
+    };
+    open().map_err(|source| AuditError {
         path: path.to_owned(),
         source,
     })
 }
 
-fn count(dropped: &AtomicU64, reason: &'static str) {
-    dropped.fetch_add(1, Ordering::Relaxed);
-    metrics::counter!(DROPPED, "reason" => reason).increment(1);
+/// Whether the file has a last line without an end. A file that cannot be read, such as a pipe, has none.
+fn ends_in_half_a_line(path: &Path) -> bool {
+    let is_file = std::fs::metadata(path).is_ok_and(|it| it.is_file() && it.len() > 0);
+    let mut last = [b'\n'];
+    let read = || {
+        let mut file = File::open(path)?;
+        file.seek(SeekFrom::End(-1))?;
+        file.read_exact(&mut last)
+    };
+    is_file && { read }().is_ok() && last != *b"\n"
 }
 
 /// Writes until the process stops, then writes the rest of the queue.
@@ -171,16 +220,16 @@ struct Writer {
     output: Box<dyn Write + Send>,
     path: Option<PathBuf>,
     line: Vec<u8>,
-    /// Whether the last write failed. If so, the next failure is not logged.
-    failing: bool,
-    dropped: Arc<AtomicU64>,
+    /// Whether the last write failed, which may have left half a line.
+    torn: bool,
+    dropped: Dropped,
 }
 
 impl fmt::Debug for Writer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Writer")
             .field("path", &self.path)
-            .field("failing", &self.failing)
+            .field("torn", &self.torn)
             .finish_non_exhaustive()
     }
 }
@@ -192,6 +241,7 @@ impl Writer {
             Message::Part(record) => self.write_or_count(&*record),
             Message::Call(record) => self.write_or_count(&*record),
             Message::Pass(record) => self.write_or_count(&*record),
+            Message::Forgotten(record) => self.write_or_count(&*record),
             Message::Reopen => self.reopen(),
             Message::Flush(written) => {
                 // The caller may have stopped waiting.
@@ -202,12 +252,17 @@ impl Writer {
 
     fn write_or_count(&mut self, record: &impl Serialize) {
         match self.write(record) {
-            Ok(()) => self.failing = false,
-            Err(error) => {
-                count(&self.dropped, "write");
-                if !std::mem::replace(&mut self.failing, true) {
-                    tracing::error!(%error, "the audit cannot be written; its lines are lost until it can");
+            Ok(()) => {
+                if std::mem::replace(&mut self.torn, false) {
+                    self.dropped.losses.recovered();
+                } else {
+                    self.dropped.losses.expire();
                 }
+            }
+            Err(error) => {
+                self.torn = true;
+                let error = format!("the audit cannot be written, and lines are lost: {error}");
+                self.dropped.add("write", &error);
             }
         }
     }
@@ -215,6 +270,10 @@ impl Writer {
     /// One write per line, so that lines of several processes never mix.
     fn write(&mut self, record: &impl Serialize) -> io::Result<()> {
         self.line.clear();
+        if self.torn {
+            // A reader skips an empty line, and finds this one whole.
+            self.line.push(b'\n');
+        }
         serde_json::to_writer(&mut self.line, record)?;
         self.line.push(b'\n');
         self.output.write_all(&self.line)?;
@@ -224,7 +283,11 @@ impl Writer {
     fn reopen(&mut self) {
         let Some(path) = &self.path else { return };
         match append(path) {
-            Ok(file) => self.output = Box::new(file),
+            Ok(file) => {
+                self.output = Box::new(file);
+                self.torn = false;
+                self.dropped.losses.expire();
+            }
             Err(error) => {
                 tracing::error!(%error, "the audit file cannot be opened again; lines go to the old file");
             }

@@ -11,7 +11,7 @@ pub(super) fn read(
     sources: &ConfigSources,
     query: impl AsyncFnOnce(&SqliteStore, &Config) -> anyhow::Result<String>,
 ) -> anyhow::Result<String> {
-    with_store(sources, false, query)
+    with_store(sources, Access::Read, query)
 }
 
 /// Opens the database for writing, runs `query`, and closes it.
@@ -19,12 +19,27 @@ pub(super) fn write(
     sources: &ConfigSources,
     query: impl AsyncFnOnce(&SqliteStore, &Config) -> anyhow::Result<String>,
 ) -> anyhow::Result<String> {
-    with_store(sources, true, query)
+    with_store(sources, Access::Write, query)
+}
+
+/// As [`write()`], but fails if a server is using the database: it would not know of what is added.
+pub(super) fn write_alone(
+    sources: &ConfigSources,
+    query: impl AsyncFnOnce(&SqliteStore, &Config) -> anyhow::Result<String>,
+) -> anyhow::Result<String> {
+    with_store(sources, Access::Alone, query)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Read,
+    Write,
+    Alone,
 }
 
 fn with_store(
     sources: &ConfigSources,
-    writable: bool,
+    access: Access,
     query: impl AsyncFnOnce(&SqliteStore, &Config) -> anyhow::Result<String>,
 ) -> anyhow::Result<String> {
     let config = sources.load()?;
@@ -41,9 +56,12 @@ fn with_store(
             // does neither create nor migrate one.
             let opened = SqliteStore::open_to_read(&url).await;
             let mut store = opened.map_err(with_advice)?;
-            if writable {
+            if access != Access::Read {
                 store.close().await;
-                store = SqliteStore::open(&url).await?;
+                store = match access {
+                    Access::Alone => SqliteStore::open_alone(&url).await?,
+                    Access::Read | Access::Write => SqliteStore::open(&url).await?,
+                };
             }
             let answer = query(&store, &config).await;
             store.close().await;

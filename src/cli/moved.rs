@@ -15,8 +15,10 @@ pub(super) struct Args {
     _rest: Vec<OsString>,
 }
 
-pub(super) const DELETE: &str = "no command deletes one conversation or one tenant. To delete everything, stop \
-    Diarist and delete the database; docs/operating.md, \"Retention and deletion\", lists the files";
+pub(super) const DELETE: &str = "there is no such command. `diarist threads forget ID` deletes one conversation, \
+    `diarist threads forget --resource NAME` those of one user, and `diarist tenants forget NAME` those of one tenant. \
+    To delete everything, stop Diarist and delete the database; docs/operating.md, \"Retention and deletion\", lists \
+    the files";
 
 pub(super) const STATS: &str = "there is no such command. `diarist threads` lists conversations with their tokens, \
     `diarist tenants` lists tenants, and /metrics on the admin port has counters for Prometheus";

@@ -1,5 +1,5 @@
-//! `diarist tenants`: lists the tenants with memory, and makes one tenant an alias of another, so that a rotated
-//! key keeps its memory.
+//! `diarist tenants`: lists the tenants with memory, makes one tenant an alias of another, so that a rotated key
+//! keeps its memory, and forgets one.
 //!
 //! A running server applies a new alias within seconds. Keys are neither arguments nor printed: see
 //! [`tenant_arg`]. Which aliases are allowed is decided by the store.
@@ -18,10 +18,12 @@ use super::database::{read, write};
 use super::moved;
 use super::output::print;
 use super::sources::{ConfigSources, environment};
+use super::threads::forget::forget_target;
+use crate::config::Config;
 use crate::history::Scope;
 use crate::report::{ColumnAlign, align_columns, grouped};
 use crate::store::aliases::resolve;
-use crate::store::{AddAliasOutcome, SqliteStore, TenantRow, Tenants as _};
+use crate::store::{AddAliasOutcome, ForgetTarget, SqliteStore, TenantRow, Tenants as _};
 
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -43,7 +45,9 @@ enum Command {
     Alias(AliasArgs),
     /// Remove an alias: requests of NAME use their own memory again
     Unalias(UnaliasArgs),
-    #[command(hide = true, alias = "forget", alias = "remove", alias = "rm")]
+    /// Delete everything of one tenant with all its users, and remember nothing of it again
+    Forget(ForgetArgs),
+    #[command(hide = true, alias = "remove", alias = "rm")]
     Delete(moved::Args),
 }
 
@@ -63,6 +67,18 @@ struct AliasArgs {
     old: String,
     /// The tenant that gets it, given in the same way
     new: String,
+    /// The header in which clients send the key
+    #[arg(long, value_name = "NAME", default_value = "authorization")]
+    header: String,
+    #[command(flatten)]
+    sources: ConfigSources,
+}
+
+#[derive(Debug, clap::Args)]
+struct ForgetArgs {
+    /// A name from the list, env:NAME for the variable that holds its key, or - to read its key from standard
+    /// input
+    name: String,
     /// The header in which clients send the key
     #[arg(long, value_name = "NAME", default_value = "authorization")]
     header: String,
@@ -97,6 +113,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             let old = TenantArg::parse(&args.old, &args.header, &environment)?;
             let new = TenantArg::parse(&args.new, &args.header, &environment)?;
             write(&args.sources, async |store, _| alias(store, old, new).await)
+        }
+        Some(Command::Forget(args)) => {
+            let name = TenantArg::parse(&args.name, &args.header, &environment())?;
+            write(&args.sources, async |store, config| {
+                forget(store, config, name).await
+            })
         }
         Some(Command::Unalias(args)) => {
             let name = TenantArg::parse(&args.name, &args.header, &environment())?;
@@ -229,6 +251,26 @@ fn conversations(number: u64) -> String {
         1 => "1 conversation".to_owned(),
         many => format!("{} conversations", grouped(many)),
     }
+}
+
+async fn forget(store: &SqliteStore, config: &Config, name: TenantArg) -> anyhow::Result<String> {
+    let directory = TenantDirectory::load(store).await?;
+    let tenant = directory.tenant(name)?;
+    let target = ForgetTarget::Owner {
+        tenant,
+        resource: None,
+    };
+    let mut text = forget_target(store, config, target).await?;
+    let served = resolve(&directory.aliases, tenant);
+    if served != tenant {
+        text.push_str(&format!(
+            "Its requests are served as tenant {}, whose memory is not deleted: `diarist tenants forget {}` does \
+             that.\n",
+            Scope::format_tenant_label(&served),
+            Scope::format_tenant_label(&served)
+        ));
+    }
+    Ok(text)
 }
 
 async fn unalias(store: &SqliteStore, name: TenantArg) -> anyhow::Result<String> {

@@ -1,9 +1,12 @@
 //! `diarist threads`: lists the conversations in memory, shows one, and asks for observations and reflections.
 //!
 //! Listing and showing only read the database. `observe` and `reflect` write a request into it, which the server
-//! carries out. A server may use the database at the same time.
+//! carries out. `forget` deletes in the database itself. A server may use the database at the same time.
 
+mod export;
+pub(super) mod forget;
 mod log_lines;
+mod observer_state;
 mod operator_request;
 mod show;
 mod snapshot_settings;
@@ -18,7 +21,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::json;
 
-use super::database::{read, write};
+use super::database::{read, write, write_alone};
 use super::moved;
 use super::output::print;
 use super::sources::ConfigSources;
@@ -52,7 +55,17 @@ enum Command {
     Observe(operator_request::ObserveArgs),
     /// Condense the observations of one conversation now
     Reflect(operator_request::ReflectArgs),
-    #[command(hide = true, alias = "forget", alias = "remove", alias = "rm")]
+    /// Print one conversation as JSON: hashes of its messages, observations, snapshots, costs
+    Export(export::ExportArgs),
+    /// Store an exported conversation; the server must not run meanwhile
+    Import(export::ImportArgs),
+    /// Delete everything of one conversation, or of one user, and remember nothing of it again
+    Forget(forget::ForgetArgs),
+    /// List what was forgotten: the receipts
+    Forgotten(forget::ForgottenArgs),
+    /// Allow memory again for what was forgotten: its next request begins anew
+    Unforget(forget::UnforgetArgs),
+    #[command(hide = true, alias = "remove", alias = "rm")]
     Delete(moved::Args),
     #[command(hide = true, alias = "usage")]
     Stats(moved::Args),
@@ -76,6 +89,21 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }),
         Some(Command::Show(show)) => read(&show.sources, async |store, config| {
             show::text(store, config, show).await
+        }),
+        Some(Command::Export(args)) => read(&args.sources, async |store, _| {
+            export::export(store, args).await
+        }),
+        Some(Command::Import(args)) => write_alone(&args.sources, async |store, _| {
+            export::import(store, args).await
+        }),
+        Some(Command::Forget(args)) => write(&args.sources, async |store, config| {
+            forget::forget(store, config, args).await
+        }),
+        Some(Command::Forgotten(args)) => read(&args.sources, async |store, _| {
+            forget::forgotten(store, args.json).await
+        }),
+        Some(Command::Unforget(args)) => write(&args.sources, async |store, _| {
+            forget::unforget(store, args.receipt).await
         }),
         Some(Command::Observe(args)) => write(&args.sources, async |store, config| {
             operator_request::observe(store, config, args).await

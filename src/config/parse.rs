@@ -178,12 +178,18 @@ impl FromToml for bool {
 impl FromToml for Duration {
     const EXPECTED: &'static str = "a duration with its unit";
     const EXAMPLE: &'static str =
-        "a number and ms, s, m or h in quotes, such as \"30s\" or \"1h 30m\"";
+        "a number and ms, s, m, h or d in quotes, such as \"30s\" or \"1h 30m\"";
 
     fn from_toml(kind: &ValueKind) -> Option<Self> {
         match kind {
             ValueKind::String(text) => {
-                let signed: SignedDuration = text.trim().parse().ok()?;
+                let text = text.trim();
+                if let Some(days) = text.strip_suffix('d') {
+                    // A day of 24 hours. The parser knows none, because days of calendars differ.
+                    let hours = days.trim().parse::<u32>().ok()?.checked_mul(24)?;
+                    return Some(Self::from_secs(u64::from(hours) * 3_600));
+                }
+                let signed: SignedDuration = text.parse().ok()?;
                 Self::try_from(signed).ok()
             }
             _ => None,

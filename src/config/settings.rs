@@ -88,8 +88,14 @@ settings! {
         /// Address and port that clients use (the data port). Port 0 takes a free one. If it is not a loopback
         /// address, requests without a credential get no memory.
         listen: String = Default(r#""127.0.0.1:8484""#),
-        /// Address and port of /healthz, /readyz and /metrics (the admin port). It has no password.
+        /// Address and port of /healthz, /readyz and /metrics (the admin port).
         admin: String = Default(r#""127.0.0.1:8485""#),
+        /// Token for the admin port: Authorization: Bearer. Without it /metrics is closed and /readyz tells only
+        /// its status. If it is not set, this is so beyond loopback, and programs on this machine read all.
+        admin_token: Option<SecretString> = Example(r#""a-long-random-text""#),
+        /// Names by which clients reach a loopback listener, beside localhost and 127.0.0.1: for example the name
+        /// that a reverse proxy on this machine passes on. A request for another name gets 421.
+        hosts: Vec<String> = Default("[]"),
         /// Largest chat-completions body, in bytes (32 MiB). A larger one gets 413. Bodies of other paths have
         /// no limit.
         max_body_bytes: u64 = Default("33554432"),
@@ -133,6 +139,12 @@ settings! {
         /// Unset: diarist/diarist.db in the data folder of the platform; on Linux that is $XDG_DATA_HOME or
         /// ~/.local/share. A URL is not percent-decoded.
         url: Option<String> = Example(r#""sqlite:///var/lib/diarist/diarist.db""#),
+        /// Conversations without a request for this long are deleted with their observations. One that goes on
+        /// later begins anew. Unset: none is deleted because of its age.
+        retention: Option<Duration> = Example(r#""90d""#),
+        /// Observations and reflections that wait for a model are deleted with their text if their conversation
+        /// has had no request for this long. Its next request queues them again.
+        job_retention: Duration = Default(r#""7d""#),
     }
 
     /// The audit: one JSON line for each memory request, observation and reflection.

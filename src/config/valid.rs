@@ -6,6 +6,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use url::Url;
 
@@ -24,6 +25,10 @@ pub struct Config {
     pub limits: Limits,
     pub upstream: UpstreamSettings,
     pub database: Database,
+    /// Conversations without a request for this long are deleted; `None`: none is.
+    pub retention: Option<Duration>,
+    /// Jobs of conversations without a request for this long are deleted.
+    pub job_retention: Duration,
     pub audit: AuditTarget,
     /// `[memory] enabled`; `false` makes a plain proxy.
     pub memory_enabled: bool,

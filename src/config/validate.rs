@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use secrecy::{ExposeSecret as _, SecretString};
+
 use super::common::{one_of, positive_duration};
 use super::identity::identity;
 use super::memory;
@@ -35,6 +37,8 @@ pub(super) fn validate(
     let base_url = checked_base_url(&raw.upstream, listen, problems);
     let placement = placement(&raw.upstream, problems);
     let database = database(&raw.store, env, problems);
+    let retention = raw.store.retention.check_some(problems, positive_duration);
+    let job_retention = raw.store.job_retention.check(problems, positive_duration);
     let audit = raw.audit.path.check(problems, |text| audit(text));
     let host = base_url.as_ref().ok().and_then(|url| url.host_str());
     let host = host.unwrap_or_default().to_owned();
@@ -69,6 +73,8 @@ pub(super) fn validate(
             timeouts,
         },
         database: database?,
+        retention: retention?,
+        job_retention: job_retention?,
         audit: audit?,
         memory_enabled: raw.memory.enabled.value,
         requests,
@@ -99,6 +105,8 @@ fn server(
             "write another port number",
         ));
     }
+    let hosts = raw.hosts.check(problems, |hosts| named_hosts(hosts));
+    let admin_token = raw.admin_token.check_some(problems, sendable_token);
     let max_body_bytes = raw
         .max_body_bytes
         .check(problems, |&number| above_zero(number));
@@ -119,6 +127,8 @@ fn server(
     let settings = server::Settings {
         listen: listen?,
         admin: admin?,
+        admin_token: admin_token?,
+        hosts: hosts?,
         header_timeout: header_timeout?,
         idle_timeout,
         write_timeout: idle_timeout,
@@ -189,6 +199,27 @@ fn address(text: &str) -> Result<SocketAddr, Invalid> {
             "write both, such as \"127.0.0.1:8484\", \"0.0.0.0:8484\" or \"[::1]:8484\"",
         )
     })
+}
+
+fn named_hosts(hosts: &[String]) -> Result<Vec<String>, Invalid> {
+    match hosts.iter().find(|host| !server::is_host(host)) {
+        None => Ok(hosts.to_vec()),
+        Some(bad) => Err(Invalid::new(
+            format!("\"{bad}\" is not a host name or an address"),
+            "write names without a scheme, port or path, such as \"diarist.lan\"",
+        )),
+    }
+}
+
+fn sendable_token(token: &SecretString) -> Result<SecretString, Invalid> {
+    let text = token.expose_secret();
+    if text.len() >= 16 && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(token.clone());
+    }
+    Err(Invalid::new(
+        "the token is shorter than 16 characters, or has a character that a header cannot carry",
+        "write a longer one of letters and digits, such as the output of: openssl rand -hex 32",
+    ))
 }
 
 fn above_zero(number: u64) -> Result<usize, Invalid> {

@@ -1,17 +1,19 @@
 //! What almost every part of this room needs: the store and its cache, the settings in force, the
-//! clock, the token counter and the event log.
+//! clock, the token counter, the event log, the tasks, and how memory's own work goes.
 //!
-//! Decides nothing and holds no state of its own: a clone is a second handle to the same six things.
+//! Decides nothing and holds no state of its own: a clone is a second handle to the same things.
 //! Built once by [`super::Jobs`].
 
 use std::sync::Arc;
 
 use super::clock::Clock;
 use super::events::Events;
+use super::model_health::ModelHealth;
 use super::settings::{Reloadable, Settings};
 use crate::lookup::SnapshotCache;
 use crate::memory::render;
 use crate::store::Store;
+use crate::tasks::{Losses, Tasks};
 use crate::tokens::TokenCounter;
 
 /// Handles that the parts of this room share.
@@ -23,6 +25,11 @@ pub(super) struct Base {
     pub(super) settings: Reloadable,
     pub(super) clock: Clock,
     pub(super) events: Events,
+    pub(super) tasks: Tasks,
+    /// Exchanges that were not recorded.
+    pub(super) recording: Losses,
+    /// Whether the Observer and the Reflector work.
+    pub(super) health: ModelHealth,
 }
 
 impl Base {

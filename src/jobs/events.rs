@@ -16,8 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
+use tokio::sync::{Mutex, mpsc};
 
 pub(super) use self::activation::ConversationState;
 pub(super) use self::cycle::Cycle;
@@ -71,8 +70,13 @@ impl Events {
     ) -> Self {
         let (sender, receiver) = mpsc::channel(MAX_QUEUED);
         let pending = Arc::new(AtomicUsize::new(0));
-        let task = write(store, receiver, Arc::clone(&pending), tasks.token());
-        tasks.spawn("events", task);
+        // The receiver outlives a writer that panics.
+        let receiver = Arc::new(Mutex::new(receiver));
+        let (owned_tasks, counted) = (tasks.clone(), Arc::clone(&pending));
+        tasks.supervise("events", move || {
+            let (store, receiver) = (Arc::clone(&store), Arc::clone(&receiver));
+            write(store, receiver, Arc::clone(&counted), owned_tasks.clone())
+        });
         Self {
             sender: Some(sender),
             pending,
@@ -129,12 +133,22 @@ impl Events {
     }
 }
 
+/// Takes events off the count when they are written, or lost by a panic.
+struct Counted<'a>(&'a AtomicUsize, usize);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::SeqCst);
+    }
+}
+
 async fn write(
     store: Arc<dyn Store>,
-    mut receiver: mpsc::Receiver<QueuedEvent>,
+    receiver: Arc<Mutex<mpsc::Receiver<QueuedEvent>>>,
     pending: Arc<AtomicUsize>,
-    stop: CancellationToken,
+    tasks: Tasks,
 ) {
+    let (mut receiver, stop) = (receiver.lock().await, tasks.token());
     let mut batch = Vec::with_capacity(BATCH);
     loop {
         let count = tokio::select! {
@@ -147,6 +161,8 @@ async fn write(
         if count == 0 {
             return;
         }
+        let _counted = Counted(&pending, count);
+        tasks.fault_point("events");
         // Neighbouring events mostly belong to one conversation.
         let same_target = |a: &QueuedEvent, b: &QueuedEvent| {
             (a.tip, a.logged) == (b.tip, b.logged) && a.scope == b.scope
@@ -165,7 +181,6 @@ async fn write(
             }
         }
         batch.clear();
-        pending.fetch_sub(count, Ordering::SeqCst);
     }
 }
 

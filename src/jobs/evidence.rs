@@ -14,6 +14,9 @@ use crate::memory::{
 use crate::store::Job;
 use crate::telemetry;
 
+/// Stands for a model's name in a part that code wrote.
+pub(super) const CODE_AUTHOR: &str = "code";
+
 /// The messages of a span, counted from 1.
 pub(super) fn message_range(span: &Span) -> MessageRange {
     MessageRange {
@@ -22,17 +25,23 @@ pub(super) fn message_range(span: &Span) -> MessageRange {
     }
 }
 
-/// Compares a chunk with the transcript of its job.
+/// Compares a chunk with the transcript of its job. What code wrote in the place of an Observer is not
+/// measured: it is made of the items that are counted, and says nothing of how well the text was understood.
 pub(super) async fn for_chunk(job: &Job, part: &NewPart) -> PartAnalysis {
     let (words, text) = (job.spec.payload.clone(), part.text.clone());
     let whole = message_range(&part.span);
+    let by_model = part.model != CODE_AUTHOR;
     let measured = tokio::task::spawn_blocking(move || {
         let payload = ObservationPayload::from_json(&words).unwrap_or_default();
         let messages = provenance::source_messages(&payload.transcript, &payload.places);
         let (observations, _) = system_messages::split_messages(&text);
         PartAnalysis {
             line_sources: provenance::attribute_lines(&text, &messages, whole),
-            retention: retention::check_observations(&payload.transcript, &observations).retention,
+            retention: if by_model {
+                retention::check_observations(&payload.transcript, &observations).retention
+            } else {
+                retention::Retention::default()
+            },
         }
     });
     // If the thread died, the part has no evidence, like parts of versions before there was any.

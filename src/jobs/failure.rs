@@ -20,12 +20,17 @@ pub(super) fn is_rejected_for_good(job: &Job) -> bool {
 pub(super) enum Failure {
     /// The answer was not usable. One more call may help.
     Empty,
+    /// No answer was usable, and the model has not shown that it can do better. The range waits: what
+    /// was said in it must not vanish because nobody can observe it.
+    Useless,
     /// The model could not be called.
     Call(CallError),
     /// More calls for this range are useless.
     GivenUp,
     /// The row of the job cannot be read. The next request offers the same range again.
     Unreadable,
+    /// A fault in the program ended the work.
+    Fault,
 }
 
 impl Failure {
@@ -41,7 +46,8 @@ impl Failure {
     pub(super) fn message(&self) -> &str {
         match self {
             Self::Call(error) => error.message(),
-            Self::Empty => "the answer could not be used",
+            Self::Empty | Self::Useless => "the answer could not be used",
+            Self::Fault => "a fault in the program ended the work",
             Self::GivenUp => "no answer could be used",
             Self::Unreadable => "the job could not be read",
         }

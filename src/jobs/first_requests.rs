@@ -28,9 +28,6 @@ const ENTRY_BYTES: usize = 2 * (size_of::<FirstRequest>() + size_of::<Key>());
 /// The size of a mark, with the space that the table keeps free.
 const MARK_BYTES: usize = 2 * size_of::<ScopedHash>();
 
-/// The size of the tip of an admitted request, with the space that the table keeps free.
-const TIP_BYTES: usize = 2 * size_of::<Key>();
-
 type Key = ([u8; 32], Link);
 
 /// A request that waits: what its successor does not carry.
@@ -98,9 +95,6 @@ struct Generation {
     /// The anchors of the requests that waited here: by these a request is recognised that carries some of
     /// their messages without continuing them.
     marks: HashSet<ScopedHash>,
-    /// The tips of second requests. The recorder may not have reached them when the third request comes, and
-    /// then the store does not know them.
-    admitted_tips: HashSet<Key>,
     bytes: usize,
 }
 
@@ -130,6 +124,12 @@ impl FirstRequests {
         metrics::gauge!(telemetry::EXCHANGES_WAITING).set(count);
         due
     }
+
+    /// Drops what waits, because something was forgotten. A conversation whose first request waited is recorded
+    /// from its next two requests on.
+    pub(super) fn clear(&self) {
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Waiting::default();
+    }
 }
 
 #[derive(Debug, Default)]
@@ -143,7 +143,6 @@ impl Waiting {
         if exchange.alignment.is_none()
             && let Some((len, first)) = self.take_prefix(&exchange)
         {
-            self.note_admitted(&exchange);
             return vec![first.into_exchange(&exchange, len), exchange];
         }
         if was_sent_as_written(&exchange) {
@@ -162,11 +161,8 @@ impl Waiting {
             // A request that shares messages with one that waits, but does not continue it, may belong to a
             // client that drops its oldest messages. All its requests would begin anew.
             let mut marks = keys.anchors.iter().map(|(anchor, _)| anchor);
-            if marks.any(|mark| self.has_mark(mark)) {
-                self.note_admitted(&exchange);
-            } else if !self.continues_admitted(&exchange)
-                && !store.may_know(&exchange.scope, &chain, &keys)
-            {
+            let overlaps = marks.any(|mark| self.has_mark(mark));
+            if !overlaps && !store.may_know(&exchange.scope, &chain, &keys) {
                 self.insert(&exchange, &keys);
                 return Vec::new();
             }
@@ -197,34 +193,6 @@ impl Waiting {
         None
     }
 
-    /// Notes that `exchange` goes to the recorder: what continues it does not wait.
-    fn note_admitted(&mut self, exchange: &Exchange) {
-        let Some(tip) = exchange.history.tip() else {
-            return;
-        };
-        self.make_room(TIP_BYTES);
-        self.young
-            .admitted_tips
-            .insert((exchange.scope.tenant, tip));
-    }
-
-    /// Whether a message of `exchange` is the last one of a request that went to the recorder.
-    fn continues_admitted(&self, exchange: &Exchange) -> bool {
-        let turns = exchange.history.turns().iter().rev();
-        let mut keys = turns.map(|turn| (exchange.scope.tenant, turn.link));
-        keys.any(|key| {
-            self.young.admitted_tips.contains(&key) || self.old.admitted_tips.contains(&key)
-        })
-    }
-
-    /// Charges `bytes` to the younger half.
-    fn make_room(&mut self, bytes: usize) {
-        if self.young.bytes + bytes > MAX_BYTES / 2 {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.bytes += bytes;
-    }
-
     fn has_mark(&self, mark: &ScopedHash) -> bool {
         self.young.marks.contains(mark) || self.old.marks.contains(mark)
     }
@@ -234,7 +202,11 @@ impl Waiting {
             return;
         };
         let first = FirstRequest::new(exchange);
-        self.make_room(first.bytes() + MARK_BYTES * keys.anchors.len());
+        let new_bytes = first.bytes() + MARK_BYTES * keys.anchors.len();
+        if self.young.bytes + new_bytes > MAX_BYTES / 2 {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.bytes += new_bytes;
         let marks = keys.anchors.iter().map(|(anchor, _)| *anchor);
         self.young.marks.extend(marks);
         self.young

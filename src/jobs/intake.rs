@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
+use super::base::Base;
 use super::exchange::Exchange;
 use super::first_requests::FirstRequests;
 use crate::history::{Link, Message};
-use crate::store::Store;
+use crate::tasks::Losses;
 use crate::telemetry;
 
 /// The most bytes in the queue, in KiB (16 MiB in all): bodies, and what hangs on them. An exchange counts as one
@@ -50,15 +51,17 @@ pub struct Intake {
     slots: mpsc::Sender<QueuedExchange>,
     bytes: Arc<Semaphore>,
     first_requests: Arc<FirstRequests>,
+    recording: Losses,
 }
 
-pub(super) fn channel(store: &Arc<dyn Store>) -> (Intake, mpsc::Receiver<QueuedExchange>) {
+pub(super) fn channel(base: &Base) -> (Intake, mpsc::Receiver<QueuedExchange>) {
     let (slots, exchanges) = mpsc::channel(KIB as usize);
     (
         Intake {
             slots,
             bytes: Arc::new(Semaphore::new(KIB as usize)),
-            first_requests: Arc::new(FirstRequests::new(store)),
+            first_requests: Arc::new(FirstRequests::new(&base.store)),
+            recording: base.recording.clone(),
         },
         exchanges,
     )
@@ -74,6 +77,11 @@ impl Intake {
     #[cfg(feature = "testing")]
     pub fn has_room(&self) -> bool {
         self.bytes.available_permits() > 2_048
+    }
+
+    /// Drops the first requests that wait for a second one, because something was forgotten.
+    pub fn drop_first_requests(&self) {
+        self.first_requests.clear();
     }
 
     /// The exchanges to record now that `exchange` has come (see [`FirstRequests::admit`]).
@@ -110,6 +118,10 @@ impl Intake {
             .is_some_and(|permit| self.slots.try_send((exchange, Place::new(permit))).is_ok());
         if !offered {
             metrics::counter!(telemetry::EXCHANGES_DROPPED).increment(1);
+            self.recording.lost(
+                "requests come faster than they can be recorded, and their exchanges are dropped; \
+                 the next request of a conversation brings its messages again",
+            );
         }
         offered
     }

@@ -10,6 +10,7 @@ use super::base::Base;
 use super::clock::Clock;
 use super::events::{Cycle, Events};
 use super::exchange::Exchange;
+use super::model_health::ModelHealth;
 use super::outcome::JobOutcome;
 use super::recorder::Recorder;
 use super::settings::Reloadable;
@@ -18,7 +19,7 @@ use super::{Jobs, Room, intake};
 use crate::llm::ModelClient;
 use crate::lookup::SnapshotCache;
 use crate::store::{Job, Store};
-use crate::tasks::Tasks;
+use crate::tasks::{Losses, Tasks};
 use crate::tokens::TokenCounter;
 
 /// The result of a job's model calls, not stored yet.
@@ -53,19 +54,23 @@ impl Jobs {
         settings: Reloadable,
         clock: Clock,
     ) -> ManualJobs {
+        let tasks = Tasks::new();
         let base = Base {
             events: Events::disabled(clock.clone(), settings.clone()),
             store,
             cache,
             counter,
             settings,
-            clock,
+            clock: clock.clone(),
+            recording: Losses::new("recording", tasks.readiness()),
+            health: ModelHealth::new(clock, tasks.readiness()),
+            tasks,
         };
-        let room = Room::new(&base, llm, None, &Tasks::new());
+        let room = Room::new(&base, llm, None, &base.tasks);
         ManualJobs {
             jobs: room.jobs,
             worker: room.worker,
-            recorder: room.recorder,
+            recorder: Recorder::new(&base, room.recorder_shares),
         }
     }
 }
@@ -73,7 +78,7 @@ impl Jobs {
 impl ManualJobs {
     /// The interface for the request path. Its intake accepts nothing: call [`ManualJobs::record`].
     pub fn jobs(&self) -> Jobs {
-        let (intake, _exchanges) = intake::channel(&self.jobs.base.store);
+        let (intake, _exchanges) = intake::channel(&self.jobs.base);
         Jobs {
             intake,
             tasks: Tasks::new(),
@@ -90,7 +95,7 @@ impl ManualJobs {
 
     /// The recorder records exchanges that waited together.
     pub async fn record_all(&mut self, exchanges: Vec<Exchange>) {
-        let (intake, mut queue) = intake::channel(&self.jobs.base.store);
+        let (intake, mut queue) = intake::channel(&self.jobs.base);
         let mut waiting = Vec::new();
         for exchange in exchanges {
             intake.offer(exchange);

@@ -15,10 +15,11 @@ use super::base::Base;
 use super::budget::Budget;
 use super::bundle::Bundles;
 use super::call_audit::{CallAudit, OpenCall};
+use super::model_health::Problem;
 use super::settings::Phase;
 use crate::audit::Audit;
 use crate::llm::{Breaker, CallError, CallSettings, Endpoint, ModelClient, Models, Prompt, Reply};
-use crate::memory::message_tokens;
+use crate::memory::{PartKind, message_tokens};
 use crate::store::Job;
 use crate::wire::chat;
 
@@ -56,6 +57,12 @@ impl ModelCaller {
             bundles: Bundles::new(base),
             audit: Arc::new(CallAudit::new(&base.clock, audit)),
         }
+    }
+
+    /// Forgets what was learned of the endpoints: the configuration has changed.
+    pub(super) fn reset(&self) {
+        self.breaker.reset();
+        self.base.health.reset();
     }
 
     /// The model and the parameters for calling `phase` with `prompt` on behalf of `job`.
@@ -96,6 +103,15 @@ impl ModelCaller {
                 self.breaker.failed(&key, self.base.clock.instant());
             }
             _ => self.breaker.succeeded(&key),
+        }
+        let health = &self.base.health;
+        match &answer {
+            Err(error) => health.failed(endpoint, &settings.model, job, Problem::Call(error)),
+            // Whether an Observer's answer is usable is found out when it is read.
+            Ok(_) if job.spec.kind == PartKind::Reflection => {
+                health.worked(endpoint, &settings.model, job);
+            }
+            Ok(_) => {}
         }
         self.budget.record_cost(job, prompt, &answer).await;
         self.bundles

@@ -157,6 +157,7 @@ impl ModelSwitch {
         this.pending_work.begin();
         // In a task of its own, so that a commit that is too late for this request serves the next.
         tasks.spawn("model change", async move {
+            let ending = this.pending_work.ending();
             let committed = this.snapshots.commit(&scope, &candidate.draft).await;
             if let Ok(prepared) = &committed
                 && candidate.mark_reported()
@@ -165,7 +166,7 @@ impl ModelSwitch {
                 let events = &this.base.events;
                 events.emit_activated(&candidate.conversation, &model, tip, snapshot);
             }
-            this.pending_work.end();
+            drop(ending);
             // The receiver is gone if the commit was too late.
             let _ = result_tx.send(committed);
         });

@@ -100,6 +100,13 @@ impl Observer {
         Ok(self.build_chunk(job, &payload, written).await)
     }
 
+    /// What code writes for the range of `job`. `None` if its row cannot be read.
+    pub(super) async fn write_by_code(&self, job: &Job) -> Option<NewPart> {
+        let payload = ObservationPayload::from_json(&job.spec.payload)?;
+        let written = ObservedText::from_payload(&payload);
+        Some(self.build_chunk(job, &payload, written).await)
+    }
+
     async fn build_chunk(
         &self,
         job: &Job,

@@ -30,11 +30,22 @@ impl PendingWork {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 
-    pub(super) fn end(&self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+    /// Ends one piece of work that was begun when the guard is dropped, also by a panic.
+    pub(super) fn ending(&self) -> EndsWork {
+        EndsWork(self.clone())
     }
 
     pub(super) fn is_none(&self) -> bool {
         self.0.load(Ordering::SeqCst) == 0
+    }
+}
+
+/// See [`PendingWork::ending`].
+#[must_use = "the work ends as soon as this is dropped"]
+pub(super) struct EndsWork(PendingWork);
+
+impl Drop for EndsWork {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -1,6 +1,6 @@
 //! Activates everything that is observed, for a request that the upstream refused as too long.
 //!
-//! Calls no model and waits for no job. Called by [`super::Jobs`] from the request path, in a task of
+//! Calls no model and waits for no job. If the Observer does not work, code covers what waits for it. Called by [`super::Jobs`] from the request path, in a task of
 //! its own.
 
 use std::sync::Arc;
@@ -11,12 +11,14 @@ use super::base::Base;
 use super::code_reflector::{CodeReflector, Shortened};
 use super::events::ConversationState;
 use super::evidence::PartReporter;
+use super::model_health::Notice;
 use super::peer_memory::PeerMemories;
 use super::snapshots::{Prepared, SnapshotTarget, Snapshots};
 use super::track::Track;
+use super::worker::Worker;
 use crate::history::{History, Scope};
 use crate::memory::advance::{Action, ChainState, bounded_snapshot, overflow};
-use crate::memory::{Policy, Snapshot, SnapshotId, SnapshotMeta, record};
+use crate::memory::{PartKind, Policy, Snapshot, SnapshotId, SnapshotMeta, Span, record};
 use crate::store::{NewSnapshot, StoreError};
 
 /// A request that was refused as too long.
@@ -51,17 +53,56 @@ pub(super) struct OverflowActivator {
     peer_memory: PeerMemories,
     code_reflector: CodeReflector,
     reporter: PartReporter,
+    worker: Arc<Worker>,
 }
 
 impl OverflowActivator {
-    pub(super) fn new(base: &Base, reporter: &PartReporter) -> Self {
+    pub(super) fn new(base: &Base, reporter: &PartReporter, worker: &Arc<Worker>) -> Self {
         Self {
             base: base.clone(),
             snapshots: Snapshots::new(base),
             peer_memory: PeerMemories::new(base),
             code_reflector: CodeReflector::new(base),
             reporter: reporter.clone(),
+            worker: Arc::clone(worker),
         }
+    }
+
+    /// Lets code cover what waits for an Observer that does not work. The upstream has just said that the
+    /// request does not fit with it.
+    async fn cover_waiting_ranges(&self, request: &OversizedRequest) -> Result<(), StoreError> {
+        let settings = self.base.settings().for_model(&request.model);
+        let (scope, phase) = (&request.scope, &settings.observation);
+        let notice = self
+            .base
+            .health
+            .notice(&scope.tenant, phase, &request.model);
+        if notice != Some(Notice::ObserverFailing) {
+            return Ok(());
+        }
+        let track = Track::load(&*self.base.store, scope, &request.history).await?;
+        let waiting = track.open_jobs().filter(|job| job.kind == PartKind::Chunk);
+        let mut spans: Vec<Span> = waiting.map(|job| job.span).collect();
+        spans.sort_unstable_by_key(|span| span.from_count);
+        let mut ranges = 0;
+        for span in spans {
+            // What follows a range that a worker holds would leave a gap.
+            let Some((part, report)) = self.worker.cover_by_code(scope, &span).await? else {
+                break;
+            };
+            self.reporter.report(scope, Some(&track), &part, report);
+            ranges += 1;
+        }
+        if ranges > 0 {
+            tracing::warn!(
+                tenant = %scope.tenant_label(),
+                thread = track.label(),
+                ranges,
+                "a request does not fit its model, and the Observer does not work: code wrote lines in the place \
+                 of the oldest messages"
+            );
+        }
+        Ok(())
     }
 
     /// Activates everything observed of `request`. `None` if that covers no more than was sent.
@@ -75,6 +116,9 @@ impl OverflowActivator {
         };
         let settings = self.base.settings().for_model(&request.model);
         let policy = &settings.policy;
+        if request.persist {
+            self.cover_waiting_ranges(request).await?;
+        }
         let mut shortened = 0;
         let (mut track, applied, plan) = loop {
             let (track, applied, step) = self.plan(request, policy).await?;

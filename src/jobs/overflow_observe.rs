@@ -284,6 +284,8 @@ impl OverflowObserver {
             // There is no time to ask again after an empty answer.
             empty_answers: 1,
             fence: 0,
+            unsettled: 1,
+            conversation: String::new(),
         };
         let first = || {
             exchange

@@ -1,7 +1,8 @@
 //! The recorder: one task that records exchanges and decides what follows from them.
 //!
 //! It is the only writer of chains and snapshots, so decisions are made one after the other on one
-//! state. It never calls a model, and no request waits for it.
+//! state. It never calls a model, and no request waits for it. If it panics, it is started again
+//! without its tracks: each is loaded from the store when its conversation goes on.
 
 mod batch;
 mod idle;
@@ -12,7 +13,9 @@ mod snapshot;
 mod state;
 mod steps;
 
-use tokio::sync::mpsc;
+use std::sync::Arc;
+
+use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use self::batch::MAX_BATCH;
@@ -20,39 +23,50 @@ use self::record::Recorded;
 pub(super) use self::state::{Recorder, RecorderShares};
 use super::events::status;
 use super::exchange::Exchange;
-use super::failure::log_store_failure;
 use super::intake::QueuedExchange;
 use super::outcome::JobOutcome;
 use super::track::{JobResult, Track};
 use crate::history::{Link, Scope};
 use crate::store::StoreError;
+use crate::telemetry;
 
 /// The most tracks of one conversation (its forks) that can be stale at the same time.
 const MAX_STALE_TRACKS: usize = 8;
 
+/// What the recorder is sent. It outlives a recorder that panics.
+pub(super) struct Inputs {
+    pub(super) exchanges: mpsc::Receiver<QueuedExchange>,
+    pub(super) outcomes: mpsc::UnboundedReceiver<JobOutcome>,
+}
+
 /// Runs until `stop`, then records the exchanges that still wait.
 pub(super) async fn run(
     mut recorder: Recorder,
-    mut exchanges: mpsc::Receiver<QueuedExchange>,
-    mut outcomes: mpsc::UnboundedReceiver<JobOutcome>,
+    inputs: Arc<Mutex<Inputs>>,
     stop: CancellationToken,
 ) {
+    let mut inputs = inputs.lock().await;
+    let Inputs {
+        exchanges,
+        outcomes,
+    } = &mut *inputs;
     let mut waiting = Vec::with_capacity(MAX_BATCH);
     loop {
         tokio::select! {
             biased;
             Some(outcome) = outcomes.recv() => {
+                let _ending = recorder.shared.pending_work.ending();
                 recorder.handle_outcome(outcome).await;
-                recorder.shared.pending_work.end();
             }
             1.. = exchanges.recv_many(&mut waiting, MAX_BATCH) => {
+                recorder.base.tasks.fault_point("recorder");
                 recorder.handle_exchanges(&mut waiting).await;
             }
             () = stop.cancelled() => break,
             () = tokio::time::sleep(recorder.time_to_next_timer()) => {
                 recorder.shared.pending_work.begin();
+                let _ending = recorder.shared.pending_work.ending();
                 recorder.fire_timer().await;
-                recorder.shared.pending_work.end();
             }
             else => break,
         }
@@ -84,6 +98,7 @@ impl Recorder {
     /// Draws the consequences of an exchange that is recorded, and keeps its track.
     async fn follow_up(&mut self, (mut track, request): Recorded, exchange: &Exchange) {
         self.base.cache.set_degraded(false);
+        self.base.recording.expire();
         self.shared.budget.bill_pending(&exchange.scope).await;
         if let Some(request) = request {
             self.handle_operator_request(&mut track, request, exchange)
@@ -103,7 +118,14 @@ impl Recorder {
         // If the conversation was deleted meanwhile, the store is healthy.
         let degraded = !matches!(error, StoreError::Forgotten);
         self.base.cache.set_degraded(degraded);
-        log_store_failure("an exchange could not be recorded", error);
+        self.report_loss(error);
+    }
+
+    /// Counts an exchange that the store has not taken.
+    fn report_loss(&self, error: &StoreError) {
+        metrics::counter!(telemetry::STORE_FAILURES).increment(1);
+        let reason = format!("exchanges cannot be recorded: {error}");
+        self.base.recording.lost(&reason);
     }
 
     pub(super) async fn handle_outcome(&mut self, mut outcome: JobOutcome) {

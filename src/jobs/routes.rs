@@ -4,12 +4,18 @@
 //! need a route that is not held wait until the next request brings it. A job uses only the route
 //! of its own conversation, never another one of the same credential: another path, organisation or
 //! project is another account. `proxy` registers routes, the worker uses them.
+//!
+//! A borrowed credential yields to its client. If a rate limit is reached and the upstream says for how
+//! long, its jobs rest as long. If it does not say, they *slow down*: one call at a time, after a pause that
+//! grows with each further limit and shrinks with each call.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::clock::Clock;
+use super::model_health::ModelHealth;
+use crate::history::Scope;
 use crate::llm::UpstreamRoute;
 
 /// How long a route is held after its last request: long enough for the jobs of the last turn and
@@ -27,6 +33,10 @@ const MAX_ROUTES_PER_TENANT: usize = 32;
 /// another.
 const MAX_PAUSE: Duration = Duration::from_hours(1);
 
+/// The first pause of a tenant whose upstream limits the rate without saying for how long, and the longest.
+const FIRST_SLOW_PAUSE: Duration = Duration::from_millis(200);
+const MAX_SLOW_PAUSE: Duration = Duration::from_secs(30);
+
 type Tenant = [u8; 32];
 type RouteHash = [u8; 32];
 
@@ -41,21 +51,47 @@ struct RouteTable {
     routes: HashMap<(Tenant, RouteHash), RouteEntry>,
     /// Until when each tenant's jobs pause. A rate limit applies to the credential, on every route.
     paused_until: HashMap<Tenant, Instant>,
+    slow: HashMap<Tenant, Slow>,
+    /// Calls that run with the credential of a tenant.
+    in_use: HashMap<Tenant, usize>,
+}
+
+/// A tenant whose jobs slow down.
+#[derive(Clone, Copy, Debug)]
+struct Slow {
+    pause: Duration,
+    /// The next call begins no earlier.
+    next_call: Instant,
 }
 
 /// Borrowed routes by tenant and [`UpstreamRoute::hash`].
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Routes {
     table: Mutex<RouteTable>,
     clock: Clock,
+    health: ModelHealth,
+}
+
+/// A call with the credential of a tenant, until it is dropped.
+#[derive(Debug)]
+pub(super) struct RouteInUse {
+    routes: Arc<Routes>,
+    tenant: Tenant,
+}
+
+impl Drop for RouteInUse {
+    fn drop(&mut self) {
+        self.routes.call_ended(&self.tenant);
+    }
 }
 
 impl Routes {
     /// An empty table.
-    pub(super) fn new(clock: Clock) -> Self {
+    pub(super) fn new(clock: &Clock, health: &ModelHealth) -> Self {
         Self {
             table: Mutex::default(),
-            clock,
+            clock: clock.clone(),
+            health: health.clone(),
         }
     }
 
@@ -85,8 +121,100 @@ impl Routes {
         let until = now + pause.min(MAX_PAUSE);
         // A nearly used-up rate limit (a short pause) must not end a longer pause that the upstream
         // asked for.
-        let current = table.paused_until.entry(*tenant).or_insert(until);
-        *current = until.max(*current);
+        let known = table.paused_until.insert(*tenant, until);
+        if let Some(known) = known.filter(|known| *known >= until) {
+            table.paused_until.insert(*tenant, known);
+            return;
+        }
+        drop(table);
+        let millis = i64::try_from((until - now).as_millis()).unwrap_or(i64::MAX / 4);
+        let until_ms = self.clock.now_ms().saturating_add(millis);
+        self.health.rests(tenant, until_ms);
+        if known.is_none() {
+            let until = jiff::Timestamp::from_millisecond(until_ms).unwrap_or_default();
+            tracing::info!(
+                tenant = Scope::format_tenant_label(tenant),
+                until = format!("{until:.0}"),
+                "the rate limit of a client's credential is short: memory's calls with it rest"
+            );
+        }
+    }
+
+    /// The upstream has limited the rate of this tenant. `retry_after` is how long, if it says so.
+    pub fn limited(&self, tenant: &Tenant, retry_after: Option<Duration>) {
+        match retry_after {
+            Some(pause) => self.pause(tenant, pause),
+            None => self.slow_down(tenant),
+        }
+    }
+
+    fn slow_down(&self, tenant: &Tenant) {
+        let mut table = self.lock();
+        let now = self.clock.instant();
+        if !table.routes.keys().any(|(owner, _)| owner == tenant) {
+            return;
+        }
+        table
+            .slow
+            .retain(|_, slow| now < slow.next_call + MAX_SLOW_PAUSE);
+        let known = table.slow.get(tenant).copied();
+        let pause = match known {
+            // Requests that were under way together are limited together.
+            Some(slow) if now < slow.next_call => return,
+            Some(slow) => slow.pause.saturating_mul(2).min(MAX_SLOW_PAUSE),
+            None => FIRST_SLOW_PAUSE,
+        };
+        let next_call = now + pause;
+        table.slow.insert(*tenant, Slow { pause, next_call });
+        if known.is_none() {
+            tracing::info!(
+                tenant = Scope::format_tenant_label(tenant),
+                "the upstream limits the rate of a client's credential: memory's calls with it slow down"
+            );
+        }
+    }
+
+    /// How long until the next tenant that waits may be called again; `None` if nobody waits.
+    pub(super) fn next_end_of_wait(&self) -> Option<Duration> {
+        let table = self.lock();
+        let now = self.clock.instant();
+        let slow = table.slow.values().map(|slow| slow.next_call);
+        let ends = table.paused_until.values().copied().chain(slow);
+        ends.filter_map(|end| end.checked_duration_since(now))
+            .filter(|left| !left.is_zero())
+            .min()
+    }
+
+    /// A call with the credential of `tenant` begins. It ends when the result is dropped.
+    pub(super) fn in_use(self: &Arc<Self>, tenant: Tenant) -> RouteInUse {
+        *self.lock().in_use.entry(tenant).or_default() += 1;
+        RouteInUse {
+            routes: Arc::clone(self),
+            tenant,
+        }
+    }
+
+    fn call_ended(&self, tenant: &Tenant) {
+        let mut table = self.lock();
+        let now = self.clock.instant();
+        if let Some(count) = table.in_use.get_mut(tenant) {
+            *count -= 1;
+            if *count == 0 {
+                table.in_use.remove(tenant);
+            }
+        }
+        // No limit was reached while it ran.
+        if let Some(slow) = table
+            .slow
+            .get_mut(tenant)
+            .filter(|slow| now >= slow.next_call)
+        {
+            slow.pause /= 2;
+            slow.next_call = now + slow.pause;
+            if slow.pause < FIRST_SLOW_PAUSE {
+                table.slow.remove(tenant);
+            }
+        }
     }
 
     /// Forgets a route whose credential the upstream refused.
@@ -116,7 +244,7 @@ impl Routes {
         table
             .routes
             .keys()
-            .filter(|(tenant, _)| !table.is_paused(tenant, now))
+            .filter(|(tenant, _)| !table.is_paused(tenant, now) && !table.must_wait(tenant, now))
             .copied()
             .collect()
     }
@@ -127,6 +255,13 @@ impl RouteTable {
         self.paused_until
             .get(tenant)
             .is_some_and(|until| now < *until)
+    }
+
+    /// Whether a tenant that slows down may begin no call now.
+    fn must_wait(&self, tenant: &Tenant, now: Instant) -> bool {
+        self.slow
+            .get(tenant)
+            .is_some_and(|slow| now < slow.next_call || self.in_use.contains_key(tenant))
     }
 
     fn make_room(&mut self, tenant: &Tenant) {
@@ -162,8 +297,14 @@ mod tests {
         Arc::new(UpstreamRoute::new(&url, &http::HeaderMap::new()))
     }
 
+    fn empty_routes() -> Routes {
+        let clock = Clock::default();
+        let health = ModelHealth::new(clock.clone(), &crate::tasks::Readiness::new());
+        Routes::new(&clock, &health)
+    }
+
     fn routes_with_one() -> Routes {
-        let routes = Routes::default();
+        let routes = empty_routes();
         routes.register(TENANT, route("v1/chat/completions"));
         routes
     }
@@ -205,6 +346,40 @@ mod tests {
         routes.withdraw(&TENANT, Some(other.hash()));
         assert!(routes.get(&TENANT, Some(other.hash())).is_none());
         assert!(routes.get(&TENANT, Some(one.hash())).is_some());
+    }
+
+    #[test]
+    fn a_limit_without_a_time_lets_one_call_at_a_time_pass() {
+        let clock = Clock::manual(0);
+        let health = ModelHealth::new(clock.clone(), &crate::tasks::Readiness::new());
+        let routes = Arc::new(Routes::new(&clock, &health));
+        routes.register(TENANT, route("v1/chat/completions"));
+        let waits = |routes: &Routes| routes.usable().is_empty();
+        let two = [routes.in_use(TENANT), routes.in_use(TENANT)];
+        assert!(!waits(&routes), "calls run side by side");
+        // Requests that were under way together: one pause.
+        for _ in 0..5 {
+            routes.limited(&TENANT, None);
+        }
+        drop(two);
+        assert!(waits(&routes));
+        clock.advance(FIRST_SLOW_PAUSE);
+        assert!(!waits(&routes));
+        let one = routes.in_use(TENANT);
+        assert!(waits(&routes), "one at a time");
+        routes.limited(&TENANT, None);
+        drop(one);
+        clock.advance(FIRST_SLOW_PAUSE);
+        assert!(waits(&routes), "the pause has grown");
+        clock.advance(FIRST_SLOW_PAUSE);
+        drop(routes.in_use(TENANT));
+        clock.advance(FIRST_SLOW_PAUSE);
+        drop(routes.in_use(TENANT));
+        let _several = [routes.in_use(TENANT), routes.in_use(TENANT)];
+        assert!(
+            !waits(&routes),
+            "no limit was reached for two calls: as before"
+        );
     }
 
     #[test]

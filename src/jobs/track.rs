@@ -246,7 +246,7 @@ impl Track {
     }
 
     /// Jobs that may still write a part.
-    fn open_jobs(&self) -> impl Iterator<Item = &ChainJob> {
+    pub(super) fn open_jobs(&self) -> impl Iterator<Item = &ChainJob> {
         let work = self.work.iter();
         work.filter(|work| work.state != JobState::Abandoned)
     }

@@ -3,28 +3,33 @@
 //! A worker decides nothing about memory. It holds a lease during its calls. If it dies, the lease
 //! ends, and another worker starts the job again (INV-DUR).
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::base::Base;
 use super::bundle::Bundles;
 use super::events::{Cycle, OverflowEvents};
-use super::evidence::{self, PartReport};
+use super::evidence::{self, CODE_AUTHOR, PartReport};
 use super::failure::Failure;
 use super::model_call::ModelCaller;
 use super::observer::Observer;
 use super::outcome::{JobOutcome, PendingWork};
 use super::reflector::Reflector;
-use super::routes::Routes;
+use super::retry_delay::{SLOW_RETRY_DELAY, retry_delay};
+use super::routes::{RouteInUse, Routes};
 use super::settings::{Phase, Settings};
 use super::track::JobResult;
+use crate::history::Scope;
 use crate::llm::{CallError, Endpoint, backoff};
 use crate::memory::advance::JobState;
-use crate::memory::{NewPart, PartId, PartKind};
+use crate::memory::{NewPart, PartId, PartKind, PartMeta, Span};
 use crate::store::{ClaimFilter, Job, Release, StoreError};
-use crate::tasks::Tasks;
+use crate::tasks::Losses;
 use crate::telemetry;
 
 /// How often idle workers look at the queue: for retries that are due, and for jobs of workers that
@@ -38,14 +43,12 @@ const LEASE: Duration = Duration::from_mins(1);
 /// How often a lease is renewed. Two renewals may fail before it is lost.
 const RENEWAL: Duration = Duration::from_secs(20);
 
-/// Retries on the published schedule (see [`backoff`]), about six minutes in all.
-const MAX_RETRIES: u32 = 8;
+/// The longest pause of a range that no model observes usefully, which grows with each try.
+const MAX_USELESS_DELAY: Duration = Duration::from_hours(2);
 
-/// The pause of a job that retries are unlikely to help.
-const SLOW_RETRY_DELAY: Duration = Duration::from_mins(10);
-
-/// Stands for a model's name in a part that code wrote.
-const CODE_AUTHOR: &str = "code";
+/// How often in a row a job is claimed without being given back or finished. After that it is abandoned:
+/// whatever ends its process or its work would do so for ever.
+const MAX_UNSETTLED: u32 = 5;
 
 /// Pauses between attempts to store a part.
 const COMMIT_RETRY_DELAYS: [Duration; 4] = [
@@ -63,6 +66,10 @@ pub(super) struct Worker {
     observer: Observer,
     reflector: Reflector,
     pending_work: PendingWork,
+    /// Claims that the store has not answered.
+    claims: Losses,
+    /// Whether the jobs that wait are still to be made due, because the configuration is new.
+    retry_waiting: AtomicBool,
 }
 
 impl Worker {
@@ -79,6 +86,30 @@ impl Worker {
             observer: Observer::new(base, caller),
             reflector: Reflector::new(base, caller),
             pending_work: pending_work.clone(),
+            claims: Losses::new("jobs", base.tasks.readiness()),
+            retry_waiting: AtomicBool::new(true),
+        }
+    }
+
+    /// Another configuration is in force: nothing waits for what the last one failed at.
+    pub(super) fn configuration_changed(&self) {
+        self.caller.reset();
+        self.retry_waiting.store(true, Ordering::SeqCst);
+    }
+
+    /// Makes the jobs due that wait, once for each configuration.
+    async fn retry_waiting_jobs(&self) {
+        if !self.retry_waiting.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        match self.base.store.make_due(self.base.now_ms()).await {
+            Ok(0) => {}
+            Ok(jobs) => tracing::info!(
+                jobs,
+                "jobs that waited are due now, because the configuration is new"
+            ),
+            // The database may not be open yet.
+            Err(_) => self.retry_waiting.store(true, Ordering::SeqCst),
         }
     }
 
@@ -99,25 +130,33 @@ impl Worker {
         self: Arc<Self>,
         outcomes: mpsc::UnboundedSender<JobOutcome>,
         wake: Arc<Notify>,
-        tasks: Tasks,
     ) {
-        let stop = tasks.token();
+        let (tasks, stop) = (&self.base.tasks, self.base.tasks.token());
         let (slots, mut capacity) = (Arc::new(Semaphore::new(0)), 0);
         loop {
+            let wait = self.routes.next_end_of_wait();
+            let wait = wait.map_or(POLL_INTERVAL, |wait| wait.min(POLL_INTERVAL));
             tokio::select! {
+                biased;
                 () = stop.cancelled() => return,
                 () = wake.notified() => {}
-                () = tokio::time::sleep(POLL_INTERVAL) => {}
+                () = tokio::time::sleep(wait) => {}
             }
             // A reload may have closed or opened the queue.
             let concurrency = self.base.settings().concurrency;
             if concurrency == 0 {
                 continue;
             }
+            tasks.fault_point("workers");
+            self.retry_waiting_jobs().await;
             slots.add_permits(concurrency.saturating_sub(capacity));
             capacity = capacity.max(concurrency);
-            while let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
+            // A job that is given back at the stop is due at once, for the next process.
+            while !stop.is_cancelled()
+                && let Ok(slot) = Arc::clone(&slots).try_acquire_owned()
+            {
                 let Some(job) = self.claim().await else { break };
+                let borrowed = self.borrow_for(&job);
                 let (worker, events, wake) =
                     (Arc::clone(&self), outcomes.clone(), Arc::clone(&wake));
                 let stop = stop.clone();
@@ -134,13 +173,13 @@ impl Worker {
                     let outcome = tokio::select! {
                         // Checked first: a job that is committed has no lease any more.
                         biased;
-                        outcome = worker.process_job(&job, &cycle) => outcome,
+                        outcome = worker.process_or_fail(&job, &cycle) => outcome,
                         () = worker.keep_lease(&job) => worker.finish_job(&job, call_result(CallOutcome::LeaseLost)).await,
                         () = stop.cancelled() => worker.finish_job(&job, call_result(CallOutcome::Stopped)).await,
                     };
                     // The recorder ends only with the process.
                     let _ = events.send(outcome);
-                    drop(slot);
+                    drop((slot, borrowed));
                     // There is room for another job, and jobs that waited for this part may be due.
                     wake.notify_one();
                 });
@@ -162,10 +201,14 @@ impl Worker {
             .claim(&filter, self.base.now_ms(), millis(LEASE))
             .await
         {
-            Ok(job) => job,
+            Ok(job) => {
+                self.claims.recovered();
+                job
+            }
             Err(error) => {
                 metrics::counter!(telemetry::STORE_FAILURES).increment(1);
-                tracing::debug!(error = %error, "no job could be claimed");
+                let reason = format!("no job can be claimed, so nothing is observed: {error}");
+                self.claims.lost(&reason);
                 None
             }
         }
@@ -190,7 +233,47 @@ impl Worker {
         !matches!(self.base.store.renew_lease(job, until_ms).await, Ok(false))
     }
 
+    /// Marks the borrowed credential of `job` as used until the result is dropped.
+    fn borrow_for(&self, job: &Job) -> Option<RouteInUse> {
+        let borrows = self.is_borrowed(job);
+        borrows.then(|| self.routes.in_use(job.scope.tenant))
+    }
+
+    fn is_borrowed(&self, job: &Job) -> bool {
+        let settings = self.base.settings().for_model(&job.spec.model);
+        settings.phase(job.spec.kind).endpoint.is_none()
+    }
+
+    /// As [`Worker::process_job`]; a panic gives the job back.
+    async fn process_or_fail(&self, job: &Job, cycle: &Arc<Cycle>) -> JobOutcome {
+        if job.unsettled > MAX_UNSETTLED {
+            tracing::error!(
+                kind = job.spec.kind.name(),
+                thread = job.conversation,
+                "a job was claimed {MAX_UNSETTLED} times in a row without an end, and is not tried again; \
+                 `diarist threads observe` tries it once more"
+            );
+            let outcome = CallOutcome::Failed(Failure::GivenUp);
+            let cycle = Arc::clone(cycle);
+            return self.finish_job(job, CallResult { cycle, outcome }).await;
+        }
+        let processed = AssertUnwindSafe(self.process_job(job, cycle)).catch_unwind();
+        if let Ok(outcome) = processed.await {
+            return outcome;
+        }
+        // As with every task, the payload of the panic is not logged.
+        tracing::error!(
+            kind = job.spec.kind.name(),
+            thread = job.conversation,
+            "a fault in the program ended a job; it is tried again"
+        );
+        let outcome = CallOutcome::Failed(Failure::Fault);
+        let cycle = Arc::clone(cycle);
+        self.finish_job(job, CallResult { cycle, outcome }).await
+    }
+
     async fn process_job(&self, job: &Job, cycle: &Arc<Cycle>) -> JobOutcome {
+        self.base.tasks.fault_point("job");
         let result = self.call_for_job(job, cycle).await;
         self.finish_job(job, result).await
     }
@@ -246,9 +329,9 @@ impl Worker {
         };
         let label = match &result {
             Ok(_) => "written",
-            Err(Failure::Empty) => "empty",
+            Err(Failure::Empty | Failure::Useless) => "empty",
             Err(Failure::GivenUp | Failure::Unreadable) => "given_up",
-            Err(Failure::Call(_)) => "failed",
+            Err(Failure::Call(_) | Failure::Fault) => "failed",
         };
         metrics::counter!(telemetry::JOBS, "kind" => job.spec.kind.name(), "outcome" => label)
             .increment(1);
@@ -279,13 +362,31 @@ impl Worker {
             CallOutcome::Failed(Failure::Empty) => {
                 self.release(job, Release::EmptyRetryAt(now_ms)).await
             }
+            CallOutcome::Failed(Failure::Useless) => {
+                // Not charged again: nobody gains from a range that is read in vain, and the account
+                // must have room when the model is corrected.
+                let wait = SLOW_RETRY_DELAY.saturating_mul(job.empty_answers.max(1));
+                let retry_at_ms = now_ms + millis(wait.min(MAX_USELESS_DELAY));
+                self.release(job, Release::RejectedRetryAt(retry_at_ms))
+                    .await
+            }
+            CallOutcome::Failed(Failure::Fault) => {
+                let wait = backoff(job.unsettled.saturating_sub(1), None);
+                self.release(job, Release::FaultRetryAt(now_ms + millis(wait)))
+                    .await
+            }
             CallOutcome::Failed(Failure::GivenUp) => self.release(job, Release::Abandon).await,
             CallOutcome::Failed(Failure::Unreadable) => {
                 tracing::warn!("a job could not be read; the next request offers its range again");
                 self.release(job, Release::Drop).await
             }
             CallOutcome::Failed(Failure::Call(error)) => {
-                let borrowed = self.base.settings().phase(job.spec.kind).endpoint.is_none();
+                let borrowed = self.is_borrowed(job);
+                if let CallError::RateLimited { retry_after, .. } = &error
+                    && borrowed
+                {
+                    self.routes.limited(&job.scope.tenant, *retry_after);
+                }
                 let withdrawn = matches!(error, CallError::Unauthorised { .. }) && borrowed;
                 if withdrawn {
                     self.routes.withdraw(&job.scope.tenant, job.spec.route_hash);
@@ -297,7 +398,8 @@ impl Worker {
                 } else {
                     retry_delay(job.attempts, &error)
                 };
-                tracing::warn!(
+                // [`super::model_health`] warns of it, once a minute.
+                tracing::debug!(
                     kind = job.spec.kind.name(),
                     attempts = job.attempts,
                     retry_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
@@ -326,6 +428,30 @@ impl Worker {
             result,
             report,
         }
+    }
+
+    /// Lets code cover the range that ends at `span`, which waits for an Observer. `None` if a worker has it,
+    /// or if it is done.
+    pub(super) async fn cover_by_code(
+        &self,
+        scope: &Scope,
+        span: &Span,
+    ) -> Result<Option<(PartMeta, PartReport)>, StoreError> {
+        let (store, now_ms) = (&self.base.store, self.base.now_ms());
+        let claimed = store
+            .claim_observation(scope, span, now_ms, millis(LEASE))
+            .await?;
+        let Some(job) = claimed else { return Ok(None) };
+        let Some(part) = self.observer.write_by_code(&job).await else {
+            store.release(&job, Release::Drop).await?;
+            return Ok(None);
+        };
+        let part = NewPart {
+            analysis: evidence::for_chunk(&job, &part).await,
+            ..part
+        };
+        let id = store.commit_part(&job, &part, now_ms).await?;
+        Ok(id.map(|id| (part.meta(id), PartReport::from_part(&part))))
     }
 
     fn endpoint(&self, phase: &Phase, job: &Job) -> Option<Endpoint> {
@@ -386,9 +512,10 @@ impl Worker {
         }
         match action {
             Release::Abandon => JobResult::Pending(JobState::Abandoned),
-            Release::RetryAt(_) | Release::EmptyRetryAt(_) | Release::RejectedRetryAt(_) => {
-                JobResult::Pending(JobState::Retrying)
-            }
+            Release::RetryAt(_)
+            | Release::EmptyRetryAt(_)
+            | Release::RejectedRetryAt(_)
+            | Release::FaultRetryAt(_) => JobResult::Pending(JobState::Retrying),
             Release::Drop => JobResult::Gone,
         }
     }
@@ -442,56 +569,5 @@ impl CallOutcome {
             Self::LeaseLost => "the lease was lost".to_owned(),
             Self::Stopped => "the process was stopped".to_owned(),
         })
-    }
-}
-
-/// The pause of a job whose call failed, after `attempts` claims. Two kinds of job are tried
-/// rarely: those that fail until somebody corrects something, and those that failed through the
-/// whole published schedule. Waiting loses nothing, and every try may cost money.
-fn retry_delay(attempts: u32, error: &CallError) -> Duration {
-    let wait = backoff(attempts.saturating_sub(1), error.retry_after());
-    if error.is_retryable() && attempts <= MAX_RETRIES {
-        return wait;
-    }
-    wait.max(SLOW_RETRY_DELAY)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn retries_follow_the_published_schedule_and_then_become_rare() {
-        let failed = CallError::Transient {
-            retry_after: None,
-            message: String::new(),
-        };
-        let assert_near = |attempts, error: &CallError, seconds: f64| {
-            let wait = retry_delay(attempts, error).as_secs_f64();
-            assert!(
-                (seconds * 0.8..=seconds * 1.2).contains(&wait),
-                "{attempts}: {wait}"
-            );
-        };
-        for (attempts, seconds) in [(1, 1.0), (2, 2.0), (3, 4.0), (7, 64.0), (8, 120.0)] {
-            assert_near(attempts, &failed, seconds);
-        }
-        assert_eq!(retry_delay(9, &failed), SLOW_RETRY_DELAY);
-        let wrong = CallError::Fatal {
-            message: String::new(),
-        };
-        assert_eq!(
-            retry_delay(1, &wrong),
-            SLOW_RETRY_DELAY,
-            "the same call will fail again"
-        );
-        let rate_limited = CallError::RateLimited {
-            retry_after: Some(Duration::from_mins(20)),
-            message: String::new(),
-        };
-        assert!(
-            retry_delay(1, &rate_limited) >= Duration::from_mins(20),
-            "no earlier than the endpoint asks"
-        );
     }
 }

@@ -83,6 +83,11 @@ impl Breaker {
         }
     }
 
+    /// Forgets all failures.
+    pub fn reset(&self) {
+        self.lock().clear();
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Failing>> {
         self.failing.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -28,6 +28,16 @@ pub enum Models {
 }
 
 impl Models {
+    /// The names of all of them.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let (one, tiers) = match self {
+            Self::One(name) => (Some(name.as_str()), [].as_slice()),
+            Self::Tiers(tiers) => (None, tiers.as_slice()),
+        };
+        one.into_iter()
+            .chain(tiers.iter().map(|(_, name)| name.as_str()))
+    }
+
     /// The model for a prompt of `tokens`: that of the first tier that holds it, else of the last.
     #[must_use]
     pub fn pick(&self, tokens: u32) -> &str {

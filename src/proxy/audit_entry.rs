@@ -16,7 +16,8 @@ use super::outgoing_request::{Fallback, OutgoingRequest};
 use super::respond;
 use super::tee::{self, ObservedAnswer};
 use crate::audit::{Audit, AuditRecord, EndReason, MemoryState};
-use crate::history::History;
+use crate::history::{History, Scope};
+use crate::jobs::Notice;
 use crate::memory::prompt_cache::Judgement;
 use crate::telemetry;
 use crate::wire;
@@ -31,6 +32,8 @@ pub(super) struct AuditEntry {
     fallback: Option<Fallback>,
     reads_only: bool,
     ignored: Vec<String>,
+    /// Why the conversation may get no memory for now.
+    notice: Option<Notice>,
 }
 
 impl AuditEntry {
@@ -47,6 +50,7 @@ impl AuditEntry {
             fallback: None,
             reads_only: false,
             ignored: Vec::new(),
+            notice: None,
         }
     }
 
@@ -59,8 +63,20 @@ impl AuditEntry {
         self.record.bytes_received = body.len() as u64;
     }
 
-    pub(super) fn set_tenant(&mut self, identity: &Identity) {
-        self.record.tenant = identity.scope.tenant_label();
+    pub(super) fn set_tenant(&mut self, scope: &Scope) {
+        self.record.tenant = scope.tenant_label();
+    }
+
+    /// The model of a request without memory, as far as its body can be read.
+    pub(super) fn set_model(&mut self, parsed: &wire::Request) {
+        self.record.model = parsed.model().map(str::to_owned);
+        self.record.stream = parsed.stream();
+        self.record.messages_received = count(parsed.message_count());
+    }
+
+    /// Memory's own model calls do not work, or rest. Said where the request goes out with its whole history.
+    pub(super) fn set_notice(&mut self, notice: Option<Notice>) {
+        self.notice = notice;
     }
 
     pub(super) fn set_parsed(
@@ -69,9 +85,7 @@ impl AuditEntry {
         parsed: &wire::Request,
         history: &History,
     ) {
-        self.record.model = parsed.model().map(str::to_owned);
-        self.record.stream = parsed.stream();
-        self.record.messages_received = count(parsed.message_count());
+        self.set_model(parsed);
         self.record.memory = MemoryState::Watching;
         let label = || history.turns().first().map(|turn| turn.link.label());
         let thread = &identity.thread;
@@ -156,6 +170,11 @@ impl AuditEntry {
             | Fallback::OverflowObserved
             | Fallback::Trimmed => {}
         }
+        if let Some(notice) = self.notice
+            && record.memory == MemoryState::Watching
+        {
+            record.reason = Some(notice_name(notice).into());
+        }
         self.fallback = Some(outgoing.fallback);
     }
 
@@ -225,11 +244,16 @@ impl AuditEntry {
             MemoryState::Active => "active",
             MemoryState::Bypass => "bypass",
         };
-        let explain = matches!(self.record.memory, MemoryState::Off | MemoryState::Bypass);
+        let watching = self.record.memory == MemoryState::Watching;
+        let notice = self.notice.filter(|_| watching && self.fallback.is_some());
+        let explain = !watching && self.record.memory != MemoryState::Active || notice.is_some();
         let mut header = state.to_owned();
         if let Some(reason) = self.record.reason.as_deref().filter(|_| explain) {
             header.push_str("; reason=");
             header.push_str(reason);
+        }
+        if let Some(Notice::ObserverResting { until }) = notice {
+            header.push_str(&format!("; until={until:.0}"));
         }
         if let Some(fallback) = self.fallback.filter(|rung| *rung != Fallback::NotNeeded) {
             header.push_str("; rung=");
@@ -258,6 +282,13 @@ impl Drop for AuditEntry {
         if let Some(audit) = &self.audit {
             audit.record(self.record.clone());
         }
+    }
+}
+
+fn notice_name(notice: Notice) -> &'static str {
+    match notice {
+        Notice::ObserverFailing => "observer_failing",
+        Notice::ObserverResting { .. } => "observer_resting",
     }
 }
 

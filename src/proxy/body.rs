@@ -87,8 +87,6 @@ pub async fn read_bounded<B>(
 where
     B: Body<Data = Bytes, Error = BoxError>,
 {
-    /// The most that is reserved because a header announces it. More is reserved only as bytes arrive.
-    const RESERVED: u64 = 1 << 20;
     let announced = body.size_hint().lower();
     if announced > limit as u64 {
         return Err(ProxyError::BodyTooLarge { limit });
@@ -109,7 +107,8 @@ where
             return Ok(data);
         }
         if read.is_empty() {
-            read.reserve(usize::try_from(announced.min(RESERVED)).unwrap_or_default());
+            // The system gives the pages only as bytes arrive. To grow step by step would hold the body twice.
+            read.reserve(usize::try_from(announced).unwrap_or_default());
         }
         read.extend_from_slice(&data);
     }

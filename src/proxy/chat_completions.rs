@@ -4,8 +4,11 @@
 //! (INV-OPEN). Nothing here counts tokens, decides by a clock, or waits for a model (INV-FREE). Called by
 //! [`super::flow`] for `POST /v1/chat/completions`.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::request::Parts;
 use http::{Response, StatusCode, header};
 use http_body_util::BodyExt as _;
@@ -50,16 +53,13 @@ pub(super) async fn handle(
         .await
         .inspect_err(|error| entry.set_failed(error))?;
     entry.set_received(&received);
-    let ReadRequest {
+    let Decided {
         request,
         answer_position,
         prompt,
-    } = read_request(memory, &parts, &received, &mut entry).await;
-    let (outgoing, guard) = match &request {
-        Some(request) => select_memory(memory, request).await,
-        None => (OutgoingRequest::verbatim(received.clone()), None),
-    };
-    entry.set_outgoing(&outgoing);
+        outgoing,
+        guard,
+    } = decide(shared, memory, &parts, &received, &mut entry).await;
     let answer = retry::send(
         shared,
         memory,
@@ -87,6 +87,62 @@ pub(super) async fn handle(
     Ok(stream_back(
         shared, memory, response, in_flight, entry, abort,
     ))
+}
+
+/// What is sent for a request, and what is known of it.
+struct Decided {
+    request: Option<MemoryRequest>,
+    answer_position: Option<AnswerPosition>,
+    prompt: Option<PromptSource>,
+    outgoing: OutgoingRequest,
+    guard: Option<SelectionGuard>,
+}
+
+/// Reads a request and selects its memory. If that panics, the request goes out as it came.
+async fn decide(
+    shared: &Shared,
+    memory: &Memory,
+    parts: &Parts,
+    received: &Bytes,
+    entry: &mut AuditEntry,
+) -> Decided {
+    let deciding = async {
+        shared.tasks.fault_point("request");
+        let ReadRequest {
+            request,
+            answer_position,
+            prompt,
+        } = read_request(memory, parts, received, entry).await;
+        let (outgoing, guard) = match &request {
+            Some(request) => select_memory(memory, request).await,
+            None => (OutgoingRequest::verbatim(received.clone()), None),
+        };
+        entry.set_outgoing(&outgoing);
+        Decided {
+            request,
+            answer_position,
+            prompt,
+            outgoing,
+            guard,
+        }
+    };
+    if let Ok(decided) = AssertUnwindSafe(deciding).catch_unwind().await {
+        return decided;
+    }
+    // The payload of a panic may quote the request, so it is not logged. The panic hook has written the place.
+    tracing::error!(
+        "a fault in the program: a request could not be read and goes out without memory"
+    );
+    let outgoing = OutgoingRequest::verbatim(received.clone());
+    entry.set_outgoing(&outgoing);
+    entry.set_bypass("fault".to_owned());
+    Decided {
+        request: None,
+        answer_position: None,
+        prompt: None,
+        outgoing,
+        guard: None,
+    }
 }
 
 /// A request whose answer has begun.

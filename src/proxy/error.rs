@@ -16,6 +16,9 @@ pub enum Side {
 pub enum ProxyError {
     #[error("the method CONNECT is not proxied")]
     Connect,
+    /// The name in the request.
+    #[error("the request is for the host {0:?}")]
+    ForeignHost(String),
     #[error("the request's address cannot be forwarded")]
     Target(#[source] Option<http::Error>),
     #[error("the request's head is larger than {limit} bytes, or has too many fields")]
@@ -52,6 +55,7 @@ impl ProxyError {
     pub fn side(&self) -> Side {
         match self {
             Self::Connect
+            | Self::ForeignHost(_)
             | Self::Target(_)
             | Self::HeadTooLarge { .. }
             | Self::TargetTooLong

@@ -17,7 +17,7 @@ pub mod users;
 
 use self::name::usable_name;
 use http::HeaderMap;
-use http::header::{CONTENT_ENCODING, HeaderName};
+use http::header::{CONTENT_ENCODING, HeaderName, HeaderValue, ORIGIN};
 
 use jiff::tz::TimeZone;
 
@@ -96,6 +96,17 @@ pub fn identify(
     identify_owner(headers, query, rules)
 }
 
+/// Whether a browser sent this for a page of another origin. Any page in the world can make a browser on this
+/// machine do so; it must neither read nor add to the memory that requests without a credential share.
+fn is_cross_site(headers: &HeaderMap) -> bool {
+    let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+    match site {
+        Some(site) => !matches!(site, b"none" | b"same-origin"),
+        // Browsers without that header still send this one with every POST.
+        None => headers.contains_key(ORIGIN),
+    }
+}
+
 /// Like [`identify`], but also for a signed or compressed body: the answer to such a request is tracked too.
 ///
 /// # Errors
@@ -108,6 +119,9 @@ pub fn identify_owner(
     let credential = credential(headers, query.unwrap_or_default());
     if credential.is_empty() && !rules.anonymous {
         return Err(OffReason::Anonymous);
+    }
+    if credential.is_empty() && is_cross_site(headers) {
+        return Err(OffReason::CrossSite);
     }
     let subject = rules
         .subjects
@@ -246,6 +260,20 @@ mod tests {
             ..IdentityRules::default()
         };
         assert!(identify(&HeaderMap::new(), None, &on_loopback).is_ok());
+        let from_page = |pairs: &[_]| identify(&headers(pairs), None, &on_loopback).map(|_| ());
+        let origin = ("origin", "https://page.example");
+        assert_eq!(from_page(&[origin]), Err(OffReason::CrossSite));
+        for site in ["cross-site", "same-site"] {
+            assert_eq!(
+                from_page(&[("sec-fetch-site", site)]),
+                Err(OffReason::CrossSite)
+            );
+        }
+        for site in ["none", "same-origin"] {
+            assert_eq!(from_page(&[("sec-fetch-site", site), origin]), Ok(()));
+        }
+        let with_key = [("authorization", "Bearer sk-1"), origin];
+        assert_eq!(from_page(&with_key), Ok(()));
         assert_eq!(
             who(&[base, ("content-encoding", "gzip")]),
             Err(OffReason::Encoded)

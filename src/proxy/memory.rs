@@ -17,7 +17,7 @@ use crate::jobs::{Exchange, Jobs, Reloadable};
 use crate::lookup::{Lookup, SnapshotCache};
 use crate::memory::alignment::{Alignment, EvidenceLevel};
 use crate::memory::{Trim, select};
-use crate::store::SentWith;
+use crate::store::{SentWith, Tombstones};
 use crate::wire;
 
 /// What happens if a request is too long for its model with everything observed applied.
@@ -72,6 +72,8 @@ pub struct Memory {
     pub policy: Reloadable<RequestPolicy>,
     /// The cache of the store.
     pub cache: Arc<SnapshotCache>,
+    /// What an operator had forgotten.
+    pub tombstones: Tombstones,
     /// Where finished exchanges go.
     pub jobs: Jobs,
     /// What was learned about the upstream.
@@ -93,6 +95,7 @@ impl Memory {
             enabled: true,
             policy: Reloadable::new(RequestPolicy::default()),
             cache,
+            tombstones: Tombstones::default(),
             jobs,
             capabilities,
             overflow_singleflight: Singleflight::default(),

@@ -12,12 +12,13 @@ use super::answer_position::{AnswerPosition, SUMMARY_BYTES};
 use super::audit_entry::AuditEntry;
 use super::cache_receipt::PromptSource;
 use super::identify::{OffReason, Sources, Thread, find_thread, identify, identify_owner};
-use super::memory::{Memory, MemoryRequest};
+use super::memory::{Memory, MemoryRequest, RequestPolicy};
 use super::mode::{self, DecidedBy, Mode};
 use super::peer_memory;
 use crate::history::{History, MessageKey, Scope, ScopedHash};
-use crate::lookup::LookupParams;
+use crate::lookup::{LookupParams, anchors};
 use crate::memory::alignment;
+use crate::store::LookupKeys;
 use crate::wire;
 use crate::wire::chat::ParseError;
 
@@ -41,10 +42,13 @@ impl ReadRequest {
         parts: &Parts,
         received: &Bytes,
         (scope, sources): (&Scope, &Sources),
+        entry: &mut AuditEntry,
     ) -> Self {
+        entry.set_tenant(scope);
         let Ok((parsed, history)) = parse(received, scope).await else {
             return Self::without_memory(memory, History::chain(scope, Vec::new()));
         };
+        entry.set_model(&parsed);
         let thread = named_thread(memory, parts, &parsed, (scope, sources));
         Self::of_parsed_without_memory(memory, parsed, history, &thread)
     }
@@ -82,12 +86,13 @@ pub(super) async fn read_request(
     received: &Bytes,
     entry: &mut AuditEntry,
 ) -> ReadRequest {
-    if !memory.enabled {
-        entry.set_off(OffReason::Disabled);
-        return ReadRequest::default();
-    }
     // Read once: a reload applies from the next request on.
     let policy = memory.policy.current();
+    if !memory.enabled {
+        entry.set_off(OffReason::Disabled);
+        note_owner_and_model(parts, received, &policy, entry).await;
+        return ReadRequest::default();
+    }
     let off_by_header = mode::from_header(&parts.headers) == Some(Mode::Off);
     let identity = identify(&parts.headers, parts.uri.query(), &policy.identity);
     let mut identity = match identity {
@@ -102,16 +107,11 @@ pub(super) async fn read_request(
             else {
                 return ReadRequest::default();
             };
-            return ReadRequest::parse_without_memory(
-                memory,
-                parts,
-                received,
-                (&owner.scope, &policy.sources),
-            )
-            .await;
+            let owner = (&owner.scope, &policy.sources);
+            return ReadRequest::parse_without_memory(memory, parts, received, owner, entry).await;
         }
     };
-    entry.set_tenant(&identity);
+    entry.set_tenant(&identity.scope);
     let off = match off_by_header {
         true => Some(OffReason::ByHeader),
         false if memory.capabilities.is_signing(&identity.scope.tenant) => Some(OffReason::Signed),
@@ -119,13 +119,8 @@ pub(super) async fn read_request(
     };
     if let Some(off) = off {
         entry.set_off(off);
-        return ReadRequest::parse_without_memory(
-            memory,
-            parts,
-            received,
-            (&identity.scope, &policy.sources),
-        )
-        .await;
+        let owner = (&identity.scope, &policy.sources);
+        return ReadRequest::parse_without_memory(memory, parts, received, owner, entry).await;
     }
     let (parsed, history) = match parse(received, &identity.scope).await {
         Ok(read) => read,
@@ -164,6 +159,19 @@ pub(super) async fn read_request(
     }
     let client_history = Arc::new(history);
     let answer_marks = || possible_answer_marks(&parsed, &client_history);
+    let lookup_keys = || LookupKeys {
+        anchors: anchors(&client_history, 0).collect(),
+        answers: answer_marks(),
+        thread_key: identity.thread.key.clone(),
+        ..LookupKeys::default()
+    };
+    let links = client_history.turns().iter().map(|turn| turn.link);
+    let scope = &identity.scope;
+    if memory.tombstones.covers(scope, links, lookup_keys) {
+        entry.set_bypass("forgotten".to_owned());
+        let history = History::clone(&client_history);
+        return ReadRequest::without_memory(memory, history);
+    }
     let first = parsed.leading_messages().messages().first();
     let system =
         first.map(|message| MessageKey::from_message(&client_history.root(), message).content);
@@ -192,6 +200,9 @@ pub(super) async fn read_request(
         entry.set_mode(decided);
     }
     let writes = decided.mode == Mode::On;
+    if writes {
+        entry.set_notice(memory.jobs.notice(&identity.scope.tenant, &model));
+    }
     peer_memory::filter_candidates(memory, &identity, writes, &mut lookup);
     let parsed = Arc::new(parsed);
     let is_side_task = matches!(decided.by, DecidedBy::Task | DecidedBy::Child);
@@ -228,6 +239,22 @@ fn named_thread(
         thread.drop_key();
     }
     thread
+}
+
+/// Notes whose request it is and which model it names, for the audit of a process without memory.
+async fn note_owner_and_model(
+    parts: &Parts,
+    received: &Bytes,
+    policy: &RequestPolicy,
+    entry: &mut AuditEntry,
+) {
+    let Ok(owner) = identify_owner(&parts.headers, parts.uri.query(), &policy.identity) else {
+        return;
+    };
+    entry.set_tenant(&owner.scope);
+    if let Ok((parsed, _)) = parse(received, &owner.scope).await {
+        entry.set_model(&parsed);
+    }
 }
 
 /// How many of a message's first lines may begin a summary. Clients send the model's summary as the whole

@@ -99,6 +99,13 @@ fn describe(error: &ProxyError) -> ClientError {
             "method_not_supported",
             "Diarist does not proxy CONNECT requests.".to_owned(),
         ),
+        ProxyError::ForeignHost(_) => (
+            S::MISDIRECTED_REQUEST,
+            "unknown_host",
+            "Diarist listens for programs on this machine only, and this request names another host. Use \
+             localhost or 127.0.0.1 in the address, or add the name to server.hosts."
+                .to_owned(),
+        ),
         ProxyError::Target(_) => (
             S::BAD_REQUEST,
             "invalid_target",

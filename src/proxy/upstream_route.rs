@@ -13,22 +13,31 @@ use http::{HeaderMap, Response, StatusCode};
 use super::body::ProxyBody;
 use super::memory::{Memory, MemoryRequest};
 use super::shared::Shared;
-use crate::llm::UpstreamRoute;
-
-/// How long jobs pause after a 429 without `retry-after`.
-const DEFAULT_429_PAUSE: Duration = Duration::from_secs(30);
+use crate::llm::{UpstreamRoute, retry_after};
 
 /// How long jobs pause if less than half of a rate limit is left. Limits are per minute, and the next answer says
 /// how much is left then.
 const LOW_LIMIT_PAUSE: Duration = Duration::from_secs(15);
 
-/// Headers with `(limit, remaining)`, as OpenAI and compatible upstreams send them.
-const RATE_LIMIT_HEADERS: [(&str, &str); 2] = [
-    (
-        "x-ratelimit-limit-requests",
-        "x-ratelimit-remaining-requests",
-    ),
-    ("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens"),
+/// The names of the headers of one limit.
+struct LimitHeaders {
+    limit: &'static str,
+    remaining: &'static str,
+    reset: &'static str,
+}
+
+/// As OpenAI and compatible upstreams send them.
+const RATE_LIMIT_HEADERS: [LimitHeaders; 2] = [
+    LimitHeaders {
+        limit: "x-ratelimit-limit-requests",
+        remaining: "x-ratelimit-remaining-requests",
+        reset: "x-ratelimit-reset-requests",
+    },
+    LimitHeaders {
+        limit: "x-ratelimit-limit-tokens",
+        remaining: "x-ratelimit-remaining-tokens",
+        reset: "x-ratelimit-reset-tokens",
+    },
 ];
 
 /// Reads the head of the answer. Registers the route if the request was accepted, and returns its hash; pauses jobs
@@ -50,8 +59,11 @@ pub(super) fn register_route(
         route_hash = Some(route.hash());
         routes.register(tenant, Arc::new(route));
     }
-    if let Some(pause) = pause(response.status(), response.headers()) {
-        routes.pause(&tenant, pause);
+    let headers = response.headers();
+    if response.status() == StatusCode::TOO_MANY_REQUESTS {
+        routes.limited(&tenant, limited_for(headers, jiff::Timestamp::now()));
+    } else if is_nearly_used_up(headers) {
+        routes.pause(&tenant, LOW_LIMIT_PAUSE);
     }
     route_hash
 }
@@ -63,15 +75,48 @@ pub(super) fn route_for_request(shared: &Shared, parts: &Parts) -> Option<Upstre
     Some(UpstreamRoute::new(&url, &parts.headers))
 }
 
-fn pause(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
-    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<u64>().ok();
-    if status == StatusCode::TOO_MANY_REQUESTS {
-        return Some(number("retry-after").map_or(DEFAULT_429_PAUSE, Duration::from_secs));
-    }
-    let low = RATE_LIMIT_HEADERS.iter().any(|(limit, remaining)| {
-        matches!((number(limit), number(remaining)), (Some(all), Some(left)) if left < all / 2)
+/// How long a refused client has to wait, if the headers say so: `retry-after`, or the reset of a limit that is
+/// used up.
+fn limited_for(headers: &HeaderMap, now: jiff::Timestamp) -> Option<Duration> {
+    let resets = RATE_LIMIT_HEADERS.iter().filter_map(|names| {
+        let used_up = number(headers, names.remaining) == Some(0);
+        let reset = headers.get(names.reset)?.to_str().ok()?;
+        parse_reset(reset).filter(|_| used_up)
     });
-    low.then_some(LOW_LIMIT_PAUSE)
+    retry_after(headers, now).or_else(|| resets.max())
+}
+
+fn is_nearly_used_up(headers: &HeaderMap) -> bool {
+    RATE_LIMIT_HEADERS.iter().any(|names| {
+        let all = number(headers, names.limit);
+        let left = number(headers, names.remaining);
+        matches!((all, left), (Some(all), Some(left)) if left < all / 2)
+    })
+}
+
+fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
+    headers.get(name)?.to_str().ok()?.trim().parse().ok()
+}
+
+/// `6m0s`, `1.5s`, `20ms`; a bare number means seconds.
+fn parse_reset(text: &str) -> Option<Duration> {
+    let (mut total, mut rest) = (0.0, text.trim());
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.');
+        let (amount, after) = rest.split_at(end.unwrap_or(rest.len()));
+        let unit_end = after.find(|c: char| c.is_ascii_digit());
+        let (unit, next) = after.split_at(unit_end.unwrap_or(after.len()));
+        let seconds = match unit {
+            "ms" => 0.001,
+            "" | "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3_600.0,
+            _ => return None,
+        };
+        total += amount.parse::<f64>().ok()? * seconds;
+        rest = next;
+    }
+    Duration::try_from_secs_f64(total).ok()
 }
 
 #[cfg(test)]
@@ -92,21 +137,34 @@ mod tests {
 
     #[test]
     fn jobs_rest_when_the_client_needs_its_limit() {
-        let ok = StatusCode::OK;
-        assert_eq!(pause(ok, &headers(&[])), None);
-        let half = [
-            ("x-ratelimit-limit-tokens", "100"),
-            ("x-ratelimit-remaining-tokens", "50"),
-        ];
-        assert_eq!(pause(ok, &headers(&half)), None);
-        let less = [
-            ("x-ratelimit-limit-tokens", "100"),
-            ("x-ratelimit-remaining-tokens", "49"),
-        ];
-        assert_eq!(pause(ok, &headers(&less)), Some(LOW_LIMIT_PAUSE));
-        let too_many = StatusCode::TOO_MANY_REQUESTS;
-        assert_eq!(pause(too_many, &headers(&[])), Some(DEFAULT_429_PAUSE));
-        let seven = headers(&[("retry-after", "7")]);
-        assert_eq!(pause(too_many, &seven), Some(Duration::from_secs(7)));
+        assert!(!is_nearly_used_up(&headers(&[])));
+        let left = |left: &'static str| {
+            headers(&[
+                ("x-ratelimit-limit-tokens", "100"),
+                ("x-ratelimit-remaining-tokens", left),
+            ])
+        };
+        assert!(!is_nearly_used_up(&left("50")));
+        assert!(is_nearly_used_up(&left("49")));
+    }
+
+    #[test]
+    fn a_refused_client_is_told_how_long_it_must_wait_or_not() {
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let told = |pairs: &[(&'static str, &'static str)]| limited_for(&headers(pairs), now);
+        assert_eq!(told(&[]), None);
+        assert_eq!(told(&[("retry-after", "7")]), Some(Duration::from_secs(7)));
+        let reset = |left: &'static str| {
+            [
+                ("x-ratelimit-remaining-requests", left),
+                ("x-ratelimit-reset-requests", "6m0.5s"),
+            ]
+        };
+        assert_eq!(told(&reset("0")), Some(Duration::from_millis(360_500)));
+        assert_eq!(told(&reset("3")), None, "another limit was reached");
+        for (text, milliseconds) in [("20ms", Some(20)), ("3", Some(3_000)), ("soon", None)] {
+            let expected = milliseconds.map(Duration::from_millis);
+            assert_eq!(parse_reset(text), expected, "{text}");
+        }
     }
 }

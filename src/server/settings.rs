@@ -3,11 +3,17 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use secrecy::SecretString;
+
 /// The addresses, and the limits of connections.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub listen: SocketAddr,
     pub admin: SocketAddr,
+    /// Opens the details of the admin port.
+    pub admin_token: Option<SecretString>,
+    /// Names by which clients may reach a loopback listener, beside those of this machine.
+    pub hosts: Vec<String>,
     /// From the start of a connection, or the end of its last answer, to a complete request head.
     pub header_timeout: Duration,
     /// How long a connection without a request is kept. If it is less than `header_timeout`, it ends HTTP/1 connections
@@ -30,6 +36,8 @@ impl Default for Settings {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8484)),
             admin: SocketAddr::from(([127, 0, 0, 1], 8485)),
+            admin_token: None,
+            hosts: Vec::new(),
             header_timeout: Duration::from_mins(1),
             idle_timeout: Duration::from_mins(2),
             write_timeout: Duration::from_mins(1),

@@ -141,4 +141,19 @@ pub struct ThreadDetail {
     pub snapshot_settings: Vec<String>,
     /// What happened in it, oldest first.
     pub events: Vec<Event>,
+    /// The ranges that wait for the Observer, if any.
+    pub waiting: Option<WaitingRanges>,
+}
+
+/// The ranges of a lineage that wait for the Observer. It takes the oldest one first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitingRanges {
+    /// How many.
+    pub count: u64,
+    /// How often the oldest one was tried.
+    pub tries: u32,
+    /// When its next try is due, in milliseconds since 1970. While it is tried: when that must have ended.
+    pub due_ms: i64,
+    /// Whether it is being tried.
+    pub running: bool,
 }

@@ -51,6 +51,20 @@ pub trait Queue: Send + Sync {
         lease_ms: i64,
     ) -> StoreResult<Option<Job>>;
 
+    /// Leases the open observation of `span` until `now_ms + lease_ms`, whether it is due or not. `None` if a
+    /// worker holds it, or if there is none.
+    async fn claim_observation(
+        &self,
+        scope: &Scope,
+        span: &Span,
+        now_ms: i64,
+        lease_ms: i64,
+    ) -> StoreResult<Option<Job>>;
+
+    /// Makes every job due that waits, of all owners: what they waited for may have been corrected. Returns
+    /// how many waited.
+    async fn make_due(&self, at_ms: i64) -> StoreResult<u64>;
+
     /// Sets the route (`None` keeps it) and the urgency of the jobs that end at these links. Called
     /// when another request of their conversation came.
     async fn reprioritize(
@@ -177,6 +191,10 @@ pub struct Job {
     pub empty_answers: u32,
     /// The lease's fencing number.
     pub fence: i64,
+    /// How often in a row it was claimed without being given back or finished, this time included.
+    pub unsettled: u32,
+    /// The name of its conversation, or its lineage's id. For operators.
+    pub conversation: String,
 }
 
 impl Job {
@@ -214,6 +232,9 @@ pub enum Release {
     EmptyRetryAt(i64),
     /// The endpoint rejected the call, and no model read it; try again at this time.
     RejectedRetryAt(i64),
+    /// A fault in the program ended the work; try again at this time. The claim stays unsettled
+    /// ([`Job::unsettled`]).
+    FaultRetryAt(i64),
     /// Never try this span again.
     Abandon,
     /// Delete the job, so that its span can be queued again.

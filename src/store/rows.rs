@@ -311,6 +311,8 @@ pub(super) fn job(row: &SqliteRow) -> StoreResult<Job> {
         attempts: int(row, 14)?,
         empty_answers: int(row, 15)?,
         fence: int(row, 16)?,
+        unsettled: int(row, 19)?,
+        conversation: get(row, 20)?,
     })
 }
 

@@ -11,11 +11,14 @@ mod connection;
 mod costs;
 mod database;
 mod error;
+mod expiry;
 #[cfg(test)]
 mod fault_tests;
 mod fill_known_keys;
 mod find;
 mod forget;
+mod forgotten;
+mod held_tombstones;
 mod known_keys;
 mod message_archive;
 mod open;
@@ -30,12 +33,16 @@ mod record_batch;
 mod record_group;
 mod record_standing;
 mod scoped;
+mod shrink;
 mod snapshots;
 #[cfg(test)]
 mod statement_tests;
+mod thread_export;
 mod timers;
 mod verbs;
+mod verbs_forget;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -44,6 +51,7 @@ use sqlx::sqlite::SqliteConnection;
 use self::connection::Connection;
 use self::database::{Database, REQUEST_TIMEOUT};
 pub use self::error::OpenError;
+use self::held_tombstones::HeldTombstones;
 use self::known_keys::KnownKeys;
 use super::StoreResult;
 
@@ -55,6 +63,7 @@ const REOPEN_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct SqliteStore {
     connection: Connection,
+    held_tombstones: Arc<HeldTombstones>,
 }
 
 impl SqliteStore {
@@ -74,7 +83,14 @@ impl SqliteStore {
     pub async fn open_with(url: &str, request_timeout: Duration) -> Result<Self, OpenError> {
         let database = Database::open(url, request_timeout).await?;
         let connection = Connection::fixed(url, database);
-        Ok(Self { connection })
+        Ok(Self::on(connection))
+    }
+
+    fn on(connection: Connection) -> Self {
+        Self {
+            connection,
+            held_tombstones: Arc::default(),
+        }
     }
 
     /// Opens the database at `url` for reading; another process may write to it meanwhile. Creates
@@ -84,7 +100,7 @@ impl SqliteStore {
     /// As [`SqliteStore::open`]; also if there is no such file, or an older Diarist made it.
     pub async fn open_to_read(url: &str) -> Result<Self, OpenError> {
         let connection = Connection::fixed(url, Database::open_to_read(url).await?);
-        Ok(Self { connection })
+        Ok(Self::on(connection))
     }
 
     /// A store for the database at `url` that opens it in the background, as soon as and as often as
@@ -95,16 +111,12 @@ impl SqliteStore {
 
     /// As [`SqliteStore::reconnecting`], with another limit for a query of the request path.
     pub fn reconnecting_with(url: &str, request_timeout: Duration) -> Self {
-        Self {
-            connection: Connection::reopening(url, REOPEN_INTERVAL, request_timeout),
-        }
+        Self::on(Connection::reopening(url, REOPEN_INTERVAL, request_timeout))
     }
 
     /// As [`SqliteStore::reconnecting`], with another pause between two attempts.
     pub fn reconnecting_every(url: &str, interval: Duration) -> Self {
-        Self {
-            connection: Connection::reopening(url, interval, REQUEST_TIMEOUT),
-        }
+        Self::on(Connection::reopening(url, interval, REQUEST_TIMEOUT))
     }
 
     /// The same store without the lock of the process: others may serve with the same database. Nothing is
@@ -114,6 +126,16 @@ impl SqliteStore {
     pub fn shared(mut self) -> Self {
         self.connection.share();
         self
+    }
+
+    /// Opens the database at `url` as the process that serves with it: fails if another one does. For a command that adds
+    /// what a running server would not know of.
+    ///
+    /// # Errors
+    /// As [`SqliteStore::open`]; also if a server is running.
+    pub async fn open_alone(url: &str) -> Result<Self, OpenError> {
+        let database = Database::open_to_serve(url, REQUEST_TIMEOUT).await?;
+        Ok(Self::on(Connection::fixed(url, database)))
     }
 
     /// Opens the database now and waits for it, unless it is open. For the start of the server.

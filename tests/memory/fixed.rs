@@ -89,6 +89,8 @@ async fn a_database_of_the_first_release_goes_on_to_the_byte() {
     // Another placement is configured by now: what was sent stays where it was.
     rig.set("UPSTREAM__PLACEMENT", "append_to_system");
     rig.start().await;
+    let shrinks = "SELECT auto_vacuum FROM pragma_auto_vacuum";
+    assert_eq!(rig.number(shrinks).await, 2, "an old database can shrink");
 
     let talk = Talk::new("ada");
     for (turn, (length, hash)) in (1..).zip(SENT) {

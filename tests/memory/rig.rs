@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use diarist::app::App;
 use diarist::config;
+use diarist::tasks::Tasks;
 use diarist_provider::{
     CallerKind, Conversation, OBSERVER_MODEL, Options, Provider, REFLECTOR_MODEL,
 };
@@ -34,6 +35,7 @@ pub struct Rig {
 struct Running {
     base: String,
     admin: String,
+    tasks: Tasks,
     quiet: Box<dyn Fn(Duration) -> futures_util::future::BoxFuture<'static, bool> + Send + Sync>,
     skip_time: Box<dyn Fn(Duration) + Send + Sync>,
     stop: oneshot::Sender<()>,
@@ -146,6 +148,7 @@ impl Rig {
         let running = Running {
             base: format!("http://{}", app.data_addr().unwrap()),
             admin: format!("http://{}", app.admin_addr().unwrap()),
+            tasks: app.tasks().clone(),
             quiet: Box::new(app.quiet()),
             skip_time: Box::new(app.skip_time()),
             stop,
@@ -171,6 +174,31 @@ impl Rig {
 
     fn running(&self) -> &Running {
         self.running.as_ref().unwrap()
+    }
+
+    /// The tasks of the running process.
+    pub fn tasks(&self) -> &Tasks {
+        &self.running().tasks
+    }
+
+    /// What `/readyz` says of one part.
+    pub async fn part(&self, name: &str) -> Value {
+        self.admin("/readyz").await.json()["parts"][name].clone()
+    }
+
+    /// Waits until `/readyz` says this of a part.
+    pub async fn wait_part(&self, name: &str, status: &str) -> Value {
+        let waiting = async {
+            loop {
+                let part = self.part(name).await;
+                if part["status"] == status {
+                    return part;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let waited = tokio::time::timeout(PATIENCE, waiting).await;
+        waited.unwrap_or_else(|_| panic!("{name} is never {status}"))
     }
 
     pub fn url(&self, path: &str) -> String {

@@ -330,6 +330,30 @@ impl Queue for Watched {
         through!(self, reprioritize(scope, ends, way, urgency))
     }
 
+    async fn claim_observation(
+        &self,
+        scope: &Scope,
+        span: &Span,
+        now_ms: i64,
+        lease_ms: i64,
+    ) -> Answer<Option<Job>> {
+        self.gate.enter().await;
+        let job = self
+            .store
+            .claim_observation(scope, span, now_ms, lease_ms)
+            .await?;
+        if let Some(job) = &job {
+            self.ledger()
+                .claimed(self.process, job, now_ms, now_ms + lease_ms);
+        }
+        self.gate.leave().await;
+        Ok(job)
+    }
+
+    async fn make_due(&self, at_ms: i64) -> Answer<u64> {
+        through!(self, make_due(at_ms))
+    }
+
     async fn claim_timer(&self, now_ms: i64, until_ms: i64) -> Answer<Option<Timer>> {
         self.gate.enter().await;
         let until = if self.has(Bug::TimerOfNobody) {

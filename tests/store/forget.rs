@@ -2,8 +2,8 @@
 
 use diarist::memory::PartKind;
 use diarist::store::{
-    Admin as _, Chains as _, EnqueueOutcome, Queue as _, Release, Snapshots as _, SqliteStore,
-    StoreError,
+    Admin as _, Chains as _, EnqueueOutcome, ForgetTarget, Forgetting as _, Queue as _, Release,
+    RequestRecord, Snapshots as _, SqliteStore, StoreError,
 };
 
 use crate::store::world::{ANYBODY, Disk, LEASE, Talk, scope};
@@ -184,4 +184,139 @@ async fn words_leave_the_file_with_their_job() {
             .collect();
         assert_eq!(names, ["diarist.db"], "no journal after a clean end");
     }
+}
+
+/// The command line is another process. From its commit on, the server records nothing of it.
+#[tokio::test]
+async fn another_process_forgets_and_this_one_records_nothing_of_it_at_once() {
+    let disk = Disk::new();
+    let server = disk.open().await;
+    let talk = Talk::new(&scope("alice"), "secret", 6);
+    let mut first = talk.first(1).record(None, 0);
+    first.thread_key = Some("trip".to_owned());
+    let lineage = server.record(&talk.scope, &first).await.expect("recorded");
+    let mut whole = talk.record(Some(lineage), 1);
+    whole.thread_key = Some("trip".to_owned());
+    server.record(&talk.scope, &whole).await.expect("recorded");
+
+    let before = server.refresh_tombstones().await.expect("read");
+    let operator = disk.open().await;
+    let target = ForgetTarget::Thread(lineage);
+    let receipt = operator.forget_target(&target, 7).await.expect("forgotten");
+    let receipt = receipt.expect("a receipt");
+    assert_eq!(
+        (receipt.kind.as_str(), receipt.subject.as_str()),
+        ("thread", "1")
+    );
+    assert_eq!(
+        (receipt.counts["messages"], receipt.counts["requests"]),
+        (6, 2)
+    );
+    assert!(receipt.done && receipt.at_ms == 7);
+    let again = operator.forget_target(&target, 8).await.expect("asked");
+    assert_eq!(again, None, "there is no such conversation");
+
+    let recorded = async |record: &RequestRecord| server.record(&talk.scope, record).await;
+    let mut unnamed = talk.record(None, 0);
+    for name in [None, Some("trip".to_owned())] {
+        unnamed.thread_key = name;
+        let refused = recorded(&unnamed).await;
+        assert!(matches!(refused, Err(StoreError::Forgotten)), "{refused:?}");
+    }
+    assert!(server.threads(9).await.expect("listed").is_empty());
+    // Others may begin with the same words, and the same words belong to others.
+    let greeting = talk.first(1).grown("another", 4).record(None, 0);
+    recorded(&greeting)
+        .await
+        .expect("a conversation of its own");
+    let bob = Talk::new(&scope("bob"), "secret", 6);
+    bob.recorded(&server).await;
+
+    // A recording has read the tombstones. Who drops caches must still notice that they have changed.
+    let after = server.refresh_tombstones().await.expect("read");
+    assert_ne!(before, after);
+
+    assert!(operator.lift(receipt.id, 9).await.expect("lifted"));
+    assert!(!operator.lift(receipt.id, 9).await.expect("asked"), "once");
+    let mut record = talk.record(None, 0);
+    record.thread_key = Some("trip".to_owned());
+    recorded(&record).await.expect("recorded again");
+}
+
+/// Free pages go back to the file system, and no word is left in the file or its journal while both processes run.
+#[tokio::test]
+async fn the_file_shrinks_and_the_journal_is_emptied() {
+    const WORDS: &str = "the-password-is-swordfish";
+    let disk = Disk::new();
+    let server = disk.open().await;
+    let mut lineages = Vec::new();
+    for number in 0..40 {
+        let talk = Talk::new(&scope("alice"), &format!("secret {number}"), 6);
+        lineages.push(talk.recorded(&server).await);
+        let mut job = talk.job(PartKind::Chunk, 0, 4);
+        job.payload = format!("{WORDS} {number} ").repeat(2_000);
+        server.enqueue(&talk.scope, &job, 0).await.expect("offered");
+        let job = server.claim(&ANYBODY, 1, LEASE).await.expect("claimed");
+        let mut part = talk.chunk(0, 4);
+        part.text = format!("{WORDS} {number} ").repeat(200 + 90 * number);
+        let part = server.commit_part(&job.expect("a job"), &part, 2).await;
+        part.expect("committed").expect("a part");
+    }
+    server.shrink().await.expect("copied");
+    let size = || std::fs::metadata(disk.file()).expect("the file").len();
+    let before = size();
+    assert!(before > 1_000_000, "{before}");
+    let operator = disk.open().await;
+    for lineage in lineages {
+        let target = ForgetTarget::Thread(lineage);
+        operator.forget_target(&target, 7).await.expect("forgotten");
+    }
+    assert!(operator.shrink().await.expect("emptied"));
+    assert!(size() < before / 3, "{before} to {}", size());
+    for suffix in ["", "-wal"] {
+        let path = format!("{}{suffix}", disk.file().display());
+        let bytes = std::fs::read(path).unwrap_or_default();
+        let found = bytes
+            .windows(WORDS.len())
+            .any(|window| window == WORDS.as_bytes());
+        assert!(!found, "{suffix}");
+    }
+}
+
+/// A waiting job whose conversation has ended goes with its text; the next request may queue it again.
+#[tokio::test]
+async fn jobs_and_conversations_expire() {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let talk = Talk::new(&scope("alice"), "old", 6);
+    let lineage = talk.recorded(&store).await;
+    let mut job = talk.job(PartKind::Chunk, 0, 4);
+    job.message_tokens = 9_000;
+    let offer = async || store.enqueue(&talk.scope, &job, 0).await.expect("offered");
+    assert_eq!(offer().await, EnqueueOutcome::Queued);
+    // Its request came at 1,000.
+    assert_eq!(store.expire_jobs(1_000, 5_000).await.expect("asked"), 0);
+    let claimed = store.claim(&ANYBODY, 1, LEASE).await.expect("claimed");
+    assert_eq!(
+        store.expire_jobs(1_001, 5_000).await.expect("asked"),
+        0,
+        "a worker has it"
+    );
+    let claimed = claimed.expect("a job");
+    store
+        .release(&claimed, Release::RetryAt(0))
+        .await
+        .expect("released");
+    assert_eq!(store.expire_jobs(1_001, 5_000).await.expect("asked"), 1);
+    assert_eq!(store.open_jobs().await.expect("counted"), 0);
+    assert_eq!(
+        offer().await,
+        EnqueueOutcome::Queued,
+        "it is not charged twice"
+    );
+
+    assert_eq!(store.expire_threads(1_000, 10).await.expect("asked"), 0);
+    assert_eq!(store.expire_threads(1_001, 10).await.expect("asked"), 1);
+    assert!(store.thread(lineage).await.expect("read").is_none());
+    let again = store.record(&talk.scope, &talk.record(None, 0)).await;
+    assert!(again.expect("recorded, since nothing keeps it away") > lineage);
 }

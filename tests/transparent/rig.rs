@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use diarist::admin::{Admin, Readiness};
+use diarist::admin::{Access, Admin, Readiness};
 use diarist::proxy::{Limits, Proxy};
 use diarist::server::{DrainReport, Server, Settings};
 use diarist::tasks::Tasks;
@@ -17,11 +17,11 @@ use tokio::task::JoinHandle;
 
 use crate::support::raw_upstream::{Peer, RawUpstream, within_timeout};
 
-#[derive(Default)]
 pub struct Options {
     pub settings: Settings,
     pub limits: Limits,
     pub timeouts: Timeouts,
+    pub access: Access,
     /// The only ones to trust; the platform's otherwise.
     pub roots: Option<RootCertStore>,
 }
@@ -36,7 +36,17 @@ pub struct Rig {
 
 impl Rig {
     pub fn start(url: &str, adjust: impl FnOnce(&mut Options)) -> Self {
-        let mut options = Options::default();
+        let mut options = Options {
+            settings: Settings::default(),
+            limits: Limits::default(),
+            timeouts: Timeouts::default(),
+            access: Access::Open,
+            roots: None,
+        };
+        // The names that tests write.
+        options.settings.hosts = ["a", "x", "proxy", "diarist", "evil.example"]
+            .map(str::to_owned)
+            .into();
         options.settings.listen = SocketAddr::from(([127, 0, 0, 1], 0));
         options.settings.admin = SocketAddr::from(([127, 0, 0, 1], 0));
         adjust(&mut options);
@@ -49,7 +59,7 @@ impl Rig {
         .unwrap();
         let proxy = Arc::new(Proxy::new(upstream, options.limits, tasks.clone()));
         let metrics = telemetry::install_recorder().unwrap();
-        let admin = Arc::new(Admin::new(Readiness::new(), metrics));
+        let admin = Arc::new(Admin::new(Readiness::new(), metrics, options.access));
         let server = Server::bind(options.settings).unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let flushed = Arc::new(AtomicBool::new(false));

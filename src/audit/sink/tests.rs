@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::{Audit, BATCH, QUEUE};
 use crate::audit::{AuditRecord, EndReason, MemoryState};
-use crate::tasks::Tasks;
+use crate::tasks::{Condition, Tasks};
 use crate::wire::usage::Usage;
 
 fn record(request_id: &str) -> AuditRecord {
@@ -183,4 +183,93 @@ async fn a_stuck_writer_holds_nobody_up_and_every_loss_is_counted() {
     drop(release);
     audit.flush().await;
     assert_eq!(audit.dropped(), sent as u64, "failed writes count too");
+}
+
+/// Names of conversations stand in it.
+#[cfg(unix)]
+#[tokio::test]
+async fn lines_go_to_a_file_that_only_its_owner_reads() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.jsonl");
+    let audit = Audit::file(&path, &Tasks::new()).unwrap();
+    audit.record(record("one"));
+    audit.flush().await;
+    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[tokio::test]
+async fn a_line_begins_on_a_line_whatever_stands_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.jsonl");
+    std::fs::write(&path, "{\"request_id\":\"a\"}\n{\"half").unwrap();
+    for id in ["b", "c"] {
+        let audit = Audit::file(&path, &Tasks::new()).unwrap();
+        audit.record(record(id));
+        audit.flush().await;
+    }
+    let text = std::fs::read_to_string(&path).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 4, "{text}");
+    assert_eq!(lines[1], "{\"half");
+    assert_eq!(ids(&lines[2..].join("\n")), ["b", "c"]);
+}
+
+/// A disk that is full in the middle of the first line, and has room again.
+struct Full {
+    written: std::sync::Arc<std::sync::Mutex<Vec<u8>>>,
+    room: usize,
+    failures: usize,
+}
+
+impl Write for Full {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.room == 0 && self.failures > 0 {
+            self.failures -= 1;
+            return Err(io::Error::other("no space left on device"));
+        }
+        let taken = if self.failures > 0 {
+            self.room.min(bytes.len())
+        } else {
+            bytes.len()
+        };
+        self.room -= taken.min(self.room);
+        self.written
+            .lock()
+            .unwrap()
+            .extend_from_slice(&bytes[..taken]);
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_disk_that_was_full_tears_one_line_and_the_loss_is_said() {
+    let written = std::sync::Arc::default();
+    let tasks = Tasks::new();
+    let full = Full {
+        written: std::sync::Arc::clone(&written),
+        room: 7,
+        failures: 1,
+    };
+    let audit = Audit::start(Box::new(full), None, &tasks);
+    let condition = || tasks.readiness().condition("audit");
+    audit.record(record("torn"));
+    audit.flush().await;
+    let Some(Condition::Degraded(error)) = condition() else {
+        panic!("{:?}", condition());
+    };
+    assert!(error.contains("no space left"), "{error}");
+    audit.record(record("whole"));
+    audit.flush().await;
+    assert_eq!(condition(), Some(Condition::Up));
+    let text = String::from_utf8(written.lock().unwrap().clone()).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!((lines.len(), lines[0].len()), (2, 7), "{text}");
+    assert_eq!(ids(lines[1]), ["whole"]);
+    assert_eq!(audit.dropped(), 1);
 }

@@ -4,7 +4,7 @@ use anyhow::{Context as _, bail};
 use jiff::tz::TimeZone;
 
 use super::log_lines::log;
-use super::{snapshot_settings, time, timeline, why};
+use super::{observer_state, snapshot_settings, time, timeline, why};
 use crate::cli::sources::ConfigSources;
 use crate::cli::terminal::harmless;
 use crate::config::Config;
@@ -76,6 +76,7 @@ pub(super) async fn text(
     if args.timeline {
         return Ok(head + &timeline::table(&detail.events));
     }
+    let head = head + &observer_state::text(&detail);
     Ok(head + &snapshots(&detail) + &snapshot_settings::text(&detail) + &log(&detail))
 }
 

@@ -25,9 +25,14 @@ pub(super) struct ObservedText {
 }
 
 impl ObservedText {
+    /// What code writes for the range of `payload`.
     pub(super) fn from_payload(payload: &ObservationPayload) -> Self {
+        let text = match payload.transcript.trim() {
+            "" => payload.by_code.clone(),
+            _ => observe::observations_by_code(&payload.transcript),
+        };
         Self {
-            text: payload.by_code.clone(),
+            text,
             model: CODE_AUTHOR.to_owned(),
             ..Self::default()
         }

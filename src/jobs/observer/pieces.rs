@@ -5,6 +5,7 @@ use super::draft::{CODE_AUTHOR, ChunkDraft, ObservedText};
 use super::job::ObserveJob;
 use crate::audit::CallOutcome;
 use crate::jobs::failure::{Failure, is_rejected_for_good};
+use crate::jobs::model_health::Problem;
 use crate::llm::{CallError, Finish};
 use crate::memory::observe::{self, ParsedAnswer};
 
@@ -13,6 +14,8 @@ struct PieceAnswer {
     outcome: ParsedAnswer,
     /// Whether an output limit cut it.
     truncated: bool,
+    /// Whether it has the form that was asked for, with or without observations in it.
+    has_form: bool,
     model: String,
 }
 
@@ -21,10 +24,12 @@ impl ObserveJob<'_> {
     pub(super) async fn observe_pieces(&self, draft: &mut ChunkDraft) -> Result<(), Failure> {
         while let Some(piece) = draft.next_piece() {
             let (asked_model, answer) = self.ask_piece(draft, &piece).await;
-            draft.set_model(Some(asked_model));
+            self.report_health(&asked_model, &answer);
+            draft.set_model(Some(asked_model.clone()));
             match answer {
                 Ok(answer) if answer.truncated && answer.outcome != ParsedAnswer::Repetitive => {
-                    self.handle_truncated(draft, &piece, answer).await?;
+                    self.handle_truncated(draft, &piece, answer, &asked_model)
+                        .await?;
                 }
                 Ok(PieceAnswer {
                     outcome:
@@ -48,16 +53,27 @@ impl ObserveJob<'_> {
                         model,
                     });
                 }
-                Ok(_) | Err(CallError::Refused { .. }) => self.handle_empty(draft, &piece).await?,
+                Ok(PieceAnswer { has_form, .. }) => {
+                    self.handle_empty(draft, &piece, (&asked_model, has_form))
+                        .await?;
+                }
+                Err(CallError::Refused { .. }) => {
+                    self.handle_empty(draft, &piece, (&asked_model, false))
+                        .await?;
+                }
                 Err(CallError::TooLong { excess, .. }) => {
                     if !self.fit_to_window(draft, &piece, excess).await
                         && !self.shrink_background(draft, &piece).await
                         && !self.halve_piece(draft, &piece).await
                     {
-                        self.handle_empty(draft, &piece).await?;
+                        self.handle_empty(draft, &piece, (&asked_model, false))
+                            .await?;
                     }
                 }
-                Err(error @ CallError::Rejected { .. }) if is_rejected_for_good(self.job) => {
+                Err(error @ CallError::Rejected { .. })
+                    if is_rejected_for_good(self.job)
+                        && self.may_write_by_code(&asked_model, false) =>
+                {
                     tracing::warn!(
                         error = %error,
                         "the Observer's endpoint keeps rejecting a range; code covers it"
@@ -68,6 +84,26 @@ impl ObserveJob<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Notes whether the answer of `model` was usable. A call that failed is noted where it was made.
+    fn report_health(&self, model: &str, answer: &Result<PieceAnswer, CallError>) {
+        let health = &self.base.health;
+        match answer {
+            Ok(PieceAnswer {
+                outcome: ParsedAnswer::Observed { .. },
+                ..
+            }) => health.worked(self.endpoint, model, self.job),
+            Ok(_) => health.failed(self.endpoint, model, self.job, Problem::Unusable),
+            Err(_) => {}
+        }
+    }
+
+    /// Whether code may write in the place of `model`: if the model can do the work, so that the range is
+    /// the reason; or if a client waits whose request does not fit.
+    fn may_write_by_code(&self, model: &str, has_form: bool) -> bool {
+        let health = &self.base.health;
+        !self.job.is_queued() || health.is_trusted(self.endpoint, model, self.job, has_form)
     }
 
     /// Calls the model for `piece`. Returns the model's name and the answer.
@@ -99,6 +135,7 @@ impl ObserveJob<'_> {
             PieceAnswer {
                 outcome,
                 truncated: cut,
+                has_form: reply.text.contains("<observations"),
                 model: reply.model,
             }
         });
@@ -114,6 +151,7 @@ impl ObserveJob<'_> {
         draft: &mut ChunkDraft,
         piece: &str,
         answer: PieceAnswer,
+        asked_model: &str,
     ) -> Result<(), Failure> {
         let can_split = draft.count_truncation();
         if can_split && self.halve_piece(draft, piece).await {
@@ -131,6 +169,11 @@ impl ObserveJob<'_> {
                 .charge_reobservation(self.job, tokens)
                 .await
                 .map_err(|error| Failure::from_store(&error));
+        }
+        if !matches!(answer.outcome, ParsedAnswer::Observed { .. })
+            && !self.may_write_by_code(asked_model, answer.has_form)
+        {
+            return Err(Failure::Useless);
         }
         tracing::warn!(
             tenant = %self.job.scope.tenant_label(),
@@ -156,8 +199,15 @@ impl ObserveJob<'_> {
 
     /// Handles an answer without usable text. A whole range goes back into the queue, which charges
     /// it, because the Observer will read it again. One piece of several is asked for again at
-    /// once, and charged here. While a client waits, no call is repeated.
-    async fn handle_empty(&self, draft: &mut ChunkDraft, piece: &str) -> Result<(), Failure> {
+    /// once, and charged here. While a client waits, no call is repeated. After the second answer code
+    /// covers the piece, if the model can do the work: then there was nothing to observe. The range of a
+    /// model that has not shown that it can waits.
+    async fn handle_empty(
+        &self,
+        draft: &mut ChunkDraft,
+        piece: &str,
+        (asked_model, has_form): (&str, bool),
+    ) -> Result<(), Failure> {
         if draft.position() == (1, 1) {
             if self.job.empty_answers == 0 {
                 return Err(Failure::Empty);
@@ -170,6 +220,9 @@ impl ObserveJob<'_> {
                 .charge_reobservation(self.job, tokens)
                 .await
                 .map_err(|error| Failure::from_store(&error));
+        }
+        if !self.may_write_by_code(asked_model, has_form) {
+            return Err(Failure::Useless);
         }
         self.write_by_code(draft, piece);
         Ok(())

@@ -11,7 +11,6 @@ use super::record::Prepared;
 use super::state::Recorder;
 use crate::history::{Link, Scope, ScopedHash};
 use crate::jobs::exchange::Exchange;
-use crate::jobs::failure::log_store_failure;
 use crate::jobs::intake::QueuedExchange;
 use crate::store::StoreError;
 
@@ -131,7 +130,7 @@ impl Recorder {
                 // conversation loads its own from the store.
                 self.base.cache.set_degraded(true);
                 for _ in &batch.entries {
-                    log_store_failure("an exchange could not be recorded", &error);
+                    self.report_loss(&error);
                 }
                 return;
             }

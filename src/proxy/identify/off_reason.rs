@@ -13,6 +13,8 @@ pub enum OffReason {
     Rule,
     /// No credential, on a listener that others can reach: strangers would share one tenant.
     Anonymous,
+    /// No credential, and a page of another site sent it from somebody's browser.
+    CrossSite,
     /// Headers sign or digest the body.
     Signed,
     /// The body is compressed.
@@ -39,6 +41,7 @@ impl OffReason {
             Self::ByHeader => "asked",
             Self::Rule => "rule",
             Self::Anonymous => "anonymous",
+            Self::CrossSite => "cross_site",
             Self::Signed => "signed_body",
             Self::Encoded => "encoded_body",
             Self::BadResource => "bad_resource",

@@ -198,6 +198,16 @@ impl Verifier {
         validation
     }
 
+    /// The subject of a valid token with this name. `issuer` counts if none is required.
+    pub(super) fn subject_of_name(&self, name: &str, issuer: Option<&str>) -> Subject {
+        let issuer = self.issuer.as_deref().or(issuer).map(Value::from);
+        Subject {
+            issuer: issuer.as_ref().map(Value::to_string).unwrap_or_default(),
+            claim: self.claim.clone(),
+            name: name.to_owned(),
+        }
+    }
+
     fn subject_from_claims(&self, claims: &Map<String, Value>) -> Result<Subject, TokenError> {
         let name = match claims.get(&self.claim) {
             Some(Value::String(name)) if !name.trim().is_empty() => name.clone(),

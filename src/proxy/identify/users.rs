@@ -58,7 +58,7 @@ pub(super) fn resource(
     let client_resource = client_resource.transpose()?;
     let Some((users, value)) = trusted else {
         return Ok(client_resource.map(|name| Resource {
-            id: blake3::derive_key("diarist 2026-11 resource", name.as_bytes()),
+            id: client_id(name),
             trusted: false,
         }));
     };
@@ -72,15 +72,38 @@ pub(super) fn resource(
             .map_err(OffReason::Unverified)?
             .to_bytes(),
     };
-    let mut hasher = blake3::Hasher::new_derive_key("diarist 2026-11 vouched resource");
-    hasher.update(&(name.len() as u64).to_be_bytes());
-    hasher.update(&name);
-    // The client's own name still keeps memory apart within the trusted user. It cannot open anything.
-    hasher.update(client_resource.unwrap_or_default().as_bytes());
     Ok(Some(Resource {
-        id: *hasher.finalize().as_bytes(),
+        // The client's own name still keeps memory apart within the trusted user. It cannot open anything.
+        id: trusted_id(&name, client_resource.unwrap_or_default()),
         trusted: true,
     }))
+}
+
+fn trusted_id(name: &[u8], client_resource: &str) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new_derive_key("diarist 2026-11 vouched resource");
+    hasher.update(&(name.len() as u64).to_be_bytes());
+    hasher.update(name);
+    hasher.update(client_resource.as_bytes());
+    *hasher.finalize().as_bytes()
+}
+
+fn client_id(name: &str) -> [u8; 32] {
+    blake3::derive_key("diarist 2026-11 resource", name.as_bytes())
+}
+
+/// The hashes that a user of this `name` can have: as a client writes it, and as the operator lets it be
+/// recognised. `issuer` is that of its tokens, unless one is required. For the operator, who knows the name and not the
+/// hash.
+pub fn ids_of_name(users: Option<&Users>, name: &str, issuer: Option<&str>) -> Vec<[u8; 32]> {
+    let trusted = match users.map(|users| &users.proof) {
+        None => None,
+        Some(Proof::TrustedHeader) => Some(trusted_id(name.as_bytes(), "")),
+        Some(Proof::Token(verifier)) => {
+            let subject = verifier.subject_of_name(name, issuer);
+            Some(trusted_id(&subject.to_bytes(), ""))
+        }
+    };
+    std::iter::once(client_id(name)).chain(trusted).collect()
 }
 
 /// The value of a header, if it is there. Two values are an error: nobody can know which one is meant.
@@ -153,6 +176,23 @@ mod tests {
         assert_ne!(id(resource_in(Some(&users), &split)), alice);
         let bob = [("x-user", "bob"), ("x-diarist-resource", "alice")];
         assert_ne!(id(resource_in(Some(&users), &bob)), alice);
+    }
+
+    #[test]
+    fn the_operator_finds_a_user_by_name() {
+        let named = |users: Option<&Users>, header| id(resource_in(users, &[(header, "alice")]));
+        let plain = named(None, "x-diarist-resource");
+        assert_eq!(ids_of_name(None, "alice", None), [plain]);
+        let users = by_word("x-user");
+        let trusted = named(Some(&users), "x-user");
+        assert_eq!(ids_of_name(Some(&users), "alice", None), [plain, trusted]);
+        let signed = Users {
+            header: "x-user".parse().expect("a name"),
+            proof: Proof::Token(samples::verifier()),
+        };
+        let token = samples::token(samples::SECRET, &samples::claims("alice", 300));
+        let found = resource_in(Some(&signed), &[("x-user", &token)]);
+        assert!(ids_of_name(Some(&signed), "alice", Some("open-webui")).contains(&id(found)));
     }
 
     #[test]

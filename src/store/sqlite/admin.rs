@@ -7,7 +7,7 @@ use super::scoped::{lineage_rows, scoped_query};
 use crate::history::{Link, Scope};
 use crate::store::StoreResult;
 use crate::store::rows::{self, get, int};
-use crate::store::{ThreadDetail, ThreadRow};
+use crate::store::{ThreadDetail, ThreadRow, WaitingRanges};
 
 /// Lineages of all owners for the operator, newest first.
 const THREADS: &str = "
@@ -73,6 +73,24 @@ const EVENTS_OF_LINEAGE: &str = "
 SELECT kind, place / 1000, body FROM events
 WHERE tenant = $1 AND resource = $2 AND lineage = $3 ORDER BY place, kind DESC";
 
+/// The open observations of a lineage (`$3`), the oldest range first.
+const WAITING_RANGES: &str = "
+SELECT count(*) OVER (), j.attempts, j.due_ms, j.leased
+FROM nodes AS n CROSS JOIN jobs AS j
+WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3
+  AND j.tenant = $1 AND j.resource = $2 AND j.to_link = n.link
+  AND j.kind = 'chunk' AND j.state = 'open'
+ORDER BY j.from_count LIMIT 1";
+
+fn waiting_ranges(row: &SqliteRow) -> StoreResult<WaitingRanges> {
+    Ok(WaitingRanges {
+        count: int(row, 0)?,
+        tries: int(row, 1)?,
+        due_ms: get(row, 2)?,
+        running: get(row, 3)?,
+    })
+}
+
 pub(super) async fn thread(
     conn: &mut SqliteConnection,
     lineage: i64,
@@ -94,6 +112,7 @@ pub(super) async fn thread(
     let made_with = made_with.map(|row| get(row, 12));
     let made_with = made_with.collect::<StoreResult<_>>()?;
     let events = lineage_rows(conn, EVENTS_OF_LINEAGE, &scope, lineage).await?;
+    let waiting = lineage_rows(conn, WAITING_RANGES, &scope, lineage).await?;
     Ok(Some(ThreadDetail {
         row,
         nodes,
@@ -105,6 +124,7 @@ pub(super) async fn thread(
             .collect::<StoreResult<_>>()?,
         snapshot_settings: made_with,
         events: events.iter().map(rows::event).collect::<StoreResult<_>>()?,
+        waiting: waiting.first().map(waiting_ranges).transpose()?,
     }))
 }
 

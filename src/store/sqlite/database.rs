@@ -24,6 +24,7 @@ use super::fill_known_keys::fill_known_keys;
 use super::known_keys::KnownKeys;
 use super::open;
 use super::process_lock::ProcessLock;
+use super::shrink;
 use crate::history::{Link, Scope};
 use crate::store::{LookupKeys, StoreError, StoreResult};
 use crate::tasks::Tasks;
@@ -37,11 +38,9 @@ pub(super) const CLOSE_GRACE: Duration = Duration::from_secs(15);
 /// Changes whenever another connection has committed something.
 const DATA_VERSION: &str = "PRAGMA data_version";
 
-/// After this long without a write, the journal is copied into the database. The next commit then need not do it.
+/// After this long without a write, the journal is copied into the database and emptied: the next commit need not
+/// do it, and deleted text is gone.
 const CHECKPOINT_AFTER: Duration = Duration::from_secs(2);
-
-/// Copies the journal into the database, as far as no reader needs the old pages. Waits for nobody.
-const CHECKPOINT: &str = "PRAGMA wal_checkpoint(PASSIVE)";
 
 /// The connections to one open database.
 pub(super) struct Database {
@@ -73,13 +72,15 @@ pub(super) struct OtherWriters {
 
 impl OtherWriters {
     /// Reads the count. `writer` must be the connection that writes, inside its transaction.
-    pub(super) async fn check(&self, writer: &mut SqliteConnection) -> StoreResult<()> {
+    ///
+    /// Returns whether somebody else may have written since the last check.
+    pub(super) async fn check(&self, writer: &mut SqliteConnection) -> StoreResult<bool> {
         let now: i64 = sqlx::query_scalar(DATA_VERSION).fetch_one(writer).await?;
         let before = self.data_version.swap(now, Ordering::Relaxed);
         if before != 0 && before != now {
             self.detected.store(true, Ordering::Relaxed);
         }
-        Ok(())
+        Ok(before != now)
     }
 }
 
@@ -286,7 +287,7 @@ impl Database {
     }
 }
 
-/// Runs [`CHECKPOINT`] whenever nobody has written for a while.
+/// Runs [`shrink::tidy`] whenever nobody has written for a while.
 async fn checkpoint_in_pauses(writer: SqlitePool, written: Arc<Notify>, stop: CancellationToken) {
     let mut dirty = false;
     loop {
@@ -294,10 +295,10 @@ async fn checkpoint_in_pauses(writer: SqlitePool, written: Arc<Notify>, stop: Ca
             () = stop.cancelled() => return,
             () = written.notified() => dirty = true,
             () = tokio::time::sleep(CHECKPOINT_AFTER), if dirty => {
-                dirty = false;
-                // If it fails, the journal stays as it is, and a later commit copies it.
                 if let Ok(mut conn) = writer.acquire().await {
-                    let _copied = sqlx::query(CHECKPOINT).execute(&mut *conn).await;
+                    // Where a reader needs the journal, it is tried again. After an error it stays as it is, and a
+                    // later commit copies it.
+                    dirty = matches!(shrink::tidy(&mut conn).await, Ok(false));
                 }
             }
         }

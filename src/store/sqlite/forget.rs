@@ -1,5 +1,7 @@
 //! Forgetting a conversation: deletes everything of a lineage that no other lineage uses.
 
+use std::collections::BTreeMap;
+
 use sqlx::sqlite::SqliteConnection;
 
 use super::scoped::scoped_query;
@@ -92,34 +94,56 @@ const FORGET_NODES: &str = "DELETE FROM nodes WHERE tenant = $1 AND resource = $
 /// The lineage itself.
 const FORGET_LINEAGE: &str = "DELETE FROM lineages WHERE tenant = $1 AND resource = $2 AND id = $3";
 
+/// How many rows of each kind were deleted.
+pub(super) type Counts = BTreeMap<&'static str, u64>;
+
 pub(super) async fn forget(
     conn: &mut SqliteConnection,
     scope: Scope,
     lineage: i64,
 ) -> StoreResult<u64> {
-    delete_rows(conn, REASSIGN_SHARED_ROWS, &scope, lineage).await?;
-    let mut deleted = 0;
-    for statement in [
-        FORGET_SNAPSHOT_PEERS,
-        FORGET_DIGEST,
-        FORGET_JOBS,
-        FORGET_SNAPSHOTS,
-        FORGET_PARTS,
-        FORGET_CONTENTS,
-        FORGET_COSTS,
-        FORGET_EVENTS,
-        FORGET_TIMER,
-        FORGET_REQUESTS,
-        FORGET_VIEWS,
-        FORGET_NODE_MESSAGES,
-        FORGET_MESSAGES,
-        FORGET_ANSWERS,
-        FORGET_NODES,
-        FORGET_LINEAGE,
+    reassign_shared_rows(conn, &scope, lineage).await?;
+    Ok(delete_lineage(conn, &scope, lineage).await?.values().sum())
+}
+
+/// Moves what another lineage needs to that lineage. Must run before [`delete_lineage`].
+pub(super) async fn reassign_shared_rows(
+    conn: &mut SqliteConnection,
+    scope: &Scope,
+    lineage: i64,
+) -> StoreResult<()> {
+    delete_rows(conn, REASSIGN_SHARED_ROWS, scope, lineage).await?;
+    Ok(())
+}
+
+/// Deletes all rows that the lineage still has.
+pub(super) async fn delete_lineage(
+    conn: &mut SqliteConnection,
+    scope: &Scope,
+    lineage: i64,
+) -> StoreResult<Counts> {
+    let mut counts = Counts::new();
+    for (name, statement) in [
+        ("snapshots", FORGET_SNAPSHOT_PEERS),
+        ("digests", FORGET_DIGEST),
+        ("jobs", FORGET_JOBS),
+        ("snapshots", FORGET_SNAPSHOTS),
+        ("parts", FORGET_PARTS),
+        ("contents", FORGET_CONTENTS),
+        ("costs", FORGET_COSTS),
+        ("events", FORGET_EVENTS),
+        ("timers", FORGET_TIMER),
+        ("requests", FORGET_REQUESTS),
+        ("alignments", FORGET_VIEWS),
+        ("texts", FORGET_NODE_MESSAGES),
+        ("texts", FORGET_MESSAGES),
+        ("answers", FORGET_ANSWERS),
+        ("messages", FORGET_NODES),
+        ("conversations", FORGET_LINEAGE),
     ] {
-        deleted += delete_rows(conn, statement, &scope, lineage).await?;
+        *counts.entry(name).or_default() += delete_rows(conn, statement, scope, lineage).await?;
     }
-    Ok(deleted)
+    Ok(counts)
 }
 
 async fn delete_rows(

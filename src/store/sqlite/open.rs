@@ -140,6 +140,16 @@ fn migrations() -> Vec<Migration> {
             "claims",
             include_str!("../../../migrations/sqlite/0017_claims.sql"),
         ),
+        (
+            18,
+            "forgotten",
+            include_str!("../../../migrations/sqlite/0018_forgotten.sql"),
+        ),
+        (
+            19,
+            "unsettled_claims",
+            include_str!("../../../migrations/sqlite/0019_unsettled_claims.sql"),
+        ),
     ]
     .into_iter()
     .map(|(version, name, text)| {
@@ -395,12 +405,34 @@ async fn migrate(conn: &mut SqliteConnection, path: &Path) -> Result<(), OpenErr
         }
         _ => {}
     }
+    // A new database can shrink from its first page on.
+    let shrinks = sqlx::query("PRAGMA auto_vacuum = INCREMENTAL");
+    shrinks.execute(&mut *conn).await.map_err(failed)?;
     let mut tx = conn.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
     migrator
         .run_direct(None, &mut *tx, false)
         .await
         .map_err(|error| schema_error(path, error))?;
-    tx.commit().await.map_err(failed)
+    tx.commit().await.map_err(failed)?;
+    allow_shrinking(conn, path).await;
+    Ok(())
+}
+
+/// Writes a database anew that an older version made so that it never shrinks. Once, after its schema has changed:
+/// this takes as long as copying the file, and as much space.
+async fn allow_shrinking(conn: &mut SqliteConnection, path: &Path) {
+    let mode = sqlx::query_scalar("PRAGMA auto_vacuum").fetch_one(&mut *conn);
+    if !matches!(mode.await, Ok(0_i64)) {
+        return;
+    }
+    if let Err(error) = sqlx::query("VACUUM").execute(conn).await {
+        tracing::warn!(
+            database = %path.display(),
+            error = %error,
+            "the database could not be written anew, so it will not shrink; to let it shrink, stop Diarist and run \
+             sqlite3 FILE 'PRAGMA auto_vacuum = 2; VACUUM'"
+        );
+    }
 }
 
 /// The newest applied migration; `None` in an empty database.

@@ -9,7 +9,7 @@ use sqlx::sqlite::SqliteConnection;
 use super::scoped::{scoped_query, scoped_scalar};
 use super::{accounts, read};
 use crate::history::{Link, Scope};
-use crate::memory::{NewPart, PartId, PartKind};
+use crate::memory::{NewPart, PartId, PartKind, Span};
 use crate::store::StoreResult;
 use crate::store::rows::{self, count, get, id_list, pair_list, route_bytes, token_count};
 use crate::store::{
@@ -130,7 +130,8 @@ pub(super) async fn enqueue(
 ///
 /// The statement names no owner, because a worker serves all of them. The job comes back with its scope.
 const CLAIM: &str = "
-UPDATE jobs SET leased = 1, due_ms = $5, attempts = attempts + 1, fence = fence + 1
+UPDATE jobs SET leased = 1, due_ms = $5, attempts = attempts + 1, fence = fence + 1,
+                unsettled = unsettled + 1
 WHERE id = (
     WITH due (id) AS (
         SELECT d.id FROM json_each($3) AS p CROSS JOIN jobs AS d
@@ -153,7 +154,10 @@ WHERE id = (
              j.urgency DESC, j.due_ms, j.id
     LIMIT 1)
 RETURNING id, tenant, resource, kind, from_link, from_count, to_link, to_count, message_tokens,
-          payload, parts, model, tip, tip_count, attempts, empty_answers, fence, way, urgency";
+          payload, parts, model, tip, tip_count, attempts, empty_answers, fence, way, urgency, unsettled,
+          coalesce((SELECT coalesce(l.thread_key, CAST(l.id AS TEXT)) FROM nodes AS n CROSS JOIN lineages AS l
+                    WHERE n.tenant = jobs.tenant AND n.resource = jobs.resource AND n.link = jobs.tip
+                      AND l.tenant = jobs.tenant AND l.resource = jobs.resource AND l.id = n.lineage), '')";
 
 pub(super) async fn claim(
     conn: &mut SqliteConnection,
@@ -173,6 +177,44 @@ pub(super) async fn claim(
         .await?
         .map(|row| rows::job(&row))
         .transpose()
+}
+
+/// Leases the observation from `$3` to `$4` until `$6`, unless a lease runs at `$5` (now).
+const CLAIM_OBSERVATION: &str = "
+UPDATE jobs SET leased = 1, due_ms = $6, attempts = attempts + 1, fence = fence + 1,
+                unsettled = unsettled + 1
+WHERE tenant = $1 AND resource = $2 AND to_link = $4 AND from_link = $3 AND kind = 'chunk'
+  AND state = 'open' AND (leased = 0 OR due_ms <= $5)
+RETURNING id, tenant, resource, kind, from_link, from_count, to_link, to_count, message_tokens,
+          payload, parts, model, tip, tip_count, attempts, empty_answers, fence, way, urgency, unsettled,
+          ''";
+
+pub(super) async fn claim_observation(
+    conn: &mut SqliteConnection,
+    scope: Scope,
+    span: Span,
+    now_ms: i64,
+    lease_ms: i64,
+) -> StoreResult<Option<Job>> {
+    scoped_query(CLAIM_OBSERVATION, &scope)
+        .bind(span.from.as_bytes().as_slice())
+        .bind(span.to.as_bytes().as_slice())
+        .bind(now_ms)
+        .bind(now_ms.saturating_add(lease_ms))
+        .fetch_optional(conn)
+        .await?
+        .map(|row| rows::job(&row))
+        .transpose()
+}
+
+/// Makes every job due (`$1`: now) that waits and that no worker holds. It names no owner, because what
+/// all of them waited for has changed.
+const MAKE_DUE: &str =
+    "UPDATE jobs SET due_ms = $1 WHERE state = 'open' AND leased = 0 AND due_ms > $1";
+
+pub(super) async fn make_due(conn: &mut SqliteConnection, at_ms: i64) -> StoreResult<u64> {
+    let done = query(MAKE_DUE).bind(at_ms).execute(conn).await?;
+    Ok(done.rows_affected())
 }
 
 /// Sets the route (`$4`, unless empty) and the urgency of open jobs that end at some links (`$3`): `$5` for
@@ -309,9 +351,11 @@ const ABANDON: &str = "
 UPDATE jobs SET leased = 0, state = 'abandoned', payload = '', parts = '[]'
 WHERE tenant = $1 AND resource = $2 AND id = $3 AND fence = $4 AND leased = 1 AND state = 'open'";
 
-/// Gives a job (`$3`, `$4`: fence) back; it is due at `$5`. `$6` is 1 after an empty answer.
+/// Gives a job (`$3`, `$4`: fence) back; it is due at `$5`. `$6` is 1 after an empty answer. `$7`: whether
+/// the claim is settled.
 const RETRY: &str = "
-UPDATE jobs SET leased = 0, due_ms = $5, empty_answers = empty_answers + $6
+UPDATE jobs SET leased = 0, due_ms = $5, empty_answers = empty_answers + $6,
+                unsettled = CASE WHEN $7 THEN 0 ELSE unsettled END
 WHERE tenant = $1 AND resource = $2 AND id = $3 AND fence = $4 AND leased = 1 AND state = 'open'";
 
 pub(super) async fn release(
@@ -320,7 +364,7 @@ pub(super) async fn release(
     outcome: Release,
 ) -> StoreResult<()> {
     let (due_ms, count_empty_answer, charge_again) = match outcome {
-        Release::RetryAt(at_ms) => (at_ms, false, false),
+        Release::RetryAt(at_ms) | Release::FaultRetryAt(at_ms) => (at_ms, false, false),
         Release::EmptyRetryAt(at_ms) => (at_ms, true, true),
         Release::RejectedRetryAt(at_ms) => (at_ms, true, false),
         Release::Abandon => {
@@ -337,6 +381,7 @@ pub(super) async fn release(
         .bind(claimed.fence)
         .bind(due_ms)
         .bind(i64::from(count_empty_answer))
+        .bind(!matches!(outcome, Release::FaultRetryAt(_)))
         .execute(&mut *conn)
         .await?;
     if done.rows_affected() == 1 && charge_again {

@@ -40,6 +40,25 @@ pub(super) async fn record_batch(
         .collect())
 }
 
+/// As [`record_batch`], without the requests that belong to something that was forgotten (`covered`).
+pub(super) async fn record_uncovered(
+    conn: &mut SqliteConnection,
+    batch: Vec<(Scope, RequestRecord)>,
+    covered: &[bool],
+) -> StoreResult<Vec<StoreResult<RecordedRequest>>> {
+    let allowed = batch.into_iter().zip(covered);
+    let allowed = allowed.filter(|(_, covered)| !**covered);
+    let allowed: Vec<_> = allowed.map(|(request, _)| request).collect();
+    let mut recorded = record_batch(conn, allowed).await?.into_iter();
+    Ok(covered
+        .iter()
+        .map(|covered| match covered {
+            true => Err(StoreError::Forgotten),
+            false => recorded.next().unwrap_or(Err(StoreError::Forgotten)),
+        })
+        .collect())
+}
+
 /// Parts the batch into what may be written together: ordinary requests of one owner, between two that are not
 /// ordinary. The requests of one owner stay in their order.
 fn segments(batch: &[(Scope, RequestRecord)]) -> Vec<Vec<usize>> {

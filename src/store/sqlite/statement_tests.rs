@@ -6,10 +6,11 @@ use sqlx::{AssertSqlSafe, Row as _};
 
 use super::SqliteStore;
 
-/// Statements without an owner, on purpose: the claims of jobs and timers, the operator's lists, aliases,
-/// the keys of the filter, expiry, and checks of the database itself. `SPENT_TOKENS` names only the tenant, because a budget belongs
-/// to the tenant with all its resources.
-const ABOVE_OWNERS: [&str; 26] = [
+/// Statements without an owner, on purpose: the claims of jobs and timers, waiting jobs that become due, the operator's
+/// lists, aliases, the keys of the filter, expiry, receipts and tombstones, the deletion of a whole owner, and checks of
+/// the database itself. `SPENT_TOKENS` names only the tenant, because a budget belongs to the tenant with all its
+/// resources.
+const ABOVE_OWNERS: [&str; 51] = [
     "NODE_KEYS",
     "VIEW_KEYS",
     "ANSWER_KEYS",
@@ -20,13 +21,13 @@ const ABOVE_OWNERS: [&str; 26] = [
     "RELEASE",
     "ROLLBACK_TO",
     "ALIASES",
-    "CHECKPOINT",
     "DATA_VERSION",
     "SHARED_THREAD_KEYS",
     "NEW_ALIAS",
     "DROP_ALIAS",
     "TENANTS",
     "CLAIM",
+    "MAKE_DUE",
     "CLAIM_TIMER",
     "NEXT_TIMER",
     "OPEN_JOBS",
@@ -36,11 +37,72 @@ const ABOVE_OWNERS: [&str; 26] = [
     "TENANT_BACKLOGS",
     "SPENT_TOKENS",
     "EXPIRE_MESSAGES",
+    "GIVE_BACK",
+    "EMPTY_JOURNAL",
+    "COPY_JOURNAL",
+    "WAIT_FOR_NOBODY",
+    "WAIT_AGAIN",
+    "FREE_PAGES",
+    "ALL_PAGES",
+    "NEW_RECEIPT",
+    "NEW_TOMBSTONES",
+    "SET_COUNTS",
+    "LINEAGES_OF_OWNER",
+    "SWEEP_JOBS",
+    "SWEEP_SNAPSHOTS",
+    "SWEEP_PARTS",
+    "SWEEP_ACCOUNTS",
+    "SWEEP_SPENDING",
+    "RECEIPTS",
+    "MARK_AUDITED",
+    "MARK_LIFTED",
+    "DROP_TOMBSTONES",
+    "TOMBSTONE_VERSION",
+    "TOMBSTONES",
+    "OWNERS_OF_RESOURCES",
+    "EXPIRED_THREADS",
+    "EXPIRED_JOBS",
 ];
 
-/// Scans that are intended: an index in order under a LIMIT, or a partial index of open jobs.
-const EXPECTED_SCANS: [(&str, &str); 9] = [
+/// Scans that are intended: an index in order under a LIMIT, a partial index of open jobs, what an operator has
+/// deleted, and the deletion of a whole owner.
+const EXPECTED_SCANS: [(&str, &str); 20] = [
     ("LAST_LINEAGE", "SCAN sqlite_sequence"),
+    ("RECEIPTS", "SCAN receipts"),
+    ("TOMBSTONE_VERSION", "SCAN receipts"),
+    (
+        "TOMBSTONES",
+        "SCAN tombstones USING COVERING INDEX tombstones_by_receipt",
+    ),
+    ("EXPIRED_JOBS", "SCAN j USING INDEX jobs_by_route"),
+    (
+        "OWNERS_OF_RESOURCES",
+        "SCAN l USING COVERING INDEX lineages_by_family",
+    ),
+    (
+        "LINEAGES_OF_OWNER",
+        "SEARCH lineages USING COVERING INDEX lineages_by_family (tenant=?)",
+    ),
+    (
+        "SWEEP_JOBS",
+        "SEARCH jobs USING INDEX sqlite_autoindex_jobs_1 (tenant=?)",
+    ),
+    (
+        "SWEEP_SNAPSHOTS",
+        "SEARCH snapshots USING COVERING INDEX snapshots_by_to (tenant=?)",
+    ),
+    (
+        "SWEEP_PARTS",
+        "SEARCH parts USING INDEX sqlite_autoindex_parts_1 (tenant=?)",
+    ),
+    (
+        "SWEEP_ACCOUNTS",
+        "SEARCH accounts USING PRIMARY KEY (tenant=?)",
+    ),
+    (
+        "SWEEP_SPENDING",
+        "SEARCH spending USING PRIMARY KEY (tenant=?)",
+    ),
     (
         "SHARED_THREAD_KEYS",
         "SCAN l USING COVERING INDEX lineages_by_key",

@@ -85,10 +85,14 @@ impl Chains for SqliteStore {
             database.known_keys().add_record(scope, record);
         }
         let other_writers = Arc::clone(database.other_writers());
+        let tombstones = Arc::clone(&self.held_tombstones);
         let recorded = database.write("store record_batch::record_batch", move |conn| {
             Box::pin(async move {
-                other_writers.check(conn).await?;
-                record_batch::record_batch(conn, batch).await
+                if other_writers.check(conn).await? {
+                    tombstones.refresh(conn).await?;
+                }
+                let covered = tombstones.covered(&batch);
+                record_batch::record_uncovered(conn, batch, &covered).await
             })
         });
         self.connection.check_result(&database, recorded.await)
@@ -100,9 +104,24 @@ impl Chains for SqliteStore {
         record: &RequestRecord,
         observation: &NewOverflowObservation,
     ) -> StoreResult<StoredOverflowObservation> {
+        let (scope, record, observation) = (scope.clone(), record.clone(), observation.clone());
         let (owner, keys) = (scope.clone(), record.clone());
-        run!(self.write_new_keys(|known| known.add_record(&owner, &keys)) =>
-            overflow_observe::record_overflow_observation(scope, record, observation))
+        let tombstones = Arc::clone(&self.held_tombstones);
+        self.write_new_keys(
+            move |known| known.add_record(&owner, &keys),
+            "store overflow_observe::record_overflow_observation",
+            move |conn| {
+                Box::pin(async move {
+                    tombstones.refresh(conn).await?;
+                    if tombstones.tombstones.cover_record(&scope, &record) {
+                        return Err(StoreError::Forgotten);
+                    }
+                    overflow_observe::record_overflow_observation(conn, scope, record, observation)
+                        .await
+                })
+            },
+        )
+        .await
     }
 
     fn has_other_writers(&self) -> bool {
@@ -197,6 +216,21 @@ impl Queue for SqliteStore {
         lease_ms: i64,
     ) -> StoreResult<Option<Job>> {
         run!(self.write => queue::claim(filter, now_ms, lease_ms))
+    }
+
+    async fn claim_observation(
+        &self,
+        scope: &Scope,
+        span: &Span,
+        now_ms: i64,
+        lease_ms: i64,
+    ) -> StoreResult<Option<Job>> {
+        let span = *span;
+        run!(self.write => queue::claim_observation(scope, span, now_ms, lease_ms))
+    }
+
+    async fn make_due(&self, at_ms: i64) -> StoreResult<u64> {
+        run!(self.write => queue::make_due(at_ms))
     }
 
     async fn reprioritize(

@@ -7,7 +7,10 @@
 //! by the job that observes, and again with a smaller limit if a model says that a piece is still too
 //! long.
 
+use std::collections::BTreeSet;
+
 use crate::memory::prompt::{escape, first_chars};
+use crate::memory::retention::{ItemKind, ItemReader};
 
 /// The pieces of `transcript` (see [`crate::memory::transcript`]), each of at most `limit` tokens as
 /// far as words can be divided. One piece if it fits; none if it is blank.
@@ -53,8 +56,8 @@ pub fn join_pieces(texts: &[String]) -> String {
     out.join("\n")
 }
 
-/// The observations that code writes after the Observer found nothing in `piece` twice: one line for
-/// each message, with its first 160 characters, under its date.
+/// The observations that code writes where no Observer did: one line for each message, under its date, with
+/// its first 160 characters and the names, numbers, dates, links, paths and ids of the rest.
 pub fn observations_by_code(piece: &str) -> String {
     let (mut out, mut day) = (Vec::new(), None);
     for paragraph in paragraphs(piece) {
@@ -74,9 +77,9 @@ pub fn observations_by_code(piece: &str) -> String {
         let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
         let line_text = first_chars(&words, LINE_CHARS);
         let more = if line_text.len() < words.len() {
-            "…"
+            format!("…{}", items_behind(line_text, &words))
         } else {
-            ""
+            String::new()
         };
         out.push(format!("* {mark}{time} {line_text}{more}"));
     }
@@ -85,6 +88,37 @@ pub fn observations_by_code(piece: &str) -> String {
 
 /// Characters of a message that [`observations_by_code`] keeps.
 const LINE_CHARS: usize = 160;
+
+/// Characters of the items that it keeps besides: of a long table, not all numbers.
+const ITEM_CHARS: usize = 400;
+
+/// What stands in `words` behind its beginning `kept` and must not be lost; empty if there is nothing.
+fn items_behind(kept: &str, words: &str) -> String {
+    // A word that was cut belongs to the rest.
+    let cut = kept.rfind(' ').map_or(0, |space| space + 1);
+    let reader = ItemReader::for_text(words);
+    let mut known: BTreeSet<String> = reader
+        .items(&words[..cut])
+        .iter()
+        .map(|item| item.key().to_owned())
+        .collect();
+    let mut items: Vec<String> = Vec::new();
+    let mut chars = 0;
+    for item in reader.items(&words[cut..]) {
+        let is_wanted = !matches!(item.kind, ItemKind::Quote | ItemKind::Done);
+        chars += item.text.chars().count() + 2;
+        if chars > ITEM_CHARS {
+            break;
+        }
+        if is_wanted && known.insert(item.key().to_owned()) {
+            items.push(item.text);
+        }
+    }
+    if items.is_empty() {
+        return String::new();
+    }
+    format!(" (also: {})", items.join(", "))
+}
 
 /// A line that starts in the first column, with the indented lines below it and the date and minute
 /// that apply.
@@ -387,6 +421,28 @@ User: eight
         );
         let long = observations_by_code(&format!("User: {}</observations>", "漢".repeat(500)));
         assert_eq!(long.chars().count(), LINE_CHARS + "* 🟡 …".chars().count());
+    }
+
+    #[test]
+    fn what_code_cuts_off_keeps_its_names_numbers_and_paths() {
+        let told = format!(
+            "User (14:05): {} we then met Marlene Obrist, who said that invoice INV-2291 of 1,250 EUR is in \
+             /srv/books/may.pdf and due on May 4, 2026, again INV-2291.",
+            "and so on ".repeat(20)
+        );
+        let line = observations_by_code(&told);
+        for item in [
+            "Marlene Obrist",
+            "INV-2291",
+            "1,250 EUR",
+            "/srv/books/may.pdf",
+            "May 4, 2026",
+        ] {
+            assert_eq!(line.matches(item).count(), 1, "{item}: {line}");
+        }
+        assert_eq!(line.lines().count(), 1);
+        let table: String = (0..9_000).map(|n| format!("{n} ")).collect();
+        assert!(observations_by_code(&format!("Tool: {table}")).len() < 1_000);
     }
 
     #[test]

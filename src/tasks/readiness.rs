@@ -1,14 +1,19 @@
-//! The condition of the process's parts, as they report it.
+//! The condition of the process's parts, as they report it. `admin` shows it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use jiff::Timestamp;
 use serde_json::json;
 
 /// The condition of one part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
     Up,
+    /// It waits on purpose until this time, because somebody asked it to. The process is ready.
+    Resting {
+        until: Timestamp,
+    },
     /// Something is lost, for example memory, but requests are served. The process stays ready.
     Degraded(String),
     /// Requests cannot be served. The process is not ready.
@@ -22,7 +27,14 @@ pub struct Readiness(Arc<Mutex<ReadinessState>>);
 #[derive(Debug, Default)]
 struct ReadinessState {
     draining: bool,
-    parts: BTreeMap<&'static str, Condition>,
+    parts: BTreeMap<&'static str, Part>,
+}
+
+#[derive(Debug)]
+struct Part {
+    condition: Condition,
+    /// When it became so. Another reason for the same trouble is no new beginning.
+    since: Timestamp,
 }
 
 impl Readiness {
@@ -33,7 +45,20 @@ impl Readiness {
 
     /// Sets the condition of a part. The reason is for operators: no credentials, no text of messages.
     pub fn set(&self, part: &'static str, condition: Condition) {
-        self.with_state(|board| board.parts.insert(part, condition));
+        self.with_state(|board| {
+            let same = |known: &&Part| {
+                std::mem::discriminant(&known.condition) == std::mem::discriminant(&condition)
+            };
+            let since = board.parts.get(part).filter(same).map(|known| known.since);
+            let since = since.unwrap_or_else(Timestamp::now);
+            board.parts.insert(part, Part { condition, since });
+        });
+    }
+
+    /// The condition of a part, if it has reported one.
+    #[must_use]
+    pub fn condition(&self, part: &str) -> Option<Condition> {
+        self.with_state(|board| board.parts.get(part).map(|known| known.condition.clone()))
     }
 
     /// From now on the process is not ready, whatever its parts report.
@@ -45,8 +70,8 @@ impl Readiness {
     pub fn report(&self) -> (bool, String) {
         self.with_state(|board| {
             let mut parts = serde_json::Map::new();
-            for (&part, condition) in &board.parts {
-                parts.insert(part.to_owned(), describe(condition));
+            for (&name, part) in &board.parts {
+                parts.insert(name.to_owned(), describe(part));
             }
             let status = board.status();
             let ready = matches!(status, "ready" | "degraded");
@@ -61,7 +86,8 @@ impl Readiness {
 
 impl ReadinessState {
     fn status(&self) -> &'static str {
-        let any = |test: fn(&Condition) -> bool| self.parts.values().any(test);
+        let any =
+            |test: fn(&Condition) -> bool| self.parts.values().any(|part| test(&part.condition));
         if self.draining {
             "draining"
         } else if any(|condition| matches!(condition, Condition::Down(_))) {
@@ -74,11 +100,17 @@ impl ReadinessState {
     }
 }
 
-fn describe(condition: &Condition) -> serde_json::Value {
-    match condition {
+fn describe(part: &Part) -> serde_json::Value {
+    let since = format!("{:.0}", part.since);
+    match &part.condition {
         Condition::Up => json!({"status": "up"}),
-        Condition::Degraded(reason) => json!({"status": "degraded", "reason": reason}),
-        Condition::Down(reason) => json!({"status": "down", "reason": reason}),
+        Condition::Resting { until } => {
+            json!({"status": "resting", "since": since, "until": format!("{until:.0}")})
+        }
+        Condition::Degraded(error) => {
+            json!({"status": "degraded", "since": since, "error": error})
+        }
+        Condition::Down(error) => json!({"status": "down", "since": since, "error": error}),
     }
 }
 
@@ -94,9 +126,13 @@ mod tests {
             (true, r#"{"status":"ready","parts":{}}"#.to_owned())
         );
         readiness.set("store", Condition::Degraded("disk full".to_owned()));
-        let report =
-            r#"{"status":"degraded","parts":{"store":{"status":"degraded","reason":"disk full"}}}"#;
-        assert_eq!(readiness.report(), (true, report.to_owned()));
+        let (ready, report) = readiness.report();
+        let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+        let part = &report["parts"]["store"];
+        assert!(ready && report["status"] == "degraded");
+        assert!(part["status"] == "degraded" && part["error"] == "disk full");
+        let since = part["since"].as_str().unwrap().to_owned();
+        assert!(since.parse::<Timestamp>().is_ok(), "{since}");
         readiness.set("store", Condition::Up);
         assert!(readiness.report().0);
         readiness.set("upstream", Condition::Down("no roots".to_owned()));

@@ -1,0 +1,41 @@
+//! Warns of files with names or text of conversations that other users of this machine can read. Diarist makes such
+//! files for their owner only; older ones, or ones that somebody else made, keep the rights they have. Called by
+//! `app` at the start.
+
+use std::path::Path;
+
+use crate::config::{AuditTarget, Config, Database};
+
+/// Logs a hint for each such file.
+pub(super) fn warn_of_readable_files(config: &Config) {
+    let database = match &config.database {
+        Database::Sqlite(path) if config.memory_enabled => Some(path),
+        Database::Sqlite(_) | Database::SqliteInMemory => None,
+    };
+    let audit = match &config.audit {
+        AuditTarget::File(path) => Some(path),
+        AuditTarget::Off | AuditTarget::Stdout => None,
+    };
+    for path in database.into_iter().chain(audit) {
+        if is_readable_by_others(path) {
+            tracing::warn!(
+                file = %path.display(),
+                "other users of this machine can read {}; to change that, run chmod 600 {}",
+                path.display(),
+                path.display()
+            );
+        }
+    }
+}
+
+#[cfg(unix)]
+fn is_readable_by_others(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    // A pipe or a device, such as /dev/stderr, holds nothing.
+    std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.mode() & 0o044 != 0)
+}
+
+#[cfg(not(unix))]
+fn is_readable_by_others(_: &Path) -> bool {
+    false
+}

@@ -1,0 +1,341 @@
+//! Whether the Observer and the Reflector work, as their calls tell.
+//!
+//! A model that fails, refuses or answers what cannot be used is *failing* after a few calls in a row, at
+//! once if no call can succeed. That is said by `/readyz` (the parts `observer` and `reflector`), by a
+//! response header, by a metric and, once a minute, by a log line that names the model, the endpoint, a
+//! conversation and the remedy. Calls that wait on purpose, because a rate limit asks for it, are said to
+//! *rest*. Makes no call and stops none.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+
+use super::clock::Clock;
+use super::settings::Phase;
+use crate::llm::{CallError, Endpoint};
+use crate::memory::PartKind;
+use crate::store::Job;
+use crate::tasks::{Condition, Readiness};
+use crate::telemetry;
+
+/// So many calls in a row must fail before the model counts as failing, unless no call can succeed.
+const FAILING_AFTER: u32 = 3;
+
+/// At most one line about one model in this time.
+const WARNING_INTERVAL: Duration = Duration::from_mins(1);
+
+/// How long a borrowed credential counts as failing after its last call. A configured one counts until a
+/// call succeeds or the configuration changes.
+const BORROWED_TTL: Duration = Duration::from_mins(30);
+
+/// The most models in the table. Clients choose their names, so there must be a bound.
+const MAX_TARGETS: usize = 1_024;
+
+type Tenant = [u8; 32];
+
+/// Who is called.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Target {
+    kind: PartKind,
+    /// Whose credential is borrowed; `None` for the operator's own.
+    tenant: Option<Tenant>,
+    origin: String,
+    model: String,
+}
+
+impl Target {
+    fn new(endpoint: &Endpoint, model: &str, job: &Job) -> Self {
+        let borrowed = matches!(endpoint, Endpoint::Borrowed(_));
+        Self {
+            kind: job.spec.kind,
+            tenant: borrowed.then_some(job.scope.tenant),
+            origin: endpoint.origin(),
+            model: model.to_owned(),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Health {
+    /// Whether an answer of it was usable since the process or the configuration began.
+    proven: bool,
+    /// Calls in a row that came to nothing.
+    bad_calls: u32,
+    /// Ranges in a row about which it said nothing usable, and the job of the last one.
+    bad_ranges: u32,
+    last_bad_job: Option<i64>,
+    /// Why it is failing, if it is.
+    failing: Option<String>,
+    last_call: Option<Instant>,
+    last_warning: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    targets: HashMap<Target, Health>,
+    /// Tenants whose borrowed credentials rest, and until when.
+    rests: HashMap<Tenant, i64>,
+}
+
+/// Why a conversation may get no memory for now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The Observer fails, refuses, or answers what cannot be used.
+    ObserverFailing,
+    /// Memory's calls with the client's credential rest until this time.
+    ObserverResting { until: Timestamp },
+}
+
+/// What came of a call that wrote nothing.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Problem<'a> {
+    Call(&'a CallError),
+    /// The model answered, and the answer cannot be used.
+    Unusable,
+}
+
+/// How the models of memory are. A clone is a second handle.
+#[derive(Clone, Debug)]
+pub(super) struct ModelHealth {
+    state: Arc<Mutex<State>>,
+    readiness: Readiness,
+    clock: Clock,
+}
+
+impl ModelHealth {
+    pub(super) fn new(clock: Clock, readiness: &Readiness) -> Self {
+        let health = Self {
+            state: Arc::default(),
+            readiness: readiness.clone(),
+            clock,
+        };
+        health.publish(&health.lock());
+        health
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A call gave what can be used.
+    pub(super) fn worked(&self, endpoint: &Endpoint, model: &str, job: &Job) {
+        let target = Target::new(endpoint, model, job);
+        let mut state = self.lock();
+        state.make_room();
+        let health = state.targets.entry(target).or_default();
+        let was_failing = health.failing.is_some();
+        *health = Health {
+            proven: true,
+            ..Health::default()
+        };
+        if was_failing {
+            tracing::info!(
+                model,
+                endpoint = endpoint.origin(),
+                "the {} works again",
+                role(job.spec.kind)
+            );
+            self.publish(&state);
+        }
+    }
+
+    /// A call gave nothing that can be used.
+    pub(super) fn failed(&self, endpoint: &Endpoint, model: &str, job: &Job, problem: Problem<'_>) {
+        let borrowed = matches!(endpoint, Endpoint::Borrowed(_));
+        let at_once = match problem {
+            // The prompt is at fault, and a shorter one follows.
+            Problem::Call(CallError::TooLong { .. }) => return,
+            // The client's own requests are refused too, and it hears of that.
+            Problem::Call(CallError::Unauthorised { .. }) if borrowed => return,
+            Problem::Call(CallError::Unauthorised { .. } | CallError::Fatal { .. }) => true,
+            Problem::Call(_) | Problem::Unusable => false,
+        };
+        let now = self.clock.instant();
+        let mut state = self.lock();
+        state.make_room();
+        let health = state
+            .targets
+            .entry(Target::new(endpoint, model, job))
+            .or_default();
+        health.bad_calls = health.bad_calls.saturating_add(1);
+        health.last_call = Some(now);
+        if health.last_bad_job.replace(job.id) != Some(job.id) {
+            health.bad_ranges = health.bad_ranges.saturating_add(1);
+        }
+        let error = match problem {
+            Problem::Call(error) => error.to_string(),
+            Problem::Unusable => "it answers, but its answers hold no observations".to_owned(),
+        };
+        if at_once || health.bad_calls >= FAILING_AFTER {
+            health.failing = Some(error.clone());
+        }
+        let is_due = |last: Instant| now.saturating_duration_since(last) >= WARNING_INTERVAL;
+        if health.last_warning.is_none_or(is_due) {
+            health.last_warning = Some(now);
+            tracing::warn!(
+                model,
+                endpoint = endpoint.origin(),
+                thread = job.conversation,
+                failed_calls = health.bad_calls,
+                error = %error,
+                "the {} does not work: {}. Requests pass with their whole history meanwhile",
+                role(job.spec.kind),
+                remedy(job.spec.kind, borrowed, problem)
+            );
+        }
+        self.publish(&state);
+    }
+
+    /// Whether a range about which the model says nothing is a matter of that range: the model has shown that
+    /// it can do the work, or its answer `has_form`, and it does not fail at one range after the other.
+    pub(super) fn is_trusted(
+        &self,
+        endpoint: &Endpoint,
+        model: &str,
+        job: &Job,
+        has_form: bool,
+    ) -> bool {
+        let state = self.lock();
+        let health = state.targets.get(&Target::new(endpoint, model, job));
+        let (proven, bad_ranges) =
+            health.map_or((false, 0), |health| (health.proven, health.bad_ranges));
+        (proven || has_form) && bad_ranges < FAILING_AFTER
+    }
+
+    /// Memory's calls with the credential of `tenant` rest until `until_ms`.
+    pub(super) fn rests(&self, tenant: &Tenant, until_ms: i64) {
+        let mut state = self.lock();
+        let now_ms = self.clock.now_ms();
+        state.rests.retain(|_, until| *until > now_ms);
+        state.rests.insert(*tenant, until_ms);
+        self.publish(&state);
+    }
+
+    /// What a request of `tenant` for a conversation with `model` is told. `phase` is its Observer.
+    pub(super) fn notice(&self, tenant: &Tenant, phase: &Phase, model: &str) -> Option<Notice> {
+        let state = self.lock();
+        let borrowed = phase.endpoint.is_none();
+        let is_observer = |target: &Target| {
+            target.kind == PartKind::Chunk
+                && target.tenant == borrowed.then_some(*tenant)
+                && match &phase.model {
+                    Some(models) => models.names().any(|name| name == target.model),
+                    None => target.model == model,
+                }
+        };
+        let mut targets = state.targets.iter();
+        if targets.any(|(target, health)| health.failing.is_some() && is_observer(target)) {
+            return Some(Notice::ObserverFailing);
+        }
+        let until = state.rests.get(tenant).filter(|_| borrowed)?;
+        let until = Timestamp::from_millisecond(*until).ok()?;
+        (until.as_millisecond() > self.clock.now_ms()).then_some(Notice::ObserverResting { until })
+    }
+
+    /// Forgets what is over: rests that have ended, and borrowed credentials that nobody uses.
+    pub(super) fn expire(&self) {
+        let (now, now_ms) = (self.clock.instant(), self.clock.now_ms());
+        let mut state = self.lock();
+        state.rests.retain(|_, until| *until > now_ms);
+        state.targets.retain(|target, health| {
+            let age = health
+                .last_call
+                .map(|last| now.saturating_duration_since(last));
+            target.tenant.is_none() || age.is_none_or(|age| age < BORROWED_TTL)
+        });
+        self.publish(&state);
+    }
+
+    /// Forgets everything: with another configuration, other calls are made.
+    pub(super) fn reset(&self) {
+        let mut state = self.lock();
+        state.targets.clear();
+        self.publish(&state);
+    }
+
+    fn publish(&self, state: &State) {
+        for (kind, part) in [
+            (PartKind::Chunk, "observer"),
+            (PartKind::Reflection, "reflector"),
+        ] {
+            let failing = state
+                .targets
+                .iter()
+                .filter(|(target, _)| target.kind == kind);
+            let mut failing: Vec<String> = failing
+                .filter_map(|(target, health)| {
+                    let error = health.failing.as_ref()?;
+                    Some(format!("{} at {}: {error}", target.model, target.origin))
+                })
+                .collect();
+            failing.sort_unstable();
+            #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+            metrics::gauge!(telemetry::MODELS_FAILING, "kind" => kind.name())
+                .set(failing.len() as f64);
+            let rest = state.rests.values().max();
+            let rest = rest.and_then(|until| Timestamp::from_millisecond(*until).ok());
+            let condition = match (failing.as_slice(), rest) {
+                ([], None) => Condition::Up,
+                ([], Some(until)) => Condition::Resting { until },
+                ([one], _) => Condition::Degraded(one.clone()),
+                ([one, more @ ..], _) => {
+                    Condition::Degraded(format!("{one} (and {} more)", more.len()))
+                }
+            };
+            self.readiness.set(part, condition);
+        }
+    }
+}
+
+impl State {
+    /// Models that work are dropped first.
+    fn make_room(&mut self) {
+        if self.targets.len() >= MAX_TARGETS {
+            self.targets.retain(|_, health| health.failing.is_some());
+        }
+        if self.targets.len() >= MAX_TARGETS {
+            self.targets.clear();
+        }
+    }
+}
+
+fn role(kind: PartKind) -> &'static str {
+    match kind {
+        PartKind::Chunk => "Observer",
+        PartKind::Reflection => "Reflector",
+    }
+}
+
+/// What an operator can do.
+fn remedy(kind: PartKind, borrowed: bool, problem: Problem<'_>) -> String {
+    let table = match kind {
+        PartKind::Chunk => "memory.observation",
+        PartKind::Reflection => "memory.reflection",
+    };
+    match problem {
+        Problem::Call(CallError::RateLimited { .. }) if borrowed => format!(
+            "its calls use the client's own credential, whose rate limit is reached; set {table}.base_url and {table}.api_key to give it one of its own"
+        ),
+        Problem::Call(CallError::RateLimited { .. }) => {
+            format!("raise the rate limit of {table}.api_key")
+        }
+        Problem::Call(CallError::Unauthorised { .. }) => format!("check {table}.api_key"),
+        Problem::Call(CallError::Fatal { .. }) if borrowed => {
+            format!("check {table}.model: the upstream of the client must know it")
+        }
+        Problem::Call(CallError::Fatal { .. }) => {
+            format!("check {table}.model and {table}.base_url")
+        }
+        Problem::Call(CallError::Transient { .. } | CallError::Timeout { .. }) if borrowed => {
+            "check that the upstream answers".to_owned()
+        }
+        Problem::Call(CallError::Transient { .. } | CallError::Timeout { .. }) => {
+            format!("check that {table}.base_url answers")
+        }
+        Problem::Call(_) | Problem::Unusable => {
+            format!("check {table}.model: choose one that can follow the instructions")
+        }
+    }
+}

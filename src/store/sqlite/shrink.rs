@@ -1,0 +1,67 @@
+//! Makes the file smaller and empties its journal. Deleted text is overwritten in the database, but the journal
+//! still has older pages until it is emptied. Called while nobody writes, and after something was deleted.
+
+use sqlx::query;
+use sqlx::sqlite::SqliteConnection;
+
+use crate::store::StoreResult;
+use crate::store::rows::get;
+
+const FREE_PAGES: &str = "PRAGMA freelist_count";
+
+const ALL_PAGES: &str = "PRAGMA page_count";
+
+/// Gives all free pages back. Does nothing in a database that was made without `auto_vacuum`.
+const GIVE_BACK: &str = "PRAGMA incremental_vacuum";
+
+/// Copies the journal into the database and makes it empty. Waits for readers that need it.
+const EMPTY_JOURNAL: &str = "PRAGMA wal_checkpoint(TRUNCATE)";
+
+/// Copies the journal into the database, as far as no reader needs the old pages. Waits for nobody.
+const COPY_JOURNAL: &str = "PRAGMA wal_checkpoint(PASSIVE)";
+
+const WAIT_FOR_NOBODY: &str = "PRAGMA busy_timeout = 0";
+
+/// As `BUSY_TIMEOUT` of [`super::open`].
+const WAIT_AGAIN: &str = "PRAGMA busy_timeout = 5000";
+
+/// Free pages below this share of the file are kept: they are soon needed again.
+const KEPT_SHARE: i64 = 4;
+
+/// Free pages below this number are kept: 4 MiB.
+const KEPT_PAGES: i64 = 1_024;
+
+/// Gives the free pages back to the file system; `only_many`: not if they are few.
+pub(super) async fn give_back_pages(
+    conn: &mut SqliteConnection,
+    only_many: bool,
+) -> StoreResult<()> {
+    let free: i64 = sqlx::query_scalar(FREE_PAGES).fetch_one(&mut *conn).await?;
+    let all: i64 = sqlx::query_scalar(ALL_PAGES).fetch_one(&mut *conn).await?;
+    let few = free < KEPT_PAGES || free < all / KEPT_SHARE;
+    if free == 0 || (few && only_many) {
+        return Ok(());
+    }
+    query(GIVE_BACK).execute(conn).await?;
+    Ok(())
+}
+
+/// Empties the journal. Returns whether it is empty.
+pub(super) async fn empty_journal(conn: &mut SqliteConnection) -> StoreResult<bool> {
+    let row = query(EMPTY_JOURNAL).fetch_one(conn).await?;
+    Ok(get::<i64>(&row, 0)? == 0)
+}
+
+/// As [`give_back_pages`] and [`empty_journal`], in a pause between writes: waits for nobody. Returns whether
+/// the journal is empty.
+pub(super) async fn tidy(conn: &mut SqliteConnection) -> StoreResult<bool> {
+    give_back_pages(&mut *conn, true).await?;
+    let row = query(COPY_JOURNAL).fetch_one(&mut *conn).await?;
+    if get::<i64>(&row, 1)? != get::<i64>(&row, 2)? {
+        return Ok(false);
+    }
+    query(WAIT_FOR_NOBODY).execute(&mut *conn).await?;
+    let emptied = empty_journal(&mut *conn).await;
+    query(WAIT_AGAIN).execute(conn).await?;
+    emptied
+}

@@ -1,0 +1,115 @@
+//! What a part of the process loses: counted, logged at most once a minute with the number, and shown by
+//! `/readyz` until nothing is lost any more.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::{Condition, Readiness};
+
+/// At most one log line in this time. After as much time without a loss, the part is up again.
+const INTERVAL: Duration = Duration::from_mins(1);
+
+/// The losses of one part. A clone counts into the same number.
+#[derive(Clone, Debug)]
+pub struct Losses {
+    part: &'static str,
+    readiness: Readiness,
+    state: Arc<Mutex<LossState>>,
+}
+
+#[derive(Debug, Default)]
+struct LossState {
+    /// Since the part was last up.
+    count: u64,
+    /// The part of them that no log line has told.
+    untold: u64,
+    last_loss: Option<Instant>,
+    last_line: Option<Instant>,
+}
+
+impl Losses {
+    /// The losses of `part`, which is up.
+    #[must_use]
+    pub fn new(part: &'static str, readiness: &Readiness) -> Self {
+        readiness.set(part, Condition::Up);
+        Self {
+            part,
+            readiness: readiness.clone(),
+            state: Arc::default(),
+        }
+    }
+
+    /// One thing was lost. `reason` says what and why, for operators.
+    pub fn lost(&self, reason: &str) {
+        let now = Instant::now();
+        let mut state = self.lock();
+        state.count += 1;
+        state.untold += 1;
+        state.last_loss = Some(now);
+        self.readiness
+            .set(self.part, Condition::Degraded(reason.to_owned()));
+        let is_due = |last: Instant| now.saturating_duration_since(last) >= INTERVAL;
+        if state.last_line.is_none_or(is_due) {
+            state.last_line = Some(now);
+            let lost = std::mem::take(&mut state.untold);
+            tracing::warn!(
+                part = self.part,
+                lost,
+                "{reason}. This line comes at most once a minute; `lost` counts since the last one"
+            );
+        }
+    }
+
+    /// The part works: what it lost is over.
+    pub fn recovered(&self) {
+        let mut state = self.lock();
+        if state.last_loss.take().is_some() {
+            let lost = std::mem::take(&mut state.count);
+            (state.untold, state.last_line) = (0, None);
+            self.readiness.set(self.part, Condition::Up);
+            tracing::info!(
+                part = self.part,
+                lost,
+                "nothing is lost any more; `lost` counts all of it"
+            );
+        }
+    }
+
+    /// Ends a loss that a minute has passed since, for parts that do not know when they work.
+    pub fn expire(&self) {
+        let last = self.lock().last_loss;
+        if last.is_some_and(|last| last.elapsed() >= INTERVAL) {
+            self.recovered();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LossState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_is_shown_until_it_is_over() {
+        let readiness = Readiness::new();
+        let losses = Losses::new("audit", &readiness);
+        assert_eq!(readiness.condition("audit"), Some(Condition::Up));
+        for _ in 0..1_000 {
+            losses.lost("the disk is full");
+        }
+        let full = Condition::Degraded("the disk is full".to_owned());
+        assert_eq!(readiness.condition("audit"), Some(full));
+        assert_eq!(losses.lock().untold, 999, "one line, however many are lost");
+        losses.expire();
+        assert_ne!(
+            readiness.condition("audit"),
+            Some(Condition::Up),
+            "too early"
+        );
+        losses.recovered();
+        assert_eq!(readiness.condition("audit"), Some(Condition::Up));
+    }
+}

@@ -1,0 +1,178 @@
+//! An Observer that does not work: it is said, nothing vanishes, and a corrected configuration brings
+//! memory back at once.
+
+use std::process::Command;
+
+use diarist_provider::{
+    Behaviour, CallerKind, OBSERVER_MODEL, Observer, Options, Reply, ScriptInput,
+};
+
+use crate::memory::rig::{Rig, SMALL};
+use crate::memory::tools::{ACTIVE, Talk, eventually};
+
+/// A rig whose Observer has an endpoint and a key of its own.
+async fn configured() -> Rig {
+    let mut rig = Rig::with(Options::default(), &SMALL).await;
+    let base_url = rig.provider.base_url();
+    rig.set("MEMORY__OBSERVATION__BASE_URL", &base_url);
+    rig.set("MEMORY__OBSERVATION__API_KEY", "sk-observer-CANARY");
+    rig.restart().await;
+    rig
+}
+
+impl Rig {
+    /// What `diarist threads show` prints of the conversation with this id.
+    fn shown(&self, id: &str) -> String {
+        let url = format!("sqlite://{}", self.file().display());
+        let output = Command::new(env!("CARGO_BIN_EXE_diarist"))
+            .args(["threads", "show", id, "--database", &url])
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    async fn send_turns(&self, talk: &Talk, turns: std::ops::RangeInclusive<usize>) {
+        for turn in turns {
+            assert_eq!(self.send(&talk.body(turn)).await.status, 200);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_observer_with_a_wrong_key_is_said_to_fail_and_a_corrected_one_goes_on_at_once() {
+    let mut rig = configured().await;
+    assert_eq!(rig.part("observer").await["status"], "up");
+    rig.provider
+        .inject(CallerKind::Observer, Behaviour::failing(401));
+    let talk = Talk::new("ada");
+    rig.send_turns(&talk, 1..=5).await;
+    let part = rig.wait_part("observer", "degraded").await;
+    let error = part["error"].as_str().unwrap();
+    assert!(
+        error.contains(&format!("{OBSERVER_MODEL} at http://127.0.0.1")),
+        "{error}"
+    );
+    assert!(!error.contains("CANARY"), "{error}");
+    assert!(part["since"].as_str().unwrap().ends_with('Z'), "{part}");
+    assert_eq!(rig.admin("/readyz").await.status, 200, "requests pass");
+
+    let answer = rig.send(&talk.body(6)).await;
+    assert_eq!(answer.memory(), "watching; reason=observer_failing");
+    assert_eq!(rig.audit_entry(&answer).await["reason"], "observer_failing");
+    let off = [("x-diarist-memory", "read")];
+    let answer = rig.send_as("Bearer sk-test", &off, &talk.body(7)).await;
+    assert_eq!(
+        answer.memory(),
+        "watching; mode=read",
+        "nothing is made of it"
+    );
+    let page = rig.metrics().await;
+    assert!(
+        page.contains("diarist_models_failing{kind=\"chunk\"}"),
+        "{page}"
+    );
+
+    let shown = rig.shown("1");
+    assert!(shown.contains("Next try of the Observer"), "{shown}");
+    assert!(shown.contains("Last try that failed"), "{shown}");
+
+    // The key is corrected. The job had ten minutes to wait.
+    let due = "SELECT max(due_ms) - (SELECT max(last_ms) FROM lineages) FROM jobs WHERE leased = 0";
+    assert!(rig.number(due).await > 300_000);
+    rig.provider
+        .inject(CallerKind::Observer, Behaviour::default());
+    rig.restart().await;
+    rig.quiet().await;
+    assert!(rig.number("SELECT count(*) FROM parts").await > 0);
+    assert_eq!(rig.part("observer").await["status"], "up");
+    rig.talk(&talk, 8..=ACTIVE + 1).await;
+    assert_eq!(rig.send(&talk.body(ACTIVE + 2)).await.memory(), "active");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_useless_observer_leaves_out_stays_in_the_history() {
+    let rig = configured().await;
+    // It answers, and never with observations.
+    rig.provider
+        .script(CallerKind::Observer, |_: &ScriptInput<'_>| {
+            Reply::text("What a lovely conversation! I would be glad to help.")
+        });
+    let talk = Talk::new("ada");
+    rig.send_turns(&talk, 1..=ACTIVE).await;
+    eventually("two tries", || {
+        rig.provider.record_for(CallerKind::Observer).len() >= 2
+    })
+    .await;
+    let waits = "SELECT count(*) FROM jobs WHERE empty_answers = 2 AND leased = 0";
+    while rig.number(waits).await == 0 {
+        tokio::task::yield_now().await;
+    }
+    // A second conversation finds the same.
+    rig.send_turns(&Talk::new("bob"), 1..=4).await;
+    let part = rig.wait_part("observer", "degraded").await;
+    let error = part["error"].as_str().unwrap();
+    assert!(error.contains("hold no observations"), "{error}");
+    let answer = rig.send(&talk.body(ACTIVE + 1)).await;
+    assert_eq!(answer.memory(), "watching; reason=observer_failing");
+    assert!(answer.status == 200 && rig.last().body == talk.body(ACTIVE + 1).to_string());
+    let by_code = "SELECT count(*) FROM parts";
+    assert_eq!(rig.number(by_code).await, 0, "nothing stands in for it");
+
+    // A model that can do it takes its place.
+    rig.provider
+        .script(CallerKind::Observer, Observer::default());
+    let mut rig = rig;
+    rig.restart().await;
+    rig.quiet().await;
+    rig.talk(&talk, ACTIVE + 2..=ACTIVE + 3).await;
+    assert_eq!(rig.send(&talk.body(ACTIVE + 4)).await.memory(), "active");
+    let by_code = "SELECT count(*) FROM parts WHERE model = 'code'";
+    assert_eq!(rig.number(by_code).await, 0);
+}
+
+/// The raw history no longer fits its model, and nobody observes it: code writes lines in its place. They
+/// keep what the guard knows, and nobody is told that they keep everything.
+#[tokio::test(flavor = "multi_thread")]
+async fn code_writes_lines_only_where_the_history_would_not_fit_without() {
+    let rig = configured().await;
+    rig.provider
+        .script(CallerKind::Observer, |_: &ScriptInput<'_>| {
+            Reply::text("What a lovely conversation! I would be glad to help.")
+        });
+    let talk = Talk::new("ada");
+    rig.send_turns(&talk, 1..=14).await;
+    rig.send_turns(&Talk::new("bob"), 1..=4).await;
+    rig.wait_part("observer", "degraded").await;
+    // Two tries each, and then both wait.
+    while rig
+        .number("SELECT count(*) FROM jobs WHERE leased = 1 OR empty_answers = 1")
+        .await
+        > 0
+    {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(rig.number("SELECT count(*) FROM parts").await, 0);
+    let room = rig
+        .got()
+        .iter()
+        .filter_map(|request| request.prompt_usage.as_ref())
+        .map(|usage| usage.prompt_tokens)
+        .max()
+        .unwrap();
+    rig.provider
+        .rules(|rules| rules.window = Some(room - 1_000));
+    let answer = rig.send(&talk.body(15)).await;
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert_eq!(answer.memory(), "active; rung=observed");
+    let sent = String::from_utf8_lossy(&rig.last().body).into_owned();
+    assert!(sent.contains(&talk.canary()), "its first message is told");
+    let by_code = "SELECT count(*) FROM parts WHERE model = 'code' AND kind = 'chunk'";
+    assert!(rig.number(by_code).await > 0);
+    rig.audit_entry(&answer).await;
+    let mut lines = rig.audit("wrote");
+    lines.retain(|line| line["wrote"] == "observation");
+    assert!(!lines.is_empty());
+    for line in lines {
+        assert!(line["retention"].is_null(), "{line}");
+    }
+}

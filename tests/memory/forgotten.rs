@@ -1,0 +1,358 @@
+//! What an operator has forgotten with the real program, while a server runs: nothing of it is used, recorded or
+//! left in a file, until the operator lifts it.
+
+use std::sync::Arc;
+
+use diarist_provider::{Behaviour, CallerKind, Options};
+use tokio::sync::Semaphore;
+
+use crate::memory::rig::{Answer, Rig, SMALL};
+use crate::memory::tools::{ACTIVE, Talk, eventually};
+
+const LINEAGES: &str = "SELECT count(*) FROM lineages";
+const FORGOTTEN: &str = "bypass; reason=forgotten";
+
+impl Rig {
+    /// Runs the program as the operator does, on this database; its standard output.
+    async fn operator(&self, args: &[&str]) -> String {
+        let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_diarist"))
+            .env_clear()
+            .envs([("HOME", "/home/ada")])
+            .envs([("DIARIST__IDENTITY__RESOURCE__HEADER", "x-user")])
+            .envs([("DIARIST__IDENTITY__RESOURCE__SET_BY", "application")])
+            .args(args)
+            .args(["--database", &self.file().display().to_string()])
+            .output()
+            .await
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {text} {errors}");
+        text
+    }
+
+    /// Sends this turn until the server has noticed what the operator did.
+    async fn until_noticed(
+        &self,
+        headers: &[(&str, &str)],
+        talk: &Talk,
+        turn: usize,
+        noticed: impl Fn(&str) -> bool,
+    ) -> Answer {
+        for _ in 0..600 {
+            let answer = self
+                .send_as("Bearer sk-test", headers, &talk.body(turn))
+                .await;
+            if noticed(answer.memory()) {
+                return answer;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+        panic!("the server did not notice");
+    }
+
+    /// Whether the database or its journal has these words.
+    fn has_on_disk(&self, words: &str) -> bool {
+        ["", "-wal"].iter().any(|suffix| {
+            let path = format!("{}{suffix}", self.file().display());
+            let bytes = std::fs::read(path).unwrap_or_default();
+            bytes
+                .windows(words.len())
+                .any(|window| window == words.as_bytes())
+        })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_is_forgotten_while_it_goes_on_until_that_is_lifted() {
+    let mut rig = Rig::small().await;
+    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
+    assert_eq!(rig.talk(&ada, 1..=ACTIVE).await.memory(), "active");
+    assert_eq!(rig.talk(&bob, 1..=ACTIVE).await.memory(), "active");
+    assert!(
+        rig.has_on_disk(&ada.canary()),
+        "its observations hold the word"
+    );
+
+    let said = rig.operator(&["threads", "forget", "1"]).await;
+    assert!(
+        said.starts_with("Forgotten: conversation 1 of tenant "),
+        "{said}"
+    );
+    assert!(
+        said.contains("Receipt 1, ") && said.contains("conversations 1"),
+        "{said}"
+    );
+    for kind in [
+        "messages",
+        "parts",
+        "snapshots",
+        "requests",
+        "events",
+        "costs",
+    ] {
+        assert!(said.contains(&format!("{kind} ")), "{kind}: {said}");
+    }
+    assert!(said.contains("hold no text of it any more"), "{said}");
+    assert!(!rig.has_on_disk(&ada.canary()));
+
+    rig.until_noticed(&[], &ada, ACTIVE + 1, |memory| memory == FORGOTTEN)
+        .await;
+    assert_eq!(rig.last().body, ada.body(ACTIVE + 1).to_string().as_bytes());
+    // It goes on, its client edits and shortens it, and it comes after a restart: nothing of it is recorded.
+    for restarted in [false, true] {
+        if restarted {
+            rig.restart().await;
+        }
+        assert_eq!(
+            rig.talk(&ada, ACTIVE + 2..=ACTIVE + 4).await.memory(),
+            FORGOTTEN
+        );
+        let mut shortened = ada.body(ACTIVE + 5);
+        shortened["messages"].as_array_mut().unwrap().drain(1..8);
+        assert_eq!(
+            rig.send(&shortened).await.memory(),
+            FORGOTTEN,
+            "its beginning is dropped"
+        );
+        let mut edited = ada.body(ACTIVE + 5);
+        edited["messages"][1]["content"] = "Something else.".into();
+        assert_eq!(
+            rig.send(&edited).await.memory(),
+            FORGOTTEN,
+            "its first message is edited"
+        );
+        rig.quiet().await;
+        assert_eq!(rig.number(LINEAGES).await, 1, "that of bob");
+        assert!(!rig.has_on_disk(&ada.canary()));
+    }
+    assert_eq!(
+        rig.talk(&bob, ACTIVE + 1..=ACTIVE + 1).await.memory(),
+        "active"
+    );
+    let new = rig.talk(&Talk::new("cyd"), 1..=2).await;
+    assert_eq!(new.memory(), "watching", "a new conversation of the tenant");
+
+    let lines = rig.audit("forgot");
+    let [line] = lines.as_slice() else {
+        panic!("one line: {lines:?}");
+    };
+    assert_eq!(
+        (&line["forgot"], &line["lifted"]),
+        (&"thread".into(), &false.into())
+    );
+    assert_eq!(
+        (&line["receipt"], &line["subject"]),
+        (&1.into(), &"1".into())
+    );
+    assert!(line["deleted"]["messages"].as_u64().unwrap() > 10, "{line}");
+
+    let said = rig.operator(&["threads", "unforget", "1"]).await;
+    assert!(said.starts_with("Receipt 1 is lifted"), "{said}");
+    rig.until_noticed(&[], &ada, ACTIVE + 6, |memory| memory == "watching")
+        .await;
+    rig.talk(&ada, ACTIVE + 7..=ACTIVE + 7).await;
+    assert_eq!(rig.number(LINEAGES).await, 3);
+    let listed = rig.operator(&["threads", "forgotten", "--json"]).await;
+    assert!(listed.contains("\"lifted\":\"2"), "{listed}");
+    eventually("the line of the lifting", || rig.audit("forgot").len() == 2).await;
+    assert_eq!(rig.audit("forgot")[1]["lifted"], true);
+}
+
+/// A client that gives its conversation a name may write a new one under it, with nothing of the old one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_one_conversation_has_is_forgotten_with_it() {
+    let rig = Rig::small().await;
+    let (ada, other) = (Talk::new("ada"), Talk::new("other"));
+    let trip = [("x-diarist-thread", "trip")];
+    rig.talk_as("Bearer sk-test", &trip, &ada, 1..=3).await;
+    rig.operator(&["threads", "forget", "trip"]).await;
+    rig.until_noticed(&trip, &other, 3, |memory| memory == FORGOTTEN)
+        .await;
+    let answer = rig.talk(&other, 3..=3).await;
+    assert_eq!(answer.memory(), "watching", "without the name");
+}
+
+/// The Observer answers after its conversation was forgotten.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_running_call_brings_is_not_stored() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    let gate = Arc::new(Semaphore::new(0));
+    let held = Behaviour {
+        gate: Some(Arc::clone(&gate)),
+        ..Behaviour::default()
+    };
+    rig.provider.inject(CallerKind::Observer, held);
+    let asked = || !rig.provider.record_for(CallerKind::Observer).is_empty();
+    for turn in 1..=ACTIVE {
+        let answer = rig.send(&talk.body(turn)).await;
+        assert_eq!(answer.status, 200);
+        let turns = i64::try_from(turn).unwrap();
+        while turn > 1
+            && rig
+                .number("SELECT coalesce(sum(times), 0) FROM requests")
+                .await
+                < turns
+        {
+            tokio::task::yield_now().await;
+        }
+    }
+    eventually("a call of the Observer", asked).await;
+    rig.operator(&["threads", "forget", "1"]).await;
+    gate.add_permits(1_000);
+    rig.quiet().await;
+    for table in [
+        "SELECT count(*) FROM parts",
+        "SELECT count(*) FROM jobs",
+        LINEAGES,
+    ] {
+        assert_eq!(rig.number(table).await, 0, "{table}");
+    }
+    assert!(!rig.has_on_disk(&talk.canary()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_and_a_tenant_are_forgotten_with_all_their_conversations() {
+    let settings = [
+        SMALL[0],
+        SMALL[1],
+        ("IDENTITY__RESOURCE__HEADER", "x-user"),
+        ("IDENTITY__RESOURCE__SET_BY", "application"),
+        ("MEMORY__SCOPE", "resource"),
+    ];
+    let rig = Rig::with(Options::default(), &settings).await;
+    let me = "Bearer sk-test";
+    let user = |name: &'static str| [("x-user", name)];
+    for (name, talk) in [("u1", "ada"), ("u1", "bea"), ("u2", "cyd")] {
+        rig.talk_as(me, &user(name), &Talk::new(talk), 1..=ACTIVE)
+            .await;
+    }
+    rig.talk_as("Bearer sk-other", &[], &Talk::new("dan"), 1..=ACTIVE)
+        .await;
+    assert_eq!(rig.number(LINEAGES).await, 4);
+
+    let said = rig
+        .operator(&["threads", "forget", "--resource", "u1"])
+        .await;
+    assert!(said.contains("conversations 2"), "{said}");
+    for gone in ["ada", "bea"] {
+        assert!(!rig.has_on_disk(&Talk::new(gone).canary()), "{gone}");
+    }
+    let (u1, u2) = (user("u1"), user("u2"));
+    rig.until_noticed(&u1, &Talk::new("ada"), ACTIVE + 1, |memory| {
+        memory == FORGOTTEN
+    })
+    .await;
+    let answer = rig.talk_as(me, &u1, &Talk::new("eve"), 1..=2).await;
+    assert_eq!(answer.memory(), FORGOTTEN, "a new conversation of the user");
+    let answer = rig
+        .talk_as(me, &u2, &Talk::new("cyd"), ACTIVE + 1..=ACTIVE + 1)
+        .await;
+    assert_eq!(answer.memory(), "active");
+
+    let tenants = rig.operator(&["tenants", "--json"]).await;
+    let tenant = diarist::proxy::identify::tenant_of_key("authorization", "sk-test").unwrap();
+    let label = diarist::history::Scope::format_tenant_label(&tenant);
+    assert!(tenants.contains(&label), "{tenants}");
+    let said = rig.operator(&["tenants", "forget", &label]).await;
+    assert!(
+        said.starts_with(&format!("Forgotten: tenant {label}. Receipt 2")),
+        "{said}"
+    );
+    rig.until_noticed(&u2, &Talk::new("cyd"), ACTIVE + 2, |memory| {
+        memory == FORGOTTEN
+    })
+    .await;
+    assert_eq!(rig.talk(&Talk::new("fay"), 1..=2).await.memory(), FORGOTTEN);
+    rig.quiet().await;
+    let left = rig.everything().await;
+    let hash: String = tenant.iter().map(|byte| format!("{byte:02X}")).collect();
+    for (table, rows) in &left {
+        let named = rows.iter().any(|row| row.contains(&hash));
+        assert!(!named, "{table} names the tenant: {rows:?}");
+    }
+    let dan = Talk::new("dan");
+    let other = rig.talk_as("Bearer sk-other", &[], &dan, ACTIVE + 1..=ACTIVE + 1);
+    assert_eq!(other.await.memory(), "active");
+}
+
+/// Conversations that nobody continued for so long are deleted, and nothing keeps them from beginning anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn old_conversations_and_old_jobs_are_deleted() {
+    let mut rig = Rig::small().await;
+    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
+    rig.talk(&ada, 1..=ACTIVE).await;
+    rig.talk(&bob, 1..=ACTIVE).await;
+    rig.stop().await;
+    let mut database = rig.database().await;
+    let age = "UPDATE lineages SET last_ms = last_ms - 91 * 24 * 3600 * 1000 WHERE id = 1";
+    sqlx::query(age).execute(&mut database).await.unwrap();
+    let job = "INSERT INTO jobs (tenant, resource, kind, from_link, from_count, to_link, to_count, state, due_ms,
+                    leased, fence, attempts, empty_answers, message_tokens, parts, model, tip, tip_count, payload)
+               SELECT tenant, resource, 'chunk', parent, count - 1, link, count, 'open', 9000000000000, 0, 0, 0, 0, 9, '[]',
+                    'm', link, count, 'ada@canary77 waits'
+               FROM nodes WHERE lineage = 1 ORDER BY count DESC LIMIT 1";
+    sqlx::query(job).execute(&mut database).await.unwrap();
+    drop(database);
+    // By itself nothing is deleted because of its age but what waits for a model.
+    rig.start().await;
+    while rig.number("SELECT count(*) FROM jobs").await > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(rig.number(LINEAGES).await, 2);
+    rig.stop().await;
+    rig.set("STORE__RETENTION", "90d");
+    rig.start().await;
+    while rig.number(LINEAGES).await > 1 {
+        tokio::task::yield_now().await;
+    }
+    rig.stop().await;
+    assert!(!rig.has_on_disk(&ada.canary()) && rig.has_on_disk(&bob.canary()));
+    rig.start().await;
+    assert_eq!(
+        rig.talk(&ada, ACTIVE + 1..=ACTIVE + 2).await.memory(),
+        "watching"
+    );
+    assert_eq!(rig.number(LINEAGES).await, 2);
+    assert!(
+        rig.metric("diarist_database_bytes{file=\"database\"}")
+            .await
+            > 50_000.0
+    );
+}
+
+/// A conversation moves to another database, and goes on there as if it had always been there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_moves_to_another_database() {
+    let mut rig = Rig::small().await;
+    let ada = Talk::new("ada");
+    rig.talk(&ada, 1..=ACTIVE).await;
+    let sent = rig.last().body.clone();
+    let exported = rig.operator(&["threads", "export", "1"]).await;
+    assert!(
+        exported.contains("\"format\": \"diarist conversation 1\""),
+        "{exported}"
+    );
+    let file = rig.folder.path().join("ada.json");
+    std::fs::write(&file, exported).unwrap();
+    let file = file.display().to_string();
+    rig.stop().await;
+    for suffix in ["", "-wal", "-shm"] {
+        // Some of them are not there.
+        let _gone = std::fs::remove_file(format!("{}{suffix}", rig.file().display()));
+    }
+    // A database that a server has made, with a conversation in it: ids differ.
+    rig.start().await;
+    rig.talk(&Talk::new("bob"), 1..=ACTIVE).await;
+    rig.stop().await;
+    let said = rig.operator(&["threads", "import", &file]).await;
+    assert!(said.starts_with("Imported as conversation 2"), "{said}");
+    rig.start().await;
+    rig.send(&ada.body(ACTIVE)).await;
+    assert_eq!(rig.last().body, sent, "the same bytes");
+    assert_eq!(
+        rig.talk(&ada, ACTIVE + 1..=ACTIVE + 1).await.memory(),
+        "active"
+    );
+}

@@ -1,0 +1,80 @@
+//! A client whose upstream limits its rate: memory that borrows its credential yields, and goes on.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use diarist_provider::{Behaviour, CallerKind};
+
+use crate::memory::rig::Rig;
+use crate::memory::tools::{ACTIVE, Talk};
+
+/// Plays conversations side by side, and says how many long requests there were and how many of them went
+/// out with memory. Of so many requests one is refused, without a word about how long.
+async fn play(limited_in: Option<usize>) -> (usize, usize) {
+    const TALKS: usize = 4;
+    const TURNS: usize = 40;
+    let rig = Rig::small().await;
+    let sent = AtomicUsize::new(0);
+    let (long, with_memory) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let conversations = (0..TALKS).map(|number| {
+        let (rig, sent, long, with_memory) = (&rig, &sent, &long, &with_memory);
+        async move {
+            let talk = Talk::new(&format!("user{number}"));
+            for turn in 1..=TURNS {
+                let at = sent.fetch_add(1, Ordering::SeqCst);
+                if limited_in.is_some_and(|every| at % every == every / 2) {
+                    let limited = Behaviour::failing(429);
+                    rig.provider.inject_next(CallerKind::Actor, 1, &limited);
+                }
+                let mut answer = rig.send(&talk.body(turn)).await;
+                while answer.status == 429 {
+                    answer = rig.send(&talk.body(turn)).await;
+                }
+                assert_eq!(answer.status, 200);
+                // People read what they got. A tenth of a second is little for that.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                if turn > ACTIVE {
+                    long.fetch_add(1, Ordering::SeqCst);
+                    let active = answer.memory() == "active";
+                    with_memory.fetch_add(usize::from(active), Ordering::SeqCst);
+                }
+            }
+        }
+    });
+    futures_util::future::join_all(conversations).await;
+    (long.into_inner(), with_memory.into_inner())
+}
+
+/// One request in fifty is refused. Nine in ten of the long requests that would have had memory without
+/// that have it: how many these are depends on the speed of the machine.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_now_and_then_does_not_take_memory_away() {
+    let (long, without_limits) = play(None).await;
+    let (_, with_limits) = play(Some(50)).await;
+    println!("of {long} long requests with memory: {with_limits}, without limits {without_limits}");
+    assert!(
+        with_limits * 10 >= without_limits * 9,
+        "{with_limits}, without limits {without_limits}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rest_is_said_with_its_end() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    assert_eq!(rig.send(&talk.body(1)).await.status, 200);
+    let limited = Behaviour::rate_limited(3_000);
+    rig.provider.inject_next(CallerKind::Actor, 1, &limited);
+    assert_eq!(rig.send(&talk.body(2)).await.status, 429);
+    let part = rig.wait_part("observer", "resting").await;
+    let until: jiff::Timestamp = part["until"].as_str().unwrap().parse().unwrap();
+    let left = until.duration_since(jiff::Timestamp::now()).as_secs();
+    assert!((2_900..=3_000).contains(&left), "{left} s");
+    assert_eq!(rig.admin("/readyz").await.json()["status"], "ready");
+    let answer = rig.send(&talk.body(2)).await;
+    let said = format!("watching; reason=observer_resting; until={until:.0}");
+    assert_eq!(answer.memory(), said);
+    // Another credential is not concerned.
+    let answer = rig.send_as("Bearer sk-other", &[], &talk.body(2)).await;
+    assert_eq!(answer.memory(), "watching");
+}

@@ -1,0 +1,44 @@
+//! A process that stops while the Observer has work.
+
+use std::sync::Arc;
+
+use diarist_provider::{Behaviour, CallerKind};
+use tokio::sync::Semaphore;
+
+use crate::memory::rig::Rig;
+use crate::memory::tools::{Talk, eventually};
+
+const NAMES: [&str; 8] = ["ada", "bob", "cleo", "dora", "ede", "fay", "gus", "hal"];
+
+/// A worker that is stopped gives its job back, due at once, for the next process. No worker of the
+/// stopping process may take it again: it would do so over and over until the database is closed.
+/// Whether it does depends on what the workers do at that moment, so it is stopped several times.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_stops_takes_no_job_again() {
+    const STOPS: i64 = 6;
+    let mut rig = Rig::small().await;
+    for stop in 0..STOPS {
+        let gate = Arc::new(Semaphore::new(0));
+        rig.provider
+            .inject(CallerKind::Observer, Behaviour::gated(&gate));
+        for name in NAMES {
+            let talk = Talk::new(&format!("{name}{stop}"));
+            for turn in 1..=10 {
+                assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+            }
+        }
+        // The workers run through what has waited, one claim after the other, until they are stopped.
+        let before = rig.provider.record_for(CallerKind::Observer).len();
+        gate.add_permits(100_000);
+        eventually("a call", || {
+            rig.provider.record_for(CallerKind::Observer).len() > before + 4
+        })
+        .await;
+        rig.restart().await;
+    }
+    rig.stop().await;
+    let claims = "SELECT coalesce(max(attempts), 0) FROM jobs";
+    let claims = rig.number(claims).await;
+    println!("{claims} claims of one job");
+    assert!(claims <= STOPS + 1, "once for each process: {claims}");
+}
