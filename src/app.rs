@@ -30,7 +30,7 @@ use crate::jobs::{Jobs, Reloadable};
 use crate::llm::Llm;
 use crate::lookup::{READ_TIMEOUT, SnapshotCache};
 use crate::proxy::capabilities::UpstreamCapabilities;
-use crate::proxy::{Memory, Proxy, Singleflight};
+use crate::proxy::{Memory, Proxy, SentPrompts, Singleflight};
 use crate::server::{BindError, DrainReport, Server};
 use crate::store::{Admin as _, Aliases, Forgetting as _, Queue as _, SqliteStore, Store};
 use crate::tasks::Tasks;
@@ -165,17 +165,16 @@ impl App {
             }
         }
         let anonymous = config.requests.identity.anonymous;
+        let upstream_host = config.upstream.base_url.host_str().unwrap_or_default();
         let memory = Memory {
             enabled: config.memory_enabled,
             policy: Reloadable::new(request_policy(config, anonymous, aliases)),
             cache,
             tombstones: store.tombstones(),
             jobs,
-            capabilities: UpstreamCapabilities::new(
-                config.memory.placement,
-                config.upstream.base_url.host_str().unwrap_or_default(),
-            ),
+            capabilities: UpstreamCapabilities::new(config.memory.placement, upstream_host),
             overflow_singleflight: Singleflight::default(),
+            sent_prompts: SentPrompts::new(upstream_host),
             audit: audit.clone(),
             pending_answers: Arc::default(),
         };
@@ -238,6 +237,17 @@ impl App {
                     None => true,
                 }
             })
+        }
+    }
+
+    /// Makes every conversation look silent for longer; see [`SentPrompts::skip_time`].
+    #[cfg(feature = "testing")]
+    pub fn skip_time(&self) -> impl Fn(Duration) + Send + Sync + use<> {
+        let proxy = Arc::clone(&self.proxy);
+        move |duration| {
+            if let Some(memory) = proxy.memory() {
+                memory.sent_prompts.skip_time(duration);
+            }
         }
     }
 

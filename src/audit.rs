@@ -1,16 +1,22 @@
 //! Writes one JSON line per memory request (what was received, what was sent, what the provider reported about its
-//! cache) one per observation and reflection (its source, and how much it kept), and one per deletion.
+//! cache), one per observation and reflection (its source, and how much it kept), one per deletion, one per model call of
+//! memory, and a short one per request that passes through unread.
 //!
-//! [`AuditRecord`], [`PartRecord`] and [`ForgottenRecord`] are the lines, with their fields in a fixed order. [`Audit`] takes records without
-//! waiting and writes them in the background. Decides nothing, and never holds text of messages or credentials. `proxy`
-//! makes a record when an answer has ended, in whatever way; `jobs` makes one when a part is stored.
+//! [`AuditRecord`], [`PartRecord`], [`ForgottenRecord`], [`CallRecord`] and [`PassRecord`] are the lines, with their
+//! fields in a fixed order. [`Audit`] takes records without waiting and writes them in the background. Decides nothing,
+//! and never holds text of messages or credentials. `proxy` makes a record when an answer has ended, in whatever way;
+//! `jobs` makes one when a part is stored and when a model call has ended.
 
+mod call;
 mod forgotten;
 mod part;
+mod pass;
 mod record;
 mod sink;
 
+pub use call::{CallKind, CallOutcome, CallRecord};
 pub use forgotten::ForgottenRecord;
 pub use part::{PartKind, PartRecord};
+pub use pass::PassRecord;
 pub use record::{AuditRecord, EndReason, MemoryState};
 pub use sink::{Audit, AuditError};

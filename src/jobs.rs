@@ -14,6 +14,7 @@
 mod base;
 mod budget;
 pub mod bundle;
+mod call_audit;
 mod clock;
 mod code_reflector;
 mod events;
@@ -123,11 +124,12 @@ struct Room {
 impl Room {
     fn new(base: &Base, llm: Arc<dyn ModelClient>, audit: Option<Audit>, tasks: &Tasks) -> Self {
         let routes = Arc::new(Routes::new(&base.clock, &base.health));
-        let caller = Arc::new(ModelCaller::new(base, llm));
+        let caller = Arc::new(ModelCaller::new(base, llm, audit.clone()));
         let pending_work = PendingWork::default();
         let worker = Arc::new(Worker::new(base, &routes, &caller, &pending_work));
         let shared = RecorderShares {
             budget: Arc::clone(&caller.budget),
+            call_audit: Arc::clone(&caller.audit),
             reporter: PartReporter::new(&base.clock, audit),
             model_switch_snapshots: Arc::new(ModelSwitchSnapshots::default()),
             pending_overflows: Arc::new(PendingOverflows::default()),

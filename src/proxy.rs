@@ -11,6 +11,7 @@ mod answer_position;
 mod audit_entry;
 pub mod body;
 mod body_budget;
+mod cache_receipt;
 pub mod capabilities;
 mod chat_completions;
 pub mod decode;
@@ -25,12 +26,14 @@ pub mod identify;
 mod memory;
 pub mod mode;
 mod outgoing_request;
+mod pass_entry;
 mod peer_memory;
 mod read_request;
 mod request_metrics;
 pub mod respond;
 mod retry;
 mod select_memory;
+mod sent_prompts;
 mod shared;
 mod singleflight;
 pub mod sse;
@@ -52,6 +55,7 @@ pub use self::dry_run::{DryRun, DryRunShortening};
 pub use self::error::{ProxyError, Side};
 pub use self::memory::{AskUsage, Memory, Overflow, RequestPolicy};
 use self::request_metrics::RequestMetrics;
+pub use self::sent_prompts::SentPrompts;
 pub use self::shared::Limits;
 use self::shared::Shared;
 pub use self::singleflight::Singleflight;
@@ -87,6 +91,7 @@ impl Proxy {
     /// Adds memory for chat completions.
     #[must_use]
     pub fn with_memory(self, memory: Memory) -> Self {
+        cache_receipt::register_metrics();
         Self {
             memory: Some(Arc::new(memory)),
             ..self

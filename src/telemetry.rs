@@ -32,6 +32,11 @@ pub const TUNNELS: &str = "diarist_tunnels";
 
 /// Memory requests. Label: `rung` (see `proxy::outgoing_request::Fallback`).
 pub const MEMORY_REQUESTS: &str = "diarist_memory_requests_total";
+/// Tokens of requests, as the provider reported them. Label: `kind` (`input`, `cache_read`, `cache_write`, `output`).
+/// The model is no label: clients choose the names.
+pub const PROMPT_TOKENS: &str = "diarist_prompt_tokens_total";
+/// Requests by what the provider's prompt cache did. Labels: `verdict`, `cause` (`none` if it needs none).
+pub const CACHE_VERDICTS: &str = "diarist_cache_verdicts_total";
 /// Accepted requests that were recorded.
 pub const EXCHANGES_RECORDED: &str = "diarist_exchanges_recorded_total";
 /// Chat completions that were forwarded unread, because there was no room for their bodies.
@@ -183,6 +188,14 @@ fn register() {
 
 fn describe_memory() {
     describe_counter!(MEMORY_REQUESTS, "Memory requests, by fallback (rung)");
+    describe_counter!(
+        PROMPT_TOKENS,
+        "Tokens of requests, as the provider reported them"
+    );
+    describe_counter!(
+        CACHE_VERDICTS,
+        "Requests by what the provider's prompt cache did, and why"
+    );
     describe_counter!(EXCHANGES_RECORDED, "Accepted requests that were recorded");
     describe_counter!(
         BODIES_UNREAD,

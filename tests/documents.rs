@@ -221,15 +221,27 @@ fn lines_of_deletions() -> Vec<String> {
     fields("ForgottenRecord")
 }
 
+fn lines_of_calls() -> Vec<String> {
+    fields("CallRecord")
+}
+
+fn lines_of_passes() -> Vec<String> {
+    fields("PassRecord")
+}
+
 #[test]
 fn every_field_of_the_audit_has_a_row() {
     let document = read("docs/audit.md");
     let (requests, rest) = document.split_once("\n## Part lines\n").unwrap();
-    let (parts, deletions) = rest.split_once("\n## Lines of deletions\n").unwrap();
+    let (parts, rest) = rest.split_once("\n## Lines of deletions\n").unwrap();
+    let (deletions, rest) = rest.split_once("\n## Call lines\n").unwrap();
+    let (calls, passes) = rest.split_once("\n## Pass lines\n").unwrap();
     for (fields, text) in [
         (lines_of_requests(), requests),
         (lines_of_parts(), parts),
         (lines_of_deletions(), deletions),
+        (lines_of_calls(), calls),
+        (lines_of_passes(), passes),
     ] {
         assert!(fields.len() > 6, "{fields:?}");
         let has = |field: &&String| text.contains(&format!("\n| `{field}` |"));
@@ -275,6 +287,9 @@ fn every_value_in_audit_and_metrics_is_described() {
         "model_change",
         "compaction_link",
         "identifier",
+        "cold_start",
+        "tools_changed",
+        "abandoned",
     ] {
         look(audit, names_beside(name), name);
     }
@@ -397,6 +412,10 @@ fn every_audit_line_shown_holds_fields_that_exist_in_their_order() {
             shown += 1;
             let known = if line.contains_key("wrote") {
                 lines_of_parts()
+            } else if line.contains_key("call") {
+                lines_of_calls()
+            } else if line.contains_key("path") {
+                lines_of_passes()
             } else if line.contains_key("forgot") {
                 lines_of_deletions()
             } else {
@@ -410,7 +429,7 @@ fn every_audit_line_shown_holds_fields_that_exist_in_their_order() {
             assert_eq!(found, expected, "{}", path.display());
         }
     }
-    assert!(shown >= 2, "{shown}");
+    assert!(shown >= 4, "{shown}");
 }
 
 #[test]

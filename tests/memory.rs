@@ -15,6 +15,7 @@ mod borrowed;
 mod branches;
 mod budget;
 mod by_hand;
+mod cache_receipt;
 mod calls;
 mod changed;
 mod controls;

@@ -97,6 +97,30 @@ pub struct AuditRecord {
     /// The error in an answer of status 200: `too_long`, or `error` for any other one. Such a request counts as refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Cow<'static, str>>,
+    /// Bytes of the prompt, as sent, that are the same as at the beginning of the conversation's previous one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub common_bytes: Option<u64>,
+    /// The first part that differs from the previous prompt; absent if the prompt only grew.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changed: Option<Cow<'static, str>>,
+    /// Who changed it: `client` or `memory`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changed_by: Option<Cow<'static, str>>,
+    /// From the end of the conversation's previous request to the beginning of this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_ms: Option<u64>,
+    /// What the provider's prompt cache did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<Cow<'static, str>>,
+    /// Why it gave back less than it could.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict_cause: Option<Cow<'static, str>>,
+    /// How many tokens it should give back, estimated from the common prefix.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected_cached_tokens: Option<u64>,
+    /// The part of `completion_tokens` that is reasoning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_tokens: Option<u64>,
 }
 
 impl AuditRecord {
@@ -137,6 +161,14 @@ impl AuditRecord {
             others: None,
             others_tokens: None,
             error: None,
+            common_bytes: None,
+            changed: None,
+            changed_by: None,
+            idle_ms: None,
+            verdict: None,
+            verdict_cause: None,
+            expected_cached_tokens: None,
+            reasoning_tokens: None,
         }
     }
 
@@ -147,6 +179,7 @@ impl AuditRecord {
         self.cached_tokens = usage.cached;
         self.cache_write_tokens = usage.cache_write;
         self.completion_tokens = usage.completion;
+        self.reasoning_tokens = usage.reasoning;
     }
 }
 

@@ -14,7 +14,7 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::{AuditRecord, ForgottenRecord, PartRecord};
+use super::{AuditRecord, CallRecord, ForgottenRecord, PartRecord, PassRecord};
 use crate::tasks::{Losses, Tasks};
 use crate::telemetry;
 
@@ -57,6 +57,8 @@ impl Dropped {
 enum Message {
     Record(Box<AuditRecord>),
     Part(Box<PartRecord>),
+    Call(Box<CallRecord>),
+    Pass(Box<PassRecord>),
     Forgotten(Box<ForgottenRecord>),
     Reopen,
     Flush(oneshot::Sender<()>),
@@ -87,6 +89,16 @@ impl Audit {
     /// Takes a record of an observation or a reflection. Never waits.
     pub fn part(&self, record: PartRecord) {
         self.enqueue(Message::Part(Box::new(record)));
+    }
+
+    /// Takes a record of a model call of memory. Never waits.
+    pub fn call(&self, record: CallRecord) {
+        self.enqueue(Message::Call(Box::new(record)));
+    }
+
+    /// Takes a record of a request that passed through unread. Never waits.
+    pub fn pass(&self, record: PassRecord) {
+        self.enqueue(Message::Pass(Box::new(record)));
     }
 
     /// Takes a record of a deletion. Never waits.
@@ -227,6 +239,8 @@ impl Writer {
         match message {
             Message::Record(record) => self.write_or_count(&*record),
             Message::Part(record) => self.write_or_count(&*record),
+            Message::Call(record) => self.write_or_count(&*record),
+            Message::Pass(record) => self.write_or_count(&*record),
             Message::Forgotten(record) => self.write_or_count(&*record),
             Message::Reopen => self.reopen(),
             Message::Flush(written) => {

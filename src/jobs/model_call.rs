@@ -14,8 +14,10 @@ use tokio::sync::Semaphore;
 use super::base::Base;
 use super::budget::Budget;
 use super::bundle::Bundles;
+use super::call_audit::{CallAudit, OpenCall};
 use super::model_health::Problem;
 use super::settings::Phase;
+use crate::audit::Audit;
 use crate::llm::{Breaker, CallError, CallSettings, Endpoint, ModelClient, Models, Prompt, Reply};
 use crate::memory::{PartKind, message_tokens};
 use crate::store::Job;
@@ -41,10 +43,11 @@ pub(super) struct ModelCaller {
     permits: Semaphore,
     pub(super) budget: Arc<Budget>,
     pub(super) bundles: Bundles,
+    pub(super) audit: Arc<CallAudit>,
 }
 
 impl ModelCaller {
-    pub(super) fn new(base: &Base, llm: Arc<dyn ModelClient>) -> Self {
+    pub(super) fn new(base: &Base, llm: Arc<dyn ModelClient>, audit: Option<Audit>) -> Self {
         Self {
             base: base.clone(),
             llm,
@@ -52,6 +55,7 @@ impl ModelCaller {
             permits: Semaphore::new(MODEL_CALLS),
             budget: Arc::new(Budget::new(base)),
             bundles: Bundles::new(base),
+            audit: Arc::new(CallAudit::new(&base.clock, audit)),
         }
     }
 
@@ -66,7 +70,8 @@ impl ModelCaller {
         phase.settings(&job.spec.model, self.prompt_tokens(phase, prompt).await)
     }
 
-    /// Calls `endpoint` on behalf of `job`.
+    /// Calls `endpoint` on behalf of `job`. Returns the answer with its audit line, to which the outcome is still to
+    /// be added.
     ///
     /// # Errors
     /// Those of the call. [`CallError::Transient`] with the time to wait if the breaker is open;
@@ -77,7 +82,7 @@ impl ModelCaller {
         endpoint: &Endpoint,
         job: &Job,
         prompt: &Prompt,
-    ) -> Result<Reply, CallError> {
+    ) -> Result<(Reply, OpenCall), CallError> {
         // The permit comes first, because budget and breaker may change while the call waits for it.
         // The semaphore is never closed. A permit is held for one call only, so its holder never
         // waits for another permit.
@@ -90,7 +95,9 @@ impl ModelCaller {
                 message: "the endpoint keeps failing and is left alone for a while".to_owned(),
             });
         }
+        let mut line = self.audit.begin(job, &settings.model);
         let answer = self.llm.call(endpoint, &settings, prompt).await;
+        line.set_answer(&answer);
         match &answer {
             Err(error) if error.blames_endpoint() => {
                 self.breaker.failed(&key, self.base.clock.instant());
@@ -109,7 +116,7 @@ impl ModelCaller {
         self.budget.record_cost(job, prompt, &answer).await;
         self.bundles
             .record_call(job, endpoint, settings, prompt, &answer);
-        answer
+        answer.map(|reply| (reply, line))
     }
 
     /// Tokens of the whole prompt with its attachments, if they decide which model is called. A phase

@@ -287,6 +287,15 @@ impl OverflowObserver {
             unsettled: 1,
             conversation: String::new(),
         };
+        let first = || {
+            exchange
+                .history
+                .turns()
+                .first()
+                .map(|turn| turn.link.label())
+        };
+        let thread = exchange.thread_key.clone().or_else(first);
+        self.worker.set_thread(&job, thread);
         match self.worker.observe_unqueued(&job, overflow_events).await? {
             Ok(part) => Some(part),
             Err(failure) => {

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::base::Base;
+use super::call_audit::OpenCall;
 use super::events::Cycle;
 use super::failure::{Failure, is_rejected_for_good};
 use super::model_call::{ModelCaller, nonce};
 use super::settings::Settings;
 use super::{evidence, payload};
+use crate::audit::CallOutcome;
 use crate::llm::{CallError, Endpoint, Finish};
 use crate::memory::reflect::{
     self, ParsedAnswer, PartialReflection, ReflectInput, ReflectionAttempt, ReflectionAttempts,
@@ -128,7 +130,12 @@ impl Reflector {
             ReflectionAttempts::new(start, log.tokens, log.target, settings.max_loss);
         let mut failure = None;
         let mut retry_reason = None;
+        // The newest answer that can be used; the loop may ask for a better one.
+        let mut usable: Option<OpenCall> = None;
         while let Some(attempt) = attempts.next_attempt() {
+            if let Some(mut line) = usable.take() {
+                line.set_outcome(CallOutcome::Retried);
+            }
             if let Some(reason) = retry_reason.take() {
                 let reason = attempt.lost_items.as_ref().map_or(reason, |_| REASON_LOSSY);
                 cycle.retry(settings, job, reason);
@@ -140,7 +147,8 @@ impl Reflector {
             let call = self.caller.settings(phase, job, &prompt).await;
             match self.caller.call(call, endpoint, job, &prompt).await {
                 // A cut answer is shorter, but it is not the whole log.
-                Ok(reply) if reply.finish == Finish::Length => {
+                Ok((reply, mut line)) if reply.finish == Finish::Length => {
+                    line.set_outcome(CallOutcome::Cut);
                     tracing::warn!(
                         tenant = %job.scope.tenant_label(),
                         model = %reply.model,
@@ -150,11 +158,14 @@ impl Reflector {
                     attempts.answer_unusable();
                     retry_reason = Some(REASON_TRUNCATED);
                 }
-                Ok(reply) => {
+                Ok((reply, mut line)) => {
+                    line.set_outcome(CallOutcome::Empty);
                     model = reply.model;
                     let log = Arc::clone(&log);
                     if let Some(attempt) = run_blocking(move || log.evaluate(&reply.text)).await? {
                         attempts.add_attempt(attempt);
+                        line.set_outcome(CallOutcome::Kept);
+                        usable = Some(line);
                         retry_reason = Some(REASON_TOO_LONG);
                     } else {
                         attempts.answer_unusable();

@@ -113,6 +113,13 @@ impl Worker {
         }
     }
 
+    /// Notes the name of the conversation of `job`.
+    pub(super) fn set_thread(&self, job: &Job, thread: Option<String>) {
+        self.caller
+            .audit
+            .set_thread(&job.scope, job.spec.tip, thread);
+    }
+
     fn bundles(&self) -> &Bundles {
         &self.caller.bundles
     }

@@ -3,7 +3,7 @@
 //!
 //! Decides the response headers `x-diarist-*`, since they say the same. Never holds text of a conversation.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -18,6 +18,7 @@ use super::tee::{self, ObservedAnswer};
 use crate::audit::{Audit, AuditRecord, EndReason, MemoryState};
 use crate::history::{History, Scope};
 use crate::jobs::Notice;
+use crate::memory::prompt_cache::Judgement;
 use crate::telemetry;
 use crate::wire;
 
@@ -195,6 +196,24 @@ impl AuditEntry {
         };
     }
 
+    /// When the request was received.
+    pub(super) fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// What the provider's prompt cache did, and why. `idle` is the time since the conversation's previous request.
+    pub(super) fn set_judgement(&mut self, judgement: &Judgement, idle: Option<Duration>) {
+        let record = &mut self.record;
+        record.common_bytes = judgement.change.map(|change| change.common_bytes);
+        let first = judgement.change.and_then(|change| change.first);
+        record.changed = first.map(|(part, _)| part.to_string().into());
+        record.changed_by = first.map(|(_, author)| author.name().into());
+        record.idle_ms = idle.map(millis);
+        record.verdict = Some(judgement.verdict.name().into());
+        record.verdict_cause = judgement.cause.map(|cause| cause.name().into());
+        record.expected_cached_tokens = judgement.expected_cached_tokens;
+    }
+
     /// The answer has ended.
     pub(super) fn finish(mut self, observed: &ObservedAnswer) {
         self.record.set_usage(observed.usage);
@@ -277,6 +296,6 @@ fn count(number: usize) -> Option<u32> {
     u32::try_from(number).ok()
 }
 
-fn millis(duration: std::time::Duration) -> u64 {
+fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

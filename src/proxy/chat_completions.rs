@@ -19,6 +19,7 @@ use super::answer_position::{AnswerPosition, SUMMARY_BYTES};
 use super::audit_entry::AuditEntry;
 use super::body::{self, IdleTimeout, ProxyBody};
 use super::body_budget::Reservation;
+use super::cache_receipt::{self, PromptSource, SentForm};
 use super::decode::Encoding;
 use super::decoded_stream::was_compressed;
 use super::error::ProxyError;
@@ -55,6 +56,7 @@ pub(super) async fn handle(
     let Decided {
         request,
         answer_position,
+        prompt,
         outgoing,
         guard,
     } = decide(shared, memory, &parts, &received, &mut entry).await;
@@ -74,6 +76,7 @@ pub(super) async fn handle(
     let in_flight = InFlight {
         sent_with: answer.sent.outgoing.sent_with().clone(),
         asks_usage: answer.sent.outgoing.asks_usage,
+        prompt: prompt.map(|prompt| (prompt, SentForm::new(&answer.sent.outgoing))),
         request: request.map(Arc::new),
         outcome: SharedStreamOutcome::default(),
         route_hash,
@@ -90,6 +93,7 @@ pub(super) async fn handle(
 struct Decided {
     request: Option<MemoryRequest>,
     answer_position: Option<AnswerPosition>,
+    prompt: Option<PromptSource>,
     outgoing: OutgoingRequest,
     guard: Option<SelectionGuard>,
 }
@@ -107,6 +111,7 @@ async fn decide(
         let ReadRequest {
             request,
             answer_position,
+            prompt,
         } = read_request(memory, parts, received, entry).await;
         let (outgoing, guard) = match &request {
             Some(request) => select_memory(memory, request).await,
@@ -116,6 +121,7 @@ async fn decide(
         Decided {
             request,
             answer_position,
+            prompt,
             outgoing,
             guard,
         }
@@ -133,6 +139,7 @@ async fn decide(
     Decided {
         request: None,
         answer_position: None,
+        prompt: None,
         outgoing,
         guard: None,
     }
@@ -143,6 +150,8 @@ struct InFlight {
     request: Option<Arc<MemoryRequest>>,
     sent_with: SentWith,
     asks_usage: bool,
+    /// What the audit compares with the conversation's previous request.
+    prompt: Option<(PromptSource, SentForm)>,
     outcome: SharedStreamOutcome,
     /// The route that the jobs of this conversation may borrow.
     route_hash: Option<[u8; 32]>,
@@ -260,10 +269,21 @@ fn finish(
         entry.set_outgoing(sent);
         in_flight.sent_with = sent.sent_with().clone();
         in_flight.asks_usage = sent.asks_usage;
+        if let Some((_, form)) = &mut in_flight.prompt {
+            *form = SentForm::new(sent);
+        }
     }
     let failed = outcome.failure.or(observed.error.then_some("error"));
     if status.is_success() {
         entry.set_error(failed);
+    }
+    let usage = observed.usage.unwrap_or_default();
+    cache_receipt::count_tokens(usage);
+    let prompt = in_flight.prompt.take();
+    // A refused request leaves nothing in the cache.
+    let sent = prompt.filter(|_| status.is_success() && failed.is_none());
+    if let Some((source, form)) = sent {
+        cache_receipt::record(&memory.sent_prompts, source, &form, usage, &mut entry);
     }
     entry.finish(&observed);
     let accepted =

@@ -14,8 +14,10 @@ use super::abort::Abort;
 use super::body::{IdleTimeout, OutBody, ProxyBody};
 use super::error::ProxyError;
 use super::memory::Memory;
+use super::pass_entry::PassEntry;
 use super::shared::Shared;
 use super::{chat_completions, forward, respond, upgrade};
+use crate::audit::Audit;
 use crate::telemetry;
 
 /// The path of a memory request on the data port. The path of the upstream's base URL does not matter.
@@ -43,39 +45,44 @@ pub(super) async fn handle(
                     let body = (body, reserved);
                     chat_completions::handle(shared, memory, parts, body, abort).await
                 }
-                None => pass_unread(shared, parts, body, abort).await,
+                None => pass_unread(shared, memory, parts, body, abort).await,
             }
         }
         RequestKind::Tunnel => upgrade::tunnel(shared, parts).await,
-        RequestKind::Pass => pass(shared, parts, body, abort).await,
+        RequestKind::Pass => {
+            let audit = memory.and_then(|memory| memory.audit.as_ref());
+            pass(shared, audit, parts, body, abort).await
+        }
     }
 }
 
 async fn pass(
     shared: &Shared,
+    audit: Option<&Audit>,
     parts: Parts,
     body: Incoming,
     abort: Abort,
 ) -> Result<Response<ProxyBody>, ProxyError> {
+    let mut entry = PassEntry::new(audit, &parts, body.size_hint().exact());
     let body = OutBody::Stream(IdleTimeout::new(body, shared.limits.request_idle));
-    let response = forward::send(&shared.upstream, parts, body).await?;
-    Ok(respond::stream_back(
-        response,
-        shared.limits.response_idle,
-        abort,
-    ))
+    let response = forward::send(&shared.upstream, parts, body)
+        .await
+        .inspect_err(|error| entry.set_failed(error))?;
+    let response = respond::stream_back(response, shared.limits.response_idle, abort);
+    Ok(entry.track(response))
 }
 
 /// Forwards a chat completion for whose body there is no room. It gets no memory, but it does not fail.
 async fn pass_unread(
     shared: &Shared,
+    memory: &Memory,
     parts: Parts,
     body: Incoming,
     abort: Abort,
 ) -> Result<Response<ProxyBody>, ProxyError> {
     metrics::counter!(telemetry::BODIES_UNREAD).increment(1);
     tracing::debug!("no room for one more body: the request is forwarded unread, without memory");
-    let mut response = pass(shared, parts, body, abort).await?;
+    let mut response = pass(shared, memory.audit.as_ref(), parts, body, abort).await?;
     let unread = HeaderValue::from_static("bypass; reason=busy");
     response.headers_mut().insert("x-diarist-memory", unread);
     Ok(response)

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::capabilities::{TenantModel, UpstreamCapabilities};
 use super::identify::{Identity, IdentityRules, Sources};
 use super::mode::{ReadOnly, Rules};
+use super::sent_prompts::SentPrompts;
 use super::singleflight::Singleflight;
 use crate::audit::Audit;
 use crate::history::{History, ScopedHash};
@@ -79,6 +80,8 @@ pub struct Memory {
     pub capabilities: UpstreamCapabilities,
     /// Requests that are observed while their clients wait.
     pub overflow_singleflight: Singleflight,
+    /// The newest prompt of each conversation, as it was sent.
+    pub sent_prompts: SentPrompts,
     /// Where the audit entries go, if anywhere.
     pub audit: Option<Audit>,
     /// The number of answers that have not ended.
@@ -96,6 +99,7 @@ impl Memory {
             jobs,
             capabilities,
             overflow_singleflight: Singleflight::default(),
+            sent_prompts: SentPrompts::new(""),
             audit: None,
             pending_answers: Arc::default(),
         }

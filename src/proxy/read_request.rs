@@ -10,7 +10,8 @@ use http::request::Parts;
 
 use super::answer_position::{AnswerPosition, SUMMARY_BYTES};
 use super::audit_entry::AuditEntry;
-use super::identify::{OffReason, find_thread, identify, identify_owner};
+use super::cache_receipt::PromptSource;
+use super::identify::{OffReason, Sources, Thread, find_thread, identify, identify_owner};
 use super::memory::{Memory, MemoryRequest, RequestPolicy};
 use super::mode::{self, DecidedBy, Mode};
 use super::peer_memory;
@@ -29,6 +30,8 @@ pub(super) struct ReadRequest {
     /// Where its answer stands in its conversation; `None` if memory is disabled or the owner is
     /// not known.
     pub(super) answer_position: Option<AnswerPosition>,
+    /// What the audit compares of it; `None` if it could not be parsed.
+    pub(super) prompt: Option<PromptSource>,
 }
 
 impl ReadRequest {
@@ -36,19 +39,32 @@ impl ReadRequest {
     /// answer is tracked.
     async fn parse_without_memory(
         memory: &Memory,
+        parts: &Parts,
         received: &Bytes,
-        scope: &Scope,
+        (scope, sources): (&Scope, &Sources),
         entry: &mut AuditEntry,
     ) -> Self {
         entry.set_tenant(scope);
-        let history = match parse(received, scope).await {
-            Ok((parsed, history)) => {
-                entry.set_model(&parsed);
-                history
-            }
-            Err(_) => History::chain(scope, Vec::new()),
+        let Ok((parsed, history)) = parse(received, scope).await else {
+            return Self::without_memory(memory, History::chain(scope, Vec::new()));
         };
-        Self::without_memory(memory, history)
+        entry.set_model(&parsed);
+        let thread = named_thread(memory, parts, &parsed, (scope, sources));
+        Self::of_parsed_without_memory(memory, parsed, history, &thread)
+    }
+
+    /// A request without memory that was parsed.
+    fn of_parsed_without_memory(
+        memory: &Memory,
+        parsed: wire::Request,
+        history: History,
+        thread: &Thread,
+    ) -> Self {
+        let prompt = PromptSource::new(&Arc::new(parsed), &history, thread, thread.child, false);
+        Self {
+            prompt,
+            ..Self::without_memory(memory, history)
+        }
     }
 
     /// A request without memory. Its answer is tracked all the same: it may prove later that another request
@@ -57,6 +73,7 @@ impl ReadRequest {
         Self {
             request: None,
             answer_position: Some(AnswerPosition::without_memory(&memory.cache, history)),
+            prompt: None,
         }
     }
 }
@@ -90,7 +107,8 @@ pub(super) async fn read_request(
             else {
                 return ReadRequest::default();
             };
-            return ReadRequest::parse_without_memory(memory, received, &owner.scope, entry).await;
+            let owner = (&owner.scope, &policy.sources);
+            return ReadRequest::parse_without_memory(memory, parts, received, owner, entry).await;
         }
     };
     entry.set_tenant(&identity.scope);
@@ -101,8 +119,8 @@ pub(super) async fn read_request(
     };
     if let Some(off) = off {
         entry.set_off(off);
-        let scope = &identity.scope;
-        return ReadRequest::parse_without_memory(memory, received, scope, entry).await;
+        let owner = (&identity.scope, &policy.sources);
+        return ReadRequest::parse_without_memory(memory, parts, received, owner, entry).await;
     }
     let (parsed, history) = match parse(received, &identity.scope).await {
         Ok(read) => read,
@@ -112,15 +130,11 @@ pub(super) async fn read_request(
             return ReadRequest::without_memory(memory, nothing);
         }
     };
-    identity.thread = find_thread(&parts.headers, &parsed, &policy.sources);
+    identity.thread = named_thread(memory, parts, &parsed, (&identity.scope, &policy.sources));
     if let Some(token_error) = identity.token_error {
         // An invalid token counts as an ordinary credential. The audit says why it was not used.
         let ignored = format!("authorization:{}", token_error.name());
         identity.thread.ignored.push(ignored);
-    }
-    let is_shared = |key: &String| memory.cache.is_shared_thread_key(&identity.scope, key);
-    if identity.thread.key.as_ref().is_some_and(is_shared) {
-        identity.thread.drop_key();
     }
     entry.set_parsed(&identity, &parsed, &history);
     if history.is_empty() {
@@ -140,7 +154,8 @@ pub(super) async fn read_request(
             DecidedBy::Rule(_) => OffReason::Rule,
             _ => OffReason::ByHeader,
         });
-        return ReadRequest::without_memory(memory, history);
+        let thread = &identity.thread;
+        return ReadRequest::of_parsed_without_memory(memory, parsed, history, thread);
     }
     let client_history = Arc::new(history);
     let answer_marks = || possible_answer_marks(&parsed, &client_history);
@@ -189,11 +204,15 @@ pub(super) async fn read_request(
         entry.set_notice(memory.jobs.notice(&identity.scope.tenant, &model));
     }
     peer_memory::filter_candidates(memory, &identity, writes, &mut lookup);
+    let parsed = Arc::new(parsed);
+    let is_side_task = matches!(decided.by, DecidedBy::Task | DecidedBy::Child);
+    let is_side_task = is_side_task || identity.thread.child;
+    let prompt = PromptSource::new(&parsed, &history, &identity.thread, is_side_task, true);
     let request = MemoryRequest {
         writes,
         policy,
         identity,
-        parsed: Arc::new(parsed),
+        parsed,
         history,
         alignment: alignment.map(Arc::new),
         lookup,
@@ -203,7 +222,23 @@ pub(super) async fn read_request(
     ReadRequest {
         request: Some(request),
         answer_position: Some(answer_position),
+        prompt,
     }
+}
+
+/// The conversation's name, unless too many conversations of the owner use it.
+fn named_thread(
+    memory: &Memory,
+    parts: &Parts,
+    parsed: &wire::Request,
+    (scope, sources): (&Scope, &Sources),
+) -> Thread {
+    let mut thread = find_thread(&parts.headers, parsed, sources);
+    let is_shared = |key: &String| memory.cache.is_shared_thread_key(scope, key);
+    if thread.key.as_ref().is_some_and(is_shared) {
+        thread.drop_key();
+    }
+    thread
 }
 
 /// Notes whose request it is and which model it names, for the audit of a process without memory.

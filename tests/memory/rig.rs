@@ -37,6 +37,7 @@ struct Running {
     admin: String,
     tasks: Tasks,
     quiet: Box<dyn Fn(Duration) -> futures_util::future::BoxFuture<'static, bool> + Send + Sync>,
+    skip_time: Box<dyn Fn(Duration) + Send + Sync>,
     stop: oneshot::Sender<()>,
     ended: JoinHandle<()>,
 }
@@ -149,6 +150,7 @@ impl Rig {
             admin: format!("http://{}", app.admin_addr().unwrap()),
             tasks: app.tasks().clone(),
             quiet: Box::new(app.quiet()),
+            skip_time: Box::new(app.skip_time()),
             stop,
             ended: tokio::spawn(async move {
                 app.run(async { drop(stopped.await) }).await;
@@ -221,6 +223,11 @@ impl Rig {
             (self.running().quiet)(PATIENCE).await,
             "memory did not come to rest"
         );
+    }
+
+    /// Lets the proxy believe that every conversation was silent for this much longer.
+    pub fn skip_time(&self, duration: Duration) {
+        (self.running().skip_time)(duration);
     }
 
     pub async fn send(&self, body: &Value) -> Answer {

@@ -20,7 +20,7 @@ mod role;
 pub use chain::{Link, Scope};
 pub use cuts::Cuts;
 pub use fingerprint::{Batch, Encoder, Fingerprint};
-pub use message::{MIN_DISTINCTIVE_BYTES, Message};
+pub use message::{MIN_DISTINCTIVE_BYTES, Message, PromptFields};
 pub use message_key::{MessageKey, ScopedHash, anchor, distinctive_bytes};
 pub use plain_text::{AttachmentKind, Detail, Media, MessagePiece, PlainText};
 pub use position_map::{PathMessage, PositionMap};

@@ -19,6 +19,7 @@ pub mod pattern;
 pub mod peer_memory;
 pub mod policy;
 pub mod prompt;
+pub mod prompt_cache;
 pub mod provenance;
 pub mod record;
 pub mod redact;

@@ -126,6 +126,12 @@ impl PromptCache {
         }
     }
 
+    /// Forgets all prompts, as a provider does after a while.
+    pub fn forget(&mut self) {
+        self.stored_blocks.clear();
+        self.nodes.values_mut().for_each(|node| node.stored = false);
+    }
+
     fn deepest_block(&self, path: &PromptPath) -> u32 {
         path.0
             .iter()

@@ -203,6 +203,11 @@ impl Provider {
             })
     }
 
+    /// Empties the prompt cache, as a provider does after a while.
+    pub fn forget_prompts(&self) {
+        lock(&self.shared.cache).forget();
+    }
+
     /// Frees the bodies of all requests so far; the rest of the record stays.
     pub fn forget_bodies(&self) {
         self.shared.record.forget_bodies();

@@ -46,6 +46,7 @@ fn the_fields_stand_in_their_order() {
         cached: Some(3),
         cache_write: Some(2),
         completion: Some(1),
+        reasoning: Some(0),
     }));
     record.ttfb_ms = Some(5);
     record.total_ms = 6;
@@ -55,7 +56,7 @@ fn the_fields_stand_in_their_order() {
         r#""stream":true,"status":200,"messages_received":9,"messages_sent":4,"bytes_received":900,"#,
         r#""bytes_sent":400,"snapshot":"s","cut":6,"pin":0,"cause":"activation","rung":"original","#,
         r#""memory":"active","reason":"why","prompt_tokens":4,"cached_tokens":3,"cache_write_tokens":2,"#,
-        r#""completion_tokens":1,"ttfb_ms":5,"total_ms":6,"ended":"hung_up"}"#,
+        r#""completion_tokens":1,"ttfb_ms":5,"total_ms":6,"ended":"hung_up","reasoning_tokens":0}"#,
     );
     assert_eq!(serde_json::to_string(&record).unwrap(), line);
 }

@@ -3,6 +3,7 @@
 
 use super::draft::{CODE_AUTHOR, ChunkDraft, ObservedText};
 use super::job::ObserveJob;
+use crate::audit::CallOutcome;
 use crate::jobs::failure::{Failure, is_rejected_for_good};
 use crate::jobs::model_health::Problem;
 use crate::llm::{CallError, Finish};
@@ -118,15 +119,21 @@ impl ObserveJob<'_> {
             .caller
             .call(settings, self.endpoint, self.job, &prompt)
             .await;
-        let answer = reply.map(|reply| {
+        let answer = reply.map(|(reply, mut line)| {
             let cut = reply.finish == Finish::Length;
             let parse = if cut {
                 observe::read_truncated
             } else {
                 observe::read_answer
             };
+            let outcome = parse(&reply.text, piece);
+            line.set_outcome(match outcome {
+                _ if cut => CallOutcome::Cut,
+                ParsedAnswer::Observed { .. } => CallOutcome::Kept,
+                ParsedAnswer::Empty | ParsedAnswer::Repetitive => CallOutcome::Empty,
+            });
             PieceAnswer {
-                outcome: parse(&reply.text, piece),
+                outcome,
                 truncated: cut,
                 has_form: reply.text.contains("<observations"),
                 model: reply.model,

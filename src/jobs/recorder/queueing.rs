@@ -107,6 +107,8 @@ impl Recorder {
 
     /// Puts `job` into the queue. Returns whether it is queued or done, here or elsewhere.
     async fn enqueue(&self, track: &mut Track, job: &NewJob) -> bool {
+        let call_audit = &self.shared.call_audit;
+        call_audit.set_thread(&track.scope, job.tip, track.label());
         let offered = self
             .base
             .store

@@ -7,6 +7,7 @@ use tokio::sync::Notify;
 
 use crate::jobs::base::Base;
 use crate::jobs::budget::Budget;
+use crate::jobs::call_audit::CallAudit;
 use crate::jobs::code_reflector::CodeReflector;
 use crate::jobs::evidence::PartReporter;
 use crate::jobs::message_archive::MessageArchive;
@@ -39,6 +40,8 @@ pub(in crate::jobs) struct RecorderShares {
     /// Costs that the workers could not bill yet.
     pub(in crate::jobs) budget: Arc<Budget>,
     pub(in crate::jobs) reporter: PartReporter,
+    /// Learns here how the conversations of jobs are called.
+    pub(in crate::jobs) call_audit: Arc<CallAudit>,
     /// Composed here, committed by the request path when another model is called.
     pub(in crate::jobs) model_switch_snapshots: Arc<ModelSwitchSnapshots>,
     /// Observed while clients waited, stored here with their exchanges.

@@ -8,6 +8,15 @@ use super::role::Role;
 /// Any conversation may say a text with fewer bytes ("yes, please do that").
 pub const MIN_DISTINCTIVE_BYTES: u32 = 24;
 
+/// The fields beside the messages that are part of the prompt: tools, and the form of the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PromptFields {
+    /// The hash of their JSON.
+    pub fingerprint: Fingerprint,
+    /// The size of their JSON.
+    pub bytes: usize,
+}
+
 /// One message as a wire format understood it, not yet chained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {

@@ -128,7 +128,7 @@ pub fn cache_lifetime(host: &str, model: &str, retention: Option<&str>) -> Durat
 }
 
 /// Models of OpenAI that keep prompts for minutes; newer ones keep them for an hour.
-fn is_short_lived(model: &str) -> bool {
+pub(super) fn is_short_lived(model: &str) -> bool {
     let model = model.to_ascii_lowercase();
     let family = |name: &str| {
         model
@@ -142,7 +142,7 @@ fn is_short_lived(model: &str) -> bool {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CacheProvider {
+pub(super) enum CacheProvider {
     OpenAi,
     Google,
     DeepSeek,
@@ -154,7 +154,7 @@ enum CacheProvider {
 impl CacheProvider {
     /// By host, if it is a provider's own. Behind a gateway, the first part of the model name
     /// decides ("openai/gpt-5"). Not behind OpenRouter, which spreads requests over many providers.
-    fn for_model(host: &str, model: &str) -> Self {
+    pub(super) fn for_model(host: &str, model: &str) -> Self {
         let host = host.to_ascii_lowercase();
         let is_host_of = |domain: &str| {
             host.strip_suffix(domain)
@@ -202,7 +202,7 @@ fn provider_prefix(model: &str) -> Option<&str> {
     provider.split('.').next()
 }
 
-fn model_name(model: &str) -> &str {
+pub(super) fn model_name(model: &str) -> &str {
     model.split_once('/').map_or(model, |(_, name)| name)
 }
 

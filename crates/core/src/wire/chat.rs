@@ -35,7 +35,7 @@ pub use self::parse_error::ParseError;
 use self::parse_error::read;
 use self::text::{Text, Tree};
 use super::scan::{self, Walk};
-use crate::history::{History, Message, MessagePiece, PlainText, Role, Scope};
+use crate::history::{History, Message, MessagePiece, PlainText, PromptFields, Role, Scope};
 
 /// A chat-completions request: its bytes, and where everything stands that memory needs.
 #[derive(Clone, Debug)]
@@ -272,6 +272,12 @@ impl ChatRequest {
     /// missing. Not for fields that chat completions reads itself (`model`).
     pub fn field(&self, path: &str) -> Option<FieldValue> {
         self.other_fields.get(&self.body, path)
+    }
+
+    /// The hash of the fields beside the messages that are part of the prompt (`tools`); `None` if there are
+    /// none. Not for the request path.
+    pub fn prompt_fields(&self) -> Option<PromptFields> {
+        self.other_fields.prompt_fields(&self.body)
     }
 
     /// Whether the client wants a stream.

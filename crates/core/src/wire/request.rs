@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::chat::{self, Attachment, ChatRequest, FieldValue, LeadingMessages, ParseError};
 use super::{Insert, Splice};
-use crate::history::{History, Message, PlainText, Scope};
+use crate::history::{History, Message, PlainText, PromptFields, Scope};
 
 /// A request: its bytes, and where everything stands that memory needs.
 #[derive(Clone, Debug)]
@@ -39,6 +39,13 @@ impl Request {
     pub fn field(&self, path: &str) -> Option<FieldValue> {
         let Self::Chat(chat) = self;
         chat.field(path)
+    }
+
+    /// The hash of the fields beside the messages that are part of the prompt (`tools`); `None` if there are
+    /// none. Not for the request path.
+    pub fn prompt_fields(&self) -> Option<PromptFields> {
+        let Self::Chat(chat) = self;
+        chat.prompt_fields()
     }
 
     /// Whether the client wants a stream.

@@ -27,7 +27,10 @@ pub struct Usage {
     pub cached: Option<u64>,
     /// Written to the provider's prompt cache, if the provider reports it.
     pub cache_write: Option<u64>,
+    /// The whole answer, reasoning included.
     pub completion: Option<u64>,
+    /// The part of the answer that is reasoning.
+    pub reasoning: Option<u64>,
 }
 
 impl Usage {
@@ -39,6 +42,7 @@ impl Usage {
             cached: cached(usage),
             cache_write: cache_write(usage),
             completion: completion(usage),
+            reasoning: reasoning(usage),
         };
         (usage != Self::default()).then_some(usage)
     }
@@ -64,13 +68,25 @@ impl Usage {
         .into_iter()
         .flatten()
         .find_map(Self::from_json);
-        // llama.cpp reports its cache beside the usage in older builds.
-        if let Some(usage) = &mut found
-            && usage.cached.is_none()
-        {
-            usage.cached = answer.pointer("/timings/cache_n").and_then(count);
+        // llama.cpp reports its cache beside the usage in older builds, and has only this in a stream that was not
+        // asked for usage.
+        if let Some(timings) = answer.get("timings").and_then(Self::from_timings) {
+            let usage = found.get_or_insert(timings);
+            usage.cached = usage.cached.or(timings.cached);
         }
         found
+    }
+
+    /// Reads llama.cpp's `timings`. `prompt_n` counts what was not in the cache.
+    fn from_timings(timings: &Value) -> Option<Self> {
+        let cached = first(timings, &["/cache_n"])?;
+        let computed = first(timings, &["/prompt_n"]);
+        Some(Self {
+            prompt: computed.map(|computed| computed.saturating_add(cached)),
+            cached: Some(cached),
+            completion: first(timings, &["/predicted_n"]),
+            ..Self::default()
+        })
     }
 
     /// Takes the numbers of a later report of the same answer. Numbers that it leaves out stay:
@@ -80,6 +96,7 @@ impl Usage {
         self.cached = later.cached.or(self.cached);
         self.cache_write = later.cache_write.or(self.cache_write);
         self.completion = later.completion.or(self.completion);
+        self.reasoning = later.reasoning.or(self.reasoning);
     }
 }
 
@@ -154,6 +171,18 @@ fn completion(usage: &Value) -> Option<u64> {
         let thoughts = first(usage, &["/thoughtsTokenCount"]).unwrap_or(0);
         Some(candidates.saturating_add(thoughts))
     })
+}
+
+fn reasoning(usage: &Value) -> Option<u64> {
+    first(
+        usage,
+        &[
+            "/completion_tokens_details/reasoning_tokens",
+            "/output_tokens_details/reasoning_tokens",
+            "/thoughtsTokenCount",
+            "/reasoning_tokens",
+        ],
+    )
 }
 
 fn first(usage: &Value, paths: &[&str]) -> Option<u64> {

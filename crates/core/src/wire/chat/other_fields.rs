@@ -9,12 +9,16 @@ use std::ops::Range;
 use serde_json::Value;
 
 use super::string;
+use crate::history::{Encoder, PromptFields};
 
 /// The most fields that are kept. No real client sends more.
 const MAX_FIELDS: usize = 64;
 
 /// A value with more bytes is not read as a name.
 const MAX_VALUE_BYTES: usize = 16 * 1024;
+
+/// Fields that providers put into the prompt, in front of the messages.
+const PROMPT_FIELDS: [&str; 3] = ["tools", "functions", "response_format"];
 
 /// The value of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,23 +40,35 @@ impl OtherFields {
         }
     }
 
+    /// The hash of the fields that are part of the prompt, by their JSON as written; `None` if there are none. Reads
+    /// all of them, which may be long. Not for the request path.
+    pub(super) fn prompt_fields(&self, body: &[u8]) -> Option<PromptFields> {
+        let (mut encoder, mut bytes) = (Encoder::new(), 0);
+        for name in PROMPT_FIELDS {
+            for (_, span) in self.0.iter().filter(|(key, _)| is_name(body, key, name)) {
+                let Some(json) = text(body, span).filter(|json| !is_nothing(json)) else {
+                    continue;
+                };
+                encoder.text(name, json);
+                bytes += json.len();
+            }
+        }
+        (bytes > 0).then(|| PromptFields {
+            fingerprint: encoder.finish(),
+            bytes,
+        })
+    }
+
     /// The value at `path` (names with dots between them); `None` if it is missing or `null`.
     pub(super) fn get(&self, body: &[u8], path: &str) -> Option<FieldValue> {
         let (name, within) = path
             .split_once('.')
             .map_or((path, None), |(name, within)| (name, Some(within)));
-        // The parsed body is UTF-8, and the range reaches from quote to quote.
-        let text = |span: &Range<usize>| std::str::from_utf8(body.get(span.clone())?).ok();
-        let is_name = |key| {
-            text(key)
-                .and_then(string::decode)
-                .is_some_and(|key| key == name)
-        };
         let mut found = self
             .0
             .iter()
-            .filter(|(key, _)| is_name(key))
-            .filter_map(|(_, value)| text(value));
+            .filter(|(key, _)| is_name(body, key, name))
+            .filter_map(|(_, value)| text(body, value));
         let json = found.next()?;
         if found.next().is_some() || json.len() > MAX_VALUE_BYTES {
             return Some(FieldValue::Unusable);
@@ -69,6 +85,23 @@ impl OtherFields {
             _ => Some(FieldValue::Unusable),
         }
     }
+}
+
+/// The text at `span`. The parsed body is UTF-8, and the ranges are those of whole values.
+fn text<'a>(body: &'a [u8], span: &Range<usize>) -> Option<&'a str> {
+    std::str::from_utf8(body.get(span.clone())?).ok()
+}
+
+/// Whether the key at `span` is `name`.
+fn is_name(body: &[u8], span: &Range<usize>, name: &str) -> bool {
+    text(body, span)
+        .and_then(string::decode)
+        .is_some_and(|key| key == name)
+}
+
+/// Whether a value means the same as no value.
+fn is_nothing(json: &str) -> bool {
+    matches!(json, "null" | "[]")
 }
 
 #[cfg(test)]
@@ -113,5 +146,32 @@ mod tests {
         let many: Vec<String> = (0..=MAX_FIELDS).map(|n| format!(r#""f{n}":"v""#)).collect();
         assert_eq!(named(&many.join(","), "f0"), Some(text("v")));
         assert_eq!(named(&many.join(","), &format!("f{MAX_FIELDS}")), None);
+    }
+
+    #[test]
+    fn tools_and_the_form_of_the_answer_are_part_of_the_prompt() {
+        let fields = |fields: &str| {
+            let body = format!(r#"{{"messages":[{{"role":"user","content":"x"}}],{fields}}}"#);
+            parse(&body.into()).expect("a request").prompt_fields()
+        };
+        for nothing in [
+            r#""tools":null"#,
+            r#""tools":[],"functions":null"#,
+            r#""user":"u""#,
+        ] {
+            assert_eq!(fields(nothing), None, "{nothing}");
+        }
+        let tools = fields(r#""tools":[1]"#).expect("tools");
+        assert_eq!(tools.bytes, 3);
+        for same in [r#""tools":[1],"user":"u""#, r#""\u0074ools":[1]"#] {
+            assert_eq!(fields(same), Some(tools), "{same}");
+        }
+        for other in [
+            r#""tools":[2]"#,
+            r#""functions":[1]"#,
+            r#""tools":[1],"response_format":{}"#,
+        ] {
+            assert_ne!(fields(other), Some(tools), "{other}");
+        }
     }
 }

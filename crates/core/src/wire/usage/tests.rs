@@ -15,6 +15,7 @@ fn usage(
         cached: cached.into(),
         cache_write: cache_write.into(),
         completion: completion.into(),
+        reasoning: None,
     }
 }
 
@@ -44,7 +45,34 @@ fn every_spelling_of_the_field_reaches_the_same_numbers() {
         (
             "gemini",
             json!({"promptTokenCount": 9, "cachedContentTokenCount": 4, "candidatesTokenCount": 2, "thoughtsTokenCount": 5}),
-            usage(9, 4, None, 7),
+            Usage {
+                reasoning: Some(5),
+                ..usage(9, 4, None, 7)
+            },
+        ),
+        (
+            "openai with reasoning",
+            json!({"prompt_tokens": 10, "completion_tokens": 3, "completion_tokens_details": {"reasoning_tokens": 2}}),
+            Usage {
+                reasoning: Some(2),
+                ..usage(10, None, None, 3)
+            },
+        ),
+        (
+            "responses with reasoning",
+            json!({"input_tokens": 10, "output_tokens": 3, "output_tokens_details": {"reasoning_tokens": 0}}),
+            Usage {
+                reasoning: Some(0),
+                ..usage(10, None, None, 3)
+            },
+        ),
+        (
+            "openrouter",
+            json!({"prompt_tokens": 10, "completion_tokens": 3, "cost": 0.1, "cache_discount": -0.1, "prompt_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 9}, "completion_tokens_details": {"reasoning_tokens": 1}}),
+            Usage {
+                reasoning: Some(1),
+                ..usage(10, 0, 9, 3)
+            },
         ),
         (
             "deepseek",
@@ -119,6 +147,9 @@ fn usage_is_found_wherever_a_provider_puts_it() {
     }
     let llama = json!({"usage": object, "timings": {"cache_n": 5}});
     assert_eq!(Usage::in_answer(&llama), Some(usage(7, 5, None, None)));
+    let unasked =
+        json!({"choices": [], "timings": {"cache_n": 5, "prompt_n": 2, "predicted_n": 3}});
+    assert_eq!(Usage::in_answer(&unasked), Some(usage(7, 5, None, 3)));
 }
 
 #[test]

@@ -1,0 +1,247 @@
+//! A prompt as it was sent: a hash and a size for each of its parts, in the order of the prompt.
+//!
+//! The hashes of messages are the beginnings of their fingerprints, so two spellings of one message are the same.
+
+use crate::history::{Fingerprint, Message, PromptFields};
+use crate::memory::{PartId, Snapshot, SnapshotCause};
+
+/// The first 64 bits of a hash: enough to see a change, and small enough to keep one per message.
+type Digest = u64;
+
+/// A part of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PromptPart {
+    /// Tools and the form of the answer.
+    Tools,
+    /// The client's leading system messages.
+    System,
+    /// The block.
+    Observations,
+    /// A message behind the leading ones, counted from 1.
+    Message(usize),
+}
+
+impl std::fmt::Display for PromptPart {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tools => f.write_str("tools"),
+            Self::System => f.write_str("system"),
+            Self::Observations => f.write_str("observations"),
+            Self::Message(number) => write!(f, "message {number}"),
+        }
+    }
+}
+
+/// A part with its hash and size.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SentPart {
+    pub(super) part: PromptPart,
+    pub(super) digest: Digest,
+    pub(super) bytes: u64,
+}
+
+/// A block as it was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SentBlock {
+    /// Its pieces: preamble, one for each part of the log, and the rest.
+    pieces: Vec<(Digest, u32)>,
+    /// Whether a reflection was the cause of its snapshot.
+    pub(super) reflected: bool,
+    /// Whether it stands inside the client's last system message.
+    pub(super) inside_system: bool,
+}
+
+impl SentBlock {
+    /// The block of `snapshot`, which has `bytes` in the body. `note` distinguishes it from other blocks of the
+    /// same snapshot: what was left out without being observed.
+    #[must_use]
+    pub fn new(
+        snapshot: Option<&Snapshot>,
+        note: Option<(usize, Option<usize>)>,
+        bytes: usize,
+        inside_system: bool,
+    ) -> Self {
+        let meta = snapshot.map(|snapshot| &snapshot.meta);
+        let parts: &[PartId] = meta
+            .filter(|_| note.is_none())
+            .map_or(&[], |meta| &meta.parts);
+        let texts = snapshot.map_or(&[][..], |snapshot| &snapshot.segments);
+        let written: usize = texts.iter().map(String::len).sum();
+        // In the body the text is escaped, so it is longer there.
+        let scaled = |length: usize| small((length * bytes).checked_div(written).unwrap_or(0));
+        let size_of = |index: usize| texts.get(index).map_or(0, |text| scaled(text.len()));
+        let mut pieces = Vec::with_capacity(parts.len() + 2);
+        if !parts.is_empty() {
+            pieces.push((PREAMBLE, size_of(0)));
+        }
+        for (index, part) in parts.iter().enumerate() {
+            pieces.push((part.0.cast_unsigned(), size_of(index + 1)));
+        }
+        let before: usize = pieces.iter().map(|(_, size)| *size as usize).sum();
+        pieces.push((
+            rest_digest(snapshot, note),
+            small(bytes.saturating_sub(before)),
+        ));
+        Self {
+            pieces,
+            reflected: meta.is_some_and(|meta| meta.cause == SnapshotCause::Reflection),
+            inside_system,
+        }
+    }
+}
+
+/// Stands for the text before the first part of a log, which all blocks share.
+const PREAMBLE: Digest = 1 << 63;
+
+/// What distinguishes a block from others with the same parts.
+fn rest_digest(snapshot: Option<&Snapshot>, note: Option<(usize, Option<usize>)>) -> Digest {
+    let of_snapshot = snapshot.map_or(0, |snapshot| {
+        // A snapshot that is not stored has no number of its own.
+        let id = snapshot.meta.id.0.cast_unsigned();
+        id.rotate_left(17) ^ leading_bytes(snapshot.meta.to.as_bytes())
+    });
+    let of_note = note.map_or(0, |(count, pin)| {
+        (count as u64 + 1).rotate_left(32) ^ pin.map_or(0, |pin| pin as u64 + 1)
+    });
+    of_snapshot ^ of_note.rotate_left(7)
+}
+
+/// How the client's messages were laid out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SentLayout {
+    /// How many messages behind the leading ones the block replaced.
+    pub cut: usize,
+    /// Those among them that stood raw in front of the block.
+    pub front: Vec<usize>,
+    /// The one among them that stood raw behind it.
+    pub pin: Option<usize>,
+    /// The block; `None` if every message was sent.
+    pub block: Option<SentBlock>,
+}
+
+/// A prompt as it was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SentPrompt {
+    /// The model that was asked.
+    pub(super) model: Box<str>,
+    fields: Option<(Digest, u32)>,
+    leading_count: usize,
+    /// All of the client's messages, the leading ones first: what the block replaced is among them.
+    digests: Box<[Digest]>,
+    sizes: Box<[u32]>,
+    pub(super) layout: SentLayout,
+    /// Whether memory applied to the request.
+    pub(super) has_memory: bool,
+    /// Its size as the provider counted it, if it did.
+    pub prompt_tokens: Option<u64>,
+}
+
+impl SentPrompt {
+    /// The prompt of a request with these messages. `has_memory` says whether memory applied to it.
+    #[must_use]
+    pub fn new(
+        model: &str,
+        fields: Option<PromptFields>,
+        leading: &[Message],
+        messages: &[Message],
+        layout: SentLayout,
+        has_memory: bool,
+    ) -> Self {
+        let all = || leading.iter().chain(messages);
+        Self {
+            model: model.into(),
+            fields: fields.map(|fields| (digest(&fields.fingerprint), small(fields.bytes))),
+            leading_count: leading.len(),
+            digests: all().map(|message| digest(&message.fingerprint)).collect(),
+            sizes: all().map(|message| small(message.span.len())).collect(),
+            layout,
+            has_memory,
+            prompt_tokens: None,
+        }
+    }
+
+    /// About how many bytes of memory it takes.
+    #[must_use]
+    pub fn bytes_held(&self) -> usize {
+        let block = self.layout.block.as_ref();
+        size_of::<Self>()
+            + self.model.len()
+            + self.digests.len() * (size_of::<Digest>() + size_of::<u32>())
+            + self.layout.front.len() * size_of::<usize>()
+            + block.map_or(0, |block| block.pieces.len() * size_of::<(Digest, u32)>())
+    }
+
+    /// Bytes of the whole prompt.
+    pub(super) fn bytes(&self) -> u64 {
+        self.parts().map(|part| part.bytes).sum()
+    }
+
+    /// The hashes of the client's messages behind the leading ones.
+    pub(super) fn client_messages(&self) -> &[Digest] {
+        &self.digests[self.leading_count..]
+    }
+
+    /// The parts that were sent, in order.
+    pub(super) fn parts(&self) -> impl Iterator<Item = SentPart> {
+        let layout = &self.layout;
+        let inside_system = layout
+            .block
+            .as_ref()
+            .is_some_and(|block| block.inside_system);
+        let leading = (0..self.leading_count).map(|index| self.message(index, PromptPart::System));
+        let front = layout.front.iter().map(|index| self.raw(*index));
+        let tail = self.client_messages().len();
+        let tail = layout.pin.into_iter().chain(layout.cut..tail);
+        self.tools()
+            .into_iter()
+            .chain(leading)
+            .chain(self.block(inside_system))
+            .chain(front)
+            .chain(self.block(!inside_system))
+            .chain(tail.map(|index| self.raw(index)))
+    }
+
+    fn tools(&self) -> Option<SentPart> {
+        self.fields.map(|(digest, bytes)| SentPart {
+            part: PromptPart::Tools,
+            digest,
+            bytes: bytes.into(),
+        })
+    }
+
+    fn block(&self, here: bool) -> impl Iterator<Item = SentPart> {
+        let block = self.layout.block.as_ref().filter(|_| here);
+        let pieces = block.map_or(&[][..], |block| &block.pieces);
+        pieces.iter().map(|(digest, bytes)| SentPart {
+            part: PromptPart::Observations,
+            digest: *digest,
+            bytes: (*bytes).into(),
+        })
+    }
+
+    /// The message at `index` behind the leading ones.
+    fn raw(&self, index: usize) -> SentPart {
+        self.message(self.leading_count + index, PromptPart::Message(index + 1))
+    }
+
+    fn message(&self, index: usize, part: PromptPart) -> SentPart {
+        SentPart {
+            part,
+            digest: self.digests.get(index).copied().unwrap_or_default(),
+            bytes: self.sizes.get(index).copied().unwrap_or_default().into(),
+        }
+    }
+}
+
+fn digest(fingerprint: &Fingerprint) -> Digest {
+    leading_bytes(fingerprint.as_bytes())
+}
+
+fn leading_bytes(hash: &[u8; 32]) -> Digest {
+    hash.first_chunk()
+        .map_or(0, |bytes| u64::from_be_bytes(*bytes))
+}
+
+fn small(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}

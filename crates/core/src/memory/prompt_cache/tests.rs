@@ -1,0 +1,323 @@
+//! Each cause once, and the cases between two causes.
+
+use std::time::Duration;
+
+use super::*;
+use crate::history::{Encoder, Message, PromptFields, Role};
+
+fn message(text: &str) -> Message {
+    let mut encoder = Encoder::new();
+    encoder.text("content", text);
+    Message {
+        fingerprint: encoder.finish(),
+        role: Role::User,
+        calls: Vec::new(),
+        answers: None,
+        distinctive_bytes: 0,
+        span: 0..BYTES,
+    }
+}
+
+/// Bytes of every message: a hundred tokens.
+const BYTES: usize = 400;
+
+/// A prompt of a system message and the words of `text`, one message each.
+#[derive(Clone)]
+struct Sent<'a> {
+    model: &'a str,
+    tools: Option<&'a str>,
+    system: &'a str,
+    text: Vec<String>,
+    layout: SentLayout,
+    has_memory: bool,
+}
+
+impl Sent<'_> {
+    fn new(messages: usize) -> Self {
+        Self {
+            model: "gpt-5",
+            tools: None,
+            system: "s",
+            text: (0..messages).map(|number| number.to_string()).collect(),
+            layout: SentLayout::default(),
+            has_memory: true,
+        }
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
+    fn prompt(&self) -> SentPrompt {
+        let fields = self.tools.map(|tools| PromptFields {
+            fingerprint: message(tools).fingerprint,
+            bytes: BYTES,
+        });
+        let messages: Vec<Message> = self.text.iter().map(|text| message(text)).collect();
+        let system = [message(self.system)];
+        let layout = self.layout.clone();
+        let mut prompt = SentPrompt::new(
+            self.model,
+            fields,
+            &system,
+            &messages,
+            layout,
+            self.has_memory,
+        );
+        prompt.prompt_tokens = Some(prompt.bytes() / 4);
+        prompt
+    }
+}
+
+fn block(cut: usize, reflected: bool, note: usize) -> SentLayout {
+    let mut block = SentBlock::new(None, Some((note, None)), BYTES, false);
+    block.reflected = reflected;
+    SentLayout {
+        cut,
+        block: Some(block),
+        ..SentLayout::default()
+    }
+}
+
+const RULES: CacheRules = CacheRules {
+    minimum_tokens: 1_024,
+    step_tokens: 128,
+    lifetime: Duration::from_mins(5),
+};
+
+/// Judges `now` after `before`: the provider read `cached` tokens.
+fn judged(before: &Sent<'_>, now: &Sent<'_>, cached: u64, idle_s: u64) -> Judgement {
+    let (before, now) = (before.prompt(), now.prompt());
+    let reported = Reported {
+        prompt_tokens: now.prompt_tokens,
+        cached_tokens: Some(cached),
+        idle: Duration::from_secs(idle_s),
+    };
+    judge(Some(&before), &now, reported, &RULES)
+}
+
+fn named(judgement: Judgement) -> (&'static str, Option<&'static str>) {
+    (
+        judgement.verdict.name(),
+        judgement.cause.map(VerdictCause::name),
+    )
+}
+
+#[test]
+fn every_cause_is_named() {
+    let before = Sent::new(50);
+    let grown = Sent::new(52);
+    let active = before
+        .clone()
+        .with(|sent| sent.layout = block(20, false, 1));
+    for (cause, before, now, idle) in [
+        (
+            "activation",
+            &before,
+            grown.clone().with(|sent| sent.layout = block(20, false, 1)),
+            0,
+        ),
+        (
+            "activation",
+            &active,
+            grown.clone().with(|sent| sent.layout = block(30, false, 2)),
+            0,
+        ),
+        (
+            "reflection",
+            &active,
+            grown.clone().with(|sent| sent.layout = block(30, true, 2)),
+            0,
+        ),
+        (
+            "tools_changed",
+            &before,
+            grown.clone().with(|sent| sent.tools = Some("t")),
+            0,
+        ),
+        (
+            "system_changed",
+            &before,
+            grown.clone().with(|sent| sent.system = "other"),
+            0,
+        ),
+        (
+            "message_changed",
+            &before,
+            grown.clone().with(|sent| sent.text[3] = "other".into()),
+            0,
+        ),
+        (
+            "message_changed",
+            &before,
+            grown.clone().with(|sent| drop(sent.text.remove(3))),
+            0,
+        ),
+        (
+            "forked",
+            &before,
+            Sent::new(40).with(|sent| sent.text[20] = "other".into()),
+            0,
+        ),
+        (
+            "forked",
+            &active,
+            Sent::new(12).with(|sent| sent.text[11] = "other".into()),
+            0,
+        ),
+        (
+            "model_changed",
+            &before,
+            grown.clone().with(|sent| sent.model = "gpt-4"),
+            0,
+        ),
+        ("idle", &before, grown.clone(), 301),
+        ("provider", &before, grown.clone(), 300),
+        (
+            "memory_switched",
+            &active,
+            grown.clone().with(|sent| sent.has_memory = false),
+            0,
+        ),
+        (
+            "memory_switched",
+            &before.clone().with(|sent| sent.has_memory = false),
+            grown.clone().with(|sent| sent.layout = block(20, false, 1)),
+            0,
+        ),
+        ("below_minimum", &Sent::new(8), Sent::new(10), 0),
+        (
+            "below_minimum",
+            &Sent::new(8),
+            Sent::new(30).with(|sent| sent.system = "other"),
+            0,
+        ),
+    ] {
+        assert_eq!(
+            named(judged(before, &now, 0, idle)),
+            ("miss", Some(cause)),
+            "{cause}"
+        );
+    }
+}
+
+#[test]
+fn every_cause_and_verdict_has_a_name_of_its_own() {
+    let mut names: Vec<&str> = VerdictCause::ALL.iter().map(|cause| cause.name()).collect();
+    names.extend(Verdict::ALL.iter().map(|verdict| verdict.name()));
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count);
+}
+
+#[test]
+fn one_step_less_than_before_is_warm_and_two_are_not() {
+    let (before, now) = (Sent::new(50), Sent::new(52));
+    // 51 messages of 100 tokens: 39 whole steps.
+    for (cached, expected) in [
+        (39 * 128, ("warm", None)),
+        (38 * 128, ("warm", None)),
+        (37 * 128, ("partial", Some("provider"))),
+        (0, ("miss", Some("provider"))),
+    ] {
+        let judgement = judged(&before, &now, cached, 0);
+        assert_eq!(named(judgement), expected, "{cached}");
+        assert_eq!(judgement.expected_cached_tokens, Some(39 * 128));
+    }
+}
+
+#[test]
+fn a_change_at_the_end_that_costs_nothing_is_warm() {
+    let before = Sent::new(50);
+    let now = Sent::new(50).with(|sent| sent.text[49] = "other".into());
+    let judgement = judged(&before, &now, 38 * 128, 0);
+    assert_eq!(named(judgement), ("warm", None));
+    let (part, author) = judgement.change.unwrap().first.unwrap();
+    assert_eq!(
+        (part.to_string().as_str(), author.name()),
+        ("message 50", "client")
+    );
+}
+
+#[test]
+fn what_the_common_prefix_explains_is_the_changes_fault_and_what_is_missing_of_it_is_time() {
+    let before = Sent::new(50);
+    let now = Sent::new(52).with(|sent| sent.text[30] = "other".into());
+    // The system message and 30 others: 24 steps.
+    let judgement = judged(&before, &now, 24 * 128, 900);
+    assert_eq!(judgement.expected_cached_tokens, Some(24 * 128));
+    assert_eq!(judgement.change.unwrap().common_bytes, 31 * BYTES as u64);
+    assert_eq!(named(judgement), ("partial", Some("message_changed")));
+    assert_eq!(named(judged(&before, &now, 0, 900)), ("miss", Some("idle")));
+    assert_eq!(
+        named(judged(&before, &now, 0, 9)),
+        ("miss", Some("message_changed"))
+    );
+}
+
+#[test]
+fn without_a_request_before_or_a_report_there_is_no_cause() {
+    let now = Sent::new(50).prompt();
+    let reported = |cached_tokens| Reported {
+        prompt_tokens: Some(5_000),
+        cached_tokens,
+        idle: Duration::ZERO,
+    };
+    for (before, cached, verdict) in [
+        (None, Some(0), "cold_start"),
+        (None, Some(4_096), "cold_start"),
+        (None, None, "unknown"),
+        (Some(&now), None, "unknown"),
+    ] {
+        let judgement = judge(before, &now, reported(cached), &RULES);
+        assert_eq!(named(judgement), (verdict, None));
+    }
+}
+
+/// A block that only has more parts keeps what stands before them.
+#[test]
+fn parts_of_a_block_that_stay_are_common() {
+    use crate::history::{Link, Scope};
+    use crate::memory::{PartId, Snapshot, SnapshotCause, SnapshotId, SnapshotMeta};
+    let snapshot = |parts: &[i64]| Snapshot {
+        meta: SnapshotMeta {
+            id: SnapshotId(parts.len() as i64),
+            to: Link::root(&Scope::new(b"k", None)),
+            to_count: 20,
+            eligible_from: 0,
+            pin: None,
+            parts: parts.iter().map(|id| PartId(*id)).collect(),
+            tokens: 0,
+            cause: SnapshotCause::Threshold,
+            placement: String::new(),
+            peer_memory: None,
+        },
+        segments: vec!["x".repeat(100); parts.len() + 2],
+    };
+    let sent = |parts: &[i64]| {
+        let layout = SentLayout {
+            cut: 20,
+            block: Some(SentBlock::new(
+                Some(&snapshot(parts)),
+                None,
+                100 * (parts.len() + 2),
+                false,
+            )),
+            ..SentLayout::default()
+        };
+        Sent::new(50).with(|sent| sent.layout = layout)
+    };
+    let common = |before: &[i64], now: &[i64]| {
+        let change = Change::between(&sent(before).prompt(), &sent(now).prompt());
+        (
+            change.common_bytes - BYTES as u64,
+            change.first.map(|(part, _)| part),
+        )
+    };
+    let observations = Some(PromptPart::Observations);
+    assert_eq!(common(&[1, 2], &[1, 2, 3]), (300, observations));
+    assert_eq!(common(&[1, 2], &[7, 3]), (100, observations));
+    assert_eq!(common(&[1, 2], &[1, 2]).1, None);
+}

@@ -1,0 +1,233 @@
+//! The verdict about one request, and its cause: a pure function of two prompts, the provider's report and its rules.
+
+use std::time::Duration;
+
+use super::change::{Author, Change};
+use super::rules::CacheRules;
+use super::sent_prompt::{PromptPart, SentPrompt};
+use crate::memory::policy::is_another_model;
+
+/// What the provider's cache did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It gave back everything that the request before had left there.
+    Warm,
+    /// No earlier request of the conversation is known.
+    ColdStart,
+    /// It gave back a part.
+    Partial,
+    /// It gave back nothing.
+    Miss,
+    /// The provider reported nothing about its cache.
+    Unknown,
+}
+
+impl Verdict {
+    pub const ALL: [Self; 5] = [
+        Self::Warm,
+        Self::ColdStart,
+        Self::Partial,
+        Self::Miss,
+        Self::Unknown,
+    ];
+
+    /// The name in audit and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Warm => "warm",
+            Self::ColdStart => "cold_start",
+            Self::Partial => "partial",
+            Self::Miss => "miss",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Whether it has a cause.
+    #[must_use]
+    pub fn has_cause(self) -> bool {
+        matches!(self, Self::Partial | Self::Miss)
+    }
+}
+
+/// Why the cache gave back less than the request before had left there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VerdictCause {
+    /// Observations replaced more messages.
+    Activation,
+    /// A reflection replaced observations.
+    Reflection,
+    /// The client changed its tools or the form of the answer.
+    ToolsChanged,
+    /// The client changed its leading system messages.
+    SystemChanged,
+    /// The client changed, removed or inserted an earlier message.
+    MessageChanged,
+    /// The client went back to an earlier point.
+    Forked,
+    /// Another model was asked.
+    ModelChanged,
+    /// The time since the request before is longer than the cache keeps a prompt.
+    Idle,
+    /// The prompt is too short for the cache.
+    BelowMinimum,
+    /// Memory applied to one of the two requests only.
+    MemorySwitched,
+    /// The prompt only grew, in time: the provider did not use its cache.
+    Provider,
+}
+
+impl VerdictCause {
+    pub const ALL: [Self; 11] = [
+        Self::Activation,
+        Self::Reflection,
+        Self::ToolsChanged,
+        Self::SystemChanged,
+        Self::MessageChanged,
+        Self::Forked,
+        Self::ModelChanged,
+        Self::Idle,
+        Self::BelowMinimum,
+        Self::MemorySwitched,
+        Self::Provider,
+    ];
+
+    /// The name in audit and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Activation => "activation",
+            Self::Reflection => "reflection",
+            Self::ToolsChanged => "tools_changed",
+            Self::SystemChanged => "system_changed",
+            Self::MessageChanged => "message_changed",
+            Self::Forked => "forked",
+            Self::ModelChanged => "model_changed",
+            Self::Idle => "idle",
+            Self::BelowMinimum => "below_minimum",
+            Self::MemorySwitched => "memory_switched",
+            Self::Provider => "provider",
+        }
+    }
+}
+
+/// What the provider reported about a request, and the time since the request before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reported {
+    pub prompt_tokens: Option<u64>,
+    pub cached_tokens: Option<u64>,
+    pub idle: Duration,
+}
+
+/// Everything the audit says about the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Judgement {
+    /// How the prompt differs from the one before; `None` if there is none.
+    pub change: Option<Change>,
+    /// Tokens that the cache should give back, estimated from the common prefix.
+    pub expected_cached_tokens: Option<u64>,
+    pub verdict: Verdict,
+    /// Why less came back than the request before had left there.
+    pub cause: Option<VerdictCause>,
+}
+
+/// Judges the request that went out as `current` after `previous`.
+#[must_use]
+pub fn judge(
+    previous: Option<&SentPrompt>,
+    current: &SentPrompt,
+    reported: Reported,
+    rules: &CacheRules,
+) -> Judgement {
+    let change = previous.map(|previous| Change::between(previous, current));
+    let pair = previous.zip(change);
+    let common = pair.and_then(|(previous, change)| {
+        common_tokens(previous, current, change, reported.prompt_tokens)
+    });
+    let judgement = |verdict, cause| Judgement {
+        change,
+        expected_cached_tokens: common.map(|tokens| rules.cacheable(tokens)),
+        verdict,
+        cause,
+    };
+    let (Some(cached), Some(prompt)) = (reported.cached_tokens, reported.prompt_tokens) else {
+        return judgement(Verdict::Unknown, None);
+    };
+    let Some(((previous, change), common)) = pair.zip(common) else {
+        return judgement(Verdict::ColdStart, None);
+    };
+    let left_there = previous.prompt_tokens.unwrap_or(prompt).min(prompt);
+    let is_short = left_there < rules.minimum_tokens + rules.step_tokens && change.first.is_none();
+    let below_minimum = cached == 0 && (is_short || left_there < rules.minimum_tokens);
+    if !below_minimum && cached + rules.step_tokens >= rules.cacheable(left_there) {
+        return judgement(Verdict::Warm, None);
+    }
+    let verdict = match cached {
+        0 => Verdict::Miss,
+        _ => Verdict::Partial,
+    };
+    let came_short = cached + rules.step_tokens < rules.cacheable(common);
+    let idle = reported.idle > rules.lifetime;
+    let cause = if below_minimum {
+        VerdictCause::BelowMinimum
+    } else if is_another_model(&previous.model, &current.model) {
+        VerdictCause::ModelChanged
+    } else if idle && came_short {
+        VerdictCause::Idle
+    } else if let Some(first) = change.first {
+        cause_of_change(first, change.forked, previous, current)
+    } else if idle {
+        VerdictCause::Idle
+    } else {
+        VerdictCause::Provider
+    };
+    judgement(verdict, Some(cause))
+}
+
+/// The cause that lies in the prompt itself.
+fn cause_of_change(
+    (part, author): (PromptPart, Author),
+    forked: bool,
+    previous: &SentPrompt,
+    current: &SentPrompt,
+) -> VerdictCause {
+    match (part, author) {
+        (PromptPart::Tools, _) => VerdictCause::ToolsChanged,
+        (PromptPart::System, _) => VerdictCause::SystemChanged,
+        (_, Author::Client) if forked => VerdictCause::Forked,
+        (_, Author::Client) => VerdictCause::MessageChanged,
+        (_, Author::Memory) => match &current.layout.block {
+            Some(_) if previous.has_memory != current.has_memory => VerdictCause::MemorySwitched,
+            Some(block) if block.reflected => VerdictCause::Reflection,
+            Some(_) => VerdictCause::Activation,
+            None => VerdictCause::MemorySwitched,
+        },
+    }
+}
+
+/// Tokens of the common prefix. Exact if the prompt only grew and the provider counted the one before. Otherwise
+/// estimated by bytes, with the ratio of the prompt that gives less: images have many bytes and few tokens.
+fn common_tokens(
+    previous: &SentPrompt,
+    current: &SentPrompt,
+    change: Change,
+    prompt_tokens: Option<u64>,
+) -> Option<u64> {
+    let by_ratio = |prompt: &SentPrompt, tokens: Option<u64>| {
+        let share = change.common_bytes as f64 / prompt.bytes().max(1) as f64;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share of a number of tokens"
+        )]
+        tokens.map(|tokens| (tokens as f64 * share.min(1.0)) as u64)
+    };
+    let whole = previous.prompt_tokens.filter(|_| change.first.is_none());
+    let before = whole.or_else(|| by_ratio(previous, previous.prompt_tokens));
+    let now = by_ratio(current, prompt_tokens);
+    match (whole, before, now) {
+        (Some(tokens), ..) => Some(tokens),
+        (None, Some(before), Some(now)) => Some(before.min(now)),
+        (None, before, now) => before.or(now),
+    }
+}

@@ -1,0 +1,188 @@
+//! Why a request hit or missed the provider's prompt cache, for the audit and the metrics.
+//!
+//! Compares what was sent with what the conversation sent before, when the answer has ended. Nothing of it runs
+//! before the request goes out. The decision is [`prompt_cache`]'s. Called by `chat_completions`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::audit_entry::AuditEntry;
+use super::identify::Thread;
+use super::outgoing_request::{Fallback, MessageLayout, OutgoingRequest};
+use super::sent_prompts::{ConversationKey, SentPrompts};
+use crate::history::{History, Message};
+use crate::memory::prompt_cache::{
+    self, CacheRules, Judgement, Reported, SentBlock, SentLayout, SentPrompt, Verdict, VerdictCause,
+};
+use crate::memory::{Snapshot, Trim};
+use crate::telemetry;
+use crate::wire::usage::Usage;
+use crate::wire::{self, Placement};
+
+/// What is compared of a request: its conversation and its messages.
+#[derive(Debug)]
+pub(super) struct PromptSource {
+    key: ConversationKey,
+    parsed: Arc<wire::Request>,
+    has_memory: bool,
+}
+
+impl PromptSource {
+    /// `None` without a message behind the leading ones. `is_side_task` says that the request shares the name of a
+    /// conversation that it does not continue.
+    pub(super) fn new(
+        parsed: &Arc<wire::Request>,
+        history: &History,
+        thread: &Thread,
+        is_side_task: bool,
+        has_memory: bool,
+    ) -> Option<Self> {
+        let first = history.turns().first()?.link;
+        let thread_key = thread.key.as_deref().map(Box::from);
+        let key = ConversationKey {
+            link: match &thread_key {
+                Some(_) if !is_side_task => history.root(),
+                _ => first,
+            },
+            thread_key,
+        };
+        Some(Self {
+            key,
+            parsed: Arc::clone(parsed),
+            has_memory,
+        })
+    }
+
+    /// The prompt, sent as `form` says.
+    fn prompt(&self, form: &SentForm) -> SentPrompt {
+        let parsed = &self.parsed;
+        SentPrompt::new(
+            parsed.model().unwrap_or_default(),
+            parsed.prompt_fields(),
+            parsed.leading_messages().messages(),
+            parsed.messages(),
+            form.layout(parsed.messages(), parsed.body().len()),
+            self.has_memory && !form.bypassed,
+        )
+    }
+}
+
+/// How a request went out.
+#[derive(Clone, Debug)]
+pub(super) struct SentForm {
+    snapshot: Option<Arc<Snapshot>>,
+    trim: Option<Trim>,
+    placement: Option<Placement>,
+    layout: Option<MessageLayout>,
+    bytes: usize,
+    /// Whether the original was sent because memory could not be.
+    bypassed: bool,
+}
+
+impl SentForm {
+    pub(super) fn new(outgoing: &OutgoingRequest) -> Self {
+        let block = outgoing.block.as_ref();
+        Self {
+            snapshot: outgoing.snapshot().cloned(),
+            trim: block.and_then(|block| block.trim),
+            placement: block.map(|block| block.placement),
+            layout: outgoing.layout.clone(),
+            bytes: outgoing.bytes,
+            bypassed: matches!(
+                outgoing.fallback,
+                Fallback::Original | Fallback::Refused | Fallback::Blocked
+            ),
+        }
+    }
+
+    /// The layout of a request with these messages, whose body had `received` bytes.
+    fn layout(&self, messages: &[Message], received: usize) -> SentLayout {
+        let Some((layout, placement)) = self.layout.as_ref().zip(self.placement) else {
+            return SentLayout::default();
+        };
+        let is_raw = |index: &usize| layout.front.contains(index) || layout.pin == Some(*index);
+        let replaced = (0..layout.cut.min(messages.len())).filter(|index| !is_raw(index));
+        let replaced: usize = replaced.map(|index| messages[index].span.len()).sum();
+        // What the body has more than its raw parts.
+        let bytes = (self.bytes + replaced).saturating_sub(received);
+        let note = self.trim.map(|trim| (trim.to_count, trim.pin));
+        let inside_system = placement == Placement::AppendToSystem;
+        SentLayout {
+            cut: layout.cut,
+            front: layout.front.clone(),
+            pin: layout.pin,
+            block: Some(SentBlock::new(
+                self.snapshot.as_deref(),
+                note,
+                bytes,
+                inside_system,
+            )),
+        }
+    }
+}
+
+/// Judges an answered request, notes the judgement in `entry`, and keeps the prompt for the next one.
+pub(super) fn record(
+    prompts: &SentPrompts,
+    source: PromptSource,
+    form: &SentForm,
+    usage: Usage,
+    entry: &mut AuditEntry,
+) {
+    let mut prompt = source.prompt(form);
+    prompt.prompt_tokens = usage.prompt;
+    let previous = prompts.previous(&source.key, entry.started());
+    let idle = previous.as_ref().map(|previous| previous.idle);
+    let parsed = &source.parsed;
+    let model = parsed.model().unwrap_or_default();
+    let rules = CacheRules::for_model(&prompts.host, model, parsed.cache_retention());
+    let reported = Reported {
+        prompt_tokens: usage.prompt,
+        cached_tokens: usage.cached,
+        idle: idle.unwrap_or(Duration::ZERO),
+    };
+    let previous = previous.as_ref().map(|previous| &*previous.prompt);
+    let judgement = prompt_cache::judge(previous, &prompt, reported, &rules);
+    count(&judgement);
+    entry.set_judgement(&judgement, idle);
+    prompts.record(source.key, prompt, Instant::now());
+}
+
+fn count(judgement: &Judgement) {
+    let cause = judgement.cause.map_or(NO_CAUSE, VerdictCause::name);
+    count_verdict(judgement.verdict, cause, 1);
+}
+
+/// The label `cause` of a verdict that has none.
+const NO_CAUSE: &str = "none";
+
+fn count_verdict(verdict: Verdict, cause: &'static str, times: u64) {
+    metrics::counter!(telemetry::CACHE_VERDICTS, "verdict" => verdict.name(), "cause" => cause)
+        .increment(times);
+}
+
+/// Counts the tokens that the provider reported for a request.
+pub(super) fn count_tokens(usage: Usage) {
+    for (kind, tokens) in [
+        ("input", usage.prompt),
+        ("cache_read", usage.cached),
+        ("cache_write", usage.cache_write),
+        ("output", usage.completion),
+    ] {
+        metrics::counter!(telemetry::PROMPT_TOKENS, "kind" => kind).increment(tokens.unwrap_or(0));
+    }
+}
+
+/// Makes every series appear before its first event: a rate over a series that begins at 1 misses that event.
+pub(super) fn register_metrics() {
+    count_tokens(Usage::default());
+    for verdict in Verdict::ALL {
+        if verdict.has_cause() {
+            for cause in VerdictCause::ALL {
+                count_verdict(verdict, cause.name(), 0);
+            }
+        } else {
+            count_verdict(verdict, NO_CAUSE, 0);
+        }
+    }
+}

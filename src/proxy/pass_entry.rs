@@ -1,0 +1,182 @@
+//! The audit line of a request that passes through unread. It is written when it is dropped: when the answer has
+//! ended, or the client has left. Reads no body; it counts the bytes of the answer. Called by [`super::flow`].
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::Response;
+use http::request::Parts;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+
+use super::body::ProxyBody;
+use super::error::{ProxyError, Side};
+use super::respond;
+use crate::audit::{Audit, EndReason, PassRecord};
+use crate::upstream::BoxError;
+
+/// The line, not yet written. Without an audit it does nothing.
+#[derive(Debug)]
+pub(super) struct PassEntry {
+    line: Option<(Audit, PassRecord)>,
+    started: Instant,
+}
+
+impl PassEntry {
+    pub(super) fn new(audit: Option<&Audit>, parts: &Parts, bytes_received: Option<u64>) -> Self {
+        let line = audit.map(|audit| {
+            let record = PassRecord {
+                time: jiff::Timestamp::now(),
+                method: parts.method.as_str().chars().take(MAX_PART_BYTES).collect(),
+                path: shown_path(parts.uri.path()),
+                status: None,
+                bytes_received,
+                bytes_answered: 0,
+                ttfb_ms: None,
+                total_ms: 0,
+                // Replaced as soon as something else is known.
+                ended: EndReason::HungUp,
+            };
+            (audit.clone(), record)
+        });
+        Self {
+            line,
+            started: Instant::now(),
+        }
+    }
+
+    pub(super) fn set_failed(&mut self, error: &ProxyError) {
+        if let Some((_, record)) = &mut self.line {
+            record.status = Some(respond::status(error).as_u16());
+            record.ended = match error.side() {
+                Side::Upstream => EndReason::UpstreamError,
+                Side::Internal => EndReason::Complete,
+                Side::Downstream => EndReason::HungUp,
+            };
+        }
+    }
+
+    /// Continues until the answer's body has ended.
+    pub(super) fn track(mut self, response: Response<ProxyBody>) -> Response<ProxyBody> {
+        let Some((_, record)) = &mut self.line else {
+            return response;
+        };
+        record.status = Some(response.status().as_u16());
+        response.map(|body| CountedBody { body, entry: self }.boxed_unsync())
+    }
+
+    fn count(&mut self, bytes: usize) {
+        let elapsed = self.elapsed_ms();
+        if let Some((_, record)) = &mut self.line {
+            record.ttfb_ms.get_or_insert(elapsed);
+            record.bytes_answered += bytes as u64;
+        }
+    }
+
+    fn end(&mut self, ended: EndReason) {
+        if let Some((_, record)) = &mut self.line {
+            record.ended = ended;
+        }
+    }
+
+    fn elapsed_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Drop for PassEntry {
+    fn drop(&mut self) {
+        let elapsed = self.elapsed_ms();
+        if let Some((audit, mut record)) = self.line.take() {
+            record.total_ms = elapsed;
+            audit.pass(record);
+        }
+    }
+}
+
+/// A longer part of a path may be an id or a secret.
+const MAX_PART_BYTES: usize = 24;
+
+/// The most parts of a path that are shown.
+const MAX_PARTS: usize = 12;
+
+/// The path as the audit shows it.
+fn shown_path(path: &str) -> String {
+    let is_word = |part: &str| {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        part.len() <= MAX_PART_BYTES && part.bytes().all(plain)
+    };
+    let parts = path.split('/').take(MAX_PARTS);
+    let shown: Vec<&str> = parts
+        .map(|part| if is_word(part) { part } else { "*" })
+        .collect();
+    shown.join("/")
+}
+
+struct CountedBody {
+    body: ProxyBody,
+    entry: PassEntry,
+}
+
+impl Body for CountedBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        match &frame {
+            Poll::Ready(None) => self.entry.end(EndReason::Complete),
+            Poll::Ready(Some(Err(_))) => self.entry.end(EndReason::UpstreamError),
+            Poll::Ready(Some(Ok(frame))) => {
+                self.entry.count(frame.data_ref().map_or(0, Bytes::len));
+            }
+            Poll::Pending => {}
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for CountedBody {
+    fn drop(&mut self) {
+        let is_open = |(_, record): &(Audit, PassRecord)| record.ended == EndReason::HungUp;
+        // If the length is known, nobody polls for a frame after the last.
+        if self.body.is_end_stream() && self.entry.line.as_ref().is_some_and(is_open) {
+            self.entry.end(EndReason::Complete);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shown_path;
+
+    #[test]
+    fn a_path_shows_words_and_no_secret() {
+        for (path, shown) in [
+            ("/v1/embeddings", "/v1/embeddings"),
+            (
+                "/v1/models/text-embedding-3-large",
+                "/v1/models/text-embedding-3-large",
+            ),
+            ("/v1/files/file-0123456789abcdef0123456789", "/v1/files/*"),
+            ("/hook/sk%2Dsecret/x", "/hook/*/x"),
+            ("/", "/"),
+        ] {
+            assert_eq!(shown_path(path), shown);
+        }
+        assert_eq!(shown_path(&"/a".repeat(99)).len(), 22);
+    }
+}
