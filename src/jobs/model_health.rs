@@ -7,6 +7,7 @@
 //! *rest*. Makes no call and stops none.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,8 +21,12 @@ use crate::store::Job;
 use crate::tasks::{Condition, Readiness};
 use crate::telemetry;
 
-/// So many calls in a row must fail before the model counts as failing, unless no call can succeed.
+/// So many calls in a row must fail before a model that has worked counts as failing, unless no call can succeed.
 const FAILING_AFTER: u32 = 3;
+
+/// The same for a model that has not worked yet. A conversation whose answers cannot be used makes two calls, and
+/// then waits.
+const UNPROVEN_FAILING_AFTER: u32 = 2;
 
 /// At most one line about one model in this time.
 const WARNING_INTERVAL: Duration = Duration::from_mins(1);
@@ -102,6 +107,7 @@ pub(super) struct ModelHealth {
     state: Arc<Mutex<State>>,
     readiness: Readiness,
     clock: Clock,
+    recovered: Arc<AtomicBool>,
 }
 
 impl ModelHealth {
@@ -110,6 +116,7 @@ impl ModelHealth {
             state: Arc::default(),
             readiness: readiness.clone(),
             clock,
+            recovered: Arc::default(),
         };
         health.publish(&health.lock());
         health
@@ -138,7 +145,13 @@ impl ModelHealth {
                 role(job.spec.kind)
             );
             self.publish(&state);
+            self.recovered.store(true, Ordering::SeqCst);
         }
+    }
+
+    /// Whether a model works again since this was last called: what waited for it need not wait longer.
+    pub(super) fn take_recovered(&self) -> bool {
+        self.recovered.swap(false, Ordering::SeqCst)
     }
 
     /// A call gave nothing that can be used.
@@ -147,8 +160,9 @@ impl ModelHealth {
         let at_once = match problem {
             // The prompt is at fault, and a shorter one follows.
             Problem::Call(CallError::TooLong { .. }) => return,
-            // The client's own requests are refused too, and it hears of that.
-            Problem::Call(CallError::Unauthorised { .. }) if borrowed => return,
+            // The client may have taken its key back, and hears of that. Or its key is not allowed to use this
+            // model, and nobody would hear of it.
+            Problem::Call(CallError::Unauthorised { .. }) if borrowed => false,
             Problem::Call(CallError::Unauthorised { .. } | CallError::Fatal { .. }) => true,
             Problem::Call(_) | Problem::Unusable => false,
         };
@@ -168,7 +182,12 @@ impl ModelHealth {
             Problem::Call(error) => error.to_string(),
             Problem::Unusable => "it answers, but its answers hold no observations".to_owned(),
         };
-        if at_once || health.bad_calls >= FAILING_AFTER {
+        let limit = if health.proven {
+            FAILING_AFTER
+        } else {
+            UNPROVEN_FAILING_AFTER
+        };
+        if at_once || health.bad_calls >= limit {
             health.failing = Some(error.clone());
         }
         let is_due = |last: Instant| now.saturating_duration_since(last) >= WARNING_INTERVAL;

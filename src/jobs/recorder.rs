@@ -98,7 +98,11 @@ impl Recorder {
     /// Draws the consequences of an exchange that is recorded, and keeps its track.
     async fn follow_up(&mut self, (mut track, request): Recorded, exchange: &Exchange) {
         self.base.cache.set_degraded(false);
-        self.base.recording.expire();
+        if std::mem::take(&mut self.store_failed) {
+            self.base.recording.recovered();
+        } else {
+            self.base.recording.expire();
+        }
         self.shared.budget.bill_pending(&exchange.scope).await;
         if let Some(request) = request {
             self.handle_operator_request(&mut track, request, exchange)
@@ -114,7 +118,7 @@ impl Recorder {
 
     /// Notes that an exchange could not be recorded. Its track is dropped, so the next request loads
     /// it from the store.
-    fn report_failure(&self, error: &StoreError) {
+    fn report_failure(&mut self, error: &StoreError) {
         // If the conversation was deleted meanwhile, the store is healthy.
         let degraded = !matches!(error, StoreError::Forgotten);
         self.base.cache.set_degraded(degraded);
@@ -122,8 +126,13 @@ impl Recorder {
     }
 
     /// Counts an exchange that the store has not taken.
-    fn report_loss(&self, error: &StoreError) {
+    fn report_loss(&mut self, error: &StoreError) {
+        if matches!(error, StoreError::Forgotten) {
+            // On purpose: an operator had the conversation deleted.
+            return;
+        }
         metrics::counter!(telemetry::STORE_FAILURES).increment(1);
+        self.store_failed = true;
         let reason = format!("exchanges cannot be recorded: {error}");
         self.base.recording.lost(&reason);
     }

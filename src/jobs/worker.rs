@@ -68,7 +68,7 @@ pub(super) struct Worker {
     pending_work: PendingWork,
     /// Claims that the store has not answered.
     claims: Losses,
-    /// Whether the jobs that wait are still to be made due, because the configuration is new.
+    /// Whether the jobs that wait are still to be made due, because the configuration is new or a model works again.
     retry_waiting: AtomicBool,
 }
 
@@ -97,16 +97,17 @@ impl Worker {
         self.retry_waiting.store(true, Ordering::SeqCst);
     }
 
-    /// Makes the jobs due that wait, once for each configuration.
+    /// Makes the jobs due that wait, once for each configuration, and when a model works again.
     async fn retry_waiting_jobs(&self) {
-        if !self.retry_waiting.swap(false, Ordering::SeqCst) {
+        let recovered = self.base.health.take_recovered();
+        if !self.retry_waiting.swap(false, Ordering::SeqCst) && !recovered {
             return;
         }
         match self.base.store.make_due(self.base.now_ms()).await {
             Ok(0) => {}
             Ok(jobs) => tracing::info!(
                 jobs,
-                "jobs that waited are due now, because the configuration is new"
+                "jobs that waited are due now: the configuration is new, or a model works again"
             ),
             // The database may not be open yet.
             Err(_) => self.retry_waiting.store(true, Ordering::SeqCst),

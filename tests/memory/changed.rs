@@ -105,7 +105,7 @@ async fn the_wording_counts_not_the_shape_of_the_error() {
 async fn every_refusal_at_once_is_tried_as_the_original_and_teaches_nothing_by_itself() {
     let (rig, talk) = active().await;
     let mut turn = ACTIVE;
-    for status in [400, 404, 405, 415, 422, 500, 501] {
+    for status in [400, 404, 405, 406, 409, 415, 422, 451, 500, 501] {
         let event = json!({"error": {"message": "a failure", "code": status}});
         for (stream, refused) in [
             (false, refusing(status, "a failure")),
@@ -127,6 +127,33 @@ async fn every_refusal_at_once_is_tried_as_the_original_and_teaches_nothing_by_i
             assert_eq!((answer.memory(), requests), ("active", 1), "{status}");
             assert_eq!(block(&rig), Some(1), "{status}: no step down");
         }
+    }
+}
+
+/// Some servers refuse with status 200, and some gateways collect a stream and announce its length.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_with_status_200_is_tried_as_the_original() {
+    let (rig, talk) = active().await;
+    let error = json!({"error": {"message": "a failure", "code": 400}});
+    let mut collected = event_stream(&error);
+    let length = format!("data: {error}\n\ndata: [DONE]\n\n").len();
+    collected
+        .headers
+        .push(("content-length", length.to_string()));
+    for (index, refused) in [answering(200, &error), collected].into_iter().enumerate() {
+        let turn = ACTIVE + 1 + 2 * index;
+        let body = if index == 0 {
+            talk.body(turn)
+        } else {
+            talk.streamed(turn)
+        };
+        rig.provider.inject_next(CallerKind::Actor, 1, &refused);
+        let (answer, requests) = sent(&rig, &body).await;
+        assert_eq!((answer.status, requests), (200, 2), "{index}");
+        assert!(!answer.text().contains("a failure"), "{}", answer.text());
+        assert_eq!(rig.last().body, body.to_string());
+        let (answer, requests) = sent(&rig, &talk.body(turn + 1)).await;
+        assert_eq!((answer.memory(), requests), ("active", 1), "{index}");
     }
 }
 

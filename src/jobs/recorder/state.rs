@@ -32,6 +32,8 @@ pub(in crate::jobs) struct Recorder {
     pub(super) tracks: Tracks,
     /// When the next timer may run out, in milliseconds since 1970.
     pub(super) next_timer_ms: Option<i64>,
+    /// Whether the store did not take the last exchange.
+    pub(super) store_failed: bool,
 }
 
 /// State that the recorder writes and others read, or the other way round.
@@ -63,6 +65,7 @@ impl Recorder {
             tracks: Tracks::default(),
             // Due now: timers may have run out while no process ran.
             next_timer_ms: Some(0),
+            store_failed: false,
         }
     }
 

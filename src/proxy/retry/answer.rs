@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderValue, Response, header};
+use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
 
 use super::super::body::{self, OutBody, ProxyBody};
@@ -15,10 +15,12 @@ use super::super::error::ProxyError;
 use super::super::forward;
 use super::super::outgoing_request::OutgoingRequest;
 use super::super::shared::Shared;
+use super::super::sse::is_event_stream;
 use super::sent_request::SentRequest;
 use super::stream_head::{self, FirstEvent, KeepAliveSender};
 use crate::wire::usage::{
     RefusalReason, is_change_refusal_status, is_refusal_status, refusal_reason,
+    refusal_reason_without_status,
 };
 
 /// The upstream's answer, and the request that it answers.
@@ -71,6 +73,11 @@ pub(super) async fn send_once(
     let response = forward::send(&shared.upstream, parts, out).await?;
     let response = response
         .map(|body| body::IdleTimeout::new(body, shared.limits.response_idle).boxed_unsync());
+    let response = if outgoing.is_changed() {
+        without_stream_length(response)
+    } else {
+        response
+    };
     // Some upstreams compress all the same.
     Ok(if needs_identity {
         decode_stream(response)
@@ -89,6 +96,9 @@ pub(super) fn is_possible_refusal(
     is_refusal_status(status) || outgoing.is_changed() && is_change_refusal_status(status)
 }
 
+/// Error bodies are a few hundred bytes. More is not read.
+const MAX_ERROR_BYTES: usize = 64 * 1024;
+
 /// What `answer` means, and the answer as it was.
 pub(super) async fn classify(
     answer: Response<ProxyBody>,
@@ -105,6 +115,9 @@ pub(super) async fn classify(
         return (answer, outcome);
     }
     match form {
+        AnswerForm::Whole if outgoing.is_changed() && may_be_json_error(&answer) => {
+            read_json_error(answer).await
+        }
         AnswerForm::Whole => (answer, Outcome::Accepted),
         AnswerForm::ContinuedStream(_) if !stream_head::is_readable_stream(&answer) => {
             (answer, Outcome::Unusable)
@@ -126,10 +139,8 @@ pub(super) async fn classify(
 async fn read_refusal(
     response: Response<ProxyBody>,
 ) -> (Response<ProxyBody>, Option<RefusalReason>) {
-    /// Error bodies are a few hundred bytes.
-    const MAX_READ_BYTES: usize = 64 * 1024;
     let (parts, rest) = response.into_parts();
-    let (read, rest) = body::peek(rest, MAX_READ_BYTES).await;
+    let (read, rest) = body::peek(rest, MAX_ERROR_BYTES).await;
     let encoding = Encoding::from_header(parts.headers.get(header::CONTENT_ENCODING));
     // A body that cannot be decoded names no reason.
     let plain = plain(encoding, &read).unwrap_or_default();
@@ -137,6 +148,49 @@ async fn read_refusal(
     (
         Response::from_parts(parts, body::prepend(read, rest)),
         reason,
+    )
+}
+
+/// Some gateways collect a stream and announce its length. Its first event may be a refusal all the same, and
+/// what follows then has another length.
+fn without_stream_length(mut response: Response<ProxyBody>) -> Response<ProxyBody> {
+    if is_event_stream(response.headers()) {
+        response.headers_mut().remove(header::CONTENT_LENGTH);
+    }
+    response
+}
+
+/// Whether this can be one of the answers of servers that refuse a request with status 200.
+fn may_be_json_error(answer: &Response<ProxyBody>) -> bool {
+    let headers = answer.headers();
+    let kind = headers.get(header::CONTENT_TYPE);
+    answer.status() == StatusCode::OK
+        && kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"))
+        && !headers.contains_key(header::CONTENT_ENCODING)
+}
+
+/// Reads an answer of status 200 as far as it may be an error, and returns it as it was.
+async fn read_json_error(answer: Response<ProxyBody>) -> (Response<ProxyBody>, Outcome) {
+    /// Long enough for white space and the first key.
+    const BEGINNING: usize = 16;
+    let (parts, rest) = answer.into_parts();
+    let (mut read, mut rest) = body::peek(rest, BEGINNING).await;
+    let object = read.trim_ascii_start().strip_prefix(b"{");
+    let key = object.map(<[u8]>::trim_ascii_start);
+    let mut outcome = Outcome::Accepted;
+    if key.is_some_and(|key| key.starts_with(b"\"error\"")) {
+        if let Some(unread) = rest.take() {
+            let (more, unread) = body::peek(unread, MAX_ERROR_BYTES).await;
+            read = [read, more].concat().into();
+            rest = unread;
+        }
+        if let Some(reason) = refusal_reason_without_status(&read) {
+            outcome = Outcome::Refused(reason);
+        }
+    }
+    (
+        Response::from_parts(parts, body::prepend(read, rest)),
+        outcome,
     )
 }
 

@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn every_status_of_a_refusal_is_one_and_no_other() {
         let error = json!({"message": "no"});
-        for status in [400, 404, 405, 413, 415, 422, 500, 501] {
+        for status in [400, 404, 405, 406, 409, 413, 415, 418, 422, 451, 500, 501] {
             assert_eq!(
                 reason(status, &error),
                 Some(RefusalReason::Declined(Blame::Nothing)),

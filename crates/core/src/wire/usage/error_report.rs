@@ -22,12 +22,13 @@ pub fn is_refusal_status(status: u16) -> bool {
     matches!(status, 400 | 413 | 422)
 }
 
-/// Whether an answer with this status can be the refusal of what Diarist changed. Payment (402),
-/// timeouts (408), rates (429) and gateways without their server (502 to 504) cannot: the original
-/// would get the same answer.
+/// Whether an answer with this status can be the refusal of what Diarist changed. Firewalls and gateways use many
+/// statuses for a body that they do not like. Payment (402), a proxy's password (407), timeouts (408), early data
+/// (425), rates (429) and gateways without their server (502 to 504) cannot mean that: the original would get the
+/// same answer.
 #[must_use]
 pub fn is_change_refusal_status(status: u16) -> bool {
-    is_refusal_status(status) || matches!(status, 401 | 403 | 404 | 405 | 415 | 500 | 501)
+    matches!(status, 400..500 | 500 | 501) && !matches!(status, 402 | 407 | 408 | 425 | 429)
 }
 
 const FILTER_CODES: [&str; 7] = [
