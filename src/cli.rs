@@ -3,6 +3,7 @@
 //! Each command has a file of its own, which takes its arguments and returns an exit code. The only room that
 //! prints, and the only one that reads the environment of the process. Called by `main`.
 
+mod audit;
 mod check;
 mod config;
 mod database;
@@ -14,7 +15,6 @@ mod health;
 mod moved;
 mod output;
 mod prices;
-#[cfg(feature = "demo")]
 mod progress;
 #[cfg(feature = "demo")]
 mod replay;
@@ -57,6 +57,8 @@ enum Command {
     /// Replay recorded conversations through Diarist and directly, and compare the costs
     #[cfg(feature = "demo")]
     Replay(replay::Args),
+    /// Read audit files: cache hits, errors and cost by model, conversation, tenant or day
+    Audit(Box<audit::Args>),
     /// List the conversations in memory, show one, or ask for an observation or reflection
     Threads(threads::Args),
     /// List the tenants with memory, or let a rotated key keep its memory
@@ -105,6 +107,7 @@ impl Cli {
             Command::Demo(args) => demo::run(&args),
             #[cfg(feature = "demo")]
             Command::Replay(args) => replay::run(&args),
+            Command::Audit(args) => audit::run(&args),
             Command::Threads(args) => threads::run(&args),
             Command::Tenants(args) => tenants::run(&args),
             Command::Reproduce(args) => reproduce::run(&args),

@@ -10,10 +10,10 @@
 //! Around it: [`cli`] reads the command line; [`config`] reads the configuration and builds the settings of the
 //! rooms; [`app`] builds the rooms and runs them. All rooms use [`tasks`] and [`telemetry`]. [`admin`] reports their
 //! health, and [`tokens`] counts tokens off the request path. [`provider`] is not part of the proxy: it plays the
-//! upstream for tests and the demo, and checks the requests it gets; [`report`] compares the results.
+//! upstream for tests and the demo, and checks the requests it gets; [`report`] compares the results. [`ledger`] sums the lines of [`audit`].
 //!
-//! `history`, `wire`, `tokens`, `memory` (the package `diarist-core`) and `report` are pure: no async, no I/O, no
-//! clock. `tests/architecture.rs` has a table of the imports between all rooms; `ARCHITECTURE.md` has the map, the
+//! `history`, `wire`, `tokens`, `memory` (the package `diarist-core`), `report` and `ledger` are pure: no async, no I/O,
+//! no clock. `tests/architecture.rs` has a table of the imports between all rooms; `ARCHITECTURE.md` has the map, the
 //! invariants and the walkthroughs.
 
 #![forbid(unsafe_code)]
@@ -24,6 +24,7 @@ pub mod audit;
 pub mod cli;
 pub mod config;
 pub mod jobs;
+pub mod ledger;
 pub mod llm;
 pub mod lookup;
 pub mod proxy;

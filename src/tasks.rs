@@ -116,11 +116,7 @@ impl Tasks {
     #[inline]
     #[cfg_attr(
         not(feature = "testing"),
-        expect(
-            unused_variables,
-            clippy::unused_self,
-            reason = "a release has no faults"
-        )
+        expect(unused_variables, reason = "a release has no faults")
     )]
     pub fn fault_point(&self, name: &'static str) {
         #[cfg(feature = "testing")]

@@ -20,6 +20,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("tasks", &[]),
     ("telemetry", &[]),
     ("report", &[]),
+    ("ledger", &["report"]),
     ("wire", &["history"]),
     ("audit", &["wire", "tasks", "telemetry"]),
     ("memory", &["history", "tokens"]),
@@ -99,6 +100,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "telemetry",
             "config",
             "report",
+            "ledger",
             "wire",
             "audit",
             "memory",
@@ -117,7 +119,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 ];
 
 /// Rooms that compute and do nothing else.
-const PURE: [&str; 5] = ["history", "wire", "tokens", "memory", "report"];
+const PURE: [&str; 6] = ["history", "wire", "tokens", "memory", "report", "ledger"];
 
 /// Crates and modules a pure room never names.
 const IMPURE_PATHS: [&str; 13] = [

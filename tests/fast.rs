@@ -2,6 +2,7 @@
 //! uses it. None runs the whole proxy inside this process.
 
 mod architecture;
+mod audit_command;
 mod checklist;
 mod cli;
 mod config;

@@ -20,8 +20,9 @@ pub(super) const DELETE: &str = "there is no such command. `diarist threads forg
     To delete everything, stop Diarist and delete the database; docs/operating.md, \"Retention and deletion\", lists \
     the files";
 
-pub(super) const STATS: &str = "there is no such command. `diarist threads` lists conversations with their tokens, \
-    `diarist tenants` lists tenants, and /metrics on the admin port has counters for Prometheus";
+pub(super) const STATS: &str = "there is no such command. `diarist audit` sums the requests of audit files, \
+    `diarist threads` lists conversations with their tokens, `diarist tenants` lists tenants, and \
+    /metrics on the admin port has counters for Prometheus";
 
 pub(super) const LOGS: &str = "there is no such command. `diarist serve` writes its log to standard error; the \
     variable DIARIST_LOG sets its level. `diarist threads show ID --timeline` shows the events of one conversation";

@@ -17,10 +17,19 @@ pub const EX_USAGE: u8 = 64;
 ///
 /// Standard output cannot be written. A reader that has closed it is not an error.
 pub(super) fn print(text: &str) -> io::Result<()> {
+    print_while_read(text).map(|_| ())
+}
+
+/// The same, and whether somebody still reads.
+///
+/// # Errors
+///
+/// As [`print()`].
+pub(super) fn print_while_read(text: &str) -> io::Result<bool> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => written,
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true),
     }
 }
 

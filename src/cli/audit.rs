@@ -1,0 +1,131 @@
+//! `diarist audit`: what the audit files say about cache, errors and cost.
+
+mod args;
+mod input;
+mod lines;
+mod watch;
+mod why;
+
+use std::process::ExitCode;
+
+use anyhow::{bail, ensure};
+
+pub(super) use self::args::Args;
+use self::args::Format;
+use super::output::{print, print_error};
+use super::progress;
+use crate::ledger::{Check, Ledger, csv_report, html_report, json_report, text_report};
+
+/// The exit code of a check that could not be made: 1 says that a condition does not hold.
+const CHECK_NOT_MADE: u8 = 2;
+
+pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    ensure!(
+        args.format != Format::Html || !args.has_groups(),
+        "the page shows days, models and conversations: leave out --by"
+    );
+    if let Some(id) = &args.why {
+        let files = input::files(&args.files, &args.sources)?;
+        print(&why::text(id, &files, &args.price_table())?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.watch {
+        follow(args)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some(conditions) = &args.check else {
+        report(args)?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let check = match conditions.parse::<Check>() {
+        Ok(check) => check,
+        Err(error) => {
+            print_error(&format!("--check: {error}"));
+            return Ok(ExitCode::from(CHECK_NOT_MADE));
+        }
+    };
+    let ledger = match report(args) {
+        Ok(ledger) => ledger,
+        Err(error) => {
+            print_error(&format!("{error:#}"));
+            return Ok(ExitCode::from(CHECK_NOT_MADE));
+        }
+    };
+    let failures = check.failures(&ledger.totals);
+    for failure in &failures {
+        print_error(&failure.to_string());
+    }
+    Ok(if failures.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Prints the report whenever the file has grown.
+fn follow(args: &Args) -> anyhow::Result<()> {
+    ensure!(
+        matches!(args.format, Format::Table | Format::Json),
+        "--watch prints the report again and again: choose --format table or json"
+    );
+    let files = input::files(&args.files, &args.sources)?;
+    let [file] = &files[..] else {
+        bail!("--watch follows one file: name only one");
+    };
+    ensure!(
+        !input::is_standard_input(file),
+        "--watch follows a file, and standard input is none: name the file"
+    );
+    watch::run(file, new_ledger(args), |ledger| match args.format {
+        // On a terminal the next report would clear what stands on standard error.
+        Format::Table => text(args, ledger) + &skipped(ledger).join("\n"),
+        _ => text(args, ledger),
+    })
+}
+
+fn new_ledger(args: &Args) -> Ledger {
+    Ledger::new(&args.groups(), args.filter(), args.price_table())
+}
+
+/// Reads the files and prints the report.
+fn report(args: &Args) -> anyhow::Result<Ledger> {
+    let files = input::files(&args.files, &args.sources)?;
+    let mut ledger = new_ledger(args);
+    input::each_line(&files, |line| ledger.add(line))?;
+    print(&text(args, &ledger))?;
+    warn_of_skipped(&ledger);
+    Ok(ledger)
+}
+
+fn text(args: &Args, ledger: &Ledger) -> String {
+    match args.format {
+        Format::Table => text_report(ledger, progress::terminal_width()),
+        Format::Json => json_report(ledger).to_string() + "\n",
+        Format::Csv => csv_report(ledger),
+        Format::Html => html_report(ledger),
+    }
+}
+
+/// Says on standard error which lines count nowhere.
+fn warn_of_skipped(ledger: &Ledger) {
+    for text in skipped(ledger) {
+        print_error(&text);
+    }
+}
+
+fn skipped(ledger: &Ledger) -> Vec<String> {
+    let kinds = [
+        (
+            ledger.torn,
+            "not JSON, probably torn by a full disk or a crash",
+        ),
+        (ledger.foreign, "JSON, but not of the audit"),
+    ];
+    let found = kinds.into_iter().filter(|(number, _)| *number > 0);
+    found
+        .map(|(number, what)| match number {
+            1 => format!("1 line left out: it is {what}"),
+            _ => format!("{number} lines left out: they are {what}"),
+        })
+        .collect()
+}

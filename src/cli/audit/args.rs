@@ -1,0 +1,143 @@
+//! The arguments of `diarist audit`.
+
+use std::path::PathBuf;
+
+use jiff::tz::TimeZone;
+use jiff::{Span, Timestamp, civil};
+
+use crate::cli::sources::ConfigSources;
+use crate::ledger::{Filter, GroupBy, NamedPrice, PAGE_GROUPS, PriceTable};
+
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct Args {
+    /// Audit files, also gzipped ones; "-" is standard input. Without FILE, the configured audit.path
+    #[arg(value_name = "FILE")]
+    pub(super) files: Vec<PathBuf>,
+    /// One line for each model, conversation of a tenant, tenant, day in UTC, or cause of a missed cache
+    #[arg(long, value_enum)]
+    by: Option<By>,
+    /// Count lines from this time on: 2026-11-23, 2026-11-23T08:00:00Z, or 24h, 7d for so long ago. Dates are in UTC
+    #[arg(long, value_name = "TIME", value_parser = audit_time)]
+    since: Option<String>,
+    /// Count lines before this time, in the same forms. A date is the begin of that day
+    #[arg(long, value_name = "TIME", value_parser = audit_time)]
+    until: Option<String>,
+    /// Count lines of this tenant only
+    #[arg(long)]
+    tenant: Option<String>,
+    /// Count lines of conversations with this name only
+    #[arg(long)]
+    thread: Option<String>,
+    /// Count lines of this model only; memory's calls count if its own model is this one
+    #[arg(long)]
+    model: Option<String>,
+    /// Price of a model in dollars per million tokens: uncached, cached, output, and written to the cache (default:
+    /// as uncached). Can be repeated
+    #[arg(long = "price", value_name = "MODEL=IN,CACHED,OUT[,WRITE]")]
+    prices: Vec<NamedPrice>,
+    /// Form of the output
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    pub(super) format: Format,
+    /// Exit with 1 if a condition on the totals does not hold: 'hit_rate>=0.8,net>=0'. A bad condition is 2
+    #[arg(long, value_name = "CONDITIONS")]
+    pub(super) check: Option<String>,
+    /// Explain one request, from its line and the line before of the same conversation
+    #[arg(long, value_name = "REQUEST_ID", conflicts_with_all = ["by", "format", "check", "since", "until", "tenant", "thread", "model"])]
+    pub(super) why: Option<String>,
+    /// Follow one file that grows, and print the report whenever it has
+    #[arg(long, conflicts_with_all = ["why", "check"])]
+    pub(super) watch: bool,
+    #[command(flatten)]
+    pub(super) sources: ConfigSources,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum By {
+    Model,
+    Thread,
+    Tenant,
+    Day,
+    Cause,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Format {
+    Table,
+    Json,
+    Csv,
+    /// One page with charts by day, models and conversations, that loads nothing from elsewhere
+    Html,
+}
+
+impl Args {
+    /// Whether the command line names groups.
+    pub(super) fn has_groups(&self) -> bool {
+        self.by.is_some()
+    }
+
+    pub(super) fn groups(&self) -> Vec<GroupBy> {
+        if self.format == Format::Html {
+            return PAGE_GROUPS.to_vec();
+        }
+        let group = |by| match by {
+            By::Model => GroupBy::Model,
+            By::Thread => GroupBy::Thread,
+            By::Tenant => GroupBy::Tenant,
+            By::Day => GroupBy::Day,
+            By::Cause => GroupBy::Cause,
+        };
+        self.by.map(group).into_iter().collect()
+    }
+
+    pub(super) fn filter(&self) -> Filter {
+        Filter {
+            since: self.since.clone(),
+            until: self.until.clone(),
+            tenant: self.tenant.clone(),
+            thread: self.thread.clone(),
+            model: self.model.clone(),
+        }
+    }
+
+    pub(super) fn price_table(&self) -> PriceTable {
+        PriceTable::new(self.prices.iter().cloned())
+    }
+}
+
+/// A time of the command line in the form of audit lines, which sort as text.
+fn audit_time(text: &str) -> Result<String, String> {
+    const FORMS: &str = "write 2026-11-23, 2026-11-23T08:00:00Z, or a time ago such as 24h or 7d";
+    let time = if let Ok(time) = text.parse::<Timestamp>() {
+        Some(time)
+    } else if let Ok(date) = text.parse::<civil::Date>() {
+        let begin = date.to_zoned(TimeZone::UTC);
+        begin.ok().map(|begin| begin.timestamp())
+    } else {
+        let span = text.parse::<Span>().ok();
+        let now = Timestamp::now().to_zoned(TimeZone::UTC);
+        let time = span.and_then(|span| now.checked_sub(span).ok());
+        time.map(|time| time.timestamp())
+    };
+    time.map(|time| format!("{time:.3}"))
+        .ok_or_else(|| FORMS.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_in_three_forms() {
+        let time = |text: &str| audit_time(text);
+        assert_eq!(time("2026-11-23").unwrap(), "2026-11-23T00:00:00.000Z");
+        assert_eq!(
+            time("2026-11-23T08:00:00+01:00").unwrap(),
+            "2026-11-23T07:00:00.000Z"
+        );
+        let ago = time("7d").unwrap();
+        assert!(time("8d").unwrap() < ago && ago < time("24h").unwrap());
+        for bad in ["", "yesterday", "2026-13-01", "7 moons"] {
+            assert!(time(bad).unwrap_err().starts_with("write "), "{bad}");
+        }
+    }
+}

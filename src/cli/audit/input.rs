@@ -1,0 +1,91 @@
+//! Reads audit files line by line.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use flate2::bufread::MultiGzDecoder;
+
+use super::lines::LineSplitter;
+use crate::cli::progress;
+use crate::cli::sources::ConfigSources;
+use crate::config::AuditTarget;
+
+/// Bytes that are read at once.
+const BUFFER: usize = 256 * 1024;
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+/// The files of the command line, or the one of the configuration.
+///
+/// # Errors
+///
+/// No file is named anywhere.
+pub(super) fn files(named: &[PathBuf], sources: &ConfigSources) -> anyhow::Result<Vec<PathBuf>> {
+    if !named.is_empty() {
+        return Ok(named.to_vec());
+    }
+    match sources.load()?.audit {
+        AuditTarget::File(path) => Ok(vec![path]),
+        AuditTarget::Stdout => bail!(
+            "audit.path is \"-\", so the audit is in the standard output of `diarist serve`: give the file that \
+             holds it, or set audit.path"
+        ),
+        AuditTarget::Off => bail!("audit.path is \"off\", so there is no audit: give a file"),
+    }
+}
+
+/// Calls `take` with each line of all files.
+///
+/// # Errors
+///
+/// A file cannot be read.
+pub(super) fn each_line(files: &[PathBuf], mut take: impl FnMut(&[u8])) -> anyhow::Result<()> {
+    let sizes = files.iter().map(|file| std::fs::metadata(file).ok());
+    let all: Option<u64> = sizes.map(|size| size.map(|size| size.len())).sum();
+    let bar = progress::bytes_bar("reading", all);
+    for file in files {
+        let failed = || format!("cannot read {}", file.display());
+        let input = bar.wrap_read(open(file).with_context(failed)?);
+        read(input, &mut take).with_context(failed)?;
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+pub(super) fn is_standard_input(file: &Path) -> bool {
+    file.as_os_str() == "-"
+}
+
+fn open(file: &Path) -> io::Result<Box<dyn Read>> {
+    if is_standard_input(file) {
+        Ok(Box::new(io::stdin().lock()))
+    } else {
+        Ok(Box::new(File::open(file)?))
+    }
+}
+
+fn read(input: impl Read, take: &mut impl FnMut(&[u8])) -> io::Result<()> {
+    let mut input = BufReader::with_capacity(BUFFER, input);
+    if input.fill_buf()?.starts_with(&GZIP) {
+        let unzipped = MultiGzDecoder::new(input);
+        read_plain(BufReader::with_capacity(BUFFER, unzipped), take)
+    } else {
+        read_plain(input, take)
+    }
+}
+
+fn read_plain(mut input: impl BufRead, take: &mut impl FnMut(&[u8])) -> io::Result<()> {
+    let mut lines = LineSplitter::default();
+    loop {
+        let bytes = input.fill_buf()?;
+        if bytes.is_empty() {
+            break;
+        }
+        let read = bytes.len();
+        lines.feed(bytes, take);
+        input.consume(read);
+    }
+    lines.finish(take);
+    Ok(())
+}

@@ -1,0 +1,31 @@
+//! What audit files say about cache and cost: the lines read, summed in groups, priced, and shown.
+//!
+//! Pure: takes bytes of lines and returns numbers and text. A count that no line reports stays unknown; it is never taken
+//! as 0. Groups are the only thing that grows with the files. Used by `diarist audit`, which opens the files and prints.
+
+mod check;
+mod data;
+mod estimate;
+mod filter;
+mod groups;
+mod line;
+mod measures;
+mod page;
+mod page_chart;
+mod price;
+mod table;
+mod text;
+mod totals;
+mod why;
+
+pub use check::{BadCheck, Check, FailedClause};
+pub use data::{csv_report, json_report};
+pub use filter::Filter;
+pub use groups::{GroupBy, Grouping, Ledger};
+pub use line::{Line, LineKind, SkippedLine, Text};
+pub use measures::{MEASURES, Measure};
+pub use page::{PAGE_GROUPS, html_report};
+pub use price::{BadModelPrice, ModelPrice, NamedPrice, PriceTable};
+pub use table::text_report;
+pub use totals::Totals;
+pub use why::explain;

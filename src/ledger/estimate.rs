@@ -1,0 +1,197 @@
+//! What a request would have cost without Diarist: an estimate, and its assumptions.
+//!
+//! 1. A request that went out as it came, in a conversation in which nothing was replaced before, costs the same.
+//! 2. Otherwise the client's whole history is sent. Its tokens are `prompt_tokens` × `bytes_received` / `bytes_sent`.
+//! 3. That prompt only grows: what the conversation's request before sent to the same model comes from the cache, and
+//!    the cache never forgets. If no line before is known, all but the last two messages come from the cache.
+//! 4. Where the provider reported no cache hit for the conversation so far, none is assumed.
+//! 5. Where the provider reported cache writes, what is new counts as written.
+//!
+//! Assumption 3 makes the estimate low, so the net is rather too small than too large.
+
+use std::collections::HashMap;
+
+use super::line::Line;
+use super::price::BilledTokens;
+
+/// How many conversations each of the two generations remembers. A conversation is forgotten after that many others
+/// had requests since its own last one.
+const GENERATION: usize = 65_536;
+
+/// What the lines before tell about one conversation with one model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Conversation {
+    /// Tokens of the last request as it would have been.
+    prompt: Option<u64>,
+    /// Messages were replaced.
+    replaced: bool,
+    /// The provider reported a cache hit.
+    hit: bool,
+}
+
+/// Remembers the conversations of the lines so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Estimator {
+    recent: HashMap<String, Conversation>,
+    older: HashMap<String, Conversation>,
+}
+
+/// The tokens of a line as the provider counted them; `None` without a count of prompt and answer. If the cached part is
+/// not known, the whole prompt counts as uncached.
+pub(super) fn billed(line: &Line<'_>) -> Option<BilledTokens> {
+    let prompt = line.prompt_tokens?;
+    let cached = line.cached_tokens.unwrap_or(0).min(prompt);
+    let write = line.cache_write_tokens.unwrap_or(0).min(prompt - cached);
+    Some(BilledTokens {
+        input: prompt - cached - write,
+        cached,
+        write,
+        output: line.completion_tokens?,
+    })
+}
+
+impl Estimator {
+    /// The tokens of this request without Diarist. Takes every request line, in order.
+    pub(super) fn without(&mut self, line: &Line<'_>) -> Option<BilledTokens> {
+        let key = [line.tenant.as_str(), line.thread_name(), line.model_name()].join("\0");
+        let before = self.recall(&key);
+        let mut conversation = Conversation {
+            replaced: before.replaced || line.is_active(),
+            hit: before.hit || line.cached_tokens.is_some_and(|cached| cached > 0),
+            ..before
+        };
+        let billed = billed(line);
+        let prompt = billed.and_then(|billed| whole_prompt(line, &billed));
+        if let Some(prompt) = prompt {
+            conversation.prompt = Some(prompt);
+        }
+        if line.thread.is_some() {
+            self.remember(key, conversation);
+        }
+        if !conversation.replaced {
+            return billed;
+        }
+        let (prompt, billed) = (prompt?, billed?);
+        let cached = match (conversation.hit, before.prompt) {
+            (false, _) => 0,
+            (true, Some(before)) => before.min(prompt),
+            (true, None) => without_last_two(prompt, line.messages_received?),
+        };
+        let new = prompt - cached;
+        let written = line.cache_write_tokens.is_some_and(|tokens| tokens > 0);
+        let (input, write) = if written { (0, new) } else { (new, 0) };
+        Some(BilledTokens {
+            input,
+            cached,
+            write,
+            output: billed.output,
+        })
+    }
+
+    fn recall(&mut self, key: &str) -> Conversation {
+        let found = self.recent.get(key).or_else(|| self.older.get(key));
+        found.copied().unwrap_or_default()
+    }
+
+    fn remember(&mut self, key: String, conversation: Conversation) {
+        self.recent.insert(key, conversation);
+        if self.recent.len() >= GENERATION {
+            self.older = std::mem::take(&mut self.recent);
+        }
+    }
+}
+
+/// The tokens of the prompt that the client sent.
+fn whole_prompt(line: &Line<'_>, billed: &BilledTokens) -> Option<u64> {
+    let prompt = billed.input + billed.cached + billed.write;
+    if !line.is_active() {
+        return Some(prompt);
+    }
+    let (received, sent) = (line.bytes_received?, line.bytes_sent?);
+    let tokens = u128::from(prompt) * u128::from(received) / u128::from(sent).max(1);
+    (sent > 0).then(|| u64::try_from(tokens).unwrap_or(u64::MAX))
+}
+
+fn without_last_two(prompt: u64, messages: u64) -> u64 {
+    let share = u128::from(prompt) * u128::from(messages.saturating_sub(2));
+    u64::try_from(share / u128::from(messages.max(1))).unwrap_or(prompt)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of each line: its tokens without Diarist, as input, cached, written.
+    fn estimates(lines: &[&str]) -> Vec<Option<(u64, u64, u64)>> {
+        let mut estimator = Estimator::default();
+        let estimate = |fields: &&str| {
+            let text = format!(
+                r#"{{"time":"2026-11-23T11:20:14.295Z","request_id":"a","completion_tokens":5,{fields}}}"#
+            );
+            let (_, line) = Line::parse(text.as_bytes()).unwrap();
+            let tokens = estimator.without(&line)?;
+            Some((tokens.input, tokens.cached, tokens.write))
+        };
+        lines.iter().map(estimate).collect()
+    }
+
+    const ACTIVE: &str = r#""thread":"a","memory":"active","bytes_received":3000,"bytes_sent":1000,"messages_received":10,"prompt_tokens":400"#;
+
+    #[test]
+    fn what_went_out_as_it_came_costs_the_same() {
+        let watching = r#""thread":"a","memory":"watching","bytes_received":900,"bytes_sent":999,"prompt_tokens":1000,"cached_tokens":300"#;
+        assert_eq!(estimates(&[watching, watching]), [Some((700, 300, 0)); 2]);
+    }
+
+    #[test]
+    fn a_whole_history_grows_and_its_beginning_is_cached() {
+        let watching =
+            r#""thread":"a","memory":"watching","prompt_tokens":1000,"cached_tokens":300"#;
+        let active = format!(r#"{ACTIVE},"cached_tokens":0"#);
+        let other = r#""thread":"b","memory":"watching","prompt_tokens":7,"cached_tokens":1"#;
+        assert_eq!(
+            estimates(&[watching, other, &active, &active, watching]),
+            [
+                Some((700, 300, 0)),
+                Some((6, 1, 0)),
+                Some((200, 1_000, 0)),
+                Some((0, 1_200, 0)),
+                Some((0, 1_000, 0)),
+            ]
+        );
+    }
+
+    #[test]
+    fn without_a_line_before_all_but_two_messages_are_cached() {
+        let active = format!(r#"{ACTIVE},"cached_tokens":10"#);
+        assert_eq!(estimates(&[&active]), [Some((240, 960, 0))]);
+    }
+
+    #[test]
+    fn no_cache_is_assumed_where_none_was_seen() {
+        let active = format!(r#"{ACTIVE},"cached_tokens":0"#);
+        assert_eq!(estimates(&[&active, ACTIVE]), [Some((1_200, 0, 0)); 2]);
+    }
+
+    #[test]
+    fn what_is_new_is_written_where_writes_are_reported() {
+        let active = format!(r#"{ACTIVE},"cached_tokens":100,"cache_write_tokens":50"#);
+        assert_eq!(estimates(&[&active]), [Some((0, 960, 240))]);
+    }
+
+    #[test]
+    fn without_counts_there_is_no_estimate() {
+        let bare = r#""thread":"a","memory":"active","bytes_received":3000,"bytes_sent":1000"#;
+        let no_bytes = r#""thread":"a","memory":"active","prompt_tokens":3,"bytes_received":3000,"bytes_sent":0"#;
+        assert_eq!(estimates(&[bare, no_bytes]), [None, None]);
+    }
+
+    #[test]
+    fn the_memory_of_conversations_has_a_bound() {
+        let mut estimator = Estimator::default();
+        for number in 0..3 * GENERATION {
+            estimator.remember(number.to_string(), Conversation::default());
+        }
+        assert!(estimator.recent.len() + estimator.older.len() <= 2 * GENERATION);
+    }
+}

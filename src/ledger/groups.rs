@@ -1,0 +1,284 @@
+//! Sums lines in groups.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::estimate::{Estimator, billed};
+use super::filter::Filter;
+use super::line::{Line, LineKind, SkippedLine};
+use super::price::{BilledTokens, PriceTable};
+use super::totals::{RequestCost, Totals};
+
+/// What lines have in common in a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupBy {
+    Model,
+    /// The name of a conversation, of one tenant: two tenants may use the same name.
+    Thread,
+    Tenant,
+    /// In UTC.
+    Day,
+    /// Why the provider's cache gave less than expected.
+    Cause,
+}
+
+impl GroupBy {
+    /// The fields that make a group.
+    pub fn fields(self) -> &'static [&'static str] {
+        match self {
+            Self::Model => &["model"],
+            Self::Thread => &["tenant", "thread"],
+            Self::Tenant => &["tenant"],
+            Self::Day => &["day"],
+            Self::Cause => &["verdict_cause"],
+        }
+    }
+
+    /// Writes the name of the line's group; `false` if it belongs to none.
+    fn write_key(self, kind: LineKind, line: &Line<'_>, key: &mut String) -> bool {
+        key.clear();
+        match self {
+            Self::Model => key.push_str(line.model_name()),
+            Self::Thread => {
+                key.push_str(line.tenant.as_str());
+                key.push(SEPARATOR);
+                key.push_str(line.thread_name());
+            }
+            Self::Tenant => key.push_str(line.tenant.as_str()),
+            Self::Day => key.push_str(line.day()),
+            Self::Cause if kind != LineKind::Request => return false,
+            Self::Cause => {
+                let text = line.verdict_cause.as_ref().or(line.verdict.as_ref());
+                key.push_str(text.map_or("", |text| text.as_str()));
+            }
+        }
+        true
+    }
+}
+
+/// Between the parts of a group's name.
+const SEPARATOR: char = '\0';
+
+/// Names of models without a price, at most so many: a client can invent any number.
+const MOST_UNPRICED: usize = 20;
+
+/// The groups of one kind.
+#[derive(Clone, Debug)]
+pub struct Grouping {
+    pub by: GroupBy,
+    groups: HashMap<String, Totals>,
+}
+
+impl Grouping {
+    /// The groups: days in order, others with the longest prompts first. The values of its fields name a group.
+    pub fn sorted(&self) -> Vec<(Vec<&str>, &Totals)> {
+        let mut groups: Vec<(&String, &Totals)> = self.groups.iter().collect();
+        groups.sort_by(|(a, left), (b, right)| {
+            let size = |totals: &Totals| (totals.prompt_tokens(), totals.requests);
+            let by_size = if self.by == GroupBy::Day {
+                std::cmp::Ordering::Equal
+            } else {
+                size(right).cmp(&size(left))
+            };
+            by_size.then_with(|| a.cmp(b))
+        });
+        groups
+            .into_iter()
+            .map(|(key, totals)| (key.split(SEPARATOR).collect(), totals))
+            .collect()
+    }
+}
+
+/// Takes lines, and keeps their sums.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    pub totals: Totals,
+    pub groupings: Vec<Grouping>,
+    /// The time of the first and of the last line that counted.
+    pub period: Option<(String, String)>,
+    /// Lines that are no JSON, and lines of something else.
+    pub torn: u64,
+    pub foreign: u64,
+    /// Models with tokens and without a price.
+    pub unpriced_models: BTreeSet<String>,
+    pub prices: PriceTable,
+    filter: Filter,
+    estimator: Estimator,
+    key: String,
+}
+
+impl Ledger {
+    pub fn new(by: &[GroupBy], filter: Filter, prices: PriceTable) -> Self {
+        let grouping = |by: &GroupBy| Grouping {
+            by: *by,
+            groups: HashMap::new(),
+        };
+        Self {
+            totals: Totals::default(),
+            groupings: by.iter().map(grouping).collect(),
+            period: None,
+            torn: 0,
+            foreign: 0,
+            unpriced_models: BTreeSet::new(),
+            prices,
+            filter,
+            estimator: Estimator::default(),
+            key: String::new(),
+        }
+    }
+
+    /// Takes one line of a file, without its line break. Blank lines are nothing.
+    pub fn add(&mut self, bytes: &[u8]) {
+        if bytes.trim_ascii().is_empty() {
+            return;
+        }
+        match Line::parse(bytes) {
+            Ok((kind, line)) => self.add_line(kind, &line),
+            Err(SkippedLine::Torn) => self.torn += 1,
+            Err(SkippedLine::Foreign) => self.foreign += 1,
+        }
+    }
+
+    fn add_line(&mut self, kind: LineKind, line: &Line<'_>) {
+        // Also of lines that the filter leaves out: what came before a request says what the cache held.
+        let without = match kind {
+            LineKind::Request => self.estimator.without(line),
+            LineKind::Part | LineKind::Call | LineKind::Deletion | LineKind::Pass => None,
+        };
+        if !self.filter.matches(line) {
+            return;
+        }
+        let add: Box<dyn Fn(&mut Totals)> = match kind {
+            LineKind::Request => {
+                let cost = self.request_cost(line, without);
+                Box::new(move |totals| totals.add_request(line, cost))
+            }
+            LineKind::Call => {
+                let cost = self.cost(line, billed(line));
+                Box::new(move |totals| totals.add_call(line, cost))
+            }
+            LineKind::Part => Box::new(|totals| totals.add_part(line)),
+            LineKind::Deletion | LineKind::Pass => return,
+        };
+        self.extend_period(line.time.as_str());
+        add(&mut self.totals);
+        let key = &mut self.key;
+        for grouping in &mut self.groupings {
+            if !grouping.by.write_key(kind, line, key) {
+                continue;
+            }
+            if let Some(totals) = grouping.groups.get_mut(key.as_str()) {
+                add(totals);
+            } else {
+                add(grouping.groups.entry(key.clone()).or_default());
+            }
+        }
+    }
+
+    fn request_cost(
+        &mut self,
+        line: &Line<'_>,
+        without: Option<BilledTokens>,
+    ) -> Option<RequestCost> {
+        if line.is_refused() && line.prompt_tokens.is_none() {
+            return Some(RequestCost {
+                cost: 0.0,
+                without: 0.0,
+            });
+        }
+        Some(RequestCost {
+            cost: self.cost(line, billed(line))?,
+            without: self.cost(line, without)?,
+        })
+    }
+
+    fn cost(&mut self, line: &Line<'_>, tokens: Option<BilledTokens>) -> Option<f64> {
+        let tokens = tokens?;
+        let model = line.model_name();
+        let Some(price) = self.prices.find(model) else {
+            if self.unpriced_models.len() < MOST_UNPRICED && !self.unpriced_models.contains(model) {
+                self.unpriced_models.insert(model.to_owned());
+            }
+            return None;
+        };
+        Some(price.cost(&tokens))
+    }
+
+    fn extend_period(&mut self, time: &str) {
+        let Some((first, last)) = &mut self.period else {
+            self.period = Some((time.to_owned(), time.to_owned()));
+            return;
+        };
+        if time < first.as_str() {
+            time.clone_into(first);
+        } else if time > last.as_str() {
+            time.clone_into(last);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(tenant: &str, thread: &str, day: u8, prompt: u64) -> String {
+        format!(
+            r#"{{"time":"2026-11-{day:02}T00:00:00.000Z","request_id":"a","tenant":"{tenant}","thread":"{thread}","model":"m","memory":"watching","prompt_tokens":{prompt},"cached_tokens":0,"completion_tokens":10}}"#
+        )
+    }
+
+    fn names(ledger: &Ledger, at: usize) -> Vec<(String, u64)> {
+        let groups = ledger.groupings[at].sorted().into_iter();
+        groups
+            .map(|(key, totals)| (key.join("/"), totals.requests))
+            .collect()
+    }
+
+    fn ledger(by: &[GroupBy], filter: Filter) -> Ledger {
+        Ledger::new(by, filter, PriceTable::new(["m=1,1,1".parse().unwrap()]))
+    }
+
+    #[test]
+    fn conversations_of_two_tenants_with_one_name_are_two_groups() {
+        let mut ledger = ledger(&[GroupBy::Thread, GroupBy::Day], Filter::default());
+        for (tenant, day, prompt) in [("b", 2, 10), ("c", 1, 50), ("b", 1, 10)] {
+            ledger.add(request(tenant, "main", day, prompt).as_bytes());
+        }
+        let pair = |name: &str, requests| (name.to_owned(), requests);
+        assert_eq!(names(&ledger, 0), [pair("c/main", 1), pair("b/main", 2)]);
+        assert_eq!(
+            names(&ledger, 1),
+            [pair("2026-11-01", 2), pair("2026-11-02", 1)]
+        );
+        let (first, last) = ledger.period.unwrap();
+        assert!(first < last && last.starts_with("2026-11-02"));
+    }
+
+    #[test]
+    fn lines_that_are_none_are_counted_and_blank_ones_not() {
+        let mut ledger = ledger(&[], Filter::default());
+        for line in ["", "  ", "{\"time\"", "{}", "[]", "x"] {
+            ledger.add(line.as_bytes());
+        }
+        assert_eq!((ledger.torn, ledger.foreign), (2, 2));
+        assert_eq!(ledger.totals.requests, 0);
+    }
+
+    #[test]
+    fn a_model_without_price_is_named_and_costs_are_unknown() {
+        let mut ledger = Ledger::new(&[], Filter::default(), PriceTable::new([]));
+        ledger.add(request("a", "b", 1, 7).as_bytes());
+        assert!(ledger.unpriced_models.contains("m"));
+        assert_eq!(ledger.totals.cost(), None);
+        assert_eq!(ledger.totals.unpriced_requests, 1);
+    }
+
+    #[test]
+    fn calls_of_memory_have_no_cause_and_count_in_the_total() {
+        let mut ledger = ledger(&[GroupBy::Cause], Filter::default());
+        let call = r#"{"time":"2026-11-23T11:20:14.295Z","call":"observe","model":"m","prompt_tokens":900000,"completion_tokens":100000}"#;
+        ledger.add(call.as_bytes());
+        assert_eq!(names(&ledger, 0), []);
+        assert_eq!(ledger.totals.memory_cost(), Some(1.0));
+        assert_eq!(ledger.totals.net(), Some(-1.0));
+    }
+}

@@ -1,0 +1,230 @@
+//! One line of an audit file.
+//!
+//! Every field but the time may be absent: older versions of Diarist write fewer fields, and an unknown value has none.
+
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::Value;
+
+/// Text of a line, borrowed from it where it has no escapes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl Text<'_> {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The fields of all kinds of lines; see `docs/audit.md`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Line<'a> {
+    #[serde(borrow)]
+    pub time: Text<'a>,
+    #[serde(borrow)]
+    pub request_id: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub wrote: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub call: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub forgot: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub path: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub tenant: Text<'a>,
+    #[serde(borrow)]
+    pub thread: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub model: Option<Text<'a>>,
+    pub status: Option<u16>,
+    pub messages_received: Option<u64>,
+    pub messages_sent: Option<u64>,
+    pub bytes_received: Option<u64>,
+    pub bytes_sent: Option<u64>,
+    #[serde(borrow)]
+    pub snapshot: Option<Text<'a>>,
+    pub cut: Option<u64>,
+    #[serde(borrow)]
+    pub cause: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub rung: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub memory: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub reason: Option<Text<'a>>,
+    pub prompt_tokens: Option<u64>,
+    pub cached_tokens: Option<u64>,
+    pub cache_write_tokens: Option<u64>,
+    pub completion_tokens: Option<u64>,
+    pub reasoning_tokens: Option<u64>,
+    pub total_ms: Option<u64>,
+    #[serde(borrow)]
+    pub ended: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub error: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub verdict: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub verdict_cause: Option<Text<'a>>,
+    pub common_bytes: Option<u64>,
+    /// What changed in front of the new messages, in whatever form.
+    pub changed: Option<Value>,
+    pub changed_by: Option<Value>,
+    pub idle_ms: Option<u64>,
+    pub expected_cached_tokens: Option<u64>,
+}
+
+/// The kinds of lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LineKind {
+    /// A request of a client.
+    Request,
+    /// A stored observation or reflection.
+    Part,
+    /// A model call of memory.
+    Call,
+    /// Memory that an operator deleted.
+    Deletion,
+    /// A request that passed through unread.
+    Pass,
+}
+
+/// Why a line counts nowhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SkippedLine {
+    /// It is no JSON: a full disk or a crash left half of it.
+    Torn,
+    /// It is JSON, but not a line of the audit.
+    Foreign,
+}
+
+impl<'a> Line<'a> {
+    /// Reads one line, without its line break.
+    ///
+    /// # Errors
+    ///
+    /// It is not a line of the audit.
+    pub fn parse(bytes: &'a [u8]) -> Result<(LineKind, Self), SkippedLine> {
+        let line: Self = serde_json::from_slice(bytes).map_err(|error| {
+            let is_json = || serde_json::from_slice::<IgnoredAny>(bytes).is_ok();
+            if error.is_data() && is_json() {
+                SkippedLine::Foreign
+            } else {
+                SkippedLine::Torn
+            }
+        })?;
+        let kind = line.kind().ok_or(SkippedLine::Foreign)?;
+        Ok((kind, line))
+    }
+
+    fn kind(&self) -> Option<LineKind> {
+        if !is_time(self.time.as_str()) {
+            return None;
+        }
+        [
+            (&self.wrote, LineKind::Part),
+            (&self.call, LineKind::Call),
+            (&self.forgot, LineKind::Deletion),
+            (&self.request_id, LineKind::Request),
+            (&self.path, LineKind::Pass),
+        ]
+        .into_iter()
+        .find_map(|(field, kind)| field.as_ref().map(|_| kind))
+    }
+
+    /// The day in UTC.
+    pub fn day(&self) -> &str {
+        self.time.as_str().get(..10).unwrap_or_default()
+    }
+
+    pub fn is_active(&self) -> bool {
+        text_is(self.memory.as_ref(), "active")
+    }
+
+    /// The client got an error, in whatever way.
+    pub fn is_error(&self) -> bool {
+        self.is_refused() || self.error.is_some() || text_is(self.ended.as_ref(), "upstream_error")
+    }
+
+    /// The status of the answer is an error. Providers report no tokens then, and charge none.
+    pub fn is_refused(&self) -> bool {
+        self.status.is_some_and(|status| status >= 400)
+    }
+
+    pub fn model_name(&self) -> &str {
+        self.model.as_ref().map_or("", Text::as_str)
+    }
+
+    pub fn thread_name(&self) -> &str {
+        self.thread.as_ref().map_or("", Text::as_str)
+    }
+}
+
+fn text_is(text: Option<&Text<'_>>, expected: &str) -> bool {
+    text.is_some_and(|text| text.as_str() == expected)
+}
+
+/// Whether a text is a time as audit lines have it: `2026-11-23T11:20:14.295Z`. Such times sort as text.
+fn is_time(text: &str) -> bool {
+    let form = b"dddd-dd-ddTdd:dd:dd";
+    let fits = |(byte, form): (&u8, &u8)| match form {
+        b'd' => byte.is_ascii_digit(),
+        _ => byte == form,
+    };
+    text.len() >= 20 && text.ends_with('Z') && text.as_bytes().iter().zip(form).all(fits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_told_apart() {
+        let kind = |text: &'static str| Line::parse(text.as_bytes()).map(|(kind, _)| kind);
+        let at = r#""time":"2026-11-23T11:20:14.295Z""#;
+        assert_eq!(
+            kind(r#"{"time":"2026-11-23T11:20:14.295Z","request_id":"a"}"#),
+            Ok(LineKind::Request)
+        );
+        assert_eq!(
+            kind(r#"{"time":"2026-11-23T11:20:14.295Z","wrote":"observation"}"#),
+            Ok(LineKind::Part)
+        );
+        assert_eq!(
+            kind(r#"{"time":"2026-11-23T11:20:14.295Z","call":"observe"}"#),
+            Ok(LineKind::Call)
+        );
+        assert_eq!(
+            kind(r#"{"time":"2026-11-23T18:07:11.000Z","forgot":"thread","deleted":{"parts":4}}"#),
+            Ok(LineKind::Deletion)
+        );
+        assert_eq!(
+            kind(r#"{"time":"2026-11-23T18:07:11.000Z","method":"GET","path":"/v1/models"}"#),
+            Ok(LineKind::Pass)
+        );
+        for foreign in [
+            "{}",
+            "[1]",
+            "7",
+            r#"{"time":"yesterday","request_id":"a"}"#,
+            r#"{"time":"2026-11-23T11:20:14.295Z","level":"info"}"#,
+            r#"{"time":"2026-11-23T11:20:14.295Z","request_id":"a","status":"two hundred"}"#,
+        ] {
+            assert_eq!(kind(foreign), Err(SkippedLine::Foreign), "{foreign}");
+        }
+        for torn in ["", "x", r#"{"time":"2026-11-2"#, r#"{"time":{"time":"#] {
+            assert_eq!(kind(torn), Err(SkippedLine::Torn), "{torn}");
+        }
+        assert_eq!(
+            Line::parse(&[b'"', 0xff, b'"']).err(),
+            Some(SkippedLine::Torn)
+        );
+        let escaped = format!(r#"{{{at},"request_id":"a","thread":"caf\u00e9"}}"#);
+        let (_, line) = Line::parse(escaped.as_bytes()).unwrap();
+        assert_eq!((line.thread_name(), line.day()), ("café", "2026-11-23"));
+    }
+}

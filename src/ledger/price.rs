@@ -1,0 +1,198 @@
+//! Prices of models.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+/// Dollars per million tokens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ModelPrice {
+    /// Prompt tokens that the cache neither gave nor took.
+    pub input: f64,
+    /// Prompt tokens read from the cache.
+    pub cached: f64,
+    /// Prompt tokens written to the cache.
+    pub write: f64,
+    /// Tokens of the answer.
+    pub output: f64,
+}
+
+/// The tokens of one request or call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct BilledTokens {
+    pub input: u64,
+    pub cached: u64,
+    pub write: u64,
+    pub output: u64,
+}
+
+/// Prices that Diarist brings. Only prices with a source that names the model stand here; `docs/audit.md` repeats them.
+///
+/// `claude-sonnet-5`: the prices by which context-guru's study of September 2026 counts (rossoctl/context-guru,
+/// docs/results/REPRODUCE.md at da73fed of 2026-08-22), as of 2026-11.
+const SHIPPED: &[(&str, ModelPrice)] = &[(
+    "claude-sonnet-5",
+    ModelPrice {
+        input: 2.0,
+        cached: 0.2,
+        write: 2.5,
+        output: 10.0,
+    },
+)];
+
+impl ModelPrice {
+    pub(super) fn cost(&self, tokens: &BilledTokens) -> f64 {
+        const MILLION: f64 = 1e6;
+        let dollars = tokens.input as f64 * self.input
+            + tokens.cached as f64 * self.cached
+            + tokens.write as f64 * self.write
+            + tokens.output as f64 * self.output;
+        dollars / MILLION
+    }
+}
+
+/// A model with its price: `MODEL=IN,CACHED,OUT` or `MODEL=IN,CACHED,OUT,WRITE`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedPrice {
+    pub model: String,
+    pub price: ModelPrice,
+}
+
+/// A text that is not a model with its price.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "write MODEL=IN,CACHED,OUT or MODEL=IN,CACHED,OUT,WRITE in dollars per million tokens: gpt-5=2.50,0.25,10"
+)]
+pub struct BadModelPrice;
+
+impl FromStr for NamedPrice {
+    type Err = BadModelPrice;
+
+    fn from_str(text: &str) -> Result<Self, BadModelPrice> {
+        let (model, prices) = text.rsplit_once('=').ok_or(BadModelPrice)?;
+        let numbers: Option<Vec<f64>> = prices.split(',').map(dollars).collect();
+        let (input, cached, output, write) = match numbers.ok_or(BadModelPrice)?[..] {
+            [input, cached, output] => (input, cached, output, input),
+            [input, cached, output, write] => (input, cached, output, write),
+            _ => return Err(BadModelPrice),
+        };
+        if model.trim().is_empty() {
+            return Err(BadModelPrice);
+        }
+        Ok(Self {
+            model: model.trim().to_owned(),
+            price: ModelPrice {
+                input,
+                cached,
+                write,
+                output,
+            },
+        })
+    }
+}
+
+fn dollars(text: &str) -> Option<f64> {
+    let number: f64 = text.trim().parse().ok()?;
+    (number.is_finite() && number >= 0.0).then_some(number)
+}
+
+/// The prices of all known models.
+#[derive(Clone, Debug)]
+pub struct PriceTable {
+    prices: BTreeMap<String, ModelPrice>,
+}
+
+impl PriceTable {
+    /// The prices that Diarist brings, and those of the operator, which win.
+    pub fn new(own: impl IntoIterator<Item = NamedPrice>) -> Self {
+        let shipped = SHIPPED
+            .iter()
+            .map(|(model, price)| ((*model).to_owned(), *price));
+        let own = own.into_iter().map(|named| (named.model, named.price));
+        Self {
+            prices: shipped.chain(own).collect(),
+        }
+    }
+
+    /// The price of a model. A provider in front (`openai/gpt-5`) and a date behind (`gpt-5-2026-08-07`,
+    /// `gpt-5-20260807`) may be missing in the table.
+    pub fn find(&self, model: &str) -> Option<&ModelPrice> {
+        let bare = model.rsplit('/').next().unwrap_or(model);
+        [model, bare, without_date(model), without_date(bare)]
+            .into_iter()
+            .find_map(|name| self.prices.get(name))
+    }
+}
+
+fn without_date(model: &str) -> &str {
+    ["-dddd-dd-dd", "-dddddddd"]
+        .into_iter()
+        .find_map(|form| {
+            let start = model.len().checked_sub(form.len())?;
+            let (name, end) = model.split_at_checked(start)?;
+            let fits = |(byte, form): (u8, u8)| match form {
+                b'd' => byte.is_ascii_digit(),
+                _ => byte == form,
+            };
+            end.bytes().zip(form.bytes()).all(fits).then_some(name)
+        })
+        .unwrap_or(model)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(text: &str) -> NamedPrice {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_price_is_read_and_counts_each_kind_of_token() {
+        let price = named("openai/gpt-5 = 2, 0.5,10,2.5").price;
+        let tokens = BilledTokens {
+            input: 1_000_000,
+            cached: 2_000_000,
+            write: 4_000_000,
+            output: 100_000,
+        };
+        assert!((price.cost(&tokens) - (2.0 + 1.0 + 10.0 + 1.0)).abs() < 1e-9);
+        let without_write = named("m=2,0.5,10").price;
+        assert!((without_write.write - 2.0).abs() < 1e-9);
+        for bad in [
+            "",
+            "m",
+            "m=1,2",
+            "m=1,2,3,4,5",
+            "=1,2,3",
+            "m=1,-2,3",
+            "m=a,b,c",
+        ] {
+            assert_eq!(bad.parse::<NamedPrice>(), Err(BadModelPrice), "{bad}");
+        }
+    }
+
+    #[test]
+    fn providers_and_dates_are_no_part_of_a_model() {
+        let table = PriceTable::new([named("gpt-5=2,0.5,10"), named("vendor/own=1,1,1")]);
+        for known in [
+            "gpt-5",
+            "openai/gpt-5",
+            "gpt-5-2026-08-07",
+            "openai/gpt-5-20260807",
+            "vendor/own",
+            "claude-sonnet-5",
+        ] {
+            assert!(table.find(known).is_some(), "{known}");
+        }
+        for unknown in ["gpt-5-nano", "own", "gpt-5-12", "gpt", "", "é-20260807"] {
+            assert_eq!(table.find(unknown), None, "{unknown}");
+        }
+    }
+
+    #[test]
+    fn the_price_of_the_operator_wins() {
+        let table = PriceTable::new([named("claude-sonnet-5=1,0.1,5")]);
+        let price = table.find("claude-sonnet-5").unwrap();
+        assert!((price.input - 1.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,369 @@
+//! The report as text: the sums of all lines, or a line for each group.
+
+use super::groups::{Grouping, Ledger};
+use super::text::{UNKNOWN, count, dollars, minute, percent, short_count, shortened};
+use super::totals::Totals;
+use crate::report::{ColumnAlign, align_columns, grouped};
+
+/// A column of numbers: its title, and how the cell is written, in full and short.
+struct Column {
+    title: &'static str,
+    full: fn(&Totals) -> String,
+    short: fn(&Totals) -> String,
+}
+
+impl Column {
+    const fn new(title: &'static str, full: fn(&Totals) -> String) -> Self {
+        Self {
+            title,
+            full,
+            short: full,
+        }
+    }
+
+    const fn with_short(
+        title: &'static str,
+        full: fn(&Totals) -> String,
+        short: fn(&Totals) -> String,
+    ) -> Self {
+        Self { title, full, short }
+    }
+}
+
+/// A number about requests, for a group that may have only calls of memory.
+pub(super) fn of_requests(totals: &Totals, number: String) -> String {
+    if totals.requests == 0 {
+        "-".to_owned()
+    } else {
+        number
+    }
+}
+
+/// The columns of tokens; the last ones are left out first if the terminal is narrow.
+const TOKENS: &[Column] = &[
+    Column::with_short(
+        "requests",
+        |it| grouped(it.requests),
+        |it| short_count(Some(it.requests)),
+    ),
+    Column::with_short(
+        "prompt",
+        |it| of_requests(it, count(it.prompt_tokens())),
+        |it| of_requests(it, short_count(it.prompt_tokens())),
+    ),
+    Column::with_short(
+        "cached",
+        |it| of_requests(it, count(it.cached_tokens())),
+        |it| of_requests(it, short_count(it.cached_tokens())),
+    ),
+    Column::new("hit rate", |it| of_requests(it, percent(it.hit_rate()))),
+    Column::new("no usage", |it| grouped(it.no_usage)),
+    Column::with_short(
+        "output",
+        |it| of_requests(it, count(it.completion_tokens())),
+        |it| of_requests(it, short_count(it.completion_tokens())),
+    ),
+    Column::new("active", |it| of_requests(it, percent(it.active_share()))),
+    Column::new("errors", |it| grouped(it.errors)),
+    Column::new("memory calls", |it| grouped(it.memory_calls)),
+];
+
+const MONEY: &[Column] = &[
+    Column::new("net", |it| dollars(it.net())),
+    Column::new("requests", |it| dollars(it.cost())),
+    Column::new("memory", |it| dollars(it.memory_cost())),
+    Column::new("without Diarist, about", |it| dollars(it.without())),
+    Column::new("not priced", |it| {
+        grouped(it.unpriced_requests + it.unpriced_calls)
+    }),
+];
+
+/// The report as tables of at most `width` characters in a line, if there is a terminal, and notes.
+pub fn text_report(ledger: &Ledger, width: Option<usize>) -> String {
+    let Some((first, last)) = &ledger.period else {
+        return "No line of the audit counts here. Look at the files and the filters.\n".to_owned();
+    };
+    let mut text = format!("From {} to {} UTC\n\n", minute(first), minute(last));
+    match ledger.groupings.first() {
+        Some(grouping) => {
+            text.push_str(&fitting(ledger, grouping, TOKENS, width));
+            if ledger.totals.has_prices() {
+                text.push('\n');
+                text.push_str(&fitting(ledger, grouping, MONEY, width));
+            }
+        }
+        None => text.push_str(&summary(&ledger.totals)),
+    }
+    let notes = notes(ledger);
+    if !notes.is_empty() {
+        text.push('\n');
+        text.push_str(&notes);
+    }
+    text
+}
+
+/// The widest form of the table that fits.
+fn fitting(
+    ledger: &Ledger,
+    grouping: &Grouping,
+    columns: &[Column],
+    width: Option<usize>,
+) -> String {
+    let table = |shown: usize, short: bool, longest_name: usize| {
+        let text = table(ledger, grouping, &columns[..shown], short, longest_name);
+        let widest = text.lines().map(|line| line.chars().count()).max();
+        let fits = width.is_none_or(|width| widest.is_none_or(|widest| widest <= width));
+        (text, fits)
+    };
+    for (short, longest_name) in [(false, 64), (true, 64), (true, 32), (true, 20), (true, 12)] {
+        let (text, true) = table(columns.len(), short, longest_name) else {
+            continue;
+        };
+        return text;
+    }
+    for shown in (1..columns.len()).rev() {
+        let (text, fits) = table(shown, true, 12);
+        if fits || shown == 1 {
+            let left_out: Vec<&str> = columns[shown..].iter().map(|column| column.title).collect();
+            return format!(
+                "{text}Not shown on so narrow a terminal: {}.\n",
+                left_out.join("; ")
+            );
+        }
+    }
+    String::new()
+}
+
+fn table(
+    ledger: &Ledger,
+    grouping: &Grouping,
+    columns: &[Column],
+    short: bool,
+    longest_name: usize,
+) -> String {
+    let fields = grouping.by.fields();
+    let titles = fields.iter().copied();
+    let titles = titles.chain(columns.iter().map(|column| column.title));
+    let mut rows: Vec<Vec<String>> = vec![titles.map(str::to_owned).collect()];
+    let cells = |totals: &Totals| {
+        let write = |column: &Column| (if short { column.short } else { column.full })(totals);
+        columns.iter().map(write).collect::<Vec<_>>()
+    };
+    for (key, totals) in grouping.sorted() {
+        let names = key
+            .into_iter()
+            .map(|name| shortened(&shown_name(name), longest_name));
+        rows.push(names.chain(cells(totals)).collect());
+    }
+    let mut total = vec![String::new(); fields.len()];
+    "total".clone_into(&mut total[0]);
+    total.extend(cells(&ledger.totals));
+    rows.push(total);
+    let mut sides = vec![ColumnAlign::Left; fields.len()];
+    sides.extend(columns.iter().map(|_| ColumnAlign::Right));
+    align_columns(&rows, &sides)
+}
+
+/// A name without control characters: clients write them, and a control sequence could change the screen.
+pub(super) fn shown_name(name: &str) -> String {
+    if name.is_empty() {
+        return "-".to_owned();
+    }
+    let harmless = |c: char| {
+        if c.is_control() {
+            char::REPLACEMENT_CHARACTER
+        } else {
+            c
+        }
+    };
+    name.chars().map(harmless).collect()
+}
+
+/// The sums of all lines, one below the other.
+fn summary(totals: &Totals) -> String {
+    let row = |name: &str, number: String, note: String| vec![name.to_owned(), number, note];
+    let counted = |name: &str, number: u64, note: String| row(name, grouped(number), note);
+    let mut rows = vec![
+        counted("requests", totals.requests, String::new()),
+        counted("  errors", totals.errors, percent(totals.error_rate())),
+        counted(
+            "  memory active",
+            totals.active,
+            percent(totals.active_share()),
+        ),
+        counted("  without usage", totals.no_usage, String::new()),
+        row(
+            "prompt tokens",
+            count(totals.prompt_tokens()),
+            String::new(),
+        ),
+        row(
+            "  read from the cache",
+            count(totals.cached_tokens()),
+            hit_rate_note(totals),
+        ),
+    ];
+    if totals.cache_write_tokens().is_some() {
+        let written = count(totals.cache_write_tokens());
+        rows.push(row("  written to the cache", written, String::new()));
+    }
+    rows.push(row(
+        "output tokens",
+        count(totals.completion_tokens()),
+        String::new(),
+    ));
+    if totals.reasoning_tokens().is_some() {
+        let reasoning = count(totals.reasoning_tokens());
+        rows.push(row("  of them reasoning", reasoning, String::new()));
+    }
+    rows.push(counted(
+        "calls of memory",
+        totals.memory_calls,
+        String::new(),
+    ));
+    if totals.memory_calls > 0 {
+        for (name, number) in [
+            ("  prompt tokens", totals.memory_prompt_tokens()),
+            ("  read from the cache", totals.memory_cached_tokens()),
+            ("  output tokens", totals.memory_completion_tokens()),
+        ] {
+            rows.push(row(name, count(number), String::new()));
+        }
+    }
+    if totals.has_prices() {
+        for (name, amount) in [
+            ("cost of the requests", totals.cost()),
+            ("cost of memory's calls", totals.memory_cost()),
+            ("without Diarist, about", totals.without()),
+            ("net", totals.net()),
+        ] {
+            rows.push(row(name, dollars(amount), String::new()));
+        }
+    }
+    align_columns(
+        &rows,
+        &[ColumnAlign::Left, ColumnAlign::Right, ColumnAlign::Left],
+    )
+}
+
+fn hit_rate_note(totals: &Totals) -> String {
+    match totals.hit_rate() {
+        Some(rate) => format!("hit rate {}", percent(Some(rate))),
+        None => format!("hit rate {UNKNOWN}"),
+    }
+}
+
+/// What the numbers leave out, and what they assume.
+pub(super) fn notes(ledger: &Ledger) -> String {
+    let totals = &ledger.totals;
+    let mut notes = String::new();
+    let mut note = |text: String| {
+        notes.push_str(&text);
+        notes.push('\n');
+    };
+    if totals.no_usage > 0 {
+        note(format!(
+            "The sums of tokens leave out {} without usage.",
+            requests(totals.no_usage)
+        ));
+    }
+    if totals.no_cached > 0 {
+        note(format!(
+            "The hit rate leaves out {} without a count of cached tokens. Costs count these prompts as uncached.",
+            requests(totals.no_cached)
+        ));
+    }
+    if !ledger.unpriced_models.is_empty() {
+        let models = ledger.unpriced_models.iter().map(|name| shown_name(name));
+        let models: Vec<String> = models.collect();
+        note(format!(
+            "No price is known for: {}. Give one with --price MODEL=IN,CACHED,OUT",
+            models.join(", ")
+        ));
+    }
+    if !totals.has_prices() {
+        return notes;
+    }
+    if totals.unpriced_requests > 0 {
+        note(format!(
+            "The costs leave out {} without known tokens or a known price.",
+            requests(totals.unpriced_requests)
+        ));
+    }
+    if totals.lacks_calls() {
+        note(
+            "The cost of memory is not known: a model wrote observations, but no line tells of its calls."
+                .to_owned(),
+        );
+    }
+    note(
+        "Without Diarist: an estimate. The whole history, its tokens by the ratio of bytes received and sent,\n\
+         its beginning always cached (see docs/audit.md). Net: this less both costs."
+            .to_owned(),
+    );
+    notes
+}
+
+fn requests(number: u64) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} request{plural}", grouped(number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::{Filter, GroupBy, PriceTable};
+
+    fn ledger(by: &[GroupBy]) -> Ledger {
+        let prices = PriceTable::new(["large-model=2,0.5,10".parse().unwrap()]);
+        let mut ledger = Ledger::new(by, Filter::default(), prices);
+        for (tenant, model, prompt) in [
+            ("6739d3a48a1a", "large-model", 12_345_678_u64),
+            ("aaaaaaaaaaaa", "unheard-of", 1_000),
+        ] {
+            let line = format!(
+                r#"{{"time":"2026-11-23T11:20:14.295Z","request_id":"a","tenant":"{tenant}","thread":"a-conversation-with-a-\u001b[2Jlong-name-at-its-end","model":"{model}","memory":"active","bytes_received":20,"bytes_sent":10,"messages_received":9,"prompt_tokens":{prompt},"cached_tokens":{prompt},"completion_tokens":3}}"#
+            );
+            ledger.add(line.as_bytes());
+        }
+        ledger
+    }
+
+    #[test]
+    fn a_table_fits_every_terminal() {
+        let ledger = ledger(&[GroupBy::Thread]);
+        for width in [40, 60, 80, 100, 120, 200] {
+            let text = text_report(&ledger, Some(width));
+            let tables: Vec<&str> = text.split("\n\n").skip(1).take(2).collect();
+            let tables = tables.join("\n");
+            for line in tables.lines().filter(|line| !line.starts_with("Not shown")) {
+                assert!(line.chars().count() <= width, "{width}:\n{text}");
+            }
+            assert!(!text.contains('\u{1b}'), "{text}");
+        }
+        let wide = text_report(&ledger, None);
+        assert!(
+            wide.contains("12,345,678") && !wide.contains("Not shown"),
+            "{wide}"
+        );
+        let narrow = text_report(&ledger, Some(60));
+        assert!(
+            narrow.contains("12.3M") && narrow.contains("Not shown"),
+            "{narrow}"
+        );
+    }
+
+    #[test]
+    fn the_notes_say_what_is_unknown() {
+        let text = text_report(&ledger(&[]), None);
+        for expected in [
+            "No price is known for: unheard-of.",
+            "The costs leave out 1 request without",
+            "Without Diarist: an estimate.",
+        ] {
+            assert!(text.contains(expected), "{text}");
+        }
+        let empty = Ledger::new(&[], Filter::default(), PriceTable::new([]));
+        assert!(text_report(&empty, None).starts_with("No line"));
+    }
+}

@@ -1,0 +1,258 @@
+//! The sums of a group of lines.
+
+use super::line::Line;
+
+/// A sum over lines, of which some report no number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct KnownSum {
+    sum: u64,
+    lines: u64,
+}
+
+impl KnownSum {
+    fn add(&mut self, number: Option<u64>) {
+        self.sum = self.sum.saturating_add(number.unwrap_or(0));
+        self.lines += u64::from(number.is_some());
+    }
+
+    /// The sum of what is known; `None` if nothing is.
+    fn known(self) -> Option<u64> {
+        (self.lines > 0).then_some(self.sum)
+    }
+}
+
+/// What one request cost, and what it would have cost, in dollars.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct RequestCost {
+    pub cost: f64,
+    pub without: f64,
+}
+
+/// The sums of a group.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    pub requests: u64,
+    pub errors: u64,
+    /// Requests in which observations replaced messages.
+    pub active: u64,
+    /// Requests whose prompt has no count, refused ones left out.
+    pub no_usage: u64,
+    /// Requests whose prompt has a count, but not the part that came from the cache.
+    pub no_cached: u64,
+    pub memory_calls: u64,
+    /// Requests, and calls of memory, whose cost is not known.
+    pub unpriced_requests: u64,
+    pub unpriced_calls: u64,
+    prompt: KnownSum,
+    cached: KnownSum,
+    /// The prompts of the requests that report both numbers.
+    prompt_with_cached: u64,
+    cache_write: KnownSum,
+    completion: KnownSum,
+    reasoning: KnownSum,
+    memory_prompt: KnownSum,
+    memory_cached: KnownSum,
+    memory_completion: KnownSum,
+    /// Observations and reflections that a model wrote.
+    parts_by_model: u64,
+    /// Requests with tokens and a price.
+    priced_requests: u64,
+    cost: f64,
+    without: f64,
+    memory_cost: f64,
+}
+
+impl Totals {
+    /// Adds a request; `cost` is absent if it is not known.
+    pub(super) fn add_request(&mut self, line: &Line<'_>, cost: Option<RequestCost>) {
+        self.requests += 1;
+        self.errors += u64::from(line.is_error());
+        self.active += u64::from(line.is_active());
+        self.no_usage += u64::from(line.prompt_tokens.is_none() && !line.is_refused());
+        self.prompt.add(line.prompt_tokens);
+        self.cache_write.add(line.cache_write_tokens);
+        self.completion.add(line.completion_tokens);
+        self.reasoning.add(line.reasoning_tokens);
+        if let Some(prompt) = line.prompt_tokens {
+            self.no_cached += u64::from(line.cached_tokens.is_none());
+            self.cached.add(line.cached_tokens);
+            if line.cached_tokens.is_some() {
+                self.prompt_with_cached = self.prompt_with_cached.saturating_add(prompt);
+            }
+        }
+        match cost {
+            Some(cost) => {
+                self.cost += cost.cost;
+                self.without += cost.without;
+                self.priced_requests += u64::from(line.prompt_tokens.is_some());
+            }
+            None => self.unpriced_requests += 1,
+        }
+    }
+
+    /// Adds a model call of memory.
+    pub(super) fn add_call(&mut self, line: &Line<'_>, cost: Option<f64>) {
+        self.memory_calls += 1;
+        self.memory_prompt.add(line.prompt_tokens);
+        self.memory_cached.add(line.cached_tokens);
+        self.memory_completion.add(line.completion_tokens);
+        match cost {
+            Some(cost) => self.memory_cost += cost,
+            None => self.unpriced_calls += 1,
+        }
+    }
+
+    /// Adds an observation or a reflection.
+    pub(super) fn add_part(&mut self, line: &Line<'_>) {
+        self.parts_by_model += u64::from(line.model_name() != "code");
+    }
+
+    pub fn prompt_tokens(&self) -> Option<u64> {
+        self.prompt.known()
+    }
+
+    pub fn cached_tokens(&self) -> Option<u64> {
+        self.cached.known()
+    }
+
+    pub fn cache_write_tokens(&self) -> Option<u64> {
+        self.cache_write.known()
+    }
+
+    pub fn completion_tokens(&self) -> Option<u64> {
+        self.completion.known()
+    }
+
+    pub fn reasoning_tokens(&self) -> Option<u64> {
+        self.reasoning.known()
+    }
+
+    pub fn memory_prompt_tokens(&self) -> Option<u64> {
+        self.memory_prompt.known()
+    }
+
+    pub fn memory_cached_tokens(&self) -> Option<u64> {
+        self.memory_cached.known()
+    }
+
+    pub fn memory_completion_tokens(&self) -> Option<u64> {
+        self.memory_completion.known()
+    }
+
+    /// The part of the prompts that came from the cache, over the requests that report both numbers.
+    pub fn hit_rate(&self) -> Option<f64> {
+        share(self.cached.sum, self.prompt_with_cached)
+    }
+
+    pub fn active_share(&self) -> Option<f64> {
+        share(self.active, self.requests)
+    }
+
+    pub fn error_rate(&self) -> Option<f64> {
+        share(self.errors, self.requests)
+    }
+
+    /// Dollars for the requests whose cost is known.
+    pub fn cost(&self) -> Option<f64> {
+        self.has_costs().then_some(self.cost)
+    }
+
+    /// Dollars that the same requests would have cost without Diarist: an estimate.
+    pub fn without(&self) -> Option<f64> {
+        self.has_costs().then_some(self.without)
+    }
+
+    /// Dollars for memory's own calls. Not known as long as the cost of one call is not.
+    pub fn memory_cost(&self) -> Option<f64> {
+        (self.unpriced_calls == 0 && !self.lacks_calls()).then_some(self.memory_cost)
+    }
+
+    /// What Diarist saves, memory's calls paid; negative if it costs more.
+    pub fn net(&self) -> Option<f64> {
+        Some(self.without()? - self.cost()? - self.memory_cost()?)
+    }
+
+    /// A model wrote memory, but no line tells of its calls: the lines come from an older version.
+    pub fn lacks_calls(&self) -> bool {
+        self.parts_by_model > 0 && self.memory_calls == 0
+    }
+
+    /// Some request or call has tokens and a price.
+    pub(super) fn has_prices(&self) -> bool {
+        self.priced_requests > 0 || self.unpriced_calls < self.memory_calls
+    }
+
+    fn has_costs(&self) -> bool {
+        self.unpriced_requests == 0 || self.priced_requests > 0
+    }
+}
+
+fn share(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(fields: &str) -> String {
+        format!(r#"{{"time":"2026-11-23T11:20:14.295Z","request_id":"a"{fields}}}"#)
+    }
+
+    fn totals(lines: &[&str]) -> Totals {
+        let mut totals = Totals::default();
+        for fields in lines {
+            let text = request(fields);
+            let (_, line) = Line::parse(text.as_bytes()).unwrap();
+            totals.add_request(&line, None);
+        }
+        totals
+    }
+
+    #[test]
+    fn what_is_not_reported_is_unknown_and_not_zero() {
+        let nothing = totals(&[r#","status":200"#]);
+        assert_eq!((nothing.no_usage, nothing.no_cached), (1, 0));
+        assert_eq!(nothing.prompt_tokens(), None);
+        assert_eq!(
+            (nothing.hit_rate(), nothing.cost(), nothing.net()),
+            (None, None, None)
+        );
+        let some = totals(&[
+            r#","prompt_tokens":1000,"cached_tokens":250"#,
+            r#","prompt_tokens":5000"#,
+            r#","status":200"#,
+        ]);
+        assert_eq!(some.prompt_tokens(), Some(6_000));
+        assert_eq!(some.hit_rate(), Some(0.25));
+        assert_eq!((some.no_usage, some.no_cached), (1, 1));
+    }
+
+    #[test]
+    fn a_refused_request_is_an_error_and_no_unknown() {
+        let refused = totals(&[r#","status":429"#]);
+        assert_eq!((refused.errors, refused.no_usage), (1, 0));
+        let others = totals(&[
+            r#","status":200,"error":"too_long""#,
+            r#","status":200,"ended":"upstream_error""#,
+            r#","ended":"hung_up""#,
+        ]);
+        assert_eq!((others.errors, others.no_usage), (2, 3));
+    }
+
+    #[test]
+    fn memory_without_lines_of_its_calls_has_no_known_cost() {
+        let mut totals = Totals::default();
+        assert_eq!(totals.memory_cost(), Some(0.0));
+        let part = |model: &str| {
+            format!(
+                r#"{{"time":"2026-11-23T11:20:14.295Z","wrote":"observation","model":"{model}"}}"#
+            )
+        };
+        for (model, known) in [("code", Some(0.0)), ("nano", None)] {
+            let text = part(model);
+            totals.add_part(&Line::parse(text.as_bytes()).unwrap().1);
+            assert_eq!(totals.memory_cost(), known, "{model}");
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! Explains one request in words, from its line and the line before of the same conversation.
+
+use std::time::Duration;
+
+use jiff::civil::DateTime;
+use serde_json::Value;
+
+use super::line::{Line, Text};
+use super::price::PriceTable;
+use super::table::shown_name;
+use super::text::{count, dollars, percent};
+use super::{estimate, text};
+use crate::report::grouped;
+
+/// After a longer pause, providers may have dropped a prompt from their cache; the shortest lifetime is five minutes.
+const SHORTEST_CACHE_LIFE: Duration = Duration::from_mins(5);
+/// Providers cache no shorter prompt, or only from more tokens on.
+const SMALLEST_CACHED_PROMPT: u64 = 1_024;
+
+/// What each cause means, in words.
+const CAUSES: &[(&str, &str)] = &[
+    (
+        "activation",
+        "Observations replaced more messages (an activation). The provider had to read what follows them again.",
+    ),
+    (
+        "reflection",
+        "A reflection wrote the observations anew. The provider had to read them and what follows again.",
+    ),
+    (
+        "tools_changed",
+        "The client changed its tools. They stand before everything else, so the whole prompt was new.",
+    ),
+    (
+        "system_changed",
+        "The client changed its system message, so everything behind it was new.",
+    ),
+    (
+        "message_changed",
+        "The client changed an older message, so everything behind it was new.",
+    ),
+    (
+        "forked",
+        "The conversation went on from an earlier message, so what follows that message was new.",
+    ),
+    (
+        "model_changed",
+        "The client changed the model. Each model has a cache of its own.",
+    ),
+    (
+        "idle",
+        "The pause was longer than the provider keeps its cache.",
+    ),
+    (
+        "below_minimum",
+        "The prompt is shorter than the shortest that the provider caches.",
+    ),
+    (
+        "memory_switched",
+        "Memory was on for one request and off for the other, so the prompts differ.",
+    ),
+    (
+        "provider",
+        "The prompt had the same begin as before. The provider did not use its cache; only the provider knows why.",
+    ),
+];
+
+/// The request, what happened since the one before, and why the cache gave what it gave.
+pub fn explain(line: &Line<'_>, before: Option<&Line<'_>>, prices: &PriceTable) -> String {
+    let mut sentences = vec![what(line)];
+    sentences.extend(body(line));
+    sentences.extend(memory(line));
+    sentences.push(tokens(line, prices));
+    sentences.push(answer(line));
+    sentences.push(String::new());
+    sentences.push(before_it(line, before));
+    sentences.extend(reasons(line, before));
+    sentences.join("\n") + "\n"
+}
+
+fn what(line: &Line<'_>) -> String {
+    let name = |text: Option<&Text<'_>>| shown_name(text.map_or("", Text::as_str));
+    format!(
+        "Request {} of {}.\nTenant {}, conversation {}, model {}.",
+        name(line.request_id.as_ref()),
+        line.time.as_str(),
+        shown_name(line.tenant.as_str()),
+        name(line.thread.as_ref()),
+        name(line.model.as_ref()),
+    )
+}
+
+fn body(line: &Line<'_>) -> Option<String> {
+    Some(format!(
+        "The client sent {} messages in {} bytes. The provider received {} messages in {} bytes.",
+        count(line.messages_received),
+        grouped(line.bytes_received?),
+        count(line.messages_sent),
+        grouped(line.bytes_sent?),
+    ))
+}
+
+fn memory(line: &Line<'_>) -> Option<String> {
+    let state = line.memory.as_ref()?.as_str();
+    let reason = line.reason.as_ref().map_or(String::new(), |reason| {
+        format!(
+            " The reason in the line is `{}`.",
+            shown_name(reason.as_str())
+        )
+    });
+    let text = match (state, &line.snapshot) {
+        ("active", Some(snapshot)) => format!(
+            "Observations (snapshot {}) replaced {} messages.",
+            shown_name(snapshot.as_str()),
+            count(line.cut)
+        ),
+        ("active", None) => "Memory changed the request.".to_owned(),
+        ("watching", _) => "Memory left all messages as they were.".to_owned(),
+        ("off", _) => "Memory was off.".to_owned(),
+        _ => "Memory could not be used. The original request was sent.".to_owned(),
+    };
+    Some(text + &reason)
+}
+
+fn tokens(line: &Line<'_>, prices: &PriceTable) -> String {
+    let Some(prompt) = line.prompt_tokens else {
+        return "The provider reported no token counts, so cache and cost are not known."
+            .to_owned();
+    };
+    let cached = match line.cached_tokens {
+        Some(cached) => {
+            let share = (prompt > 0).then(|| cached as f64 / prompt as f64);
+            format!(
+                "{} of them came from its cache ({}).",
+                grouped(cached),
+                percent(share)
+            )
+        }
+        None => "It did not report how many came from its cache.".to_owned(),
+    };
+    let price = prices.find(line.model_name());
+    let cost = estimate::billed(line).zip(price);
+    let cost = cost.map_or_else(
+        || "The price is not known.".to_owned(),
+        |(tokens, price)| format!("They cost {}.", dollars(Some(price.cost(&tokens)))),
+    );
+    format!(
+        "The provider counted {} tokens of prompt and {} of answer. {cached} {cost}",
+        grouped(prompt),
+        count(line.completion_tokens)
+    )
+}
+
+fn answer(line: &Line<'_>) -> String {
+    let status = line.status.map_or_else(
+        || "The client left before an answer".to_owned(),
+        |status| format!("The answer had status {status}"),
+    );
+    let time = line.total_ms.map_or_else(String::new, |ms| {
+        format!(" after {}", pause(Duration::from_millis(ms)))
+    });
+    let end = match line.ended.as_ref().map(Text::as_str) {
+        Some("hung_up") => " The client left, or its body was refused.",
+        Some("upstream_error") => " The upstream broke off, or did not answer.",
+        _ => "",
+    };
+    let error = line.error.as_ref().map_or(String::new(), |error| {
+        format!(" It held an error: {}.", shown_name(error.as_str()))
+    });
+    format!("{status}{time}.{end}{error}")
+}
+
+fn before_it(line: &Line<'_>, before: Option<&Line<'_>>) -> String {
+    let Some(before) = before else {
+        return "No earlier request of this tenant and conversation is in the files. Nothing could be cached by it."
+            .to_owned();
+    };
+    let since =
+        idle(line, before).map_or_else(String::new, |idle| format!(", {} earlier", pause(idle)));
+    let tokens = before.prompt_tokens.map_or_else(
+        || "with unknown tokens".to_owned(),
+        |tokens| format!("with {} tokens of prompt", grouped(tokens)),
+    );
+    format!(
+        "The request before it came at {}{since}, {tokens}.",
+        before.time.as_str()
+    )
+}
+
+/// Why the cache gave what it gave: what the line says itself, or else what a comparison shows.
+fn reasons(line: &Line<'_>, before: Option<&Line<'_>>) -> Vec<String> {
+    let mut reasons = Vec::new();
+    if let Some(expected) = line.expected_cached_tokens {
+        reasons.push(format!(
+            "About {} tokens were expected from the cache.",
+            grouped(expected)
+        ));
+    }
+    match line.verdict.as_ref().map(Text::as_str) {
+        Some("warm") => reasons.push("The cache worked as expected.".to_owned()),
+        Some("cold_start") => {
+            reasons.push("It is a first request, so nothing was in the cache.".to_owned());
+        }
+        Some("unknown") => reasons.push("Whether the cache was used is not known.".to_owned()),
+        _ => {}
+    }
+    if let Some(cause) = line.verdict_cause.as_ref() {
+        let known = CAUSES.iter().find(|(name, _)| *name == cause.as_str());
+        reasons.push(known.map_or_else(
+            || format!("The cause in the line is `{}`.", shown_name(cause.as_str())),
+            |(_, text)| (*text).to_owned(),
+        ));
+        reasons.extend(changed(line));
+    } else if line.verdict.is_none() {
+        reasons.extend(
+            before
+                .map(|before| compared(line, before))
+                .unwrap_or_default(),
+        );
+    }
+    reasons
+}
+
+fn changed(line: &Line<'_>) -> Option<String> {
+    let written = |value: &Value| match value {
+        Value::String(text) => shown_name(text),
+        other => other.to_string(),
+    };
+    let what = written(line.changed.as_ref()?);
+    let by = line
+        .changed_by
+        .as_ref()
+        .map_or(String::new(), |by| format!(", by {}", written(by)));
+    let common = line.common_bytes.map_or(String::new(), |bytes| {
+        format!(
+            " The first {} bytes are the same as before.",
+            grouped(bytes)
+        )
+    });
+    Some(format!("Changed: {what}{by}.{common}"))
+}
+
+/// What differs between the two lines.
+fn compared(line: &Line<'_>, before: &Line<'_>) -> Vec<String> {
+    let cause = |name: &str| {
+        let found = CAUSES.iter().find(|(known, _)| *known == name);
+        found.map_or("", |(_, text)| text).to_owned()
+    };
+    if worked(line, before) {
+        return vec![
+            "The cache worked: most of what the two prompts can have in common came from it."
+                .to_owned(),
+        ];
+    }
+    let mut found = Vec::new();
+    if line.model != before.model {
+        found.push(cause("model_changed"));
+    }
+    let is_off = |line: &Line<'_>| line.memory.as_ref().map(Text::as_str) == Some("off");
+    if is_off(line) != is_off(before) {
+        found.push(cause("memory_switched"));
+    } else if line.snapshot != before.snapshot {
+        let reflected = line.cause.as_ref().map(Text::as_str) == Some("reflection");
+        found.push(cause(if reflected {
+            "reflection"
+        } else {
+            "activation"
+        }));
+    }
+    if line
+        .prompt_tokens
+        .is_some_and(|tokens| tokens < SMALLEST_CACHED_PROMPT)
+    {
+        found.push(cause("below_minimum"));
+    }
+    if idle(line, before).is_some_and(|idle| idle > SHORTEST_CACHE_LIFE) {
+        found.push("The pause may have been longer than the provider keeps its cache.".to_owned());
+    }
+    if found.is_empty() {
+        found.push(
+            "The two lines show no cause of a miss. If there was one, the client changed its system message, tools or \
+             history, or the provider did not use its cache."
+                .to_owned(),
+        );
+    }
+    found
+}
+
+/// At least four fifths of the shorter of both prompts came from the cache.
+fn worked(line: &Line<'_>, before: &Line<'_>) -> bool {
+    let shorter = line.prompt_tokens.zip(before.prompt_tokens);
+    let shorter = shorter.map(|(this, other)| this.min(other));
+    let cached = line.cached_tokens.zip(shorter);
+    cached.is_some_and(|(cached, shorter)| {
+        u128::from(cached) * 5 >= u128::from(shorter) * 4 && cached > 0
+    })
+}
+
+fn idle(line: &Line<'_>, before: &Line<'_>) -> Option<Duration> {
+    if let Some(ms) = line.idle_ms {
+        return Some(Duration::from_millis(ms));
+    }
+    let time = |line: &Line<'_>| -> Option<DateTime> {
+        line.time.as_str().strip_suffix('Z')?.parse().ok()
+    };
+    time(line)?.duration_since(time(before)?).try_into().ok()
+}
+
+fn pause(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0 => format!("{} ms", time.as_millis()),
+        1..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        _ => format!("{} h", text::count(Some(seconds / 3_600))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEFORE: &str = r#"{"time":"2026-11-23T11:20:00.000Z","request_id":"a","tenant":"t","thread":"c","model":"m","memory":"watching","prompt_tokens":9000}"#;
+
+    fn explained(fields: &str) -> String {
+        let text = format!(
+            r#"{{"time":"2026-11-23T11:23:00.000Z","request_id":"b","tenant":"t","thread":"c","memory":"active","cut":39,"status":200,"total_ms":1500,{fields}}}"#
+        );
+        let (_, line) = Line::parse(text.as_bytes()).unwrap();
+        let (_, before) = Line::parse(BEFORE.as_bytes()).unwrap();
+        let prices = PriceTable::new(["m=2,0.5,10".parse().unwrap()]);
+        explain(&line, Some(&before), &prices)
+    }
+
+    #[test]
+    fn an_activation_is_seen_by_comparing() {
+        let text = explained(
+            r#""model":"m","snapshot":"12","cause":"threshold","prompt_tokens":2000,"cached_tokens":500,"completion_tokens":100"#,
+        );
+        for expected in [
+            "Observations (snapshot 12) replaced 39 messages.",
+            "500 of them came from its cache (25.0 %). They cost $0.0043.",
+            "The answer had status 200 after 1 s.",
+            "came at 2026-11-23T11:20:00.000Z, 3 min earlier, with 9,000 tokens",
+            "(an activation)",
+        ] {
+            assert!(text.contains(expected), "{expected}\n{text}");
+        }
+        assert!(!text.contains("pause"), "{text}");
+        let text =
+            explained(r#""model":"n","snapshot":"12","cause":"reflection","prompt_tokens":9"#);
+        for expected in [
+            "A reflection",
+            "changed the model",
+            "shorter than",
+            "price is not",
+        ] {
+            assert!(text.contains(expected), "{expected}\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_cache_that_worked_needs_no_cause() {
+        let text =
+            explained(r#""model":"m","snapshot":"12","prompt_tokens":9900,"cached_tokens":7200"#);
+        assert!(
+            text.contains("The cache worked") && !text.contains("activation"),
+            "{text}"
+        );
+        let text =
+            explained(r#""model":"m","snapshot":"12","prompt_tokens":9900,"cached_tokens":7199"#);
+        assert!(
+            text.contains("activation") && !text.contains("worked"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_verdict_of_the_line_wins() {
+        let text = explained(
+            r#""model":"n","verdict":"miss","verdict_cause":"tools_changed","changed":"tools","changed_by":"client","common_bytes":1200,"idle_ms":9000000,"expected_cached_tokens":8000"#,
+        );
+        for expected in [
+            "The client changed its tools.",
+            "Changed: tools, by client. The first 1,200 bytes",
+            "2 h earlier",
+            "About 8,000 tokens were expected",
+            "reported no token counts",
+        ] {
+            assert!(text.contains(expected), "{expected}\n{text}");
+        }
+        assert!(!text.contains("changed the model"), "{text}");
+        let text = explained(r#""model":"m","verdict":"warm""#);
+        assert!(text.contains("worked as expected"), "{text}");
+        let text = explained(r#""model":"m","verdict":"miss","verdict_cause":"new_one""#);
+        assert!(text.contains("`new_one`"), "{text}");
+    }
+
+    #[test]
+    fn what_no_line_shows_is_said_to_be_unknown() {
+        let (_, line) = Line::parse(BEFORE.as_bytes()).unwrap();
+        let prices = PriceTable::new([]);
+        assert!(explain(&line, None, &prices).contains("No earlier request"));
+        let same = explain(&line, Some(&line), &prices);
+        assert!(same.contains("show no cause"), "{same}");
+    }
+}
