@@ -142,7 +142,7 @@ impl Ledger {
         // Also of lines that the filter leaves out: what came before a request says what the cache held.
         let without = match kind {
             LineKind::Request => self.estimator.without(line),
-            LineKind::Part | LineKind::Call | LineKind::Deletion => None,
+            LineKind::Part | LineKind::Call | LineKind::Deletion | LineKind::Pass => None,
         };
         if !self.filter.matches(line) {
             return;
@@ -157,7 +157,7 @@ impl Ledger {
                 Box::new(move |totals| totals.add_call(line, cost))
             }
             LineKind::Part => Box::new(|totals| totals.add_part(line)),
-            LineKind::Deletion => return,
+            LineKind::Deletion | LineKind::Pass => return,
         };
         self.extend_period(line.time.as_str());
         add(&mut self.totals);

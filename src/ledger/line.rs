@@ -33,6 +33,8 @@ pub struct Line<'a> {
     #[serde(borrow)]
     pub forgot: Option<Text<'a>>,
     #[serde(borrow)]
+    pub path: Option<Text<'a>>,
+    #[serde(borrow)]
     pub tenant: Text<'a>,
     #[serde(borrow)]
     pub thread: Option<Text<'a>>,
@@ -87,6 +89,8 @@ pub enum LineKind {
     Call,
     /// Memory that an operator deleted.
     Deletion,
+    /// A request that passed through unread.
+    Pass,
 }
 
 /// Why a line counts nowhere.
@@ -126,6 +130,7 @@ impl<'a> Line<'a> {
             (&self.call, LineKind::Call),
             (&self.forgot, LineKind::Deletion),
             (&self.request_id, LineKind::Request),
+            (&self.path, LineKind::Pass),
         ]
         .into_iter()
         .find_map(|(field, kind)| field.as_ref().map(|_| kind))
@@ -196,6 +201,10 @@ mod tests {
         assert_eq!(
             kind(r#"{"time":"2026-11-23T18:07:11.000Z","forgot":"thread","deleted":{"parts":4}}"#),
             Ok(LineKind::Deletion)
+        );
+        assert_eq!(
+            kind(r#"{"time":"2026-11-23T18:07:11.000Z","method":"GET","path":"/v1/models"}"#),
+            Ok(LineKind::Pass)
         );
         for foreign in [
             "{}",

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use diarist_provider::{CallerKind, FixedReply, OBSERVER_MODEL, Observer, Options};
+use diarist_provider::{CallerKind, FixedReply, OBSERVER_MODEL, Options};
 use serde_json::{Value, json};
 
 use crate::memory::rig::Rig;
@@ -324,57 +324,68 @@ async fn the_metrics_have_every_series_from_the_start() {
     assert_eq!(verdicts(&page), 3 + 2 * 11);
 }
 
-/// Every model call of memory has a line, also if nothing came of it.
+/// Every model call of memory has a line, with the tokens that the provider counted.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_model_call_of_memory_has_a_line() {
     let rig = Rig::small().await;
-    let empty = FixedReply(String::new());
-    rig.provider.script(CallerKind::Observer, empty);
     let talk = Talk::new("ada");
-    let answer = rig.talk(&talk, 1..=4).await;
-    let failing = refusing(500, "overloaded");
-    rig.provider.inject_next(CallerKind::Observer, 1, &failing);
-    rig.provider
-        .script(CallerKind::Observer, Observer::default());
-    rig.talk(&talk, 5..=ACTIVE * 3).await;
-    let observed = || rig.provider.record_for(CallerKind::Observer);
-    let reflected = || rig.provider.record_for(CallerKind::Reflector);
-    let lines = || rig.audit("call");
-    let all_written = || lines().len() == observed().len() + reflected().len();
-    eventually("a line for each call", all_written).await;
+    let answer = rig.talk(&talk, 1..=ACTIVE * 3).await;
+    let observed = rig.provider.record_for(CallerKind::Observer);
+    let reflected = rig.provider.record_for(CallerKind::Reflector);
+    let calls = observed.len() + reflected.len();
+    eventually("a line for each call", || rig.audit("call").len() == calls).await;
     let request = rig.audit_entry(&answer).await;
-    for line in lines() {
+    let lines = rig.audit("call");
+    for line in &lines {
         assert_eq!(line["tenant"], request["tenant"], "{line}");
         assert_eq!(line["thread"], request["thread"], "{line}");
         assert!(line["total_ms"].is_u64(), "{line}");
         assert!(!line.to_string().contains("canary"), "{line}");
     }
-    let with = |call: &str, outcome: &str| {
-        let fits = |line: &Value| line["call"] == call && line["outcome"] == outcome;
-        lines().into_iter().filter(fits).collect::<Vec<_>>()
+    let kept = |call: &str| {
+        let fits = |line: &&Value| line["call"] == call && line["outcome"] == "kept";
+        lines.iter().filter(fits).collect::<Vec<_>>()
     };
-    assert!(!with("observe", "empty").is_empty());
-    assert_eq!(with("observe", "failed").len(), 1);
-    assert!(!with("reflect", "kept").is_empty());
-    let kept = with("observe", "kept");
-    let usage = |tokens: &Value| {
-        observed().iter().any(|call| {
-            call.prompt_usage
-                .is_some_and(|usage| *tokens == usage.prompt_tokens)
+    assert!(!kept("reflect").is_empty());
+    let counted = |line: &Value| {
+        observed.iter().any(|call| {
+            call.prompt_usage.is_some_and(|usage| {
+                line["prompt_tokens"] == usage.prompt_tokens
+                    && line["cached_tokens"] == usage.cached_tokens
+            })
         })
     };
-    assert!(
-        kept.iter().all(|line| usage(&line["prompt_tokens"])),
-        "{kept:?}"
-    );
-    assert!(
-        kept.iter().all(|line| line["model"] == OBSERVER_MODEL),
-        "{kept:?}"
-    );
-    assert!(
-        kept.iter().all(|line| line["cached_tokens"].is_u64()),
-        "{kept:?}"
-    );
+    for line in kept("observe") {
+        assert!(counted(line), "{line}");
+        assert_eq!(line["model"], OBSERVER_MODEL, "{line}");
+    }
+}
+
+/// The answers are thrown away, and the calls have lines all the same. Nobody waits for memory to come to rest: the
+/// jobs are tried again after a pause.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_call_that_stored_nothing_has_a_line() {
+    for (behaviour, outcome) in [
+        (Some(refusing(500, "overloaded")), "failed"),
+        (None, "empty"),
+    ] {
+        let rig = Rig::small().await;
+        rig.provider
+            .script(CallerKind::Observer, FixedReply(String::new()));
+        if let Some(behaviour) = behaviour {
+            rig.provider.inject(CallerKind::Observer, behaviour);
+        }
+        let talk = Talk::new("ada");
+        for turn in 1..=ACTIVE {
+            assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+        }
+        eventually("the line", || !rig.audit("call").is_empty()).await;
+        let line = rig.audit("call").remove(0);
+        assert_eq!(line["call"], "observe", "{line}");
+        assert_eq!(line["outcome"], outcome, "{line}");
+        assert_eq!(line["model"], OBSERVER_MODEL, "{line}");
+        assert_eq!(line["prompt_tokens"].is_u64(), outcome == "empty", "{line}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

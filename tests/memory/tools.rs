@@ -335,7 +335,7 @@ impl Caller {
 /// The head of a memory request with so many bytes of body.
 pub fn head(length: usize) -> String {
     format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: diarist\r\nauthorization: Bearer sk-test\r\n\
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer sk-test\r\n\
          content-type: application/json\r\ncontent-length: {length}\r\n\r\n"
     )
 }
