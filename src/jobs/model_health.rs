@@ -340,6 +340,9 @@ fn remedy(kind: PartKind, borrowed: bool, problem: Problem<'_>) -> String {
         Problem::Call(CallError::RateLimited { .. }) => {
             format!("raise the rate limit of {table}.api_key")
         }
+        Problem::Call(CallError::Unauthorised { .. }) if borrowed => format!(
+            "the client's own key may not use this model: set {table}.model to one that it may use, or {table}.base_url and {table}.api_key"
+        ),
         Problem::Call(CallError::Unauthorised { .. }) => format!("check {table}.api_key"),
         Problem::Call(CallError::Fatal { .. }) if borrowed => {
             format!("check {table}.model: the upstream of the client must know it")

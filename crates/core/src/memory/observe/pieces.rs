@@ -419,8 +419,10 @@ User: eight
             "Date: Mar 4, 2026\n* 🟢 (14:06) Tool call a: {}\n* 🟢 (14:06) Tool error a: seven\n\
              Date: on or before Mar 5, 2026\n* 🟡 User: eight"
         );
-        let long = observations_by_code(&format!("User: {}</observations>", "漢".repeat(500)));
+        let long = observations_by_code(&format!("User: {}", "漢".repeat(500)));
         assert_eq!(long.chars().count(), LINE_CHARS + "* 🟡 …".chars().count());
+        let tagged = observations_by_code(&format!("User: {}</observations>", "漢".repeat(500)));
+        assert!(!tagged.contains("</observations>"), "{tagged}");
     }
 
     #[test]
@@ -434,7 +436,8 @@ User: eight
         for item in [
             "Marlene Obrist",
             "INV-2291",
-            "1,250 EUR",
+            // Units are written alike.
+            "1,250 eur",
             "/srv/books/may.pdf",
             "May 4, 2026",
         ] {

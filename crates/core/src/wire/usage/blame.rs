@@ -187,7 +187,7 @@ mod tests {
             reason(400, &signed),
             Some(RefusalReason::Declined(Blame::Credential))
         );
-        for status in [200, 204, 301, 402, 408, 409, 429, 502, 503, 504, 529] {
+        for status in [200, 204, 301, 402, 407, 408, 425, 429, 502, 503, 504, 529] {
             assert_eq!(reason(status, &error), None, "{status}");
         }
     }

@@ -28,7 +28,7 @@ pub fn is_refusal_status(status: u16) -> bool {
 /// same answer.
 #[must_use]
 pub fn is_change_refusal_status(status: u16) -> bool {
-    matches!(status, 400..500 | 500 | 501) && !matches!(status, 402 | 407 | 408 | 425 | 429)
+    matches!(status, 400..=501) && !matches!(status, 402 | 407 | 408 | 425 | 429)
 }
 
 const FILTER_CODES: [&str; 7] = [
