@@ -4,6 +4,7 @@
 //! setting that a room reads itself. Called by `cli`, and by tests that run a whole process inside their own.
 
 mod alias_refresher;
+mod conversation_caches;
 mod file_rights;
 mod forgotten_refresher;
 mod housekeeping;
@@ -18,6 +19,7 @@ use secrecy::ExposeSecret;
 use tokio_util::sync::CancellationToken;
 
 use self::alias_refresher::AliasRefresher;
+use self::conversation_caches::ConversationCaches;
 use self::forgotten_refresher::ForgottenRefresher;
 use self::housekeeping::Housekeeping;
 pub use self::reload::Reloader;
@@ -147,6 +149,12 @@ impl App {
             audit.clone(),
             &tasks,
         );
+        let upstream_host = config.upstream.base_url.host_str().unwrap_or_default();
+        let caches = ConversationCaches {
+            snapshots: Arc::clone(&cache),
+            jobs: jobs.clone(),
+            sent_prompts: Arc::new(SentPrompts::new(upstream_host)),
+        };
         let aliases = Aliases::default();
         if config.memory_enabled {
             let mut alias_refresher = AliasRefresher::new(&store, &aliases, &cache);
@@ -154,18 +162,17 @@ impl App {
             let _timed_out =
                 tokio::time::timeout(STORE_OPEN_TIMEOUT, alias_refresher.refresh()).await;
             tasks.spawn("owners", alias_refresher.run(tasks.token()));
-            let mut refresher = ForgottenRefresher::new(&store, &cache, &jobs, audit.clone());
+            let mut refresher = ForgottenRefresher::new(&store, &caches, audit.clone());
             // Before the first request, if the disk is not slow: nothing that was forgotten may be used.
             let _timed_out = tokio::time::timeout(STORE_OPEN_TIMEOUT, refresher.refresh()).await;
             tasks.spawn("forgotten", refresher.run(tasks.token()));
             // If the operator has closed the queue, this process writes nothing, so it deletes nothing either.
             if config.memory.concurrency > 0 {
-                let housekeeping = Housekeeping::new(&store, &cache, &jobs, config);
+                let housekeeping = Housekeeping::new(&store, &caches, config);
                 tasks.spawn("housekeeping", housekeeping.run(tasks.token()));
             }
         }
         let anonymous = config.requests.identity.anonymous;
-        let upstream_host = config.upstream.base_url.host_str().unwrap_or_default();
         let memory = Memory {
             enabled: config.memory_enabled,
             policy: Reloadable::new(request_policy(config, anonymous, aliases)),
@@ -174,7 +181,7 @@ impl App {
             jobs,
             capabilities: UpstreamCapabilities::new(config.memory.placement, upstream_host),
             overflow_singleflight: Singleflight::default(),
-            sent_prompts: SentPrompts::new(upstream_host),
+            sent_prompts: caches.sent_prompts,
             audit: audit.clone(),
             pending_answers: Arc::default(),
         };

@@ -212,6 +212,13 @@ impl Jobs {
         self.base.settings().peer_memory_tokens.is_some()
     }
 
+    /// Drops what is held of conversations outside the store, because something was deleted: first requests that
+    /// wait, and names for the audit.
+    pub fn drop_cached_conversations(&self) {
+        self.intake.drop_first_requests();
+        self.worker.clear_threads();
+    }
+
     /// Accepts finished exchanges.
     pub fn intake(&self) -> &Intake {
         &self.intake

@@ -10,9 +10,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
+use super::conversation_caches::ConversationCaches;
 use crate::audit::{Audit, ForgottenRecord};
-use crate::jobs::Jobs;
-use crate::lookup::SnapshotCache;
 use crate::store::{Forgetting as _, Receipt, SqliteStore, TombstoneVersion};
 
 /// How often the store is read.
@@ -21,8 +20,7 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 /// Reads tombstones and receipts from the store.
 pub(super) struct ForgottenRefresher {
     store: Arc<SqliteStore>,
-    cache: Arc<SnapshotCache>,
-    jobs: Jobs,
+    caches: ConversationCaches,
     audit: Option<Audit>,
     /// The version of the tombstones that the caches know of. A recording may have read a newer one.
     known_version: TombstoneVersion,
@@ -34,14 +32,12 @@ pub(super) struct ForgottenRefresher {
 impl ForgottenRefresher {
     pub(super) fn new(
         store: &Arc<SqliteStore>,
-        cache: &Arc<SnapshotCache>,
-        jobs: &Jobs,
+        caches: &ConversationCaches,
         audit: Option<Audit>,
     ) -> Self {
         Self {
             store: Arc::clone(store),
-            cache: Arc::clone(cache),
-            jobs: jobs.clone(),
+            caches: caches.clone(),
             audit,
             known_version: TombstoneVersion::default(),
             clear_again: false,
@@ -55,8 +51,7 @@ impl ForgottenRefresher {
         };
         let changed = std::mem::replace(&mut self.known_version, version) != version;
         if changed || self.clear_again {
-            self.cache.clear();
-            self.jobs.intake().drop_first_requests();
+            self.caches.clear();
         }
         self.clear_again = changed;
         if changed {

@@ -10,9 +10,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
+use super::conversation_caches::ConversationCaches;
 use crate::config::{Config, Database};
-use crate::jobs::Jobs;
-use crate::lookup::SnapshotCache;
 use crate::store::{Forgetting as _, SqliteStore, StoreResult};
 use crate::telemetry;
 
@@ -28,8 +27,7 @@ const THREADS_AT_ONCE: u32 = 20;
 /// Deletes old rows of one database.
 pub(super) struct Housekeeping {
     store: Arc<SqliteStore>,
-    cache: Arc<SnapshotCache>,
-    jobs: Jobs,
+    caches: ConversationCaches,
     retention: Option<Duration>,
     job_retention: Duration,
     /// The database file; `None` in memory.
@@ -39,14 +37,12 @@ pub(super) struct Housekeeping {
 impl Housekeeping {
     pub(super) fn new(
         store: &Arc<SqliteStore>,
-        cache: &Arc<SnapshotCache>,
-        jobs: &Jobs,
+        caches: &ConversationCaches,
         config: &Config,
     ) -> Self {
         Self {
             store: Arc::clone(store),
-            cache: Arc::clone(cache),
-            jobs: jobs.clone(),
+            caches: caches.clone(),
             retention: config.retention,
             job_retention: config.job_retention,
             file: match &config.database {
@@ -104,8 +100,7 @@ impl Housekeeping {
         let jobs = self.store.expire_jobs(jobs_before_ms, now_ms).await?;
         if threads + jobs > 0 {
             // What is cached of them must not be sent any more.
-            self.cache.clear();
-            self.jobs.intake().drop_first_requests();
+            self.caches.clear();
             self.store.shrink().await?;
         }
         Ok((threads, jobs))

@@ -18,7 +18,7 @@ use super::database::{read, write};
 use super::moved;
 use super::output::print;
 use super::sources::{ConfigSources, environment};
-use super::threads::forget::forget_target;
+use super::threads::forget::{forget_target, passes_until_unforgotten};
 use crate::config::Config;
 use crate::history::Scope;
 use crate::report::{ColumnAlign, align_columns, grouped};
@@ -260,9 +260,11 @@ async fn forget(store: &SqliteStore, config: &Config, name: TenantArg) -> anyhow
         tenant,
         resource: None,
     };
-    let mut text = forget_target(store, config, target).await?;
+    let (mut text, receipt) = forget_target(store, config, target).await?;
     let served = resolve(&directory.aliases, tenant);
-    if served != tenant {
+    if served == tenant {
+        text.push_str(&passes_until_unforgotten(receipt));
+    } else {
         text.push_str(&format!(
             "Its requests are served as tenant {}, whose memory is not deleted: `diarist tenants forget {}` does \
              that.\n",

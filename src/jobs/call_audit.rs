@@ -46,6 +46,12 @@ impl CallAudit {
         threads.insert((scope.clone(), tip), thread);
     }
 
+    /// Forgets the names.
+    pub(super) fn clear_threads(&self) {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.clear();
+    }
+
     /// Begins the line of a call of `model` on behalf of `job`.
     pub(super) fn begin(&self, job: &Job, model: &str) -> OpenCall {
         let line = self.audit.as_ref().map(|audit| {

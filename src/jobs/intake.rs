@@ -80,7 +80,7 @@ impl Intake {
     }
 
     /// Drops the first requests that wait for a second one, because something was forgotten.
-    pub fn drop_first_requests(&self) {
+    pub(super) fn drop_first_requests(&self) {
         self.first_requests.clear();
     }
 

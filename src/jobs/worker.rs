@@ -114,6 +114,11 @@ impl Worker {
         }
     }
 
+    /// Forgets the names of conversations.
+    pub(super) fn clear_threads(&self) {
+        self.caller.audit.clear_threads();
+    }
+
     /// Notes the name of the conversation of `job`.
     pub(super) fn set_thread(&self, job: &Job, thread: Option<String>) {
         self.caller

@@ -81,7 +81,7 @@ pub struct Memory {
     /// Requests that are observed while their clients wait.
     pub overflow_singleflight: Singleflight,
     /// The newest prompt of each conversation, as it was sent.
-    pub sent_prompts: SentPrompts,
+    pub sent_prompts: Arc<SentPrompts>,
     /// Where the audit entries go, if anywhere.
     pub audit: Option<Audit>,
     /// The number of answers that have not ended.
@@ -99,7 +99,7 @@ impl Memory {
             jobs,
             capabilities,
             overflow_singleflight: Singleflight::default(),
-            sent_prompts: SentPrompts::new(""),
+            sent_prompts: Arc::new(SentPrompts::new("")),
             audit: None,
             pending_answers: Arc::default(),
         }

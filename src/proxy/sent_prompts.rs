@@ -95,6 +95,14 @@ impl SentPrompts {
         })
     }
 
+    /// Drops everything, because something was deleted.
+    pub fn clear(&self) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.by_key.clear();
+        entries.by_use.clear();
+        entries.bytes = 0;
+    }
+
     /// Treats every conversation as if it had been silent for this much longer. For tests, which do not wait.
     #[cfg(feature = "testing")]
     pub fn skip_time(&self, duration: Duration) {
@@ -183,6 +191,16 @@ mod tests {
         assert!(prompts.previous(&key("a"), now).is_none());
         let entries = prompts.entries.lock().unwrap();
         assert_eq!((entries.bytes, entries.by_use.len()), (0, 0));
+    }
+
+    #[test]
+    fn what_is_cleared_is_gone_and_there_is_room_again() {
+        let prompts = SentPrompts::new("");
+        let now = Instant::now();
+        prompts.record(key("a"), prompt("m"), now);
+        prompts.clear();
+        assert!(prompts.previous(&key("a"), now).is_none());
+        assert_eq!(prompts.entries.lock().unwrap().bytes, 0);
     }
 
     #[test]

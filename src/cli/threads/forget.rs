@@ -68,21 +68,33 @@ pub(super) async fn forget(
         for (tenant, resource) in owners {
             let resource = Some(resource);
             let target = ForgetTarget::Owner { tenant, resource };
-            text.push_str(&forget_target(store, config, target).await?);
+            let (receipt, id) = forget_target(store, config, target).await?;
+            text.push_str(&receipt);
+            text.push_str(&passes_until_unforgotten(id));
         }
         return Ok(text);
     }
     let id = args.id.as_deref().unwrap_or_default();
     let lineage = find_conversation(store, id).await?;
-    forget_target(store, config, ForgetTarget::Thread(lineage)).await
+    let target = ForgetTarget::Thread(lineage);
+    let (receipt, id) = forget_target(store, config, target).await?;
+    Ok(receipt + &passes_until_unforgotten(id))
 }
 
-/// Forgets `target` and returns the receipt as text.
+/// What becomes of the next requests of what receipt `id` names.
+pub(in crate::cli) fn passes_until_unforgotten(id: i64) -> String {
+    format!(
+        "Its next requests pass without memory (bypass; reason=forgotten) until you run \
+         `diarist threads unforget {id}`.\n"
+    )
+}
+
+/// Forgets `target` and returns the receipt as text, with its number.
 pub(in crate::cli) async fn forget_target(
     store: &SqliteStore,
     config: &Config,
     target: ForgetTarget,
-) -> anyhow::Result<String> {
+) -> anyhow::Result<(String, i64)> {
     let forgotten = store.forget_target(&target, now()).await?;
     let receipt = forgotten.context("the conversation was deleted just now")?;
     let mut text = describe(&receipt);
@@ -104,12 +116,8 @@ pub(in crate::cli) async fn forget_target(
             folder.display()
         ));
     }
-    text.push_str(&format!(
-        "Not deleted: backups, logs and earlier lines of the audit. Its next requests pass without memory \
-         (bypass; reason=forgotten) until you run `diarist threads unforget {}`.\n",
-        receipt.id
-    ));
-    Ok(text)
+    text.push_str("Not deleted: backups, logs and earlier lines of the audit.\n");
+    Ok((text, receipt.id))
 }
 
 /// The users of this name, each with its tenant.
