@@ -322,7 +322,6 @@ impl Ledger {
     }
 
     pub fn claimed(&mut self, holder: usize, job: &Job, now_ms: i64, until_ms: i64) {
-        self.check_claim(holder, job, now_ms);
         let (kind, span) = (job.spec.kind, job.spec.span);
         if self.committed.contains_key(&key(&job.scope, kind, &span)) {
             let range = self.range(&job.scope, kind, &span);

@@ -231,6 +231,7 @@ impl Queue for Watched {
         }
         if let Some(job) = &job {
             let until_ms = now_ms + lease_ms.max(1);
+            self.ledger().check_claim(self.process, job, now_ms);
             self.ledger().claimed(self.process, job, now_ms, until_ms);
         }
         self.gate.leave().await;
@@ -343,6 +344,7 @@ impl Queue for Watched {
             .claim_observation(scope, span, now_ms, lease_ms)
             .await?;
         if let Some(job) = &job {
+            // Code writes what this job asks for, so no route is needed.
             self.ledger()
                 .claimed(self.process, job, now_ms, now_ms + lease_ms);
         }
