@@ -157,7 +157,8 @@ impl App {
         };
         let aliases = Aliases::default();
         if config.memory_enabled {
-            let mut alias_refresher = AliasRefresher::new(&store, &aliases, &cache);
+            let mut alias_refresher =
+                AliasRefresher::new(&store, &aliases, jobs.accounts(), &cache);
             // On a slow disk the aliases come with the next refresh.
             let _timed_out =
                 tokio::time::timeout(STORE_OPEN_TIMEOUT, alias_refresher.refresh()).await;

@@ -21,6 +21,7 @@ mod events;
 mod evidence;
 mod exchange;
 mod failure;
+mod fair_queue;
 mod first_requests;
 mod intake;
 #[cfg(feature = "testing")]
@@ -70,7 +71,7 @@ pub use snapshots::Prepared;
 use self::base::Base;
 use self::events::Events;
 use self::evidence::PartReporter;
-use self::intake::QueuedExchange;
+use self::intake::Exchanges;
 use self::message_archive::MessageArchive;
 use self::model_call::ModelCaller;
 use self::model_health::ModelHealth;
@@ -84,7 +85,8 @@ use crate::audit::Audit;
 use crate::llm::ModelClient;
 use crate::lookup::SnapshotCache;
 use crate::memory::Policy;
-use crate::store::Store;
+pub use crate::store::DailyLimits;
+use crate::store::{Store, TenantAccounts};
 use crate::tasks::{Losses, Tasks};
 use crate::tokens::TokenCounter;
 
@@ -116,7 +118,7 @@ struct Room {
     jobs: Jobs,
     recorder_shares: RecorderShares,
     worker: Arc<Worker>,
-    exchanges: mpsc::Receiver<QueuedExchange>,
+    exchanges: Exchanges,
     /// Wakes the workers.
     wake: Arc<tokio::sync::Notify>,
 }
@@ -179,6 +181,7 @@ impl Jobs {
             settings,
             clock: clock.clone(),
             tasks: tasks.clone(),
+            accounts: TenantAccounts::default(),
             recording: Losses::new("recording", tasks.readiness()),
             health: ModelHealth::new(clock, tasks.readiness()),
         };
@@ -217,6 +220,11 @@ impl Jobs {
     pub fn drop_cached_conversations(&self) {
         self.intake.drop_first_requests();
         self.worker.clear_threads();
+    }
+
+    /// Who pays for a tenant, and which tenants are new.
+    pub fn accounts(&self) -> &TenantAccounts {
+        &self.base.accounts
     }
 
     /// Accepts finished exchanges.

@@ -15,6 +15,7 @@ mod queue;
 mod rows;
 mod snapshots;
 mod sqlite;
+mod tenant_accounts;
 mod tenants;
 mod timer;
 
@@ -38,8 +39,10 @@ pub use queue::{
 };
 pub use snapshots::{NewSnapshot, Snapshots};
 pub use sqlite::{OpenError, SqliteStore};
+pub use tenant_accounts::{TenantAccount, TenantAccounts};
 pub use tenants::{
-    CallTotals, Cost, LIVE_MS, LineageCosts, SHARED_KEY_THRESHOLD, TenantBacklog, Tenants, utc_day,
+    CallTotals, Cost, DailyLimits, LIVE_MS, LineageCosts, SHARED_KEY_THRESHOLD, Spent,
+    TenantBacklog, Tenants, utc_day,
 };
 pub use timer::{Alarms, NewTimer, Timer};
 

@@ -8,6 +8,7 @@ pub mod rig;
 mod story;
 pub mod tools;
 
+mod accounts;
 mod bad_input;
 mod batches;
 mod body_budget;

@@ -1,4 +1,4 @@
-//! Keeps the aliases of tenants, and the names that many conversations share, up to date with the store.
+//! Keeps the aliases of tenants, their accounts, and the names that many conversations share, up to date with the store.
 //!
 //! Requests use the last known state and never wait for this. Called by `app`.
 
@@ -9,15 +9,17 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use crate::lookup::SnapshotCache;
-use crate::store::{Aliases, LIVE_MS, SqliteStore, Tenants as _};
+use crate::store::{Aliases, LIVE_MS, SqliteStore, TenantAccounts, Tenants as _};
 
 /// How often the store is read. The command line and other processes write there.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Reads aliases and shared names from the store.
+/// Reads aliases, accounts and shared names from the store.
 pub(super) struct AliasRefresher {
     store: Arc<SqliteStore>,
     aliases: Aliases,
+    accounts: TenantAccounts,
+    accounts_loaded: bool,
     recall: Arc<SnapshotCache>,
     shared_keys_loaded: bool,
 }
@@ -26,11 +28,14 @@ impl AliasRefresher {
     pub(super) fn new(
         store: &Arc<SqliteStore>,
         aliases: &Aliases,
+        accounts: &TenantAccounts,
         recall: &Arc<SnapshotCache>,
     ) -> Self {
         Self {
             store: Arc::clone(store),
             aliases: aliases.clone(),
+            accounts: accounts.clone(),
+            accounts_loaded: false,
             recall: Arc::clone(recall),
             shared_keys_loaded: false,
         }
@@ -48,6 +53,14 @@ impl AliasRefresher {
         }
     }
 
+    /// Accounts that earlier processes stored. The recorder adds later ones.
+    async fn load_accounts(&mut self) {
+        if let Ok(stored) = self.store.tenant_accounts().await {
+            self.accounts.load(&stored);
+            self.accounts_loaded = true;
+        }
+    }
+
     /// Names that many conversations share, found by earlier processes. The recorder finds later ones.
     async fn load_shared_thread_keys(&mut self) {
         let since = Timestamp::now().as_millisecond() - LIVE_MS;
@@ -59,9 +72,12 @@ impl AliasRefresher {
         }
     }
 
-    /// Reads everything once. Shared names are read until that succeeds.
+    /// Reads everything once. Accounts and shared names are read until that succeeds.
     pub(super) async fn refresh(&mut self) {
         self.refresh_aliases().await;
+        if !self.accounts_loaded {
+            self.load_accounts().await;
+        }
         if !self.shared_keys_loaded {
             self.load_shared_thread_keys().await;
         }

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::json;
 
-use self::tenant_arg::{TenantArg, TenantDirectory};
+use self::tenant_arg::{TenantArg, TenantDirectory, check_header};
 use super::database::{read, write};
 use super::moved;
 use super::output::print;
@@ -112,17 +112,33 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             let environment = environment();
             let old = TenantArg::parse(&args.old, &args.header, &environment)?;
             let new = TenantArg::parse(&args.new, &args.header, &environment)?;
-            write(&args.sources, async |store, _| alias(store, old, new).await)
+            write(&args.sources, async |store, config| {
+                let listed = &config.requests.identity.credentials;
+                check_header(&[&old, &new], &args.header, listed)?;
+                alias(store, old, new).await
+            })
         }
         Some(Command::Forget(args)) => {
             let name = TenantArg::parse(&args.name, &args.header, &environment())?;
             write(&args.sources, async |store, config| {
+                check_header(
+                    &[&name],
+                    &args.header,
+                    &config.requests.identity.credentials,
+                )?;
                 forget(store, config, name).await
             })
         }
         Some(Command::Unalias(args)) => {
             let name = TenantArg::parse(&args.name, &args.header, &environment())?;
-            write(&args.sources, async |store, _| unalias(store, name).await)
+            write(&args.sources, async |store, config| {
+                check_header(
+                    &[&name],
+                    &args.header,
+                    &config.requests.identity.credentials,
+                )?;
+                unalias(store, name).await
+            })
         }
     }?;
     print(&text)?;

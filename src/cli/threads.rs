@@ -83,7 +83,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Ok(threads.iter().map(json_line).collect())
         }),
         None => read(&args.sources, async |store, config| {
-            let daily = config.memory.daily_tokens;
+            let daily = config.memory.daily.account;
             let text = list(store, args.limit).await? + &shared_thread_keys(store).await?;
             Ok(text + &over_budget(store, daily).await?)
         }),
@@ -233,7 +233,7 @@ async fn shared_thread_keys(store: &SqliteStore) -> anyhow::Result<String> {
     Ok(shared.iter().map(describe).collect())
 }
 
-/// Tenants whose jobs wait for the next day, because the tokens of this day are spent.
+/// Tenants whose jobs wait for the next day, because the tokens of their account are spent for this day.
 async fn over_budget(store: &SqliteStore, daily: Option<u64>) -> anyhow::Result<String> {
     let Some(daily) = daily else {
         return Ok(String::new());
@@ -245,8 +245,8 @@ async fn over_budget(store: &SqliteStore, daily: Option<u64>) -> anyhow::Result<
     Ok(exhausted
         .map(|tenant| {
             format!(
-                "Tenant {} has spent {} of its {} tokens a day (memory.daily_tokens): {} jobs wait until \
-                 tomorrow (UTC).\n",
+                "The account of tenant {} has spent {} of its {} tokens a day (memory.daily_tokens): {} jobs wait \
+                 until tomorrow (UTC).\n",
                 tenant.tenant,
                 grouped(tenant.spent_tokens),
                 grouped(daily),

@@ -11,7 +11,7 @@ use super::problem::Problem;
 use super::settings::{RawConfig, RawResource};
 use super::token_verification::{RawVerification, token_verification};
 use crate::proxy::identify::users::{Proof, Users};
-use crate::proxy::identify::{IdentityRules, Sources};
+use crate::proxy::identify::{CredentialHeaders, IdentityRules, Sources};
 
 /// Headers whose values must never be stored or shown: by name, and by the end of the name.
 const CREDENTIALS: [&str; 4] = ["authorization", "api-key", "cookie", "proxy-authorization"];
@@ -43,12 +43,22 @@ pub(super) fn identity(raw: &RawConfig, problems: &mut Vec<Problem>) -> CheckRes
         names.iter().map(|name| header(name)).collect()
     });
     let users = users(&raw.resource, problems);
+    let credentials = names
+        .credentials
+        .check(problems, |names| credential_headers(names));
+    let new_tenants_per_hour = names
+        .new_tenants_per_hour
+        .check(problems, |&number| new_tenants(number));
     let subjects = token_verification(&raw_token, problems);
+    let users = users?;
+    let user_header = users.as_ref().map(|users| users.header.clone());
     Ok(Identity {
         sources: Sources::new(&headers?, &body_fields?),
         task_headers: task_headers?,
         rules: IdentityRules {
-            users: users?,
+            users,
+            credentials: credentials?.without_user(user_header),
+            new_tenants_per_hour: Some(new_tenants_per_hour?),
             subjects: subjects?,
             ..IdentityRules::default()
         },
@@ -142,6 +152,31 @@ fn user_header(name: &str) -> Result<HeaderName, Invalid> {
             "name a header without a credential; for tokens in Authorization use [identity.token]",
         )
     })
+}
+
+fn credential_headers(names: &[String]) -> Result<CredentialHeaders, Invalid> {
+    if names.is_empty() {
+        return Err(Invalid::new(
+            "without a header that carries a credential, nobody could be told apart",
+            "name the headers of your upstream and gateway, or write [\"known\"]",
+        ));
+    }
+    CredentialHeaders::parse(names).map_err(|name| {
+        Invalid::new(
+            format!("\"{name}\" is neither a header name nor the ending of some"),
+            "write names such as \"x-company-key\", endings such as \"*-api-key\", or \"known\"",
+        )
+    })
+}
+
+fn new_tenants(number: u64) -> Result<u32, Invalid> {
+    match u32::try_from(number) {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err(Invalid::new(
+            format!("{number} is out of range"),
+            format!("write a number from 1 to {}", u32::MAX),
+        )),
+    }
 }
 
 fn headers(names: &[String]) -> Result<Vec<String>, Invalid> {

@@ -15,7 +15,7 @@ use super::problem::Problem;
 use super::settings::RawConfig;
 use super::thresholds::{other_conversations, tokens};
 use super::valid::Override;
-use crate::jobs::{ArchivePolicy, Settings};
+use crate::jobs::{ArchivePolicy, DailyLimits, Settings};
 use crate::proxy::Overflow;
 use crate::wire::Placement;
 
@@ -76,6 +76,9 @@ fn common(
         keep => Ok(*keep),
     });
     let daily_tokens = memory.daily_tokens.check_some(problems, |&n| daily(n));
+    let daily_tokens_total = memory
+        .daily_tokens_total
+        .check_some(problems, |&n| daily(n));
     let bundles = memory.bundles.check_some(problems, |text| non_empty(text));
     let redactor = observer::redact(&raw.redact, problems);
     let (shares_memory, other_conversations) = (shares_memory?, other_conversations?);
@@ -85,7 +88,10 @@ fn common(
         zone: zone?,
         temporal_markers: memory.temporal_markers.value,
         keep_messages: keep_messages?,
-        daily_tokens: daily_tokens?,
+        daily: DailyLimits {
+            account: daily_tokens?,
+            all: daily_tokens_total?,
+        },
         peer_memory_tokens: shares_memory.then_some(other_conversations),
         bundles: bundles?.map(PathBuf::from),
         redactor: redactor?,

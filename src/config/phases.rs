@@ -18,7 +18,7 @@ use super::problem::Problem;
 use super::settings::{RawConfig, RawObservation, RawReflection};
 use super::tables::{JsonTable, RawModels};
 use super::thresholds::{policy, tokens};
-use crate::jobs::{ArchivePolicy, Phase, Settings};
+use crate::jobs::{ArchivePolicy, DailyLimits, Phase, Settings};
 use crate::llm::{Endpoint, Models};
 use crate::memory::observe::{ObserverOptions, RequestedHints};
 use crate::memory::redact::Redactor;
@@ -33,7 +33,7 @@ pub(super) struct CommonSettings {
     pub(super) zone: TimeZone,
     pub(super) temporal_markers: bool,
     pub(super) keep_messages: ArchivePolicy,
-    pub(super) daily_tokens: Option<u64>,
+    pub(super) daily: DailyLimits,
     pub(super) peer_memory_tokens: Option<u32>,
     pub(super) bundles: Option<PathBuf>,
     pub(super) redactor: Redactor,
@@ -98,7 +98,7 @@ impl OverridableSettings {
             observer: Arc::new(observer),
             max_loss: max_loss?,
             concurrency: crate::jobs::MODEL_CALLS,
-            daily_tokens: common.daily_tokens,
+            daily: common.daily,
             peer_memory_tokens: common.peer_memory_tokens,
             bundles: common.bundles,
         })

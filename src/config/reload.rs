@@ -85,6 +85,7 @@ mod tests {
         "memory.reflection.",
         "memory.redact.",
         "memory.daily_tokens",
+        "memory.daily_tokens_total",
         "memory.bundles",
         "memory.overrides",
         "memory.share_token_budget",

@@ -174,6 +174,15 @@ settings! {
         /// Open WebUI in a header of your own. Such a request reads memory and writes none. Rules
         /// (memory.rules) come first.
         task_headers: Vec<String> = Default(r#"["x-diarist-task", "x-openwebui-task"]"#),
+        /// Headers whose values tell tenants apart. "*" begins an ending, as in "*-api-key". The first header of
+        /// this list that a request has is its account, to which shares and budgets belong. "known" stands for
+        /// authorization, api-key, x-api-key, ocp-apim-subscription-key, x-auth-token, x-access-token,
+        /// x-goog-iam-authorization-token, *-api-key, *-auth, *-authorization; and for cookie, which counts only
+        /// in a request without any other credential. The header of identity.resource never counts.
+        credentials: Vec<String> = Default(r#"["known"]"#),
+        /// Tenants that one account may begin in an hour. A client can make many of one key, with headers that
+        /// its upstream ignores. Beyond it the requests of new ones pass without memory.
+        new_tenants_per_hour: u64 = Default("100"),
     }
 
     /// Which user of your application is talking. Conversations share memory only for users that are named
@@ -256,9 +265,11 @@ settings! {
         base_url: Option<String> = Example(r#""https://api.openai.com/v1""#),
         /// Key for base_url. Better kept in the environment: DIARIST__MEMORY__API_KEY.
         api_key: Option<SecretString> = Example(r#""sk-...""#),
-        /// Limit of prompt and answer tokens that memory's own model calls may use for one tenant on one UTC
+        /// Limit of prompt and answer tokens that memory's own model calls may use for one account on one UTC
         /// day. Then its jobs wait until the next day. Requests are not affected. Unset: no limit.
         daily_tokens: Option<u64> = Example("5000000"),
+        /// The same limit for all accounts together. Unset: no limit.
+        daily_tokens_total: Option<u64> = Example("50000000"),
         /// Folder for failed model calls of memory, to look at with `diarist reproduce`. The files contain text
         /// of your users with secrets removed, and never a credential. The newest 50 stay. Unset: none are
         /// kept.

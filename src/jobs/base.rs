@@ -12,7 +12,7 @@ use super::model_health::ModelHealth;
 use super::settings::{Reloadable, Settings};
 use crate::lookup::SnapshotCache;
 use crate::memory::render;
-use crate::store::Store;
+use crate::store::{Store, TenantAccounts};
 use crate::tasks::{Losses, Tasks};
 use crate::tokens::TokenCounter;
 
@@ -26,6 +26,8 @@ pub(super) struct Base {
     pub(super) clock: Clock,
     pub(super) events: Events,
     pub(super) tasks: Tasks,
+    /// Who pays for a tenant.
+    pub(super) accounts: TenantAccounts,
     /// Exchanges that were not recorded.
     pub(super) recording: Losses,
     /// Whether the Observer and the Reflector work.

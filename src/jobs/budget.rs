@@ -1,8 +1,8 @@
-//! The cost of memory's own model calls: in metrics, per conversation, and against the daily budget
-//! of a tenant.
+//! The cost of memory's own model calls: in metrics, per conversation, and against the daily budgets
+//! of an account and of all.
 //!
 //! The store sums the costs, so that a budget holds across restarts and for all processes. This
-//! process keeps two things: which tenants are over budget, so that a job with several calls need
+//! process keeps two things: which budgets are spent, so that a job with several calls need
 //! not ask the store each time; and costs for requests that no upstream has accepted yet, because
 //! nothing may be stored for their owner (INV-OWN). Never delays a request, except one under
 //! `overflow = "observe"`.
@@ -14,17 +14,24 @@ use std::time::Duration;
 use super::base::Base;
 use crate::history::{Link, Scope};
 use crate::llm::{CallError, Prompt, Reply};
-use crate::store::{Cost, Job, utc_day};
+use crate::store::{Cost, Job, Spent, utc_day};
 use crate::telemetry;
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
 
-/// Tenants whose budget of one day is spent.
-#[derive(Debug, Default)]
-struct ExhaustedTenants(Mutex<(i64, HashSet<[u8; 32]>)>);
+/// Whose budget it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Payer {
+    Account([u8; 32]),
+    All,
+}
 
-impl ExhaustedTenants {
-    fn on_day<T>(&self, today: i64, look: impl FnOnce(&mut HashSet<[u8; 32]>) -> T) -> T {
+/// The budgets of one day that are spent.
+#[derive(Debug, Default)]
+struct SpentBudgets(Mutex<(i64, HashSet<Payer>)>);
+
+impl SpentBudgets {
+    fn on_day<T>(&self, today: i64, look: impl FnOnce(&mut HashSet<Payer>) -> T) -> T {
         let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if cached.0 != today {
             *cached = (today, HashSet::new());
@@ -32,11 +39,11 @@ impl ExhaustedTenants {
         look(&mut cached.1)
     }
 
-    /// Marks that `tenant` reached its budget by a cost of `at_ms`. Returns whether that is new at
+    /// Marks that a budget was reached by a cost of `at_ms`. Returns whether that is new at
     /// `now_ms`. A cost of an earlier day does not count against today.
-    fn mark(&self, tenant: [u8; 32], at_ms: i64, now_ms: i64) -> bool {
+    fn mark(&self, payer: Payer, at_ms: i64, now_ms: i64) -> bool {
         let today = utc_day(now_ms);
-        utc_day(at_ms) == today && self.on_day(today, |exhausted| exhausted.insert(tenant))
+        utc_day(at_ms) == today && self.on_day(today, |exhausted| exhausted.insert(payer))
     }
 }
 
@@ -59,23 +66,34 @@ impl UnbilledCosts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a cost. Returns the unbilled tokens of the tenant since the UTC day of `at_ms` began.
-    fn add(&self, scope: &Scope, tip: Link, cost: Cost, at_ms: i64) -> u64 {
+    /// Keeps a cost. Returns the unbilled tokens since the UTC day of `at_ms` began; `same_account` says
+    /// which owners have the account of `scope`.
+    fn add(
+        &self,
+        scope: &Scope,
+        (tip, cost, at_ms): UnbilledCost,
+        same_account: impl Fn(&Scope) -> bool,
+    ) -> Spent {
         let mut costs = self.lock();
         if costs.len() >= MAX_OWNERS && !costs.contains_key(scope) {
             costs.clear();
         }
         push_or_merge(costs.entry(scope.clone()).or_default(), (tip, cost, at_ms));
-        let tenant_costs = costs
-            .iter()
-            .filter(|(owner, _)| owner.tenant == scope.tenant);
-        tenant_costs
-            .flat_map(|(_, costs)| costs)
-            .filter(|(_, _, then)| utc_day(*then) == utc_day(at_ms))
-            .fold(0, |sum, (_, cost, _)| {
+        let mut spent = Spent::default();
+        for (owner, costs) in costs.iter() {
+            let today = costs
+                .iter()
+                .filter(|(_, _, then)| utc_day(*then) == utc_day(at_ms));
+            let tokens = today.fold(0_u64, |sum, (_, cost, _)| {
                 sum.saturating_add(cost.prompt_tokens)
                     .saturating_add(cost.completion_tokens)
-            })
+            });
+            spent.all = spent.all.saturating_add(tokens);
+            if same_account(owner) {
+                spent.account = spent.account.saturating_add(tokens);
+            }
+        }
+        spent
     }
 }
 
@@ -98,10 +116,10 @@ fn push_or_merge(costs: &mut Vec<UnbilledCost>, new: UnbilledCost) {
     }
 }
 
-/// The cost of memory's model calls: what tenants have spent, and what is not billed yet.
+/// The cost of memory's model calls: which budgets are spent, and what is not billed yet.
 pub(super) struct Budget {
     base: Base,
-    exhausted: ExhaustedTenants,
+    exhausted: SpentBudgets,
     unbilled: UnbilledCosts,
 }
 
@@ -109,7 +127,7 @@ impl Budget {
     pub(super) fn new(base: &Base) -> Self {
         Self {
             base: base.clone(),
-            exhausted: ExhaustedTenants::default(),
+            exhausted: SpentBudgets::default(),
             unbilled: UnbilledCosts::default(),
         }
     }
@@ -125,19 +143,22 @@ impl Budget {
     /// Whether a call may be made for `scope`.
     ///
     /// # Errors
-    /// If the tenant's budget is spent, with the time until the next UTC day.
+    /// If the budget of its account, or that of all, is spent, with the time until the next UTC day.
     pub(super) fn admit(&self, scope: &Scope) -> Result<(), CallError> {
         let now = self.base.now_ms();
-        let is_exhausted = |tenants: &mut HashSet<_>| tenants.contains(&scope.tenant);
-        if self.base.settings().daily_tokens.is_none()
-            || !self.exhausted.on_day(utc_day(now), is_exhausted)
-        {
+        let limits = self.base.settings().daily;
+        let account = Payer::Account(self.base.accounts.account_of(&scope.tenant));
+        let is_exhausted = |spent: &mut HashSet<_>| {
+            limits.account.is_some() && spent.contains(&account)
+                || limits.all.is_some() && spent.contains(&Payer::All)
+        };
+        if !limits.any() || !self.exhausted.on_day(utc_day(now), is_exhausted) {
             return Ok(());
         }
         let left = u64::try_from(DAY_MS - now.rem_euclid(DAY_MS)).unwrap_or_default();
         Err(CallError::RateLimited {
             retry_after: Some(Duration::from_millis(left)),
-            message: "the tokens that memory may cost this tenant today are spent".to_owned(),
+            message: "the tokens that memory may cost today are spent".to_owned(),
         })
     }
 
@@ -179,21 +200,28 @@ impl Budget {
         if job.is_queued() {
             self.bill(scope, tip, cost, now).await;
         } else {
-            let unbilled = self.unbilled.add(scope, tip, cost, now);
-            let total = unbilled.saturating_add(self.billed_today(scope, now).await);
+            let account_of = |owner: &Scope| self.base.accounts.account_of(&owner.tenant);
+            let account = account_of(scope);
+            let same_account = |owner: &Scope| account_of(owner) == account;
+            let unbilled = self.unbilled.add(scope, (tip, cost, now), same_account);
+            let billed = self.billed_today(scope, now).await;
+            let total = Spent {
+                account: unbilled.account.saturating_add(billed.account),
+                all: unbilled.all.saturating_add(billed.all),
+            };
             self.check(scope, total, now);
         }
     }
 
-    /// Tokens that the store has billed to the tenant of `scope` today; 0 if no budget is configured.
-    async fn billed_today(&self, scope: &Scope, now: i64) -> u64 {
-        if self.base.settings().daily_tokens.is_none() {
-            return 0;
+    /// Tokens that the store has billed today; 0 if no budget is configured.
+    async fn billed_today(&self, scope: &Scope, now: i64) -> Spent {
+        if !self.base.settings().daily.any() {
+            return Spent::default();
         }
         let total = self.base.store.spent_tokens(scope, now).await;
         total.unwrap_or_else(|error| {
-            tracing::warn!(error = %error, "the tokens that a tenant spent today could not be read");
-            0
+            tracing::warn!(error = %error, "the tokens that were spent today could not be read");
+            Spent::default()
         })
     }
 
@@ -216,24 +244,42 @@ impl Budget {
         tokens
     }
 
-    /// Compares what the tenant spent on the day of `at_ms` with its budget, and warns the first time
-    /// that it is reached.
-    fn check(&self, scope: &Scope, total: u64, at_ms: i64) {
-        let limit = self.base.settings().daily_tokens;
-        let Some(budget) = limit.filter(|budget| total >= *budget) else {
-            return;
-        };
-        let now = self.base.now_ms();
-        if self.exhausted.mark(scope.tenant, at_ms, now) {
-            metrics::counter!(telemetry::BUDGETS_SPENT).increment(1);
+    /// Compares what was spent on the day of `at_ms` with the budgets, and warns the first time that one is
+    /// reached.
+    fn check(&self, scope: &Scope, spent: Spent, at_ms: i64) {
+        let limits = self.base.settings().daily;
+        let account = self.base.accounts.account_of(&scope.tenant);
+        if self.is_newly_spent(
+            Payer::Account(account),
+            spent.account,
+            limits.account,
+            at_ms,
+        ) {
             tracing::warn!(
-                tenant = %scope.tenant_label(),
-                spent = total,
-                daily_tokens = budget,
-                "the tokens that memory may cost this tenant today are spent: its jobs wait until \
+                account = Scope::format_tenant_label(&account),
+                spent = spent.account,
+                daily_tokens = limits.account,
+                "the tokens that memory may cost this account today are spent: its jobs wait until \
                  tomorrow (UTC). Requests are not affected"
             );
         }
+        if self.is_newly_spent(Payer::All, spent.all, limits.all, at_ms) {
+            tracing::warn!(
+                spent = spent.all,
+                daily_tokens_total = limits.all,
+                "the tokens that memory may cost today, for all accounts, are spent: all jobs wait until \
+                 tomorrow (UTC). Requests are not affected"
+            );
+        }
+    }
+
+    fn is_newly_spent(&self, payer: Payer, spent: u64, limit: Option<u64>, at_ms: i64) -> bool {
+        let reached = limit.is_some_and(|budget| spent >= budget)
+            && self.exhausted.mark(payer, at_ms, self.base.now_ms());
+        if reached {
+            metrics::counter!(telemetry::BUDGETS_SPENT).increment(1);
+        }
+        reached
     }
 }
 
@@ -271,19 +317,19 @@ mod tests {
     /// midnight.
     #[test]
     fn what_was_spent_yesterday_is_no_budget_of_today() {
-        let cache = ExhaustedTenants::default();
+        let cache = SpentBudgets::default();
         let (yesterday, today) = (DAY_MS - 1, DAY_MS + 1);
-        let is_exhausted = |tenant: [u8; 32]| {
-            cache.on_day(utc_day(today), |exhausted| exhausted.contains(&tenant))
-        };
-        assert!(cache.mark([1; 32], today, today));
-        assert!(!cache.mark([1; 32], today, today), "no news");
-        assert!(!cache.mark([2; 32], yesterday, today));
+        let is_exhausted =
+            |payer| cache.on_day(utc_day(today), |exhausted| exhausted.contains(&payer));
+        let account = Payer::Account([1; 32]);
+        assert!(cache.mark(account, today, today));
+        assert!(!cache.mark(account, today, today), "no news");
+        assert!(!cache.mark(Payer::All, yesterday, today));
         assert!(
-            is_exhausted([1; 32]),
+            is_exhausted(account),
             "what is known of today is not forgotten"
         );
-        assert!(!is_exhausted([2; 32]));
+        assert!(!is_exhausted(Payer::All));
     }
 
     #[test]
@@ -292,17 +338,20 @@ mod tests {
         let tip = Link::root(&scope);
         let calls = 10 * u64::try_from(MAX_COSTS_PER_OWNER).expect("small");
         let mut total = 0;
+        let own = |owner: &Scope| *owner == scope;
         for _ in 0..calls {
-            total = unbilled.add(&scope, tip, cost(10), 0);
+            total = unbilled.add(&scope, (tip, cost(10), 0), own).account;
         }
         assert_eq!(total, 11 * calls);
         assert_eq!(unbilled.lock()[&scope].len(), MAX_COSTS_PER_OWNER);
         // Costs of yesterday do not count, and give way if there are too many.
         for more in 1..=calls {
-            assert_eq!(unbilled.add(&scope, tip, cost(10), DAY_MS), 11 * more);
+            let spent = unbilled.add(&scope, (tip, cost(10), DAY_MS), own);
+            assert_eq!(spent.account, 11 * more);
         }
         assert_eq!(unbilled.lock()[&scope].len(), MAX_COSTS_PER_OWNER);
         let other = Scope::new(b"other", None);
-        assert_eq!(unbilled.add(&other, tip, cost(1), DAY_MS), 2);
+        let spent = unbilled.add(&other, (tip, cost(1), DAY_MS), |owner| *owner == other);
+        assert_eq!((spent.account, spent.all), (2, 2 + 11 * calls));
     }
 }

@@ -18,6 +18,8 @@ use crate::wire;
 pub struct Exchange {
     /// The owner.
     pub scope: Scope,
+    /// The account whose share of the queue it takes (see [`crate::store::TenantAccounts`]).
+    pub account: [u8; 32],
     /// The thread key, if the client names one.
     pub thread_key: Option<String>,
     /// Whether a sub-agent sent it. A sub-agent does not write into the conversation that it works

@@ -65,6 +65,7 @@ impl FirstRequest {
     fn into_exchange(self, next: &Exchange, len: usize) -> Exchange {
         Exchange {
             scope: next.scope.clone(),
+            account: next.account,
             thread_key: self.thread_key,
             sub_agent: self.sub_agent,
             allows_peer_memory: self.allows_peer_memory,

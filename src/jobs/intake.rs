@@ -1,12 +1,11 @@
-//! The entrance for finished exchanges: a bounded queue for which no request waits. The proxy
-//! offers, the recorder takes.
+//! The entrance for finished exchanges: a bounded queue for which no request waits, with a share for each account. The
+//! proxy offers, the recorder takes.
 
 use std::sync::Arc;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-
 use super::base::Base;
 use super::exchange::Exchange;
+use super::fair_queue::{FairQueue, Room};
 use super::first_requests::FirstRequests;
 use crate::history::{Link, Message};
 use crate::tasks::Losses;
@@ -14,7 +13,11 @@ use crate::telemetry;
 
 /// The most bytes in the queue, in KiB (16 MiB in all): bodies, and what hangs on them. An exchange counts as one
 /// KiB at least, so this bounds their number too.
-const KIB: u32 = 16 * 1_024;
+const KIB: usize = 16 * 1_024;
+
+/// The most that one exchange counts: what a single account that floods the queue leaves free. So an exchange of any
+/// size is accepted beside it.
+const MAX_KIB: usize = KIB / 2;
 
 /// What one message of an exchange holds beside its bytes in the body: itself, parsed, in the request and on
 /// its chain, and the ids of its tool calls.
@@ -24,59 +27,74 @@ const MESSAGE_BYTES: usize = 2 * size_of::<Message>() + size_of::<Link>() + 64;
 pub(super) type QueuedExchange = (Exchange, Place);
 
 /// A place in the queue. It is free again when this is dropped.
-#[derive(Debug)]
-pub(super) struct Place(OwnedSemaphorePermit);
-
-impl Place {
-    fn new(permit: OwnedSemaphorePermit) -> Self {
-        let place = Self(permit);
-        metrics::gauge!(telemetry::INTAKE_BYTES).increment(place.bytes());
-        place
-    }
-
-    fn bytes(&self) -> f64 {
-        f64::from(u32::try_from(self.0.num_permits()).unwrap_or(KIB)) * 1_024.0
-    }
-}
+pub(super) struct Place(Room<Exchange>);
 
 impl Drop for Place {
     fn drop(&mut self) {
-        metrics::gauge!(telemetry::INTAKE_BYTES).decrement(self.bytes());
+        metrics::gauge!(telemetry::INTAKE_BYTES).decrement(bytes(self.0.size));
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+fn bytes(kib: usize) -> f64 {
+    kib as f64 * 1_024.0
+}
+
+/// The receiving side of the queue. Without it, nothing is accepted any more.
+#[derive(Debug)]
+pub(super) struct Exchanges(FairQueue<Exchange>);
+
+impl Exchanges {
+    /// The next exchanges, one of each account in turn, at most `most`. Waits until there is one; none only after
+    /// [`Self::close`].
+    pub(super) async fn recv(&self, most: usize) -> Vec<QueuedExchange> {
+        let taken = self.0.recv(most).await.into_iter();
+        taken
+            .map(|(exchange, room)| (exchange, Place(room)))
+            .collect()
+    }
+
+    pub(super) fn close(&self) {
+        self.0.close();
+    }
+}
+
+impl Drop for Exchanges {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
 /// The sending side of the queue.
 #[derive(Clone, Debug)]
 pub struct Intake {
-    slots: mpsc::Sender<QueuedExchange>,
-    bytes: Arc<Semaphore>,
+    queue: FairQueue<Exchange>,
     first_requests: Arc<FirstRequests>,
     recording: Losses,
 }
 
-pub(super) fn channel(base: &Base) -> (Intake, mpsc::Receiver<QueuedExchange>) {
-    let (slots, exchanges) = mpsc::channel(KIB as usize);
-    (
-        Intake {
-            slots,
-            bytes: Arc::new(Semaphore::new(KIB as usize)),
-            first_requests: Arc::new(FirstRequests::new(&base.store)),
-            recording: base.recording.clone(),
-        },
-        exchanges,
-    )
+pub(super) fn channel(base: &Base) -> (Intake, Exchanges) {
+    let queue = FairQueue::new(KIB);
+    let exchanges = Exchanges(queue.clone());
+    let intake = Intake {
+        queue,
+        first_requests: Arc::new(FirstRequests::new(&base.store)),
+        recording: base.recording.clone(),
+    };
+    (intake, exchanges)
 }
 
 impl Intake {
     /// Whether every accepted exchange is recorded.
     pub(super) fn is_idle(&self) -> bool {
-        self.bytes.available_permits() == KIB as usize
+        self.queue.free() == KIB
     }
 
-    /// Whether an exchange of up to a mebibyte would be accepted now.
+    /// Whether an exchange of up to a mebibyte would be accepted now, also from an account that holds all that is
+    /// taken.
     #[cfg(feature = "testing")]
     pub fn has_room(&self) -> bool {
-        self.bytes.available_permits() > 2_048
+        self.queue.free() > KIB / 2 + 2_048
     }
 
     /// Drops the first requests that wait for a second one, because something was forgotten.
@@ -109,14 +127,12 @@ impl Intake {
 
     /// Puts an exchange, of whose body `body` bytes are its own, into the queue if there is room.
     fn enqueue(&self, exchange: Exchange, body: usize) -> bool {
-        let kib = u32::try_from((body + message_bytes(&exchange)) / 1_024 + 1)
-            .unwrap_or(KIB)
-            .min(KIB);
-        let offered = Arc::clone(&self.bytes)
-            .try_acquire_many_owned(kib)
-            .ok()
-            .is_some_and(|permit| self.slots.try_send((exchange, Place::new(permit))).is_ok());
+        let kib = ((body + message_bytes(&exchange)) / 1_024 + 1).min(MAX_KIB);
+        // Before it is in the queue: it may be recorded at once.
+        metrics::gauge!(telemetry::INTAKE_BYTES).increment(bytes(kib));
+        let offered = self.queue.push(exchange.account, kib, exchange);
         if !offered {
+            metrics::gauge!(telemetry::INTAKE_BYTES).decrement(bytes(kib));
             metrics::counter!(telemetry::EXCHANGES_DROPPED).increment(1);
             self.recording.lost(
                 "requests come faster than they can be recorded, and their exchanges are dropped; \

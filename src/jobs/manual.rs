@@ -18,7 +18,7 @@ use super::worker::{CallResult, Worker};
 use super::{Jobs, Room, intake};
 use crate::llm::ModelClient;
 use crate::lookup::SnapshotCache;
-use crate::store::{Job, Store};
+use crate::store::{Job, Store, TenantAccounts};
 use crate::tasks::{Losses, Tasks};
 use crate::tokens::TokenCounter;
 
@@ -62,6 +62,7 @@ impl Jobs {
             counter,
             settings,
             clock: clock.clone(),
+            accounts: TenantAccounts::default(),
             recording: Losses::new("recording", tasks.readiness()),
             health: ModelHealth::new(clock, tasks.readiness()),
             tasks,
@@ -95,13 +96,13 @@ impl ManualJobs {
 
     /// The recorder records exchanges that waited together.
     pub async fn record_all(&mut self, exchanges: Vec<Exchange>) {
-        let (intake, mut queue) = intake::channel(&self.jobs.base);
+        let (intake, queue) = intake::channel(&self.jobs.base);
         let mut waiting = Vec::new();
         for exchange in exchanges {
             intake.offer(exchange);
-            waiting.extend(queue.recv().await);
+            waiting.extend(queue.recv(1).await);
         }
-        self.recorder.handle_exchanges(&mut waiting).await;
+        self.recorder.handle_exchanges(waiting).await;
     }
 
     /// The recorder handles the next timer that is due; `false` if none is.

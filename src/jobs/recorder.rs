@@ -23,7 +23,7 @@ use self::record::Recorded;
 pub(super) use self::state::{Recorder, RecorderShares};
 use super::events::status;
 use super::exchange::Exchange;
-use super::intake::QueuedExchange;
+use super::intake::Exchanges;
 use super::outcome::JobOutcome;
 use super::track::{JobResult, Track};
 use crate::history::{Link, Scope};
@@ -35,7 +35,7 @@ const MAX_STALE_TRACKS: usize = 8;
 
 /// What the recorder is sent. It outlives a recorder that panics.
 pub(super) struct Inputs {
-    pub(super) exchanges: mpsc::Receiver<QueuedExchange>,
+    pub(super) exchanges: Exchanges,
     pub(super) outcomes: mpsc::UnboundedReceiver<JobOutcome>,
 }
 
@@ -50,7 +50,6 @@ pub(super) async fn run(
         exchanges,
         outcomes,
     } = &mut *inputs;
-    let mut waiting = Vec::with_capacity(MAX_BATCH);
     loop {
         tokio::select! {
             biased;
@@ -58,9 +57,9 @@ pub(super) async fn run(
                 let _ending = recorder.shared.pending_work.ending();
                 recorder.handle_outcome(outcome).await;
             }
-            1.. = exchanges.recv_many(&mut waiting, MAX_BATCH) => {
+            waiting = exchanges.recv(MAX_BATCH) => {
                 recorder.base.tasks.fault_point("recorder");
-                recorder.handle_exchanges(&mut waiting).await;
+                recorder.handle_exchanges(waiting).await;
             }
             () = stop.cancelled() => break,
             () = tokio::time::sleep(recorder.time_to_next_timer()) => {
@@ -68,12 +67,15 @@ pub(super) async fn run(
                 let _ending = recorder.shared.pending_work.ending();
                 recorder.fire_timer().await;
             }
-            else => break,
         }
     }
     exchanges.close();
-    while exchanges.recv_many(&mut waiting, MAX_BATCH).await > 0 {
-        recorder.handle_exchanges(&mut waiting).await;
+    loop {
+        let waiting = exchanges.recv(MAX_BATCH).await;
+        if waiting.is_empty() {
+            break;
+        }
+        recorder.handle_exchanges(waiting).await;
     }
 }
 
@@ -165,6 +167,21 @@ impl Recorder {
         self.shared
             .reporter
             .report(&outcome.scope, track, part, report);
+    }
+
+    /// Stores who pays for the tenant of `scope`, if the store does not know it yet. If that fails, the tenant's
+    /// next exchange tries again, and until then it pays for itself.
+    pub(super) async fn store_account(&self, scope: &Scope) {
+        let Some(member) = self.base.accounts.unstored(&scope.tenant) else {
+            return;
+        };
+        match self.base.store.set_account(member).await {
+            Ok(()) => self.base.accounts.mark_stored(member),
+            Err(error) => {
+                metrics::counter!(telemetry::STORE_FAILURES).increment(1);
+                tracing::warn!(error = %error, "the account of a tenant could not be stored");
+            }
+        }
     }
 
     /// Loads the chain that ends in `tip`.

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use crate::llm::{CallSettings, Endpoint, Models};
 use crate::memory::observe::{ObserverOptions, RequestedHints};
 use crate::memory::{EarlyTriggers, IdleTrigger, PartKind, Pattern, Policy};
+use crate::store::DailyLimits;
 use crate::wire::Placement;
 
 /// How the Observer or the Reflector calls its model.
@@ -101,9 +102,8 @@ pub struct Settings {
     pub max_loss: f64,
     /// Jobs at the same time. 0 closes the queue.
     pub concurrency: usize,
-    /// The most tokens of model calls per tenant and UTC day. Calls that run when the budget is
-    /// reached are finished.
-    pub daily_tokens: Option<u64>,
+    /// The most tokens of model calls per UTC day. Calls that run when a budget is reached are finished.
+    pub daily: DailyLimits,
     /// The most tokens that peer memory may take in a block; `None` shares no memory between
     /// conversations.
     pub peer_memory_tokens: Option<u32>,

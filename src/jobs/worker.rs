@@ -199,7 +199,7 @@ impl Worker {
             observe_any: settings.observation.endpoint.is_some(),
             reflect_any: settings.reflection.endpoint.is_some(),
             held_routes: self.routes.usable(),
-            daily_tokens: settings.daily_tokens,
+            daily: settings.daily,
         };
         match self
             .base

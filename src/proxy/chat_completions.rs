@@ -303,7 +303,7 @@ fn finish(
         .text
         .filter(|words| SUMMARY_BYTES.contains(&words.len()))
         .map(|words| ScopedHash::from_text(&request.history.root(), &words));
-    if request.writes {
+    if request.writes && memory.join_account(&request.identity, &request.policy) {
         let request = Arc::unwrap_or_clone(request);
         memory.jobs.intake().offer(Exchange {
             answer,

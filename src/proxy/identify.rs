@@ -21,14 +21,14 @@ use http::header::{CONTENT_ENCODING, HeaderName, HeaderValue, ORIGIN};
 
 use jiff::tz::TimeZone;
 
-use self::credential::credential;
+use self::credential::Credentials;
 use self::signed::is_signed;
 use self::token::{TokenError, Verifier};
 use self::users::{Resource, Users};
 use crate::history::Scope;
-use crate::store::Aliases;
+use crate::store::{Aliases, TenantAccount};
 
-pub use self::credential::tenant_of_key;
+pub use self::credential::{CredentialHeaders, tenant_of_key};
 pub use self::off_reason::OffReason;
 pub use self::sources::Sources;
 pub use self::thread::{Thread, find_thread};
@@ -43,6 +43,10 @@ pub struct IdentityRules {
     pub anonymous: bool,
     /// How users of the application are recognised, if the operator vouches for their names.
     pub users: Option<Users>,
+    /// Headers whose values tell tenants apart.
+    pub credentials: CredentialHeaders,
+    /// The most tenants that one account may begin in an hour; `None`: any number.
+    pub new_tenants_per_hour: Option<u32>,
     /// Tokens whose subject is the tenant.
     pub subjects: Option<Verifier>,
     /// Tenants that are served as other tenants, so that a rotated key keeps its memory.
@@ -54,6 +58,9 @@ pub struct IdentityRules {
 pub struct Identity {
     /// The owner.
     pub scope: Scope,
+    /// Who pays for the tenant: shares and budgets are for an account. It is a tenant itself, the one of the
+    /// credential that the upstream checks. Most tenants are their own account.
+    pub account: [u8; 32],
     /// The user of the application, if one is named. Its hash is the second half of the scope.
     pub resource: Option<Resource>,
     /// Why the token in `Authorization` was treated as an ordinary credential.
@@ -65,6 +72,14 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// Its tenant, and who pays for it.
+    pub fn tenant_account(&self) -> TenantAccount {
+        TenantAccount {
+            tenant: self.scope.tenant,
+            account: self.account,
+        }
+    }
+
     /// Whether conversations of this owner may share memory: only those of a user whom the operator vouches
     /// for. A name that any client can write grants nothing.
     pub fn shares_memory(&self) -> bool {
@@ -116,24 +131,32 @@ pub fn identify_owner(
     query: Option<&str>,
     rules: &IdentityRules,
 ) -> Result<Identity, OffReason> {
-    let credential = credential(headers, query.unwrap_or_default());
-    if credential.is_empty() && !rules.anonymous {
+    let credentials =
+        Credentials::from_request(headers, query.unwrap_or_default(), &rules.credentials);
+    if credentials.anonymous && !rules.anonymous {
         return Err(OffReason::Anonymous);
     }
-    if credential.is_empty() && is_cross_site(headers) {
+    if credentials.anonymous && is_cross_site(headers) {
         return Err(OffReason::CrossSite);
     }
     let subject = rules
         .subjects
         .as_ref()
         .and_then(|verifier| verifier.tenant(headers));
+    let presented = || Scope::hash_tenant(&credentials.all);
     let (tenant, token_error) = match subject {
         Some(Ok(tenant)) => (tenant, None),
-        Some(Err(token_error)) => (Scope::hash_tenant(&credential), Some(token_error)),
-        None => (Scope::hash_tenant(&credential), None),
+        Some(Err(token_error)) => (presented(), Some(token_error)),
+        None => (presented(), None),
+    };
+    let account = match subject {
+        // The token is renewed, its subject stays.
+        Some(Ok(tenant)) => tenant,
+        _ => Scope::hash_tenant(&credentials.account),
     };
     // Links, caches and rows are all built on the tenant, so they only ever see the resolved one.
     let tenant = rules.aliases.resolve(tenant);
+    let account = rules.aliases.resolve(account);
     let resource = users::resource(headers, rules.users.as_ref())?;
     // A zone that is sent twice or is unreadable becomes an unknown zone: audited as bad, and not used.
     let mut zones = headers.get_all(TIME_ZONE_HEADER).iter();
@@ -148,6 +171,7 @@ pub fn identify_owner(
             tenant,
             resource: resource.map(|resource| resource.id),
         },
+        account,
         resource,
         token_error,
         thread: Thread::default(),

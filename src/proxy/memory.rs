@@ -105,6 +105,20 @@ impl Memory {
         }
     }
 
+    /// Whether the tenant is known, or its account may begin one more in this hour.
+    pub(super) fn has_room_for_tenant(&self, identity: &Identity, policy: &RequestPolicy) -> bool {
+        let limit = policy.identity.new_tenants_per_hour;
+        let accounts = self.jobs.accounts();
+        accounts.has_room(identity.tenant_account(), limit, self.jobs.now_ms())
+    }
+
+    /// The same, and counts the tenant: its request was accepted.
+    pub(super) fn join_account(&self, identity: &Identity, policy: &RequestPolicy) -> bool {
+        let limit = policy.identity.new_tenants_per_hour;
+        let accounts = self.jobs.accounts();
+        accounts.join(identity.tenant_account(), limit, self.jobs.now_ms())
+    }
+
     /// Waits until every exchange that has ended is recorded and memory has nothing left to do. `false` if that
     /// takes longer than `within`. See [`Jobs::wait_until_idle`].
     pub async fn wait_idle(&self, within: Duration) -> bool {
@@ -210,6 +224,7 @@ impl MemoryRequest {
             zone: self.identity.time_zone(),
             allows_peer_memory: self.identity.shares_memory(),
             scope: self.identity.scope,
+            account: self.identity.account,
             sub_agent: self.identity.thread.child,
             thread_key: self.identity.thread.key,
             parsed: self.parsed,

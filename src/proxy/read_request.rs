@@ -115,6 +115,7 @@ pub(super) async fn read_request(
     let off = match off_by_header {
         true => Some(OffReason::ByHeader),
         false if memory.capabilities.is_signing(&identity.scope.tenant) => Some(OffReason::Signed),
+        false if !memory.has_room_for_tenant(&identity, &policy) => Some(OffReason::TooManyTenants),
         false => None,
     };
     if let Some(off) = off {

@@ -6,7 +6,7 @@
 
 use async_trait::async_trait;
 
-use super::{Alarms, StoreResult, Timer};
+use super::{Alarms, DailyLimits, StoreResult, Timer};
 use crate::history::{Link, Scope};
 use crate::memory::advance::ChainJob;
 use crate::memory::{NewPart, PartId, PartKind, Span};
@@ -218,9 +218,9 @@ pub struct ClaimFilter {
     pub reflect_any: bool,
     /// Tenants, and the routes of theirs that this process holds.
     pub held_routes: Vec<([u8; 32], [u8; 32])>,
-    /// The tokens that model calls may cost a tenant on one UTC day. Jobs of a tenant that has spent
-    /// them wait for the next day.
-    pub daily_tokens: Option<u64>,
+    /// The tokens that model calls may cost on one UTC day. Jobs of an account that has spent them wait for the
+    /// next day.
+    pub daily: DailyLimits,
 }
 
 /// How a claimed job ended without a part.

@@ -37,6 +37,7 @@ mod shrink;
 mod snapshots;
 #[cfg(test)]
 mod statement_tests;
+mod tenant_accounts;
 mod thread_export;
 mod timers;
 mod verbs;

@@ -3,27 +3,33 @@
 
 use async_trait::async_trait;
 
-use super::{AddAliasOutcome, Alias, StoreResult, TenantRow};
+use super::{AddAliasOutcome, Alias, StoreResult, TenantAccount, TenantRow};
 use crate::history::{Link, Scope};
 use crate::memory::PartKind;
 
 /// Costs, aliases and lists of tenants.
 #[async_trait]
 pub trait Tenants: Send + Sync {
-    /// Adds the cost of a call for the conversation of `tip`. Returns what its tenant spent on that UTC
-    /// day in all. Forgetting the conversation does not lower that sum.
+    /// Adds the cost of a call for the conversation of `tip`. Returns what was spent on that UTC day in all.
+    /// Forgetting the conversation does not lower that sum.
     async fn record_cost(
         &self,
         scope: &Scope,
         tip: Link,
         cost: Cost,
         at_ms: i64,
-    ) -> StoreResult<u64>;
+    ) -> StoreResult<Spent>;
 
-    /// What the tenant spent on the UTC day of `at_ms`, over all its resources.
-    async fn spent_tokens(&self, scope: &Scope, at_ms: i64) -> StoreResult<u64>;
+    /// What was spent on the UTC day of `at_ms`.
+    async fn spent_tokens(&self, scope: &Scope, at_ms: i64) -> StoreResult<Spent>;
 
-    /// Tenants with open jobs, and what they spent on the UTC day of `at_ms`.
+    /// From now on, what a tenant spends counts for this account.
+    async fn set_account(&self, member: TenantAccount) -> StoreResult<()>;
+
+    /// The tenants whose account was ever set. All others are their own.
+    async fn tenant_accounts(&self) -> StoreResult<Vec<TenantAccount>>;
+
+    /// Tenants with open jobs, and what their accounts spent on the UTC day of `at_ms`.
     async fn tenant_backlogs(&self, at_ms: i64) -> StoreResult<Vec<TenantBacklog>>;
 
     /// All aliases, the oldest first.
@@ -62,6 +68,32 @@ pub struct Cost {
     pub completion_tokens: u64,
     /// How many tokens of the prompt and the answer were estimated, because the endpoint reported none.
     pub estimated_tokens: u64,
+}
+
+/// Tokens that memory's model calls cost on one UTC day.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// For all tenants of the account.
+    pub account: u64,
+    /// For all accounts.
+    pub all: u64,
+}
+
+/// The most tokens that memory's model calls may cost on one UTC day; `None`: any number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DailyLimits {
+    /// For one account.
+    pub account: Option<u64>,
+    /// For all accounts.
+    pub all: Option<u64>,
+}
+
+impl DailyLimits {
+    /// Whether there is one.
+    #[must_use]
+    pub fn any(&self) -> bool {
+        self.account.is_some() || self.all.is_some()
+    }
 }
 
 impl Cost {
@@ -110,7 +142,7 @@ pub struct TenantBacklog {
     pub tenant: String,
     /// Open jobs.
     pub open_jobs: u64,
-    /// Tokens its model calls cost on the given day.
+    /// Tokens that model calls cost its account on the given day.
     pub spent_tokens: u64,
 }
 

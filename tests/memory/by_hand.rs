@@ -14,7 +14,7 @@ use diarist::llm::{CallError, CallSettings, Endpoint, Finish, ModelClient, Promp
 use diarist::memory::{NewPart, PartKind};
 use diarist::proxy::capabilities::UpstreamCapabilities;
 use diarist::proxy::{DryRun, Memory};
-use diarist::store::{Admin as _, ClaimFilter, Queue as _, Store};
+use diarist::store::{Admin as _, ClaimFilter, DailyLimits, Queue as _, Store};
 use diarist::tokens::TokenCounter;
 use diarist::wire::Placement;
 use diarist::wire::usage::{Blame, Usage};
@@ -201,7 +201,7 @@ impl World {
             observe_any: true,
             reflect_any: false,
             held_routes: Vec::new(),
-            daily_tokens: None,
+            daily: DailyLimits::default(),
         };
         let mut done = 0;
         while let Some(job) = store.claim(&any, START, 60_000).await.unwrap() {

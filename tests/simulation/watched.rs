@@ -9,12 +9,10 @@ use diarist::memory::advance::ChainJob;
 use diarist::memory::peer_memory::Digest;
 use diarist::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span};
 use diarist::store::{
-    AddAliasOutcome, Admin, Alarms, Alias, Candidates, Chains, ClaimFilter, Cost, EnqueueOutcome,
-    Event, Job, LongestChain, LookupKeys, NewJob, NewOverflowObservation, NewSnapshot,
-    OperatorRequest, Queue, RecordedChain, RecordedRequest, Release, RequestRecord,
-    RequestedJobOutcome, RequeuedJobs, SharedContent, Snapshots, StoreError,
-    StoredOverflowObservation, TenantBacklog, TenantRow, Tenants, ThreadDetail, ThreadRow, Timer,
-    Urgency,
+    Admin, Alarms, Candidates, Chains, ClaimFilter, EnqueueOutcome, Event, Job, LongestChain,
+    LookupKeys, NewJob, NewOverflowObservation, NewSnapshot, OperatorRequest, Queue, RecordedChain,
+    RecordedRequest, Release, RequestRecord, RequestedJobOutcome, RequeuedJobs, SharedContent,
+    Snapshots, StoreError, StoredOverflowObservation, ThreadDetail, ThreadRow, Timer, Urgency,
 };
 use diarist::tokens::TokenCounter as _;
 
@@ -37,6 +35,8 @@ macro_rules! through {
         Ok(answer)
     }};
 }
+
+mod tenants;
 
 #[async_trait]
 impl Chains for Watched {
@@ -556,45 +556,5 @@ impl Admin for Watched {
 
     async fn close(&self) {
         self.store.close().await;
-    }
-}
-
-#[async_trait]
-impl Tenants for Watched {
-    async fn record_cost(&self, scope: &Scope, tip: Link, cost: Cost, at_ms: i64) -> Answer<u64> {
-        through!(self, record_cost(scope, tip, cost, at_ms))
-    }
-
-    async fn spent_tokens(&self, scope: &Scope, at_ms: i64) -> Answer<u64> {
-        through!(self, spent_tokens(scope, at_ms))
-    }
-
-    async fn tenant_backlogs(&self, at_ms: i64) -> Answer<Vec<TenantBacklog>> {
-        self.store.tenant_backlogs(at_ms).await
-    }
-
-    async fn shared_thread_keys(&self, since_ms: i64) -> Answer<Vec<(Scope, String)>> {
-        through!(self, shared_thread_keys(since_ms))
-    }
-
-    async fn aliases(&self) -> Answer<Vec<Alias>> {
-        through!(self, aliases())
-    }
-
-    async fn add_alias(
-        &self,
-        name: [u8; 32],
-        tenant: [u8; 32],
-        at_ms: i64,
-    ) -> Answer<AddAliasOutcome> {
-        self.store.add_alias(name, tenant, at_ms).await
-    }
-
-    async fn remove_alias(&self, name: [u8; 32]) -> Answer<bool> {
-        self.store.remove_alias(name).await
-    }
-
-    async fn tenants(&self) -> Answer<Vec<TenantRow>> {
-        through!(self, tenants())
     }
 }

@@ -2,8 +2,9 @@
 
 use diarist::memory::PartKind;
 use diarist::store::{
-    Admin as _, CallTotals, ClaimFilter, Cost, EnqueueOutcome, Event, LineageCosts,
-    MAX_EVENTS_PER_KIND, Queue as _, SqliteStore, TenantBacklog, Tenants as _,
+    Admin as _, CallTotals, ClaimFilter, Cost, DailyLimits, EnqueueOutcome, Event, LineageCosts,
+    MAX_EVENTS_PER_KIND, Queue as _, Spent, SqliteStore, TenantAccount, TenantBacklog,
+    Tenants as _,
 };
 
 use crate::store::world::{ANYBODY, Disk, LEASE, Talk, scope};
@@ -35,7 +36,7 @@ async fn calls_are_counted_for_the_conversation_that_made_them_due() {
     let spared = other.recorded(&store).await;
     let pay = async |talk: &Talk, cost| {
         let paid = store.record_cost(&talk.scope, talk.tip(), cost, NOON).await;
-        paid.expect("paid")
+        paid.expect("paid").account
     };
     assert_eq!(pay(&talk, cost(PartKind::Chunk, 100, 10)).await, 110);
     assert_eq!(pay(&talk, cost(PartKind::Chunk, 50, 5)).await, 165);
@@ -86,7 +87,10 @@ async fn a_spent_budget_holds_until_the_next_day_and_over_restarts() {
         4,
     );
     let filter = ClaimFilter {
-        daily_tokens: Some(100),
+        daily: DailyLimits {
+            account: Some(100),
+            all: None,
+        },
         ..ANYBODY
     };
     {
@@ -121,13 +125,59 @@ async fn a_spent_budget_holds_until_the_next_day_and_over_restarts() {
     };
     assert_eq!(waiting, [backlog(&other, 1, 0), backlog(&spender, 2, 100)]);
     // A process with costs that it has not recorded yet reads this sum.
-    let spent =
-        async |talk: &Talk, at_ms| store.spent_tokens(&talk.scope, at_ms).await.expect("asked");
+    let spent = async |talk: &Talk, at_ms| {
+        let spent = store.spent_tokens(&talk.scope, at_ms).await.expect("asked");
+        assert_eq!(spent.all, if at_ms == NOON { 100 } else { 0 });
+        spent.account
+    };
     assert_eq!(spent(&spender, NOON).await, 100);
     assert_eq!(spent(&other, NOON).await, 0);
     assert_eq!(spent(&spender, TOMORROW).await, 0);
     assert!(claim(TOMORROW).await.is_some());
     assert!(claim(TOMORROW).await.is_some());
+}
+
+#[tokio::test]
+async fn a_budget_is_an_accounts_with_all_its_tenants_and_one_is_for_all() {
+    let disk = Disk::new();
+    let [key, with_header, other] =
+        ["key", "key and header", "other"].map(|name| Talk::new(&scope(name), name, 4));
+    let member = TenantAccount {
+        tenant: with_header.scope.tenant,
+        account: key.scope.tenant,
+    };
+    {
+        let store = disk.open().await;
+        for talk in [&key, &with_header, &other] {
+            talk.recorded(&store).await;
+            let job = talk.job(PartKind::Chunk, 0, 2);
+            store.enqueue(&talk.scope, &job, 0).await.expect("offered");
+        }
+        store.set_account(member).await.expect("stored");
+        for talk in [&key, &with_header, &other] {
+            let cost = cost(PartKind::Chunk, 40, 10);
+            let paid = store.record_cost(&talk.scope, talk.tip(), cost, NOON).await;
+            paid.expect("paid");
+        }
+        store.close().await;
+    }
+    let store = disk.open().await;
+    assert_eq!(store.tenant_accounts().await.expect("read"), [member]);
+    let spent = async |talk: &Talk| store.spent_tokens(&talk.scope, NOON).await.expect("asked");
+    for (talk, account) in [(&key, 100), (&with_header, 100), (&other, 50)] {
+        assert_eq!(spent(talk).await, Spent { account, all: 150 });
+    }
+    let claim = async |account, all, now| {
+        let daily = DailyLimits { account, all };
+        let filter = ClaimFilter { daily, ..ANYBODY };
+        let job = store.claim(&filter, now, LEASE).await.expect("claimed");
+        job.map(|job| job.scope)
+    };
+    assert_eq!(claim(None, Some(150), NOON).await, None, "all is spent");
+    let found = claim(Some(100), Some(151), NOON).await;
+    assert_eq!(found, Some(other.scope.clone()));
+    assert_eq!(claim(Some(100), Some(151), NOON).await, None);
+    assert!(claim(Some(100), Some(150), TOMORROW).await.is_some());
 }
 
 fn event(number: i64, kind: &str) -> Event {

@@ -7,8 +7,8 @@ use diarist::history::Link;
 use diarist::memory::advance::{ChainJob, JobState};
 use diarist::memory::{NewPart, PartKind};
 use diarist::store::{
-    Admin as _, Chains as _, ClaimFilter, EnqueueOutcome, Job, NewJob, Queue as _, Release,
-    Snapshots as _, SqliteStore, Urgency,
+    Admin as _, Chains as _, ClaimFilter, DailyLimits, EnqueueOutcome, Job, NewJob, Queue as _,
+    Release, Snapshots as _, SqliteStore, Urgency,
 };
 
 use crate::store::world::{ANYBODY, Disk, LEASE, Talk, scope};
@@ -211,7 +211,7 @@ fn filter(observe_any: bool, reflect_any: bool, held: &[([u8; 32], [u8; 32])]) -
         observe_any,
         reflect_any,
         held_routes: held.to_vec(),
-        daily_tokens: None,
+        daily: DailyLimits::default(),
     }
 }
 

@@ -5,7 +5,8 @@ use diarist::history::{Encoder, History, Link, Message, Role, Scope};
 use diarist::memory::record::{self, MessageContent};
 use diarist::memory::{NewPart, Node, PartId, PartKind, SnapshotCause, Span};
 use diarist::store::{
-    ClaimFilter, EnqueueOutcome, NewJob, NewSnapshot, RequestRecord, SentWith, SqliteStore, Store,
+    ClaimFilter, DailyLimits, EnqueueOutcome, NewJob, NewSnapshot, RequestRecord, SentWith,
+    SqliteStore, Store,
 };
 
 pub const LEASE: i64 = 60_000;
@@ -14,7 +15,10 @@ pub const ANYBODY: ClaimFilter = ClaimFilter {
     observe_any: true,
     reflect_any: true,
     held_routes: Vec::new(),
-    daily_tokens: None,
+    daily: DailyLimits {
+        account: None,
+        all: None,
+    },
 };
 
 pub fn scope(name: &str) -> Scope {

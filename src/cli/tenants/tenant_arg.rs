@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 use zeroize::Zeroizing;
 
 use crate::history::Scope;
-use crate::proxy::identify::tenant_of_key;
+use crate::proxy::identify::{CredentialHeaders, tenant_of_key};
 use crate::store::{Alias, SqliteStore, TenantRow, Tenants as _};
 
 /// Hexadecimal digits of a tenant's name.
@@ -67,6 +67,24 @@ impl TenantArg {
         };
         Ok(Self::Tenant(tenant))
     }
+}
+
+/// Refuses a key for a header by whose value the server tells nobody apart.
+pub(super) fn check_header(
+    arguments: &[&TenantArg],
+    header: &str,
+    listed: &CredentialHeaders,
+) -> anyhow::Result<()> {
+    let has_key = arguments
+        .iter()
+        .any(|argument| matches!(argument, TenantArg::Tenant(_)));
+    if has_key && !header.parse().is_ok_and(|name| listed.contains(&name)) {
+        bail!(
+            "the header {header} is not in identity.credentials, so its value makes no tenant: name the header that \
+             clients send their key in"
+        );
+    }
+    Ok(())
 }
 
 /// All tenants and aliases in the database.

@@ -71,9 +71,9 @@ impl Batch {
 
 impl Recorder {
     /// Records what was taken from the intake, in its order.
-    pub(in crate::jobs) async fn handle_exchanges(&mut self, waiting: &mut Vec<QueuedExchange>) {
+    pub(in crate::jobs) async fn handle_exchanges(&mut self, waiting: Vec<QueuedExchange>) {
         let mut batch = Batch::default();
-        for queued in waiting.drain(..) {
+        for queued in waiting {
             self.add_to_batch(&mut batch, queued).await;
         }
         self.record_batch(batch).await;

@@ -76,6 +76,7 @@ impl Recorder {
                 "an exchange without messages".to_owned(),
             ));
         };
+        self.store_account(scope).await;
         let mut track = match self.tracks.take(scope, history) {
             Some(track) if !self.knows_snapshot(&track, exchange.sent_with.snapshot) => {
                 // The request was sent with a snapshot that another task prepared, so the track is

@@ -1,16 +1,29 @@
-//! Collects what a request authenticates with: every credential in headers and query, whole.
+//! Collects what a request authenticates with: every credential in headers and query, whole; and the one of them that
+//! stands for its account.
 //!
 //! The caller hashes it at once; it is stored nowhere. Called by [`identify`](super::identify).
 
+use http::header::COOKIE;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::history::Scope;
 
-/// Headers that carry a credential: by name, and by the end of the name. Gateways have their own headers
+/// Headers that carry a credential: by name, and by the end of the name (`*-api-key`). Gateways have their own headers
 /// (`x-portkey-api-key`, `helicone-auth`, `cf-aig-authorization`) beside the `Authorization` that SDKs insist
-/// on. All headers present count, whole: two credentials with the same beginning are two tenants.
-const CREDENTIAL_HEADERS: [&str; 2] = ["authorization", "api-key"];
-const CREDENTIAL_HEADER_SUFFIXES: [&str; 3] = ["-api-key", "-auth", "-authorization"];
+/// on. Azure API Management has `ocp-apim-subscription-key`. The order decides which one stands for the account.
+const KNOWN_HEADERS: [&str; 11] = [
+    "authorization",
+    "api-key",
+    "x-api-key",
+    "ocp-apim-subscription-key",
+    "x-auth-token",
+    "x-access-token",
+    "x-goog-iam-authorization-token",
+    "*-api-key",
+    "*-auth",
+    "*-authorization",
+    "cookie",
+];
 
 /// Query parameters that carry a credential.
 const CREDENTIAL_QUERY_KEYS: [&str; 7] = [
@@ -23,43 +36,154 @@ const CREDENTIAL_QUERY_KEYS: [&str; 7] = [
     "subscription-key",
 ];
 
-/// Every credential of the request, each with its name and length, so that two lists never have the same bytes.
-pub(super) fn credential(headers: &HeaderMap, query: &str) -> Vec<u8> {
-    let in_headers = headers
-        .iter()
-        .filter(|(name, _)| carries_credential(name))
-        .map(|(name, value)| (name.as_str(), value.as_bytes()));
-    let in_query = query
-        .split('&')
-        .filter_map(|member| member.split_once('='))
-        .filter(|(name, value)| CREDENTIAL_QUERY_KEYS.contains(name) && !value.is_empty())
-        .map(|(name, value)| (name, value.as_bytes()));
-    let mut presented: Vec<(&str, &[u8])> = in_headers.chain(in_query).collect();
-    // The order of headers means nothing. Two values of one header keep their order: the sort is stable.
-    presented.sort_by_key(|(name, _)| *name);
-    let mut all = Vec::new();
-    for (name, value) in presented {
-        all.extend_from_slice(name.as_bytes());
-        all.extend_from_slice(&(value.len() as u64).to_be_bytes());
-        all.extend_from_slice(value);
+/// What names headers that carry a credential.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum HeaderPattern {
+    Name(HeaderName),
+    /// Every header whose name ends so.
+    Ending(String),
+}
+
+impl HeaderPattern {
+    fn parse(text: &str) -> Option<Self> {
+        if let Some(ending) = text.strip_prefix('*') {
+            // "*" alone would make every header a credential. The rest must be what can stand in a name.
+            let name: HeaderName = ending.parse().ok()?;
+            return Some(Self::Ending(name.as_str().to_owned()));
+        }
+        Some(Self::Name(text.parse().ok()?))
     }
-    all
+
+    fn matches(&self, name: &HeaderName) -> bool {
+        match self {
+            Self::Name(own) => own == name,
+            Self::Ending(ending) => name.as_str().ends_with(ending.as_str()),
+        }
+    }
 }
 
-/// `Proxy-Authorization` does not count. It is for the hop between client and Diarist; the upstream never sees
-/// it.
-fn carries_credential(name: &HeaderName) -> bool {
-    let name = name.as_str();
-    let has_suffix = || {
-        CREDENTIAL_HEADER_SUFFIXES
+/// The headers that carry a credential, in the order in which they stand for the account.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CredentialHeaders {
+    patterns: Vec<HeaderPattern>,
+    /// The header that names the user. Its token changes while the user stays the same.
+    user: Option<HeaderName>,
+}
+
+impl Default for CredentialHeaders {
+    fn default() -> Self {
+        let patterns = KNOWN_HEADERS.into_iter().filter_map(HeaderPattern::parse);
+        Self {
+            patterns: patterns.collect(),
+            user: None,
+        }
+    }
+}
+
+impl CredentialHeaders {
+    /// The headers of a list of names, endings (`*-api-key`), and `known` for the built-in ones.
+    ///
+    /// # Errors
+    /// The first entry that is none of these.
+    pub fn parse(names: &[String]) -> Result<Self, &str> {
+        let mut patterns = Vec::new();
+        for name in names.iter().map(|name| name.trim()) {
+            if name == "known" {
+                patterns.extend(Self::default().patterns);
+            } else {
+                patterns.push(HeaderPattern::parse(name).ok_or(name)?);
+            }
+        }
+        Ok(Self {
+            patterns,
+            user: None,
+        })
+    }
+
+    /// The same without the header that names the user.
+    #[must_use]
+    pub fn without_user(self, user: Option<HeaderName>) -> Self {
+        Self { user, ..self }
+    }
+
+    /// Whether `name` carries a credential.
+    pub fn contains(&self, name: &HeaderName) -> bool {
+        self.rank(name).is_some()
+    }
+
+    /// The place of `name` in the list. `Proxy-Authorization` does not count: it is for the hop between client and
+    /// Diarist; the upstream never sees it.
+    fn rank(&self, name: &HeaderName) -> Option<usize> {
+        if *name == header::PROXY_AUTHORIZATION || self.user.as_ref() == Some(name) {
+            return None;
+        }
+        self.patterns
             .iter()
-            .any(|ending| name.ends_with(ending))
-    };
-    CREDENTIAL_HEADERS.contains(&name) || has_suffix() && name != "proxy-authorization"
+            .position(|pattern| pattern.matches(name))
+    }
 }
 
-/// The tenant of requests that send `key` in this header, and no other credential. `None` if the header is none
-/// for credentials, or cannot hold the key. In `Authorization`, `Bearer` is added unless the key names a scheme.
+/// The credentials of a request.
+#[derive(Debug, Default)]
+pub(super) struct Credentials {
+    /// Every credential, each with its name and length, so that two lists never have the same bytes. Empty without
+    /// one.
+    pub(super) all: Vec<u8>,
+    /// In the same form, the one that stands for the account. A client can add headers that its upstream ignores, and
+    /// each value would be another tenant; but it cannot change the credential that the upstream checks.
+    pub(super) account: Vec<u8>,
+    /// Whether there is nothing but a cookie, or nothing at all. A cookie only keeps such requests apart: any server can
+    /// set one, and it may be the same for all.
+    pub(super) anonymous: bool,
+}
+
+impl Credentials {
+    pub(super) fn from_request(
+        headers: &HeaderMap,
+        query: &str,
+        listed: &CredentialHeaders,
+    ) -> Self {
+        let in_headers = headers.iter().filter_map(|(name, value)| {
+            let rank = listed.rank(name)?;
+            Some((name.as_str(), value.as_bytes(), rank))
+        });
+        let in_query = query
+            .split('&')
+            .filter_map(|member| member.split_once('='))
+            .filter(|(name, value)| CREDENTIAL_QUERY_KEYS.contains(name) && !value.is_empty())
+            // Behind every header.
+            .map(|(name, value)| (name, value.as_bytes(), usize::MAX));
+        let mut presented: Vec<_> = in_headers.chain(in_query).collect();
+        let is_cookie = |(name, ..): &(&str, &[u8], usize)| *name == COOKIE.as_str();
+        let anonymous = presented.iter().all(is_cookie);
+        if !anonymous {
+            presented.retain(|entry| !is_cookie(entry));
+        }
+        // The order of headers means nothing. Two values of one header keep their order: the sort is stable.
+        presented.sort_by_key(|(name, ..)| *name);
+        let first = presented.iter().map(|(name, _, rank)| (*rank, *name)).min();
+        let mut credentials = Self {
+            anonymous,
+            ..Self::default()
+        };
+        for (name, value, _) in presented {
+            append(&mut credentials.all, name, value);
+            if !anonymous && first.is_some_and(|(_, first)| first == name) {
+                append(&mut credentials.account, name, value);
+            }
+        }
+        credentials
+    }
+}
+
+fn append(all: &mut Vec<u8>, name: &str, value: &[u8]) {
+    all.extend_from_slice(name.as_bytes());
+    all.extend_from_slice(&(value.len() as u64).to_be_bytes());
+    all.extend_from_slice(value);
+}
+
+/// The tenant of requests that send `key` in this header, and no other credential, if the header carries one
+/// ([`CredentialHeaders::contains`]). `None` if it cannot hold the key. In `Authorization`, `Bearer` is added unless the key names a scheme.
 pub fn tenant_of_key(header: &str, key: &str) -> Option<[u8; 32]> {
     let name: HeaderName = header.parse().ok()?;
     let scheme = name == header::AUTHORIZATION && !key.contains(' ');
@@ -68,7 +192,102 @@ pub fn tenant_of_key(header: &str, key: &str) -> Option<[u8; 32]> {
     } else {
         HeaderValue::try_from(key)
     };
-    let headers = HeaderMap::from_iter([(name, value.ok()?)]);
-    let credential = credential(&headers, "");
-    (!key.is_empty() && !credential.is_empty()).then(|| Scope::hash_tenant(&credential))
+    let mut all = Vec::new();
+    append(&mut all, name.as_str(), value.ok()?.as_bytes());
+    (!key.is_empty()).then(|| Scope::hash_tenant(&all))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn credentials(pairs: &[(&'static str, &'static str)], query: &str) -> Credentials {
+        let pairs = pairs.iter().map(|(name, value)| {
+            let name = HeaderName::from_static(name);
+            (name, HeaderValue::from_static(value))
+        });
+        Credentials::from_request(&pairs.collect(), query, &CredentialHeaders::default())
+    }
+
+    const KEY: (&str, &str) = ("authorization", "Bearer k");
+
+    #[test]
+    fn a_header_that_the_upstream_ignores_makes_another_tenant_of_the_same_account() {
+        let plain = credentials(&[KEY], "");
+        assert_eq!(plain.account, plain.all);
+        for (more, query) in [(&[("x-any-auth", "1")][..], ""), (&[], "token=1")] {
+            let more = credentials(&[&[KEY], more].concat(), query);
+            assert_ne!(more.all, plain.all);
+            assert_eq!(more.account, plain.all);
+        }
+        let other = credentials(&[("authorization", "Bearer l"), ("x-any-auth", "1")], "");
+        assert_ne!(other.account, plain.account);
+    }
+
+    #[test]
+    fn the_first_of_the_list_stands_for_the_account() {
+        let api_key = ("api-key", "k");
+        let both = credentials(&[("a-auth", "x"), api_key], "");
+        assert_eq!(both.account, credentials(&[api_key], "").all);
+        let in_query = credentials(&[], "key=k");
+        assert_eq!(in_query.account, in_query.all);
+    }
+
+    #[test]
+    fn known_headers_of_gateways_tell_people_apart() {
+        let tenants = [
+            "ocp-apim-subscription-key",
+            "x-auth-token",
+            "x-access-token",
+        ]
+        .map(|name| {
+            assert_ne!(
+                credentials(&[KEY, (name, "alice")], "").all,
+                credentials(&[KEY], "").all
+            );
+            credentials(&[(name, "alice")], "").all
+        });
+        assert!(tenants.iter().all(|tenant| !tenant.is_empty()));
+        assert_ne!(
+            tenants[0],
+            credentials(&[("ocp-apim-subscription-key", "bob")], "").all
+        );
+    }
+
+    #[test]
+    fn a_cookie_counts_only_where_nothing_else_does() {
+        let cookie = ("cookie", "session=1");
+        assert_eq!(
+            credentials(&[KEY, cookie], "").all,
+            credentials(&[KEY], "").all
+        );
+        let only = credentials(&[cookie], "");
+        assert!(only.anonymous && !only.all.is_empty());
+        assert_ne!(only.all, credentials(&[("cookie", "session=2")], "").all);
+        assert_eq!(
+            only.account,
+            credentials(&[], "").account,
+            "one account for all of them"
+        );
+        assert!(credentials(&[], "").anonymous && !credentials(&[KEY], "").anonymous);
+    }
+
+    #[test]
+    fn the_list_is_the_operators() {
+        let listed = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            CredentialHeaders::parse(&names).map_err(str::to_owned)
+        };
+        let name = |name: &'static str| HeaderName::from_static(name);
+        let own = listed(&["X-Company-Key", "*-ticket"]).expect("a list");
+        assert!(own.contains(&name("x-company-key")) && own.contains(&name("a-ticket")));
+        assert!(!own.contains(&name("authorization")));
+        let more = listed(&["x-company-key", "known"]).expect("a list");
+        assert!(more.contains(&name("x-company-key")) && more.contains(&name("x-foo-auth")));
+        assert!(!more.contains(&name("proxy-authorization")));
+        assert_eq!(listed(&["known", "*"]), Err("*".to_owned()));
+        assert_eq!(listed(&["a b"]), Err("a b".to_owned()));
+        let user = more.without_user(Some(name("x-auth-token")));
+        assert!(!user.contains(&name("x-auth-token")) && user.contains(&name("api-key")));
+    }
 }

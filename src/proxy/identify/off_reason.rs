@@ -15,6 +15,8 @@ pub enum OffReason {
     Anonymous,
     /// No credential, and a page of another site sent it from somebody's browser.
     CrossSite,
+    /// The account has begun too many tenants in this hour, and this one is new.
+    TooManyTenants,
     /// Headers sign or digest the body.
     Signed,
     /// The body is compressed.
@@ -30,7 +32,11 @@ impl OffReason {
     pub fn is_bypass(self) -> bool {
         matches!(
             self,
-            Self::Signed | Self::Encoded | Self::BadResource | Self::Unverified(_)
+            Self::TooManyTenants
+                | Self::Signed
+                | Self::Encoded
+                | Self::BadResource
+                | Self::Unverified(_)
         )
     }
 
@@ -42,6 +48,7 @@ impl OffReason {
             Self::Rule => "rule",
             Self::Anonymous => "anonymous",
             Self::CrossSite => "cross_site",
+            Self::TooManyTenants => "too_many_tenants",
             Self::Signed => "signed_body",
             Self::Encoded => "encoded_body",
             Self::BadResource => "bad_resource",

@@ -101,7 +101,7 @@ pub(super) async fn shared_thread_keys(
     rows.iter().map(shared_key).collect()
 }
 
-fn tenant(row: &SqliteRow, column: usize) -> StoreResult<[u8; 32]> {
+pub(super) fn tenant(row: &SqliteRow, column: usize) -> StoreResult<[u8; 32]> {
     get::<Vec<u8>>(row, column)?
         .try_into()
         .map_err(|_| corrupt("a tenant is a hash of 32 bytes"))

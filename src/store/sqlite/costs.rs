@@ -5,10 +5,11 @@ use sqlx::query;
 use sqlx::sqlite::SqliteConnection;
 
 use super::scoped::scoped_query;
+use super::tenant_accounts::account_of;
 use crate::history::{Link, Scope};
 use crate::store::StoreResult;
 use crate::store::rows::{self, get, token_count};
-use crate::store::{Cost, Event, MAX_EVENTS_PER_KIND, TenantBacklog, utc_day};
+use crate::store::{Cost, Event, MAX_EVENTS_PER_KIND, Spent, TenantBacklog, utc_day};
 
 /// Spending is kept for this many days: the budget needs today, people look at a month.
 const SPENDING_DAYS: i64 = 31;
@@ -23,11 +24,12 @@ DO UPDATE SET calls = costs.calls + 1, sent = costs.sent + excluded.sent,
               cached = costs.cached + excluded.cached, written = costs.written + excluded.written,
               guessed = costs.guessed + excluded.guessed";
 
-/// Adds tokens (`$4`) to the spending of a day (`$3`).
+/// Adds tokens (`$4`) to the spending of a day (`$3`), which an account (`$5`) pays.
 const ADD_SPENDING: &str = "
-INSERT INTO spending (tenant, resource, day, tokens) VALUES ($1, $2, $3, $4)
+INSERT INTO spending (tenant, resource, day, tokens, account)
+VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (tenant, day, resource)
-DO UPDATE SET tokens = spending.tokens + excluded.tokens";
+DO UPDATE SET tokens = spending.tokens + excluded.tokens, account = excluded.account";
 
 /// Deletes the spending of days before `$3`.
 const FORGET_SPENDING: &str =
@@ -39,7 +41,7 @@ pub(super) async fn record_cost(
     tip: Link,
     cost: Cost,
     at_ms: i64,
-) -> StoreResult<u64> {
+) -> StoreResult<Spent> {
     let today = utc_day(at_ms);
     scoped_query(ADD_COST, &scope)
         .bind(tip.as_bytes().as_slice())
@@ -50,35 +52,50 @@ pub(super) async fn record_cost(
         .bind(token_count(cost.estimated_tokens))
         .execute(&mut *conn)
         .await?;
+    let account = account_of(conn, &scope.tenant).await?;
     scoped_query(ADD_SPENDING, &scope)
         .bind(today)
         .bind(token_count(
             cost.prompt_tokens.saturating_add(cost.completion_tokens),
         ))
+        .bind(account.as_slice())
         .execute(&mut *conn)
         .await?;
     scoped_query(FORGET_SPENDING, &scope)
         .bind(today - SPENDING_DAYS)
         .execute(&mut *conn)
         .await?;
-    spent_tokens(conn, scope, at_ms).await
+    spent_by_account(conn, account, at_ms).await
 }
 
-/// What a tenant (`$1`) spent on a day (`$2`), over all its resources: a budget belongs to the tenant.
-const SPENT_TOKENS: &str =
-    "SELECT coalesce(sum(tokens), 0) FROM spending WHERE tenant = $1 AND day = $2";
+/// What an account (`$1`) spent on a day (`$2`), over all its tenants and their resources, and what all spent.
+const SPENT_TOKENS: &str = "
+SELECT coalesce((SELECT sum(s.tokens) FROM spending AS s WHERE s.day = $2 AND s.account = $1), 0),
+       coalesce((SELECT sum(s.tokens) FROM spending AS s WHERE s.day = $2), 0)";
 
 pub(super) async fn spent_tokens(
     conn: &mut SqliteConnection,
     scope: Scope,
     at_ms: i64,
-) -> StoreResult<u64> {
+) -> StoreResult<Spent> {
+    let account = account_of(conn, &scope.tenant).await?;
+    spent_by_account(conn, account, at_ms).await
+}
+
+async fn spent_by_account(
+    conn: &mut SqliteConnection,
+    account: [u8; 32],
+    at_ms: i64,
+) -> StoreResult<Spent> {
     let row = query(SPENT_TOKENS)
-        .bind(scope.tenant.as_slice())
+        .bind(account.as_slice())
         .bind(utc_day(at_ms))
         .fetch_one(conn)
         .await?;
-    rows::int(&row, 0)
+    Ok(Spent {
+        account: rows::int(&row, 0)?,
+        all: rows::int(&row, 1)?,
+    })
 }
 
 /// The lineage of a message (`$3`), and its thread key.
@@ -152,12 +169,14 @@ fn with_thread_ids(body: &str, lineage: i64, key: Option<&str>) -> String {
     Value::Object(body).to_string()
 }
 
-/// Tenants with open jobs, the number of these jobs, and what the tenants spent on a day (`$1`).
+/// Tenants with open jobs, the number of these jobs, and what their accounts spent on a day (`$1`).
 const TENANT_BACKLOGS: &str = "
 WITH busy (tenant) AS MATERIALIZED (SELECT tenant FROM jobs WHERE state = 'open')
 SELECT busy.tenant, count(*),
        coalesce((SELECT sum(s.tokens) FROM spending AS s
-                 WHERE s.tenant = busy.tenant AND s.day = $1), 0)
+                 WHERE s.day = $1
+                   AND s.account = coalesce((SELECT t.account FROM tenant_accounts AS t
+                                             WHERE t.tenant = busy.tenant), busy.tenant)), 0)
 FROM busy GROUP BY busy.tenant";
 
 pub(super) async fn tenant_backlogs(

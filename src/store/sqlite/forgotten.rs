@@ -247,6 +247,7 @@ const SWEEP_ACCOUNTS: &str =
     "DELETE FROM accounts WHERE tenant = $1 AND ($2 IS NULL OR resource = $2)";
 const SWEEP_SPENDING: &str =
     "DELETE FROM spending WHERE tenant = $1 AND ($2 IS NULL OR resource = $2)";
+const SWEEP_TENANT_ACCOUNTS: &str = "DELETE FROM tenant_accounts WHERE tenant = $1 AND $2 IS NULL";
 
 /// Deletes some conversations of an owner, and adds what it deleted to `counts`. Returns whether that was all.
 pub(super) async fn forget_some(
@@ -273,6 +274,7 @@ pub(super) async fn forget_some(
             ("parts", SWEEP_PARTS),
             ("accounts", SWEEP_ACCOUNTS),
             ("spending", SWEEP_SPENDING),
+            ("tenant_accounts", SWEEP_TENANT_ACCOUNTS),
         ] {
             let sweep = query(statement).bind(tenant.as_slice()).bind(resource);
             let rows = sweep.execute(&mut *conn).await?.rows_affected();

@@ -150,6 +150,11 @@ fn migrations() -> Vec<Migration> {
             "unsettled_claims",
             include_str!("../../../migrations/sqlite/0019_unsettled_claims.sql"),
         ),
+        (
+            20,
+            "tenant_accounts",
+            include_str!("../../../migrations/sqlite/0020_tenant_accounts.sql"),
+        ),
     ]
     .into_iter()
     .map(|(version, name, text)| {

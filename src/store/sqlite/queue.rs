@@ -124,7 +124,7 @@ pub(super) async fn enqueue(
 
 /// Leases the next due job. `$1`, `$2`: whether observe and reflect jobs of any tenant may be claimed;
 /// `$3`: pairs of tenant and route whose jobs may be claimed otherwise; `$4`: now; `$5`: end of the lease;
-/// `$6`: tokens a tenant may spend on a day; `$7`: today. Tenants with the fewest running jobs come first,
+/// `$6`, `$8`: tokens that an account, and all together, may spend on a day; `$7`: today. Tenants with the fewest running jobs come first,
 /// then conversations closest to their limit. If only jobs of some routes may be claimed, only those are looked
 /// at (index `jobs_by_route`): jobs whose route is gone may wait for long.
 ///
@@ -144,7 +144,10 @@ WHERE id = (
     SELECT j.id FROM due CROSS JOIN jobs AS j
     WHERE j.id = due.id
       AND coalesce((SELECT sum(s.tokens) FROM spending AS s
-                    WHERE s.tenant = j.tenant AND s.day = $7), 0) < $6
+                    WHERE s.day = $7
+                      AND s.account = coalesce((SELECT t.account FROM tenant_accounts AS t
+                                                WHERE t.tenant = j.tenant), j.tenant)), 0) < $6
+      AND ($8 IS NULL OR coalesce((SELECT sum(s.tokens) FROM spending AS s WHERE s.day = $7), 0) < $8)
       AND NOT (j.kind = 'chunk' AND EXISTS (
           SELECT 1 FROM jobs AS e
           WHERE e.tenant = j.tenant AND e.resource = j.resource AND e.kind = 'chunk'
@@ -171,8 +174,9 @@ pub(super) async fn claim(
         .bind(pair_list(&filter.held_routes))
         .bind(now_ms)
         .bind(now_ms.saturating_add(lease_ms))
-        .bind(token_count(filter.daily_tokens.unwrap_or(u64::MAX)))
+        .bind(token_count(filter.daily.account.unwrap_or(u64::MAX)))
         .bind(utc_day(now_ms))
+        .bind(filter.daily.all.map(token_count))
         .fetch_optional(conn)
         .await?
         .map(|row| rows::job(&row))

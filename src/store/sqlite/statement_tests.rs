@@ -8,9 +8,8 @@ use super::SqliteStore;
 
 /// Statements without an owner, on purpose: the claims of jobs and timers, waiting jobs that become due, the operator's
 /// lists, aliases, the keys of the filter, expiry, receipts and tombstones, the deletion of a whole owner, and checks of
-/// the database itself. `SPENT_TOKENS` names only the tenant, because a budget belongs to the tenant with all its
-/// resources.
-const ABOVE_OWNERS: [&str; 51] = [
+/// the database itself; and what belongs to an account, which pays for its tenants with all their resources.
+const ABOVE_OWNERS: [&str; 55] = [
     "NODE_KEYS",
     "VIEW_KEYS",
     "ANSWER_KEYS",
@@ -36,6 +35,10 @@ const ABOVE_OWNERS: [&str; 51] = [
     "PING",
     "TENANT_BACKLOGS",
     "SPENT_TOKENS",
+    "TENANT_ACCOUNTS",
+    "SET_ACCOUNT",
+    "ACCOUNT_OF",
+    "SWEEP_TENANT_ACCOUNTS",
     "EXPIRE_MESSAGES",
     "GIVE_BACK",
     "EMPTY_JOURNAL",
@@ -65,8 +68,8 @@ const ABOVE_OWNERS: [&str; 51] = [
 ];
 
 /// Scans that are intended: an index in order under a LIMIT, a partial index of open jobs, what an operator has
-/// deleted, and the deletion of a whole owner.
-const EXPECTED_SCANS: [(&str, &str); 20] = [
+/// deleted, the deletion of a whole owner, and the one row that says who pays for a tenant.
+const EXPECTED_SCANS: [(&str, &str); 25] = [
     ("LAST_LINEAGE", "SCAN sqlite_sequence"),
     ("RECEIPTS", "SCAN receipts"),
     ("TOMBSTONE_VERSION", "SCAN receipts"),
@@ -108,6 +111,17 @@ const EXPECTED_SCANS: [(&str, &str); 20] = [
         "SCAN l USING COVERING INDEX lineages_by_key",
     ),
     ("ALIASES", "SCAN aliases"),
+    ("TENANT_ACCOUNTS", "SCAN tenant_accounts"),
+    ("CLAIM", "SEARCH t USING PRIMARY KEY (tenant=?)"),
+    ("TENANT_BACKLOGS", "SEARCH t USING PRIMARY KEY (tenant=?)"),
+    (
+        "ACCOUNT_OF",
+        "SEARCH tenant_accounts USING PRIMARY KEY (tenant=?)",
+    ),
+    (
+        "SWEEP_TENANT_ACCOUNTS",
+        "SEARCH tenant_accounts USING PRIMARY KEY (tenant=?)",
+    ),
     ("TENANTS", "SCAN lineages USING INDEX lineages_by_family"),
     (
         "PEER_DIGESTS",

@@ -9,7 +9,7 @@ use super::SqliteStore;
 use super::queue::ClaimedJob;
 use super::{
     admin, aliases, costs, find, forget, message_archive, operator_requests, overflow_observe,
-    peer_memory, queue, read, record_batch, snapshots, timers,
+    peer_memory, queue, read, record_batch, snapshots, tenant_accounts, timers,
 };
 use crate::history::{Link, Scope};
 use crate::memory::advance::ChainJob;
@@ -19,9 +19,9 @@ use crate::store::{
     AddAliasOutcome, Admin, Alarms, Alias, Candidates, Chains, ClaimFilter, Cost, EnqueueOutcome,
     Event, Job, LongestChain, LookupKeys, NewJob, NewOverflowObservation, NewSnapshot,
     OperatorRequest, Queue, RecordedChain, RecordedRequest, Release, RequestRecord,
-    RequestedJobOutcome, RequeuedJobs, SharedContent, Snapshots, StoreError, StoreResult,
-    StoredOverflowObservation, TenantBacklog, TenantRow, Tenants, ThreadDetail, ThreadRow, Timer,
-    Urgency,
+    RequestedJobOutcome, RequeuedJobs, SharedContent, Snapshots, Spent, StoreError, StoreResult,
+    StoredOverflowObservation, TenantAccount, TenantBacklog, TenantRow, Tenants, ThreadDetail,
+    ThreadRow, Timer, Urgency,
 };
 
 /// Runs a function on a runner of the store. It gets copies of the arguments, because the query may
@@ -437,12 +437,20 @@ impl Tenants for SqliteStore {
         tip: Link,
         cost: Cost,
         at_ms: i64,
-    ) -> StoreResult<u64> {
+    ) -> StoreResult<Spent> {
         run!(self.write => costs::record_cost(scope, tip, cost, at_ms))
     }
 
-    async fn spent_tokens(&self, scope: &Scope, at_ms: i64) -> StoreResult<u64> {
+    async fn spent_tokens(&self, scope: &Scope, at_ms: i64) -> StoreResult<Spent> {
         run!(self.read => costs::spent_tokens(scope, at_ms))
+    }
+
+    async fn set_account(&self, member: TenantAccount) -> StoreResult<()> {
+        run!(self.write => tenant_accounts::set_account(member))
+    }
+
+    async fn tenant_accounts(&self) -> StoreResult<Vec<TenantAccount>> {
+        run!(self.read => tenant_accounts::tenant_accounts())
     }
 
     async fn tenant_backlogs(&self, at_ms: i64) -> StoreResult<Vec<TenantBacklog>> {
