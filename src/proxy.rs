@@ -26,8 +26,10 @@ pub mod identify;
 mod memory;
 pub mod mode;
 mod outgoing_request;
+mod parse_pool;
 mod pass_entry;
 mod peer_memory;
+mod places;
 mod read_request;
 mod request_metrics;
 pub mod respond;
@@ -46,14 +48,16 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
-use tokio::sync::Semaphore;
 
-pub use self::body::{OutBody, ProxyBody};
+pub use self::body::{OutBody, Pace, ProxyBody};
 use self::body_budget::BodyBudget;
 #[cfg(feature = "testing")]
 pub use self::dry_run::{DryRun, DryRunShortening};
 pub use self::error::{ProxyError, Side};
 pub use self::memory::{AskUsage, Memory, Overflow, RequestPolicy};
+pub use self::parse_pool::ParsePool;
+pub use self::places::Peer;
+use self::places::Places;
 use self::request_metrics::RequestMetrics;
 pub use self::sent_prompts::SentPrompts;
 pub use self::shared::Limits;
@@ -66,7 +70,6 @@ use crate::upstream::Upstream;
 #[derive(Debug)]
 pub struct Proxy {
     shared: Arc<Shared>,
-    request_permits: Arc<Semaphore>,
     memory: Option<Arc<Memory>>,
 }
 
@@ -76,11 +79,9 @@ impl Proxy {
     pub fn new(upstream: Upstream, limits: Limits, tasks: Tasks) -> Self {
         Self {
             memory: None,
-            request_permits: Arc::new(Semaphore::new(
-                limits.max_requests.min(Semaphore::MAX_PERMITS),
-            )),
             shared: Arc::new(Shared {
                 body_budget: BodyBudget::new(limits.max_buffered_bytes),
+                places: Places::new(limits.max_requests, limits.max_requests_per_address),
                 upstream,
                 limits,
                 tasks,
@@ -107,14 +108,10 @@ impl Proxy {
     /// to the upstream is cancelled with it.
     pub async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Response<ProxyBody> {
         let request_metrics = RequestMetrics::start(&request);
-        let Ok(permit) = Arc::clone(&self.request_permits).try_acquire_owned() else {
-            let error = ProxyError::TooManyRequests(self.shared.limits.max_requests);
-            return request_metrics.track_body(respond::error(&error));
-        };
         let response = match flow::handle(&self.shared, self.memory.as_ref(), request).await {
             Ok(response) => response,
             Err(error) => respond::error(&error),
         };
-        request_metrics.track_body(response.map(|body| body::with_guard(body, permit)))
+        request_metrics.track_body(response)
     }
 }

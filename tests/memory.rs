@@ -65,5 +65,6 @@ mod told;
 mod trimmed;
 mod turns;
 mod unwritten;
+mod uploads;
 mod users;
 mod wishes;

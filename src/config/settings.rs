@@ -115,8 +115,18 @@ settings! {
         drain_timeout: Duration = Default(r#""30s""#),
         /// Open client connections. One more gets 503.
         max_connections: u64 = Default("4096"),
-        /// Requests in progress. One more gets 429.
+        /// Requests in progress. One more gets 429. A chat completion counts when its body is in. One connection
+        /// may have as many as it leaves free for others.
         max_requests: u64 = Default("1024"),
+        /// Requests in progress of one address that is not of this machine; a network of IPv6 (/64) is one
+        /// address. One more gets 429. Behind a load balancer all requests come from its address: write the
+        /// same number as max_requests.
+        max_requests_per_address: u64 = Default("512"),
+        /// Time a client has to send the body of a chat completion, and a second more for each min_body_rate
+        /// bytes that have come. After it the request gets 408.
+        body_timeout: Duration = Default(r#""60s""#),
+        /// Least rate of such a body in bytes a second (32 KiB), after body_timeout.
+        min_body_rate: u64 = Default("32768"),
     }
 
     /// The provider, and the place of memory in requests to it.

@@ -22,7 +22,7 @@ use super::valid::{AuditTarget, Config, Database, Override, UpstreamSettings};
 use crate::jobs;
 use crate::memory::alignment::EvidenceLevel;
 use crate::proxy::mode::{ReadOnly, Rules};
-use crate::proxy::{AskUsage, Limits, RequestPolicy};
+use crate::proxy::{AskUsage, Limits, Pace, RequestPolicy};
 use crate::server;
 use crate::upstream::Timeouts;
 
@@ -123,6 +123,13 @@ fn server(
     let max_requests = raw
         .max_requests
         .check(problems, |&number| above_zero(number));
+    let max_requests_per_address = raw
+        .max_requests_per_address
+        .check(problems, |&number| above_zero(number));
+    let body_timeout = raw.body_timeout.check(problems, positive_duration);
+    let min_body_rate = raw
+        .min_body_rate
+        .check(problems, |&number| above_zero(number).map(|_| number));
     let idle_timeout = idle_timeout?;
     let settings = server::Settings {
         listen: listen?,
@@ -139,6 +146,11 @@ fn server(
     };
     let limits = Limits {
         max_requests: max_requests?,
+        max_requests_per_address: max_requests_per_address?,
+        body_pace: Pace {
+            grace: body_timeout?,
+            bytes_per_second: min_body_rate?,
+        },
         max_body_bytes: max_body_bytes?,
         max_buffered_bytes: max_buffered_bytes?,
         request_idle: idle_timeout,

@@ -1,5 +1,6 @@
 //! Bodies of requests and responses: streamed, read whole, or guarded. Never changes a byte.
 
+mod discard;
 mod gate;
 mod idle;
 
@@ -13,8 +14,9 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{Empty, Full, StreamBody};
 use hyper::body::Incoming;
 
+pub(super) use self::discard::discard;
 pub(super) use self::gate::GatedBody;
-pub use self::idle::{IdleTimeout, Stalled};
+pub use self::idle::{IdleTimeout, Pace, Stalled};
 use super::error::ProxyError;
 use crate::upstream::{BoxError, RequestBody, cause};
 

@@ -25,6 +25,7 @@ use super::decoded_stream::was_compressed;
 use super::error::ProxyError;
 use super::memory::{Memory, MemoryRequest, PendingAnswer};
 use super::outgoing_request::OutgoingRequest;
+use super::places::Peer;
 use super::read_request::{ReadRequest, read_request};
 use super::retry::{self, SharedStreamOutcome, StreamRetry, UpstreamAnswer};
 use super::select_memory::{SelectionGuard, select_memory};
@@ -47,12 +48,23 @@ pub(super) async fn handle(
     abort: Abort,
 ) -> Result<Response<ProxyBody>, ProxyError> {
     let mut entry = AuditEntry::new(memory.audit.as_ref());
-    let received = IdleTimeout::new(body, shared.limits.request_idle);
+    let limits = &shared.limits;
+    let mut incoming = IdleTimeout::paced(body, limits.request_idle, limits.body_pace);
     let has_room = |bytes| reserved.grow_to(bytes);
-    let received = body::read_bounded(received, shared.limits.max_body_bytes, has_room)
-        .await
-        .inspect_err(|error| entry.set_failed(error))?;
+    let received = match body::read_bounded(&mut incoming, limits.max_body_bytes, has_room).await {
+        Ok(received) => received,
+        Err(error) => {
+            entry.set_failed(&error);
+            body::discard(&shared.tasks, &parts, incoming);
+            return Err(error);
+        }
+    };
     entry.set_received(&received);
+    let peer = parts.extensions.get::<Peer>().copied();
+    let place = shared
+        .places
+        .take(peer)
+        .inspect_err(|error| entry.set_failed(error))?;
     let Decided {
         request,
         answer_position,
@@ -84,9 +96,8 @@ pub(super) async fn handle(
         _reserved: reserved,
     };
     let response = handle_head(shared, memory, parts, answer, guard, &in_flight);
-    Ok(stream_back(
-        shared, memory, response, in_flight, entry, abort,
-    ))
+    let response = stream_back(shared, memory, response, in_flight, entry, abort);
+    Ok(response.map(|body| body::with_guard(body, place)))
 }
 
 /// What is sent for a request, and what is known of it.

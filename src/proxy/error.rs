@@ -31,12 +31,16 @@ pub enum ProxyError {
     BodyTooLarge { limit: usize },
     #[error("there is no room for the request's body")]
     BodyWithoutRoom,
-    #[error("the request's body paused for too long")]
+    #[error("the request's body paused for too long, or came too slowly")]
     BodyStalled,
     #[error("the request's body ended early")]
     BodyBroken(#[source] BoxError),
     #[error("{0} requests are already in flight")]
     TooManyRequests(usize),
+    #[error("a connection already has {0} requests in flight, and as few places are free")]
+    TooManyOfConnection(usize),
+    #[error("{0} requests of this address are already in flight")]
+    TooManyOfAddress(usize),
     #[error("{0} connections are already open")]
     TooManyConnections(usize),
     /// `url` is the upstream's base URL.
@@ -63,9 +67,11 @@ impl ProxyError {
             | Self::BodyTooLarge { .. }
             | Self::BodyStalled
             | Self::BodyBroken(_) => Side::Downstream,
-            Self::BodyWithoutRoom | Self::TooManyRequests(_) | Self::TooManyConnections(_) => {
-                Side::Internal
-            }
+            Self::BodyWithoutRoom
+            | Self::TooManyRequests(_)
+            | Self::TooManyOfConnection(_)
+            | Self::TooManyOfAddress(_)
+            | Self::TooManyConnections(_) => Side::Internal,
             Self::UnrequestedUpgrade { .. } | Self::Upstream { .. } => Side::Upstream,
         }
     }

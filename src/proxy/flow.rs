@@ -11,10 +11,11 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 
 use super::abort::Abort;
-use super::body::{IdleTimeout, OutBody, ProxyBody};
+use super::body::{IdleTimeout, OutBody, ProxyBody, discard, with_guard};
 use super::error::ProxyError;
 use super::memory::Memory;
 use super::pass_entry::PassEntry;
+use super::places::Peer;
 use super::shared::Shared;
 use super::{chat_completions, forward, respond, upgrade};
 use crate::audit::Audit;
@@ -34,9 +35,19 @@ pub(super) async fn handle(
     request: Request<Incoming>,
 ) -> Result<Response<ProxyBody>, ProxyError> {
     let (parts, body) = request.into_parts();
+    let peer = parts.extensions.get::<Peer>().copied();
     let abort = Abort::for_client(&parts);
     match route(memory, &parts, &body)? {
         RequestKind::Chat(memory) => {
+            // It takes its place when its body is in. If there is none, its body need not come.
+            if let Err(error) = shared.places.check(peer) {
+                discard(
+                    &shared.tasks,
+                    &parts,
+                    IdleTimeout::new(body, shared.limits.request_idle),
+                );
+                return Err(error);
+            }
             // A body that is larger than the limit gets its 413 below.
             let announced = body.size_hint().lower();
             let most = shared.limits.max_body_bytes as u64;
@@ -45,13 +56,23 @@ pub(super) async fn handle(
                     let body = (body, reserved);
                     chat_completions::handle(shared, memory, parts, body, abort).await
                 }
-                None => pass_unread(shared, memory, parts, body, abort).await,
+                None => {
+                    let place = shared.places.take(peer)?;
+                    let response = pass_unread(shared, memory, parts, body, abort).await?;
+                    Ok(response.map(|body| with_guard(body, place)))
+                }
             }
         }
-        RequestKind::Tunnel => upgrade::tunnel(shared, parts).await,
+        RequestKind::Tunnel => {
+            let place = shared.places.take(peer)?;
+            let response = upgrade::tunnel(shared, parts).await?;
+            Ok(response.map(|body| with_guard(body, place)))
+        }
         RequestKind::Pass => {
+            let place = shared.places.take(peer)?;
             let audit = memory.and_then(|memory| memory.audit.as_ref());
-            pass(shared, audit, parts, body, abort).await
+            let response = pass(shared, audit, parts, body, abort).await?;
+            Ok(response.map(|body| with_guard(body, place)))
         }
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::capabilities::{TenantModel, UpstreamCapabilities};
 use super::identify::{Identity, IdentityRules, Sources};
 use super::mode::{ReadOnly, Rules};
+use super::parse_pool::ParsePool;
 use super::sent_prompts::SentPrompts;
 use super::singleflight::Singleflight;
 use crate::audit::Audit;
@@ -72,6 +73,8 @@ pub struct Memory {
     pub policy: Reloadable<RequestPolicy>,
     /// The cache of the store.
     pub cache: Arc<SnapshotCache>,
+    /// Where large bodies are parsed.
+    pub parse_pool: ParsePool,
     /// What an operator had forgotten.
     pub tombstones: Tombstones,
     /// Where finished exchanges go.
@@ -95,6 +98,7 @@ impl Memory {
             enabled: true,
             policy: Reloadable::new(RequestPolicy::default()),
             cache,
+            parse_pool: ParsePool::default(),
             tombstones: Tombstones::default(),
             jobs,
             capabilities,

@@ -45,7 +45,7 @@ impl ReadRequest {
         entry: &mut AuditEntry,
     ) -> Self {
         entry.set_tenant(scope);
-        let Ok((parsed, history)) = parse(received, scope).await else {
+        let Ok((parsed, history)) = parse(memory, received, scope).await else {
             return Self::without_memory(memory, History::chain(scope, Vec::new()));
         };
         entry.set_model(&parsed);
@@ -90,7 +90,7 @@ pub(super) async fn read_request(
     let policy = memory.policy.current();
     if !memory.enabled {
         entry.set_off(OffReason::Disabled);
-        note_owner_and_model(parts, received, &policy, entry).await;
+        note_owner_and_model(memory, parts, received, &policy, entry).await;
         return ReadRequest::default();
     }
     let off_by_header = mode::from_header(&parts.headers) == Some(Mode::Off);
@@ -123,7 +123,7 @@ pub(super) async fn read_request(
         let owner = (&identity.scope, &policy.sources);
         return ReadRequest::parse_without_memory(memory, parts, received, owner, entry).await;
     }
-    let (parsed, history) = match parse(received, &identity.scope).await {
+    let (parsed, history) = match parse(memory, received, &identity.scope).await {
         Ok(read) => read,
         Err(reason) => {
             entry.set_bypass(reason.to_string());
@@ -244,6 +244,7 @@ fn named_thread(
 
 /// Notes whose request it is and which model it names, for the audit of a process without memory.
 async fn note_owner_and_model(
+    memory: &Memory,
     parts: &Parts,
     received: &Bytes,
     policy: &RequestPolicy,
@@ -253,7 +254,7 @@ async fn note_owner_and_model(
         return;
     };
     entry.set_tenant(&owner.scope);
-    if let Ok((parsed, _)) = parse(received, &owner.scope).await {
+    if let Ok((parsed, _)) = parse(memory, received, &owner.scope).await {
         entry.set_model(&parsed);
     }
 }
@@ -281,11 +282,15 @@ fn possible_answer_marks(parsed: &wire::Request, history: &History) -> Vec<(Scop
     marks
 }
 
-/// Bodies from this size on are parsed on a blocking thread. Parsing takes about a millisecond per megabyte: a
+/// Bodies from this size on are parsed in the pool. Parsing takes about a millisecond per megabyte: a
 /// smaller body is parsed sooner than handed over, and a larger one would delay other requests.
 const PARSE_BLOCKING_BYTES: usize = 256 * 1024;
 
-async fn parse(received: &Bytes, scope: &Scope) -> Result<(wire::Request, History), ParseError> {
+async fn parse(
+    memory: &Memory,
+    received: &Bytes,
+    scope: &Scope,
+) -> Result<(wire::Request, History), ParseError> {
     let (body, owner) = (received.clone(), scope.clone());
     let read = move || {
         let parsed = wire::Request::parse_chat(&body)?;
@@ -295,8 +300,7 @@ async fn parse(received: &Bytes, scope: &Scope) -> Result<(wire::Request, Histor
     if received.len() < PARSE_BLOCKING_BYTES {
         return read();
     }
-    // If there is no such thread, or it panicked, the request passes like one that is not valid JSON.
-    tokio::task::spawn_blocking(read)
-        .await
-        .unwrap_or(Err(ParseError::InvalidJson))
+    // If it panicked, the request passes like one that is not valid JSON.
+    let parsed = memory.parse_pool.run(read).await;
+    parsed.unwrap_or(Err(ParseError::InvalidJson))
 }

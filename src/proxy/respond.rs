@@ -160,6 +160,19 @@ fn describe(error: &ProxyError) -> ClientError {
             "too_many_requests",
             format!("Diarist is already carrying {limit} requests. Try again shortly."),
         ),
+        ProxyError::TooManyOfConnection(held) => (
+            S::TOO_MANY_REQUESTS,
+            "too_many_requests",
+            format!("This connection already has {held} requests in progress. Try again shortly."),
+        ),
+        ProxyError::TooManyOfAddress(limit) => (
+            S::TOO_MANY_REQUESTS,
+            "too_many_requests_from_address",
+            format!(
+                "{limit} requests of your address are already in progress, the limit set by \
+                 server.max_requests_per_address. Try again shortly."
+            ),
+        ),
         ProxyError::TooManyConnections(limit) => (
             S::SERVICE_UNAVAILABLE,
             "too_many_connections",

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
@@ -20,7 +21,7 @@ use super::bad_request::BadRequestAnswer;
 use super::settings::Settings;
 use super::socket::ClientStream;
 use crate::proxy::abort::ResetOnClose;
-use crate::proxy::{ProxyBody, body};
+use crate::proxy::{Peer, ProxyBody, body};
 use crate::tasks::Tasks;
 
 /// How connections are served; shared by all of them.
@@ -32,6 +33,8 @@ pub(super) struct ConnectionServer {
     write_timeout: Duration,
     max_head_bytes: usize,
     stopped: CancellationToken,
+    /// The number of the next connection.
+    next: AtomicU64,
 }
 
 impl ConnectionServer {
@@ -61,6 +64,7 @@ impl ConnectionServer {
             write_timeout: settings.write_timeout,
             max_head_bytes,
             stopped: tasks.token(),
+            next: AtomicU64::new(0),
         })
     }
 
@@ -73,9 +77,19 @@ impl ConnectionServer {
     {
         let activity = Arc::new(Activity::default());
         let reset = ResetOnClose::default();
+        let connection = self.next.fetch_add(1, Ordering::Relaxed);
+        // Without an address the client is gone already.
+        let address = stream.peer_addr().map(|address| address.ip()).ok();
+        let peer = address.map(|address| Peer {
+            connection,
+            address,
+        });
         let service = service_fn(|mut request: Request<Incoming>| {
             let active_request = Activity::start(&activity);
             request.extensions_mut().insert(reset.clone());
+            if let Some(peer) = peer {
+                request.extensions_mut().insert(peer);
+            }
             let answer = handle(request);
             async move {
                 let answer = answer.await;

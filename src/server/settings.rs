@@ -43,7 +43,8 @@ impl Default for Settings {
             write_timeout: Duration::from_mins(1),
             max_head_bytes: 64 << 10,
             max_connections: 8192,
-            max_streams: 256,
+            // RFC 9113, 6.5.2, advises at least 100.
+            max_streams: 100,
             drain_timeout: Duration::from_secs(30),
         }
     }

@@ -370,3 +370,36 @@ async fn no_byte_stands_outside_of_a_frame() {
         .collect();
     assert_eq!(said, BARE.repeat(2).as_bytes());
 }
+
+#[tokio::test]
+async fn one_connection_leaves_places_for_others() {
+    let upstream = RawUpstream::listen().await;
+    let rig = Rig::start(&upstream.url(), |options| options.limits.max_requests = 8);
+    let mut greedy = connect(&rig).await;
+    let mut waiting = Vec::new();
+    let mut peers = Vec::new();
+    for _ in 0..4 {
+        waiting.push(greedy.send_request(get()));
+        let mut peer = upstream.accept().await;
+        peer.head().await;
+        peers.push(peer);
+    }
+    // It holds as many places as it leaves free.
+    let refused = within_timeout("a refusal", greedy.send_request(get()))
+        .await
+        .unwrap();
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    let mut other = connect(&rig).await;
+    let answered = other.send_request(get());
+    let mut peer = upstream.accept().await;
+    peer.head().await;
+    peer.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        .await;
+    assert_eq!(
+        within_timeout("an answer", answered)
+            .await
+            .unwrap()
+            .status(),
+        StatusCode::OK
+    );
+}

@@ -1,4 +1,4 @@
-//! A body with a limit for pauses between frames.
+//! A body with a limit for pauses between frames, and a least rate.
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -11,21 +11,41 @@ use tokio::time::{Instant, Sleep};
 
 use crate::upstream::BoxError;
 
-/// Forwards frames, and fails with [`Stalled`] if the next one takes longer than the limit.
+/// How fast a body has to come: whole within `grace`, and a second longer for each `bytes_per_second` of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    pub grace: Duration,
+    pub bytes_per_second: u64,
+}
+
+impl Pace {
+    /// How much longer one may wait for a body of which `received` bytes have come, after `waited`.
+    fn time_left(&self, received: u64, waited: Duration) -> Duration {
+        let earned = Duration::from_secs(received / self.bytes_per_second.max(1));
+        (self.grace + earned).saturating_sub(waited)
+    }
+}
+
+/// Forwards frames, and fails with [`Stalled`] if the next one takes longer than the limit, or all of them longer than
+/// the pace allows.
 ///
-/// The pause is measured from the moment somebody polls for a frame, so a slow reader is not counted against
+/// A pause is measured from the moment somebody polls for a frame, so a slow reader is not counted against
 /// the writer.
 #[derive(Debug)]
 pub struct IdleTimeout<B> {
     body: B,
     limit: Duration,
+    pace: Option<Pace>,
+    received: u64,
+    /// The sum of all pauses that have ended.
+    waited: Duration,
     pause: Option<Pin<Box<Sleep>>>,
-    waiting: bool,
+    waiting_since: Option<Instant>,
 }
 
-/// A body paused for too long.
+/// A body paused for too long, or came too slowly.
 #[derive(Debug, thiserror::Error)]
-#[error("no data arrived for {0:?}")]
+#[error("no data arrived for {0:?}, or it came too slowly")]
 pub struct Stalled(pub Duration);
 
 impl<B> IdleTimeout<B> {
@@ -33,19 +53,40 @@ impl<B> IdleTimeout<B> {
         Self {
             body,
             limit,
+            pace: None,
+            received: 0,
+            waited: Duration::ZERO,
             pause: None,
-            waiting: false,
+            waiting_since: None,
         }
     }
 
+    /// The same, which must also keep `pace`.
+    pub(in crate::proxy) fn paced(body: B, limit: Duration, pace: Pace) -> Self {
+        let pace = Some(pace);
+        Self {
+            pace,
+            ..Self::new(body, limit)
+        }
+    }
+
+    /// The bytes that have come.
+    pub(in crate::proxy) fn received(&self) -> u64 {
+        self.received
+    }
+
     fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let limit = self.limit;
+        let time_left = |pace: Pace| pace.time_left(self.received, self.waited);
+        let limit = self
+            .pace
+            .map_or(self.limit, |pace| self.limit.min(time_left(pace)));
         let pause = self
             .pause
             .get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
-        if !self.waiting {
-            self.waiting = true;
-            pause.as_mut().reset(Instant::now() + limit);
+        if self.waiting_since.is_none() {
+            let now = Instant::now();
+            self.waiting_since = Some(now);
+            pause.as_mut().reset(now + limit);
         }
         pause.as_mut().poll(cx)
     }
@@ -64,7 +105,12 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
-            self.waiting = false;
+            if let Some(since) = self.waiting_since.take() {
+                self.waited += since.elapsed();
+            }
+            if let Some(Ok(frame)) = &frame {
+                self.received += frame.data_ref().map_or(0, |data| data.len() as u64);
+            }
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }
         self.poll_pause(cx)
@@ -86,6 +132,36 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
+
+    /// The bytes that come of a body of 100 with this pause in front of each.
+    async fn bytes_within(pace: Pace, pause: Duration) -> (usize, bool) {
+        let frames = futures_util::stream::unfold(0, |sent| async move {
+            tokio::time::sleep(pause).await;
+            let frame = Ok::<_, BoxError>(Frame::data(Bytes::from("x")));
+            (sent < 100).then_some((frame, sent + 1))
+        });
+        let frames = Box::pin(frames);
+        let mut body = IdleTimeout::paced(StreamBody::new(frames), Duration::from_mins(5), pace);
+        while let Some(frame) = body.frame().await {
+            if let Err(error) = frame {
+                assert!(error.is::<Stalled>());
+                return (usize::try_from(body.received()).unwrap(), false);
+            }
+        }
+        (usize::try_from(body.received()).unwrap(), true)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_drips_ends_after_its_grace_and_one_that_keeps_the_rate_comes_whole() {
+        let pace = |bytes_per_second| Pace {
+            grace: Duration::from_secs(10),
+            bytes_per_second,
+        };
+        let second = Duration::from_secs(1);
+        assert_eq!(bytes_within(pace(1_000), second * 3).await, (3, false));
+        assert_eq!(bytes_within(pace(1), second).await, (100, true));
+        assert_eq!(bytes_within(pace(2), second).await, (19, false));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn each_frame_starts_the_pause_anew_and_the_first_long_one_fails() {

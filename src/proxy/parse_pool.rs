@@ -1,0 +1,73 @@
+//! Threads for the parsing of large bodies: at most half of the machine's cores at the same time. Without a bound, a few
+//! large bodies would take all cores, also with a bad key, and a gigabyte for what they are parsed into. Others wait
+//! for their turn, first come first served. Used by [`super::read_request`].
+
+use std::sync::Arc;
+use std::thread;
+
+use tokio::sync::Semaphore;
+
+/// The bound on the bodies that are parsed at the same time.
+#[derive(Clone, Debug)]
+pub struct ParsePool(Arc<Semaphore>);
+
+impl Default for ParsePool {
+    fn default() -> Self {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        Self::new(cores.div_ceil(2))
+    }
+}
+
+impl ParsePool {
+    fn new(threads: usize) -> Self {
+        Self(Arc::new(Semaphore::new(threads)))
+    }
+
+    /// Runs `work` on a thread, when it is its turn. `None` if it panicked.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let turn = Arc::clone(&self.0).acquire_owned().await.ok()?;
+        let running = tokio::task::spawn_blocking(move || {
+            // Held by the thread: the client may leave, but the work goes on.
+            let _turn = turn;
+            work()
+        });
+        running.await.ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn no_more_run_than_there_are_threads_also_if_clients_leave() {
+        let pool = ParsePool::new(2);
+        let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let mut clients = Vec::new();
+        for _ in 0..20 {
+            let (pool, running, most) = (pool.clone(), Arc::clone(&running), Arc::clone(&most));
+            clients.push(async move {
+                let work = move || {
+                    let now = running.fetch_add(1, Ordering::SeqCst) + 1;
+                    most.fetch_max(now, Ordering::SeqCst);
+                    thread::yield_now();
+                    running.fetch_sub(1, Ordering::SeqCst);
+                };
+                pool.run(work).await
+            });
+        }
+        // One client leaves while its work waits or runs.
+        let left = tokio::time::timeout(std::time::Duration::ZERO, clients.remove(0)).await;
+        drop(left);
+        let done = futures_util::future::join_all(clients).await;
+        assert!(done.iter().all(Option::is_some));
+        assert!(most.load(Ordering::SeqCst) <= 2);
+        assert_eq!(pool.run(|| panic!("a fault")).await, None::<()>);
+        assert_eq!(pool.run(|| 1).await, Some(1), "its turn was given back");
+    }
+}

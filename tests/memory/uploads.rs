@@ -1,0 +1,63 @@
+//! Bodies that come slowly, or that nobody wants: they hold up nobody, and who sends them is told.
+
+use std::time::Duration;
+
+use diarist_provider::Options;
+
+use crate::memory::rig::Rig;
+use crate::memory::tools::{Caller, Talk, head};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_drips_takes_no_place_and_ends_in_time() {
+    let settings = [
+        ("SERVER__MAX_REQUESTS", "1"),
+        ("SERVER__BODY_TIMEOUT", "2s"),
+    ];
+    let rig = Rig::with(Options::default(), &settings).await;
+    let talk = Talk::new("ada");
+    let mut drips = Caller::connect(&rig.address()).await;
+    drips.send(head(1_000_000).as_bytes()).await;
+    drips.send(b"{").await;
+    for _ in 0..3 {
+        assert_eq!(rig.send(&talk.body(1)).await.status, 200);
+        rig.quiet().await;
+    }
+    // The idle timeout of five minutes begins again with each byte; the time for the body does not.
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        drips.send(b" ").await;
+    }
+    let answer = drips.until("request_timeout").await;
+    assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+}
+
+/// A client that sends all of its body before it reads, as most do.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_is_still_sending_is_told_that_it_is_too_much() {
+    const MEBIBYTE: usize = 1 << 20;
+    let rig = Rig::with(Options::default(), &[("SERVER__MAX_BODY_BYTES", "65536")]).await;
+    let piece = vec![b' '; MEBIBYTE];
+    let announced = head(32 * MEBIBYTE);
+    let chunked = announced.replace(
+        &format!("content-length: {}", 32 * MEBIBYTE),
+        "transfer-encoding: chunked",
+    );
+    for (head, framed) in [(announced, false), (chunked, true)] {
+        let mut client = Caller::connect(&rig.address()).await;
+        client.send(head.as_bytes()).await;
+        for _ in 0..32 {
+            if framed {
+                client.send(format!("{MEBIBYTE:x}\r\n").as_bytes()).await;
+            }
+            client.send(&piece).await;
+            if framed {
+                client.send(b"\r\n").await;
+            }
+        }
+        if framed {
+            client.send(b"0\r\n\r\n").await;
+        }
+        let answer = client.until("request_too_large").await;
+        assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    }
+}
