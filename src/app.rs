@@ -32,7 +32,7 @@ use crate::jobs::{Jobs, Reloadable};
 use crate::llm::Llm;
 use crate::lookup::{READ_TIMEOUT, SnapshotCache};
 use crate::proxy::capabilities::UpstreamCapabilities;
-use crate::proxy::{Memory, ParsePool, Proxy, SentPrompts, Singleflight};
+use crate::proxy::{AcceptedTenants, Memory, ParsePool, Proxy, SentPrompts, Singleflight};
 use crate::server::{BindError, DrainReport, Server};
 use crate::store::{Admin as _, Aliases, Forgetting as _, Queue as _, SqliteStore, Store};
 use crate::tasks::Tasks;
@@ -178,6 +178,7 @@ impl App {
             enabled: config.memory_enabled,
             policy: Reloadable::new(request_policy(config, anonymous, aliases)),
             cache,
+            accepted_tenants: AcceptedTenants::default(),
             parse_pool: ParsePool::default(),
             tombstones: store.tombstones(),
             jobs,

@@ -7,6 +7,7 @@
 //! is in [`shared`] and [`memory`].
 
 pub mod abort;
+mod accepted_tenants;
 mod answer_position;
 mod audit_entry;
 pub mod body;
@@ -49,6 +50,7 @@ use std::sync::Arc;
 use http::{Request, Response};
 use hyper::body::Incoming;
 
+pub use self::accepted_tenants::AcceptedTenants;
 pub use self::body::{OutBody, Pace, ProxyBody};
 use self::body_budget::BodyBudget;
 #[cfg(feature = "testing")]

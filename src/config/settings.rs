@@ -100,7 +100,8 @@ settings! {
         /// no limit.
         max_body_bytes: u64 = Default("33554432"),
         /// Memory for the bodies of all chat completions in progress, in bytes (256 MiB). A request beyond it is
-        /// forwarded unread, without memory; if it does not say its length, it gets 503.
+        /// forwarded unread, without memory; if it does not say its length, it gets 503. Bodies of 256 KiB or
+        /// more use at most a quarter of it if the upstream has not accepted their credential yet.
         max_buffered_bytes: u64 = Default("268435456"),
         /// Time a client has to send the head of a request. It also closes idle HTTP/1 connections.
         header_timeout: Duration = Default(r#""60s""#),

@@ -1,5 +1,6 @@
 //! The memory that request bodies may use together. A body that memory reads whole is held until its answer
-//! has ended, so many large ones at once could use all memory of the machine, also without a valid credential.
+//! has ended, so many large ones at once could use all memory of the machine. Large bodies of strangers, whose credential
+//! no upstream has accepted since this process started, use at most a quarter of it: anybody can send one.
 //! Beyond the budget a request is forwarded unread, without memory. Used by [`super::flow`] and
 //! [`super::chat_completions`].
 
@@ -10,51 +11,57 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// The unit of the budget: a semaphore counts to 2^32 in one step.
 const UNIT: usize = 1024;
 
+/// From this size on, or if it does not say its size, a body of a stranger counts for the strangers. As many
+/// smaller ones as there are places fit into the budget of all.
+pub(super) const LARGE_BYTES: u64 = 256 << 10;
+
 /// The bytes that all bodies may use.
 #[derive(Clone, Debug)]
-pub(super) struct BodyBudget(Arc<Semaphore>);
+pub(super) struct BodyBudget {
+    all: Arc<Semaphore>,
+    strangers: Arc<Semaphore>,
+}
 
 impl BodyBudget {
     pub(super) fn new(bytes: usize) -> Self {
         let units = (bytes / UNIT).min(Semaphore::MAX_PERMITS);
-        Self(Arc::new(Semaphore::new(units)))
+        Self {
+            all: Arc::new(Semaphore::new(units)),
+            strangers: Arc::new(Semaphore::new(units / 4)),
+        }
     }
 
     /// Reserves room for a body of `bytes`; `None` if there is not enough.
-    pub(super) fn reserve(&self, bytes: u64) -> Option<Reservation> {
-        let mut reservation = Reservation {
-            budget: self.clone(),
-            permit: Arc::clone(&self.0).try_acquire_many_owned(0).ok()?,
-        };
+    pub(super) fn reserve(&self, bytes: u64, is_strange: bool) -> Option<Reservation> {
+        let none = |budget: &Arc<Semaphore>| Arc::clone(budget).try_acquire_many_owned(0).ok();
+        let mut permits = vec![none(&self.all)?];
+        if is_strange {
+            permits.push(none(&self.strangers)?);
+        }
+        let mut reservation = Reservation { permits };
         reservation
             .grow_to(usize::try_from(bytes).ok()?)
             .then_some(reservation)
     }
 }
 
-/// The part of the budget that one body uses. Dropping it gives it back.
+/// The part of each budget that one body uses. Dropping it gives it back.
 #[derive(Debug)]
 pub(super) struct Reservation {
-    budget: BodyBudget,
-    permit: OwnedSemaphorePermit,
+    permits: Vec<OwnedSemaphorePermit>,
 }
 
 impl Reservation {
     /// Makes room for `bytes` in all. Returns `false` if there is not enough.
     pub(super) fn grow_to(&mut self, bytes: usize) -> bool {
-        let missing = bytes
-            .div_ceil(UNIT)
-            .saturating_sub(self.permit.num_permits());
-        let Ok(missing) = u32::try_from(missing) else {
-            return false;
+        let grow = |permit: &mut OwnedSemaphorePermit| {
+            let missing = bytes.div_ceil(UNIT).saturating_sub(permit.num_permits());
+            let missing = u32::try_from(missing).ok()?;
+            let budget = Arc::clone(permit.semaphore());
+            permit.merge(budget.try_acquire_many_owned(missing).ok()?);
+            Some(())
         };
-        match Arc::clone(&self.budget.0).try_acquire_many_owned(missing) {
-            Ok(more) => {
-                self.permit.merge(more);
-                true
-            }
-            Err(_) => false,
-        }
+        self.permits.iter_mut().all(|permit| grow(permit).is_some())
     }
 }
 
@@ -65,11 +72,24 @@ mod tests {
     #[test]
     fn what_is_reserved_is_given_back() {
         let budget = BodyBudget::new(10 * UNIT);
-        let mut first = budget.reserve(4 * UNIT as u64).unwrap();
-        assert!(budget.reserve(7 * UNIT as u64).is_none());
+        let reserve = |units: usize| budget.reserve((units * UNIT) as u64, false);
+        let mut first = reserve(4).unwrap();
+        assert!(reserve(7).is_none());
         assert!(first.grow_to(9 * UNIT) && !first.grow_to(11 * UNIT));
-        assert!(budget.reserve(2 * UNIT as u64).is_none());
+        assert!(reserve(2).is_none());
         drop(first);
-        assert!(budget.reserve(10 * UNIT as u64).is_some());
+        assert!(reserve(10).is_some());
+    }
+
+    #[test]
+    fn strangers_use_a_quarter() {
+        let budget = BodyBudget::new(8 * UNIT);
+        let mut strange = budget.reserve(UNIT as u64, true).unwrap();
+        assert!(strange.grow_to(2 * UNIT) && !strange.grow_to(3 * UNIT));
+        assert!(budget.reserve(1, true).is_none());
+        let known = budget.reserve(5 * UNIT as u64, false);
+        assert!(known.is_some());
+        drop((strange, known));
+        assert!(budget.reserve(2 * UNIT as u64, true).is_some());
     }
 }

@@ -86,6 +86,10 @@ pub(super) async fn handle(
     let route_hash =
         upstream_route::register_route(memory, &parts, request.as_ref(), shared, &answer.response);
     let in_flight = InFlight {
+        tenant: match &request {
+            Some(request) => Some(request.identity.scope.tenant),
+            None => memory.tenant(&parts),
+        },
         sent_with: answer.sent.outgoing.sent_with().clone(),
         asks_usage: answer.sent.outgoing.asks_usage,
         prompt: prompt.map(|prompt| (prompt, SentForm::new(&answer.sent.outgoing))),
@@ -158,6 +162,8 @@ async fn decide(
 
 /// A request whose answer has begun.
 struct InFlight {
+    /// Whose it is, also if it has no memory.
+    tenant: Option<[u8; 32]>,
     request: Option<Arc<MemoryRequest>>,
     sent_with: SentWith,
     asks_usage: bool,
@@ -299,6 +305,9 @@ fn finish(
     entry.finish(&observed);
     let accepted =
         status.is_success() && failed.is_none() && observed.saw_done && !observed.refusal;
+    if accepted && let Some(tenant) = in_flight.tenant {
+        memory.accepted_tenants.insert(tenant);
+    }
     let Some(request) = in_flight.request.filter(|_| accepted) else {
         return;
     };

@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 
 use super::abort::Abort;
 use super::body::{IdleTimeout, OutBody, ProxyBody, discard, with_guard};
+use super::body_budget::LARGE_BYTES;
 use super::error::ProxyError;
 use super::memory::Memory;
 use super::pass_entry::PassEntry;
@@ -51,7 +52,8 @@ pub(super) async fn handle(
             // A body that is larger than the limit gets its 413 below.
             let announced = body.size_hint().lower();
             let most = shared.limits.max_body_bytes as u64;
-            match shared.body_budget.reserve(announced.min(most)) {
+            let is_strange = is_large(&body) && is_stranger(memory, &parts);
+            match shared.body_budget.reserve(announced.min(most), is_strange) {
                 Some(reserved) => {
                     let body = (body, reserved);
                     chat_completions::handle(shared, memory, parts, body, abort).await
@@ -107,6 +109,19 @@ async fn pass_unread(
     let unread = HeaderValue::from_static("bypass; reason=busy");
     response.headers_mut().insert("x-diarist-memory", unread);
     Ok(response)
+}
+
+/// Whether a body is large, or may become so.
+fn is_large(body: &Incoming) -> bool {
+    body.size_hint()
+        .exact()
+        .is_none_or(|bytes| bytes >= LARGE_BYTES)
+}
+
+/// Whether the upstream has accepted no request of this tenant yet.
+fn is_stranger(memory: &Memory, parts: &Parts) -> bool {
+    let tenant = memory.tenant(parts);
+    tenant.is_none_or(|tenant| !memory.accepted_tenants.contains(&tenant))
 }
 
 /// How a request is handled.

@@ -6,8 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use http::request::Parts;
+
+use super::accepted_tenants::AcceptedTenants;
 use super::capabilities::{TenantModel, UpstreamCapabilities};
-use super::identify::{Identity, IdentityRules, Sources};
+use super::identify::{Identity, IdentityRules, Sources, identify_owner};
 use super::mode::{ReadOnly, Rules};
 use super::parse_pool::ParsePool;
 use super::sent_prompts::SentPrompts;
@@ -73,6 +76,8 @@ pub struct Memory {
     pub policy: Reloadable<RequestPolicy>,
     /// The cache of the store.
     pub cache: Arc<SnapshotCache>,
+    /// Tenants whose credential the upstream has accepted.
+    pub accepted_tenants: AcceptedTenants,
     /// Where large bodies are parsed.
     pub parse_pool: ParsePool,
     /// What an operator had forgotten.
@@ -98,6 +103,7 @@ impl Memory {
             enabled: true,
             policy: Reloadable::new(RequestPolicy::default()),
             cache,
+            accepted_tenants: AcceptedTenants::default(),
             parse_pool: ParsePool::default(),
             tombstones: Tombstones::default(),
             jobs,
@@ -107,6 +113,13 @@ impl Memory {
             audit: None,
             pending_answers: Arc::default(),
         }
+    }
+
+    /// Whose request this is; `None` if that is not known.
+    pub(super) fn tenant(&self, parts: &Parts) -> Option<[u8; 32]> {
+        let policy = self.policy.current();
+        let owner = identify_owner(&parts.headers, parts.uri.query(), &policy.identity);
+        owner.ok().map(|owner| owner.scope.tenant)
     }
 
     /// Whether the tenant is known, or its account may begin one more in this hour.

@@ -54,3 +54,33 @@ async fn a_body_of_unknown_length_without_room_is_told_to_come_again() {
         answer.text()
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_bodies_of_a_bad_key_use_a_quarter_and_the_others_pass_unread() {
+    let rig = Rig::with(
+        Options::default(),
+        &[("SERVER__MAX_BUFFERED_BYTES", "4194304")],
+    )
+    .await;
+    let mut body = Talk::new("ada").body(1);
+    body["messages"][0]["content"] = "long ".repeat(300_000).into();
+    // Nobody knows this key yet, and a quarter is less than this body.
+    let strange = rig.send(&body).await;
+    assert_eq!(
+        (strange.status, strange.memory()),
+        (200, "bypass; reason=busy")
+    );
+    assert_eq!(rig.last().body, body.to_string());
+    assert_eq!(
+        rig.send(&Talk::new("ada").body(1)).await.memory(),
+        "watching"
+    );
+    rig.quiet().await;
+    assert_eq!(
+        rig.send(&body).await.memory(),
+        "watching",
+        "it is known now"
+    );
+    let other = rig.send_as("Bearer sk-other", &[], &body).await;
+    assert_eq!(other.memory(), "bypass; reason=busy");
+}
