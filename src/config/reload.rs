@@ -67,6 +67,7 @@ mod tests {
     const RELOADABLE: &[&str] = &[
         "upstream.placement",
         "audit.ask_usage",
+        "audit.holdout",
         "identity.",
         "memory.read_only",
         "memory.rules",

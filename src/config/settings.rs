@@ -155,6 +155,9 @@ settings! {
         /// known to support it. "always": until the upstream refuses. "never": not at all. The client does not
         /// see the extra event.
         ask_usage: String = Default(r#""auto""#),
+        /// Share of conversations that go without memory, so that "diarist audit" can compare both groups. From 0
+        /// to 0.5. A conversation stays in its group. It goes without memory only if it has none yet.
+        holdout: f64 = Default("0.0"),
     }
 
     /// What names a conversation, and whose it is. A name groups requests. It gives no access to memory

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use secrecy::{ExposeSecret as _, SecretString};
 
-use super::common::{one_of, positive_duration};
+use super::common::{in_range, one_of, positive_duration};
 use super::identity::identity;
 use super::memory;
 use super::parse::{CheckResult, ErrorReported, Invalid};
@@ -22,7 +22,7 @@ use super::valid::{AuditTarget, Config, Database, Override, UpstreamSettings};
 use crate::jobs;
 use crate::memory::alignment::EvidenceLevel;
 use crate::proxy::mode::{ReadOnly, Rules};
-use crate::proxy::{AskUsage, Limits, RequestPolicy};
+use crate::proxy::{AskUsage, Limits, RequestPolicy, holdout};
 use crate::server;
 use crate::upstream::Timeouts;
 
@@ -166,6 +166,9 @@ fn requests(raw: &RawConfig, problems: &mut Vec<Problem>) -> CheckResult<Request
             ],
         )
     });
+    let holdout = raw.audit.holdout.check(problems, |&share| {
+        in_range(share, 0.0, holdout::Share::MAX).map(holdout::Share::new)
+    });
     let identity = identity(raw, problems);
     let listed = rules(&raw.memory.rules, problems);
     let overflow = memory::overflow(&raw.memory.overflow, &raw.memory.overflow_timeout, problems);
@@ -188,6 +191,7 @@ fn requests(raw: &RawConfig, problems: &mut Vec<Problem>) -> CheckResult<Request
         overflow: overflow?,
         evidence: evidence?,
         ask_usage: ask_usage?,
+        holdout: holdout?,
         read_only: ReadOnly::default(),
     })
 }

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::groups::{Grouping, Ledger};
+use super::holdout::{Holdout, HoldoutGroup};
 use super::measures::MEASURES;
 use super::totals::Totals;
 
@@ -25,11 +26,34 @@ pub fn json_report(ledger: &Ledger) -> Value {
         report.insert("groups".to_owned(), groups.collect());
     }
     report.insert("total".to_owned(), measures(&ledger.totals).collect());
+    report.insert("holdout".to_owned(), holdout(&ledger.holdout));
     let models: Vec<&String> = ledger.unpriced_models.iter().collect();
     report.insert("unpriced_models".to_owned(), json!(models));
     report.insert("torn_lines".to_owned(), ledger.torn.into());
     report.insert("foreign_lines".to_owned(), ledger.foreign.into());
     report.into()
+}
+
+/// `null` if no conversation went without memory, or if its cost is not known.
+fn holdout(holdout: &Holdout) -> Value {
+    let Some(saving) = holdout.saving() else {
+        return Value::Null;
+    };
+    let group = |group: &HoldoutGroup| {
+        json!({
+            "conversations": group.conversations,
+            "requests": group.requests,
+            "dollars_per_megabyte": group.dollars_per_megabyte(),
+        })
+    };
+    let (low, high) = saving.interval.unzip();
+    json!({
+        "with_memory": group(&holdout.with_memory),
+        "without_memory": group(&holdout.without_memory),
+        "saving": saving.share,
+        "saving_low": low,
+        "saving_high": high,
+    })
 }
 
 fn measures(totals: &Totals) -> impl Iterator<Item = (String, Value)> {
