@@ -19,6 +19,9 @@ const START_ONLY: &[&str] = &[
     "upstream.base_url",
     "store.",
     "audit.path",
+    "audit.max_file_bytes",
+    "audit.max_file_age",
+    "audit.keep_files",
     "memory.enabled",
 ];
 

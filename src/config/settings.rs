@@ -151,6 +151,13 @@ settings! {
     ["audit"] audit: RawAudit {
         /// File of the audit. "-" is standard output (logs go to standard error). "off" writes no audit.
         path: String = Default(r#""-""#),
+        /// Size in bytes beyond which a new file begins. The old one gets the name with ".1" at its end, the one
+        /// before it ".2", and so on. Unset: never.
+        max_file_bytes: Option<u64> = Example("100000000"),
+        /// Age of the first line beyond which a new file begins. Unset: never.
+        max_file_age: Option<Duration> = Example(r#""7d""#),
+        /// How many old files stay, if Diarist rotates. The oldest one is deleted.
+        keep_files: u64 = Default("10"),
         /// Whether Diarist asks for token counts in streams if the client does not. "auto": if the upstream is
         /// known to support it. "always": until the upstream refuses. "never": not at all. The client does not
         /// see the extra event.

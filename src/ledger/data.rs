@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::groups::{Grouping, Ledger};
 use super::holdout::{Holdout, HoldoutGroup};
-use super::measures::MEASURES;
+use super::measures::{MEASURES, rounded};
 use super::totals::Totals;
 
 /// One JSON object: the groups, their total, and what could not be read or priced. An unknown number is `null`.
@@ -43,14 +43,17 @@ fn holdout(holdout: &Holdout) -> Value {
         json!({
             "conversations": group.conversations,
             "requests": group.requests,
-            "dollars_per_megabyte": group.dollars_per_megabyte(),
+            "dollars_per_megabyte": group.dollars_per_megabyte().map(rounded),
         })
     };
-    let (low, high) = saving.interval.unzip();
+    let interval = saving.interval;
+    let (low, high) = interval
+        .map(|(low, high)| (rounded(low), rounded(high)))
+        .unzip();
     json!({
         "with_memory": group(&holdout.with_memory),
         "without_memory": group(&holdout.without_memory),
-        "saving": saving.share,
+        "saving": rounded(saving.share),
         "saving_low": low,
         "saving_high": high,
     })

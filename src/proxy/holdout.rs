@@ -42,13 +42,13 @@ pub(super) fn is_held_out(
     if share == Share::default() {
         return None;
     }
-    let chosen = share.contains(conversation_hash(identity, history)?);
+    let chosen = share.contains(conversation_hash(identity.thread.key.as_deref(), history)?);
     let had_memory = !lookup.candidates.is_empty() || !lookup.prefix_trims.is_empty();
     (!(chosen && had_memory)).then_some(chosen)
 }
 
-fn conversation_hash(identity: &Identity, history: &History) -> Option<[u8; 8]> {
-    if let Some(key) = &identity.thread.key {
+fn conversation_hash(key: Option<&str>, history: &History) -> Option<[u8; 8]> {
+    if let Some(key) = key {
         let hash = ScopedHash::from_text(&history.root(), key);
         return hash.as_bytes().first_chunk().copied();
     }
@@ -61,6 +61,8 @@ fn conversation_hash(identity: &Identity, history: &History) -> Option<[u8; 8]> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::Scope;
+    use crate::wire;
 
     #[test]
     fn a_share_holds_its_part_of_the_hashes() {
@@ -68,6 +70,17 @@ mod tests {
         let evenly = (0..=u8::MAX).map(|high| [0, 0, 0, 0, 0, 0, 0, high]);
         assert_eq!(evenly.filter(|hash| share.contains(*hash)).count(), 64);
         assert!(!Share::default().contains([0; 8]));
+        let history = |number: u32| {
+            let text = format!("hello {number}");
+            let body = serde_json::json!({"messages": [{"role": "user", "content": text}]});
+            let request = wire::Request::parse_chat(&body.to_string().into()).unwrap();
+            request.history(&Scope::new(b"k", None))
+        };
+        let chosen = (0..4_000).map(history);
+        let chosen = chosen.filter_map(|history| conversation_hash(None, &history));
+        let count = chosen.filter(|hash| share.contains(*hash)).count();
+        // Four standard deviations.
+        assert!((890..1_110).contains(&count), "{count}");
         assert_eq!(Share::new(0.51), Share::new(Share::MAX));
     }
 }
