@@ -53,17 +53,14 @@ pub(super) async fn handle(
             let announced = body.size_hint().lower();
             let most = shared.limits.max_body_bytes as u64;
             let is_strange = is_large(&body) && is_stranger(memory, &parts);
-            match shared.body_budget.reserve(announced.min(most), is_strange) {
-                Some(reserved) => {
-                    let body = (body, reserved);
-                    chat_completions::handle(shared, memory, parts, body, abort).await
-                }
-                None => {
-                    let place = shared.places.take(peer)?;
-                    let response = pass_unread(shared, memory, parts, body, abort).await?;
-                    Ok(response.map(|body| with_guard(body, place)))
-                }
+            let reserved = shared.body_budget.reserve(announced.min(most), is_strange);
+            if let Some(reserved) = reserved {
+                let body = (body, reserved);
+                return chat_completions::handle(shared, memory, parts, body, abort).await;
             }
+            let place = shared.places.take(peer)?;
+            let response = pass_unread(shared, memory, parts, body, abort).await?;
+            Ok(response.map(|body| with_guard(body, place)))
         }
         RequestKind::Tunnel => {
             let place = shared.places.take(peer)?;

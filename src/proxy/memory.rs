@@ -10,6 +10,7 @@ use http::request::Parts;
 
 use super::accepted_tenants::AcceptedTenants;
 use super::capabilities::{TenantModel, UpstreamCapabilities};
+use super::holdout;
 use super::identify::{Identity, IdentityRules, Sources, identify_owner};
 use super::mode::{ReadOnly, Rules};
 use super::parse_pool::ParsePool;
@@ -65,6 +66,8 @@ pub struct RequestPolicy {
     pub evidence: EvidenceLevel,
     /// Whether Diarist asks for usage in a stream whose client did not say.
     pub ask_usage: AskUsage,
+    /// The share of conversations that go without memory.
+    pub holdout: holdout::Share,
 }
 
 /// The state that all memory requests share.
@@ -185,6 +188,8 @@ pub(super) struct MemoryRequest {
     pub(super) system: Option<ScopedHash>,
     /// Whether anything of it may be recorded.
     pub(super) writes: bool,
+    /// Whether its conversation goes without memory, for comparison.
+    pub(super) held_out: bool,
     /// The policy at the moment it was read.
     pub(super) policy: Arc<RequestPolicy>,
 }
@@ -243,6 +248,7 @@ impl MemoryRequest {
             scope: self.identity.scope,
             account: self.identity.account,
             sub_agent: self.identity.thread.child,
+            held_out: self.held_out,
             thread_key: self.identity.thread.key,
             parsed: self.parsed,
             history: self.history,

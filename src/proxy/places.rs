@@ -148,18 +148,18 @@ impl Drop for Place {
 mod tests {
     use super::*;
 
-    fn peer(connection: u64, address: &str) -> Option<Peer> {
-        Some(Peer {
+    fn peer(connection: u64, address: &str) -> Peer {
+        Peer {
             connection,
             address: address.parse().expect("an address"),
-        })
+        }
     }
 
     /// As many places as `peers` get in turn.
-    fn fill(places: &Places, peers: impl IntoIterator<Item = Option<Peer>>) -> Vec<Place> {
+    fn fill(places: &Places, peers: impl IntoIterator<Item = Peer>) -> Vec<Place> {
         peers
             .into_iter()
-            .flat_map(|peer| places.take(peer))
+            .flat_map(|peer| places.take(Some(peer)))
             .collect()
     }
 
@@ -182,7 +182,7 @@ mod tests {
         let from = |address| (0..9).map(move |connection| peer(connection, address));
         let mut all = fill(&places, from("192.0.2.1"));
         assert_eq!(all.len(), 3);
-        let refused = places.take(peer(10, "192.0.2.1"));
+        let refused = places.take(Some(peer(10, "192.0.2.1")));
         assert!(matches!(refused, Err(ProxyError::TooManyOfAddress(3))));
         all.extend(fill(&places, from("192.0.2.2")));
         assert_eq!(all.len(), 6);
@@ -196,7 +196,7 @@ mod tests {
         ));
         assert_eq!(all.len(), 18, "one network is one address");
         drop(all);
-        assert!(places.check(peer(10, "192.0.2.1")).is_ok());
+        assert!(places.check(Some(peer(10, "192.0.2.1"))).is_ok());
         assert_eq!(places.lock().free, 100);
         assert!(places.lock().held.is_empty());
     }
@@ -205,9 +205,9 @@ mod tests {
     fn a_full_house_is_full_for_everybody() {
         let places = Places::new(1, 9);
         let first = places.take(None).expect("a place");
-        let refused = places.check(peer(1, "127.0.0.1"));
+        let refused = places.check(Some(peer(1, "127.0.0.1")));
         assert!(matches!(refused, Err(ProxyError::TooManyRequests(1))));
         drop(first);
-        assert!(places.take(peer(1, "127.0.0.1")).is_ok());
+        assert!(places.take(Some(peer(1, "127.0.0.1"))).is_ok());
     }
 }
