@@ -366,6 +366,6 @@ fn audit(config: &Config, tasks: &Tasks) -> Result<Option<Audit>, AuditError> {
     Ok(match &config.audit {
         AuditTarget::Off => None,
         AuditTarget::Stdout => Some(Audit::stdout(tasks)),
-        AuditTarget::File(path) => Some(Audit::file(path, tasks)?),
+        AuditTarget::File(path) => Some(Audit::file(path, &config.audit_rotation, tasks)?),
     })
 }

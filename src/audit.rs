@@ -8,6 +8,7 @@
 //! `jobs` makes one when a part is stored and when a model call has ended.
 
 mod call;
+mod file;
 mod forgotten;
 mod part;
 mod pass;
@@ -15,8 +16,9 @@ mod record;
 mod sink;
 
 pub use call::{CallKind, CallOutcome, CallRecord};
+pub use file::{AuditError, Rotation, with_rotated};
 pub use forgotten::ForgottenRecord;
 pub use part::{PartKind, PartRecord};
 pub use pass::PassRecord;
 pub use record::{AuditRecord, EndReason, MemoryState};
-pub use sink::{Audit, AuditError};
+pub use sink::Audit;

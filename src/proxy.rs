@@ -22,6 +22,7 @@ mod error;
 mod flow;
 pub mod forward;
 pub mod headers;
+pub mod holdout;
 pub mod identify;
 mod memory;
 pub mod mode;

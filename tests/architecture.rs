@@ -66,7 +66,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "config",
         &[
-            "wire", "memory", "upstream", "llm", "jobs", "proxy", "server",
+            "audit", "wire", "memory", "upstream", "llm", "jobs", "proxy", "server",
         ],
     ),
     (

@@ -32,6 +32,7 @@ mod fixed;
 mod forgotten;
 mod hangups;
 mod hints;
+mod holdout;
 mod identity;
 mod idle;
 mod important;

@@ -121,6 +121,9 @@ pub struct AuditRecord {
     /// The part of `completion_tokens` that is reasoning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_tokens: Option<u64>,
+    /// Whether the conversation goes without memory, for comparison. Absent if it is in neither group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holdout: Option<bool>,
 }
 
 impl AuditRecord {
@@ -169,6 +172,7 @@ impl AuditRecord {
             verdict_cause: None,
             expected_cached_tokens: None,
             reasoning_tokens: None,
+            holdout: None,
         }
     }
 

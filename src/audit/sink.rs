@@ -4,16 +4,17 @@
 //! Records in the queue are written before the process ends.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::file::{AuditError, AuditFile, Rotation};
 use super::{AuditRecord, CallRecord, ForgottenRecord, PartRecord, PassRecord};
 use crate::tasks::{Losses, Tasks};
 use crate::telemetry;
@@ -22,14 +23,6 @@ use crate::telemetry;
 const QUEUE: usize = 4096;
 /// Records written at once on a blocking thread.
 const BATCH: usize = 256;
-
-/// The audit cannot be opened.
-#[derive(Debug, thiserror::Error)]
-#[error("audit.path: cannot write to `{}`: {source}", path.display())]
-pub struct AuditError {
-    path: PathBuf,
-    source: io::Error,
-}
 
 /// A cheap handle on the audit. Its writer ends with the process, not with the last handle.
 #[derive(Clone, Debug)]
@@ -68,7 +61,7 @@ impl Audit {
     /// Writes to standard output.
     #[must_use]
     pub fn stdout(tasks: &Tasks) -> Self {
-        Self::start(Box::new(io::stdout()), None, tasks)
+        Self::start(Output::Stream(Box::new(io::stdout())), tasks)
     }
 
     /// Appends to a file, which is created if it does not exist.
@@ -76,9 +69,9 @@ impl Audit {
     /// # Errors
     ///
     /// If the file cannot be opened for appending.
-    pub fn file(path: &Path, tasks: &Tasks) -> Result<Self, AuditError> {
-        let file = append(path)?;
-        Ok(Self::start(Box::new(file), Some(path.to_owned()), tasks))
+    pub fn file(path: &Path, rotation: &Rotation, tasks: &Tasks) -> Result<Self, AuditError> {
+        let file = AuditFile::open(path, rotation)?;
+        Ok(Self::start(Output::File(file), tasks))
     }
 
     /// Takes a record. Never waits: if the writer is too far behind, the record is dropped.
@@ -136,7 +129,7 @@ impl Audit {
         self.dropped.count.load(Ordering::Relaxed)
     }
 
-    fn start(output: Box<dyn Write + Send>, path: Option<PathBuf>, tasks: &Tasks) -> Self {
+    fn start(output: Output, tasks: &Tasks) -> Self {
         let (queue, messages) = mpsc::channel(QUEUE);
         let dropped = Dropped {
             count: Arc::default(),
@@ -144,7 +137,6 @@ impl Audit {
         };
         let writer = Writer {
             output,
-            path,
             line: Vec::new(),
             torn: false,
             dropped: dropped.clone(),
@@ -152,42 +144,6 @@ impl Audit {
         tasks.spawn("audit-writer", run(writer, messages, tasks.token()));
         Self { queue, dropped }
     }
-}
-
-/// Opens a file for appending, on a line of its own: a write that a full disk or a kill cut short leaves half
-/// a line.
-fn append(path: &Path) -> Result<File, AuditError> {
-    let open = || {
-        let mut options = OpenOptions::new();
-        options.append(true).create(true);
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::OpenOptionsExt as _;
-            // Names of conversations stand in it.
-            options.mode(0o600);
-        }
-        let mut file = options.open(path)?;
-        if ends_in_half_a_line(path) {
-            file.write_all(b"\n")?;
-        }
-        Ok(file)
-    };
-    open().map_err(|source| AuditError {
-        path: path.to_owned(),
-        source,
-    })
-}
-
-/// Whether the file has a last line without an end. A file that cannot be read, such as a pipe, has none.
-fn ends_in_half_a_line(path: &Path) -> bool {
-    let is_file = std::fs::metadata(path).is_ok_and(|it| it.is_file() && it.len() > 0);
-    let mut last = [b'\n'];
-    let read = || {
-        let mut file = File::open(path)?;
-        file.seek(SeekFrom::End(-1))?;
-        file.read_exact(&mut last)
-    };
-    is_file && { read }().is_ok() && last != *b"\n"
 }
 
 /// Writes until the process stops, then writes the rest of the queue.
@@ -216,22 +172,28 @@ async fn run(writer: Writer, mut messages: mpsc::Receiver<Message>, stopped: Can
     }
 }
 
+/// Where lines go.
+enum Output {
+    Stream(Box<dyn Write + Send>),
+    File(AuditFile),
+}
+
+impl fmt::Debug for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stream(_) => f.write_str("Stream"),
+            Self::File(file) => file.fmt(f),
+        }
+    }
+}
+
+#[derive(Debug)]
 struct Writer {
-    output: Box<dyn Write + Send>,
-    path: Option<PathBuf>,
+    output: Output,
     line: Vec<u8>,
     /// Whether the last write failed, which may have left half a line.
     torn: bool,
     dropped: Dropped,
-}
-
-impl fmt::Debug for Writer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Writer")
-            .field("path", &self.path)
-            .field("torn", &self.torn)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Writer {
@@ -276,15 +238,25 @@ impl Writer {
         }
         serde_json::to_writer(&mut self.line, record)?;
         self.line.push(b'\n');
-        self.output.write_all(&self.line)?;
-        self.output.flush()
+        let output: &mut dyn Write = match &mut self.output {
+            Output::Stream(output) => output,
+            Output::File(file) => {
+                if let Err(error) = file.rotate_for(self.line.len(), Timestamp::now()) {
+                    tracing::warn!(%error, "the audit file cannot be rotated and grows on");
+                }
+                file
+            }
+        };
+        output.write_all(&self.line)?;
+        output.flush()
     }
 
     fn reopen(&mut self) {
-        let Some(path) = &self.path else { return };
-        match append(path) {
-            Ok(file) => {
-                self.output = Box::new(file);
+        let Output::File(file) = &mut self.output else {
+            return;
+        };
+        match file.reopen() {
+            Ok(()) => {
                 self.torn = false;
                 self.dropped.losses.expire();
             }

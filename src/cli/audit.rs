@@ -68,9 +68,14 @@ fn follow(args: &Args) -> anyhow::Result<()> {
         matches!(args.format, Format::Table | Format::Json),
         "--watch prints the report again and again: choose --format table or json"
     );
+    ensure!(
+        args.files.len() < 2,
+        "--watch follows one file: name only one"
+    );
     let files = input::files(&args.files, &args.sources)?;
-    let [file] = &files[..] else {
-        bail!("--watch follows one file: name only one");
+    // Of the configured file and what a rotation left, the newest.
+    let Some(file) = files.last() else {
+        bail!("there is no audit file to follow");
     };
     ensure!(
         !input::is_standard_input(file),

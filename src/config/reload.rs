@@ -19,6 +19,9 @@ const START_ONLY: &[&str] = &[
     "upstream.base_url",
     "store.",
     "audit.path",
+    "audit.max_file_bytes",
+    "audit.max_file_age",
+    "audit.keep_files",
     "memory.enabled",
 ];
 
@@ -67,6 +70,7 @@ mod tests {
     const RELOADABLE: &[&str] = &[
         "upstream.placement",
         "audit.ask_usage",
+        "audit.holdout",
         "identity.",
         "memory.read_only",
         "memory.rules",

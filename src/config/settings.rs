@@ -151,10 +151,20 @@ settings! {
     ["audit"] audit: RawAudit {
         /// File of the audit. "-" is standard output (logs go to standard error). "off" writes no audit.
         path: String = Default(r#""-""#),
+        /// Size in bytes beyond which a new file begins. The old one gets the name with ".1" at its end, the one
+        /// before it ".2", and so on. Unset: never.
+        max_file_bytes: Option<u64> = Example("100000000"),
+        /// Age of the first line beyond which a new file begins. Unset: never.
+        max_file_age: Option<Duration> = Example(r#""7d""#),
+        /// How many old files stay, if Diarist rotates. The oldest one is deleted.
+        keep_files: u64 = Default("10"),
         /// Whether Diarist asks for token counts in streams if the client does not. "auto": if the upstream is
         /// known to support it. "always": until the upstream refuses. "never": not at all. The client does not
         /// see the extra event.
         ask_usage: String = Default(r#""auto""#),
+        /// Share of conversations that go without memory, so that "diarist audit" can compare both groups. From 0
+        /// to 0.5. A conversation stays in its group. It goes without memory only if it has none yet.
+        holdout: f64 = Default("0.0"),
     }
 
     /// What names a conversation, and whose it is. A name groups requests. It gives no access to memory

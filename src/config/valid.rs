@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use url::Url;
 
+use crate::audit;
 use crate::jobs;
 use crate::memory::Pattern;
 use crate::proxy::{Limits, RequestPolicy};
@@ -30,6 +31,8 @@ pub struct Config {
     /// Jobs of conversations without a request for this long are deleted.
     pub job_retention: Duration,
     pub audit: AuditTarget,
+    /// When a new audit file begins.
+    pub audit_rotation: audit::Rotation,
     /// `[memory] enabled`; `false` makes a plain proxy.
     pub memory_enabled: bool,
     /// How requests are treated. The aliases in it are empty: the store has them.

@@ -9,20 +9,21 @@ use std::path::PathBuf;
 
 use secrecy::{ExposeSecret as _, SecretString};
 
-use super::common::{one_of, positive_duration};
+use super::common::{in_range, one_of, positive_duration};
 use super::identity::identity;
 use super::memory;
 use super::parse::{CheckResult, ErrorReported, Invalid};
 use super::platform::Platform;
 use super::problem::Problem;
 use super::rules::rules;
-use super::settings::{RawConfig, RawServer, RawStore};
+use super::settings::{RawAudit, RawConfig, RawServer, RawStore};
 use super::upstream::{checked_base_url, placement};
 use super::valid::{AuditTarget, Config, Database, Override, UpstreamSettings};
+use crate::audit::Rotation;
 use crate::jobs;
 use crate::memory::alignment::EvidenceLevel;
 use crate::proxy::mode::{ReadOnly, Rules};
-use crate::proxy::{AskUsage, Limits, RequestPolicy};
+use crate::proxy::{AskUsage, Limits, RequestPolicy, holdout};
 use crate::server;
 use crate::upstream::Timeouts;
 
@@ -40,6 +41,7 @@ pub(super) fn validate(
     let retention = raw.store.retention.check_some(problems, positive_duration);
     let job_retention = raw.store.job_retention.check(problems, positive_duration);
     let audit = raw.audit.path.check(problems, |text| audit(text));
+    let audit_rotation = audit_rotation(&raw.audit, problems);
     let host = base_url.as_ref().ok().and_then(|url| url.host_str());
     let host = host.unwrap_or_default().to_owned();
     let requests = requests(raw, problems);
@@ -76,6 +78,7 @@ pub(super) fn validate(
         retention: retention?,
         job_retention: job_retention?,
         audit: audit?,
+        audit_rotation: audit_rotation?,
         memory_enabled: raw.memory.enabled.value,
         requests,
         memory: memory.common,
@@ -166,6 +169,9 @@ fn requests(raw: &RawConfig, problems: &mut Vec<Problem>) -> CheckResult<Request
             ],
         )
     });
+    let holdout = raw.audit.holdout.check(problems, |&share| {
+        in_range(share, 0.0, holdout::Share::MAX).map(holdout::Share::new)
+    });
     let identity = identity(raw, problems);
     let listed = rules(&raw.memory.rules, problems);
     let overflow = memory::overflow(&raw.memory.overflow, &raw.memory.overflow_timeout, problems);
@@ -188,6 +194,7 @@ fn requests(raw: &RawConfig, problems: &mut Vec<Problem>) -> CheckResult<Request
         overflow: overflow?,
         evidence: evidence?,
         ask_usage: ask_usage?,
+        holdout: holdout?,
         read_only: ReadOnly::default(),
     })
 }
@@ -298,6 +305,40 @@ fn without_drive_slash(path: &str) -> &str {
         [b'/', drive, b':', b'/' | b'\\', ..] if drive.is_ascii_alphabetic() => &path[1..],
         _ => path,
     }
+}
+
+/// Some hundred lines of the audit.
+const LEAST_FILE_BYTES: u64 = 100_000;
+
+const MOST_FILES: u64 = 1_000;
+
+fn audit_rotation(raw: &RawAudit, problems: &mut Vec<Problem>) -> CheckResult<Rotation> {
+    let max_bytes = raw.max_file_bytes.check_some(problems, |&bytes| {
+        let too_small = || {
+            Invalid::new(
+                format!("{bytes} bytes are too few: each few lines would begin a file"),
+                format!("write at least {LEAST_FILE_BYTES}, or remove the key"),
+            )
+        };
+        (bytes >= LEAST_FILE_BYTES)
+            .then_some(bytes)
+            .ok_or_else(too_small)
+    });
+    let max_age = raw.max_file_age.check_some(problems, positive_duration);
+    let keep_files = raw.keep_files.check(problems, |&files| {
+        let too_many = || {
+            Invalid::new(
+                format!("{files} old files are too many: each rotation renames them all"),
+                format!("write at most {MOST_FILES}"),
+            )
+        };
+        (files <= MOST_FILES).then_some(files).ok_or_else(too_many)
+    });
+    Ok(Rotation {
+        max_bytes: max_bytes?,
+        max_age: max_age?,
+        keep_files: keep_files?,
+    })
 }
 
 fn audit(text: &str) -> Result<AuditTarget, Invalid> {

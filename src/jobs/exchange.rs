@@ -23,6 +23,9 @@ pub struct Exchange {
     /// Whether a sub-agent sent it. A sub-agent does not write into the conversation that it works
     /// for.
     pub sub_agent: bool,
+    /// Whether its conversation goes without memory, for comparison (`audit.holdout`). It is recorded, so that
+    /// its later requests are recognised, but nothing of it is observed.
+    pub held_out: bool,
     /// Whether the operator guarantees who the user is. Only then may the user's conversations
     /// share memory.
     pub allows_peer_memory: bool,

@@ -67,6 +67,7 @@ impl FirstRequest {
             scope: next.scope.clone(),
             thread_key: self.thread_key,
             sub_agent: self.sub_agent,
+            held_out: next.held_out,
             allows_peer_memory: self.allows_peer_memory,
             parsed: Arc::clone(&next.parsed),
             history: Arc::new(next.history.prefix(len)),

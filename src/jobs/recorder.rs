@@ -108,6 +108,10 @@ impl Recorder {
             self.handle_operator_request(&mut track, request, exchange)
                 .await;
         }
+        if exchange.held_out {
+            self.tracks.put(track);
+            return;
+        }
         self.reprioritize(&mut track).await;
         let mut track = self.perform_steps(track, Some(exchange)).await;
         self.publish_digest(&mut track).await;

@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::groups::{Grouping, Ledger};
-use super::measures::MEASURES;
+use super::holdout::{Holdout, HoldoutGroup};
+use super::measures::{MEASURES, rounded};
 use super::totals::Totals;
 
 /// One JSON object: the groups, their total, and what could not be read or priced. An unknown number is `null`.
@@ -25,11 +26,37 @@ pub fn json_report(ledger: &Ledger) -> Value {
         report.insert("groups".to_owned(), groups.collect());
     }
     report.insert("total".to_owned(), measures(&ledger.totals).collect());
+    report.insert("holdout".to_owned(), holdout(&ledger.holdout));
     let models: Vec<&String> = ledger.unpriced_models.iter().collect();
     report.insert("unpriced_models".to_owned(), json!(models));
     report.insert("torn_lines".to_owned(), ledger.torn.into());
     report.insert("foreign_lines".to_owned(), ledger.foreign.into());
     report.into()
+}
+
+/// `null` if no conversation went without memory, or if its cost is not known.
+fn holdout(holdout: &Holdout) -> Value {
+    let Some(saving) = holdout.saving() else {
+        return Value::Null;
+    };
+    let group = |group: &HoldoutGroup| {
+        json!({
+            "conversations": group.conversations,
+            "requests": group.requests,
+            "dollars_per_megabyte": group.dollars_per_megabyte().map(rounded),
+        })
+    };
+    let interval = saving.interval;
+    let (low, high) = interval
+        .map(|(low, high)| (rounded(low), rounded(high)))
+        .unzip();
+    json!({
+        "with_memory": group(&holdout.with_memory),
+        "without_memory": group(&holdout.without_memory),
+        "saving": rounded(saving.share),
+        "saving_low": low,
+        "saving_high": high,
+    })
 }
 
 fn measures(totals: &Totals) -> impl Iterator<Item = (String, Value)> {

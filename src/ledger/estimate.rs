@@ -9,14 +9,9 @@
 //!
 //! Assumption 3 makes the estimate low, so the net is rather too small than too large.
 
-use std::collections::HashMap;
-
 use super::line::Line;
 use super::price::BilledTokens;
-
-/// How many conversations each of the two generations remembers. A conversation is forgotten after that many others
-/// had requests since its own last one.
-const GENERATION: usize = 65_536;
+use super::recent::RecentMap;
 
 /// What the lines before tell about one conversation with one model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,8 +27,7 @@ struct Conversation {
 /// Remembers the conversations of the lines so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Estimator {
-    recent: HashMap<String, Conversation>,
-    older: HashMap<String, Conversation>,
+    conversations: RecentMap<Conversation>,
 }
 
 /// The tokens of a line as the provider counted them; `None` without a count of prompt and answer. If the cached part is
@@ -54,7 +48,7 @@ impl Estimator {
     /// The tokens of this request without Diarist. Takes every request line, in order.
     pub(super) fn without(&mut self, line: &Line<'_>) -> Option<BilledTokens> {
         let key = [line.tenant.as_str(), line.thread_name(), line.model_name()].join("\0");
-        let before = self.recall(&key);
+        let before = self.conversations.get(&key).copied().unwrap_or_default();
         let mut conversation = Conversation {
             replaced: before.replaced || line.is_active(),
             hit: before.hit || line.cached_tokens.is_some_and(|cached| cached > 0),
@@ -66,7 +60,7 @@ impl Estimator {
             conversation.prompt = Some(prompt);
         }
         if line.thread.is_some() {
-            self.remember(key, conversation);
+            self.conversations.set(key, conversation);
         }
         if !conversation.replaced {
             return billed;
@@ -86,18 +80,6 @@ impl Estimator {
             write,
             output: billed.output,
         })
-    }
-
-    fn recall(&mut self, key: &str) -> Conversation {
-        let found = self.recent.get(key).or_else(|| self.older.get(key));
-        found.copied().unwrap_or_default()
-    }
-
-    fn remember(&mut self, key: String, conversation: Conversation) {
-        self.recent.insert(key, conversation);
-        if self.recent.len() >= GENERATION {
-            self.older = std::mem::take(&mut self.recent);
-        }
     }
 }
 
@@ -184,14 +166,5 @@ mod tests {
         let bare = r#""thread":"a","memory":"active","bytes_received":3000,"bytes_sent":1000"#;
         let no_bytes = r#""thread":"a","memory":"active","prompt_tokens":3,"bytes_received":3000,"bytes_sent":0"#;
         assert_eq!(estimates(&[bare, no_bytes]), [None, None]);
-    }
-
-    #[test]
-    fn the_memory_of_conversations_has_a_bound() {
-        let mut estimator = Estimator::default();
-        for number in 0..3 * GENERATION {
-            estimator.remember(number.to_string(), Conversation::default());
-        }
-        assert!(estimator.recent.len() + estimator.older.len() <= 2 * GENERATION);
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::estimate::{Estimator, billed};
 use super::filter::Filter;
+use super::holdout::Holdout;
 use super::line::{Line, LineKind, SkippedLine};
 use super::price::{BilledTokens, PriceTable};
 use super::totals::{RequestCost, Totals};
@@ -101,6 +102,8 @@ pub struct Ledger {
     /// Models with tokens and without a price.
     pub unpriced_models: BTreeSet<String>,
     pub prices: PriceTable,
+    /// Conversations with memory beside those that went without it.
+    pub holdout: Holdout,
     filter: Filter,
     estimator: Estimator,
     key: String,
@@ -120,6 +123,7 @@ impl Ledger {
             foreign: 0,
             unpriced_models: BTreeSet::new(),
             prices,
+            holdout: Holdout::default(),
             filter,
             estimator: Estimator::default(),
             key: String::new(),
@@ -150,10 +154,16 @@ impl Ledger {
         let add: Box<dyn Fn(&mut Totals)> = match kind {
             LineKind::Request => {
                 let cost = self.request_cost(line, without);
+                if let Some(cost) = cost {
+                    self.holdout.add_request(line, cost.cost);
+                }
                 Box::new(move |totals| totals.add_request(line, cost))
             }
             LineKind::Call => {
                 let cost = self.cost(line, billed(line));
+                if let Some(cost) = cost {
+                    self.holdout.add_call(line, cost);
+                }
                 Box::new(move |totals| totals.add_call(line, cost))
             }
             LineKind::Part => Box::new(|totals| totals.add_part(line)),

@@ -76,6 +76,8 @@ pub struct Line<'a> {
     pub changed_by: Option<Value>,
     pub idle_ms: Option<u64>,
     pub expected_cached_tokens: Option<u64>,
+    /// Whether the conversation goes without memory, for comparison.
+    pub holdout: Option<bool>,
 }
 
 /// The kinds of lines.

@@ -87,7 +87,7 @@ impl Measure {
 }
 
 /// To billionths: sums of binary fractions end in noise.
-fn rounded(number: f64) -> f64 {
+pub(super) fn rounded(number: f64) -> f64 {
     const BILLION: f64 = 1e9;
     let rounded = (number * BILLION).round() / BILLION;
     // Not "-0".

@@ -1,6 +1,7 @@
 //! The report as text: the sums of all lines, or a line for each group.
 
 use super::groups::{Grouping, Ledger};
+use super::holdout::{Holdout, HoldoutGroup};
 use super::text::{UNKNOWN, count, dollars, minute, percent, short_count, shortened};
 use super::totals::Totals;
 use crate::report::{ColumnAlign, align_columns, grouped};
@@ -273,6 +274,9 @@ pub(super) fn notes(ledger: &Ledger) -> String {
             requests(totals.no_cached)
         ));
     }
+    if let Some(text) = holdout_note(&ledger.holdout) {
+        note(text);
+    }
     if !ledger.unpriced_models.is_empty() {
         let models = ledger.unpriced_models.iter().map(|name| shown_name(name));
         let models: Vec<String> = models.collect();
@@ -302,6 +306,29 @@ pub(super) fn notes(ledger: &Ledger) -> String {
             .to_owned(),
     );
     notes
+}
+
+/// What memory saves, as measured; `None` without a hold-out.
+fn holdout_note(holdout: &Holdout) -> Option<String> {
+    let saving = holdout.saving()?;
+    let rate = |group: &HoldoutGroup| dollars(group.dollars_per_megabyte());
+    let error = match saving.interval {
+        Some((low, high)) => format!(
+            "95 % interval: {} to {}",
+            percent(Some(low)),
+            percent(Some(high))
+        ),
+        None => "too few conversations for an interval".to_owned(),
+    };
+    Some(format!(
+        "Measured saving: {} ({error}). A megabyte that clients sent cost {} in {} conversations with memory,\n\
+         and {} in {} conversations of the hold-out.",
+        percent(Some(saving.share)),
+        rate(&holdout.with_memory),
+        grouped(holdout.with_memory.conversations),
+        rate(&holdout.without_memory),
+        grouped(holdout.without_memory.conversations),
+    ))
 }
 
 fn requests(number: u64) -> String {

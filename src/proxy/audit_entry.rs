@@ -79,6 +79,11 @@ impl AuditEntry {
         self.notice = notice;
     }
 
+    /// Whether the conversation goes without memory, for comparison; `None` if it is in neither group.
+    pub(super) fn set_holdout(&mut self, held_out: Option<bool>) {
+        self.record.holdout = held_out;
+    }
+
     pub(super) fn set_parsed(
         &mut self,
         identity: &Identity,

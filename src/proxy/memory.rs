@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::capabilities::{TenantModel, UpstreamCapabilities};
+use super::holdout;
 use super::identify::{Identity, IdentityRules, Sources};
 use super::mode::{ReadOnly, Rules};
 use super::sent_prompts::SentPrompts;
@@ -61,6 +62,8 @@ pub struct RequestPolicy {
     pub evidence: EvidenceLevel,
     /// Whether Diarist asks for usage in a stream whose client did not say.
     pub ask_usage: AskUsage,
+    /// The share of conversations that go without memory.
+    pub holdout: holdout::Share,
 }
 
 /// The state that all memory requests share.
@@ -154,6 +157,8 @@ pub(super) struct MemoryRequest {
     pub(super) system: Option<ScopedHash>,
     /// Whether anything of it may be recorded.
     pub(super) writes: bool,
+    /// Whether its conversation goes without memory, for comparison.
+    pub(super) held_out: bool,
     /// The policy at the moment it was read.
     pub(super) policy: Arc<RequestPolicy>,
 }
@@ -211,6 +216,7 @@ impl MemoryRequest {
             allows_peer_memory: self.identity.shares_memory(),
             scope: self.identity.scope,
             sub_agent: self.identity.thread.child,
+            held_out: self.held_out,
             thread_key: self.identity.thread.key,
             parsed: self.parsed,
             history: self.history,

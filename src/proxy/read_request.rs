@@ -11,6 +11,7 @@ use http::request::Parts;
 use super::answer_position::{AnswerPosition, SUMMARY_BYTES};
 use super::audit_entry::AuditEntry;
 use super::cache_receipt::PromptSource;
+use super::holdout;
 use super::identify::{OffReason, Sources, Thread, find_thread, identify, identify_owner};
 use super::memory::{Memory, MemoryRequest, RequestPolicy};
 use super::mode::{self, DecidedBy, Mode};
@@ -200,7 +201,16 @@ pub(super) async fn read_request(
         entry.set_mode(decided);
     }
     let writes = decided.mode == Mode::On;
-    if writes {
+    let held_out = if writes {
+        holdout::is_held_out(policy.holdout, &identity, &history, &lookup)
+    } else {
+        None
+    };
+    entry.set_holdout(held_out);
+    let held_out = held_out == Some(true);
+    if held_out {
+        lookup.peer_intro = None;
+    } else if writes {
         entry.set_notice(memory.jobs.notice(&identity.scope.tenant, &model));
     }
     peer_memory::filter_candidates(memory, &identity, writes, &mut lookup);
@@ -210,6 +220,7 @@ pub(super) async fn read_request(
     let prompt = PromptSource::new(&parsed, &history, &identity.thread, is_side_task, true);
     let request = MemoryRequest {
         writes,
+        held_out,
         policy,
         identity,
         parsed,

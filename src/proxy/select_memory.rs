@@ -75,6 +75,7 @@ pub(super) async fn select_memory(
         });
     let why = match (&selection.snapshot, &block) {
         _ if fallback == Fallback::Blocked => "filtered",
+        (_, None) if request.held_out => "holdout",
         (Some(_), None) => "no_placement",
         (_, Some(block))
             if block.trim.is_some() && selection.reason != SelectionReason::Repeated =>
@@ -128,7 +129,7 @@ async fn activate_on_model_change(memory: &Memory, request: &MemoryRequest) -> O
     // A store in trouble is not waited for.
     let is_new = lookup.previous_send.is_none()
         && matches!(lookup.source, LookupSource::Warm | LookupSource::Cold);
-    if !is_new || !request.writes {
+    if !is_new || !request.writes || request.held_out {
         return None;
     }
     let (scope, history) = (&request.identity.scope, &request.history);

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Audit, BATCH, QUEUE};
-use crate::audit::{AuditRecord, EndReason, MemoryState};
+use super::{Audit, BATCH, Output, QUEUE};
+use crate::audit::{AuditRecord, EndReason, MemoryState, Rotation};
 use crate::tasks::{Condition, Tasks};
 use crate::wire::usage::Usage;
 
@@ -88,7 +88,7 @@ async fn lines_are_appended_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.jsonl");
     std::fs::write(&path, "{\"request_id\":\"before\"}\n").unwrap();
-    let audit = Audit::file(&path, &Tasks::new()).unwrap();
+    let audit = Audit::file(&path, &Rotation::default(), &Tasks::new()).unwrap();
     for id in ["a", "b", "c"] {
         audit.record(record(id));
     }
@@ -102,7 +102,7 @@ async fn a_rotated_file_is_opened_anew() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.jsonl");
     let moved = folder.path().join("audit.1");
-    let audit = Audit::file(&path, &Tasks::new()).unwrap();
+    let audit = Audit::file(&path, &Rotation::default(), &Tasks::new()).unwrap();
     audit.record(record("a"));
     audit.flush().await;
     std::fs::rename(&path, &moved).unwrap();
@@ -119,7 +119,7 @@ async fn a_stop_writes_what_was_taken() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.jsonl");
     let tasks = Tasks::new();
-    let audit = Audit::file(&path, &tasks).unwrap();
+    let audit = Audit::file(&path, &Rotation::default(), &tasks).unwrap();
     for _ in 0..BATCH * 3 {
         audit.record(record("x"));
     }
@@ -138,7 +138,9 @@ async fn a_stop_writes_what_was_taken() {
 async fn a_file_that_cannot_be_written_is_one_clear_line() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("nowhere").join("audit.jsonl");
-    let error = Audit::file(&path, &Tasks::new()).unwrap_err().to_string();
+    let error = Audit::file(&path, &Rotation::default(), &Tasks::new())
+        .unwrap_err()
+        .to_string();
     assert!(
         error.starts_with("audit.path: cannot write to `"),
         "{error}"
@@ -166,7 +168,7 @@ async fn a_stuck_writer_holds_nobody_up_and_every_loss_is_counted() {
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
     let (release, held) = mpsc::channel();
     let tasks = Tasks::new();
-    let audit = Audit::start(Box::new(Stuck(held)), None, &tasks);
+    let audit = Audit::start(Output::Stream(Box::new(Stuck(held))), &tasks);
     let sent = QUEUE + 10;
     metrics::with_local_recorder(&recorder, || {
         for _ in 0..sent {
@@ -192,7 +194,7 @@ async fn lines_go_to_a_file_that_only_its_owner_reads() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.jsonl");
-    let audit = Audit::file(&path, &Tasks::new()).unwrap();
+    let audit = Audit::file(&path, &Rotation::default(), &Tasks::new()).unwrap();
     audit.record(record("one"));
     audit.flush().await;
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
@@ -205,7 +207,7 @@ async fn a_line_begins_on_a_line_whatever_stands_before_it() {
     let path = folder.path().join("audit.jsonl");
     std::fs::write(&path, "{\"request_id\":\"a\"}\n{\"half").unwrap();
     for id in ["b", "c"] {
-        let audit = Audit::file(&path, &Tasks::new()).unwrap();
+        let audit = Audit::file(&path, &Rotation::default(), &Tasks::new()).unwrap();
         audit.record(record(id));
         audit.flush().await;
     }
@@ -256,7 +258,7 @@ async fn a_disk_that_was_full_tears_one_line_and_the_loss_is_said() {
         room: 7,
         failures: 1,
     };
-    let audit = Audit::start(Box::new(full), None, &tasks);
+    let audit = Audit::start(Output::Stream(Box::new(full)), &tasks);
     let condition = || tasks.readiness().condition("audit");
     audit.record(record("torn"));
     audit.flush().await;

@@ -8,6 +8,7 @@ use anyhow::{Context as _, bail};
 use flate2::bufread::MultiGzDecoder;
 
 use super::lines::LineSplitter;
+use crate::audit::with_rotated;
 use crate::cli::progress;
 use crate::cli::sources::ConfigSources;
 use crate::config::AuditTarget;
@@ -26,7 +27,7 @@ pub(super) fn files(named: &[PathBuf], sources: &ConfigSources) -> anyhow::Resul
         return Ok(named.to_vec());
     }
     match sources.load()?.audit {
-        AuditTarget::File(path) => Ok(vec![path]),
+        AuditTarget::File(path) => Ok(with_rotated(&path)),
         AuditTarget::Stdout => bail!(
             "audit.path is \"-\", so the audit is in the standard output of `diarist serve`: give the file that \
              holds it, or set audit.path"

@@ -32,6 +32,9 @@ const RETRY_MS: i64 = 1_000;
 impl Recorder {
     /// The timer that `exchange` sets, if it is the newest request of its conversation.
     pub(super) fn timer(&self, exchange: &Exchange) -> Option<NewTimer> {
+        if exchange.held_out {
+            return None;
+        }
         let settings = self.base.settings();
         let policy = settings.policy_for(&exchange.model);
         let retention = exchange.parsed.cache_retention();

@@ -1,0 +1,116 @@
+//! `audit.holdout`: some conversations go without memory, so that what memory saves can be measured.
+
+use diarist_provider::CallerKind;
+use serde_json::json;
+
+use crate::memory::rig::Rig;
+use crate::memory::tools::{ACTIVE, Talk};
+
+const HOLDOUT: &str = "AUDIT__HOLDOUT";
+
+/// Conversations of a test. The chance that one group has none of them is 1 in 128.
+const CONVERSATIONS: usize = 8;
+
+fn talks() -> Vec<Talk> {
+    (0..CONVERSATIONS)
+        .map(|number| Talk::new(&format!("person-{number}")))
+        .collect()
+}
+
+impl Rig {
+    /// Plays a turn of each conversation, named where `named` says so. Whether each goes without memory, and whether
+    /// observations replaced its messages.
+    async fn groups(&self, turn: usize, named: bool) -> Vec<(bool, bool)> {
+        let mut groups = Vec::new();
+        for talk in talks() {
+            let name = [("x-diarist-thread", talk.name.as_str())];
+            let headers = if named { &name[..] } else { &[] };
+            let answer = self
+                .talk_as("Bearer sk-test", headers, &talk, turn..=turn)
+                .await;
+            let line = self.audit_entry(&answer).await;
+            let held_out = line["holdout"].as_bool().unwrap();
+            if held_out {
+                assert_eq!(line["reason"], "holdout");
+                assert_eq!(self.last().body, talk.body(turn).to_string().as_bytes());
+            }
+            groups.push((held_out, line["memory"] == "active"));
+        }
+        groups
+    }
+}
+
+async fn stays_in_its_group(named: bool) {
+    let mut rig = Rig::small().await;
+    rig.set(HOLDOUT, "0.5");
+    rig.restart().await;
+    let first = rig.groups(1, named).await;
+    let held_out: Vec<bool> = first.iter().map(|(held_out, _)| *held_out).collect();
+    let count = held_out.iter().filter(|held_out| **held_out).count();
+    assert!((1..CONVERSATIONS).contains(&count), "{held_out:?}");
+    for turn in 2..=ACTIVE {
+        if turn == ACTIVE / 2 {
+            rig.restart().await;
+        }
+        let groups = rig.groups(turn, named).await;
+        let same: Vec<bool> = groups.iter().map(|(held_out, _)| *held_out).collect();
+        assert_eq!(same, held_out, "turn {turn}");
+        if turn == ACTIVE {
+            let active = |(held_out, active): &(bool, bool)| *active != *held_out;
+            assert!(groups.iter().all(active), "{groups:?}");
+        }
+    }
+    // A conversation of the hold-out costs no call of memory.
+    let observed = rig.provider.record_for(CallerKind::Observer);
+    for (talk, held_out) in talks().iter().zip(&held_out) {
+        let name = talk.canary();
+        let shown = observed
+            .iter()
+            .any(|call| memchr::memmem::find(&call.body, name.as_bytes()).is_some());
+        assert_eq!(shown, !held_out, "{name}");
+    }
+    // It is recorded: when the hold-out ends, memory begins.
+    let without = held_out.iter().position(|held_out| *held_out).unwrap();
+    rig.set(HOLDOUT, "0");
+    rig.restart().await;
+    let talk = &talks()[without];
+    let name = [("x-diarist-thread", talk.name.as_str())];
+    let headers = if named { &name[..] } else { &[] };
+    let answer = rig
+        .talk_as("Bearer sk-test", headers, talk, ACTIVE + 1..=ACTIVE + 3)
+        .await;
+    assert_eq!(answer.memory(), "active");
+    assert_eq!(rig.audit_entry(&answer).await.get("holdout"), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_named_conversation_stays_in_its_group() {
+    stays_in_its_group(true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_without_a_name_stays_in_its_group() {
+    stays_in_its_group(false).await;
+}
+
+/// What has memory keeps it: without its observations the next request would be read anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_that_has_memory_keeps_it() {
+    let mut rig = Rig::small().await;
+    for talk in talks() {
+        let answer = rig.talk(&talk, 1..=ACTIVE).await;
+        assert_eq!(answer.memory(), "active");
+    }
+    rig.set(HOLDOUT, "0.5");
+    rig.restart().await;
+    let mut groups = Vec::new();
+    for talk in talks() {
+        let answer = rig.talk(&talk, ACTIVE + 1..=ACTIVE + 1).await;
+        assert_eq!(answer.memory(), "active");
+        let line = rig.audit_entry(&answer).await;
+        groups.push(line.get("holdout").cloned());
+    }
+    // It is in neither group, if it was chosen for the hold-out.
+    let is_known = |group: &Option<_>| group.is_none() || *group == Some(json!(false));
+    assert!(groups.iter().all(is_known), "{groups:?}");
+}
