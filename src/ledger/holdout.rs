@@ -98,9 +98,10 @@ impl Holdout {
         let bucket = bucket(&key);
         let is_new = self.groups.get(&key).is_none();
         self.groups.set(key, held_out);
-        let group = match held_out {
-            true => &mut self.without_memory,
-            false => &mut self.with_memory,
+        let group = if held_out {
+            &mut self.without_memory
+        } else {
+            &mut self.with_memory
         };
         group.conversations += u64::from(is_new);
         group.requests += 1;
