@@ -156,6 +156,14 @@ fn describe() {
 
 /// Lets the counters of memory and of losses exist before their first event, so that an alert sees the first one.
 fn register() {
+    for name in [CONNECTIONS, REQUESTS_IN_FLIGHT, TUNNELS] {
+        metrics::gauge!(name).increment(0.0);
+    }
+    for status in ["2xx", "3xx", "4xx", "5xx", "none"] {
+        for end in ["complete", "hung_up", "broken", "stalled"] {
+            metrics::counter!(REQUESTS, "status" => status, "end" => end).increment(0);
+        }
+    }
     for name in [
         CONNECTIONS_REFUSED,
         EXCHANGES_RECORDED,

@@ -314,8 +314,7 @@ fn every_value_in_audit_and_metrics_is_described() {
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
-#[test]
-fn every_metric_has_a_row_and_every_row_a_metric() {
+fn metrics_of_the_code() -> BTreeSet<String> {
     let mut metrics = BTreeSet::new();
     for source in sources() {
         for line in source.lines() {
@@ -326,6 +325,30 @@ fn every_metric_has_a_row_and_every_row_a_metric() {
                 .extend(named.map(|(_, rest)| format!("diarist_{}", rest.trim_end_matches("\";"))));
         }
     }
+    metrics
+}
+
+/// A query for a metric that does not exist is an empty panel, or an alert that never fires.
+#[test]
+fn dashboard_and_alerts_ask_for_metrics_that_exist() {
+    let metrics = metrics_of_the_code();
+    for file in ["docs/grafana.json", "docs/alerts.yml"] {
+        let text = read(file);
+        let names = text.match_indices("diarist_").map(|(at, _)| {
+            let is_name = |c: char| c == '_' || c.is_ascii_alphanumeric();
+            let name = text[at..].split(|c| !is_name(c)).next().unwrap_or("");
+            let suffixes = ["_bucket", "_sum", "_count"];
+            let base = suffixes.iter().find_map(|suffix| name.strip_suffix(suffix));
+            base.unwrap_or(name).to_owned()
+        });
+        let unknown: BTreeSet<String> = names.filter(|name| !metrics.contains(name)).collect();
+        assert_eq!(unknown, BTreeSet::new(), "{file}");
+    }
+}
+
+#[test]
+fn every_metric_has_a_row_and_every_row_a_metric() {
+    let metrics = metrics_of_the_code();
     assert!(metrics.len() > 20, "{metrics:?}");
     let document = read("docs/operating.md");
     let described = document
