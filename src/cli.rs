@@ -32,6 +32,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::telemetry::install_panic_hook;
+
 pub use output::EX_USAGE;
 pub use output::report_error;
 
@@ -99,6 +101,7 @@ impl Cli {
     ///
     /// The error that ended the command; [`report_error`] prints it and returns the exit code.
     pub fn run(self) -> anyhow::Result<ExitCode> {
+        install_panic_hook();
         match self.command {
             Command::Serve(args) => serve::run(&args),
             Command::Check(args) => check::run(&args),
@@ -115,6 +118,58 @@ impl Cli {
             Command::Stats(_) => Ok(moved::explain(moved::STATS)),
             Command::Logs(_) => Ok(moved::explain(moved::LOGS)),
             Command::Delete(_) => Ok(moved::explain(moved::DELETE)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::telemetry::{LogFormat, init_logging};
+
+    /// What a request may have said.
+    const CANARY: &str = "canary-in-a-prompt";
+
+    fn run_a_command() {
+        let cli = Cli::parse_from_args(["diarist", "config"].map(OsString::from));
+        assert!(cli.is_ok_and(|cli| cli.run().is_ok()));
+    }
+
+    #[test]
+    #[ignore = "run by `a_panic_writes_its_place_and_not_its_message`"]
+    fn panics_without_a_log() {
+        run_a_command();
+        panic!("{CANARY}");
+    }
+
+    #[test]
+    #[ignore = "run by `a_panic_writes_its_place_and_not_its_message`"]
+    fn panics_with_a_log() {
+        run_a_command();
+        init_logging(LogFormat::Auto, None).expect("a log");
+        let text = format!("é{CANARY}");
+        let inside = text.len() - CANARY.len() - 1;
+        // The message of this panic quotes the text.
+        let _ = &text[inside..];
+    }
+
+    #[test]
+    fn a_panic_writes_its_place_and_not_its_message() {
+        let program = std::env::current_exe().expect("this program");
+        for test in ["panics_without_a_log", "panics_with_a_log"] {
+            let output = Command::new(&program)
+                .args(["--ignored", "--exact", "--nocapture"])
+                .arg(format!("cli::tests::{test}"))
+                .output()
+                .expect("a run of one test");
+            let written = [output.stdout, output.stderr].concat();
+            let written = String::from_utf8_lossy(&written);
+            assert!(!output.status.success(), "{written}");
+            assert!(written.contains("src/cli.rs:"), "{written}");
+            assert!(written.contains(test), "the thread: {written}");
+            assert!(!written.contains(CANARY), "{written}");
         }
     }
 }

@@ -29,6 +29,7 @@ mod manual;
 mod message_archive;
 mod model_call;
 mod model_health;
+mod model_problem;
 mod model_switch;
 mod observer;
 mod outcome;

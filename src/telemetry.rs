@@ -4,6 +4,7 @@
 //! renders what [`install_recorder`] collects. Labels are few and never name a conversation, a tenant or a path.
 
 mod logging;
+mod panic_hook;
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
 pub use logging::{LogFormat, LoggingError, init_logging};
+pub use panic_hook::install_panic_hook;
 
 /// Requests that ended. Labels: `status` (`2xx`...), `end` (see `proxy::request_metrics`).
 pub const REQUESTS: &str = "diarist_requests_total";

@@ -309,7 +309,8 @@ fn unknown_key(
         ("there is no such key".to_owned(), remedy)
     };
     Problem {
-        key: path.to_owned(),
+        // A variable that is nothing but the prefix names no key.
+        key: if path.is_empty() { origin } else { path }.to_owned(),
         origin: Some(origin.to_owned()),
         what,
         remedy,

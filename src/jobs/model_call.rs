@@ -15,7 +15,7 @@ use super::base::Base;
 use super::budget::Budget;
 use super::bundle::Bundles;
 use super::call_audit::{CallAudit, OpenCall};
-use super::model_health::Problem;
+use super::model_problem::Problem;
 use super::settings::Phase;
 use crate::audit::Audit;
 use crate::llm::{Breaker, CallError, CallSettings, Endpoint, ModelClient, Models, Prompt, Reply};
@@ -96,7 +96,7 @@ impl ModelCaller {
             });
         }
         let mut line = self.audit.begin(job, &settings.model);
-        let answer = self.llm.call(endpoint, &settings, prompt).await;
+        let answer = self.answer(&settings, endpoint, job, prompt).await;
         line.set_answer(&answer);
         match &answer {
             Err(error) if error.blames_endpoint() => {
@@ -117,6 +117,33 @@ impl ModelCaller {
         self.bundles
             .record_call(job, endpoint, settings, prompt, &answer);
         answer.map(|reply| (reply, line))
+    }
+
+    /// The answer to one call. While it takes unusually long, that is said.
+    async fn answer(
+        &self,
+        settings: &CallSettings,
+        endpoint: &Endpoint,
+        job: &Job,
+        prompt: &Prompt,
+    ) -> Result<Reply, CallError> {
+        let health = &self.base.health;
+        let patience = health.patience(endpoint, &settings.model, job, settings.deadline);
+        let started = self.base.clock.instant();
+        let mut call = std::pin::pin!(self.llm.call(endpoint, settings, prompt));
+        let answer = tokio::select! {
+            biased;
+            answer = call.as_mut() => answer,
+            () = tokio::time::sleep(patience) => {
+                let _overdue = health.overdue(endpoint, &settings.model, job, patience);
+                call.await
+            }
+        };
+        if answer.is_ok() {
+            let after = self.base.clock.instant().saturating_duration_since(started);
+            health.answered(endpoint, &settings.model, job, after);
+        }
+        answer
     }
 
     /// Tokens of the whole prompt with its attachments, if they decide which model is called. A phase

@@ -3,7 +3,7 @@
 //! A model that fails, refuses or answers what cannot be used is *failing* after a few calls in a row, at
 //! once if no call can succeed. That is said by `/readyz` (the parts `observer` and `reflector`), by a
 //! response header, by a metric and, once a minute, by a log line that names the model, the endpoint, a
-//! conversation and the remedy. Calls that wait on purpose, because a rate limit asks for it, are said to
+//! conversation and the remedy. A call that takes unusually long is said while it runs. Calls that wait on purpose, because a rate limit asks for it, are said to
 //! *rest*. Makes no call and stops none.
 
 use std::collections::HashMap;
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 
 use super::clock::Clock;
+use super::model_problem::{Problem, remedy, role};
 use super::settings::Phase;
 use crate::llm::{CallError, Endpoint};
 use crate::memory::PartKind;
@@ -75,6 +76,10 @@ struct Health {
     failing: Option<String>,
     last_call: Option<Instant>,
     last_warning: Option<Instant>,
+    /// Calls that run and take longer than they should.
+    overdue: u32,
+    /// How long its slowest answered call took.
+    slowest: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -91,14 +96,6 @@ pub enum Notice {
     ObserverFailing,
     /// Memory's calls with the client's credential rest until this time.
     ObserverResting { until: Timestamp },
-}
-
-/// What came of a call that wrote nothing.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Problem<'a> {
-    Call(&'a CallError),
-    /// The model answered, and the answer cannot be used.
-    Unusable,
 }
 
 /// How the models of memory are. A clone is a second handle.
@@ -135,6 +132,8 @@ impl ModelHealth {
         let was_failing = health.failing.is_some();
         *health = Health {
             proven: true,
+            overdue: health.overdue,
+            slowest: health.slowest,
             ..Health::default()
         };
         if was_failing {
@@ -146,6 +145,65 @@ impl ModelHealth {
             );
             self.publish(&state);
             self.recovered.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// How long a call may run before it is said to hang; `deadline` ends it. A model that takes minutes for each
+    /// answer is slow, not broken, so it is measured by itself once it has answered.
+    pub(super) fn patience(
+        &self,
+        endpoint: &Endpoint,
+        model: &str,
+        job: &Job,
+        deadline: Duration,
+    ) -> Duration {
+        let state = self.lock();
+        let health = state.targets.get(&Target::new(endpoint, model, job));
+        let slowest = health.map_or(Duration::ZERO, |health| health.slowest);
+        (2 * slowest).max(deadline / 2)
+    }
+
+    /// A call was answered after this time.
+    pub(super) fn answered(&self, endpoint: &Endpoint, model: &str, job: &Job, after: Duration) {
+        let mut state = self.lock();
+        state.make_room();
+        let target = Target::new(endpoint, model, job);
+        let health = state.targets.entry(target).or_default();
+        health.slowest = health.slowest.max(after);
+    }
+
+    /// A call has run for this long without an answer. It is said to hang until the returned value is dropped.
+    pub(super) fn overdue(
+        &self,
+        endpoint: &Endpoint,
+        model: &str,
+        job: &Job,
+        after: Duration,
+    ) -> OverdueCall {
+        let target = Target::new(endpoint, model, job);
+        tracing::warn!(
+            model,
+            endpoint = endpoint.origin(),
+            thread = job.conversation,
+            seconds = after.as_secs(),
+            "the {} has not answered a call yet: {}. Requests pass with their whole history meanwhile",
+            role(job.spec.kind),
+            remedy(
+                job.spec.kind,
+                target.tenant.is_some(),
+                Problem::Call(&CallError::Timeout {
+                    message: String::new()
+                })
+            )
+        );
+        let mut state = self.lock();
+        state.make_room();
+        state.targets.entry(target.clone()).or_default().overdue += 1;
+        self.publish(&state);
+        drop(state);
+        OverdueCall {
+            health: self.clone(),
+            target,
         }
     }
 
@@ -295,6 +353,17 @@ impl ModelHealth {
                 .set(failing.len() as f64);
             let rest = state.rests.values().max();
             let rest = rest.and_then(|until| Timestamp::from_millisecond(*until).ok());
+            // A call that hangs is shown, but nothing is decided by it: it may still be answered.
+            let overdue = state.targets.iter();
+            let mut overdue = overdue.filter(|(target, health)| {
+                target.kind == kind && health.failing.is_none() && health.overdue > 0
+            });
+            failing.extend(overdue.next().map(|(target, health)| {
+                format!(
+                    "{} at {}: it has not answered yet; calls that hang: {}",
+                    target.model, target.origin, health.overdue
+                )
+            }));
             let condition = match (failing.as_slice(), rest) {
                 ([], None) => Condition::Up,
                 ([], Some(until)) => Condition::Resting { until },
@@ -320,44 +389,22 @@ impl State {
     }
 }
 
-fn role(kind: PartKind) -> &'static str {
-    match kind {
-        PartKind::Chunk => "Observer",
-        PartKind::Reflection => "Reflector",
+/// A call that is said to hang.
+#[must_use = "the call counts as ended as soon as this is dropped"]
+pub(super) struct OverdueCall {
+    health: ModelHealth,
+    target: Target,
+}
+
+impl Drop for OverdueCall {
+    fn drop(&mut self) {
+        let mut state = self.health.lock();
+        if let Some(health) = state.targets.get_mut(&self.target) {
+            health.overdue = health.overdue.saturating_sub(1);
+        }
+        self.health.publish(&state);
     }
 }
 
-/// What an operator can do.
-fn remedy(kind: PartKind, borrowed: bool, problem: Problem<'_>) -> String {
-    let table = match kind {
-        PartKind::Chunk => "memory.observation",
-        PartKind::Reflection => "memory.reflection",
-    };
-    match problem {
-        Problem::Call(CallError::RateLimited { .. }) if borrowed => format!(
-            "its calls use the client's own credential, whose rate limit is reached; set {table}.base_url and {table}.api_key to give it one of its own"
-        ),
-        Problem::Call(CallError::RateLimited { .. }) => {
-            format!("raise the rate limit of {table}.api_key")
-        }
-        Problem::Call(CallError::Unauthorised { .. }) if borrowed => format!(
-            "the client's own key may not use this model: set {table}.model to one that it may use, or {table}.base_url and {table}.api_key"
-        ),
-        Problem::Call(CallError::Unauthorised { .. }) => format!("check {table}.api_key"),
-        Problem::Call(CallError::Fatal { .. }) if borrowed => {
-            format!("check {table}.model: the upstream of the client must know it")
-        }
-        Problem::Call(CallError::Fatal { .. }) => {
-            format!("check {table}.model and {table}.base_url")
-        }
-        Problem::Call(CallError::Transient { .. } | CallError::Timeout { .. }) if borrowed => {
-            "check that the upstream answers".to_owned()
-        }
-        Problem::Call(CallError::Transient { .. } | CallError::Timeout { .. }) => {
-            format!("check that {table}.base_url answers")
-        }
-        Problem::Call(_) | Problem::Unusable => {
-            format!("check {table}.model: choose one that can follow the instructions")
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

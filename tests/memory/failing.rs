@@ -2,6 +2,7 @@
 //! memory back at once.
 
 use std::process::Command;
+use std::time::Duration;
 
 use diarist_provider::{
     Behaviour, CallerKind, OBSERVER_MODEL, Observer, Options, Reply, ScriptInput,
@@ -87,6 +88,21 @@ async fn an_observer_with_a_wrong_key_is_said_to_fail_and_a_corrected_one_goes_o
     assert_eq!(rig.part("observer").await["status"], "up");
     rig.talk(&talk, 8..=ACTIVE + 1).await;
     assert_eq!(rig.send(&talk.body(ACTIVE + 2)).await.memory(), "active");
+}
+
+/// Half of its time is over, and it has said nothing: that is shown while it hangs, not after two calls have failed.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_observer_that_hangs_is_said_while_it_hangs() {
+    let mut rig = configured().await;
+    rig.set("MEMORY__OBSERVATION__TIMEOUT", "10s");
+    rig.restart().await;
+    let never = Behaviour::slow(Duration::from_hours(1));
+    rig.provider.inject(CallerKind::Observer, never);
+    rig.send_turns(&Talk::new("ada"), 1..=5).await;
+    let part = rig.wait_part("observer", "degraded").await;
+    let error = part["error"].as_str().unwrap();
+    assert!(error.contains("it has not answered yet"), "{error}");
+    assert_eq!(rig.admin("/readyz").await.status, 200, "requests pass");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,7 @@ use super::draft::{CODE_AUTHOR, ChunkDraft, ObservedText};
 use super::job::ObserveJob;
 use crate::audit::CallOutcome;
 use crate::jobs::failure::{Failure, is_rejected_for_good};
-use crate::jobs::model_health::Problem;
+use crate::jobs::model_problem::Problem;
 use crate::llm::{CallError, Finish};
 use crate::memory::observe::{self, ParsedAnswer};
 

@@ -21,7 +21,7 @@ async fn disk() -> Disk {
 }
 
 /// The first request of a conversation of `length` messages.
-fn request(name: &str, length: usize) -> (Scope, Vec<Link>, RequestRecord) {
+pub(super) fn request(name: &str, length: usize) -> (Scope, Vec<Link>, RequestRecord) {
     let scope = Scope::new(b"alice", None);
     let root = Link::root(&scope);
     let mut links = vec![root];

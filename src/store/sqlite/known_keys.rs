@@ -145,14 +145,20 @@ fn contains(words: &[u64], key: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::history::{History, MessageKey, PositionMap, Role};
+    use crate::memory::alignment::{Origin, StoredAlignment};
+    use crate::store::sqlite::{SqliteStore, fault_tests};
+    use crate::store::{Chains as _, MessageMarks};
 
     fn key(number: u32) -> Link {
         Link::root(&Scope::new(&number.to_le_bytes(), None))
     }
 
     fn scope() -> Scope {
-        Scope::new(b"owner", None)
+        Scope::new(b"alice", None)
     }
 
     #[test]
@@ -176,6 +182,81 @@ mod tests {
             by_chance < 5,
             "{by_chance} of 20,000 in a nearly empty filter"
         );
+    }
+
+    /// A record with every kind of key, and each of them alone as a request that looks for it.
+    fn record_and_keys() -> (RequestRecord, Vec<(Vec<Link>, LookupKeys)>) {
+        let (_, links, mut record) = fault_tests::request("hello", 1);
+        let root = Link::root(&scope());
+        let hash = |text| ScopedHash::from_text(&root, text);
+        let (anchor, answer, aligned) = (hash("an anchor"), hash("an answer"), key(7));
+        record.thread_key = Some("a name".to_owned());
+        record.lookup_entries.marks = vec![MessageMarks {
+            item: MessageKey {
+                role: Role::User,
+                content: hash("hello"),
+                ids: None,
+                distinctive_bytes: 0,
+            },
+            anchor: Some(anchor),
+            origin: Origin::default(),
+            from_upstream: false,
+        }];
+        let history = History::chain(&scope(), Vec::new());
+        record.lookup_entries.answer = Some((answer, Arc::new(history)));
+        let alignment = StoredAlignment {
+            count: 1,
+            base: links[0],
+            positions: PositionMap::from_parts(Vec::new(), 0, 0).expect("a map"),
+            proof: Vec::new(),
+            withheld: None,
+        };
+        record.lookup_entries.alignment = Some((aligned, alignment));
+        let keys = |thread_key: Option<&str>, anchors, answers| LookupKeys {
+            thread_key: thread_key.map(str::to_owned),
+            anchors,
+            answers,
+            ..LookupKeys::default()
+        };
+        let requests = vec![
+            (links, LookupKeys::default()),
+            (vec![aligned], LookupKeys::default()),
+            (Vec::new(), keys(Some("a name"), Vec::new(), Vec::new())),
+            (Vec::new(), keys(None, vec![(anchor, 0)], Vec::new())),
+            (Vec::new(), keys(None, Vec::new(), vec![(answer, 0)])),
+        ];
+        (record, requests)
+    }
+
+    #[test]
+    fn a_record_is_known_by_each_of_its_keys() {
+        let known = KnownKeys::new();
+        known.mark_complete();
+        let (record, requests) = record_and_keys();
+        for (chain, keys) in &requests {
+            assert!(known.excludes(&scope(), chain, keys), "before: {keys:?}");
+        }
+        known.add_record(&scope(), &record);
+        for (chain, keys) in &requests {
+            assert!(!known.excludes(&scope(), chain, keys), "after: {keys:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_store_records_is_known_at_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let url = format!("sqlite://{}", folder.path().join("diarist.db").display());
+        let store = SqliteStore::open_alone(&url).await.expect("a store");
+        let (scope, links, record) = fault_tests::request("hello", 3);
+        let may_know = || store.may_know(&scope, &links, &LookupKeys::default());
+        // Until the keys of earlier runs are read, everything may be known.
+        while may_know() {
+            tokio::task::yield_now().await;
+        }
+        store.record(&scope, &record).await.expect("recorded");
+        assert!(may_know());
+        let found = store.find_on_chain(&scope, &links).await.expect("found");
+        assert!(found.tip_recorded);
     }
 
     #[test]

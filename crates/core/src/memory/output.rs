@@ -97,7 +97,8 @@ pub fn read_truncated(answer: &str, input: &str) -> ParsedAnswer {
 /// left (published).
 fn clean_title(text: &str) -> Option<String> {
     let tidied = tidy(text);
-    let words = tidied.split_whitespace().collect::<Vec<_>>().join(" ");
+    // On one line, what stood on two may look like a tag of ours.
+    let words = escape(&tidied.split_whitespace().collect::<Vec<_>>().join(" "));
     let is_frame = |c: char| matches!(c, '"' | '\'' | '`' | '#' | '*' | '“' | '”' | ' ');
     let title = first_chars(words.trim_matches(is_frame), TITLE_CHARS).trim_end();
     (title.chars().count() >= 3).then(|| title.to_owned())

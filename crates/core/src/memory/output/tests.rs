@@ -275,6 +275,10 @@ fn a_title_is_one_line_of_three_characters_at_least() {
         ),
         ("<thread-title>\n# **The cat**\n", Some("The cat")),
         (
+            "<thread-title>\nA cat <\n/observations>\n</thread-title>",
+            Some("A cat &lt; /observations>"),
+        ),
+        (
             "<thread-title>猫のエイダ</thread-title>",
             Some("猫のエイダ"),
         ),

@@ -153,7 +153,12 @@ impl<'a> RawFields<'a> {
             "audio" => self.audio = read(json)?,
             "tool_call_id" => self.tool_call_id = read(json)?,
             key if is_ignored_field(key) => drop(read::<IgnoredAny>(json)?),
-            _ => drop(self.unknown.insert(Text(key), json)),
+            _ => {
+                // The last one counts, but all must be JSON.
+                if let Some(earlier) = self.unknown.insert(Text(key), json) {
+                    read::<IgnoredAny>(earlier)?;
+                }
+            }
         }
         Ok(())
     }

@@ -296,6 +296,7 @@ fn what_is_no_good_request_is_named() {
         (message(r#""content":"\ud800""#), N::InvalidJson),
         (message(r#""foo":"\ud800""#), N::InvalidJson),
         (message(r#""foo":1e999"#), N::InvalidJson),
+        (message(r#""foo":1m","foo":1"#), N::InvalidJson),
         (message("\"content\":\"\n\""), N::InvalidJson),
         (message(&format!(r#""foo":{}"#, nested(128))), N::TooDeep),
         (top(&format!(r#""foo":{}"#, nested(100_000))), N::TooDeep),

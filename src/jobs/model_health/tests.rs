@@ -1,0 +1,75 @@
+use secrecy::SecretString;
+
+use super::*;
+use crate::history::{Link, Scope};
+use crate::memory::Span;
+use crate::store::NewJob;
+
+const DEADLINE: Duration = Duration::from_mins(2);
+
+fn endpoint() -> Endpoint {
+    Endpoint::Configured {
+        base_url: "http://127.0.0.1:1/v1".parse().expect("an address"),
+        api_key: SecretString::from("k"),
+    }
+}
+
+fn job() -> Job {
+    let scope = Scope::new(b"alice", None);
+    let root = Link::root(&scope);
+    Job {
+        id: 1,
+        scope,
+        spec: NewJob {
+            kind: PartKind::Chunk,
+            span: Span {
+                from: root,
+                from_count: 0,
+                to: root,
+                to_count: 1,
+            },
+            message_tokens: 1,
+            payload: String::new(),
+            parts: Vec::new(),
+            model: "m".to_owned(),
+            tip: root,
+            tip_count: 1,
+            route_hash: None,
+            urgency: 0,
+        },
+        attempts: 1,
+        empty_answers: 0,
+        fence: 1,
+        unsettled: 1,
+        conversation: "1".to_owned(),
+    }
+}
+
+#[test]
+fn a_slow_model_is_measured_by_itself() {
+    let health = ModelHealth::new(Clock::default(), &Readiness::new());
+    let (endpoint, job) = (endpoint(), job());
+    let patience = || health.patience(&endpoint, "m", &job, DEADLINE);
+    assert_eq!(patience(), Duration::from_mins(1));
+    health.answered(&endpoint, "m", &job, Duration::from_secs(2));
+    assert_eq!(patience(), Duration::from_mins(1));
+    health.answered(&endpoint, "m", &job, Duration::from_secs(50));
+    health.worked(&endpoint, "m", &job);
+    assert_eq!(patience(), Duration::from_secs(100));
+}
+
+#[test]
+fn a_call_hangs_until_it_ends() {
+    let readiness = Readiness::new();
+    let health = ModelHealth::new(Clock::default(), &readiness);
+    let overdue = || health.overdue(&endpoint(), "m", &job(), Duration::from_mins(1));
+    let (one, two) = (overdue(), overdue());
+    drop(one);
+    let condition = readiness.condition("observer");
+    assert!(
+        matches!(&condition, Some(Condition::Degraded(error)) if error.contains("not answered yet")),
+        "{condition:?}"
+    );
+    drop(two);
+    assert_eq!(readiness.condition("observer"), Some(Condition::Up));
+}
