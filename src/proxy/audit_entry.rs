@@ -20,7 +20,7 @@ use crate::history::{History, Scope};
 use crate::jobs::Notice;
 use crate::memory::prompt_cache::Judgement;
 use crate::telemetry;
-use crate::wire;
+use crate::wire::{self, Outline};
 
 /// The entry, not yet written.
 #[derive(Debug)]
@@ -72,6 +72,13 @@ impl AuditEntry {
         self.record.model = parsed.model().map(str::to_owned);
         self.record.stream = parsed.stream();
         self.record.messages_received = count(parsed.message_count());
+    }
+
+    /// The same of a request that is only audited.
+    pub(super) fn set_outline(&mut self, outline: Outline) {
+        self.record.model = outline.model;
+        self.record.stream = outline.stream.unwrap_or(false);
+        self.record.messages_received = outline.message_count.and_then(count);
     }
 
     /// Memory's own model calls do not work, or rest. Said where the request goes out with its whole history.

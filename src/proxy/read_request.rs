@@ -20,8 +20,8 @@ use crate::history::{History, MessageKey, Scope, ScopedHash};
 use crate::lookup::{LookupParams, anchors};
 use crate::memory::alignment;
 use crate::store::LookupKeys;
-use crate::wire;
 use crate::wire::chat::ParseError;
+use crate::wire::{self, Outline};
 
 /// The result of reading a request.
 #[derive(Default)]
@@ -265,8 +265,15 @@ async fn note_owner_and_model(
         return;
     };
     entry.set_tenant(&owner.scope);
-    if let Ok((parsed, _)) = parse(memory, received, &owner.scope).await {
-        entry.set_model(&parsed);
+    let body = received.clone();
+    let read = move || Outline::read(&body);
+    let outline = if received.len() < PARSE_BLOCKING_BYTES {
+        read()
+    } else {
+        memory.parse_pool.run(read).await.flatten()
+    };
+    if let Some(outline) = outline {
+        entry.set_outline(outline);
     }
 }
 

@@ -8,10 +8,12 @@
 
 pub mod chat;
 mod media;
+mod outline;
 mod request;
 mod scan;
 mod splice;
 pub mod usage;
 
+pub use outline::Outline;
 pub use request::Request;
 pub use splice::{Insert, Placement, Segment, Splice};
