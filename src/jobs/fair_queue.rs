@@ -147,8 +147,10 @@ impl<T> FairQueue<T> {
     /// reader.
     pub(super) async fn recv(&self, most: usize) -> Vec<(T, Room<T>)> {
         loop {
+            // Before the look: what was put in before the queue was closed is still taken out.
+            let closed = self.lock().closed;
             let taken = self.take(most);
-            if !taken.is_empty() || self.lock().closed {
+            if !taken.is_empty() || closed {
                 return taken;
             }
             // A push between the two is not missed: `notify_one` is remembered.
