@@ -13,7 +13,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn read(path: impl AsRef<Path>) -> String {
+pub fn read(path: impl AsRef<Path>) -> String {
     let path = root().join(path);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
@@ -112,7 +112,7 @@ fn sources() -> Vec<String> {
 }
 
 /// What follows `from` in the source that holds it, up to the end of the item.
-fn item(from: &str) -> String {
+pub fn item(from: &str) -> String {
     let sources = sources();
     let found = sources.iter().find(|source| source.contains(from));
     let source = found.unwrap_or_else(|| panic!("{from:?} is in no source"));

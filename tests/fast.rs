@@ -3,6 +3,7 @@
 
 mod architecture;
 mod audit_command;
+mod audit_schema;
 mod checklist;
 mod cli;
 mod config;
