@@ -1,5 +1,7 @@
 //! `docs/audit.schema.json` against the code and the document: the same fields, the same kinds of values.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
