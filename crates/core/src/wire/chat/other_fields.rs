@@ -101,7 +101,10 @@ fn is_name(body: &[u8], span: &Range<usize>, name: &str) -> bool {
 
 /// Whether a value means the same as no value.
 fn is_nothing(json: &str) -> bool {
-    matches!(json, "null" | "[]")
+    let list = json
+        .strip_prefix('[')
+        .and_then(|json| json.strip_suffix(']'));
+    json == "null" || list.is_some_and(|items| items.trim_ascii().is_empty())
 }
 
 #[cfg(test)]
@@ -134,6 +137,16 @@ mod tests {
         assert_eq!(named(nested, "metadata.a"), Some(FieldValue::Unusable));
         for nothing in ["metadata.n", "metadata.x", "metadata.a.b.c", "x", "model"] {
             assert_eq!(named(nested, nothing), None, "{nothing}");
+        }
+    }
+
+    #[test]
+    fn empty_lists_are_no_part_of_the_prompt_however_they_are_written() {
+        for nothing in ["null", "[]", "[ ]", "[\n\t]"] {
+            let body =
+                format!(r#"{{"messages":[{{"role":"user","content":"x"}}],"tools":{nothing}}}"#);
+            let parsed = parse(&body.into()).expect("a request");
+            assert_eq!(parsed.prompt_fields(), None, "{nothing}");
         }
     }
 
