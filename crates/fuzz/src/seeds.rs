@@ -168,6 +168,7 @@ pub(crate) fn configs() -> Vec<Vec<u8>> {
     };
     let mut seeds: Vec<Vec<u8>> = example
         .split("\n[")
+        // What stands in front of the first section has no keys.
         .skip(1)
         .map(|section| set(&format!("[{section}")).into_bytes())
         .collect();

@@ -59,6 +59,7 @@ fn is_safe_to_send(text: &str) {
         "an endless line is stored"
     );
     let lower = text.to_ascii_lowercase();
+    // What stands in front of the first bracket is no tag.
     for after in lower.split('<').skip(1) {
         let name = after.trim_start_matches([' ', '\t', '/']);
         assert!(
