@@ -3,6 +3,7 @@
 use diarist_provider::CallerKind;
 use serde_json::json;
 
+use crate::memory::resource;
 use crate::memory::rig::Rig;
 use crate::memory::tools::{ACTIVE, Talk};
 
@@ -113,4 +114,31 @@ async fn a_conversation_that_has_memory_keeps_it() {
     // It is in neither group, if it was chosen for the hold-out.
     let is_known = |group: &Option<_>| group.is_none() || *group == Some(json!(false));
     assert!(groups.iter().all(is_known), "{groups:?}");
+}
+
+/// Notes about the user's other conversations are memory too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_of_the_holdout_begins_without_notes_about_others() {
+    let mut rig = resource::shared().await;
+    rig.learn("u1", &Talk::new("ada")).await;
+    rig.set(HOLDOUT, "0.5");
+    rig.restart().await;
+    let mut groups = Vec::new();
+    for talk in talks() {
+        let headers = resource::as_user("u1", &talk.name);
+        let answer = rig.talk_as(resource::ME, &headers, &talk, 1..=1).await;
+        let line = rig.audit_entry(&answer).await;
+        let has_notes = !resource::peer_memory(&rig.last_body()).is_empty();
+        groups.push((line["holdout"].as_bool().unwrap(), has_notes));
+    }
+    assert!(
+        groups
+            .iter()
+            .all(|(held_out, has_notes)| held_out != has_notes),
+        "{groups:?}"
+    );
+    assert!(
+        groups.iter().any(|(held_out, _)| *held_out)
+            && groups.iter().any(|(held_out, _)| !held_out)
+    );
 }
