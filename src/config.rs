@@ -8,6 +8,7 @@
 //! environment comes in as a map, so no test depends on that of the process. Called by `cli`.
 
 mod common;
+mod costs;
 mod environment;
 mod identity;
 mod layers;

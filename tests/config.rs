@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
 mod asking;
+mod costs;
 mod identity;
 mod observer;
 mod reference;

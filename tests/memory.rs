@@ -20,6 +20,7 @@ mod cache_receipt;
 mod calls;
 mod changed;
 mod controls;
+mod cost_aware;
 mod cut;
 mod database;
 mod days;

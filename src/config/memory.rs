@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::tz::TimeZone;
 
 use super::common::{non_empty, one_of, positive_duration};
+use super::costs::costs;
 use super::observer;
 use super::overrides::{Base, overrides};
 use super::parse::{CheckResult, Invalid, Setting};
@@ -81,6 +82,7 @@ fn common(
         .check_some(problems, |&n| daily(n));
     let bundles = memory.bundles.check_some(problems, |text| non_empty(text));
     let redactor = observer::redact(&raw.redact, problems);
+    let costs = costs(raw, problems);
     let (shares_memory, other_conversations) = (shares_memory?, other_conversations?);
     Ok(CommonSettings {
         upstream: host.to_owned(),
@@ -95,6 +97,7 @@ fn common(
         peer_memory_tokens: shares_memory.then_some(other_conversations),
         bundles: bundles?.map(PathBuf::from),
         redactor: redactor?,
+        costs: costs?,
     })
 }
 

@@ -22,6 +22,7 @@ use crate::jobs::{ArchivePolicy, DailyLimits, Phase, Settings};
 use crate::llm::{Endpoint, Models};
 use crate::memory::observe::{ObserverOptions, RequestedHints};
 use crate::memory::redact::Redactor;
+use crate::memory::{CostRules, EarlyTriggers, IdleTrigger, Policy};
 use crate::wire::Placement;
 
 /// The settings of memory that no override can change, valid.
@@ -37,6 +38,7 @@ pub(super) struct CommonSettings {
     pub(super) peer_memory_tokens: Option<u32>,
     pub(super) bundles: Option<PathBuf>,
     pub(super) redactor: Redactor,
+    pub(super) costs: Option<CostRules>,
 }
 
 /// The settings of memory that an override can change, as written.
@@ -85,7 +87,7 @@ impl OverridableSettings {
             ..observer
         };
         Ok(Settings {
-            policy: policy?,
+            policy: weighing_costs(policy?, common.costs, self),
             overrides: Vec::new(),
             upstream: common.upstream,
             placement: common.placement,
@@ -102,6 +104,35 @@ impl OverridableSettings {
             peer_memory_tokens: common.peer_memory_tokens,
             bundles: common.bundles,
         })
+    }
+}
+
+/// `policy` with the costs that decide, if any do. Where they do, a cold cache is a chance to activate unless the
+/// operator has said otherwise.
+fn weighing_costs(
+    policy: Policy,
+    costs: Option<CostRules>,
+    section: &OverridableSettings,
+) -> Policy {
+    let Some(costs) = costs else {
+        return policy;
+    };
+    let idle = |setting: &Setting<IdleTrigger>| match setting.origin {
+        Some(_) => setting.value,
+        None => IdleTrigger::Auto,
+    };
+    let (observation, reflection) = (&section.observation, &section.reflection);
+    Policy {
+        early_activation: EarlyTriggers {
+            idle: idle(&observation.activate_after_idle),
+            ..policy.early_activation
+        },
+        early_reflection: EarlyTriggers {
+            idle: idle(&reflection.activate_after_idle),
+            ..policy.early_reflection
+        },
+        costs: Some(costs),
+        ..policy
     }
 }
 

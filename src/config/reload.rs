@@ -88,6 +88,8 @@ mod tests {
         "memory.observation.",
         "memory.reflection.",
         "memory.redact.",
+        "memory.policy",
+        "memory.cost.",
         "memory.daily_tokens",
         "memory.daily_tokens_total",
         "memory.bundles",

@@ -259,6 +259,9 @@ settings! {
     ["memory"] memory: RawMemory {
         /// Whether there is memory. false makes Diarist a plain proxy and creates no database.
         enabled: bool = Default("true"),
+        /// When memory is made and used. "published": at the thresholds of [memory.observation] and
+        /// [memory.reflection]. "cost_aware": when it pays by the prices in [memory.cost].
+        policy: String = Default(r#""published""#),
         /// Who shares a memory. "thread": each conversation has its own. "resource": conversations of one user
         /// also share what they learned; this needs identity.resource.
         scope: String = Default(r#""thread""#),
@@ -434,6 +437,24 @@ settings! {
         instruction: Option<String> = Example(r#""Keep every ticket number.""#),
         /// As memory.observation.continuation_hints.
         continuation_hints: BoolOrList = Default("true"),
+    }
+
+    /// Prices for policy = "cost_aware". All are multiples of the price of one uncached prompt token of the
+    /// conversation's model. They decide nothing with policy = "published".
+    ["memory.cost"] cost: RawCost {
+        /// Price of a prompt token from the cache. Unset: what the provider publishes, or 0.1 if it is unknown.
+        cache_read: Option<f64> = Example("0.1"),
+        /// Price of a prompt token that the cache did not hold. Unset: what the provider publishes, or 1.
+        cache_write: Option<f64> = Example("1.25"),
+        /// Price of a prompt token of the Observer and the Reflector. 1: as dear as the conversation's model.
+        observer_input: f64 = Default("1"),
+        /// Price of a token of their answers.
+        observer_output: f64 = Default("5"),
+        /// How much dearer than without memory a conversation may become, as a share of its cost without.
+        max_loss: f64 = Default("0.1"),
+        /// Size of the raw messages at which memory is made and used whatever it costs. Keep it below what your
+        /// models read, less system prompt and answer. At least memory.observation.message_tokens.
+        history_limit: u64 = Default("100000"),
     }
 
     /// What is removed from messages before the Observer reads them.

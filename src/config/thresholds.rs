@@ -69,6 +69,7 @@ pub(super) fn policy(
             &reflection.activate_after_idle,
             &reflection.activate_on_model_change,
         ),
+        costs: None,
     })
 }
 

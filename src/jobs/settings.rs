@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::llm::{CallSettings, Endpoint, Models};
 use crate::memory::observe::{ObserverOptions, RequestedHints};
-use crate::memory::{EarlyTriggers, IdleTrigger, PartKind, Pattern, Policy};
+use crate::memory::{EarlyTriggers, IdleTrigger, PartKind, Pattern, Policy, with_cache_prices};
 use crate::store::DailyLimits;
 use crate::wire::Placement;
 
@@ -118,10 +118,15 @@ impl Settings {
         Arc::clone(self.override_for(model).unwrap_or(self))
     }
 
-    /// The thresholds for conversations with `model`.
-    pub fn policy_for(&self, model: &str) -> &Policy {
-        self.override_for(model)
-            .map_or(&self.policy, |settings| &settings.policy)
+    /// The thresholds for conversations with `model`, and the prices of its cache.
+    pub fn policy_for(&self, model: &str) -> Policy {
+        let settings = self.override_for(model);
+        let policy = settings.map_or(self.policy, |settings| settings.policy);
+        let costs = policy.costs;
+        Policy {
+            costs: costs.map(|costs| with_cache_prices(costs, &self.upstream, model)),
+            ..policy
+        }
     }
 
     /// The name of the placement of new blocks; `off` if none is sent.

@@ -33,6 +33,7 @@ pub fn policy(message_tokens: u32, buffer_tokens: u32, retention_floor: u32) -> 
         block_overhead: 100,
         early_activation: EarlyTriggers::NEVER,
         early_reflection: EarlyTriggers::NEVER,
+        costs: None,
     }
 }
 

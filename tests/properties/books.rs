@@ -318,15 +318,21 @@ impl Laws {
             .chain(front)
             .map(|turn| read.request.turns[turn].tokens);
         let policy = &self.policy;
-        let budgets = 6 * (policy.message_tokens + policy.observation_tokens) as usize / 5;
+        let message_tokens = policy
+            .costs
+            .map_or(policy.message_tokens, |costs| costs.history_limit);
+        let budgets = 6 * (message_tokens + policy.observation_tokens) as usize / 5;
         let overhead = policy.block_overhead as usize + render::reminder_tokens() as usize;
         let bound = head + budgets + overhead + pin + news.sum::<usize>();
         let size = read.tokens();
         if size <= bound { 0 } else { over + 1 }
     }
 
-    /// Before its threshold nothing is activated where nobody was idle.
+    /// Before its threshold nothing is activated where nobody was idle. Where costs decide, there is no threshold.
     fn not_early(&self, book: &Book, before: &Past, now: &Past, read: &Reading<'_>) -> Check {
+        if self.policy.costs.is_some() {
+            return Ok(());
+        }
         let condensed = now.marks.iter().any(|mark| mark.reflection);
         if now.cut <= before.cut || condensed || book.shortened || !read.seen.own {
             return Ok(());

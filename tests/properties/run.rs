@@ -153,6 +153,7 @@ impl Case {
             block_overhead: overhead + 16,
             early_activation: early(settings.idle.0),
             early_reflection: early(settings.idle.1),
+            costs: None,
         }
     }
 }

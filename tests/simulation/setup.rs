@@ -65,6 +65,8 @@ pub struct Setup {
     /// Whether the words of messages are kept.
     keeps: bool,
     mode: Mode,
+    /// Whether prices decide when memory is made, instead of the thresholds.
+    weighs_costs: bool,
     message_tokens: usize,
     observation_tokens: usize,
 }
@@ -148,6 +150,7 @@ impl Setup {
             shares: options.chance(25),
             each_turn: options.chance(25),
             keeps: options.chance(25),
+            weighs_costs: options.chance(25),
             mode,
             message_tokens: dice.between(700, 2_000),
             observation_tokens: dice.between(250, 600),
@@ -248,6 +251,19 @@ impl Setup {
                 .to_owned(),
             ),
         ];
+        let costs = [
+            ("MEMORY__POLICY", "cost_aware".to_owned()),
+            // As cheap as conversations of this size need it: the instructions are longer than they are.
+            ("MEMORY__COST__OBSERVER_INPUT", "0.001".to_owned()),
+            ("MEMORY__COST__OBSERVER_OUTPUT", "0.005".to_owned()),
+            (
+                "MEMORY__COST__HISTORY_LIMIT",
+                (2 * self.message_tokens).to_string(),
+            ),
+        ];
+        let written = written
+            .into_iter()
+            .chain(costs.into_iter().filter(|_| self.weighs_costs));
         let mut env: BTreeMap<String, String> = written
             .into_iter()
             .filter(|(key, _)| {

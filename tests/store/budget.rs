@@ -36,6 +36,7 @@ const POLICY: Policy = Policy {
     share_token_budget: false,
     early_activation: diarist::memory::EarlyTriggers::NEVER,
     early_reflection: diarist::memory::EarlyTriggers::NEVER,
+    costs: None,
 };
 
 /// A client, its store, and what the test knows of both.

@@ -9,7 +9,9 @@
 
 pub mod advance;
 pub mod alignment;
+mod cache_prices;
 pub mod code_reflection;
+mod cost_rules;
 pub mod dates;
 mod log_entries;
 pub mod message_tokens;
@@ -32,6 +34,8 @@ pub mod system_messages;
 pub mod transcript;
 pub mod trim;
 
+pub use cache_prices::with_cache_prices;
+pub use cost_rules::CostRules;
 pub use pattern::Pattern;
 pub use peer_memory::PeerMemory;
 pub use policy::{EarlyTriggers, IdleTrigger, Policy};

@@ -57,7 +57,7 @@ impl Events {
     ) {
         let now = self.clock.now_ms();
         let settings = self.settings.current();
-        let policy = settings.policy_for(model);
+        let policy = &settings.policy_for(model);
         for body in bodies(
             policy,
             &settings.upstream,

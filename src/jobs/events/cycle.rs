@@ -72,7 +72,7 @@ impl Cycle {
         body.insert("startedAt".to_owned(), json!(time(now)));
         body.insert(input_key.to_owned(), json!(job.spec.message_tokens));
         let (model, kind) = (&job.spec.model, job.spec.kind);
-        let policy = settings.policy_for(model);
+        let policy = &settings.policy_for(model);
         let config = config(policy, &settings.upstream, &job.scope, model, kind);
         body.insert("config".to_owned(), config);
         self.emit(job, "start", now, body);

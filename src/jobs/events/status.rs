@@ -20,7 +20,7 @@ pub(in crate::jobs) fn log(settings: &Settings, track: &Track) {
     if !tracing::enabled!(target: "diarist::events::status", tracing::Level::DEBUG) {
         return;
     }
-    let policy = settings.policy_for(&track.model);
+    let policy = &settings.policy_for(&track.model);
     let body = status_body(policy, &track.nodes, &threshold_status(&track.path()));
     let body = with_ids(body, track.lineage, track.thread_key()).to_string();
     let (tenant, event) = (track.scope.tenant_label(), STATUS);
@@ -47,7 +47,7 @@ pub fn status_event(
         snapshots: &chain.snapshots,
         jobs: &chain.jobs,
     };
-    let policy = settings.policy_for(model);
+    let policy = &settings.policy_for(model);
     let body = status_body(policy, &chain.nodes, &threshold_status(&state));
     let key = chain.lineages.first().and_then(|(_, key)| key.as_deref());
     Some(super::event(

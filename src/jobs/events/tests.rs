@@ -27,6 +27,7 @@ fn policy() -> Policy {
         share_token_budget: false,
         early_activation: EarlyTriggers::NEVER,
         early_reflection: EarlyTriggers::NEVER,
+        costs: None,
     }
 }
 

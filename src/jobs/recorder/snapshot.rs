@@ -14,8 +14,9 @@ impl Recorder {
     /// Composes the snapshot to send if the next request names another model, if that is
     /// configured.
     pub(super) async fn prepare_model_switch(&self, track: &Track) {
-        let settings = self.base.settings().for_model(&track.model);
-        let policy = &settings.policy;
+        let settings = self.base.settings();
+        let policy = &settings.policy_for(&track.model);
+        let settings = settings.for_model(&track.model);
         if !policy.early_activation.model_change && !policy.early_reflection.model_change {
             return;
         }

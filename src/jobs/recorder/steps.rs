@@ -60,7 +60,7 @@ impl Recorder {
         // One round can make one more snapshot or reflection due. A third round is rare.
         for _ in 0..4 {
             let settings = self.base.settings();
-            let steps = advance(&track.path(), settings.policy_for(&track.model));
+            let steps = advance(&track.path(), &settings.policy_for(&track.model));
             let (mut changed, mut ranges) = (false, Vec::new());
             for step in steps {
                 changed |= self.step(&mut track, step, &mut ranges).await;
@@ -129,6 +129,6 @@ impl Recorder {
         };
         let settings = self.base.settings();
         let (path, policy) = (track.path(), settings.policy_for(&track.model));
-        plan_dropped(&path, policy, sent_from).map(|plan| bounded_snapshot(&path, policy, plan))
+        plan_dropped(&path, &policy, sent_from).map(|plan| bounded_snapshot(&path, &policy, plan))
     }
 }

@@ -6,12 +6,15 @@
 //! ranges, and the unique key of a job makes sure that the work is done once.
 
 mod activation_size;
+mod call_costs;
 mod chain_state;
 mod chain_view;
+mod cost_aware;
 mod early;
 pub mod overflow_observe;
 mod reflect;
 mod shorten;
+mod spent;
 mod threshold_status;
 
 pub use chain_state::{Action, ChainJob, ChainState, JobState, SnapshotPlan};
@@ -27,7 +30,9 @@ use super::{Node, PartId, PartKind, PartMeta, Policy, SnapshotCause, Span};
 /// The next actions for `chain`; empty if there is nothing to do.
 pub fn advance(chain: &ChainState<'_>, policy: &Policy) -> Vec<Action> {
     let view = ChainView::new(chain);
-    let (mut steps, upcoming) = observe(&view, policy);
+    let due = cost_aware::thresholds(&view, policy);
+    let (mut steps, upcoming) = observe(&view, &cost_aware::range_thresholds(policy, &due));
+    let policy = &due;
     // No snapshot is prepared from an older request that came again. It would be used only by
     // requests longer than the longest one, where the newest message of this request may be answered
     // long ago; to pin it there would cost more than it saves (INV-WORTH).

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use super::CostRules;
+
 /// Thresholds in tokens, all absolute. See `config/example.toml` for meaning and sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
@@ -34,6 +36,8 @@ pub struct Policy {
     pub early_activation: EarlyTriggers,
     /// When a reflection may replace observations before `observation_tokens` is reached.
     pub early_reflection: EarlyTriggers,
+    /// How costs are weighed; `None` for decisions by the thresholds above alone.
+    pub costs: Option<CostRules>,
 }
 
 impl Policy {
@@ -225,6 +229,7 @@ mod tests {
             block_overhead: 300,
             early_activation: EarlyTriggers::NEVER,
             early_reflection: EarlyTriggers::NEVER,
+            costs: None,
         };
         for (observations, raw) in [
             (0, 70_000),

@@ -7,7 +7,8 @@
 
 use super::chain_view::{ChainView, part_tokens};
 use super::{
-    ChainState, ReflectionUse, SnapshotPlan, activation_size, chunk_token_sums, plan, plan_with,
+    ChainState, ReflectionUse, SnapshotPlan, activation_size, chunk_token_sums, cost_aware, plan,
+    plan_with,
 };
 use crate::memory::{EarlyTriggers, IdleTrigger, PartKind, Policy, SnapshotCause};
 
@@ -19,6 +20,7 @@ pub fn early(
     cause: SnapshotCause,
 ) -> Option<SnapshotPlan> {
     let view = ChainView::new(chain);
+    let policy = &cost_aware::thresholds(&view, policy);
     // As in `advance`, no snapshot is prepared from an older request that came again.
     if chain.nodes.last().is_none_or(|tip| tip.confirmed) {
         return None;

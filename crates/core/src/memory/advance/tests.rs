@@ -1,3 +1,4 @@
+mod cost_aware;
 mod early;
 mod overlapping;
 mod worth;
@@ -21,6 +22,7 @@ const POLICY: Policy = Policy {
     share_token_budget: false,
     early_activation: crate::memory::EarlyTriggers::NEVER,
     early_reflection: crate::memory::EarlyTriggers::NEVER,
+    costs: None,
 };
 
 /// A chain under construction: the content of the store.

@@ -109,6 +109,7 @@ mod tests {
             share_token_budget: false,
             early_activation: EarlyTriggers::NEVER,
             early_reflection: EarlyTriggers::NEVER,
+            costs: None,
         };
         let standing = |message_tokens, log_tokens| ThresholdStatus {
             message_tokens,

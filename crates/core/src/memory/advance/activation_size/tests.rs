@@ -18,6 +18,7 @@ fn policy(message_tokens: u32, floor: u32) -> Policy {
         block_overhead: 300,
         early_activation: EarlyTriggers::NEVER,
         early_reflection: EarlyTriggers::NEVER,
+        costs: None,
     }
 }
 
