@@ -46,7 +46,8 @@ pub(super) fn chunks_when_early(sums: &[u32], pending: u32, policy: &Policy) -> 
         .map(|at| at + 1)
 }
 
-fn min_raw(floor: u32) -> u32 {
+/// What an activation leaves at least.
+pub(super) fn min_raw(floor: u32) -> u32 {
     MIN_RAW.min(floor)
 }
 

@@ -8,6 +8,7 @@
 //! It reads only what is stored about the chain, so every process decides the same. Pauses are not in it: a cold
 //! cache makes every history dearer, so leaving pauses out can only make memory later.
 
+use super::activation_size;
 use super::call_costs::{CALL_TOKENS, OBSERVED, REFLECTED};
 use super::chain_view::{ChainView, part_tokens};
 use super::spent::Spent;
@@ -108,19 +109,23 @@ impl Decision<'_> {
             requests * f64::from(chunk.message_tokens.saturating_sub(chunk.tokens))
         };
         let rent = read * chunks.iter().map(read_again).sum::<f64>();
-        let left = super::node_tokens(&self.view.chain.nodes[last.span.to_count..]);
-        let price = (write - read) * f64::from(left) + write * f64::from(part_tokens(&chunks));
+        let left = f64::from(self.tokens_behind(last));
+        let price = (write - read) * left + write * f64::from(part_tokens(&chunks));
         rent >= price
     }
 
     /// The chunks that an activation would take.
     fn removable(&self) -> Vec<&PartMeta> {
+        let least = activation_size::min_raw(self.floor);
         let mut chunks = self.view.fresh_chunks();
-        let nodes = &self.view.chain.nodes;
-        chunks.retain(|chunk| {
-            super::node_tokens(&nodes[chunk.span.to_count..]) >= self.floor.min(MIN_RAW) / 2
-        });
+        chunks.retain(|chunk| self.tokens_behind(chunk) >= least);
         chunks
+    }
+
+    /// The raw history behind `chunk`; 0 if a longer request had more observed than this one holds.
+    fn tokens_behind(&self, chunk: &PartMeta) -> u32 {
+        let nodes = self.view.chain.nodes.get(chunk.span.to_count..);
+        super::node_tokens(nodes.unwrap_or_default())
     }
 
     /// Whether the conversation stays within its bound if everything that can be observed is observed, and it ends
