@@ -114,3 +114,55 @@ fn a_cold_cache_needs_no_rent() {
     assert_eq!(plan_by(&chain, &policy), None);
     assert!(early(&chain.path(), &policy, SnapshotCause::Idle).is_some());
 }
+
+/// What was left raw then has not been read again since.
+#[test]
+fn after_an_activation_rent_is_counted_anew() {
+    let policy = weighing(FREE);
+    let mut chain = chat(12);
+    observe(&mut chain, &policy);
+    let plan = plan_by(&chain, &policy).expect("due for long");
+    let first = chain.parts[0].clone();
+    assert!(chain.parts.len() > 2 && plan.to_count > first.span.to_count);
+    let newest = chain.nodes.len();
+    chain.snapshot(&SnapshotPlan {
+        to: first.span.to,
+        to_count: first.span.to_count,
+        parts: vec![first.id],
+        tokens: first.tokens,
+        ..plan
+    });
+    chain.snapshots[0].eligible_from = newest;
+    assert_eq!(plan_by(&chain, &policy), None);
+    chain.snapshots[0].eligible_from = 1;
+    assert!(plan_by(&chain, &policy).is_some());
+}
+
+#[test]
+fn two_turns_stay_raw_within_what_is_configured() {
+    let kept = |turn_tokens: u32| {
+        let mut chain = Chain::chat(&[turn_tokens / 2; 21]);
+        for (index, node) in chain.nodes.iter_mut().enumerate() {
+            node.first_length = index + 1 + index % 2;
+        }
+        let path = chain.path();
+        let due = super::super::cost_aware::thresholds(&ChainView::new(&path), &weighing(FREE));
+        due.retention_floor
+    };
+    assert_eq!(kept(200), 2_000);
+    // Eleven requests, the first of them with half a turn.
+    assert_eq!(kept(2_000), 3_818);
+    assert_eq!(kept(9_000), POLICY.retention_floor);
+}
+
+#[test]
+fn what_is_due_does_not_move_the_ends_of_ranges() {
+    let due = Policy {
+        message_tokens: 7_000,
+        ..POLICY
+    };
+    assert_eq!(
+        super::super::cost_aware::range_thresholds(&POLICY, &due),
+        POLICY
+    );
+}
