@@ -346,7 +346,7 @@ async fn an_answer_that_could_not_be_stored_is_kept_until_it_can() {
     rig.provider
         .inject(CallerKind::Observer, Behaviour::gated(&gate));
     let talk = Talk::new("ada");
-    for turn in 1..=3 {
+    for turn in 1..=5 {
         rig.send(&talk.body(turn)).await;
     }
     let asked =
@@ -354,7 +354,7 @@ async fn an_answer_that_could_not_be_stored_is_kept_until_it_can() {
     rig.provider.wait_until(asked).await.unwrap();
     // Everything the recorder has to write is written; only the part is missing.
     let began = Instant::now();
-    while rig.number("SELECT count(*) FROM requests").await < 3 {
+    while rig.number("SELECT count(*) FROM requests").await < 5 {
         assert!(began.elapsed() < PATIENCE);
     }
     let undo = cause_trouble(&rig, Trouble::Locked).await;
