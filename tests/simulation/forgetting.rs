@@ -25,6 +25,9 @@ use crate::support::patient_store;
 
 const STEPS: usize = 90;
 
+/// Requests after which a conversation is certainly recorded: the first one waits in the process that it came to.
+const RECORDED_AFTER: usize = 4;
+
 /// A mistake, as a store would make it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planted {
@@ -259,11 +262,12 @@ impl World {
     async fn fork(&mut self) {
         let at = self.dice.below(self.talks.len());
         let trunk = self.talks[at].clone();
-        // Without names both would be one conversation with two ends.
-        if trunk.name.is_none() || trunk.receipt.is_some() || trunk.messages.len() < 6 {
+        // Without names both would be one conversation with two ends. So would a fork at the newest end: it is
+        // the conversation itself, which goes on under another name.
+        if trunk.name.is_none() || trunk.receipt.is_some() || trunk.messages.len() < 8 {
             return;
         }
-        let to = 2 * self.dice.between(2, trunk.messages.len() / 2);
+        let to = 2 * self.dice.between(2, trunk.messages.len() / 2 - 1);
         self.talks.push(Conversation {
             name: Some(format!("fork-{}", self.talks.len())),
             messages: trunk.messages[..to].to_vec(),
@@ -271,8 +275,7 @@ impl World {
             receipt: None,
         });
         self.counts.shared += 1;
-        // Until two requests have come, nothing says that the beginning has two owners.
-        for _ in 0..2 {
+        for _ in 1..RECORDED_AFTER {
             self.talk(self.talks.len() - 1).await;
         }
     }
@@ -355,7 +358,21 @@ impl World {
         database.close().await.unwrap();
     }
 
+    /// Whether another conversation shares messages with this one and may not be recorded, as after its own
+    /// deletion was lifted. Then the store cannot know that the messages have two owners.
+    fn shares_with_unrecorded(&self, at: usize) -> bool {
+        let marks = self.talks[at].messages.iter().map(|(mark, _)| mark);
+        let mut others = self.talks.iter().enumerate();
+        others.any(|(other, talk)| {
+            let unrecorded = other != at && talk.receipt.is_none() && talk.turns < RECORDED_AFTER;
+            unrecorded && marks.clone().any(|mark| talk.holds(mark))
+        })
+    }
+
     async fn forget(&mut self, at: usize) {
+        if self.shares_with_unrecorded(at) {
+            return;
+        }
         // One receipt is enough for a client that has never been cut in two.
         let [lineage] = self.lineages(at).await[..] else {
             return;
