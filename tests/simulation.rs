@@ -19,6 +19,7 @@ mod after;
 mod clockwork;
 mod counts;
 mod finished;
+mod forgetting;
 mod gate;
 mod ledger;
 mod model;
@@ -264,5 +265,62 @@ fn what_is_told_to_the_wrong_conversation_is_noticed() {
         assert!(noticed.is_some(), "{bug:?}");
         let row = format!("(`{bug:?}`) | {rule:?} |");
         assert!(include_str!("../docs/testing.md").contains(&row), "{row}");
+    }
+}
+
+/// Seeds of the conversations that an operator has forgotten.
+const FORGOTTEN: u64 = 20;
+
+#[test]
+fn what_is_forgotten_stays_forgotten_until_that_is_lifted() {
+    let first = env_number("DIARIST_SEED").unwrap_or(0);
+    let seeds: Vec<u64> =
+        (first..first + env_number("DIARIST_SEEDS").unwrap_or(FORGOTTEN)).collect();
+    let reports = parallel::map(&seeds, |seed| forgetting::run(*seed, None));
+    let mut all = forgetting::RunCounts::default();
+    for (seed, (breaches, done)) in seeds.iter().zip(&reports) {
+        assert!(breaches.is_empty(), "seed {seed}: {:?}", breaches[0]);
+        all.forgotten += done.forgotten;
+        all.refused += done.refused;
+        all.lifted += done.lifted;
+        all.shared += done.shared;
+        all.in_call += done.in_call;
+        all.told += done.told;
+    }
+    println!("{all:?}");
+    let seen = [
+        all.forgotten,
+        all.refused,
+        all.lifted,
+        all.shared,
+        all.in_call,
+        all.told,
+    ];
+    let many = seeds.len() >= 20;
+    assert!(!many || seen.iter().all(|count| *count > 3), "{all:?}");
+}
+
+/// `docs/testing.md` lists these as well.
+#[test]
+fn what_is_not_forgotten_whole_is_noticed() {
+    use forgetting::{ForgetRule, Planted};
+    for (bug, rule) in [
+        (Planted::TombstoneForgotten, ForgetRule::Untold),
+        (Planted::TombstoneForgotten, ForgetRule::Gone),
+        (Planted::PartsKept, ForgetRule::Gone),
+        (Planted::OwnerBuried, ForgetRule::Spared),
+        (Planted::LiftIgnored, ForgetRule::Lifted),
+    ] {
+        let noticed = (0..FORGOTTEN).find(|seed| {
+            let (breaches, _) = forgetting::run(*seed, Some(bug));
+            breaches.iter().any(|(broken, _)| *broken == rule)
+        });
+        println!("{bug:?}: noticed by {rule:?} with seed {noticed:?}");
+        assert!(noticed.is_some(), "{bug:?}");
+        let row = include_str!("../docs/testing.md")
+            .lines()
+            .find(|line| line.contains(&format!("(`{bug:?}`) | ")));
+        let named = row.is_some_and(|row| row.contains(&format!("{rule:?}")));
+        assert!(named, "{bug:?}: {rule:?}");
     }
 }

@@ -212,6 +212,13 @@ impl Bundles {
             )
         });
         match written.await {
+            // The command that forgets deletes from the database first, and then the files.
+            Ok(Ok(path)) if self.is_deleted(job).await => {
+                if let Err(error) = std::fs::remove_file(&path) {
+                    let path = path.display();
+                    tracing::warn!(%path, %error, "text that was forgotten could not be removed");
+                }
+            }
             Ok(Ok(path)) => {
                 tracing::info!(path = %path.display(), "kept a model call that failed");
             }
@@ -219,6 +226,14 @@ impl Bundles {
             // The thread died. The file is only for people, so nothing else depends on it.
             Err(_) => {}
         }
+    }
+}
+
+impl Bundles {
+    /// Whether what a queued job is about was deleted meanwhile, or may have been.
+    async fn is_deleted(&self, job: &Job) -> bool {
+        let chain = self.base.store.chain_links(&job.scope, job.spec.span.to);
+        job.is_queued() && chain.await.map_or(true, |links| links.is_empty())
     }
 }
 
@@ -312,6 +327,14 @@ fn clean_value(value: &Value, clean: &impl Fn(&str) -> String) -> Value {
         }
         plain => plain.clone(),
     }
+}
+
+/// Removes every bundle in `folder`: none says which conversation it is of. Returns how many.
+///
+/// # Errors
+/// If the folder cannot be read, or a file cannot be removed.
+pub fn remove_all(folder: &std::path::Path) -> std::io::Result<usize> {
+    files::remove_all(folder)
 }
 
 /// Reads a bundle.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use diarist_provider::{Behaviour, CallerKind, Options};
+use diarist_provider::{Behaviour, CallerKind, Failure, Options};
 use tokio::sync::Semaphore;
 
 use crate::memory::rig::{Answer, Rig, SMALL};
@@ -15,11 +15,17 @@ const FORGOTTEN: &str = "bypass; reason=forgotten";
 impl Rig {
     /// Runs the program as the operator does, on this database; its standard output.
     async fn operator(&self, args: &[&str]) -> String {
+        self.operator_with(None, args).await
+    }
+
+    /// The same, with this folder of failed model calls.
+    async fn operator_with(&self, bundles: Option<&std::path::Path>, args: &[&str]) -> String {
         let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_diarist"))
             .env_clear()
             .envs([("HOME", "/home/ada")])
             .envs([("DIARIST__IDENTITY__RESOURCE__HEADER", "x-user")])
             .envs([("DIARIST__IDENTITY__RESOURCE__SET_BY", "application")])
+            .envs(bundles.map(|folder| ("DIARIST__MEMORY__BUNDLES", folder)))
             .args(args)
             .args(["--database", &self.file().display().to_string()])
             .output()
@@ -355,4 +361,49 @@ async fn a_conversation_moves_to_another_database() {
         rig.talk(&ada, ACTIVE + 1..=ACTIVE + 1).await.memory(),
         "active"
     );
+}
+
+/// Files of failed model calls hold text. They go, and a call that is running leaves none.
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_model_calls_are_forgotten_too() {
+    let outer = tempfile::tempdir().unwrap();
+    let folder = outer.path().join("bundles");
+    let bundles = || std::fs::read_dir(&folder).map_or(0, Iterator::count);
+    let mut settings = SMALL.to_vec();
+    settings.push(("MEMORY__BUNDLES", folder.to_str().unwrap()));
+    let rig = Rig::with(Options::default(), &settings).await;
+    let failing = |gate: Option<&Arc<Semaphore>>| Behaviour {
+        gate: gate.map(Arc::clone),
+        fail: Some(Failure {
+            status: 400,
+            retry_after: None,
+            body: None,
+        }),
+        ..Behaviour::default()
+    };
+    rig.provider.inject(CallerKind::Observer, failing(None));
+    let talk = Talk::new("ada");
+    for turn in 1..=4 {
+        rig.send(&talk.body(turn)).await;
+    }
+    eventually("a failed call", || bundles() > 0).await;
+    let said = rig.operator_with(Some(&folder), &["threads", "forget", "1"]);
+    let said = said.await;
+    assert!(said.contains("all failed model calls"), "{said}");
+    assert_eq!(bundles(), 0, "{said}");
+
+    let rig = Rig::with(Options::default(), &settings).await;
+    let gate = Arc::new(Semaphore::new(0));
+    rig.provider
+        .inject(CallerKind::Observer, failing(Some(&gate)));
+    for turn in 1..=4 {
+        rig.send(&talk.body(turn)).await;
+    }
+    let asked = || !rig.provider.record_for(CallerKind::Observer).is_empty();
+    eventually("a call that waits", asked).await;
+    rig.operator_with(Some(&folder), &["threads", "forget", "1"])
+        .await;
+    gate.add_permits(1_000);
+    rig.quiet().await;
+    assert_eq!(bundles(), 0, "of the running call");
 }

@@ -131,7 +131,7 @@ fn memory_sections(body: &[u8]) -> (String, String) {
 
 /// Repeats the marks it is shown.
 #[derive(Debug)]
-struct QuotingModel;
+pub struct QuotingModel;
 
 #[async_trait]
 impl ModelClient for QuotingModel {
@@ -161,7 +161,7 @@ impl ModelClient for QuotingModel {
     }
 }
 
-fn settings() -> Settings {
+pub fn settings() -> Settings {
     let written = [
         ("HOME", "/nonexistent"),
         ("DIARIST__UPSTREAM__BASE_URL", "http://upstream.test/v1"),

@@ -14,6 +14,7 @@ use super::time::time;
 use crate::cli::sources::ConfigSources;
 use crate::config::Config;
 use crate::history::Scope;
+use crate::jobs::bundle;
 use crate::proxy::identify::users::ids_of_name;
 use crate::report::{align_columns, grouped};
 use crate::store::{ForgetTarget, Forgetting as _, Receipt, SqliteStore};
@@ -111,9 +112,11 @@ pub(in crate::cli) async fn forget_target(
          Diarist empties it in its next pause between writes.\n"
     });
     if let Some(folder) = &config.memory.bundles {
+        let folder_name = folder.display();
+        let removed = bundle::remove_all(folder)
+            .with_context(|| format!("failed model calls in {folder_name} are not deleted"))?;
         text.push_str(&format!(
-            "Failed model calls in {} may hold text of it: delete them by hand.\n",
-            folder.display()
+            "Deleted: all failed model calls in {folder_name} ({removed}). They do not say whose text they hold.\n"
         ));
     }
     text.push_str("Not deleted: backups, logs and earlier lines of the audit.\n");

@@ -35,6 +35,24 @@ pub(super) fn write(folder: &Path, kind: &str, job: &str, text: &[u8]) -> io::Re
     Ok(path)
 }
 
+/// Removes every bundle in a folder, with what a crash left half written. Returns how many.
+pub(super) fn remove_all(folder: &Path) -> io::Result<usize> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(error),
+    };
+    let mut removed = 0;
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            fs::remove_file(entry.path())?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
 fn create_folder(folder: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     builder.recursive(true);
