@@ -10,6 +10,7 @@
 mod common;
 mod costs;
 mod environment;
+mod file_rights;
 mod identity;
 mod layers;
 mod memory;
@@ -41,6 +42,7 @@ use layers::Layers;
 use settings::{RawConfig, SECTIONS};
 
 pub use environment::ENVIRONMENT_PREFIX;
+pub use file_rights::is_readable_by_others;
 pub use layers::Flags;
 pub use problem::{ConfigError, Problem};
 pub use reference::reference;
@@ -78,6 +80,8 @@ pub fn read(
         Ok(config) if problems.is_empty() => {
             let mut warnings = unread_variables(SECTIONS, env);
             warnings.extend(upstream::path_warning(&config.upstream.base_url));
+            warnings.extend(upstream::plain_http_warnings(&layers));
+            warnings.extend(file_rights::secret_warning(&layers, file));
             Ok(Loaded {
                 values: ConfigValues::from_layers(SECTIONS, &layers),
                 warnings,

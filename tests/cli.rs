@@ -227,6 +227,41 @@ fn health_asks_the_admin_port_and_answers_with_its_exit_code() {
     );
 }
 
+#[cfg(unix)]
+#[test]
+fn check_warns_of_a_secret_that_others_can_read() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    let checked = |text: &str, mode: u32| {
+        std::fs::write(path, text).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        stdout(&diarist(&["check", "--config", path]).assert().success())
+    };
+    let secret = "memory.model = \"gpt-4o-mini\"\nmemory.api_key = \"sk-of-the-file\"\n\
+         memory.base_url = \"https://host.example/v1\"\n";
+    let said = checked(secret, 0o644);
+    assert!(said.contains(&format!("chmod 600 {path}")), "{said}");
+    assert!(said.contains("DIARIST__MEMORY__API_KEY"), "{said}");
+    assert!(!said.contains("sk-of-the-file"), "{said}");
+    assert!(!checked(secret, 0o600).contains("chmod"));
+    assert!(!checked("memory.model = \"gpt-4o-mini\"\n", 0o644).contains("chmod"));
+}
+
+#[test]
+fn a_command_that_is_looked_for_is_named() {
+    for (words, named) in [
+        (
+            ["threads", "delete", "1"].as_slice(),
+            "diarist threads forget",
+        ),
+        (&["stats"], "diarist audit"),
+    ] {
+        let assert = diarist(words).assert().failure();
+        assert!(stderr(&assert).contains(named), "{words:?}");
+    }
+}
+
 #[test]
 fn health_without_a_server_is_one_line_and_a_failure() {
     let free = TcpListener::bind("127.0.0.1:0")

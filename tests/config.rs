@@ -419,7 +419,7 @@ fn hints_speak_of_what_costs_and_what_is_open() {
     assert_eq!(hints("memory.model = \"small\""), "");
     assert!(hints("memory.enabled = false").contains("plain proxy"));
     let open = hints("[server]\nlisten = \"0.0.0.0:1\"\nadmin = \"0.0.0.0:2\"");
-    assert!(open.contains("without a credential") && open.contains("no password"));
+    assert!(open.contains("without a credential") && open.contains("server.admin_token"));
 }
 
 #[test]
@@ -444,4 +444,40 @@ fn settings_that_are_probably_mistakes_are_warned_of() {
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(warnings[0].contains("Did you mean DIARIST__MEMORY__MODEL?"));
     assert!(warnings[1].contains("Remove /chat/completions."));
+}
+
+#[test]
+fn addresses_that_are_not_encrypted_are_warned_of() {
+    // An address of memory's own needs a key of its own.
+    let warnings = |section: &str, url: &str| {
+        let key = if section == "upstream" {
+            ""
+        } else {
+            "api_key = \"k\""
+        };
+        let text = format!("[{section}]\nbase_url = \"{url}\"\n{key}");
+        ConfigInput::file(&text).load().unwrap().warnings
+    };
+    for fine in [
+        "https://host.example/v1",
+        "http://127.0.0.1:1/v1",
+        "http://[::1]:1/v1",
+        "http://localhost:1/v1",
+        "http://ollama:11434/v1",
+    ] {
+        assert_eq!(warnings("memory", fine), Vec::<String>::new(), "{fine}");
+    }
+    for section in [
+        "upstream",
+        "memory",
+        "memory.observation",
+        "memory.reflection",
+    ] {
+        for plain in ["http://host.example/v1", "http://192.0.2.1/v1"] {
+            let found = warnings(section, plain);
+            assert_eq!(found.len(), 1, "{section} {found:?}");
+            let start = format!("{section}.base_url is http://");
+            assert!(found[0].starts_with(&start), "{found:?}");
+        }
+    }
 }

@@ -2,9 +2,7 @@
 //! files for their owner only; older ones, or ones that somebody else made, keep the rights they have. Called by
 //! `app` at the start.
 
-use std::path::Path;
-
-use crate::config::{AuditTarget, Config, Database};
+use crate::config::{AuditTarget, Config, Database, is_readable_by_others};
 
 /// Logs a hint for each such file.
 pub(super) fn warn_of_readable_files(config: &Config) {
@@ -26,16 +24,4 @@ pub(super) fn warn_of_readable_files(config: &Config) {
             );
         }
     }
-}
-
-#[cfg(unix)]
-fn is_readable_by_others(path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt as _;
-    // A pipe or a device, such as /dev/stderr, holds nothing.
-    std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.mode() & 0o044 != 0)
-}
-
-#[cfg(not(unix))]
-fn is_readable_by_others(_: &Path) -> bool {
-    false
 }

@@ -2,9 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use config::ValueKind;
 use url::{Host, Url};
 
 use super::common::{base_url, one_of};
+use super::layers::Layers;
 use super::parse::CheckResult;
 use super::problem::Problem;
 use super::settings::RawUpstream;
@@ -12,6 +14,14 @@ use crate::wire::Placement;
 
 /// Endpoints that users copy into the base URL together with it.
 const ENDPOINTS: [&str; 4] = ["/completions", "/embeddings", "/responses", "/models"];
+
+/// The keys of all addresses that conversations are sent to.
+const BASE_URLS: [&str; 4] = [
+    "upstream.base_url",
+    "memory.base_url",
+    "memory.observation.base_url",
+    "memory.reflection.base_url",
+];
 
 /// `listen`: the data port, if it is valid.
 pub(super) fn checked_base_url(
@@ -67,6 +77,34 @@ pub(super) fn path_warning(url: &Url) -> Option<String> {
          the end of the base URL."
             .to_owned()
     })
+}
+
+/// A warning for each address outside this machine that conversations and credentials go to unencrypted.
+pub(super) fn plain_http_warnings(layers: &Layers) -> Vec<String> {
+    let warning = |key: &&str| {
+        let ValueKind::String(url) = layers.value(key) else {
+            return None;
+        };
+        let is_plain =
+            Url::parse(&url).is_ok_and(|url| url.scheme() == "http" && is_elsewhere(&url));
+        is_plain.then(|| {
+            format!(
+                "{key} is http://: whoever can read the network on the way to it sees conversations and API keys. Use \
+                 https:// if the server offers it."
+            )
+        })
+    };
+    BASE_URLS.iter().filter_map(warning).collect()
+}
+
+/// Whether the host is another machine. A name without a dot is one of this machine, or of a network of containers.
+fn is_elsewhere(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Ipv4(ip)) => !ip.is_loopback(),
+        Some(Host::Ipv6(ip)) => !ip.is_loopback(),
+        Some(Host::Domain(name)) => name.contains('.') && !name.ends_with(".localhost"),
+        None => false,
+    }
 }
 
 /// Whether requests to `url` would arrive at `listen`, as far as this is known without a look-up.

@@ -163,8 +163,9 @@ impl Config {
             "The data port is reachable from other machines: requests without a credential get no memory.",
         );
         hint(
-            !self.server.admin.ip().is_loopback(),
-            "The admin port is reachable from other machines and asks for no password.",
+            !self.server.admin.ip().is_loopback() && self.server.admin_token.is_none(),
+            "The admin port is reachable from other machines, and server.admin_token is not set: they get \
+             neither /metrics nor the details of /readyz.",
         );
         hints
     }

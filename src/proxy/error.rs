@@ -27,6 +27,8 @@ pub enum ProxyError {
     TargetTooLong,
     #[error("the request's head is not valid")]
     HeadMalformed,
+    #[error("the request's body has a transfer coding other than chunked")]
+    TransferCoding,
     #[error("the request's body is larger than {limit} bytes")]
     BodyTooLarge { limit: usize },
     #[error("there is no room for the request's body")]
@@ -64,6 +66,7 @@ impl ProxyError {
             | Self::HeadTooLarge { .. }
             | Self::TargetTooLong
             | Self::HeadMalformed
+            | Self::TransferCoding
             | Self::BodyTooLarge { .. }
             | Self::BodyStalled
             | Self::BodyBroken(_) => Side::Downstream,

@@ -18,7 +18,7 @@ use super::memory::Memory;
 use super::pass_entry::PassEntry;
 use super::places::Peer;
 use super::shared::Shared;
-use super::{chat_completions, forward, respond, upgrade};
+use super::{chat_completions, forward, headers, respond, upgrade};
 use crate::audit::Audit;
 use crate::telemetry;
 
@@ -36,6 +36,9 @@ pub(super) async fn handle(
     request: Request<Incoming>,
 ) -> Result<Response<ProxyBody>, ProxyError> {
     let (parts, body) = request.into_parts();
+    if !headers::is_only_chunked(&parts.headers) {
+        return Err(ProxyError::TransferCoding);
+    }
     let peer = parts.extensions.get::<Peer>().copied();
     let abort = Abort::for_client(&parts);
     match route(memory, &parts, &body)? {

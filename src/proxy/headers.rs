@@ -2,7 +2,7 @@
 //!
 //! Hop-by-hop headers end here in both directions (RFC 9110 §7.6.1), including those that a `Connection` header
 //! names. Diarist's own control headers never reach the upstream. All others pass in their order and number.
-//! Called by `forward`, `respond`, `upgrade` and `chat_completions`.
+//! Called by `flow`, `forward`, `respond`, `upgrade` and `chat_completions`.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
@@ -83,6 +83,14 @@ fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item =
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(','))
         .map(|item| item.split(';').next().unwrap_or_default().trim())
+}
+
+/// Whether the body has no transfer coding other than `chunked`. A body in another one would reach the upstream without
+/// the name of its coding, because that header ends here (RFC 9112 §6.1 asks for status 501).
+#[must_use]
+pub fn is_only_chunked(headers: &HeaderMap) -> bool {
+    tokens(headers, &header::TRANSFER_ENCODING)
+        .all(|coding| coding.is_empty() || coding.eq_ignore_ascii_case("chunked"))
 }
 
 /// Whether `name` is a control header, also in the spelling with underscores that some servers treat alike.

@@ -131,6 +131,13 @@ fn describe(error: &ProxyError) -> ClientError {
              and the headers about the length of its body."
                 .to_owned(),
         ),
+        ProxyError::TransferCoding => (
+            S::NOT_IMPLEMENTED,
+            "transfer_coding_not_supported",
+            "The body of this request has a transfer coding other than chunked. Send it without one; a compressed \
+             body is named in content-encoding."
+                .to_owned(),
+        ),
         ProxyError::BodyTooLarge { limit } => (
             S::PAYLOAD_TOO_LARGE,
             "request_too_large",

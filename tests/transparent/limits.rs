@@ -126,6 +126,26 @@ async fn ambiguous_framing_never_reaches_the_upstream_as_it_came() {
     }
 }
 
+/// RFC 9112 §6.1. The header ends here: the upstream would take the compressed bytes for the body itself.
+#[tokio::test]
+async fn a_transfer_coding_that_is_not_known_is_refused() {
+    for coding in ["gzip, chunked", "deflate\r\ntransfer-encoding: chunked"] {
+        let (upstream, _rig, mut client) = Rig::plain().await;
+        client
+            .send(format!(
+                "POST /v1/x HTTP/1.1\r\nhost: a\r\ntransfer-encoding: {coding}\r\n\r\n0\r\n\r\n"
+            ))
+            .await;
+        let head = client.head().await;
+        assert_eq!(
+            first_line(&head),
+            "HTTP/1.1 501 Not Implemented",
+            "{coding}"
+        );
+        assert!(!upstream.is_called_within(Duration::from_millis(20)).await);
+    }
+}
+
 /// RFC 9112 §6.3: the length is ignored, and nothing after the body is believed.
 #[tokio::test]
 async fn of_two_framings_one_is_passed_on_and_the_connection_is_not_used_again() {

@@ -160,6 +160,10 @@ impl Verifier {
             return Err(TokenError::Malformed);
         }
         let header = decode_header(token).map_err(|_| TokenError::Malformed)?;
+        // RFC 7515 §4.1.11: whoever does not know an extension that `crit` names must refuse the token. None is known.
+        if header.crit.is_some() {
+            return Err(TokenError::Malformed);
+        }
         let mut failure = TokenError::UnknownKey;
         for key in &self.keys {
             let named = header.kid.as_ref().zip(key.id.as_ref());

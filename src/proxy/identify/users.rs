@@ -6,7 +6,7 @@
 //! memory. The two kinds are hashed differently, so that no client can write itself into a trusted name.
 //! Called by [`identify`](super::identify).
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::name::usable_name;
 use super::off_reason::OffReason;
@@ -14,6 +14,9 @@ use super::token::Verifier;
 
 /// The header that any client may write. It keeps memory apart within its owner.
 const RESOURCE_HEADER: HeaderName = HeaderName::from_static("x-diarist-resource");
+
+/// The same header as some servers in between rewrite it.
+const WITH_UNDERSCORES: &str = "x_diarist_resource";
 
 /// A user of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,9 +53,17 @@ pub(super) fn resource(
     headers: &HeaderMap,
     users: Option<&Users>,
 ) -> Result<Option<Resource>, OffReason> {
-    let trusted = users.and_then(|users| Some((users, single_value(headers, &users.header)?)));
+    let trusted = users.and_then(|users| {
+        let value = single_value(headers.get_all(&users.header).iter())?;
+        Some((users, value))
+    });
     let is_separate = users.is_none_or(|users| users.header != RESOURCE_HEADER);
-    let client_resource = single_value(headers, &RESOURCE_HEADER).filter(|_| is_separate);
+    // Both spellings end here (`headers::towards_upstream`), so both keep users apart.
+    let spellings = headers
+        .get_all(RESOURCE_HEADER)
+        .iter()
+        .chain(headers.get_all(WITH_UNDERSCORES));
+    let client_resource = single_value(spellings).filter(|_| is_separate);
     let client_resource =
         client_resource.map(|value| usable_name(value?).ok_or(OffReason::BadResource));
     let client_resource = client_resource.transpose()?;
@@ -108,10 +119,8 @@ pub fn ids_of_name(users: Option<&Users>, name: &str, issuer: Option<&str>) -> V
 
 /// The value of a header, if it is there. Two values are an error: nobody can know which one is meant.
 fn single_value<'a>(
-    headers: &'a HeaderMap,
-    name: &HeaderName,
+    mut values: impl Iterator<Item = &'a HeaderValue>,
 ) -> Option<Result<&'a [u8], OffReason>> {
-    let mut values = headers.get_all(name).iter();
     let first = values.next()?;
     Some(match values.next() {
         None => Ok(first.as_bytes()),
@@ -159,6 +168,19 @@ mod tests {
         }
         assert_eq!(resource_in(Some(&users), &[]), Ok(None));
         assert_eq!(resource_in(None, &[("x-user", "alice")]), Ok(None));
+    }
+
+    /// Neither spelling reaches the upstream, so a user named by either one has memory of their own.
+    #[test]
+    fn a_name_in_a_header_with_underscores_counts_too() {
+        let hyphens = id(resource_in(None, &[("x-diarist-resource", "alice")]));
+        let underscores = id(resource_in(None, &[("x_diarist_resource", "alice")]));
+        assert_eq!(hyphens, underscores);
+        let both = [
+            ("x-diarist-resource", "alice"),
+            ("x_diarist_resource", "bob"),
+        ];
+        assert_eq!(resource_in(None, &both), Err(OffReason::BadResource));
     }
 
     /// Otherwise a client could write a name that the operator's user would see as its own.

@@ -25,11 +25,13 @@ impl Cuts {
         // A difference array over cuts: how many calls each cut would separate from their
         // result.
         let mut split_changes = vec![0_i32; count + 2];
-        let mut open: Vec<(&str, usize)> = Vec::new();
+        // Calls without a result so far, each with the message that made it. A map, because a client may send
+        // thousands of calls and results in one round.
+        let mut open: HashMap<&str, usize> = HashMap::new();
         let mut calls: HashMap<&str, usize> = HashMap::new();
         for (index, message) in messages.iter().enumerate() {
             if let Some(id) = message.answers.as_deref() {
-                open.retain(|(call, _)| *call != id);
+                open.remove(id);
                 if let Some(call) = calls.get(id) {
                     split_changes[call + 1] += 1;
                     split_changes[index + 1] -= 1;
@@ -40,12 +42,12 @@ impl Cuts {
                 open.clear();
             }
             for id in &message.calls {
-                open.push((id, index));
+                open.entry(id).or_insert(index);
                 calls.insert(id, index);
             }
             closed[index + 1] = open.is_empty();
         }
-        if let Some((_, first)) = open.first() {
+        if let Some(first) = open.values().min() {
             // The newest round is unfinished: its results are still to come.
             split_changes[first + 1] += 1;
         }

@@ -178,6 +178,15 @@ fn an_algorithm_that_is_not_allowed_is_not_believed_though_the_key_is_right() {
 }
 
 #[test]
+fn an_extension_that_must_be_known_is_not_ignored() {
+    let key = jsonwebtoken::EncodingKey::from_secret(SECRET.as_bytes());
+    let mut header = jsonwebtoken::Header::new(Algorithm::HS256);
+    header.crit = Some(vec!["exp-policy".to_owned()]);
+    let extended = jsonwebtoken::encode(&header, &claims("ada", 300), &key).expect("a token");
+    assert_eq!(named(&verifier(), &extended), Err(TokenError::Malformed));
+}
+
+#[test]
 fn what_is_longer_than_a_head_may_be_is_not_read() {
     let mut token_claims = claims("ada", 300);
     token_claims["roles"] = json!("r".repeat(MAX_TOKEN_BYTES));
