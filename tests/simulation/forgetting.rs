@@ -73,6 +73,9 @@ struct Conversation {
     messages: Vec<(String, String)>,
     /// The receipt, while it is forgotten.
     receipt: Option<i64>,
+    /// Receipts in force of conversations that share messages with this one, and were forgotten while it was. The
+    /// messages went with their last owner, so this conversation has no memory until these are lifted too.
+    last_owners: BTreeSet<i64>,
     /// Requests since it began, or since its tombstones were lifted.
     turns: usize,
 }
@@ -175,6 +178,7 @@ impl World {
             name: dice.chance(50).then(|| format!("talk-{at}")),
             messages: Vec::new(),
             receipt: None,
+            last_owners: BTreeSet::new(),
             turns: 0,
         });
         Self {
@@ -230,7 +234,7 @@ impl World {
             self.check_sent(at, &sent, &body);
         } else {
             self.counts.refused += 1;
-            if talk.receipt.is_none() {
+            if talk.receipt.is_none() && talk.last_owners.is_empty() {
                 let rule = match talk.turns {
                     0 => ForgetRule::Lifted,
                     _ => ForgetRule::Spared,
@@ -273,6 +277,7 @@ impl World {
             messages: trunk.messages[..to].to_vec(),
             turns: 1,
             receipt: None,
+            last_owners: BTreeSet::new(),
         });
         self.counts.shared += 1;
         for _ in 1..RECORDED_AFTER {
@@ -384,7 +389,18 @@ impl World {
         let target = ForgetTarget::Thread(lineage);
         let now = self.clock.now_ms();
         let receipt = self.operator.forget_target(&target, now).await.unwrap();
-        self.talks[at].receipt = Some(receipt.unwrap().id);
+        let receipt = receipt.unwrap().id;
+        self.talks[at].receipt = Some(receipt);
+        let forgotten = self.talks[at].clone();
+        for talk in &mut self.talks {
+            let mut shared = talk
+                .messages
+                .iter()
+                .filter(|(mark, _)| forgotten.holds(mark));
+            if talk.receipt.is_some_and(|own| own != receipt) && shared.next().is_some() {
+                talk.last_owners.insert(receipt);
+            }
+        }
         match self.bug {
             Some(Planted::TombstoneForgotten) => self.run_sql(&["DELETE FROM tombstones"]).await,
             Some(Planted::PartsKept) => {
@@ -422,6 +438,11 @@ impl World {
         }
         self.counts.lifted += 1;
         self.talks[at].turns = 0;
+        for talk in &mut self.talks {
+            if talk.last_owners.remove(&receipt) {
+                talk.turns = 0;
+            }
+        }
         for process in &self.processes {
             process.refresh().await;
         }
