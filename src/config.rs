@@ -7,6 +7,7 @@
 //! This room reads the configuration file and the files with keys for tokens, and nothing else: the
 //! environment comes in as a map, so no test depends on that of the process. Called by `cli`.
 
+mod cache_rules;
 mod common;
 mod costs;
 mod environment;

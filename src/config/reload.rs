@@ -71,6 +71,7 @@ mod tests {
         "upstream.placement",
         "audit.ask_usage",
         "audit.holdout",
+        "audit.cache_rules",
         "identity.",
         "memory.read_only",
         "memory.rules",

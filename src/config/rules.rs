@@ -7,10 +7,9 @@ use std::collections::BTreeMap;
 
 use config::ValueKind;
 
-use super::nearest::nearest;
-use super::parse::{CheckResult, ErrorReported, Setting};
+use super::parse::{CheckResult, Setting};
 use super::problem::Problem;
-use super::tables::TableList;
+use super::tables::{Table, TableList, check_each, only_known_keys};
 use crate::proxy::mode::{Glob, Mode, Rule};
 
 /// The keys of a rule.
@@ -21,32 +20,12 @@ pub(super) fn rules(
     raw: &Setting<TableList>,
     problems: &mut Vec<Problem>,
 ) -> CheckResult<Vec<Rule>> {
-    let rules = raw.value.0.iter().enumerate().map(|(index, table)| {
-        rule(table).map_err(|(what, remedy)| {
-            let what = format!("rule {}: {what}", index + 1);
-            problems.push(raw.problem(what, remedy));
-        })
-    });
-    // Collected in two steps, so that one invalid rule does not hide the next.
-    let rules: Vec<Result<Rule, ()>> = rules.collect();
-    rules
-        .into_iter()
-        .collect::<Result<_, ()>>()
-        .map_err(|()| ErrorReported)
+    check_each(raw, "rule", problems, rule)
 }
 
-fn rule(table: &BTreeMap<String, ValueKind>) -> Result<Rule, (String, String)> {
+fn rule(table: &Table) -> Result<Rule, (String, String)> {
     let wrong = |what: String, remedy: &str| Err((what, remedy.to_owned()));
-    if let Some(unknown) = table
-        .keys()
-        .find(|name| !RULE_FIELDS.contains(&name.as_str()))
-    {
-        let remedy = nearest(unknown, RULE_FIELDS.into_iter()).map_or_else(
-            || format!("the keys of a rule are {}", RULE_FIELDS.join(", ")),
-            |name| format!("did you mean {name}?"),
-        );
-        return Err((format!("there is no key \"{unknown}\" in a rule"), remedy));
-    }
+    only_known_keys(table, "rule", &RULE_FIELDS)?;
     let mut texts = BTreeMap::new();
     for (name, value) in table {
         match value {

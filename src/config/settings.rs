@@ -176,6 +176,13 @@ settings! {
         /// Share of conversations that go without memory, so that "diarist audit" can compare both groups. From 0
         /// to 0.5. A conversation stays in its group. It goes without memory only if it has none yet.
         holdout: f64 = Default("0.0"),
+        /// Rules of a prompt cache that Diarist does not know, or knows otherwise. They change what the audit
+        /// says about the cache, and nothing else. An entry has model, with * for any text and ? for one
+        /// character, and what differs: minimum_tokens (a shorter prompt is never cached), step_tokens (hits come
+        /// in multiples of it), lifetime (after this pause a prompt may be gone). The first entry that matches
+        /// counts. Write a list as here, or a section [[audit.cache_rules]] for each entry:
+        /// { model = "qwen*", minimum_tokens = 16, step_tokens = 16, lifetime = "1h" }.
+        cache_rules: TableList = Default("[]"),
     }
 
     /// What names a conversation, and whose it is. A name groups requests. It gives no access to memory

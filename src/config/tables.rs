@@ -1,13 +1,15 @@
 //! Values that are tables or lists of tables: models by prompt size, model settings, rules, overrides.
 //!
-//! Reads how they are spelled. `model_settings`, `rules` and `overrides` check what they mean.
+//! Reads how they are spelled. `model_settings`, `rules`, `cache_rules` and `overrides` check what they mean.
 
 use std::collections::BTreeMap;
 
 use config::{File, FileFormat, Source as _, ValueKind};
 use serde_json::{Map, Number, Value};
 
-use super::parse::FromToml;
+use super::nearest::nearest;
+use super::parse::{CheckResult, ErrorReported, FromToml, Setting};
+use super::problem::Problem;
 
 /// A model as written: one name, or one name for each size of prompt.
 #[derive(Clone, Debug)]
@@ -78,9 +80,53 @@ fn to_json(kind: &ValueKind) -> Option<Value> {
     })
 }
 
+/// One table of a list, as written.
+pub(super) type Table = BTreeMap<String, ValueKind>;
+
 /// A list of tables, as written.
 #[derive(Debug, Clone, Default)]
-pub(super) struct TableList(pub(super) Vec<BTreeMap<String, ValueKind>>);
+pub(super) struct TableList(pub(super) Vec<Table>);
+
+/// Reads each table of a list with `read`, which says what is wrong and what to do. A problem names the table as
+/// `noun` with its number. One invalid table does not hide the next.
+pub(super) fn check_each<T>(
+    raw: &Setting<TableList>,
+    noun: &str,
+    problems: &mut Vec<Problem>,
+    read: impl Fn(&Table) -> Result<T, (String, String)>,
+) -> CheckResult<Vec<T>> {
+    let mut valid = Vec::with_capacity(raw.value.0.len());
+    for (index, table) in raw.value.0.iter().enumerate() {
+        match read(table) {
+            Ok(value) => valid.push(value),
+            Err((what, remedy)) => {
+                let what = format!("{noun} {}: {what}", index + 1);
+                problems.push(raw.problem(what, remedy));
+            }
+        }
+    }
+    if valid.len() == raw.value.0.len() {
+        Ok(valid)
+    } else {
+        Err(ErrorReported)
+    }
+}
+
+/// What is wrong with the first key of `table` that is not in `known`, and what to do.
+pub(super) fn only_known_keys(
+    table: &Table,
+    noun: &str,
+    known: &[&'static str],
+) -> Result<(), (String, String)> {
+    let Some(unknown) = table.keys().find(|name| !known.contains(&name.as_str())) else {
+        return Ok(());
+    };
+    let remedy = nearest(unknown, known.iter().copied()).map_or_else(
+        || format!("the keys of a {noun} are {}", known.join(", ")),
+        |name| format!("did you mean {name}?"),
+    );
+    Err((format!("there is no key \"{unknown}\" in a {noun}"), remedy))
+}
 
 impl FromToml for TableList {
     const EXPECTED: &'static str = "a list of tables";

@@ -1,7 +1,8 @@
 //! From the values as written to the valid configuration: listeners, limits, database, audit.
 //!
 //! Each key is checked by a function of its own that knows no other key, so one invalid value never hides the
-//! next. Rules between keys come after. The rules of other sections are in `upstream`, `identity` and `memory`.
+//! next. Rules between keys come after. The rules of other sections are in `upstream`,
+//! `identity`, `memory`, `rules` and `cache_rules`.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 
 use secrecy::{ExposeSecret as _, SecretString};
 
+use super::cache_rules::cache_rules;
 use super::common::{in_range, one_of, positive_duration};
 use super::identity::identity;
 use super::memory;
@@ -184,6 +186,7 @@ fn requests(raw: &RawConfig, problems: &mut Vec<Problem>) -> CheckResult<Request
     let holdout = raw.audit.holdout.check(problems, |&share| {
         in_range(share, 0.0, holdout::Share::MAX).map(holdout::Share::new)
     });
+    let cache_rules = cache_rules(&raw.audit.cache_rules, problems);
     let identity = identity(raw, problems);
     let listed = rules(&raw.memory.rules, problems);
     let overflow = memory::overflow(&raw.memory.overflow, &raw.memory.overflow_timeout, problems);
@@ -207,6 +210,7 @@ fn requests(raw: &RawConfig, problems: &mut Vec<Problem>) -> CheckResult<Request
         evidence: evidence?,
         ask_usage: ask_usage?,
         holdout: holdout?,
+        cache_rules: cache_rules?,
         read_only: ReadOnly::default(),
     })
 }

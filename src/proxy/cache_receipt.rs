@@ -12,7 +12,8 @@ use super::outgoing_request::{Fallback, MessageLayout, OutgoingRequest};
 use super::sent_prompts::{ConversationKey, SentPrompts};
 use crate::history::{History, Message};
 use crate::memory::prompt_cache::{
-    self, CacheRules, Judgement, Reported, SentBlock, SentLayout, SentPrompt, Verdict, VerdictCause,
+    self, CacheRules, CacheRulesOverride, Judgement, Reported, SentBlock, SentLayout, SentPrompt,
+    Verdict, VerdictCause,
 };
 use crate::memory::{Snapshot, Trim};
 use crate::telemetry;
@@ -123,7 +124,7 @@ impl SentForm {
 
 /// Judges an answered request, notes the judgement in `entry`, and keeps the prompt for the next one.
 pub(super) fn record(
-    prompts: &SentPrompts,
+    (prompts, overrides): (&SentPrompts, &[CacheRulesOverride]),
     source: PromptSource,
     form: &SentForm,
     usage: Usage,
@@ -135,7 +136,8 @@ pub(super) fn record(
     let idle = previous.as_ref().map(|previous| previous.idle);
     let parsed = &source.parsed;
     let model = parsed.model().unwrap_or_default();
-    let rules = CacheRules::for_model(&prompts.host, model, parsed.cache_retention());
+    let published = CacheRules::for_model(&prompts.host, model, parsed.cache_retention());
+    let rules = CacheRulesOverride::apply(overrides, model, published);
     let reported = Reported {
         prompt_tokens: usage.prompt,
         cached_tokens: usage.cached,

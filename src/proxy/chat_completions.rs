@@ -300,7 +300,9 @@ fn finish(
     // A refused request leaves nothing in the cache.
     let sent = prompt.filter(|_| status.is_success() && failed.is_none());
     if let Some((source, form)) = sent {
-        cache_receipt::record(&memory.sent_prompts, source, &form, usage, &mut entry);
+        let policy = memory.policy.current();
+        let cache = (&*memory.sent_prompts, &*policy.cache_rules);
+        cache_receipt::record(cache, source, &form, usage, &mut entry);
     }
     entry.finish(&observed);
     let accepted =

@@ -21,6 +21,7 @@ use crate::history::{History, ScopedHash};
 use crate::jobs::{Exchange, Jobs, Reloadable};
 use crate::lookup::{Lookup, SnapshotCache};
 use crate::memory::alignment::{Alignment, EvidenceLevel};
+use crate::memory::prompt_cache::CacheRulesOverride;
 use crate::memory::{Trim, select};
 use crate::store::{SentWith, Tombstones};
 use crate::wire;
@@ -68,6 +69,8 @@ pub struct RequestPolicy {
     pub ask_usage: AskUsage,
     /// The share of conversations that go without memory.
     pub holdout: holdout::Share,
+    /// What the operator says about the providers' prompt caches. The first one for a model counts.
+    pub cache_rules: Vec<CacheRulesOverride>,
 }
 
 /// The state that all memory requests share.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use diarist::memory::alignment::EvidenceLevel;
+use diarist::memory::prompt_cache::CacheRulesOverride;
 use diarist::proxy::Overflow;
 use diarist::proxy::mode::{Glob, Mode, Rule};
 
@@ -127,4 +128,64 @@ fn evidence_is_one_of_three() {
     }
     let given = ConfigInput::default().env("DIARIST__MEMORY__EVIDENCE", "trust");
     assert_problems(&given, &["memory.evidence: \"trust\""]);
+}
+
+#[test]
+fn rules_of_prompt_caches_are_read() {
+    let own = |model: &str, minimum_tokens, step_tokens, minutes| CacheRulesOverride {
+        model: Glob::new(model),
+        minimum_tokens,
+        step_tokens,
+        lifetime: Some(Duration::from_mins(minutes)),
+    };
+    let tables = r#"
+        [[audit.cache_rules]]
+        model = "qwen*"
+        minimum_tokens = 0
+        step_tokens = 16
+        lifetime = "1h"
+        [[audit.cache_rules]]
+        model = "claude-*"
+        lifetime = "60m"
+    "#;
+    let requests = ConfigInput::file(tables).valid().requests;
+    let expected = [
+        own("qwen*", Some(0), Some(16), 60),
+        own("claude-*", None, None, 60),
+    ];
+    assert_eq!(requests.cache_rules, expected);
+    assert!(
+        ConfigInput::default()
+            .valid()
+            .requests
+            .cache_rules
+            .is_empty()
+    );
+}
+
+#[test]
+fn every_wrong_rule_of_a_prompt_cache_is_named() {
+    let wrong = r#"[
+        { model = "x", lifetme = "1h" },
+        { step_tokens = 16 },
+        { model = 4, step_tokens = 16 },
+        { model = "x" },
+        { model = "x", step_tokens = 0 },
+        { model = "x", minimum_tokens = -1 },
+        { model = "x", lifetime = 5 },
+        { model = "x", lifetime = "5m" },
+    ]"#;
+    let list = wrong.replace('\n', " ");
+    assert_problems(
+        &ConfigInput::default().env("DIARIST__AUDIT__CACHE_RULES", &list),
+        &[
+            "audit.cache_rules: cache rule 1: there is no key \"lifetme\" in a cache rule | did you mean lifetime?",
+            "audit.cache_rules: cache rule 2: model is missing",
+            "audit.cache_rules: cache rule 3: model is not a text",
+            "audit.cache_rules: cache rule 4: it changes nothing",
+            "audit.cache_rules: cache rule 5: step_tokens is 0",
+            "audit.cache_rules: cache rule 6: minimum_tokens is not a whole number that is not negative",
+            "audit.cache_rules: cache rule 7: lifetime is not a duration with its unit",
+        ],
+    );
 }

@@ -417,3 +417,16 @@ async fn a_request_that_passes_through_has_a_short_line() {
     assert!(!line.to_string().contains("secret"), "{line}");
     assert_eq!(rig.audit("request_id").len(), 0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_operators_rules_of_a_cache_count() {
+    let rules = r#"[{ model = "gpt-*", minimum_tokens = 1000000 }]"#;
+    for (rules, cause) in [(rules, "below_minimum"), ("[]", "provider")] {
+        let rig = Rig::with(Options::default(), &[("audit.cache_rules", rules)]).await;
+        let talk = Talk::new("ada");
+        rig.talk(&talk, LONG..=LONG).await;
+        rig.provider.forget_prompts();
+        let found = rig.receipt(&talk.body(LONG + 1)).await;
+        assert_eq!(found, receipt("miss", cause, None, None));
+    }
+}

@@ -10,7 +10,7 @@ mod sent_prompt;
 mod verdict;
 
 pub use change::{Author, Change};
-pub use rules::CacheRules;
+pub use rules::{CacheRules, CacheRulesOverride};
 pub use sent_prompt::{PromptPart, SentBlock, SentLayout, SentPrompt};
 pub use verdict::{Judgement, Reported, Verdict, VerdictCause, judge};
 

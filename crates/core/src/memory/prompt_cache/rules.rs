@@ -1,7 +1,9 @@
-//! The rules of the providers' prompt caches, as published. Each row names its source and its date.
+//! The rules of the providers' prompt caches, as published, and an operator's own. Each row names its source and
+//! its date. Decides nothing about requests. Called by the proxy for the audit.
 
 use std::time::Duration;
 
+use crate::memory::Pattern;
 use crate::memory::policy::{CacheProvider, is_short_lived, model_name};
 
 /// What a provider's cache can hold, and for how long.
@@ -33,9 +35,10 @@ impl CacheRules {
             CacheProvider::DeepSeek => (64, 64, HOURS),
             // console.groq.com, prompt caching, 2026-10: kept for 2 hours without a request.
             CacheProvider::Groq => (1_024, 128, 2 * HOURS),
-            // docs.x.ai and platform.claude.com, 2026-10: steps of 128, and 5 minutes. Unknown providers count the
-            // same.
-            CacheProvider::Other => (1_024, 128, 5 * MINUTES),
+            // docs.x.ai, 2026-10: steps of 128. platform.claude.com, 2026-10: 5 minutes, and a minimum for each
+            // model; it counts in single tokens, and a step only makes `warm` less strict. Unknown providers
+            // count the same.
+            CacheProvider::Other => (anthropic_minimum(model).unwrap_or(1_024), 128, 5 * MINUTES),
         };
         Self {
             minimum_tokens,
@@ -71,6 +74,49 @@ fn google_minimum(model: &str) -> u64 {
         2_048
     } else {
         4_096
+    }
+}
+
+/// The least prompt that Anthropic caches, by model; `None` for models of others. platform.claude.com, 2026-10; pages
+/// disagree about Sonnet 4.6 and Opus 4.7, where the published table counts.
+fn anthropic_minimum(model: &str) -> Option<u64> {
+    let name = model_name(model).to_ascii_lowercase().replace('.', "-");
+    let version = name.strip_prefix("claude-")?;
+    let is_one_of = |versions: &[&str]| versions.iter().any(|known| version.starts_with(known));
+    Some(if is_one_of(&["opus-5", "fable-5", "mythos-5"]) {
+        512
+    } else if is_one_of(&["opus-4-7"]) {
+        2_048
+    } else if is_one_of(&["opus-4-5", "opus-4-6", "haiku-4-5"]) {
+        4_096
+    } else {
+        1_024
+    })
+}
+
+/// What an operator says about the cache of some models (`audit.cache_rules`). An absent value stays as published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheRulesOverride {
+    /// The requested models that it is for.
+    pub model: Pattern,
+    /// See [`CacheRules::minimum_tokens`].
+    pub minimum_tokens: Option<u64>,
+    /// See [`CacheRules::step_tokens`]. Not 0.
+    pub step_tokens: Option<u64>,
+    /// See [`CacheRules::lifetime`].
+    pub lifetime: Option<Duration>,
+}
+
+impl CacheRulesOverride {
+    /// `published`, with the values of the first of `overrides` that is for `model`.
+    #[must_use]
+    pub fn apply(overrides: &[Self], model: &str, published: CacheRules) -> CacheRules {
+        let own = overrides.iter().find(|own| own.model.matches(model));
+        own.map_or(published, |own| CacheRules {
+            minimum_tokens: own.minimum_tokens.unwrap_or(published.minimum_tokens),
+            step_tokens: own.step_tokens.unwrap_or(published.step_tokens),
+            lifetime: own.lifetime.unwrap_or(published.lifetime),
+        })
     }
 }
 
@@ -121,6 +167,32 @@ mod tests {
             ("api.groq.com", "llama", None, 1_024, 128, 120),
             ("api.x.ai", "grok-4", None, 1_024, 128, 5),
             ("127.0.0.1", "local", Some("24h"), 1_024, 128, 5),
+            ("api.anthropic.com", "claude-opus-5", None, 512, 128, 5),
+            (
+                "openrouter.ai",
+                "anthropic/claude-opus-4.7",
+                None,
+                2_048,
+                128,
+                5,
+            ),
+            (
+                "openrouter.ai",
+                "anthropic/claude-haiku-4.5",
+                None,
+                4_096,
+                128,
+                5,
+            ),
+            (
+                "api.anthropic.com",
+                "claude-opus-4-6-20260205",
+                None,
+                4_096,
+                128,
+                5,
+            ),
+            ("api.anthropic.com", "claude-sonnet-5", None, 1_024, 128, 5),
         ] {
             let rules = CacheRules::for_model(host, model, retention);
             let found = (rules.minimum_tokens, rules.step_tokens, minutes(rules));
@@ -144,5 +216,23 @@ mod tests {
         ] {
             assert_eq!(rules.cacheable(tokens), cacheable);
         }
+    }
+
+    #[test]
+    fn the_first_override_for_a_model_counts_and_says_no_more_than_it_names() {
+        let published = CacheRules::for_model("127.0.0.1", "qwen", None);
+        let own = |model: &str, minimum_tokens| CacheRulesOverride {
+            model: Pattern::new(model),
+            minimum_tokens,
+            step_tokens: Some(16),
+            lifetime: None,
+        };
+        let overrides = [own("qwen*", Some(0)), own("*", None)];
+        let applied = CacheRulesOverride::apply(&overrides, "qwen", published);
+        assert_eq!((applied.minimum_tokens, applied.step_tokens), (0, 16));
+        assert_eq!(applied.lifetime, published.lifetime);
+        let other = CacheRulesOverride::apply(&overrides, "llama", published);
+        assert_eq!((other.minimum_tokens, other.step_tokens), (1_024, 16));
+        assert_eq!(CacheRulesOverride::apply(&[], "qwen", published), published);
     }
 }
