@@ -20,5 +20,5 @@ pub use file::{AuditError, Rotation, with_rotated};
 pub use forgotten::ForgottenRecord;
 pub use part::{PartKind, PartRecord};
 pub use pass::PassRecord;
-pub use record::{AuditRecord, EndReason, MemoryState};
+pub use record::{AuditRecord, EndReason, MemoryState, SegmentSizes};
 pub use sink::Audit;

@@ -15,6 +15,7 @@ mod page;
 mod page_chart;
 mod price;
 mod recent;
+mod segments;
 mod table;
 mod text;
 mod totals;

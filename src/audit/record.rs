@@ -124,6 +124,19 @@ pub struct AuditRecord {
     /// Whether the conversation goes without memory, for comparison. Absent if it is in neither group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holdout: Option<bool>,
+    /// Bytes of the prompt as sent, by segment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub segments: Option<SegmentSizes>,
+}
+
+/// Bytes of each segment of a prompt as it was sent, and of what the observations replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct SegmentSizes {
+    pub tools: u64,
+    pub system: u64,
+    pub observations: u64,
+    pub messages: u64,
+    pub replaced: u64,
 }
 
 impl AuditRecord {
@@ -173,6 +186,7 @@ impl AuditRecord {
             expected_cached_tokens: None,
             reasoning_tokens: None,
             holdout: None,
+            segments: None,
         }
     }
 

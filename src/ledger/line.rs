@@ -78,6 +78,19 @@ pub struct Line<'a> {
     pub expected_cached_tokens: Option<u64>,
     /// Whether the conversation goes without memory, for comparison.
     pub holdout: Option<bool>,
+    pub segments: Option<Segments>,
+}
+
+/// Bytes of a prompt as it was sent, by segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Segments {
+    pub tools: u64,
+    pub system: u64,
+    pub observations: u64,
+    pub messages: u64,
+    /// What the observations replaced. Not part of the prompt.
+    pub replaced: u64,
 }
 
 /// The kinds of lines.

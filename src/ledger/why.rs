@@ -9,7 +9,7 @@ use super::line::{Line, Text};
 use super::price::PriceTable;
 use super::table::shown_name;
 use super::text::{count, dollars, percent};
-use super::{estimate, text};
+use super::{estimate, segments, text};
 use crate::report::grouped;
 
 /// After a longer pause, providers may have dropped a prompt from their cache; the shortest lifetime is five minutes.
@@ -70,6 +70,7 @@ pub fn explain(line: &Line<'_>, before: Option<&Line<'_>>, prices: &PriceTable) 
     let mut sentences = vec![what(line)];
     sentences.extend(body(line));
     sentences.extend(memory(line));
+    sentences.extend(segments::draw(line));
     sentences.push(tokens(line, prices));
     sentences.push(answer(line));
     sentences.push(String::new());

@@ -15,10 +15,10 @@ use super::mode::{Mode, ModeDecision};
 use super::outgoing_request::{Fallback, OutgoingRequest};
 use super::respond;
 use super::tee::{self, ObservedAnswer};
-use crate::audit::{Audit, AuditRecord, EndReason, MemoryState};
+use crate::audit::{Audit, AuditRecord, EndReason, MemoryState, SegmentSizes};
 use crate::history::{History, Scope};
 use crate::jobs::Notice;
-use crate::memory::prompt_cache::Judgement;
+use crate::memory::prompt_cache::{Judgement, SegmentBytes};
 use crate::telemetry;
 use crate::wire::{self, Outline};
 
@@ -224,6 +224,17 @@ impl AuditEntry {
         record.verdict = Some(judgement.verdict.name().into());
         record.verdict_cause = judgement.cause.map(|cause| cause.name().into());
         record.expected_cached_tokens = judgement.expected_cached_tokens;
+    }
+
+    /// What the prompt consisted of.
+    pub(super) fn set_segments(&mut self, bytes: SegmentBytes) {
+        self.record.segments = Some(SegmentSizes {
+            tools: bytes.tools,
+            system: bytes.system,
+            observations: bytes.observations,
+            messages: bytes.messages,
+            replaced: bytes.replaced,
+        });
     }
 
     /// The answer has ended.

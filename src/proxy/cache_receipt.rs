@@ -147,6 +147,7 @@ pub(super) fn record(
     let judgement = prompt_cache::judge(previous, &prompt, reported, &rules);
     count(&judgement);
     entry.set_judgement(&judgement, idle);
+    entry.set_segments(prompt.segment_bytes());
     prompts.record(source.key, prompt, Instant::now());
 }
 

@@ -430,3 +430,41 @@ async fn the_operators_rules_of_a_cache_count() {
         assert_eq!(found, receipt("miss", cause, None, None));
     }
 }
+
+/// The segments are the whole prompt: what the client sent is in the prompt or was replaced.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_segments_of_a_prompt_are_on_its_line() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    let mut active = 0;
+    for turn in 1..=24 {
+        let body = with_tools(talk.body(turn), "look_up");
+        let (_, line) = rig.receipt_of(&[], &body).await;
+        let size = |name: &str| line["segments"][name].as_u64().unwrap();
+        let messages = body["messages"].as_array().unwrap();
+        let bytes = |messages: &[Value]| -> u64 {
+            messages
+                .iter()
+                .map(|message| message.to_string().len() as u64)
+                .sum()
+        };
+        assert_eq!(size("system"), bytes(&messages[..1]), "{line}");
+        assert_eq!(
+            size("messages") + size("replaced"),
+            bytes(&messages[1..]),
+            "{line}"
+        );
+        assert!(size("tools") > 0, "{line}");
+        let is_active = line["memory"] == "active";
+        assert_eq!(size("observations") > 0, is_active, "{line}");
+        assert_eq!(size("replaced") > 0, is_active, "{line}");
+        if is_active {
+            active += 1;
+            // The rest of the body is punctuation and the names of fields.
+            let prompt = size("system") + size("observations") + size("messages") + size("tools");
+            let sent = line["bytes_sent"].as_u64().unwrap();
+            assert!(prompt <= sent && sent < prompt + 300, "{line}");
+        }
+    }
+    assert!(active > 3, "{active}");
+}

@@ -32,6 +32,18 @@ impl std::fmt::Display for PromptPart {
     }
 }
 
+/// Bytes of each segment of a prompt, as sent, and of the messages that the block replaced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SegmentBytes {
+    pub tools: u64,
+    pub system: u64,
+    pub observations: u64,
+    /// The raw messages: in front of the block, pinned, and behind it.
+    pub messages: u64,
+    /// The messages that the block replaced. They are not part of the prompt.
+    pub replaced: u64,
+}
+
 /// A part with its hash and size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SentPart {
@@ -174,6 +186,26 @@ impl SentPrompt {
     /// Bytes of the whole prompt.
     pub(super) fn bytes(&self) -> u64 {
         self.parts().map(|part| part.bytes).sum()
+    }
+
+    /// Its size, by segment.
+    #[must_use]
+    pub fn segment_bytes(&self) -> SegmentBytes {
+        let mut bytes = SegmentBytes::default();
+        for sent in self.parts() {
+            let segment = match sent.part {
+                PromptPart::Tools => &mut bytes.tools,
+                PromptPart::System => &mut bytes.system,
+                PromptPart::Observations => &mut bytes.observations,
+                PromptPart::Message(_) => &mut bytes.messages,
+            };
+            *segment += sent.bytes;
+        }
+        let all = self.sizes[self.leading_count..].iter();
+        let all: u64 = all.map(|size| u64::from(*size)).sum();
+        // A front or a pin stands once in the prompt.
+        bytes.replaced = all.saturating_sub(bytes.messages);
+        bytes
     }
 
     /// The hashes of the client's messages behind the leading ones.
