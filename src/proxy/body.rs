@@ -3,6 +3,7 @@
 mod discard;
 mod gate;
 mod idle;
+mod prepend;
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -17,6 +18,7 @@ use hyper::body::Incoming;
 pub(super) use self::discard::discard;
 pub(super) use self::gate::GatedBody;
 pub use self::idle::{IdleTimeout, Pace, Stalled};
+use self::prepend::PrependedBody;
 use super::error::ProxyError;
 use crate::upstream::{BoxError, RequestBody, cause};
 
@@ -142,10 +144,10 @@ pub(super) async fn peek(mut body: ProxyBody, limit: usize) -> (Bytes, Option<Pr
 
 /// `read`, followed by what is left of its body.
 pub(super) fn prepend(read: Bytes, rest: Option<ProxyBody>) -> ProxyBody {
-    let Some(rest) = rest else { return full(read) };
-    let first = futures_util::stream::iter([Ok(Frame::data(read))]);
-    let rest = http_body_util::BodyStream::new(rest);
-    StreamBody::new(futures_util::StreamExt::chain(first, rest)).boxed_unsync()
+    match rest {
+        None => full(read),
+        Some(rest) => PrependedBody::new(read, rest).boxed_unsync(),
+    }
 }
 
 /// The error of a request's body that failed.

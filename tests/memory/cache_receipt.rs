@@ -455,6 +455,7 @@ async fn the_segments_of_a_prompt_are_on_its_line() {
             "{line}"
         );
         assert!(size("tools") > 0, "{line}");
+        assert_eq!(line["ended"], "complete", "{line}");
         let is_active = line["memory"] == "active";
         assert_eq!(size("observations") > 0, is_active, "{line}");
         assert_eq!(size("replaced") > 0, is_active, "{line}");
