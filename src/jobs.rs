@@ -61,7 +61,7 @@ pub use intake::Intake;
 pub use manual::{ManualAnswer, ManualJobs, ManualOutcome};
 pub use message_archive::archived_text;
 pub use model_call::MODEL_CALLS;
-pub use model_health::Notice;
+pub use model_health::{Notice, Rest};
 pub use overflow_activate::OversizedRequest;
 pub use payload::message_text;
 pub use reflector::ReflectionPayload;
@@ -70,6 +70,7 @@ pub use settings::{ArchivePolicy, Override, Phase, Reloadable, Settings};
 pub use snapshots::Prepared;
 
 use self::base::Base;
+use self::budget::Budget;
 use self::events::Events;
 use self::evidence::PartReporter;
 use self::intake::Exchanges;
@@ -102,6 +103,7 @@ pub struct Jobs {
     overflow_observer: OverflowObserver,
     pending_work: PendingWork,
     worker: Arc<Worker>,
+    budget: Arc<Budget>,
     wake: Arc<tokio::sync::Notify>,
     tasks: Tasks,
 }
@@ -144,6 +146,7 @@ impl Room {
             base: base.clone(),
             intake,
             routes,
+            budget: Arc::clone(&caller.budget),
             model_switch: ModelSwitch::new(base, &shared.model_switch_snapshots, &pending_work),
             overflow_activator: OverflowActivator::new(base, &shared.reporter, &worker),
             overflow_observer: OverflowObserver::new(base, &worker, &shared.pending_overflows),
@@ -275,9 +278,10 @@ impl Jobs {
     /// they do not work or rest.
     pub fn notice(&self, tenant: &[u8; 32], model: &str) -> Option<Notice> {
         let settings = self.base.settings().for_model(model);
-        self.base
-            .health
-            .notice(tenant, &settings.observation, model)
+        let health = &self.base.health;
+        let budget = || self.budget.rest(tenant).map(Notice::BudgetSpent);
+        let notice = health.notice(tenant, &settings.observation, model);
+        notice.or_else(budget)
     }
 
     /// Lets what is over expire: rests, and losses that a minute has passed since.

@@ -66,6 +66,9 @@ pub const JOBS: &str = "diarist_jobs_total";
 pub const OPEN_JOBS: &str = "diarist_jobs_open";
 /// Models of memory that fail, refuse or answer what cannot be used. Label: `kind` (of the parts they write).
 pub const MODELS_FAILING: &str = "diarist_models_failing";
+/// Credentials and budgets for which memory's model calls wait now. Label: `cause` (`rate_limit`: credentials of
+/// clients; `budget`: budgets of today that are spent).
+pub const RESTING: &str = "diarist_memory_resting";
 /// Tokens of memory's own model calls. Labels: `kind`, `direction` (`in`, `cached`, `out`).
 pub const MODEL_TOKENS: &str = "diarist_model_tokens_total";
 /// Events that were dropped because the queue to their timeline was full.
@@ -187,6 +190,9 @@ fn register() {
         }
         metrics::gauge!(MODELS_FAILING, "kind" => kind).increment(0.0);
     }
+    for cause in ["rate_limit", "budget"] {
+        metrics::gauge!(RESTING, "cause" => cause).increment(0.0);
+    }
     for change in ["paused", "resumed"] {
         metrics::counter!(OBSERVER_PAUSES, "change" => change).increment(0);
     }
@@ -235,6 +241,10 @@ fn describe_memory() {
     describe_gauge!(
         MODELS_FAILING,
         "Models of memory that fail, by the kind of part they write"
+    );
+    describe_gauge!(
+        RESTING,
+        "Credentials and budgets for which memory's model calls wait now, by cause"
     );
     describe_histogram!(
         RETENTION,

@@ -127,6 +127,12 @@ pub struct AuditRecord {
     /// Bytes of the prompt as sent, by segment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub segments: Option<SegmentSizes>,
+    /// Since when memory's calls wait, if `reason` says that they do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+    /// Until when they wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
 }
 
 /// Bytes of each segment of a prompt as it was sent, and of what the observations replaced.
@@ -187,6 +193,8 @@ impl AuditRecord {
             reasoning_tokens: None,
             holdout: None,
             segments: None,
+            since: None,
+            until: None,
         }
     }
 

@@ -7,11 +7,12 @@
 //! nothing may be stored for their owner (INV-OWN). Never delays a request, except one under
 //! `overflow = "observe"`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::base::Base;
+use super::model_health::Rest;
 use crate::history::{Link, Scope};
 use crate::llm::{CallError, Prompt, Reply};
 use crate::store::{Cost, Job, Spent, utc_day};
@@ -26,15 +27,16 @@ enum Payer {
     All,
 }
 
-/// The budgets of one day that are spent.
+/// The budgets of one day that are spent, and when each one was.
 #[derive(Debug, Default)]
-struct SpentBudgets(Mutex<(i64, HashSet<Payer>)>);
+struct SpentBudgets(Mutex<(i64, HashMap<Payer, i64>)>);
 
 impl SpentBudgets {
-    fn on_day<T>(&self, today: i64, look: impl FnOnce(&mut HashSet<Payer>) -> T) -> T {
+    fn on_day<T>(&self, today: i64, look: impl FnOnce(&mut HashMap<Payer, i64>) -> T) -> T {
         let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if cached.0 != today {
-            *cached = (today, HashSet::new());
+            *cached = (today, HashMap::new());
+            count_spent(0);
         }
         look(&mut cached.1)
     }
@@ -43,8 +45,22 @@ impl SpentBudgets {
     /// `now_ms`. A cost of an earlier day does not count against today.
     fn mark(&self, payer: Payer, at_ms: i64, now_ms: i64) -> bool {
         let today = utc_day(now_ms);
-        utc_day(at_ms) == today && self.on_day(today, |exhausted| exhausted.insert(payer))
+        if utc_day(at_ms) != today {
+            return false;
+        }
+        self.on_day(today, |exhausted| {
+            let is_new = !exhausted.contains_key(&payer);
+            exhausted.entry(payer).or_insert(now_ms);
+            count_spent(exhausted.len());
+            is_new
+        })
     }
+}
+
+/// How many budgets are spent today.
+pub(super) fn count_spent(budgets: usize) {
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    metrics::gauge!(telemetry::RESTING, "cause" => "budget").set(budgets as f64);
 }
 
 /// The most owners with unbilled costs. With one more, all others are forgotten.
@@ -146,20 +162,34 @@ impl Budget {
     /// If the budget of its account, or that of all, is spent, with the time until the next UTC day.
     pub(super) fn admit(&self, scope: &Scope) -> Result<(), CallError> {
         let now = self.base.now_ms();
-        let limits = self.base.settings().daily;
-        let account = Payer::Account(self.base.accounts.account_of(&scope.tenant));
-        let is_exhausted = |spent: &mut HashSet<_>| {
-            limits.account.is_some() && spent.contains(&account)
-                || limits.all.is_some() && spent.contains(&Payer::All)
-        };
-        if !limits.any() || !self.exhausted.on_day(utc_day(now), is_exhausted) {
+        let Some((_, until)) = self.spent(&scope.tenant, now) else {
             return Ok(());
-        }
-        let left = u64::try_from(DAY_MS - now.rem_euclid(DAY_MS)).unwrap_or_default();
+        };
+        let left = u64::try_from(until - now).unwrap_or_default();
         Err(CallError::RateLimited {
             retry_after: Some(Duration::from_millis(left)),
             message: "the tokens that memory may cost today are spent".to_owned(),
         })
+    }
+
+    /// Since when the budget of the account of `tenant`, or that of all, is spent, and until when: the next UTC day.
+    pub(super) fn rest(&self, tenant: &[u8; 32]) -> Option<Rest> {
+        let (since, until) = self.spent(tenant, self.base.now_ms())?;
+        Rest::from_millis(since, until)
+    }
+
+    fn spent(&self, tenant: &[u8; 32], now: i64) -> Option<(i64, i64)> {
+        let limits = self.base.settings().daily;
+        if !limits.any() {
+            return None;
+        }
+        let account = Payer::Account(self.base.accounts.account_of(tenant));
+        let since = self.exhausted.on_day(utc_day(now), |spent| {
+            let account = limits.account.and_then(|_| spent.get(&account));
+            let all = limits.all.and_then(|_| spent.get(&Payer::All));
+            account.into_iter().chain(all).min().copied()
+        })?;
+        Some((since, now - now.rem_euclid(DAY_MS) + DAY_MS))
     }
 
     /// Records the cost of a call: the usage that the endpoint reported, or our own count if it
@@ -320,7 +350,7 @@ mod tests {
         let cache = SpentBudgets::default();
         let (yesterday, today) = (DAY_MS - 1, DAY_MS + 1);
         let is_exhausted =
-            |payer| cache.on_day(utc_day(today), |exhausted| exhausted.contains(&payer));
+            |payer| cache.on_day(utc_day(today), |exhausted| exhausted.contains_key(&payer));
         let account = Payer::Account([1; 32]);
         assert!(cache.mark(account, today, today));
         assert!(!cache.mark(account, today, today), "no news");

@@ -85,8 +85,8 @@ struct Health {
 #[derive(Debug, Default)]
 struct State {
     targets: HashMap<Target, Health>,
-    /// Tenants whose borrowed credentials rest, and until when.
-    rests: HashMap<Tenant, i64>,
+    /// Tenants whose borrowed credentials rest: since when, and until when.
+    rests: HashMap<Tenant, (i64, i64)>,
 }
 
 /// Why a conversation may get no memory for now.
@@ -94,8 +94,27 @@ struct State {
 pub enum Notice {
     /// The Observer fails, refuses, or answers what cannot be used.
     ObserverFailing,
-    /// Memory's calls with the client's credential rest until this time.
-    ObserverResting { until: Timestamp },
+    /// Memory's calls with the client's credential rest, because of its rate limit.
+    ObserverResting(Rest),
+    /// The tokens that memory may use today are spent, for this account or for all.
+    BudgetSpent(Rest),
+}
+
+/// When memory's calls began to wait, and until when they do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rest {
+    pub since: Timestamp,
+    pub until: Timestamp,
+}
+
+impl Rest {
+    /// From and until these milliseconds since 1970; `None` if they are no times.
+    pub(super) fn from_millis(since: i64, until: i64) -> Option<Self> {
+        Some(Self {
+            since: Timestamp::from_millisecond(since).ok()?,
+            until: Timestamp::from_millisecond(until).ok()?,
+        })
+    }
 }
 
 /// How the models of memory are. A clone is a second handle.
@@ -285,8 +304,10 @@ impl ModelHealth {
     pub(super) fn rests(&self, tenant: &Tenant, until_ms: i64) {
         let mut state = self.lock();
         let now_ms = self.clock.now_ms();
-        state.rests.retain(|_, until| *until > now_ms);
-        state.rests.insert(*tenant, until_ms);
+        state.rests.retain(|_, (_, until)| *until > now_ms);
+        // A rest that is made longer began before.
+        let rest = state.rests.entry(*tenant).or_insert((now_ms, until_ms));
+        rest.1 = until_ms;
         self.publish(&state);
     }
 
@@ -306,16 +327,18 @@ impl ModelHealth {
         if targets.any(|(target, health)| health.failing.is_some() && is_observer(target)) {
             return Some(Notice::ObserverFailing);
         }
-        let until = state.rests.get(tenant).filter(|_| borrowed)?;
-        let until = Timestamp::from_millisecond(*until).ok()?;
-        (until.as_millisecond() > self.clock.now_ms()).then_some(Notice::ObserverResting { until })
+        let (since, until) = state.rests.get(tenant).filter(|_| borrowed)?;
+        let rests = *until > self.clock.now_ms();
+        Rest::from_millis(*since, *until)
+            .filter(|_| rests)
+            .map(Notice::ObserverResting)
     }
 
     /// Forgets what is over: rests that have ended, and borrowed credentials that nobody uses.
     pub(super) fn expire(&self) {
         let (now, now_ms) = (self.clock.instant(), self.clock.now_ms());
         let mut state = self.lock();
-        state.rests.retain(|_, until| *until > now_ms);
+        state.rests.retain(|_, (_, until)| *until > now_ms);
         state.targets.retain(|target, health| {
             let age = health
                 .last_call
@@ -333,6 +356,8 @@ impl ModelHealth {
     }
 
     fn publish(&self, state: &State) {
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+        metrics::gauge!(telemetry::RESTING, "cause" => "rate_limit").set(state.rests.len() as f64);
         for (kind, part) in [
             (PartKind::Chunk, "observer"),
             (PartKind::Reflection, "reflector"),
@@ -351,8 +376,8 @@ impl ModelHealth {
             #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
             metrics::gauge!(telemetry::MODELS_FAILING, "kind" => kind.name())
                 .set(failing.len() as f64);
-            let rest = state.rests.values().max();
-            let rest = rest.and_then(|until| Timestamp::from_millisecond(*until).ok());
+            let rest = state.rests.values().map(|(_, until)| *until).max();
+            let rest = rest.and_then(|until| Timestamp::from_millisecond(until).ok());
             // A call that hangs is shown, but nothing is decided by it: it may still be answered.
             let overdue = state.targets.iter();
             let mut overdue = overdue.filter(|(target, health)| {

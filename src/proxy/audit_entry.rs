@@ -17,7 +17,7 @@ use super::respond;
 use super::tee::{self, ObservedAnswer};
 use crate::audit::{Audit, AuditRecord, EndReason, MemoryState, SegmentSizes};
 use crate::history::{History, Scope};
-use crate::jobs::Notice;
+use crate::jobs::{Notice, Rest};
 use crate::memory::prompt_cache::{Judgement, SegmentBytes};
 use crate::telemetry;
 use crate::wire::{self, Outline};
@@ -186,6 +186,10 @@ impl AuditEntry {
             && record.memory == MemoryState::Watching
         {
             record.reason = Some(notice_name(notice).into());
+            if let Some(rest) = rest_of(notice) {
+                record.since = Some(format!("{:.3}", rest.since));
+                record.until = Some(format!("{:.3}", rest.until));
+            }
         }
         self.fallback = Some(outgoing.fallback);
     }
@@ -275,8 +279,8 @@ impl AuditEntry {
             header.push_str("; reason=");
             header.push_str(reason);
         }
-        if let Some(Notice::ObserverResting { until }) = notice {
-            header.push_str(&format!("; until={until:.0}"));
+        if let Some(rest) = notice.and_then(rest_of) {
+            header.push_str(&format!("; until={:.0}", rest.until));
         }
         if let Some(fallback) = self.fallback.filter(|rung| *rung != Fallback::NotNeeded) {
             header.push_str("; rung=");
@@ -311,7 +315,16 @@ impl Drop for AuditEntry {
 fn notice_name(notice: Notice) -> &'static str {
     match notice {
         Notice::ObserverFailing => "observer_failing",
-        Notice::ObserverResting { .. } => "observer_resting",
+        Notice::ObserverResting(_) => "observer_resting",
+        Notice::BudgetSpent(_) => "budget_spent",
+    }
+}
+
+/// When the calls began to wait, and until when they do, if they wait for a time.
+fn rest_of(notice: Notice) -> Option<Rest> {
+    match notice {
+        Notice::ObserverFailing => None,
+        Notice::ObserverResting(rest) | Notice::BudgetSpent(rest) => Some(rest),
     }
 }
 

@@ -422,7 +422,7 @@ async fn a_request_that_passes_through_has_a_short_line() {
 async fn the_operators_rules_of_a_cache_count() {
     let rules = r#"[{ model = "gpt-*", minimum_tokens = 1000000 }]"#;
     for (rules, cause) in [(rules, "below_minimum"), ("[]", "provider")] {
-        let rig = Rig::with(Options::default(), &[("audit.cache_rules", rules)]).await;
+        let rig = Rig::with(Options::default(), &[("AUDIT__CACHE_RULES", rules)]).await;
         let talk = Talk::new("ada");
         rig.talk(&talk, LONG..=LONG).await;
         rig.provider.forget_prompts();

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use diarist_provider::{Behaviour, CallerKind};
+use diarist_provider::{Behaviour, CallerKind, Options};
 
-use crate::memory::rig::Rig;
+use crate::memory::rig::{PATIENCE, Rig, SMALL};
 use crate::memory::tools::{ACTIVE, Talk};
 
 /// Plays conversations side by side, and says how many long requests there were and how many of them went
@@ -74,7 +74,49 @@ async fn a_rest_is_said_with_its_end() {
     let answer = rig.send(&talk.body(2)).await;
     let said = format!("watching; reason=observer_resting; until={until:.0}");
     assert_eq!(answer.memory(), said);
+    let line = rig.audit_entry(&answer).await;
+    let time = |field: &str| -> jiff::Timestamp { line[field].as_str().unwrap().parse().unwrap() };
+    assert!(time("since") <= time("time"), "{line}");
+    assert!(time("until") > time("time"), "{line}");
+    let resting = rig
+        .metric("diarist_memory_resting{cause=\"rate_limit\"}")
+        .await;
+    assert!((resting - 1.0).abs() < f64::EPSILON, "{resting}");
     // Another credential is not concerned.
+    let answer = rig.send_as("Bearer sk-other", &[], &talk.body(2)).await;
+    assert_eq!(answer.memory(), "watching");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_spent_budget_is_said_with_its_end() {
+    let settings = [&SMALL[..], &[("MEMORY__DAILY_TOKENS", "100")]].concat();
+    let rig = Rig::with(Options::default(), &settings).await;
+    let talk = Talk::new("ada");
+    for turn in 1..ACTIVE {
+        assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+    }
+    // The first call spends the budget. Until it has ended, nothing is said.
+    let waiting = async {
+        loop {
+            let answer = rig.send(&talk.body(ACTIVE)).await;
+            if answer.memory() != "watching" {
+                break answer;
+            }
+        }
+    };
+    let answer = tokio::time::timeout(PATIENCE, waiting).await.unwrap();
+    let line = rig.audit_entry(&answer).await;
+    let until: jiff::Timestamp = line["until"].as_str().unwrap().parse().unwrap();
+    let said = format!("watching; reason=budget_spent; until={until:.0}");
+    assert_eq!(answer.memory(), said);
+    assert_eq!(line["reason"], "budget_spent", "{line}");
+    let time = |field: &str| -> jiff::Timestamp { line[field].as_str().unwrap().parse().unwrap() };
+    assert!(time("since") <= time("time"), "{line}");
+    assert!(time("until").to_string().ends_with("T00:00:00Z"), "{line}");
+    assert!(time("until") > time("time"), "{line}");
+    let resting = rig.metric("diarist_memory_resting{cause=\"budget\"}").await;
+    assert!((resting - 1.0).abs() < f64::EPSILON, "{resting}");
+    // Another account has a budget of its own.
     let answer = rig.send_as("Bearer sk-other", &[], &talk.body(2)).await;
     assert_eq!(answer.memory(), "watching");
 }

@@ -6,33 +6,33 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-use super::ProxyBody;
-use crate::upstream::BoxError;
-
 /// What was read, and then the rest.
 ///
 /// It knows its end as the rest does: a server drops a body of announced length when that is written, and does not
 /// ask for its end. A body that cannot tell would look like one whose client has left.
-pub(super) struct PrependedBody {
+pub(super) struct PrependedBody<B> {
     read: Option<Bytes>,
-    rest: ProxyBody,
+    rest: B,
 }
 
-impl PrependedBody {
-    pub(super) fn new(read: Bytes, rest: ProxyBody) -> Self {
+impl<B> PrependedBody<B> {
+    pub(super) fn new(read: Bytes, rest: B) -> Self {
         let read = Some(read).filter(|read| !read.is_empty());
         Self { read, rest }
     }
 }
 
-impl Body for PrependedBody {
+impl<B> Body for PrependedBody<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
     type Data = Bytes;
-    type Error = BoxError;
+    type Error = B::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.read.take() {
             Some(read) => Poll::Ready(Some(Ok(Frame::data(read)))),
             None => Pin::new(&mut self.rest).poll_frame(cx),
