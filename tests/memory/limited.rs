@@ -31,8 +31,9 @@ async fn play(limited_in: Option<usize>) -> (usize, usize) {
                     answer = rig.send(&talk.body(turn)).await;
                 }
                 assert_eq!(answer.status, 200);
-                // People read what they got. A tenth of a second is little for that.
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                // People read what they got. Half a second is little for that; memory needs less, unless the
+                // machine is busy or memory's calls wait.
+                rig.quiet_within(Duration::from_millis(500)).await;
                 if turn > ACTIVE {
                     long.fetch_add(1, Ordering::SeqCst);
                     let active = answer.memory() == "active";

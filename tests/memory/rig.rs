@@ -225,6 +225,11 @@ impl Rig {
         );
     }
 
+    /// Waits until memory has done all it has to do, but no longer than `limit`.
+    pub async fn quiet_within(&self, limit: Duration) {
+        let _may_still_work = (self.running().quiet)(limit).await;
+    }
+
     /// Lets the proxy believe that every conversation was silent for this much longer.
     pub fn skip_time(&self, duration: Duration) {
         (self.running().skip_time)(duration);
