@@ -8,6 +8,7 @@ mod conversation_caches;
 mod file_rights;
 mod forgotten_refresher;
 mod housekeeping;
+mod pepper;
 mod reload;
 
 use std::future::Future;
@@ -22,19 +23,23 @@ use self::alias_refresher::AliasRefresher;
 use self::conversation_caches::ConversationCaches;
 use self::forgotten_refresher::ForgottenRefresher;
 use self::housekeeping::Housekeeping;
+pub use self::pepper::{pepper_hint, pepper_place};
 pub use self::reload::Reloader;
 use self::reload::request_policy;
 
 use crate::admin::{Access, Admin, Condition, Readiness};
 use crate::audit::{Audit, AuditError};
 use crate::config::{AuditTarget, Config, ConfigValues};
+use crate::history::Pepper;
 use crate::jobs::{Jobs, Reloadable};
 use crate::llm::Llm;
 use crate::lookup::{READ_TIMEOUT, SnapshotCache};
 use crate::proxy::capabilities::UpstreamCapabilities;
 use crate::proxy::{AcceptedTenants, Memory, ParsePool, Proxy, SentPrompts, Singleflight};
 use crate::server::{BindError, DrainReport, Server};
-use crate::store::{Admin as _, Aliases, Forgetting as _, Queue as _, SqliteStore, Store};
+use crate::store::{
+    Admin as _, Aliases, Forgetting as _, OpenError, PepperError, Queue as _, SqliteStore, Store,
+};
 use crate::tasks::Tasks;
 use crate::telemetry::{self, RecorderError};
 use crate::tokens::O200k;
@@ -51,6 +56,8 @@ pub struct App {
     settings: Reloadable,
     /// Whether requests without a credential may have memory; only a restart changes the listener.
     anonymous: bool,
+    /// The pepper of the database, for as long as the process runs.
+    pepper: Pepper,
     tasks: Tasks,
 }
 
@@ -67,6 +74,17 @@ pub enum StartError {
     Audit(#[from] AuditError),
     #[error("the model client cannot be set up")]
     Llm(#[from] reqwest::Error),
+    #[error(transparent)]
+    Pepper(#[from] PepperError),
+    #[error(transparent)]
+    WrongPepper(OpenError),
+}
+
+impl StartError {
+    /// Whether only another configuration helps, so that a supervisor need not try again.
+    pub fn is_configuration(&self) -> bool {
+        matches!(self, Self::Pepper(_) | Self::WrongPepper(_))
+    }
 }
 
 impl App {
@@ -75,7 +93,8 @@ impl App {
     ///
     /// # Errors
     ///
-    /// A port that is taken, an audit file that cannot be opened, or root certificates that cannot be read.
+    /// A port that is taken, an audit file that cannot be opened, root certificates that cannot be read, or a pepper
+    /// that is not the one of the database.
     pub async fn build(config: &Config) -> Result<Self, StartError> {
         Self::build_with(config, READ_TIMEOUT).await
     }
@@ -125,10 +144,17 @@ impl App {
             admin_token.map(ExposeSecret::expose_secret),
         );
         let admin = Arc::new(Admin::new(tasks.readiness().clone(), metrics, access));
-        let store = Arc::new(store);
+        let place = pepper_place(config);
+        let pepper = if config.memory_enabled {
+            place.find_or_make()?
+        } else {
+            place.find()?
+        };
+        let store = Arc::new(store.with_pepper(&pepper));
+        let pepper = pepper.value;
         if config.memory_enabled {
             let timeout = store_timeout.max(STORE_OPEN_TIMEOUT);
-            open_store(&store, config, timeout, admin.readiness(), &tasks).await;
+            open_store(&store, config, timeout, admin.readiness(), &tasks).await?;
         } else {
             // Without memory no database file is created.
             store.close().await;
@@ -176,7 +202,7 @@ impl App {
         let anonymous = config.requests.identity.anonymous;
         let memory = Memory {
             enabled: config.memory_enabled,
-            policy: Reloadable::new(request_policy(config, anonymous, aliases)),
+            policy: Reloadable::new(request_policy(config, anonymous, aliases, pepper)),
             cache,
             accepted_tenants: AcceptedTenants::default(),
             parse_pool: ParsePool::default(),
@@ -205,6 +231,7 @@ impl App {
             audit,
             settings,
             anonymous,
+            pepper,
             tasks,
         })
     }
@@ -268,6 +295,7 @@ impl App {
             start_values: values.clone(),
             current_values: values,
             anonymous: self.anonymous,
+            pepper: self.pepper,
             settings: self.settings.clone(),
             proxy: Arc::clone(&self.proxy),
             audit: self.audit.clone(),
@@ -302,7 +330,7 @@ async fn open_store(
     timeout: Duration,
     readiness: &Readiness,
     tasks: &Tasks,
-) {
+) -> Result<(), StartError> {
     let (result_sender, opened) = tokio::sync::oneshot::channel();
     let opening_store = Arc::clone(store);
     // A task of its own, which the timeout below does not cancel: a cancelled attempt would never be repeated.
@@ -311,7 +339,11 @@ async fn open_store(
         let _ = result_sender.send(opening_store.open_now().await);
     });
     let problem = match tokio::time::timeout(timeout, opened).await {
-        Ok(Ok(Ok(()))) => return,
+        Ok(Ok(Ok(()))) => return Ok(()),
+        // Memory would not be found, and would be mixed with what this process records.
+        Ok(Ok(Err(error))) if error.is_wrong_pepper() => {
+            return Err(StartError::WrongPepper(error));
+        }
         Ok(Ok(Err(error))) => error.to_string(),
         Ok(Err(_)) => "opening it failed".to_owned(),
         Err(_) => format!("it did not open within {timeout:?}"),
@@ -321,6 +353,7 @@ async fn open_store(
         "the database cannot be used: {problem}. Requests pass without memory until it can be opened"
     );
     readiness.set("store", Condition::Degraded(problem));
+    Ok(())
 }
 
 /// Periodic work that must not be on the request path: reports whether the store answers and how many jobs are

@@ -48,7 +48,7 @@ pub use layers::Flags;
 pub use problem::{ConfigError, Problem};
 pub use reference::reference;
 pub use reload::ConfigValues;
-pub use valid::{AuditTarget, Config, Database, Override, UpstreamSettings};
+pub use valid::{AuditTarget, Config, Database, Override, PepperSettings, UpstreamSettings};
 
 /// A valid configuration, and what a running process needs beside it.
 #[derive(Debug)]

@@ -11,6 +11,7 @@ mod chains;
 mod error;
 mod forgotten;
 mod operator_request;
+mod pepper_file;
 mod queue;
 mod rows;
 mod snapshots;
@@ -33,6 +34,7 @@ pub use forgotten::{
     ForgetTarget, Forgetting, ImportOutcome, Receipt, TombstoneVersion, Tombstones,
 };
 pub use operator_request::OperatorRequest;
+pub use pepper_file::{KeptPepper, PepperError, PepperPlace};
 pub use queue::{
     ClaimFilter, EnqueueOutcome, Job, NewJob, Queue, Release, RequestedJobOutcome, RequeuedJobs,
     Urgency,

@@ -256,7 +256,7 @@ async fn a_borrowed_route_is_taken_whole() {
     ];
     let headers =
         headers.map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
-    let route = UpstreamRoute::new(&url, &headers.into_iter().collect());
+    let route = UpstreamRoute::new(&url, &headers.into_iter().collect(), blake3::Hasher::new());
     let endpoint = Endpoint::Borrowed(Arc::new(route));
     Llm::new()
         .unwrap()
@@ -408,7 +408,11 @@ async fn a_silent_endpoint_and_an_absent_one_are_transient() {
         "http://{address}/v1/chat/completions?key=sk-in-the-query"
     ))
     .unwrap();
-    let absent = Endpoint::Borrowed(Arc::new(UpstreamRoute::new(&url, &HeaderMap::new())));
+    let absent = Endpoint::Borrowed(Arc::new(UpstreamRoute::new(
+        &url,
+        &HeaderMap::new(),
+        blake3::Hasher::new(),
+    )));
     let error = llm.call(&absent, &settings(), &prompt()).await.unwrap_err();
     assert!(error.is_retryable(), "{error}");
     assert!(!error.to_string().contains("sk-in-the-query"), "{error}");

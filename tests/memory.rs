@@ -49,6 +49,7 @@ mod no_trace;
 mod observing;
 mod overflow;
 mod overrides;
+mod pepper;
 mod pieces;
 mod placement;
 mod process;

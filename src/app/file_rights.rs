@@ -1,7 +1,8 @@
-//! Warns of files with names or text of conversations that other users of this machine can read. Diarist makes such
+//! Warns of files with names or text of conversations, and of the pepper, that other users of this machine can read. Diarist makes such
 //! files for their owner only; older ones, or ones that somebody else made, keep the rights they have. Called by
 //! `app` at the start.
 
+use super::pepper::pepper_place;
 use crate::config::{AuditTarget, Config, Database, is_readable_by_others};
 
 /// Logs a hint for each such file.
@@ -14,7 +15,8 @@ pub(super) fn warn_of_readable_files(config: &Config) {
         AuditTarget::File(path) => Some(path),
         AuditTarget::Off | AuditTarget::Stdout => None,
     };
-    for path in database.into_iter().chain(audit) {
+    let pepper = pepper_place(config).path();
+    for path in database.into_iter().chain(audit).chain(pepper.as_ref()) {
         if is_readable_by_others(path) {
             tracing::warn!(
                 file = %path.display(),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::audit::Audit;
 use crate::config::{Config, ConfigValues, Loaded};
+use crate::history::Pepper;
 use crate::jobs::Reloadable;
 use crate::proxy::{Proxy, RequestPolicy};
 use crate::store::Aliases;
@@ -19,6 +20,7 @@ pub struct Reloader {
     pub(super) start_values: ConfigValues,
     pub(super) current_values: ConfigValues,
     pub(super) anonymous: bool,
+    pub(super) pepper: Pepper,
     pub(super) settings: Reloadable,
     pub(super) proxy: Arc<Proxy>,
     pub(super) audit: Option<Audit>,
@@ -35,7 +37,7 @@ impl Reloader {
         if let Some(memory) = self.proxy.memory() {
             memory.capabilities.set_placement(config.memory.placement);
             let aliases = memory.policy.current().identity.aliases.clone();
-            let policy = request_policy(&config, self.anonymous, aliases);
+            let policy = request_policy(&config, self.anonymous, aliases, self.pepper);
             memory.policy.replace(policy);
             memory.jobs.settings_changed();
         }
@@ -53,11 +55,17 @@ impl Reloader {
     }
 }
 
-/// How requests are treated. The listener and the aliases are not the configuration's to change while the
-/// process runs.
-pub(super) fn request_policy(config: &Config, anonymous: bool, aliases: Aliases) -> RequestPolicy {
+/// How requests are treated. The listener, the aliases and the pepper are not the configuration's to change while
+/// the process runs.
+pub(super) fn request_policy(
+    config: &Config,
+    anonymous: bool,
+    aliases: Aliases,
+    pepper: Pepper,
+) -> RequestPolicy {
     let mut policy = config.requests.clone();
     policy.identity.anonymous = anonymous;
     policy.identity.aliases = aliases;
+    policy.identity.pepper = pepper;
     policy
 }

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use super::output::print;
 use super::sources::ConfigSources;
+use crate::app::{pepper_hint, pepper_place};
 use crate::config::{Config, Override};
 use crate::jobs::Settings;
 use crate::llm::{Models, model_catalog};
@@ -21,10 +22,13 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let loaded = args.sources.read()?;
     let config = loaded.config;
+    // A pepper that cannot be read keeps the server from starting.
+    pepper_place(&config).find()?;
     let warnings = loaded.warnings.into_iter().chain(warnings(&config));
     let warnings = warnings.map(|warning| format!("warning: {warning}\n"));
     let hints = config.hints();
-    let hints = hints.iter().map(|hint| format!("hint: {hint}\n"));
+    let hints = hints.into_iter().chain(pepper_hint(&config));
+    let hints = hints.map(|hint| format!("hint: {hint}\n"));
     let lines: String = std::iter::once("The configuration is valid.\n".to_owned())
         .chain(warnings)
         .chain(hints)

@@ -3,6 +3,7 @@
 use anyhow::{Context as _, anyhow, bail};
 
 use super::sources::ConfigSources;
+use crate::app::pepper_place;
 use crate::config::{Config, Database};
 use crate::store::{Admin as _, OpenError, SqliteStore};
 
@@ -54,14 +55,19 @@ fn with_store(
             let url = config.database.to_string();
             // Also before writing: this fails if the database does not exist or needs a migration, and a command
             // does neither create nor migrate one.
+            let pepper = pepper_place(&config).find()?;
             let opened = SqliteStore::open_to_read(&url).await;
-            let mut store = opened.map_err(with_advice)?;
+            let mut store = opened.map_err(with_advice)?.with_pepper(&pepper);
+            store.verify_pepper().await?;
+            let mut config = config;
+            config.requests.identity.pepper = pepper.value;
             if access != Access::Read {
                 store.close().await;
                 store = match access {
                     Access::Alone => SqliteStore::open_alone(&url).await?,
                     Access::Read | Access::Write => SqliteStore::open(&url).await?,
                 };
+                store = store.with_pepper(&pepper);
             }
             let answer = query(&store, &config).await;
             store.close().await;

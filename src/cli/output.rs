@@ -5,7 +5,9 @@
 use std::io::{self, ErrorKind, Write as _};
 use std::process::ExitCode;
 
+use crate::app::StartError;
 use crate::config::ConfigError;
+use crate::store::PepperError;
 
 /// `EX_USAGE` of sysexits.h: the command line or the configuration has an error. A supervisor can be told not to
 /// restart on this code.
@@ -43,7 +45,12 @@ pub(super) fn print_error(text: &str) {
 #[must_use]
 pub fn report_error(error: &anyhow::Error) -> ExitCode {
     print_error(&chain(error));
-    if error.is::<ConfigError>() {
+    let is_configuration = error.is::<ConfigError>()
+        || error.is::<PepperError>()
+        || error
+            .downcast_ref::<StartError>()
+            .is_some_and(StartError::is_configuration);
+    if is_configuration {
         ExitCode::from(EX_USAGE)
     } else {
         ExitCode::FAILURE

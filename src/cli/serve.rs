@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::sources::{ConfigSources, environment};
-use crate::app::{App, Reloader};
+use crate::app::{App, Reloader, pepper_hint};
 use crate::config::{ConfigError, Loaded};
 use crate::server::{Sighup, shutdown_signal};
 use crate::telemetry::{LogFormat, init_logging};
@@ -66,6 +66,9 @@ async fn serve(loaded: Loaded, sources: &ConfigSources) -> anyhow::Result<()> {
     );
     for text in warnings.into_iter().chain(config.hints()) {
         tracing::warn!("{text}");
+    }
+    if let Some(text) = pepper_hint(&config) {
+        tracing::info!("{text}");
     }
     let drained = app.run(shutdown).await;
     tracing::info!(

@@ -99,10 +99,12 @@ struct UnaliasArgs {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let text = match &args.command {
-        None => read(&args.sources, async |store, _| list(store, args.json).await),
-        Some(Command::List(args)) => {
-            read(&args.sources, async |store, _| list(store, args.json).await)
-        }
+        None => read(&args.sources, async |store, config| {
+            list(store, config, args.json).await
+        }),
+        Some(Command::List(args)) => read(&args.sources, async |store, config| {
+            list(store, config, args.json).await
+        }),
         Some(Command::Delete(_)) => return Ok(moved::explain(moved::DELETE)),
         Some(Command::Alias(args)) => {
             if args.old == "-" && args.new == "-" {
@@ -115,7 +117,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             write(&args.sources, async |store, config| {
                 let listed = &config.requests.identity.credentials;
                 check_header(&[&old, &new], &args.header, listed)?;
-                alias(store, old, new).await
+                alias(store, config, old, new).await
             })
         }
         Some(Command::Forget(args)) => {
@@ -137,7 +139,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                     &args.header,
                     &config.requests.identity.credentials,
                 )?;
-                unalias(store, name).await
+                unalias(store, config, name).await
             })
         }
     }?;
@@ -145,12 +147,13 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn list(store: &SqliteStore, json: bool) -> anyhow::Result<String> {
+async fn list(store: &SqliteStore, config: &Config, json: bool) -> anyhow::Result<String> {
     let directory = TenantDirectory::load(store).await?;
+    let anonymous = Scope::hash_tenant(&config.requests.identity.pepper, b"");
     if json {
         let tenants = directory.all_tenants().into_iter();
         return Ok(tenants
-            .map(|tenant| json_line(&directory, tenant))
+            .map(|tenant| json_line(&directory, tenant, &anonymous))
             .collect());
     }
     if directory.is_empty() {
@@ -162,7 +165,7 @@ async fn list(store: &SqliteStore, json: bool) -> anyhow::Result<String> {
         directory
             .all_tenants()
             .into_iter()
-            .map(|tenant| cells(&directory, tenant)),
+            .map(|tenant| cells(&directory, tenant, &anonymous)),
     );
     let sides = [
         ColumnAlign::Left,
@@ -174,7 +177,7 @@ async fn list(store: &SqliteStore, json: bool) -> anyhow::Result<String> {
     Ok(align_columns(&rows, &sides))
 }
 
-fn json_line(directory: &TenantDirectory, tenant: [u8; 32]) -> String {
+fn json_line(directory: &TenantDirectory, tenant: [u8; 32], anonymous: &[u8; 32]) -> String {
     let row = directory.row(&tenant);
     let last = row.and_then(|row| Timestamp::from_millisecond(row.last_ms).ok());
     let line = json!({
@@ -183,12 +186,12 @@ fn json_line(directory: &TenantDirectory, tenant: [u8; 32]) -> String {
         "conversations": row.map_or(0, |row| row.conversations),
         "requests": row.map_or(0, |row| row.requests),
         "last": last.map(|time| time.to_string()),
-        "has_credential": tenant != Scope::hash_tenant(b""),
+        "has_credential": tenant != *anonymous,
     });
     format!("{line}\n")
 }
 
-fn cells(directory: &TenantDirectory, tenant: [u8; 32]) -> Vec<String> {
+fn cells(directory: &TenantDirectory, tenant: [u8; 32], anonymous: &[u8; 32]) -> Vec<String> {
     let row = directory.row(&tenant);
     let number = |field: fn(&TenantRow) -> u64| grouped(row.map_or(0, field));
     let served = resolve(&directory.aliases, tenant);
@@ -197,7 +200,7 @@ fn cells(directory: &TenantDirectory, tenant: [u8; 32]) -> Vec<String> {
     } else {
         Scope::format_tenant_label(&served)
     };
-    if tenant == Scope::hash_tenant(b"") {
+    if tenant == *anonymous {
         served.push_str("(requests without a credential)");
     }
     vec![
@@ -219,10 +222,19 @@ fn minute(ms: i64) -> String {
     )
 }
 
-async fn alias(store: &SqliteStore, old: TenantArg, new: TenantArg) -> anyhow::Result<String> {
+async fn alias(
+    store: &SqliteStore,
+    config: &Config,
+    old: TenantArg,
+    new: TenantArg,
+) -> anyhow::Result<String> {
     let directory = TenantDirectory::load(store).await?;
-    let (old, new) = (directory.tenant(old)?, directory.tenant(new)?);
-    if new == Scope::hash_tenant(b"") {
+    let pepper = &config.requests.identity.pepper;
+    let (old, new) = (
+        directory.tenant(old, pepper)?,
+        directory.tenant(new, pepper)?,
+    );
+    if new == Scope::hash_tenant(pepper, b"") {
         bail!(
             "NEW stands for all requests without a credential: everybody could use the memory of OLD"
         );
@@ -271,7 +283,7 @@ fn conversations(number: u64) -> String {
 
 async fn forget(store: &SqliteStore, config: &Config, name: TenantArg) -> anyhow::Result<String> {
     let directory = TenantDirectory::load(store).await?;
-    let tenant = directory.tenant(name)?;
+    let tenant = directory.tenant(name, &config.requests.identity.pepper)?;
     let target = ForgetTarget::Owner {
         tenant,
         resource: None,
@@ -291,9 +303,9 @@ async fn forget(store: &SqliteStore, config: &Config, name: TenantArg) -> anyhow
     Ok(text)
 }
 
-async fn unalias(store: &SqliteStore, name: TenantArg) -> anyhow::Result<String> {
+async fn unalias(store: &SqliteStore, config: &Config, name: TenantArg) -> anyhow::Result<String> {
     let directory = TenantDirectory::load(store).await?;
-    let tenant = directory.tenant(name)?;
+    let tenant = directory.tenant(name, &config.requests.identity.pepper)?;
     let name = Scope::format_tenant_label(&tenant);
     if !store.remove_alias(tenant).await? {
         bail!("{name} is not an alias of another tenant");

@@ -5,11 +5,12 @@ use std::path::Path;
 use super::layers::Layers;
 
 /// Keys whose value is a secret.
-const SECRETS: [&str; 4] = [
+const SECRETS: [&str; 5] = [
     "memory.api_key",
     "memory.observation.api_key",
     "memory.reflection.api_key",
     "server.admin_token",
+    "store.pepper",
 ];
 
 /// A warning if `file` holds a secret and others can read it.

@@ -150,6 +150,13 @@ settings! {
         /// Unset: diarist/diarist.db in the data folder of the platform; on Linux that is $XDG_DATA_HOME or
         /// ~/.local/share. A URL is not percent-decoded.
         url: Option<String> = Example(r#""sqlite:///var/lib/diarist/diarist.db""#),
+        /// The secret that keys every hash in the database, at least 32 bytes. Better kept in the environment:
+        /// DIARIST__STORE__PEPPER. Unset: pepper_file holds it.
+        pepper: Option<SecretString> = Example(r#""a random secret of 32 bytes or more""#),
+        /// The file that holds the pepper. If neither the file nor the database exists, the start makes it with a
+        /// random pepper. Keep a copy apart from the copies of the database: without it, their memory is lost.
+        /// Unset: the path of the database with ".pepper" behind it.
+        pepper_file: Option<String> = Example(r#""/etc/diarist/pepper""#),
         /// Conversations without a request for this long are deleted with their observations. One that goes on
         /// later begins anew. Unset: none is deleted because of its age.
         retention: Option<Duration> = Example(r#""90d""#),

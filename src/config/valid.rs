@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use secrecy::SecretString;
 use url::Url;
 
 use crate::audit;
@@ -26,6 +27,7 @@ pub struct Config {
     pub limits: Limits,
     pub upstream: UpstreamSettings,
     pub database: Database,
+    pub pepper: PepperSettings,
     /// Conversations without a request for this long are deleted; `None`: none is.
     pub retention: Option<Duration>,
     /// Jobs of conversations without a request for this long are deleted.
@@ -67,6 +69,13 @@ impl fmt::Display for Database {
             Self::SqliteInMemory => f.write_str("sqlite::memory:"),
         }
     }
+}
+
+/// Where the secret is that keys every hash in the database. `secret` wins over `file`.
+#[derive(Debug, Clone, Default)]
+pub struct PepperSettings {
+    pub secret: Option<SecretString>,
+    pub file: Option<PathBuf>,
 }
 
 /// Where audit lines go.

@@ -20,7 +20,7 @@ use super::problem::Problem;
 use super::rules::rules;
 use super::settings::{RawAudit, RawConfig, RawServer, RawStore};
 use super::upstream::{checked_base_url, placement};
-use super::valid::{AuditTarget, Config, Database, Override, UpstreamSettings};
+use super::valid::{AuditTarget, Config, Database, Override, PepperSettings, UpstreamSettings};
 use crate::audit::Rotation;
 use crate::jobs;
 use crate::memory::alignment::EvidenceLevel;
@@ -40,6 +40,7 @@ pub(super) fn validate(
     let base_url = checked_base_url(&raw.upstream, listen, problems);
     let placement = placement(&raw.upstream, problems);
     let database = database(&raw.store, env, problems);
+    let pepper = pepper(&raw.store, problems);
     let retention = raw.store.retention.check_some(problems, positive_duration);
     let job_retention = raw.store.job_retention.check(problems, positive_duration);
     let audit = raw.audit.path.check(problems, |text| audit(text));
@@ -77,6 +78,7 @@ pub(super) fn validate(
             timeouts,
         },
         database: database?,
+        pepper: pepper?,
         retention: retention?,
         job_retention: job_retention?,
         audit: audit?,
@@ -278,6 +280,34 @@ fn database(
         return Err(ErrorReported);
     };
     Ok(Database::Sqlite(folder.join("diarist.db")))
+}
+
+/// A shorter secret could be guessed.
+const MIN_PEPPER_BYTES: usize = 32;
+
+fn pepper(raw: &RawStore, problems: &mut Vec<Problem>) -> CheckResult<PepperSettings> {
+    let secret = raw.pepper.check_some(problems, |secret| {
+        if secret.expose_secret().len() >= MIN_PEPPER_BYTES {
+            return Ok(secret.clone());
+        }
+        Err(Invalid::new(
+            format!("the pepper is shorter than {MIN_PEPPER_BYTES} bytes"),
+            "write a random one, such as the output of: openssl rand -hex 32",
+        ))
+    });
+    let file = raw.pepper_file.check_some(problems, |path| {
+        if path.trim().is_empty() {
+            return Err(Invalid::new(
+                "the path is empty",
+                "write the path of a file, or remove the key",
+            ));
+        }
+        Ok(PathBuf::from(path))
+    });
+    Ok(PepperSettings {
+        secret: secret?,
+        file: file?,
+    })
 }
 
 /// A path, or a URL that begins with `sqlite:`.

@@ -294,7 +294,11 @@ mod tests {
 
     fn route(path: &str) -> Arc<UpstreamRoute> {
         let url = url::Url::parse(&format!("http://localhost/{path}")).expect("a URL");
-        Arc::new(UpstreamRoute::new(&url, &http::HeaderMap::new()))
+        Arc::new(UpstreamRoute::new(
+            &url,
+            &http::HeaderMap::new(),
+            blake3::Hasher::new(),
+        ))
     }
 
     fn empty_routes() -> Routes {

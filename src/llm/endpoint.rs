@@ -129,16 +129,15 @@ impl fmt::Debug for UpstreamRoute {
 
 impl UpstreamRoute {
     /// `url` is the URL of the conversation's request. Of its `headers`, those are kept that
-    /// identify the caller and the account.
+    /// identify the caller and the account. `hash` computes [`UpstreamRoute::hash`]; it is keyed by the pepper.
     #[must_use]
-    pub fn new(url: &Url, headers: &HeaderMap) -> Self {
+    pub fn new(url: &Url, headers: &HeaderMap, mut hash: blake3::Hasher) -> Self {
         let headers: Vec<_> = headers
             .iter()
             .filter(|(name, _)| identifies_caller(name))
             .map(|(name, value)| (name.clone(), Zeroizing::new(value.as_bytes().to_vec())))
             .collect();
         let origin = url.origin().ascii_serialization();
-        let mut hash = blake3::Hasher::new_derive_key("diarist 2026-11 way");
         let mut field = |bytes: &[u8]| {
             hash.update(&(bytes.len() as u64).to_le_bytes());
             hash.update(bytes);
@@ -156,8 +155,8 @@ impl UpstreamRoute {
         }
     }
 
-    /// Identifies this route across restarts and replicas. It is a hash, so it may be stored: the
-    /// credential cannot be read from it.
+    /// Identifies this route across restarts and replicas. It is a hash keyed by the pepper, so it may be
+    /// stored: the credential cannot be read from it.
     #[must_use]
     pub fn hash(&self) -> [u8; 32] {
         self.hash
@@ -243,7 +242,11 @@ mod tests {
             let name = HeaderName::from_bytes(name.to_ascii_lowercase().as_bytes()).unwrap();
             (name, HeaderValue::from_static(value))
         });
-        UpstreamRoute::new(&url.unwrap(), &headers.into_iter().collect())
+        UpstreamRoute::new(
+            &url.unwrap(),
+            &headers.into_iter().collect(),
+            blake3::Hasher::new(),
+        )
     }
 
     #[test]
@@ -305,7 +308,11 @@ mod tests {
         let url = Url::parse("https://h/v1").unwrap();
         let with = |key: &'static str| {
             let headers = HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static(key))]);
-            Endpoint::Borrowed(Arc::new(UpstreamRoute::new(&url, &headers)))
+            Endpoint::Borrowed(Arc::new(UpstreamRoute::new(
+                &url,
+                &headers,
+                blake3::Hasher::new(),
+            )))
         };
         assert_ne!(with("a").breaker_key(), with("b").breaker_key());
         assert_eq!(with("a").breaker_key(), with("a").breaker_key());
@@ -321,7 +328,7 @@ mod tests {
                     HeaderValue::from_static(project),
                 ),
             ]);
-            UpstreamRoute::new(&Url::parse(url).unwrap(), &headers).hash()
+            UpstreamRoute::new(&Url::parse(url).unwrap(), &headers, blake3::Hasher::new()).hash()
         };
         let hashes = [
             route_hash("https://h/v1/chat/completions", "a"),

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::tee::AnswerMessage;
-use crate::history::{History, ScopedHash};
+use crate::history::{History, Pepper, ScopedHash};
 use crate::lookup::SnapshotCache;
 use crate::memory::alignment::Origin;
 use crate::wire::chat;
@@ -22,6 +22,7 @@ pub(super) const SUMMARY_BYTES: Range<usize> = 256..256 * 1024;
 #[derive(Clone, Debug)]
 pub(super) struct AnswerPosition {
     cache: Arc<SnapshotCache>,
+    pepper: Pepper,
     /// The history as the client sent it.
     client_history: Arc<History>,
     /// Where each of its messages was said first.
@@ -32,13 +33,14 @@ pub(super) struct AnswerPosition {
 
 impl AnswerPosition {
     pub(super) fn new(
-        cache: &Arc<SnapshotCache>,
+        (cache, pepper): (&Arc<SnapshotCache>, Pepper),
         client_history: &Arc<History>,
         origins: Vec<Origin>,
         chain: &Arc<History>,
     ) -> Self {
         Self {
             cache: Arc::clone(cache),
+            pepper,
             client_history: Arc::clone(client_history),
             origins,
             chain: Arc::clone(chain),
@@ -46,21 +48,24 @@ impl AnswerPosition {
     }
 
     /// The position for a request without memory. Its answer is tracked too.
-    pub(super) fn without_memory(cache: &Arc<SnapshotCache>, client_history: History) -> Self {
+    pub(super) fn without_memory(
+        (cache, pepper): (&Arc<SnapshotCache>, Pepper),
+        client_history: History,
+    ) -> Self {
         let origins = cache.track_passthrough(&client_history);
         let client_history = Arc::new(client_history);
-        Self::new(cache, &client_history, origins, &client_history)
+        Self::new((cache, pepper), &client_history, origins, &client_history)
     }
 
     /// Marks what the model said, one message for each choice.
     pub(super) fn record_answers(&self, messages: &[AnswerMessage]) {
         for message in messages {
-            if let Some(parsed) = chat::message(&message.json()) {
+            if let Some(parsed) = chat::message(&message.json(), &self.pepper) {
                 self.cache
                     .track_answer(&self.client_history, &self.origins, &self.chain, &parsed);
             }
             if SUMMARY_BYTES.contains(&message.text().len()) {
-                let mark = ScopedHash::from_text(&self.chain.root(), message.text());
+                let mark = ScopedHash::from_text(&self.pepper, &self.chain.root(), message.text());
                 self.cache.track_reply(&self.chain, mark);
             }
         }

@@ -324,7 +324,10 @@ fn finish(
     let answer = observed
         .text
         .filter(|words| SUMMARY_BYTES.contains(&words.len()))
-        .map(|words| ScopedHash::from_text(&request.history.root(), &words));
+        .map(|words| {
+            let pepper = &request.policy.identity.pepper;
+            ScopedHash::from_text(pepper, &request.history.root(), &words)
+        });
     if request.writes && memory.join_account(&request.identity, &request.policy) {
         let request = Arc::unwrap_or_clone(request);
         memory.jobs.intake().offer(Exchange {

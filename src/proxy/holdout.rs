@@ -6,7 +6,7 @@
 //! Called by `read_request`.
 
 use super::identify::Identity;
-use crate::history::{History, Role, ScopedHash};
+use crate::history::{History, Pepper, Role, ScopedHash};
 use crate::lookup::Lookup;
 
 /// The share of conversations that go without memory: from 0 (none) to [`Share::MAX`].
@@ -49,7 +49,8 @@ pub(super) fn is_held_out(
 
 fn conversation_hash(key: Option<&str>, history: &History) -> Option<[u8; 8]> {
     if let Some(key) = key {
-        let hash = ScopedHash::from_text(&history.root(), key);
+        // It is never stored, so it needs no pepper.
+        let hash = ScopedHash::from_text(&Pepper::NONE, &history.root(), key);
         return hash.as_bytes().first_chunk().copied();
     }
     let is_answer = |turn: &&crate::history::Turn| turn.message.role == Role::Assistant;

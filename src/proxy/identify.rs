@@ -25,7 +25,7 @@ use self::credential::Credentials;
 use self::signed::is_signed;
 use self::token::{TokenError, Verifier};
 use self::users::{Resource, Users};
-use crate::history::Scope;
+use crate::history::{Pepper, Scope};
 use crate::store::{Aliases, TenantAccount};
 
 pub use self::credential::{CredentialHeaders, tenant_of_key};
@@ -51,6 +51,8 @@ pub struct IdentityRules {
     pub subjects: Option<Verifier>,
     /// Tenants that are served as other tenants, so that a rotated key keeps its memory.
     pub aliases: Aliases,
+    /// Keys every hash of credentials, names and texts. Set at the start, for as long as the process runs.
+    pub pepper: Pepper,
 }
 
 /// Whom a request belongs to.
@@ -142,8 +144,8 @@ pub fn identify_owner(
     let subject = rules
         .subjects
         .as_ref()
-        .and_then(|verifier| verifier.tenant(headers));
-    let presented = || Scope::hash_tenant(&credentials.all);
+        .and_then(|verifier| verifier.tenant(headers, &rules.pepper));
+    let presented = || Scope::hash_tenant(&rules.pepper, &credentials.all);
     let (tenant, token_error) = match subject {
         Some(Ok(tenant)) => (tenant, None),
         Some(Err(token_error)) => (presented(), Some(token_error)),
@@ -152,12 +154,12 @@ pub fn identify_owner(
     let account = match subject {
         // The token is renewed, its subject stays.
         Some(Ok(tenant)) => tenant,
-        _ => Scope::hash_tenant(&credentials.account),
+        _ => Scope::hash_tenant(&rules.pepper, &credentials.account),
     };
     // Links, caches and rows are all built on the tenant, so they only ever see the resolved one.
     let tenant = rules.aliases.resolve(tenant);
     let account = rules.aliases.resolve(account);
-    let resource = users::resource(headers, rules.users.as_ref())?;
+    let resource = users::resource(headers, rules.users.as_ref(), &rules.pepper)?;
     // A zone that is sent twice or is unreadable becomes an unknown zone: audited as bad, and not used.
     let mut zones = headers.get_all(TIME_ZONE_HEADER).iter();
     let zone_name = zones.next().map(|value| {

@@ -17,7 +17,7 @@ use super::parse_pool::ParsePool;
 use super::sent_prompts::SentPrompts;
 use super::singleflight::Singleflight;
 use crate::audit::Audit;
-use crate::history::{History, ScopedHash};
+use crate::history::{History, Pepper, ScopedHash};
 use crate::jobs::{Exchange, Jobs, Reloadable};
 use crate::lookup::{Lookup, SnapshotCache};
 use crate::memory::alignment::{Alignment, EvidenceLevel};
@@ -103,6 +103,11 @@ pub struct Memory {
 }
 
 impl Memory {
+    /// The pepper of the database. It is the same for as long as the process runs.
+    pub(super) fn pepper(&self) -> Pepper {
+        self.policy.current().identity.pepper
+    }
+
     /// Memory for every request with a credential; everything else has its default.
     pub fn new(cache: Arc<SnapshotCache>, jobs: Jobs, capabilities: UpstreamCapabilities) -> Self {
         Self {

@@ -16,7 +16,7 @@ use super::identify::{OffReason, Sources, Thread, find_thread, identify, identif
 use super::memory::{Memory, MemoryRequest, RequestPolicy};
 use super::mode::{self, DecidedBy, Mode};
 use super::peer_memory;
-use crate::history::{History, MessageKey, Scope, ScopedHash};
+use crate::history::{History, MessageKey, Pepper, Scope, ScopedHash};
 use crate::lookup::{LookupParams, anchors};
 use crate::memory::alignment;
 use crate::store::LookupKeys;
@@ -73,7 +73,10 @@ impl ReadRequest {
     fn without_memory(memory: &Memory, history: History) -> Self {
         Self {
             request: None,
-            answer_position: Some(AnswerPosition::without_memory(&memory.cache, history)),
+            answer_position: Some(AnswerPosition::without_memory(
+                (&memory.cache, memory.pepper()),
+                history,
+            )),
             prompt: None,
         }
     }
@@ -160,7 +163,8 @@ pub(super) async fn read_request(
         return ReadRequest::of_parsed_without_memory(memory, parsed, history, thread);
     }
     let client_history = Arc::new(history);
-    let answer_marks = || possible_answer_marks(&parsed, &client_history);
+    let pepper = policy.identity.pepper;
+    let answer_marks = || possible_answer_marks(&parsed, &client_history, &pepper);
     let lookup_keys = || LookupKeys {
         anchors: anchors(&client_history, 0).collect(),
         answers: answer_marks(),
@@ -193,7 +197,8 @@ pub(super) async fn read_request(
         |alignment| Arc::clone(&alignment.history),
     );
     let origins = lookup.origins.clone();
-    let answer_position = AnswerPosition::new(&memory.cache, &client_history, origins, &history);
+    let answer_position =
+        AnswerPosition::new((&memory.cache, pepper), &client_history, origins, &history);
     entry.set_parsed(&identity, &parsed, &history);
     if identity.thread.child && alignment.is_some() && decided.mode == Mode::On {
         // A sub-agent does not continue the conversation that it works for, but its messages would be
@@ -283,7 +288,11 @@ const SUMMARY_START_LINES: usize = 6;
 
 /// The hashes of texts in this history that may be an earlier answer of the model, sent in the place of the
 /// messages that it summarises. Each with the position of its message.
-fn possible_answer_marks(parsed: &wire::Request, history: &History) -> Vec<(ScopedHash, usize)> {
+fn possible_answer_marks(
+    parsed: &wire::Request,
+    history: &History,
+    pepper: &Pepper,
+) -> Vec<(ScopedHash, usize)> {
     let root = history.root();
     let mut marks = Vec::new();
     for (position, text) in parsed.first_texts(alignment::summary_positions(history)) {
@@ -294,7 +303,7 @@ fn possible_answer_marks(parsed: &wire::Request, history: &History) -> Vec<(Scop
                 .take(SUMMARY_START_LINES)
                 .map(|at| &text[at..])
                 .filter(|text| SUMMARY_BYTES.contains(&text.len()))
-                .map(|text| (ScopedHash::from_text(&root, text), position)),
+                .map(|text| (ScopedHash::from_text(pepper, &root, text), position)),
         );
     }
     marks
@@ -310,8 +319,9 @@ async fn parse(
     scope: &Scope,
 ) -> Result<(wire::Request, History), ParseError> {
     let (body, owner) = (received.clone(), scope.clone());
+    let pepper = memory.pepper();
     let read = move || {
-        let parsed = wire::Request::parse_chat(&body)?;
+        let parsed = wire::Request::parse_chat_peppered(&body, &pepper)?;
         let history = parsed.history(&owner);
         Ok((parsed, history))
     };

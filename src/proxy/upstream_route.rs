@@ -13,6 +13,7 @@ use http::{HeaderMap, Response, StatusCode};
 use super::body::ProxyBody;
 use super::memory::{Memory, MemoryRequest};
 use super::shared::Shared;
+use crate::history::Pepper;
 use crate::llm::{UpstreamRoute, retry_after};
 
 /// How long jobs pause if less than half of a rate limit is left. Limits are per minute, and the next answer says
@@ -54,7 +55,7 @@ pub(super) fn register_route(
     let routes = memory.jobs.routes();
     let mut route_hash = None;
     if response.status().is_success()
-        && let Some(route) = route_for_request(shared, parts)
+        && let Some(route) = route_for_request(shared, parts, &request.policy.identity.pepper)
     {
         route_hash = Some(route.hash());
         routes.register(tenant, Arc::new(route));
@@ -68,11 +69,22 @@ pub(super) fn register_route(
     route_hash
 }
 
+/// What the hash of a route is for. Another name would make every stored one unknown.
+const ROUTE_HASH: &str = "diarist 2026-11 way";
+
 /// The route of a request to the upstream.
-pub(super) fn route_for_request(shared: &Shared, parts: &Parts) -> Option<UpstreamRoute> {
+pub(super) fn route_for_request(
+    shared: &Shared,
+    parts: &Parts,
+    pepper: &Pepper,
+) -> Option<UpstreamRoute> {
     let uri = shared.upstream.uri_for(parts.uri.path_and_query()?).ok()?;
     let url = url::Url::parse(&uri.to_string()).ok()?;
-    Some(UpstreamRoute::new(&url, &parts.headers))
+    Some(UpstreamRoute::new(
+        &url,
+        &parts.headers,
+        pepper.hasher(ROUTE_HASH),
+    ))
 }
 
 /// How long a refused client has to wait, if the headers say so: `retry-after`, or the reset of a limit that is

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use super::{LookupKeys, RequestRecord, StoreResult};
-use crate::history::{Link, Scope, ScopedHash};
+use crate::history::{Link, Pepper, Scope, ScopedHash};
 
 /// Deletes what an operator names, and what is too old.
 #[async_trait]
@@ -95,6 +95,8 @@ pub enum ImportOutcome {
     AlreadyStored,
     /// An operator has had it forgotten.
     Forgotten,
+    /// Its hashes are keyed by another pepper, so no request would find it.
+    OtherPepper,
 }
 
 /// What was deleted.
@@ -133,8 +135,8 @@ pub(super) fn link_mark(link: &Link) -> Mark {
 }
 
 /// The mark of a conversation's name.
-pub(super) fn name_mark(root: &Link, thread_key: &str) -> Mark {
-    *ScopedHash::from_text(root, thread_key).as_bytes()
+pub(super) fn name_mark(pepper: &Pepper, root: &Link, thread_key: &str) -> Mark {
+    *ScopedHash::from_text(pepper, root, thread_key).as_bytes()
 }
 
 /// The owner in tombstones of a whole tenant.
@@ -153,9 +155,20 @@ struct Buried {
 
 /// The tombstones in force. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Tombstones(Arc<RwLock<HashMap<[u8; 32], Buried>>>);
+pub struct Tombstones {
+    held: Arc<RwLock<HashMap<[u8; 32], Buried>>>,
+    pepper: Pepper,
+}
 
 impl Tombstones {
+    /// None yet, of a database with this pepper.
+    pub(super) fn new(pepper: Pepper) -> Self {
+        Self {
+            held: Arc::default(),
+            pepper,
+        }
+    }
+
     /// Whether a request with this chain and these keys belongs to something that was forgotten. `keys` is called
     /// only if something of this owner was.
     pub fn covers(
@@ -164,7 +177,7 @@ impl Tombstones {
         chain: impl IntoIterator<Item = Link>,
         keys: impl FnOnce() -> LookupKeys,
     ) -> bool {
-        let held = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
         if held.is_empty() {
             return false;
         }
@@ -190,7 +203,7 @@ impl Tombstones {
         let mut anchors = keys.anchors.iter().filter(|(hash, _)| has(hash.as_bytes()));
         let mut answers = keys.answers.iter();
         let name = keys.thread_key.as_deref();
-        name.is_some_and(|name| has(&name_mark(&root, name)))
+        name.is_some_and(|name| has(&name_mark(&self.pepper, &root, name)))
             || answers.any(|(hash, _)| has(hash.as_bytes()))
             || anchors.nth(1).is_some()
     }
@@ -221,7 +234,7 @@ impl Tombstones {
                 None => buried.everything = true,
             }
         }
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = next;
+        *self.held.write().unwrap_or_else(PoisonError::into_inner) = next;
     }
 }
 
@@ -251,7 +264,10 @@ mod tests {
         let root = Link::root(&ada);
         held.replace([
             (*root.as_bytes(), Some(link_mark(&link(1)))),
-            (*root.as_bytes(), Some(name_mark(&root, "trip"))),
+            (
+                *root.as_bytes(),
+                Some(name_mark(&Pepper::NONE, &root, "trip")),
+            ),
         ]);
         assert!(covers(&held, &ada, &[link(9), link(1), link(2)], None));
         assert!(covers(&held, &ada, &[link(9)], Some("trip")));

@@ -25,6 +25,7 @@ mod open;
 mod operator_requests;
 mod overflow_observe;
 mod peer_memory;
+mod pepper;
 mod process_lock;
 mod queue;
 mod read;
@@ -55,6 +56,8 @@ pub use self::error::OpenError;
 use self::held_tombstones::HeldTombstones;
 use self::known_keys::KnownKeys;
 use super::StoreResult;
+use super::pepper_file::KeptPepper;
+use crate::history::Pepper;
 
 /// The pause between two attempts to open a lost database. An attempt is cheap where the file is
 /// missing and slow where it is locked; with this pause neither is felt.
@@ -65,6 +68,7 @@ const REOPEN_INTERVAL: Duration = Duration::from_secs(5);
 pub struct SqliteStore {
     connection: Connection,
     held_tombstones: Arc<HeldTombstones>,
+    pepper: Pepper,
 }
 
 impl SqliteStore {
@@ -91,7 +95,26 @@ impl SqliteStore {
         Self {
             connection,
             held_tombstones: Arc::default(),
+            pepper: Pepper::NONE,
         }
+    }
+
+    /// The same store for a database with this pepper. A store that opens its database later refuses one that has
+    /// another pepper; for an open one, see [`SqliteStore::verify_pepper`].
+    #[must_use]
+    pub fn with_pepper(mut self, pepper: &KeptPepper) -> Self {
+        self.connection.set_pepper(pepper.clone());
+        self.held_tombstones = Arc::new(HeldTombstones::new(pepper.value));
+        self.pepper = pepper.value;
+        self
+    }
+
+    /// Compares the pepper with the open database.
+    ///
+    /// # Errors
+    /// The database has another pepper, or only one of both has any.
+    pub async fn verify_pepper(&self) -> Result<(), OpenError> {
+        self.connection.verify_pepper().await
     }
 
     /// Opens the database at `url` for reading; another process may write to it meanwhile. Creates

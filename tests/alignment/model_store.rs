@@ -77,7 +77,12 @@ impl Read {
         });
         let whole = lines.filter(|(text, _)| (256..256 * 1024).contains(&text.len()));
         whole
-            .map(|(text, place)| (ScopedHash::from_text(&root, text), place))
+            .map(|(text, place)| {
+                (
+                    ScopedHash::from_text(&diarist::history::Pepper::NONE, &root, text),
+                    place,
+                )
+            })
             .collect()
     }
 }
@@ -200,7 +205,8 @@ impl ModelStore {
             let item = read.item(at);
             self.add_saying(ask.tenant, &item, line.origin);
         }
-        let Some(answer) = chat::message(&ask.reply.to_string()) else {
+        let Some(answer) = chat::message(&ask.reply.to_string(), &diarist::history::Pepper::NONE)
+        else {
             return;
         };
         let item = MessageKey::from_message(&read.client.root(), &answer);
@@ -367,7 +373,8 @@ impl ModelStore {
             .as_str()
             .filter(|words| words.len() >= 256);
         if let Some(words) = words {
-            let mark = ScopedHash::from_text(&read.client.root(), words);
+            let mark =
+                ScopedHash::from_text(&diarist::history::Pepper::NONE, &read.client.root(), words);
             // What two conversations were answered belongs to neither.
             let answer = self.answers.entry(mark).or_insert(Some((tip, lineage)));
             *answer = answer

@@ -58,7 +58,7 @@ async fn a_flood_of_one_account_does_not_drop_what_another_says() {
     }
     writing.rollback().await.unwrap();
     rig.quiet().await;
-    let quiet = diarist::proxy::identify::tenant_of_key("authorization", "sk-quiet").unwrap();
+    let quiet = rig.tenant("sk-quiet");
     let recorded: i64 = sqlx::query_scalar("SELECT count(*) FROM lineages WHERE tenant = $1")
         .bind(quiet.as_slice())
         .fetch_one(&mut database)

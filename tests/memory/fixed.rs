@@ -68,7 +68,12 @@ const SENT: [(usize, &str); 12] = [
 async fn a_database_of_the_first_release_goes_on_to_the_byte() {
     let mut rig = Rig::small().await;
     rig.stop().await;
-    for name in ["diarist.db", "diarist.db-wal", "diarist.db-shm"] {
+    for name in [
+        "diarist.db",
+        "diarist.db-wal",
+        "diarist.db-shm",
+        "diarist.db.pepper",
+    ] {
         drop(std::fs::remove_file(rig.folder.path().join(name)));
     }
     let options = SqliteConnectOptions::new()

@@ -258,7 +258,7 @@ async fn a_user_and_a_tenant_are_forgotten_with_all_their_conversations() {
     assert_eq!(answer.memory(), "active");
 
     let tenants = rig.operator(&["tenants", "--json"]).await;
-    let tenant = diarist::proxy::identify::tenant_of_key("authorization", "sk-test").unwrap();
+    let tenant = rig.tenant("sk-test");
     let label = diarist::history::Scope::format_tenant_label(&tenant);
     assert!(tenants.contains(&label), "{tenants}");
     let said = rig.operator(&["tenants", "forget", &label]).await;

@@ -87,10 +87,27 @@ impl Program {
         self.folder.path().join(name)
     }
 
+    /// What it says if it refuses to start on the same database.
+    pub fn refused(&self) -> String {
+        let output = self.command().stderr(Stdio::piped()).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{said}");
+        said
+    }
+
     /// Starts it on the same database.
-    async fn again(&mut self) {
+    pub async fn again(&mut self) {
         self.starts += 1;
         let log = self.path(&format!("log-{}.jsonl", self.starts));
+        let child = self
+            .command()
+            .stderr(File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        self.listening(child, log).await;
+    }
+
+    fn command(&self) -> Command {
         let program = assert_cmd::cargo::cargo_bin!("diarist");
         let mut command = match self.shell {
             None => Command::new(program),
@@ -116,9 +133,11 @@ impl Program {
             .env("DIARIST__MEMORY__OBSERVATION__MODEL", OBSERVER_MODEL)
             .env("DIARIST__MEMORY__REFLECTION__MODEL", REFLECTOR_MODEL)
             .args(["serve", "--config", &at("diarist.toml")])
-            .stdout(Stdio::null())
-            .stderr(File::create(&log).unwrap());
-        let child = command.spawn().unwrap();
+            .stdout(Stdio::null());
+        command
+    }
+
+    async fn listening(&mut self, child: Child, log: PathBuf) {
         let listening = || -> Option<Value> {
             let text = std::fs::read_to_string(&log).ok()?;
             let lines = text
@@ -150,7 +169,7 @@ impl Program {
         self.running = None;
     }
 
-    async fn terminate(&mut self) {
+    pub async fn terminate(&mut self) {
         let mut running = self.running.take().unwrap();
         let kill = format!("kill -TERM {}", running.child.id());
         assert!(
@@ -205,7 +224,7 @@ impl Program {
         metric(&self.metrics().await, name)
     }
 
-    async fn database(&self) -> SqliteConnection {
+    pub async fn database(&self) -> SqliteConnection {
         let options = SqliteConnectOptions::new().filename(self.path("diarist.db"));
         options.busy_timeout(PATIENCE).connect().await.unwrap()
     }

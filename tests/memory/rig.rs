@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use diarist::app::App;
 use diarist::config;
+use diarist::history::Pepper;
+use diarist::proxy::identify::tenant_of_key;
+use diarist::store::PepperPlace;
 use diarist::tasks::Tasks;
 use diarist_provider::{
     CallerKind, Conversation, OBSERVER_MODEL, Options, Provider, REFLECTOR_MODEL,
@@ -130,6 +133,18 @@ impl Rig {
             shares_database: false,
             running: None,
         }
+    }
+
+    /// The tenant of a key, under the pepper of the database.
+    pub fn tenant(&self, key: &str) -> [u8; 32] {
+        let place = PepperPlace {
+            secret: None,
+            file: None,
+            database: Some(&self.file()),
+        };
+        let pepper = place.find().unwrap().value;
+        assert_ne!(pepper, Pepper::NONE);
+        tenant_of_key("authorization", key, &pepper).unwrap()
     }
 
     #[expect(

@@ -62,7 +62,11 @@ pub fn route(owner: &Owner, other: bool) -> UpstreamRoute {
     let mut headers = http::HeaderMap::new();
     let credential = format!("Bearer {}", owner.tenant);
     headers.insert("authorization", credential.parse().unwrap());
-    UpstreamRoute::new(&url.parse().unwrap(), &headers)
+    UpstreamRoute::new(
+        &url.parse().unwrap(),
+        &headers,
+        diarist::history::Pepper::NONE.hasher("diarist 2026-11 way"),
+    )
 }
 
 impl World {

@@ -138,7 +138,11 @@ async fn a_batch_is_recorded_as_if_its_requests_came_one_by_one() {
             // A request with the mark of an answer is never written together with others.
             let history = Arc::new(History::chain(&scope, Vec::new()));
             record.lookup_entries.answer = Some((
-                ScopedHash::from_text(&Link::root(&scope), "an answer"),
+                ScopedHash::from_text(
+                    &diarist::history::Pepper::NONE,
+                    &Link::root(&scope),
+                    "an answer",
+                ),
                 history,
             ));
             let alone = singles.record_batch(vec![(scope, record)]).await;

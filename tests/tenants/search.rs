@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use diarist::history::Pepper;
 use diarist::proxy::identify::tenant_of_key;
+use diarist::store::PepperPlace;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteRow};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Row as _};
 
@@ -31,6 +33,8 @@ struct Hit {
 #[derive(Debug)]
 pub struct Rows {
     hits: Vec<Hit>,
+    /// The pepper of the database.
+    pepper: Pepper,
 }
 
 pub fn contains(bytes: &[u8], what: &[u8]) -> bool {
@@ -73,7 +77,14 @@ pub async fn rows(file: &Path) -> Rows {
     for table in tables {
         hits.extend(of_table(&mut database, &table).await);
     }
-    Rows { hits }
+    let place = PepperPlace {
+        secret: None,
+        file: None,
+        database: Some(file),
+    };
+    let pepper = place.find().unwrap().value;
+    assert_ne!(pepper, Pepper::NONE);
+    Rows { hits, pepper }
 }
 
 async fn of_table(database: &mut SqliteConnection, table: &str) -> Vec<Hit> {
@@ -135,7 +146,9 @@ impl Rows {
             let owner = *hit.marks.first().unwrap();
             let key = owner.credential();
             assert_eq!(
-                tenant_of_key("authorization", &key).unwrap().to_vec(),
+                tenant_of_key("authorization", &key, &self.pepper)
+                    .unwrap()
+                    .to_vec(),
                 tenant,
                 "{owner:?}"
             );

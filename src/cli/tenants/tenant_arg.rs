@@ -1,7 +1,7 @@
 //! How the command line names a tenant: by the name in lists and audit, or by its key from a variable or from
 //! standard input.
 //!
-//! A key is hashed at once. It is never an argument, since arguments are in the history of the shell and in the
+//! A key is hashed with the pepper of the database. It is never an argument, since arguments are in the history of the shell and in the
 //! list of processes.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::io::BufRead as _;
 use anyhow::{Context as _, bail};
 use zeroize::Zeroizing;
 
-use crate::history::Scope;
+use crate::history::{Pepper, Scope};
 use crate::proxy::identify::{CredentialHeaders, tenant_of_key};
 use crate::store::{Alias, SqliteStore, TenantRow, Tenants as _};
 
@@ -25,12 +25,12 @@ const LONGEST_KEY: u64 = 16 * 1024;
 pub(super) enum TenantArg {
     /// A name from the list.
     Label(String),
-    /// The hash of a key.
-    Tenant([u8; 32]),
+    /// A key as the value of a header.
+    Key(KeyInHeader),
 }
 
 impl TenantArg {
-    /// Parses an argument. A key is read from its place and hashed as if a client sent it in `header`.
+    /// Parses an argument. A key is read from its place; clients send it in `header`.
     pub(super) fn parse(
         argument: &str,
         header: &str,
@@ -62,10 +62,32 @@ impl TenantArg {
                  the key into a variable and write env:NAME, or pipe it in and write -"
             );
         };
-        let Some(tenant) = tenant_of_key(header, key.trim()) else {
-            bail!("{argument} holds no key that the header {header} could carry");
+        let key = KeyInHeader {
+            header: header.to_owned(),
+            key: Zeroizing::new(key.trim().to_owned()),
         };
-        Ok(Self::Tenant(tenant))
+        if key.tenant(&Pepper::NONE).is_none() {
+            bail!("{argument} holds no key that the header {header} could carry");
+        }
+        Ok(Self::Key(key))
+    }
+}
+
+/// A key, and the header in which clients send it.
+pub(super) struct KeyInHeader {
+    header: String,
+    key: Zeroizing<String>,
+}
+
+impl std::fmt::Debug for KeyInHeader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "KeyInHeader({})", self.header)
+    }
+}
+
+impl KeyInHeader {
+    fn tenant(&self, pepper: &Pepper) -> Option<[u8; 32]> {
+        tenant_of_key(&self.header, &self.key, pepper)
     }
 }
 
@@ -77,7 +99,7 @@ pub(super) fn check_header(
 ) -> anyhow::Result<()> {
     let has_key = arguments
         .iter()
-        .any(|argument| matches!(argument, TenantArg::Tenant(_)));
+        .any(|argument| matches!(argument, TenantArg::Key(_)));
     if has_key && !header.parse().is_ok_and(|name| listed.contains(&name)) {
         bail!(
             "the header {header} is not in identity.credentials, so its value makes no tenant: name the header that \
@@ -122,9 +144,13 @@ impl TenantDirectory {
     }
 
     /// The tenant that an argument names.
-    pub(super) fn tenant(&self, argument: TenantArg) -> anyhow::Result<[u8; 32]> {
+    pub(super) fn tenant(&self, argument: TenantArg, pepper: &Pepper) -> anyhow::Result<[u8; 32]> {
         let label = match argument {
-            TenantArg::Tenant(tenant) => return Ok(tenant),
+            TenantArg::Key(key) => {
+                return key
+                    .tenant(pepper)
+                    .context("the header cannot carry the key");
+            }
             TenantArg::Label(label) => label,
         };
         let mut found = self.all_tenants();
@@ -158,15 +184,18 @@ mod tests {
             panic!("a name");
         };
         assert_eq!(shown, "98e388831bde");
-        let Ok(TenantArg::Tenant(tenant)) = parse("env:OLD_KEY") else {
+        let Ok(TenantArg::Key(key)) = parse("env:OLD_KEY") else {
             panic!("a key");
         };
+        let pepper = Pepper::new(&[1; 32]);
+        let tenant = key.tenant(&pepper);
+        assert!(!format!("{key:?}").contains("sk-old"));
         // As a client presents it.
         assert_eq!(
-            Some(tenant),
-            tenant_of_key("authorization", "Bearer sk-old")
+            tenant,
+            tenant_of_key("authorization", "Bearer sk-old", &pepper)
         );
-        assert_ne!(Some(tenant), tenant_of_key("api-key", "sk-old"));
+        assert_ne!(tenant, tenant_of_key("api-key", "sk-old", &pepper));
     }
 
     #[test]

@@ -41,6 +41,9 @@ pub(super) async fn import(store: &SqliteStore, args: &ImportArgs) -> anyhow::Re
         ImportOutcome::AlreadyStored => {
             bail!("this conversation, or one with the same beginning, is in the database already")
         }
+        ImportOutcome::OtherPepper => bail!(
+            "this conversation comes from a database with another pepper, so no request would find it here"
+        ),
         ImportOutcome::Forgotten => bail!(
             "this conversation was forgotten here; `diarist threads forgotten` lists the receipts, and \
              `diarist threads unforget RECEIPT` allows it again"

@@ -131,7 +131,12 @@ async fn owners(
     args: &ForgetArgs,
 ) -> anyhow::Result<Vec<([u8; 32], [u8; 32])>> {
     let users = config.requests.identity.users.as_ref();
-    let ids = ids_of_name(users, name, args.issuer.as_deref());
+    let ids = ids_of_name(
+        users,
+        name,
+        args.issuer.as_deref(),
+        &config.requests.identity.pepper,
+    );
     let mut owners = store.owners_of_resources(&ids).await?;
     if let Some(label) = &args.tenant {
         owners.retain(|(tenant, _)| Scope::format_tenant_label(tenant) == *label);

@@ -6,7 +6,7 @@
 use http::header::COOKIE;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-use crate::history::Scope;
+use crate::history::{Pepper, Scope};
 
 /// Headers that carry a credential: by name, and by the end of the name (`*-api-key`). Gateways have their own headers
 /// (`x-portkey-api-key`, `helicone-auth`, `cf-aig-authorization`) beside the `Authorization` that SDKs insist
@@ -184,7 +184,7 @@ fn append(all: &mut Vec<u8>, name: &str, value: &[u8]) {
 
 /// The tenant of requests that send `key` in this header, and no other credential, if the header carries one
 /// ([`CredentialHeaders::contains`]). `None` if it cannot hold the key. In `Authorization`, `Bearer` is added unless the key names a scheme.
-pub fn tenant_of_key(header: &str, key: &str) -> Option<[u8; 32]> {
+pub fn tenant_of_key(header: &str, key: &str, pepper: &Pepper) -> Option<[u8; 32]> {
     let name: HeaderName = header.parse().ok()?;
     let scheme = name == header::AUTHORIZATION && !key.contains(' ');
     let value = if scheme {
@@ -194,7 +194,7 @@ pub fn tenant_of_key(header: &str, key: &str) -> Option<[u8; 32]> {
     };
     let mut all = Vec::new();
     append(&mut all, name.as_str(), value.ok()?.as_bytes());
-    (!key.is_empty()).then(|| Scope::hash_tenant(&all))
+    (!key.is_empty()).then(|| Scope::hash_tenant(pepper, &all))
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use serde_json::{Map, Value};
 
+use crate::history::Pepper;
+
 /// Longer tokens are not read. Providers' tokens with many claims have 2 KiB; servers limit a whole request head
 /// to 8 to 64 KiB.
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
@@ -132,7 +134,11 @@ impl TokenError {
 impl Verifier {
     /// The tenant of a request whose `Authorization` is a token: a hash of the token's subject. `None` if it is no
     /// token, but an ordinary credential.
-    pub(super) fn tenant(&self, headers: &HeaderMap) -> Option<Result<[u8; 32], TokenError>> {
+    pub(super) fn tenant(
+        &self,
+        headers: &HeaderMap,
+        pepper: &Pepper,
+    ) -> Option<Result<[u8; 32], TokenError>> {
         let mut values = headers.get_all(AUTHORIZATION).iter();
         let (value, None) = (values.next()?.as_bytes(), values.next()) else {
             return None;
@@ -144,9 +150,8 @@ impl Verifier {
         if !scheme.eq_ignore_ascii_case(b"bearer ") || !is_jwt {
             return None;
         }
-        let hash = |subject: Subject| {
-            blake3::derive_key("diarist 2026-11 token subject", &subject.to_bytes())
-        };
+        let hash =
+            |subject: Subject| pepper.hash("diarist 2026-11 token subject", &subject.to_bytes());
         Some(self.subject(token).map(hash))
     }
 

@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::name::usable_name;
 use super::off_reason::OffReason;
 use super::token::Verifier;
+use crate::history::Pepper;
 
 /// The header that any client may write. It keeps memory apart within its owner.
 const RESOURCE_HEADER: HeaderName = HeaderName::from_static("x-diarist-resource");
@@ -52,6 +53,7 @@ pub enum Proof {
 pub(super) fn resource(
     headers: &HeaderMap,
     users: Option<&Users>,
+    pepper: &Pepper,
 ) -> Result<Option<Resource>, OffReason> {
     let trusted = users.and_then(|users| {
         let value = single_value(headers.get_all(&users.header).iter())?;
@@ -69,7 +71,7 @@ pub(super) fn resource(
     let client_resource = client_resource.transpose()?;
     let Some((users, value)) = trusted else {
         return Ok(client_resource.map(|name| Resource {
-            id: client_id(name),
+            id: client_id(name, pepper),
             trusted: false,
         }));
     };
@@ -85,36 +87,43 @@ pub(super) fn resource(
     };
     Ok(Some(Resource {
         // The client's own name still keeps memory apart within the trusted user. It cannot open anything.
-        id: trusted_id(&name, client_resource.unwrap_or_default()),
+        id: trusted_id(&name, client_resource.unwrap_or_default(), pepper),
         trusted: true,
     }))
 }
 
-fn trusted_id(name: &[u8], client_resource: &str) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new_derive_key("diarist 2026-11 vouched resource");
+fn trusted_id(name: &[u8], client_resource: &str, pepper: &Pepper) -> [u8; 32] {
+    let mut hasher = pepper.hasher("diarist 2026-11 vouched resource");
     hasher.update(&(name.len() as u64).to_be_bytes());
     hasher.update(name);
     hasher.update(client_resource.as_bytes());
     *hasher.finalize().as_bytes()
 }
 
-fn client_id(name: &str) -> [u8; 32] {
-    blake3::derive_key("diarist 2026-11 resource", name.as_bytes())
+fn client_id(name: &str, pepper: &Pepper) -> [u8; 32] {
+    pepper.hash("diarist 2026-11 resource", name.as_bytes())
 }
 
 /// The hashes that a user of this `name` can have: as a client writes it, and as the operator lets it be
 /// recognised. `issuer` is that of its tokens, unless one is required. For the operator, who knows the name and not the
 /// hash.
-pub fn ids_of_name(users: Option<&Users>, name: &str, issuer: Option<&str>) -> Vec<[u8; 32]> {
+pub fn ids_of_name(
+    users: Option<&Users>,
+    name: &str,
+    issuer: Option<&str>,
+    pepper: &Pepper,
+) -> Vec<[u8; 32]> {
     let trusted = match users.map(|users| &users.proof) {
         None => None,
-        Some(Proof::TrustedHeader) => Some(trusted_id(name.as_bytes(), "")),
+        Some(Proof::TrustedHeader) => Some(trusted_id(name.as_bytes(), "", pepper)),
         Some(Proof::Token(verifier)) => {
             let subject = verifier.subject_of_name(name, issuer);
-            Some(trusted_id(&subject.to_bytes(), ""))
+            Some(trusted_id(&subject.to_bytes(), "", pepper))
         }
     };
-    std::iter::once(client_id(name)).chain(trusted).collect()
+    std::iter::once(client_id(name, pepper))
+        .chain(trusted)
+        .collect()
 }
 
 /// The value of a header, if it is there. Two values are an error: nobody can know which one is meant.
@@ -142,7 +151,7 @@ mod tests {
             let name: HeaderName = name.parse().expect("a name");
             headers.append(name, value.parse().expect("a value"));
         }
-        resource(&headers, users)
+        resource(&headers, users, &Pepper::NONE)
     }
 
     fn by_word(header: &str) -> Users {
@@ -204,17 +213,23 @@ mod tests {
     fn the_operator_finds_a_user_by_name() {
         let named = |users: Option<&Users>, header| id(resource_in(users, &[(header, "alice")]));
         let plain = named(None, "x-diarist-resource");
-        assert_eq!(ids_of_name(None, "alice", None), [plain]);
+        assert_eq!(ids_of_name(None, "alice", None, &Pepper::NONE), [plain]);
         let users = by_word("x-user");
         let trusted = named(Some(&users), "x-user");
-        assert_eq!(ids_of_name(Some(&users), "alice", None), [plain, trusted]);
+        assert_eq!(
+            ids_of_name(Some(&users), "alice", None, &Pepper::NONE),
+            [plain, trusted]
+        );
         let signed = Users {
             header: "x-user".parse().expect("a name"),
             proof: Proof::Token(samples::verifier()),
         };
         let token = samples::token(samples::SECRET, &samples::claims("alice", 300));
         let found = resource_in(Some(&signed), &[("x-user", &token)]);
-        assert!(ids_of_name(Some(&signed), "alice", Some("open-webui")).contains(&id(found)));
+        assert!(
+            ids_of_name(Some(&signed), "alice", Some("open-webui"), &Pepper::NONE)
+                .contains(&id(found))
+        );
     }
 
     #[test]

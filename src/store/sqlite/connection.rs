@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use super::database::{CLOSE_GRACE, Database};
 use super::error::OpenError;
+use super::pepper;
+use crate::store::pepper_file::KeptPepper;
 use crate::store::{StoreError, StoreResult};
 use crate::tasks::Tasks;
 
@@ -24,6 +26,7 @@ pub(super) struct Connection {
     request_timeout: Duration,
     /// Whether other processes may serve with the same database.
     shared: bool,
+    pepper: KeptPepper,
     state: Arc<Mutex<ConnectionState>>,
     tasks: Tasks,
 }
@@ -69,6 +72,7 @@ impl Connection {
             interval,
             request_timeout,
             shared: false,
+            pepper: KeptPepper::default(),
             state: Arc::new(Mutex::new(state)),
             tasks: Tasks::new(),
         }
@@ -80,12 +84,37 @@ impl Connection {
         self.shared = true;
     }
 
+    pub(super) fn set_pepper(&mut self, pepper: KeptPepper) {
+        self.pepper = pepper;
+    }
+
     async fn open(&self) -> Result<Database, OpenError> {
-        if self.shared {
-            Database::open(&self.url, self.request_timeout).await
+        let database = if self.shared {
+            Database::open(&self.url, self.request_timeout).await?
         } else {
-            Database::open_to_serve(&self.url, self.request_timeout).await
+            Database::open_to_serve(&self.url, self.request_timeout).await?
+        };
+        if let Some(path) = database.path() {
+            let failed = |error| OpenError::from_sqlx(path, &error);
+            let mut conn = database.writer.acquire().await.map_err(failed)?;
+            pepper::settle(&mut conn, path, &self.pepper).await?;
         }
+        Ok(database)
+    }
+
+    /// Compares the pepper with the open database.
+    pub(super) async fn verify_pepper(&self) -> Result<(), OpenError> {
+        let Ok(database) = self.database() else {
+            return Ok(());
+        };
+        let Some(path) = database.path() else {
+            return Ok(());
+        };
+        let failed = |error| OpenError::from_sqlx(path, &error);
+        let mut conn = database.worker_pool.acquire().await.map_err(failed)?;
+        pepper::verify(&mut conn, path, &self.pepper.value)
+            .await
+            .map(drop)
     }
 
     /// Opens the database now, unless it is open.

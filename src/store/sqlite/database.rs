@@ -183,6 +183,11 @@ impl Database {
         self.request_timeout
     }
 
+    /// The file; `None` in memory.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.file.as_ref().map(|file| file.path.as_path())
+    }
+
     pub(super) fn file(&self) -> Option<&DatabaseFile> {
         self.file.as_ref()
     }

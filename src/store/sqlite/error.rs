@@ -82,6 +82,24 @@ pub enum OpenError {
     /// The disk has no room for the schema.
     #[error("the disk of {} is full; free some space", .0.display())]
     Full(PathBuf),
+    /// The database was made with another pepper.
+    #[error(
+        "{} was made with another pepper; restore the pepper that belongs to it (store.pepper or the pepper \
+         file, by default {}.pepper), or set store.url to a new database", .0.display(), .0.display()
+    )]
+    OtherPepper(PathBuf),
+    /// The database was made with a pepper, and there is none.
+    #[error(
+        "{} was made with a pepper, and there is none; restore it (store.pepper or the pepper file, by default \
+         {}.pepper), or set store.url to a new database", .0.display(), .0.display()
+    )]
+    NoPepper(PathBuf),
+    /// The database was made without a pepper, and there is one.
+    #[error(
+        "{} was made without a pepper, and its hashes cannot be keyed anew; remove the pepper (store.pepper, \
+         store.pepper_file or the file {}.pepper), or set store.url to a new database", .0.display(), .0.display()
+    )]
+    Unpeppered(PathBuf),
     /// Another Diarist serves with this database.
     #[error(
         "another Diarist serves with {}; stop that one, or give each its own database with store.url",
@@ -159,6 +177,14 @@ impl From<sqlx::Error> for StoreError {
 }
 
 impl OpenError {
+    /// Whether the pepper is wrong: only another configuration helps.
+    pub fn is_wrong_pepper(&self) -> bool {
+        matches!(
+            self,
+            Self::OtherPepper(_) | Self::NoPepper(_) | Self::Unpeppered(_)
+        )
+    }
+
     pub(super) fn from_sqlx(path: &Path, error: &sqlx::Error) -> Self {
         let path = path.to_owned();
         let reason = error.to_string();

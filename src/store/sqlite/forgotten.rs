@@ -12,7 +12,7 @@ use sqlx::sqlite::{SqliteConnection, SqliteRow};
 use super::admin;
 use super::forget::{Counts, delete_lineage, reassign_shared_rows};
 use super::scoped::{lineage_rows, scoped_query, scoped_scalar};
-use crate::history::{Link, Scope};
+use crate::history::{Link, Pepper, Scope};
 use crate::store::forgotten::{Mark, Tombstone, link_mark, name_mark, tenant_owner};
 use crate::store::rows::{self, corrupt, get, hex_text};
 use crate::store::{Receipt, StoreResult, TombstoneVersion};
@@ -71,6 +71,7 @@ async fn marks_of_lineage(
     conn: &mut SqliteConnection,
     scope: &Scope,
     lineage: i64,
+    pepper: &Pepper,
 ) -> StoreResult<Vec<Mark>> {
     let first: i64 = scoped_scalar(FIRST_REQUEST, scope)
         .bind(lineage)
@@ -97,7 +98,7 @@ async fn marks_of_lineage(
     }
     let root = Link::root(scope);
     for row in &names {
-        marks.push(name_mark(&root, &get::<String>(row, 0)?));
+        marks.push(name_mark(pepper, &root, &get::<String>(row, 0)?));
     }
     Ok(marks)
 }
@@ -127,13 +128,14 @@ pub(super) async fn forget_thread(
     conn: &mut SqliteConnection,
     lineage: i64,
     at_ms: i64,
+    pepper: &Pepper,
 ) -> StoreResult<Option<i64>> {
     let Some(row) = admin::lineage_row(conn, lineage).await? else {
         return Ok(None);
     };
     let scope = rows::scope(&row, 1)?;
     reassign_shared_rows(conn, &scope, lineage).await?;
-    let marks = marks_of_lineage(conn, &scope, lineage).await?;
+    let marks = marks_of_lineage(conn, &scope, lineage, pepper).await?;
     let marks: Vec<String> = marks.iter().map(|mark| hex_text(mark)).collect();
     let tenant = scope.tenant_label();
     let receipt = new_receipt(conn, "thread", &lineage.to_string(), &tenant, at_ms).await?;

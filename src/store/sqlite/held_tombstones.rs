@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use sqlx::sqlite::SqliteConnection;
 
 use super::forgotten;
-use crate::history::Scope;
+use crate::history::{Pepper, Scope};
 use crate::store::{RequestRecord, StoreResult, TombstoneVersion, Tombstones};
 
 /// See the module.
@@ -18,6 +18,14 @@ pub(super) struct HeldTombstones {
 }
 
 impl HeldTombstones {
+    /// None yet, of a database with this pepper.
+    pub(super) fn new(pepper: Pepper) -> Self {
+        Self {
+            tombstones: Tombstones::new(pepper),
+            version: Mutex::default(),
+        }
+    }
+
     /// Reads the tombstones, if they have changed. Returns their version.
     pub(super) async fn refresh(
         &self,

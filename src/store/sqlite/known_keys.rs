@@ -11,7 +11,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
-use crate::history::{Link, Scope, ScopedHash};
+use crate::history::{Link, Pepper, Scope, ScopedHash};
 use crate::store::{LookupKeys, RequestRecord};
 
 /// The size of the filter in bytes. The system gives the pages only when keys are added. With 10 million
@@ -97,9 +97,9 @@ impl KnownKeys {
     }
 }
 
-/// The key of a conversation that its client names.
+/// The key of a conversation that its client names. It is never stored, so it needs no pepper.
 pub(super) fn name_hash(root: &Link, thread_key: &str) -> ScopedHash {
-    ScopedHash::from_text(root, thread_key)
+    ScopedHash::from_text(&Pepper::NONE, root, thread_key)
 }
 
 /// The bit of a block that stands for probe `number` of a key.
@@ -188,7 +188,7 @@ mod tests {
     fn record_and_keys() -> (RequestRecord, Vec<(Vec<Link>, LookupKeys)>) {
         let (_, links, mut record) = fault_tests::request("hello", 1);
         let root = Link::root(&scope());
-        let hash = |text| ScopedHash::from_text(&root, text);
+        let hash = |text| ScopedHash::from_text(&Pepper::NONE, &root, text);
         let (anchor, answer, aligned) = (hash("an anchor"), hash("an answer"), key(7));
         record.thread_key = Some("a name".to_owned());
         record.lookup_entries.marks = vec![MessageMarks {

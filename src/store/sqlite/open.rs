@@ -155,6 +155,11 @@ fn migrations() -> Vec<Migration> {
             "tenant_accounts",
             include_str!("../../../migrations/sqlite/0020_tenant_accounts.sql"),
         ),
+        (
+            21,
+            "pepper",
+            include_str!("../../../migrations/sqlite/0021_pepper.sql"),
+        ),
     ]
     .into_iter()
     .map(|(version, name, text)| {

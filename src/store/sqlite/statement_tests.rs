@@ -8,8 +8,11 @@ use super::SqliteStore;
 
 /// Statements without an owner, on purpose: the claims of jobs and timers, waiting jobs that become due, the operator's
 /// lists, aliases, the keys of the filter, expiry, receipts and tombstones, the deletion of a whole owner, and checks of
-/// the database itself; and what belongs to an account, which pays for its tenants with all their resources.
-const ABOVE_OWNERS: [&str; 55] = [
+/// the database itself and its pepper; and what belongs to an account, which pays for its tenants with all their resources.
+const ABOVE_OWNERS: [&str; 58] = [
+    "CHECK_VALUE",
+    "HAS_HASHES",
+    "SET_CHECK_VALUE",
     "NODE_KEYS",
     "VIEW_KEYS",
     "ANSWER_KEYS",
@@ -68,8 +71,19 @@ const ABOVE_OWNERS: [&str; 55] = [
 ];
 
 /// Scans that are intended: an index in order under a LIMIT, a partial index of open jobs, what an operator has
-/// deleted, the deletion of a whole owner, and the one row that says who pays for a tenant.
-const EXPECTED_SCANS: [(&str, &str); 25] = [
+/// deleted, the deletion of a whole owner, the one row that says who pays for a tenant, and whether a table is empty.
+const EXPECTED_SCANS: [(&str, &str); 30] = [
+    ("CHECK_VALUE", "SCAN pepper"),
+    (
+        "HAS_HASHES",
+        "SCAN lineages USING COVERING INDEX lineages_by_time",
+    ),
+    ("HAS_HASHES", "SCAN aliases"),
+    (
+        "HAS_HASHES",
+        "SCAN tombstones USING COVERING INDEX tombstones_by_receipt",
+    ),
+    ("HAS_HASHES", "SCAN tenant_accounts"),
     ("LAST_LINEAGE", "SCAN sqlite_sequence"),
     ("RECEIPTS", "SCAN receipts"),
     ("TOMBSTONE_VERSION", "SCAN receipts"),

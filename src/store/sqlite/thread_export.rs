@@ -1,8 +1,8 @@
 //! One conversation as JSON, to keep it or to move it to another database: its messages (hashes and counts, no text),
 //! observations, snapshots, requests, costs and events. Called through [`super::verbs_forget`].
 //!
-//! Hashes are keyed by the owner, so the conversation serves the same tenant and user in the other database. Sections
-//! about other conversations of the user are left out, and so is text that waits for the Observer.
+//! Hashes are keyed by the pepper and the owner, so the conversation serves the same tenant and user in another database
+//! with the same pepper, and is refused by any other one. Sections about other conversations of the user are left out, and so is text that waits for the Observer.
 
 use std::collections::HashMap;
 
@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use sqlx::sqlite::SqliteConnection;
 
 use super::admin;
+use super::pepper;
 use super::scoped::{lineage_rows, scoped_query, scoped_scalar};
 use crate::history::{Link, Scope};
 use crate::store::forgotten::EXPORT_FORMAT;
@@ -89,6 +90,7 @@ pub(super) async fn export(
     let chain = link_list(&links);
     let mut file = Map::new();
     file.insert("format".to_owned(), EXPORT_FORMAT.into());
+    file.insert("pepper".to_owned(), pepper::check_value(conn).await?.into());
     file.insert("tenant".to_owned(), hex_text(&scope.tenant).into());
     file.insert("resource".to_owned(), hex_text(scope.resource_key()).into());
     for (name, statement) in [
@@ -202,6 +204,9 @@ pub(super) async fn import(
     tombstones: &Tombstones,
 ) -> StoreResult<ImportOutcome> {
     let scope = scope(file)?;
+    if file["pepper"].as_str() != pepper::check_value(conn).await?.as_deref() {
+        return Ok(ImportOutcome::OtherPepper);
+    }
     let messages = rows_of(file, "messages")?;
     let links = messages
         .iter()

@@ -22,8 +22,11 @@ impl Forgetting for SqliteStore {
     ) -> StoreResult<Option<Receipt>> {
         let receipt = match *target {
             ForgetTarget::Thread(lineage) => {
+                let pepper = self.pepper;
                 let forgotten = self.write("store forgotten::forget_thread", move |conn| {
-                    Box::pin(forgotten::forget_thread(conn, lineage, at_ms))
+                    Box::pin(async move {
+                        forgotten::forget_thread(conn, lineage, at_ms, &pepper).await
+                    })
                 });
                 match forgotten.await? {
                     Some(receipt) => receipt,
@@ -107,9 +110,10 @@ impl Forgetting for SqliteStore {
     }
 
     async fn import_thread(&self, file: Value) -> StoreResult<ImportOutcome> {
+        let pepper = self.pepper;
         self.write("store thread_export::import", move |conn| {
             Box::pin(async move {
-                let held = HeldTombstones::default();
+                let held = HeldTombstones::new(pepper);
                 held.refresh(conn).await?;
                 thread_export::import(conn, &file, &held.tombstones).await
             })

@@ -1,7 +1,7 @@
 //! Links: a link names one history up to one message, under one owner.
 
-use super::Fingerprint;
 use super::hex::hex;
+use super::{Fingerprint, Pepper};
 
 /// The owner of a history. It seeds every chain, so two owners never share a link (INV-OWN).
 ///
@@ -16,18 +16,17 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// The scope of `credential` and, if there is one, of `resource`. The credential must be whole:
-    /// a truncated one would merge its owners.
+    /// The scope of `credential` and, if there is one, of `resource`, without a pepper. For tests.
     pub fn new(credential: &[u8], resource: Option<&[u8]>) -> Self {
         Self {
-            tenant: Self::hash_tenant(credential),
+            tenant: Self::hash_tenant(&Pepper::NONE, credential),
             resource: resource.map(|r| blake3::derive_key("diarist 2026-11 resource", r)),
         }
     }
 
-    /// The tenant with this `credential`, which must be whole.
-    pub fn hash_tenant(credential: &[u8]) -> [u8; 32] {
-        blake3::derive_key("diarist 2026-11 tenant", credential)
+    /// The tenant with this `credential`, which must be whole: a truncated one would merge its owners.
+    pub fn hash_tenant(pepper: &Pepper, credential: &[u8]) -> [u8; 32] {
+        pepper.hash("diarist 2026-11 tenant", credential)
     }
 
     /// The stored form of the resource: empty for none.

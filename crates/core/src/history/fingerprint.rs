@@ -5,8 +5,9 @@
 //! equal fingerprints and different input different ones.
 
 use blake3::CHUNK_LEN;
-use blake3::hazmat::{ContextKey, hash_derive_key_context};
+use blake3::hazmat::ContextKey;
 
+use super::Pepper;
 use super::hex::hex;
 use super::lanes;
 
@@ -76,7 +77,7 @@ impl Encoder {
         self.bytes.resize(chunks * CHUNK_LEN, 0);
     }
 
-    /// The fingerprint of all fields so far.
+    /// The fingerprint of all fields so far, without a pepper. For what is not stored, and for tests.
     pub fn finish(mut self) -> Fingerprint {
         self.close();
         Fingerprint(blake3::derive_key(CONTEXT, &self.bytes))
@@ -98,17 +99,11 @@ pub struct Batch {
 /// enough to stay in a core's cache.
 const WINDOW: usize = 256 * 1024;
 
-impl Default for Batch {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Batch {
     /// No messages.
-    pub fn new() -> Self {
+    pub fn new(pepper: &Pepper) -> Self {
         Self {
-            context: hash_derive_key_context(CONTEXT),
+            context: pepper.context_key(CONTEXT),
             encoder: Encoder::new(),
             ends: Vec::new(),
             fingerprints: Vec::new(),
@@ -168,7 +163,7 @@ mod tests {
     fn together_is_as_one_by_one() {
         for length in [0, 1, 900, 1024, 5000, 20_000, 300_000] {
             let texts: Vec<String> = (0..40).map(|n| "x".repeat(length / (n % 5 + 1))).collect();
-            let mut batch = Batch::new();
+            let mut batch = Batch::new(&Pepper::NONE);
             for text in &texts {
                 batch.encoder().text("a", text);
                 batch.next_message();

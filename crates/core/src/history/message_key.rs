@@ -6,7 +6,7 @@
 //! calls, are not.
 
 use super::message::MIN_DISTINCTIVE_BYTES;
-use super::{Link, Message, Role};
+use super::{Link, Message, Pepper, Role};
 
 /// A short hash under one owner: of a message, of tool call ids, or of two neighbours.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -17,6 +17,10 @@ impl ScopedHash {
     pub const LEN: usize = 16;
 
     fn new(context: &str, root: &Link, pieces: &[&[u8]]) -> Self {
+        Self::keyed(context, root.as_bytes(), pieces)
+    }
+
+    fn keyed(context: &str, key: &[u8; 32], pieces: &[&[u8]]) -> Self {
         let lengths = pieces.iter().map(|piece| 8 + piece.len()).sum::<usize>();
         let mut input = Vec::with_capacity(context.len() + lengths);
         input.extend_from_slice(context.as_bytes());
@@ -25,21 +29,21 @@ impl ScopedHash {
             input.extend_from_slice(piece);
         }
         // In one call: the state of an incremental hasher is larger than all that is hashed here.
-        let hash = blake3::keyed_hash(root.as_bytes(), &input);
+        let hash = blake3::keyed_hash(key, &input);
         let mut short = [0; Self::LEN];
         short.copy_from_slice(&hash.as_bytes()[..Self::LEN]);
         Self(short)
     }
 
     /// The hash of a whole answer of the model as clients bring it back: trimmed, and without the
-    /// thinking at its beginning.
-    pub fn from_text(root: &Link, text: &str) -> Self {
+    /// thinking at its beginning. The root is stored, so the `pepper` keys the text too.
+    pub fn from_text(pepper: &Pepper, root: &Link, text: &str) -> Self {
         let text = text.trim();
         let answer = text
             .strip_prefix("<think>")
             .and_then(|rest| rest.split_once("</think>"))
             .map_or(text, |(_, answer)| answer.trim());
-        Self::new("text", root, &[answer.as_bytes()])
+        Self::keyed("text", &pepper.key(*root.as_bytes()), &[answer.as_bytes()])
     }
 
     /// The same hash with its first bit set to `yes`.

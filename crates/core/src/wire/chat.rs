@@ -35,7 +35,9 @@ pub use self::parse_error::ParseError;
 use self::parse_error::read;
 use self::text::{Text, Tree};
 use super::scan::{self, Walk};
-use crate::history::{History, Message, MessagePiece, PlainText, PromptFields, Role, Scope};
+use crate::history::{
+    History, Message, MessagePiece, Pepper, PlainText, PromptFields, Role, Scope,
+};
 
 /// A chat-completions request: its bytes, and where everything stands that memory needs.
 #[derive(Clone, Debug)]
@@ -92,12 +94,20 @@ impl<'a> LeadingMessages<'a> {
     }
 }
 
-/// Reads a request body.
+/// Reads a request body whose hashes are not stored, or are stored without a pepper.
 pub fn parse(body: &Bytes) -> Result<ChatRequest, ParseError> {
+    parse_peppered(body, &Pepper::NONE)
+}
+
+/// Reads a request body. The fingerprints of its messages are keyed by `pepper`.
+pub fn parse_peppered(body: &Bytes, pepper: &Pepper) -> Result<ChatRequest, ParseError> {
     let text = std::str::from_utf8(body).map_err(|_| ParseError::InvalidUtf8)?;
     let start = scan::skip_space(body, 0);
     let mut walk = Walk::object(text, start).ok_or(ParseError::NotAnObject)?;
-    let mut top = TopLevel::default();
+    let mut top = TopLevel {
+        pepper: *pepper,
+        ..TopLevel::default()
+    };
     while let Some(key) = walk.key()? {
         top.member(key, text, &mut walk)?;
     }
@@ -120,15 +130,16 @@ pub fn parse(body: &Bytes) -> Result<ChatRequest, ParseError> {
 }
 
 /// Reads one message alone, as an answer contains it.
-pub fn message(json: &str) -> Option<Message> {
+pub fn message(json: &str, pepper: &Pepper) -> Option<Message> {
     let (fields, end) = Fields::read(json, 0).ok()?;
-    let mut reader = Reader::default();
+    let mut reader = Reader::new(pepper);
     reader.message(&fields, 0..end);
     reader.finish().pop()
 }
 
 #[derive(Default)]
 struct TopLevel {
+    pepper: Pepper,
     present: [bool; MEMORY_FIELDS.len()],
     messages: Option<Messages>,
     model: Option<Box<str>>,
@@ -158,7 +169,7 @@ impl TopLevel {
         if key == "messages" {
             let mut elements =
                 Walk::array(text, walk.at()).ok_or(ParseError::MessagesNotAnArray)?;
-            self.messages = Some(Messages::read(text, &mut elements)?);
+            self.messages = Some(Messages::read(text, &mut elements, &self.pepper)?);
             walk.resume(elements.at());
             return Ok(());
         }
@@ -196,13 +207,13 @@ struct Messages {
 }
 
 impl Messages {
-    fn read(text: &str, elements: &mut Walk<'_>) -> Result<Self, ParseError> {
+    fn read(text: &str, elements: &mut Walk<'_>, pepper: &Pepper) -> Result<Self, ParseError> {
         let mut messages = Self {
             all: Vec::new(),
             leading_count: 0,
             leading_role: "system",
         };
-        let mut reader = Reader::default();
+        let mut reader = Reader::new(pepper);
         while elements.next_item()? {
             let start = elements.at();
             let (fields, end) = Fields::read(text, start)?;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::chat::{self, Attachment, ChatRequest, FieldValue, LeadingMessages, ParseError};
 use super::{Insert, Splice};
-use crate::history::{History, Message, PlainText, PromptFields, Scope};
+use crate::history::{History, Message, Pepper, PlainText, PromptFields, Scope};
 
 /// A request: its bytes, and where everything stands that memory needs.
 #[derive(Clone, Debug)]
@@ -17,9 +17,14 @@ pub enum Request {
 }
 
 impl Request {
-    /// Reads the body of a chat-completions request.
+    /// Reads the body of a chat-completions request, as [`chat::parse`].
     pub fn parse_chat(body: &Bytes) -> Result<Self, ParseError> {
         chat::parse(body).map(Self::Chat)
+    }
+
+    /// Reads the body of a chat-completions request, as [`chat::parse_peppered`].
+    pub fn parse_chat_peppered(body: &Bytes, pepper: &Pepper) -> Result<Self, ParseError> {
+        chat::parse_peppered(body, pepper).map(Self::Chat)
     }
 
     /// The body as received.

@@ -281,7 +281,7 @@ fn what_is_no_token_is_a_credential_as_any_other() {
         for value in values {
             headers.append(AUTHORIZATION, value.parse().expect("a value"));
         }
-        verifier().tenant(&headers)
+        verifier().tenant(&headers, &crate::history::Pepper::NONE)
     };
     let good = token(SECRET, &claims("ada", 300));
     for none in [

@@ -1,7 +1,7 @@
 use super::*;
 use crate::history::align::MessageOrigin;
 use crate::history::{
-    Encoder, Link, Message, MessageKey, PathMessage, Role, Scope, ScopedHash, anchor,
+    Encoder, Link, Message, MessageKey, PathMessage, Pepper, Role, Scope, ScopedHash, anchor,
 };
 
 const SAID: &str = "a long answer of the model that nobody else would ever give by chance, since it goes on \
@@ -272,7 +272,7 @@ fn summarised(sent: Vec<Message>, place: usize, depth: usize) -> Option<Alignmen
     let evidence = Evidence {
         summary: Some(SummaryCandidate {
             count: place,
-            hash: ScopedHash::from_text(&Link::root(&scope), SAID),
+            hash: ScopedHash::from_text(&Pepper::NONE, &Link::root(&scope), SAID),
             path,
             same_system: true,
             is_unique: true,

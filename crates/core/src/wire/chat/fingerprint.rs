@@ -10,10 +10,10 @@ use std::ops::Range;
 use super::content::{ContentItem, items};
 use super::fields::{Answer, Custom, Fields, Function};
 use super::text::Tree;
-use crate::history::{self, Batch, Encoder, Message, Role};
+use crate::history::{self, Batch, Encoder, Message, Pepper, Role};
 
 /// Reads messages in order and computes their fingerprints.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Reader {
     batch: Batch,
     /// The position of each call in its message, by id: in the newest message with that id.
@@ -32,6 +32,15 @@ struct PendingMessage {
 }
 
 impl Reader {
+    /// No messages.
+    pub(super) fn new(pepper: &Pepper) -> Self {
+        Self {
+            batch: Batch::new(pepper),
+            positions: HashMap::new(),
+            pending: Vec::new(),
+        }
+    }
+
     /// How many messages were read.
     pub(super) fn count(&self) -> usize {
         self.pending.len()

@@ -1,0 +1,327 @@
+//! Where the pepper comes from: a configured secret, or a file beside the database that the first start makes.
+//!
+//! Only a new database gets a pepper, because stored hashes cannot be keyed anew. Requests are identified before
+//! the database is open, so the files alone decide: a pepper file is used; without one, a database that exists
+//! has no pepper; with neither, the file is made. Whether the pepper is the one of the database is checked when
+//! that is opened. Never prints or logs the pepper. Called by `app`, `cli` and the SQLite store.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use zeroize::Zeroizing;
+
+use crate::history::Pepper;
+
+/// A shorter text is no pepper: somebody could try all of them.
+const MIN_PEPPER_BYTES: usize = 32;
+
+/// How often, and with which pauses, an empty file is read again: another process may be writing it.
+const EMPTY_RETRIES: u32 = 50;
+const EMPTY_PAUSE: Duration = Duration::from_millis(20);
+
+/// Why there is no pepper to start with.
+#[derive(Debug, thiserror::Error)]
+pub enum PepperError {
+    /// The file holds nothing or too little.
+    #[error(
+        "the pepper file {} holds fewer than {MIN_PEPPER_BYTES} bytes; restore it from a backup, or delete it if \
+         there is no database yet",
+        .0.display()
+    )]
+    Short(PathBuf),
+    /// The file cannot be read.
+    #[error(
+        "the pepper file {} cannot be read: {reason}; give this user read access to it",
+        path.display()
+    )]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The error of the system.
+        reason: String,
+    },
+    /// A file that the configuration names is missing, and there is a database already.
+    #[error(
+        "there is no pepper file {} (store.pepper_file), but the database exists; restore the file, or unset the \
+         key if the database has no pepper",
+        .0.display()
+    )]
+    Missing(PathBuf),
+}
+
+/// The place of a pepper.
+#[derive(Clone, Copy, Debug)]
+pub struct PepperPlace<'a> {
+    /// The configured secret.
+    pub secret: Option<&'a [u8]>,
+    /// The configured file.
+    pub file: Option<&'a Path>,
+    /// The database file; `None` in memory.
+    pub database: Option<&'a Path>,
+}
+
+/// A pepper, and its file if that could not be written yet.
+#[derive(Clone, Debug, Default)]
+pub struct KeptPepper {
+    /// The pepper.
+    pub value: Pepper,
+    pub(super) unwritten: Option<Arc<NewPepperFile>>,
+}
+
+impl PepperPlace<'_> {
+    /// The file of the pepper, if a file may hold it.
+    pub fn path(&self) -> Option<PathBuf> {
+        let beside = |database: &Path| {
+            let mut path = database.as_os_str().to_owned();
+            path.push(".pepper");
+            PathBuf::from(path)
+        };
+        self.file
+            .map(Path::to_owned)
+            .or_else(|| self.database.map(beside))
+            .filter(|_| self.secret.is_none() && self.database.is_some())
+    }
+
+    /// The pepper that there is.
+    ///
+    /// # Errors
+    /// A file that is missing though it should be there, or holds no pepper.
+    pub fn find(&self) -> Result<KeptPepper, PepperError> {
+        if let Some(secret) = self.secret.filter(|_| self.database.is_some()) {
+            return Ok(KeptPepper::written(Pepper::new(secret)));
+        }
+        let Some(path) = self.path() else {
+            return Ok(KeptPepper::default());
+        };
+        match read(&path)? {
+            Some(pepper) => Ok(KeptPepper::written(pepper)),
+            None if self.file.is_some() && self.has_database() => Err(PepperError::Missing(path)),
+            None => Ok(KeptPepper::default()),
+        }
+    }
+
+    /// The pepper that there is, or a new one for a new database. If the file cannot be written, the store tries
+    /// again before it makes the database.
+    ///
+    /// # Errors
+    /// As [`PepperPlace::find`].
+    pub fn find_or_make(&self) -> Result<KeptPepper, PepperError> {
+        let found = self.find()?;
+        let Some(path) = self.path() else {
+            return Ok(found);
+        };
+        if found.value != Pepper::NONE || self.has_database() {
+            return Ok(found);
+        }
+        let new = NewPepperFile {
+            secret: Zeroizing::new(random_hex()),
+            path,
+        };
+        match new.write() {
+            Ok(()) => Ok(KeptPepper::written(new.pepper())),
+            // Another process was faster.
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => self.find(),
+            Err(_) => Ok(KeptPepper {
+                value: new.pepper(),
+                unwritten: Some(Arc::new(new)),
+            }),
+        }
+    }
+
+    /// Whether there is a database without a pepper: its hashes have no secret key.
+    pub fn is_unkeyed(&self) -> bool {
+        self.has_database() && self.find().is_ok_and(|found| found.value == Pepper::NONE)
+    }
+
+    fn has_database(&self) -> bool {
+        self.database.is_some_and(Path::exists)
+    }
+}
+
+impl KeptPepper {
+    fn written(value: Pepper) -> Self {
+        Self {
+            value,
+            unwritten: None,
+        }
+    }
+}
+
+/// A pepper that is not in its file yet.
+pub(super) struct NewPepperFile {
+    secret: Zeroizing<String>,
+    pub(super) path: PathBuf,
+}
+
+impl std::fmt::Debug for NewPepperFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "NewPepperFile({})", self.path.display())
+    }
+}
+
+impl NewPepperFile {
+    fn pepper(&self) -> Pepper {
+        Pepper::new(self.secret.as_bytes())
+    }
+
+    /// Makes the file, for its owner only. It is on the disk when this returns: without it, the database would be
+    /// lost.
+    ///
+    /// # Errors
+    /// It exists already, or cannot be made.
+    pub(super) fn write(&self) -> std::io::Result<()> {
+        let folder = self.path.parent();
+        let folder = folder.filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder {
+            let mut builder = std::fs::DirBuilder::new();
+            #[cfg(unix)]
+            std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+            builder.recursive(true).create(folder)?;
+        }
+        let mut options = std::fs::OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        let mut file = options.open(&self.path)?;
+        file.write_all(format!("{}\n", *self.secret).as_bytes())?;
+        file.sync_all()?;
+        #[cfg(unix)]
+        std::fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+        Ok(())
+    }
+
+    /// Makes the file unless it is there. Returns whether it holds this pepper.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub(super) fn ensure(&self) -> std::io::Result<bool> {
+        match self.write() {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                Ok(read(&self.path).is_ok_and(|found| found == Some(self.pepper())))
+            }
+            written => written.map(|()| true),
+        }
+    }
+}
+
+/// 32 random bytes in hexadecimal.
+fn random_hex() -> String {
+    let bytes: Zeroizing<[u8; 32]> = Zeroizing::new(rand::random());
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The pepper in a file; `None` if there is no file.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "at the start, and only where two processes start together"
+)]
+fn read(path: &Path) -> Result<Option<Pepper>, PepperError> {
+    for attempt in 0..=EMPTY_RETRIES {
+        let text = match std::fs::read(path) {
+            Ok(text) => Zeroizing::new(text),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => {
+                return Err(PepperError::Unreadable {
+                    path: path.to_owned(),
+                    reason: error.to_string(),
+                });
+            }
+        };
+        let secret = text.trim_ascii();
+        if secret.len() >= MIN_PEPPER_BYTES {
+            return Ok(Some(Pepper::new(secret)));
+        }
+        if !secret.is_empty() || attempt == EMPTY_RETRIES {
+            break;
+        }
+        std::thread::sleep(EMPTY_PAUSE);
+    }
+    Err(PepperError::Short(path.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(database: &Path) -> PepperPlace<'_> {
+        PepperPlace {
+            secret: None,
+            file: None,
+            database: Some(database),
+        }
+    }
+
+    #[test]
+    fn a_new_database_gets_a_file_for_its_owner_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = folder.path().join("new/diarist.db");
+        let place = place(&database);
+        assert_eq!(place.find().unwrap().value, Pepper::NONE);
+        let made = place.find_or_make().unwrap().value;
+        assert_ne!(made, Pepper::NONE);
+        // Now and after the database was made.
+        assert_eq!(place.find_or_make().unwrap().value, made);
+        std::fs::write(&database, "").unwrap();
+        assert_eq!(place.find().unwrap().value, made);
+        let path = place.path().unwrap();
+        assert_eq!(path, folder.path().join("new/diarist.db.pepper"));
+        assert_eq!(std::fs::read_to_string(&path).unwrap().trim().len(), 64);
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt as _;
+            assert_eq!(std::fs::metadata(path).unwrap().mode() & 0o777, 0o600);
+        }
+    }
+
+    #[test]
+    fn a_database_that_exists_gets_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = folder.path().join("diarist.db");
+        std::fs::write(&database, "").unwrap();
+        let place = place(&database);
+        assert_eq!(place.find_or_make().unwrap().value, Pepper::NONE);
+        assert!(place.is_unkeyed() && !place.path().unwrap().exists());
+        let named = folder.path().join("named");
+        let named = PepperPlace {
+            file: Some(&named),
+            ..place
+        };
+        assert!(matches!(named.find_or_make(), Err(PepperError::Missing(_))));
+    }
+
+    #[test]
+    fn what_starts_together_agrees() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = folder.path().join("diarist.db");
+        let found: Vec<Pepper> = std::thread::scope(|scope| {
+            let start = || place(&database).find_or_make().unwrap().value;
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(start)).collect();
+            threads.into_iter().map(|it| it.join().unwrap()).collect()
+        });
+        assert!(found.iter().all(|pepper| *pepper == found[0]));
+    }
+
+    #[test]
+    fn a_short_file_is_no_pepper() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = folder.path().join("diarist.db");
+        let place = place(&database);
+        std::fs::write(place.path().unwrap(), "too short\n").unwrap();
+        assert!(matches!(place.find(), Err(PepperError::Short(_))));
+    }
+
+    #[test]
+    fn the_configured_secret_wins() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = folder.path().join("diarist.db");
+        let secret = [7; 32];
+        let place = PepperPlace {
+            secret: Some(&secret),
+            ..place(&database)
+        };
+        assert_eq!(place.find_or_make().unwrap().value, Pepper::new(&secret));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,157 @@
+//! The pepper: made at the first start, kept out of the database, and the only key to its hashes. The program
+//! itself runs.
+
+use bytes::Bytes;
+use diarist::history::{Fingerprint, Link, Pepper, Scope};
+use diarist::proxy::identify::tenant_of_key;
+use diarist::store::PepperPlace;
+use diarist::wire;
+
+use crate::memory::process::Program;
+use crate::memory::tools::{ACTIVE, Talk};
+
+impl Program {
+    fn pepper(&self) -> Pepper {
+        let place = PepperPlace {
+            secret: None,
+            file: None,
+            database: Some(&self.path("diarist.db")),
+        };
+        place.find().unwrap().value
+    }
+
+    /// Whether the database, as a file, has these bytes anywhere.
+    fn holds(&self, bytes: &[u8]) -> bool {
+        let file = std::fs::read(self.path("diarist.db")).unwrap();
+        memchr::memmem::find(&file, bytes).is_some()
+    }
+
+    /// How many of these texts somebody who has the database can tell to be in it: a message's link is the hash
+    /// of the link before it, which is stored too, and of the message.
+    async fn confirmed_guesses(&self, guesses: &[Fingerprint]) -> usize {
+        let mut database = self.database().await;
+        let nodes: Vec<(Vec<u8>, Vec<u8>)> = sqlx::query_as("SELECT parent, link FROM nodes")
+            .fetch_all(&mut database)
+            .await
+            .unwrap();
+        assert!(nodes.len() > 4);
+        let is_right = |guess: &&Fingerprint| {
+            nodes.iter().any(|(parent, link)| {
+                Link::from_slice(parent).unwrap().next(guess).as_bytes() == link.as_slice()
+            })
+        };
+        guesses.iter().filter(is_right).count()
+    }
+}
+
+fn fingerprints(talk: &Talk, pepper: &Pepper) -> Vec<Fingerprint> {
+    let body = Bytes::from(talk.body(ACTIVE).to_string());
+    let parsed = wire::Request::parse_chat_peppered(&body, pepper).unwrap();
+    let messages = parsed.messages().iter();
+    messages.map(|message| message.fingerprint).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_database_can_be_asked_nothing_without_its_pepper() {
+    let mut program = Program::start().await;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt as _;
+        let file = std::fs::metadata(program.path("diarist.db.pepper")).unwrap();
+        assert_eq!(file.mode() & 0o777, 0o600);
+    }
+    let talk = Talk::new("ada");
+    let mut recorded = 0;
+    for turn in 1..=ACTIVE {
+        assert_eq!(program.send(&talk.body(turn)).await.status, 200);
+        recorded += 1;
+        program.wait_recorded(recorded).await;
+    }
+    let log = program.log();
+    program.terminate().await;
+
+    let pepper = program.pepper();
+    let tenant = |pepper: &Pepper| tenant_of_key("authorization", "sk-test", pepper).unwrap();
+    let root = |pepper: &Pepper| {
+        let tenant = tenant(pepper);
+        Link::root(&Scope {
+            tenant,
+            resource: None,
+        })
+    };
+    // Both are there for somebody who has the pepper too, so the search would find them.
+    assert!(program.holds(&tenant(&pepper)) && program.holds(root(&pepper).as_bytes()));
+    assert!(!program.holds(&tenant(&Pepper::NONE)));
+    assert!(!program.holds(root(&Pepper::NONE).as_bytes()));
+    let known = fingerprints(&talk, &pepper);
+    assert!(program.confirmed_guesses(&known).await > ACTIVE);
+    let guessed = fingerprints(&talk, &Pepper::NONE);
+    assert_eq!(program.confirmed_guesses(&guessed).await, 0);
+
+    let secret = std::fs::read_to_string(program.path("diarist.db.pepper")).unwrap();
+    assert!(!program.holds(secret.trim().as_bytes()) && !log.contains(secret.trim()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_pepper_of_the_database_starts_it() {
+    let mut program = Program::start().await;
+    let talk = Talk::new("ada");
+    for turn in 1..=ACTIVE {
+        program.send(&talk.body(turn)).await;
+        program.wait_recorded(turn).await;
+    }
+    program.terminate().await;
+    let file = program.path("diarist.db.pepper");
+    let secret = std::fs::read_to_string(&file).unwrap();
+
+    std::fs::remove_file(&file).unwrap();
+    let said = program.refused();
+    assert!(
+        said.contains("was made with a pepper, and there is none"),
+        "{said}"
+    );
+    assert!(said.contains("diarist.db.pepper"), "{said}");
+    assert!(!file.exists(), "a lost pepper is not replaced");
+    std::fs::write(&file, "0".repeat(64)).unwrap();
+    let said = program.refused();
+    assert!(said.contains("was made with another pepper"), "{said}");
+    std::fs::write(&file, "too short").unwrap();
+    let said = program.refused();
+    assert!(said.contains("fewer than 32 bytes"), "{said}");
+
+    std::fs::write(&file, secret).unwrap();
+    program.again().await;
+    let answer = program.send(&talk.body(ACTIVE + 1)).await;
+    assert_eq!(answer.memory(), "active");
+}
+
+/// As every database from before there was a pepper.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_without_a_pepper_goes_on_without_one() {
+    let mut program = Program::start().await;
+    program.terminate().await;
+    std::fs::remove_file(program.path("diarist.db.pepper")).unwrap();
+    let forget = "DELETE FROM pepper";
+    sqlx::query(forget)
+        .execute(&mut program.database().await)
+        .await
+        .unwrap();
+    program.again().await;
+    assert!(program.log().contains("has no pepper"), "{}", program.log());
+    let talk = Talk::new("ada");
+    for turn in 1..=ACTIVE {
+        program.send(&talk.body(turn)).await;
+        program.wait_recorded(turn).await;
+    }
+    program.terminate().await;
+    assert!(!program.path("diarist.db.pepper").exists());
+    assert!(program.holds(&tenant_of_key("authorization", "sk-test", &Pepper::NONE).unwrap()));
+
+    std::fs::write(program.path("diarist.db.pepper"), "0".repeat(64)).unwrap();
+    let said = program.refused();
+    assert!(said.contains("was made without a pepper"), "{said}");
+    std::fs::remove_file(program.path("diarist.db.pepper")).unwrap();
+    program.again().await;
+    let answer = program.send(&talk.body(ACTIVE + 1)).await;
+    assert_eq!(answer.memory(), "active");
+}
