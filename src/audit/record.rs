@@ -124,6 +124,9 @@ pub struct AuditRecord {
     /// Whether the conversation goes without memory, for comparison. Absent if it is in neither group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holdout: Option<bool>,
+    /// What was added to the request besides the block, separated by spaces: `cache_mark`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub added: Option<Cow<'static, str>>,
 }
 
 impl AuditRecord {
@@ -173,6 +176,7 @@ impl AuditRecord {
             expected_cached_tokens: None,
             reasoning_tokens: None,
             holdout: None,
+            added: None,
         }
     }
 

@@ -206,6 +206,7 @@ fn requests(raw: &RawConfig, problems: &mut Vec<Problem>) -> CheckResult<Request
         overflow: overflow?,
         evidence: evidence?,
         ask_usage: ask_usage?,
+        cache_marks: raw.upstream.cache_marks.value,
         holdout: holdout?,
         read_only: ReadOnly::default(),
     })

@@ -11,6 +11,7 @@
 
 mod assemble;
 mod attachments;
+mod cache_mark;
 mod content;
 mod fields;
 mod fingerprint;
@@ -44,6 +45,8 @@ pub struct ChatRequest {
     /// All messages in order, the leading system messages first.
     messages: Vec<Message>,
     leading_count: usize,
+    /// The messages with a mark for the provider's cache, by their place in `messages`.
+    marked: Vec<usize>,
     /// The client's spelling of the role of its last leading message.
     leading_role: &'static str,
     model: Option<Box<str>>,
@@ -109,6 +112,7 @@ pub fn parse(body: &Bytes) -> Result<ChatRequest, ParseError> {
         body: body.clone(),
         messages: messages.all,
         leading_count: messages.leading_count,
+        marked: messages.marked,
         leading_role: messages.leading_role,
         model: top.model,
         stream: top.stream,
@@ -193,6 +197,7 @@ struct Messages {
     all: Vec<Message>,
     leading_count: usize,
     leading_role: &'static str,
+    marked: Vec<usize>,
 }
 
 impl Messages {
@@ -201,6 +206,7 @@ impl Messages {
             all: Vec::new(),
             leading_count: 0,
             leading_role: "system",
+            marked: Vec::new(),
         };
         let mut reader = Reader::default();
         while elements.next_item()? {
@@ -214,6 +220,9 @@ impl Messages {
                 } else {
                     "system"
                 };
+            }
+            if fields.has_cache_mark {
+                messages.marked.push(reader.count());
             }
             reader.message(&fields, start..end);
             if reader.count() > MAX_MESSAGES {
