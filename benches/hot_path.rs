@@ -12,7 +12,7 @@ use diarist::history::{History, Scope};
 use diarist::memory::select::{PreviousSend, select};
 use diarist::memory::{SnapshotCause, SnapshotId, SnapshotMeta};
 use diarist::wire::chat;
-use diarist::wire::{Insert, Placement};
+use diarist::wire::{Additions, Insert, Placement};
 use divan::Bencher;
 use divan::counter::BytesCount;
 
@@ -156,7 +156,7 @@ fn splice(bencher: Bencher<'_, '_>, size: usize) {
         front: &[],
         bridge: "so far",
     };
-    bencher.bench_local(|| parsed.splice(Some(&insert), true).frames(&body));
+    bencher.bench_local(|| parsed.splice(Some(&insert), additions()).frames(&body));
 }
 
 /// All of it, as a request goes.
@@ -182,7 +182,7 @@ fn whole(bencher: Bencher<'_, '_>, shape: &Shape) {
                 bridge: "so far",
             };
             assert!(insert.cut > 0);
-            parsed.splice(Some(&insert), true).frames(&body)
+            parsed.splice(Some(&insert), additions()).frames(&body)
         });
 }
 
@@ -211,5 +211,13 @@ mod yardstick {
         bencher
             .counter(BytesCount::new(body.len()))
             .bench_local(|| serde_json::from_slice::<serde_json::Value>(&body).unwrap());
+    }
+}
+
+/// What most streams are sent with besides the block.
+fn additions() -> Additions {
+    Additions {
+        usage: true,
+        ..Additions::default()
     }
 }

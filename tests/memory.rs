@@ -16,6 +16,7 @@ mod borrowed;
 mod branches;
 mod budget;
 mod by_hand;
+mod cache_marks;
 mod cache_receipt;
 mod calls;
 mod changed;

@@ -13,7 +13,7 @@ mod spelling;
 use bytes::Bytes;
 use diarist::history::{MessagePiece, Role, Scope};
 use diarist::wire::chat::{self, ChatRequest};
-use diarist::wire::{Insert, Placement};
+use diarist::wire::{Additions, Insert, Placement};
 use proptest::prelude::*;
 use said::{Said, conversation, message};
 use spelling::Spelling;
@@ -102,7 +102,7 @@ proptest! {
         let mut spelling = Spelling::seeded(seed);
         let body = body(&said, &mut spelling);
         let parsed = chat::parse(&body).unwrap();
-        let splice = parsed.splice(None, false);
+        let splice = parsed.splice(None, Additions::default());
         prop_assert!(splice.is_identity(&body));
         prop_assert_eq!(splice.frames(&body), vec![body.clone()]);
         for (index, message) in parsed.messages().iter().enumerate() {
@@ -134,7 +134,7 @@ proptest! {
         let users: Vec<usize> = (0..cut).filter(|i| parsed.messages()[*i].role == Role::User).collect();
         let pin = pin.filter(|_| !users.is_empty()).map(|pin| *pin.get(&users));
         let insert = Insert { cut, pin, segments: &segments, placement, reminder: "go on", front: &[], bridge: "so far" };
-        let splice = parsed.splice(Some(&insert), ask_usage);
+        let splice = parsed.splice(Some(&insert), Additions { usage: ask_usage, ..Additions::default() });
         let sent = splice.frames(&body).concat();
         prop_assert_eq!(sent.len(), splice.len());
 
@@ -194,7 +194,7 @@ proptest! {
         match chat::parse(&body) {
             Ok(parsed) => {
                 prop_assert!(valid);
-                prop_assert!(parsed.splice(None, false).is_identity(&body));
+                prop_assert!(parsed.splice(None, Additions::default()).is_identity(&body));
             }
             Err(reason) => prop_assert!(!reason.to_string().is_empty()),
         }

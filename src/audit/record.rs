@@ -133,6 +133,9 @@ pub struct AuditRecord {
     /// Until when they wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
+    /// What was added to the request besides the block, separated by spaces: `cache_mark`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub added: Option<Cow<'static, str>>,
 }
 
 /// Bytes of each segment of a prompt as it was sent, and of what the observations replaced.
@@ -195,6 +198,7 @@ impl AuditRecord {
             segments: None,
             since: None,
             until: None,
+            added: None,
         }
     }
 

@@ -69,6 +69,7 @@ mod tests {
     /// Keys, or sections with a dot at the end, that a reload applies.
     const RELOADABLE: &[&str] = &[
         "upstream.placement",
+        "upstream.cache_marks",
         "audit.ask_usage",
         "audit.holdout",
         "audit.cache_rules",

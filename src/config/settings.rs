@@ -141,6 +141,9 @@ settings! {
         /// are not sent. "auto": the same as "system_message". If a model refuses the place, Diarist uses the
         /// next one down for an hour: segments, system_message, append_to_system.
         placement: String = Default(r#""auto""#),
+        /// Whether the end of the observations gets one of the client's marks for the prompt cache ("cache_control",
+        /// "prompt_cache_breakpoint"), if those that the client set are on messages that the observations replace.
+        cache_marks: bool = Default("true"),
     }
 
     /// The database.

@@ -211,6 +211,7 @@ fn requests(raw: &RawConfig, problems: &mut Vec<Problem>) -> CheckResult<Request
         overflow: overflow?,
         evidence: evidence?,
         ask_usage: ask_usage?,
+        cache_marks: raw.upstream.cache_marks.value,
         holdout: holdout?,
         cache_rules: cache_rules?,
         read_only: ReadOnly::default(),

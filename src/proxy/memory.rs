@@ -67,6 +67,8 @@ pub struct RequestPolicy {
     pub evidence: EvidenceLevel,
     /// Whether Diarist asks for usage in a stream whose client did not say.
     pub ask_usage: AskUsage,
+    /// Whether the block takes over a cache mark of the client, if the cut removes them.
+    pub cache_marks: bool,
     /// The share of conversations that go without memory.
     pub holdout: holdout::Share,
     /// What the operator says about the providers' prompt caches. The first one for a model counts.

@@ -15,7 +15,7 @@ use crate::memory::select::SelectionReason;
 use crate::memory::transcript::{TranscriptMessage, system_messages};
 use crate::memory::{Snapshot, Trim, render};
 use crate::store::SentWith;
-use crate::wire::{Insert, Placement};
+use crate::wire::{Additions, Insert, Placement};
 
 /// What the request goes out with after something failed (INV-OPEN).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,6 +148,8 @@ pub(super) struct OutgoingRequest {
     pub(super) bytes: usize,
     pub(super) block: Option<Block>,
     pub(super) asks_usage: bool,
+    /// Whether the block has one of the client's cache marks, since the cut removed them.
+    pub(super) has_cache_mark: bool,
     pub(super) messages: Option<usize>,
     /// The client's messages that the block replaces; `None` without a block.
     pub(super) layout: Option<MessageLayout>,
@@ -198,6 +200,7 @@ impl OutgoingRequest {
             frames: vec![body],
             block: None,
             asks_usage: false,
+            has_cache_mark: false,
             messages: None,
             layout: None,
             why: "verbatim",
@@ -249,7 +252,15 @@ impl OutgoingRequest {
             reminder: render::REMINDER,
             bridge: render::BRIDGE,
         });
-        let splice = request.parsed.splice(insert.as_ref(), asks_usage);
+        let additions = Additions {
+            usage: asks_usage,
+            cache_mark: request.policy.cache_marks,
+        };
+        let splice = request.parsed.splice(insert.as_ref(), additions);
+        let has_cache_mark = additions.cache_mark
+            && insert
+                .as_ref()
+                .is_some_and(|insert| request.parsed.takes_over_mark(insert));
         let messages = insert.as_ref().map_or(0, |insert| {
             request
                 .parsed
@@ -274,6 +285,7 @@ impl OutgoingRequest {
             bytes: splice.len(),
             block,
             asks_usage,
+            has_cache_mark,
             messages: Some(messages),
             why,
             fallback,

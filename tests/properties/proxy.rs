@@ -11,7 +11,7 @@ use diarist::memory::advance::{ChainState, JobState, overflow};
 use diarist::memory::select::{PreviousSend, select};
 use diarist::memory::{Policy, record};
 use diarist::wire;
-use diarist::wire::{Insert, Placement};
+use diarist::wire::{Additions, Insert, Placement};
 use diarist_provider::{Rules, judge};
 
 use super::exchange::{Exchange, Shown, Used};
@@ -381,6 +381,10 @@ pub fn links(history: &History) -> Vec<Link> {
 }
 
 fn joined(parsed: &wire::Request, insert: Option<&Insert<'_>>, ask_usage: bool) -> Bytes {
-    let frames = parsed.splice(insert, ask_usage).frames(parsed.body());
+    let additions = Additions {
+        usage: ask_usage,
+        ..Additions::default()
+    };
+    let frames = parsed.splice(insert, additions).frames(parsed.body());
     frames.concat().into()
 }

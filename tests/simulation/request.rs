@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use diarist::proxy::DryRun;
 use diarist::wire::usage::{self, RefusalReason};
-use diarist::wire::{self, Insert};
+use diarist::wire::{self, Additions, Insert};
 use diarist_provider::{Refusal, judge};
 use serde_json::Value;
 
@@ -235,7 +235,7 @@ fn with_bug(
         spoil_view(bug, request, &mut insert);
         insert
     });
-    let splice = parsed.splice(insert.as_ref(), false);
+    let splice = parsed.splice(insert.as_ref(), Additions::default());
     splice.frames(parsed.body()).concat().into()
 }
 

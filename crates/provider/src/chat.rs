@@ -114,9 +114,16 @@ impl RequestHandler {
             None => judge::inspect(&received.bytes, &rules)?,
         };
         let mut cache = lock(&self.shared.cache);
-        let (prompt_usage, path) =
+        let (mut prompt_usage, mut path) =
             cache.read(credential.reveal(), &accepted.model, &accepted.prompt);
         rules.check_window(prompt_usage.prompt_tokens)?;
+        if rules.marked_cache {
+            let behind = accepted.messages().len() - judge::last_marked(accepted.messages());
+            let marked = accepted.prompt.without_last(behind);
+            let (usage, marked) = cache.read(credential.reveal(), &accepted.model, &marked);
+            prompt_usage.cached_tokens = usage.cached_tokens;
+            path = marked;
+        }
         cache.store(&path);
         Ok((accepted, prompt_usage))
     }

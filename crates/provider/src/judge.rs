@@ -7,6 +7,7 @@
 //! [`judge`] is the whole verdict. [`inspect`] leaves out the rule that needs the size of the prompt
 //! (the context window), for callers that measure it themselves: see [`Rules::check_window`].
 
+mod marks;
 mod parameters;
 mod rounds;
 mod rules;
@@ -17,6 +18,7 @@ use serde_json::{Map, Value};
 use super::prompt::Prompt;
 use super::refusal::Refusal;
 
+pub(super) use marks::last_marked;
 pub use rules::Rules;
 pub use strict::signature_for;
 
@@ -77,6 +79,7 @@ pub(super) fn inspect_parsed(
     for (at, message) in messages.iter().enumerate() {
         parameters::check_message(at, message)?;
     }
+    marks::check(&request)?;
     rounds::check(messages)?;
     strict::check(&request, messages, rules)?;
 

@@ -53,6 +53,14 @@ impl Prompt {
         &self.segments
     }
 
+    /// The prompt without its last `count` segments.
+    pub fn without_last(&self, count: usize) -> Self {
+        let kept = self.segments.len().saturating_sub(count);
+        Self {
+            segments: self.segments[..kept].to_vec(),
+        }
+    }
+
     /// Its size in tokens by `count`. Linear in the prompt. A conversation that is measured on
     /// every turn uses [`super::cache::PromptCache`], which remembers its counts.
     pub fn tokens(&self, count: &CountTokens) -> u32 {
@@ -110,7 +118,11 @@ pub(super) fn render_message(message: &Value) -> String {
     {
         render_call(call, &mut out);
     }
-    render_rest(fields, &["role", "content", "tool_calls"], &mut out);
+    render_rest(
+        fields,
+        &["role", "content", "tool_calls", "cache_control"],
+        &mut out,
+    );
     out.push('\n');
     out
 }

@@ -11,6 +11,7 @@
 
 mod assemble;
 mod attachments;
+mod cache_mark;
 mod content;
 mod fields;
 mod fingerprint;
@@ -46,6 +47,8 @@ pub struct ChatRequest {
     /// All messages in order, the leading system messages first.
     messages: Vec<Message>,
     leading_count: usize,
+    /// The messages with a mark for the provider's cache, by their place in `messages`.
+    marked: Vec<usize>,
     /// The client's spelling of the role of its last leading message.
     leading_role: &'static str,
     model: Option<Box<str>>,
@@ -119,6 +122,7 @@ pub fn parse_peppered(body: &Bytes, pepper: &Pepper) -> Result<ChatRequest, Pars
         body: body.clone(),
         messages: messages.all,
         leading_count: messages.leading_count,
+        marked: messages.marked,
         leading_role: messages.leading_role,
         model: top.model,
         stream: top.stream,
@@ -204,6 +208,7 @@ struct Messages {
     all: Vec<Message>,
     leading_count: usize,
     leading_role: &'static str,
+    marked: Vec<usize>,
 }
 
 impl Messages {
@@ -212,6 +217,7 @@ impl Messages {
             all: Vec::new(),
             leading_count: 0,
             leading_role: "system",
+            marked: Vec::new(),
         };
         let mut reader = Reader::new(pepper);
         while elements.next_item()? {
@@ -225,6 +231,9 @@ impl Messages {
                 } else {
                     "system"
                 };
+            }
+            if fields.has_cache_mark {
+                messages.marked.push(reader.count());
             }
             reader.message(&fields, start..end);
             if reader.count() > MAX_MESSAGES {

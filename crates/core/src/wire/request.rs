@@ -6,7 +6,7 @@
 use bytes::Bytes;
 
 use super::chat::{self, Attachment, ChatRequest, FieldValue, LeadingMessages, ParseError};
-use super::{Insert, Splice};
+use super::{Additions, Insert, Splice};
 use crate::history::{History, Message, Pepper, PlainText, PromptFields, Scope};
 
 /// A request: its bytes, and where everything stands that memory needs.
@@ -71,6 +71,12 @@ impl Request {
         chat.cache_retention()
     }
 
+    /// Whether the block of `insert` takes over one of the client's cache marks.
+    pub fn takes_over_mark(&self, insert: &Insert<'_>) -> bool {
+        let Self::Chat(chat) = self;
+        chat.takes_over_mark(insert)
+    }
+
     /// How many messages the client sent, with leading ones.
     pub fn message_count(&self) -> usize {
         let Self::Chat(chat) = self;
@@ -128,9 +134,9 @@ impl Request {
     }
 
     /// The outgoing body, with `memory` in place of the oldest messages (see [`ChatRequest::splice`]).
-    pub fn splice(&self, memory: Option<&Insert<'_>>, ask_usage: bool) -> Splice {
+    pub fn splice(&self, memory: Option<&Insert<'_>>, additions: Additions) -> Splice {
         let Self::Chat(chat) = self;
-        chat.splice(memory, ask_usage)
+        chat.splice(memory, additions)
     }
 
     /// How many messages `insert` adds or moves.

@@ -113,6 +113,15 @@ impl Placement {
     }
 }
 
+/// What is added to a request besides the block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Additions {
+    /// The question for usage in the stream, if the client leaves it open.
+    pub usage: bool,
+    /// One of the client's cache marks at the end of the block, if the cut removes them.
+    pub cache_mark: bool,
+}
+
 /// What memory puts in place of a client's oldest messages. Indices count the messages behind the
 /// leading ones.
 #[derive(Clone, Copy, Debug)]

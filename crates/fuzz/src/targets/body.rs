@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use diarist::history::Scope;
-use diarist::wire::{Insert, Placement, Request, Splice};
+use diarist::wire::{Additions, Insert, Placement, Request, Splice};
 
 use super::choices;
 
@@ -42,7 +42,7 @@ fn spans_follow_each_other(request: &Request) {
 
 /// A request without memory is sent as it came.
 fn untouched_is_identical(request: &Request) {
-    let splice = request.splice(None, false);
+    let splice = request.splice(None, Additions::default());
     assert!(splice.is_identity(request.body()));
     assert_eq!(sent(request, &splice), *request.body());
 }
@@ -82,7 +82,11 @@ fn raw_stays_raw(request: &Request, cut: u8, pin: u8, form: u8) {
         reminder: "a reminder",
         bridge: "a bridge",
     };
-    let splice = request.splice(Some(&insert), form >= 128);
+    let additions = Additions {
+        usage: form >= 128,
+        cache_mark: form >= 128,
+    };
+    let splice = request.splice(Some(&insert), additions);
     let out = sent(request, &splice);
     assert_eq!(out.len(), splice.len());
     let after = Request::parse_chat(&out).expect("a changed request is a request");

@@ -32,6 +32,8 @@ pub struct Rules {
     pub signature: bool,
     /// `stream_options` is an unknown parameter.
     pub refuse_stream_options: bool,
+    /// The prompt is cached up to its last mark (`cache_control`) only, as by Anthropic. Otherwise marks mean nothing.
+    pub marked_cache: bool,
     /// The context window in tokens.
     pub window: Option<u32>,
     /// Models, by prefix of their name, that refuse `max_tokens` and any temperature except 1.
@@ -52,6 +54,7 @@ impl Default for Rules {
             json_object: true,
             signature: false,
             refuse_stream_options: false,
+            marked_cache: false,
             window: None,
             reasoning_models: ["o1", "o3", "o4", "gpt-5"].map(str::to_owned).to_vec(),
             extra_parameters: Vec::new(),
@@ -70,6 +73,7 @@ impl std::fmt::Debug for Rules {
             .field("json_object", &self.json_object)
             .field("signature", &self.signature)
             .field("refuse_stream_options", &self.refuse_stream_options)
+            .field("marked_cache", &self.marked_cache)
             .field("window", &self.window)
             .finish_non_exhaustive()
     }

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::{ChatRequest, string};
 use crate::history::Role;
 use crate::wire::scan::Walk;
-use crate::wire::{Insert, Placement, Segment, Splice};
+use crate::wire::{Additions, Insert, Placement, Segment, Splice};
 
 /// Separates the client's system text from ours.
 const BLOCK_SEPARATOR: &str = "\n\n";
@@ -51,17 +51,17 @@ impl OutgoingMessage {
 }
 
 impl ChatRequest {
-    /// The outgoing body, with `memory` in place of the oldest messages. Asks for usage in the
-    /// stream if `ask_usage` says so and the client leaves it open.
+    /// The outgoing body, with `memory` in place of the oldest messages, and with `additions`.
     ///
     /// An insert that does not fit this request (a cut beyond its end, a pin behind the cut)
     /// inserts nothing, because the client's own body is always a valid request (INV-OPEN).
-    pub fn splice(&self, memory: Option<&Insert<'_>>, ask_usage: bool) -> Splice {
+    pub fn splice(&self, memory: Option<&Insert<'_>>, additions: Additions) -> Splice {
         let mut edits = Vec::new();
         if let Some(insert) = memory.filter(|insert| self.fits(insert)) {
-            self.insert_memory(insert, &mut edits);
+            let mark = additions.cache_mark.then(|| self.removed_mark(insert));
+            self.insert_memory(insert, mark.flatten(), &mut edits);
         }
-        if ask_usage {
+        if additions.usage {
             edits.extend(self.ask_usage());
         }
         edits.sort_by_key(|edit| edit.removed.start);
@@ -80,8 +80,13 @@ impl ChatRequest {
 
     /// How many messages `insert` adds or moves.
     pub fn inserted_count(&self, insert: &Insert<'_>) -> usize {
-        let block = usize::from(self.append(insert).is_none());
+        let block = usize::from(self.append(insert, None).is_none());
         block + self.raw_before_tail(insert).len()
+    }
+
+    /// Whether the block of `insert` takes over one of the client's cache marks.
+    pub fn takes_over_mark(&self, insert: &Insert<'_>) -> bool {
+        self.fits(insert) && self.removed_mark(insert).is_some()
     }
 
     fn fits(&self, insert: &Insert<'_>) -> bool {
@@ -93,15 +98,15 @@ impl ChatRequest {
             && front.all(|index| before_cut(*index) && insert.pin != Some(*index))
     }
 
-    fn insert_memory(&self, insert: &Insert<'_>, edits: &mut Vec<Edit>) {
+    fn insert_memory(&self, insert: &Insert<'_>, mark: Option<&str>, edits: &mut Vec<Edit>) {
         // The new items of the array in order, each as a whole.
         let mut items = self.raw_before_tail(insert);
-        if let Some(append) = self.append(insert) {
+        if let Some(append) = self.append(insert, mark) {
             edits.push(append);
         } else {
             let behind_front = items.iter().rposition(|item| item.front);
             let at = behind_front.map_or(0, |last| last + 1);
-            let block = OutgoingMessage::from_json(self.block(insert));
+            let block = OutgoingMessage::from_json(self.block(insert, mark));
             items.insert(at, block);
         }
         let items = items.into_iter().map(|item| item.segment).collect();
@@ -213,24 +218,29 @@ impl ChatRequest {
         }
     }
 
-    /// The block as a message.
-    fn block(&self, insert: &Insert<'_>) -> String {
+    /// The block as a message. Only a part of content can have a mark, so text with a mark is a part: the same prompt.
+    fn block(&self, insert: &Insert<'_>, mark: Option<&str>) -> String {
         let role = self.leading_messages().role();
-        match insert.placement {
-            Placement::SystemMessage | Placement::AppendToSystem => {
-                message(role, &quoted(&insert.segments.concat()))
-            }
-            Placement::Segments => {
-                let parts: Vec<String> =
-                    insert.segments.iter().map(|text| text_part(text)).collect();
-                message(role, &format!("[{}]", parts.join(",")))
-            }
-        }
+        let whole = [insert.segments.concat()];
+        let segments = match insert.placement {
+            Placement::Segments => insert.segments,
+            Placement::SystemMessage | Placement::AppendToSystem => match mark {
+                Some(_) => &whole,
+                None => return message(role, &quoted(&whole[0])),
+            },
+        };
+        let last = segments.len().wrapping_sub(1);
+        let parts: Vec<String> = segments
+            .iter()
+            .enumerate()
+            .map(|(index, text)| text_part(text, mark.filter(|_| index == last)))
+            .collect();
+        message(role, &format!("[{}]", parts.join(",")))
     }
 
     /// Appends the block to the client's last leading message; `None` if it needs a message of its
     /// own: another placement, no such message, or no text to append to.
-    fn append(&self, insert: &Insert<'_>) -> Option<Edit> {
+    fn append(&self, insert: &Insert<'_>, mark: Option<&str>) -> Option<Edit> {
         if insert.placement != Placement::AppendToSystem {
             return None;
         }
@@ -241,12 +251,27 @@ impl ChatRequest {
         match self.body()[span.start] {
             b'"' => {
                 let json = quoted(&text);
-                Some(Edit::insert(at, json[1..json.len() - 1].to_owned()))
+                let json = json[1..json.len() - 1].to_owned();
+                let Some(mark) = mark else {
+                    return Some(Edit::insert(at, json));
+                };
+                // The client's string becomes a text part, which can have a mark: the same prompt.
+                let replacement = vec![
+                    inserted_segment(r#"[{"type":"text","text":"#.to_owned()),
+                    Segment::Original(span.start..at),
+                    inserted_segment(json),
+                    Segment::Original(at..span.end),
+                    inserted_segment(format!(",{mark}}}]")),
+                ];
+                Some(Edit {
+                    removed: span,
+                    replacement,
+                })
             }
             b'[' => {
                 let list = std::str::from_utf8(&self.body()[span.clone()]).ok()?;
                 Walk::array(list, 0)?.element().ok()??;
-                Some(Edit::insert(at, format!(",{}", text_part(&text))))
+                Some(Edit::insert(at, format!(",{}", text_part(&text, mark))))
             }
             _ => None,
         }
@@ -302,8 +327,11 @@ fn message(role: &str, content: &str) -> String {
     format!(r#"{{"role":"{role}","content":{content}}}"#)
 }
 
-fn text_part(text: &str) -> String {
-    format!(r#"{{"type":"text","text":{}}}"#, quoted(text))
+/// `mark` is a member of the object: `"cache_control":{…}`.
+fn text_part(text: &str, mark: Option<&str>) -> String {
+    let comma = if mark.is_some() { "," } else { "" };
+    let mark = mark.unwrap_or_default();
+    format!(r#"{{"type":"text","text":{}{comma}{mark}}}"#, quoted(text))
 }
 
 /// `text` as a JSON string.

@@ -31,6 +31,8 @@ pub(super) struct Fields<'a> {
     /// Fields that this version does not know, without empty ones. Not kept for assistant messages:
     /// clients may or may not send back the further fields of an answer.
     pub(super) unknown: Vec<(Text<'a>, Tree<'a>)>,
+    /// Whether the message, or a part of its content, has a mark for the provider's cache.
+    pub(super) has_cache_mark: bool,
 }
 
 /// The value of `content`.
@@ -122,6 +124,7 @@ struct RawFields<'a> {
     audio: Option<Tree<'a>>,
     tool_call_id: Option<Text<'a>>,
     unknown: BTreeMap<Text<'a>, &'a str>,
+    has_cache_mark: bool,
 }
 
 /// Known fields. If one stands twice, no two readers agree on the message.
@@ -152,7 +155,10 @@ impl<'a> RawFields<'a> {
             "function_call" => self.function_call = read(json)?,
             "audio" => self.audio = read(json)?,
             "tool_call_id" => self.tool_call_id = read(json)?,
-            key if is_ignored_field(key) => drop(read::<IgnoredAny>(json)?),
+            key if is_ignored_field(key) => {
+                self.has_cache_mark |= is_cache_marker(key) && json != "null";
+                read::<IgnoredAny>(json)?;
+            }
             _ => {
                 // The last one counts, but all must be JSON.
                 if let Some(earlier) = self.unknown.insert(Text(key), json) {
@@ -201,6 +207,7 @@ impl<'a> RawFields<'a> {
             unknown.push((Text("tool_call_id".into()), Tree::Text(id)));
         }
         Ok(Fields {
+            has_cache_mark: self.has_cache_mark || self.content.has_cache_mark(),
             role,
             raw_role,
             content: self.content,
@@ -216,6 +223,18 @@ impl<'a> RawFields<'a> {
 }
 
 impl<'a> Content<'a> {
+    fn has_cache_mark(&self) -> bool {
+        let Self::Parts(parts) = self else {
+            return false;
+        };
+        parts.iter().any(|part| match part {
+            Tree::Map(members) => members
+                .iter()
+                .any(|(key, value)| is_cache_marker(key) && *value != Tree::Null),
+            _ => false,
+        })
+    }
+
     fn read(json: &'a str) -> Result<Self, ParseError> {
         if json.starts_with('"') {
             let text = string::decode(json).ok_or(ParseError::InvalidJson)?;

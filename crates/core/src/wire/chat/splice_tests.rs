@@ -1,7 +1,7 @@
 //! The outgoing body, byte for byte.
 
 use super::*;
-use crate::wire::{Insert, Placement};
+use crate::wire::{Additions, Insert, Placement};
 
 const SYSTEM: &str = r#"{"role":"system","content":"S"}"#;
 const DEVELOPER: &str = r#"{"content":"D\n","role":"developer"}"#;
@@ -16,7 +16,11 @@ fn request(messages: &[&str]) -> String {
 
 fn send(body: &str, insert: Option<&Insert<'_>>, ask_usage: bool) -> String {
     let body = Bytes::copy_from_slice(body.as_bytes());
-    let splice = parse(&body).unwrap().splice(insert, ask_usage);
+    let additions = Additions {
+        usage: ask_usage,
+        cache_mark: true,
+    };
+    let splice = parse(&body).unwrap().splice(insert, additions);
     let sent = splice.frames(&body).concat();
     assert_eq!(sent.len(), splice.len());
     let sent = String::from_utf8(sent).unwrap();
@@ -45,7 +49,7 @@ const REMINDER: &str = r#"{"role":"user","content":"go on"}"#;
 #[test]
 fn nothing_asked_nothing_changed() {
     let body = Bytes::from(request(&[SYSTEM, U0, A1, U2]));
-    let splice = parse(&body).unwrap().splice(None, false);
+    let splice = parse(&body).unwrap().splice(None, Additions::default());
     assert!(splice.is_identity(&body));
     assert_eq!(splice.frames(&body), [body]);
 }
@@ -217,4 +221,77 @@ fn placements_have_names() {
         assert_eq!(Placement::from_name(placement.name()), Some(placement));
     }
     assert_eq!(Placement::from_name("off"), None);
+}
+
+const MARKED: &str = r#"{"role":"user","content":[{"type":"text","text":"u", "cache_control" : {"ttl":"1h"} },{"type":"text","text":"v"}]}"#;
+const MARKED_LATER: &str = r#"{"role":"user","cache_control":{"type":"later"},"content":"w"}"#;
+const MARK: &str = r#""cache_control" : {"ttl":"1h"}"#;
+
+#[test]
+fn the_block_takes_over_the_last_mark_that_the_cut_removes() {
+    let one = format!(r#"{{"type":"text","text":"one\n\"two\"",{MARK}}}"#);
+    let system = Placement::SystemMessage;
+    assert_eq!(
+        sent(&[SYSTEM, MARKED, A1, U2], 2, None, system),
+        format!(
+            "{{ \"messages\":[ {SYSTEM},{{\"role\":\"system\",\"content\":[{one}]}} ,\n{U2} ], \"n\":1e0 }}"
+        )
+    );
+    let later = sent(&[SYSTEM, MARKED, A1, MARKED_LATER, A3, U2], 4, None, system);
+    assert!(
+        later.contains(r#"two\"","cache_control":{"type":"later"}}]}"#),
+        "{later}"
+    );
+    let parts = sent(&[SYSTEM, MARKED, A1, U2], 2, None, Placement::Segments);
+    let last =
+        format!(r#"{{"type":"text","text":"one\n"}},{{"type":"text","text":"\"two\"",{MARK}}}]"#);
+    assert!(parts.contains(&last), "{parts}");
+    let append = Placement::AppendToSystem;
+    let first = format!(
+        r#"{{"role":"system","content":[{{"type":"text","text":"S\n\none\n\"two\"",{MARK}}}]}}"#
+    );
+    let appended = sent(&[SYSTEM, MARKED, A1, U2], 2, None, append);
+    assert!(appended.contains(&first), "{appended}");
+    let list = r#"{"role":"system","content":[{"type":"text","text":"S"}]}"#;
+    let appended = sent(&[list, MARKED, A1, U2], 2, None, append);
+    let last = format!(r#""text":"S"}},{{"type":"text","text":"\n\none\n\"two\"",{MARK}}}]"#);
+    assert!(appended.contains(&last), "{appended}");
+    let breakpoint = r#"{"role":"user","content":[{"type":"text","text":"u","prompt_cache_breakpoint":{"mode":"explicit"}}]}"#;
+    let explicit = sent(&[SYSTEM, breakpoint, A1, U2], 2, None, system);
+    let mark = r#","prompt_cache_breakpoint":{"mode":"explicit"}}]}"#;
+    assert!(explicit.contains(mark), "{explicit}");
+}
+
+#[test]
+fn no_mark_is_added_that_the_client_did_not_set_or_that_stays() {
+    let system = Placement::SystemMessage;
+    let marks = |messages: &[&str], cut, pin| {
+        let sent = sent(messages, cut, pin, system);
+        sent.matches("\"cache_control\"").count()
+    };
+    assert_eq!(marks(&[SYSTEM, U0, A1, U2], 2, None), 0);
+    let null = r#"{"role":"user","content":"u","cache_control":null}"#;
+    assert_eq!(marks(&[SYSTEM, null, A1, U2], 2, None), 0);
+    assert_eq!(marks(&[SYSTEM, MARKED, A1, MARKED_LATER], 2, None), 1);
+    assert_eq!(marks(&[SYSTEM, MARKED, A1, U2, A3], 3, Some(0)), 1);
+    // A mark of the leading messages does not reach to the end of the block.
+    let head = r#"{"role":"system","content":[{"type":"text","text":"S","cache_control":{}}]}"#;
+    assert_eq!(marks(&[head, MARKED, A1, U2], 2, None), 2);
+    // Four are as many as a provider takes.
+    assert_eq!(marks(&[head, head, head, MARKED, A1, U2], 2, None), 4);
+    assert_eq!(marks(&[head, head, head, head, MARKED, A1, U2], 2, None), 4);
+    // With this field the provider sets the mark itself.
+    let body = request(&[SYSTEM, MARKED, A1, U2]).replace("\"n\"", "\"cache_control\":{},\"n\"");
+    let segments = ["one".to_owned()];
+    let insert = Insert {
+        cut: 2,
+        pin: None,
+        segments: &segments,
+        placement: system,
+        reminder: "",
+        front: &[],
+        bridge: "",
+    };
+    let sent = send(&body, Some(&insert), false);
+    assert_eq!(sent.matches("\"cache_control\"").count(), 1, "{sent}");
 }

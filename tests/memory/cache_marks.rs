@@ -1,0 +1,67 @@
+//! A client that marks an early message for the provider's prompt cache keeps its cache when observations replace
+//! that message. The scripted provider caches up to the last mark only, as Anthropic does.
+
+use diarist_provider::Options;
+use serde_json::{Value, json};
+
+use crate::memory::rig::{Rig, SMALL};
+use crate::memory::tools::{ACTIVE, Talk};
+
+async fn rig(setting: &str) -> Rig {
+    let settings = [SMALL[0], SMALL[1], ("UPSTREAM__CACHE_MARKS", setting)];
+    let rig = Rig::with(Options::default(), &settings).await;
+    rig.provider.rules(|rules| rules.marked_cache = true);
+    rig
+}
+
+/// The conversation up to `turn` behind a long system message, with a mark on the first question if `mark`.
+fn body(talk: &Talk, turn: usize, mark: bool) -> Value {
+    let mut body = talk.body(turn);
+    body["messages"][0]["content"] = json!("Be patient and answer in full. ".repeat(200));
+    if mark {
+        let text = body["messages"][1]["content"].take();
+        body["messages"][1]["content"] = json!([{"type": "text", "text": text, "cache_control": {"type": "ephemeral", "ttl": "1h"}}]);
+    }
+    body
+}
+
+/// The marks that went out, what the audit says was added, and the cached tokens, turn by turn while memory is active.
+async fn active_turns(rig: &Rig, mark: bool) -> Vec<(usize, Value, u32)> {
+    let talk = Talk::new("ada");
+    let mut seen = Vec::new();
+    for turn in 1..=ACTIVE + 3 {
+        let answer = rig.send(&body(&talk, turn, mark)).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        rig.quiet().await;
+        let line = rig.audit_entry(&answer).await;
+        if line["memory"] == "active" {
+            let sent = rig.last();
+            let sent_text = sent.json().unwrap().to_string();
+            let marks = sent_text.matches("\"cache_control\":{");
+            let cached = sent.prompt_usage.unwrap().cached_tokens;
+            seen.push((marks.count(), line["added"].clone(), cached));
+        }
+    }
+    assert!(seen.len() > 2, "{seen:?}");
+    seen
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_marks_an_early_message_reads_its_cache_after_an_activation() {
+    let seen = active_turns(&rig("true").await, true).await;
+    for (marks, added, _) in &seen {
+        assert_eq!((*marks, added), (1, &json!("cache_mark")), "{seen:?}");
+    }
+    // The first active turn writes; of the later ones at least the last reads.
+    assert!(seen.last().unwrap().2 >= 1024, "{seen:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_mark_goes_out_where_the_operator_wants_none_or_the_client_set_none() {
+    for (setting, mark) in [("false", true), ("true", false)] {
+        let seen = active_turns(&rig(setting).await, mark).await;
+        for turn in &seen {
+            assert_eq!(turn, &(0, Value::Null, 0), "{setting} {seen:?}");
+        }
+    }
+}
