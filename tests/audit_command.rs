@@ -291,6 +291,9 @@ fn a_check_answers_with_its_exit_code() {
     assert!(!said.contains("net"), "{said}");
     let said = check("hitrate>=0.8", 2);
     assert!(said.contains("hit_rate"), "{said}");
+    let mut nothing = files.audit(&["--since", "2090-01-01", "--check", "errors==0"]);
+    let said = stderr(&nothing.assert().code(2));
+    assert!(said.contains("nothing was checked"), "{said}");
     let unreadable = ["--check", "net>=0", "/nowhere/audit.jsonl"];
     command(&unreadable).assert().code(2);
 }

@@ -49,7 +49,7 @@ impl Reloader {
         }
         tracing::info!(
             changed = applied.join(" "),
-            "the configuration was reloaded; it applies to new observations and snapshots"
+            "the configuration was reloaded; it applies from the next request on. Observations and snapshots that exist stay as they are"
         );
         self.current_values = values;
     }

@@ -51,6 +51,12 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(CHECK_NOT_MADE));
         }
     };
+    if ledger.period.is_none() {
+        print_error(
+            "--check: no line counts here, so nothing was checked: look at the files and the filters",
+        );
+        return Ok(ExitCode::from(CHECK_NOT_MADE));
+    }
     let failures = check.failures(&ledger.totals);
     for failure in &failures {
         print_error(&failure.to_string());

@@ -90,7 +90,12 @@ fn csv_line(cells: impl Iterator<Item = String>) -> String {
     cells.join(",") + "\r\n"
 }
 
+/// A cell, quoted where it must be. A spreadsheet would compute a name that begins like a formula, and clients choose
+/// the names of conversations: an apostrophe in front makes it text.
 fn quoted(cell: &str) -> String {
+    if cell.starts_with(['=', '+', '-', '@', '\t', '\r']) && cell.parse::<f64>().is_err() {
+        return quoted(&format!("'{cell}"));
+    }
     if cell.contains([',', '"', '\r', '\n']) {
         format!("\"{}\"", cell.replace('"', "\"\""))
     } else {
@@ -107,5 +112,12 @@ mod tests {
         let cells = ["a", "b,c", "d\"e", "f\ng", ""].map(str::to_owned);
         let line = csv_line(cells.into_iter());
         assert_eq!(line, "a,\"b,c\",\"d\"\"e\",\"f\ng\",\r\n");
+    }
+
+    #[test]
+    fn a_name_that_looks_like_a_formula_is_text() {
+        let cells = ["=1+1", "@x", "-0.5", "=a,b", "a=b"].map(str::to_owned);
+        let line = csv_line(cells.into_iter());
+        assert_eq!(line, "'=1+1,'@x,-0.5,\"'=a,b\",a=b\r\n");
     }
 }

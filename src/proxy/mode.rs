@@ -127,13 +127,15 @@ pub(super) struct ModeDecision {
     pub(super) by: DecidedBy,
 }
 
-/// The mode that the request's header sets. Of several values, the strictest counts; unknown values are ignored.
+/// The mode that the request's header sets. Of several values, the strictest counts. Any other word counts as
+/// `off`: who writes `false` or `disabled` wants no memory. An empty value and an unfilled template say nothing.
 pub(super) fn from_header(headers: &HeaderMap) -> Option<Mode> {
-    headers
-        .get_all(MEMORY_HEADER)
-        .iter()
-        .filter_map(|value| Mode::from_name(value.to_str().ok()?.trim()))
-        .min()
+    let mode = |value: &http::HeaderValue| {
+        let text = value.to_str().unwrap_or("?").trim();
+        let says_nothing = text.is_empty() || text.starts_with("{{");
+        (!says_nothing).then(|| Mode::from_name(text).unwrap_or(Mode::Off))
+    };
+    headers.get_all(MEMORY_HEADER).iter().filter_map(mode).min()
 }
 
 /// `[memory] read_only`, with the overrides for single models.
@@ -265,8 +267,14 @@ mod tests {
             let headers = [("x-diarist-memory", value)];
             assert_eq!(decided(&rules, &headers, "m"), (mode, "header".into()));
         }
-        let unknown = [("x-diarist-memory", "maybe")];
-        assert_eq!(decided(&rules, &unknown, "m"), (Mode::Off, "rule_1".into()));
+        for unknown in ["maybe", "false", "disabled"] {
+            let headers = [("x-diarist-memory", unknown)];
+            assert_eq!(decided(&[], &headers, "m"), (Mode::Off, "header".into()));
+        }
+        for nothing in ["", " ", "{{memory}}"] {
+            let headers = [("x-diarist-memory", nothing)];
+            assert_eq!(decided(&[], &headers, "m"), (Mode::On, "default".into()));
+        }
         let both = [("x-diarist-memory", "on"), ("x-diarist-memory", "read")];
         assert_eq!(decided(&rules, &both, "m"), (Mode::Read, "header".into()));
 

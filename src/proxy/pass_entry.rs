@@ -132,9 +132,11 @@ impl Body for CountedBody {
         match &frame {
             Poll::Ready(None) => self.entry.end(EndReason::Complete),
             Poll::Ready(Some(Err(_))) => self.entry.end(EndReason::UpstreamError),
-            Poll::Ready(Some(Ok(frame))) => {
-                self.entry.count(frame.data_ref().map_or(0, Bytes::len));
-            }
+            Poll::Ready(Some(Ok(frame))) => match frame.data_ref() {
+                Some(data) => self.entry.count(data.len()),
+                // Nothing follows trailers, and a server does not ask.
+                None => self.entry.end(EndReason::Complete),
+            },
             Poll::Pending => {}
         }
         frame

@@ -130,6 +130,10 @@ impl Body for TrackedBody {
         match &frame {
             Poll::Ready(None) => self.metrics.end = RequestEnd::Complete,
             Poll::Ready(Some(Err(error))) => self.metrics.record_broken(error),
+            // Nothing follows trailers, and a server does not ask.
+            Poll::Ready(Some(Ok(frame))) if frame.is_trailers() => {
+                self.metrics.end = RequestEnd::Complete;
+            }
             Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
         }
         frame
@@ -150,5 +154,38 @@ impl Drop for TrackedBody {
         if self.metrics.end == RequestEnd::HungUp && self.body.is_end_stream() {
             self.metrics.end = RequestEnd::Complete;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+    use http_body_util::StreamBody;
+
+    use super::*;
+
+    /// How a request ends of whose answer the server writes these frames, and then drops the body.
+    async fn end_after(frames: Vec<Frame<Bytes>>) -> RequestEnd {
+        let written = frames.len();
+        let frames = futures_util::stream::iter(frames.into_iter().map(Ok));
+        let mut body = TrackedBody {
+            body: StreamBody::new(frames).boxed_unsync(),
+            metrics: RequestMetrics::start(&Request::new(())),
+        };
+        for _ in 0..written {
+            body.frame().await.unwrap().unwrap();
+        }
+        body.metrics.end
+    }
+
+    #[tokio::test]
+    async fn an_answer_with_trailers_is_complete_after_them() {
+        let data = || Frame::data(Bytes::from_static(b"a"));
+        assert_eq!(end_after(vec![data()]).await, RequestEnd::HungUp);
+        let trailers = Frame::trailers(HeaderMap::new());
+        assert_eq!(
+            end_after(vec![data(), trailers]).await,
+            RequestEnd::Complete
+        );
     }
 }
