@@ -163,6 +163,35 @@ async fn what_failed_while_a_client_waited_is_kept_to_be_looked_at() {
     assert!((1..=observers(&rig)).contains(&calls), "{calls}");
 }
 
+/// Some gateways answer so instead of with a status.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_that_is_too_long_with_status_200_is_made_shorter() {
+    let settings = [
+        ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "9000"),
+        ("MEMORY__OBSERVATION__BUFFER_TOKENS", "700"),
+    ];
+    let rig = Rig::with(Options::default(), &settings).await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=12).await;
+    let error = json!({"error": {
+        "message": "This model's maximum context length is 900 tokens.",
+        "type": "invalid_request_error",
+        "code": "context_length_exceeded",
+    }});
+    rig.provider
+        .inject_next(CallerKind::Actor, 1, &answering(200, &error));
+    let before = rig.got().len();
+    let answer = rig.send(&talk.body(13)).await;
+    assert_eq!(
+        answer.memory(),
+        "active; rung=observed",
+        "{}",
+        answer.text()
+    );
+    assert!(!answer.text().contains("error"), "{}", answer.text());
+    assert_eq!(rig.got().len(), before + 2);
+}
+
 /// What is buffered is applied first; where it is enough, nobody waits for a model.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_observed_already_is_applied_before_anybody_waits() {

@@ -115,8 +115,12 @@ pub(super) async fn classify(
         return (answer, outcome);
     }
     match form {
-        AnswerForm::Whole if outgoing.is_changed() && may_be_json_error(&answer) => {
-            read_json_error(answer).await
+        AnswerForm::Whole if may_be_json_error(&answer) => {
+            let (answer, outcome) = read_json_error(answer).await;
+            let too_long = matches!(outcome, Outcome::Refused(RefusalReason::TooLong(_)));
+            // If nothing was changed, any other refusal is about the client's own bytes.
+            let counts = outgoing.is_changed() || too_long;
+            (answer, if counts { outcome } else { Outcome::Accepted })
         }
         AnswerForm::Whole => (answer, Outcome::Accepted),
         AnswerForm::ContinuedStream(_) if !stream_head::is_readable_stream(&answer) => {
