@@ -7,6 +7,7 @@
 //! logged by its name and ends alone; one that must not end is [supervised](Tasks::supervise). A [`Hold`] marks work that a client waits for: a connection, a tunnel. The
 //! drain is over when the last one is dropped.
 
+mod contain;
 mod losses;
 mod outlasting;
 mod readiness;
@@ -21,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use self::contain::contain;
 pub use self::losses::Losses;
 pub use self::outlasting::Outlasting;
 pub use self::readiness::{Condition, Readiness};
@@ -213,15 +215,6 @@ impl Tasks {
         let waited = tokio::time::timeout(grace, self.tracker.wait()).await;
         let left = if waited.is_ok() { 0 } else { self.running() };
         left + self.outlasting.end(LAST_GRACE).await
-    }
-}
-
-/// Runs `future`. If it panics, `name` is logged.
-async fn contain(name: &'static str, future: impl Future<Output = ()>) {
-    // The payload of a panic may quote a request, so only the name is logged. The panic hook has already written the
-    // place.
-    if AssertUnwindSafe(future).catch_unwind().await.is_err() {
-        tracing::error!(task = name, "the task `{name}` panicked and was ended");
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::contain;
+use super::contain::contain;
 
 /// A cheap handle to the outlasting tasks and to their signal.
 #[derive(Clone, Debug, Default)]
