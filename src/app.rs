@@ -305,14 +305,15 @@ impl App {
     /// Serves until `shutdown` resolves, then drains.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> DrainReport {
         let (store, audit) = (self.store, self.audit);
-        let flush = async move {
+        let close = async move {
+            // The audit was written when the tasks ended.
             if let Some(audit) = audit {
-                audit.flush().await;
+                audit.report_losses();
             }
             store.close().await;
         };
         self.server
-            .run(self.proxy, self.admin, self.tasks, shutdown, flush)
+            .run(self.proxy, self.admin, self.tasks, shutdown, close)
             .await
     }
 }

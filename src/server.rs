@@ -74,15 +74,14 @@ impl Server {
         self.admin.local_addr()
     }
 
-    /// Serves until `shutdown` resolves, then drains. `flush` runs when the last connection and the last task have ended,
-    /// to write what they left.
+    /// Serves until `shutdown` resolves, then drains. `close` runs when the last connection and the last task have ended.
     pub async fn run(
         self,
         proxy: Arc<Proxy>,
         admin: Arc<Admin>,
         tasks: Tasks,
         shutdown: impl Future<Output = ()>,
-        flush: impl Future<Output = ()>,
+        close: impl Future<Output = ()>,
     ) -> DrainReport {
         let connections = ConnectionServer::new(&self.settings, &tasks);
         let check = |listen| Arc::new(HostCheck::new(listen, &self.settings.hosts));
@@ -114,7 +113,7 @@ impl Server {
             &tasks,
             admin.readiness(),
             self.settings.drain_timeout,
-            flush,
+            close,
         )
         .await
     }

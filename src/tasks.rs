@@ -1,12 +1,15 @@
 //! Tracked tasks: no part of the process spawns a bare one. And how the process's parts are: a part that fails
 //! says so here.
 //!
-//! [`Tasks`] counts every task started through it, and carries the two signals of a shutdown: *draining* (take no new
-//! work) and *stopped* (give up the rest). It never decides when either is due; `server` does. A task that panics is
+//! [`Tasks`] counts every task started through it, and carries the signals of a shutdown: *draining* (take no new
+//! work) and *stopped* (give up the rest). It never decides when either is due; `server` does. What other tasks need to
+//! their end, and what writes down how they ended, is [outlasting](Outlasting): its signal comes when they are gone. A task that panics is
 //! logged by its name and ends alone; one that must not end is [supervised](Tasks::supervise). A [`Hold`] marks work that a client waits for: a connection, a tunnel. The
 //! drain is over when the last one is dropped.
 
+mod contain;
 mod losses;
+mod outlasting;
 mod readiness;
 
 use std::future::Future;
@@ -19,7 +22,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use self::contain::contain;
 pub use self::losses::Losses;
+pub use self::outlasting::Outlasting;
 pub use self::readiness::{Condition, Readiness};
 
 /// The pause before a supervised task is started again.
@@ -28,13 +33,17 @@ const RESTART_PAUSE: Duration = Duration::from_secs(1);
 /// A supervised task that has run for this long since its last restart is well again.
 const STEADY: Duration = Duration::from_mins(10);
 
-/// A cheap handle to all tasks of the process and to its two shutdown signals.
+/// How long outlasting tasks may take to end. A disk that hangs must not hold up a stop.
+const LAST_GRACE: Duration = Duration::from_secs(2);
+
+/// A cheap handle to all tasks of the process and to its shutdown signals.
 #[derive(Clone, Debug, Default)]
 pub struct Tasks {
     tracker: TaskTracker,
     holds: TaskTracker,
     draining: CancellationToken,
     stopped: CancellationToken,
+    outlasting: Outlasting,
     readiness: Readiness,
     #[cfg(feature = "testing")]
     faults: std::sync::Arc<std::sync::Mutex<Vec<&'static str>>>,
@@ -58,13 +67,13 @@ impl Tasks {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        self.tracker.spawn(async move {
-            // The payload of a panic may quote a request, so only the name is logged. The panic hook has already
-            // written the place.
-            if AssertUnwindSafe(future).catch_unwind().await.is_err() {
-                tracing::error!(task = name, "the task `{name}` panicked and was ended");
-            }
-        })
+        self.tracker.spawn(contain(name, future))
+    }
+
+    /// Starts tasks that end after all others.
+    #[must_use]
+    pub fn outlasting(&self) -> &Outlasting {
+        &self.outlasting
     }
 
     /// Starts a task that must not end before the process stops: if it panics, it is started again, and `/readyz`
@@ -179,7 +188,7 @@ impl Tasks {
         self.holds.len()
     }
 
-    /// Tasks that have not ended.
+    /// Tasks that have not ended, without the outlasting ones.
     #[must_use]
     pub fn running(&self) -> usize {
         self.tracker.len()
@@ -197,18 +206,20 @@ impl Tasks {
         self.holds.wait().await;
     }
 
-    /// Gives both signals and waits for every task, at most `grace`. Returns the number of tasks that did not end.
+    /// Gives both signals and waits for every task, at most `grace`. Then the outlasting tasks end, in a time of their
+    /// own. Returns the number of tasks that did not end.
     pub async fn stop(&self, grace: Duration) -> usize {
         self.draining.cancel();
         self.stopped.cancel();
         self.tracker.close();
         let waited = tokio::time::timeout(grace, self.tracker.wait()).await;
-        if waited.is_ok() { 0 } else { self.running() }
+        let left = if waited.is_ok() { 0 } else { self.running() };
+        left + self.outlasting.end(LAST_GRACE).await
     }
 }
 
-/// Lets hyper start its own tasks (HTTP/2 streams, pooled connections) under the same count. They end with the process
-/// and have no names of their own.
+/// Lets hyper start its own tasks (the HTTP/2 streams of clients) under the same count. They end with the process and
+/// have no names of their own.
 impl<F> hyper::rt::Executor<F> for Tasks
 where
     F: Future<Output = ()> + Send + 'static,
@@ -265,6 +276,33 @@ mod tests {
     async fn stop_reports_the_tasks_that_do_not_listen() {
         let tasks = Tasks::new();
         tasks.spawn("deaf", std::future::pending());
+        assert_eq!(tasks.stop(Duration::from_secs(1)).await, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn outlasting_tasks_end_after_all_others() {
+        let tasks = Tasks::new();
+        let (sender, mut ends) = tokio::sync::mpsc::unbounded_channel();
+        let (ended, last) = (tasks.outlasting().token(), sender.clone());
+        tasks.outlasting().spawn("last", async move {
+            ended.cancelled().await;
+            last.send("last").unwrap();
+        });
+        let stopped = tasks.token();
+        tasks.spawn("first", async move {
+            stopped.cancelled().await;
+            tokio::time::sleep(Duration::from_millis(900)).await;
+            sender.send("first").unwrap();
+        });
+        assert_eq!(tasks.stop(Duration::from_secs(1)).await, 0);
+        assert_eq!(ends.recv().await, Some("first"));
+        assert_eq!(ends.recv().await, Some("last"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outlasting_task_that_does_not_listen_holds_up_no_stop() {
+        let tasks = Tasks::new();
+        tasks.outlasting().spawn("deaf", std::future::pending());
         assert_eq!(tasks.stop(Duration::from_secs(1)).await, 1);
     }
 

@@ -196,7 +196,7 @@ fn register() {
     for change in ["paused", "resumed"] {
         metrics::counter!(OBSERVER_PAUSES, "change" => change).increment(0);
     }
-    for reason in ["full", "write"] {
+    for reason in ["full", "closed", "write"] {
         metrics::counter!(AUDIT_DROPPED, "reason" => reason).increment(0);
     }
     metrics::gauge!(OPEN_JOBS).increment(0.0);

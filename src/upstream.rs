@@ -168,7 +168,7 @@ fn client(
     timeouts: &Timeouts,
     tasks: &Tasks,
 ) -> Client<Connector, RequestBody> {
-    Client::builder(tasks.clone())
+    Client::builder(tasks.outlasting().clone())
         .pool_timer(TokioTimer::new())
         .timer(TokioTimer::new())
         .pool_idle_timeout(timeouts.pool_idle)

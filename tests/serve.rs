@@ -33,7 +33,11 @@ fn serve(args: &[&str]) -> Command {
 impl Running {
     fn start(upstream: SocketAddr) -> Self {
         let base_url = format!("http://{upstream}/openai/v1");
-        let mut child = serve(&["--upstream", &base_url]).spawn().unwrap();
+        Self::of(&mut serve(&["--upstream", &base_url]))
+    }
+
+    fn of(command: &mut Command) -> Self {
+        let mut child = command.spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
         // Not to a terminal, the log is one JSON object per line; one of the first says where it
         // listens. A process that ends before has no more lines.
@@ -181,4 +185,71 @@ fn a_bad_configuration_is_told_before_a_port_is_taken() {
         said.contains("/nowhere/diarist.toml: the file cannot be read"),
         "{said}"
     );
+}
+
+/// An upstream that begins every answer and ends none.
+#[cfg(unix)]
+fn endless_upstream() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut open = Vec::new();
+        for connection in listener.incoming() {
+            let mut connection = connection.unwrap();
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+            let event = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"and \"}}]}\n\n";
+            let answer = format!("{head}{:x}\r\n{event}\r\n", event.len());
+            // Enough of the request to be answered.
+            assert_ne!(connection.read(&mut [0; 16 << 10]).unwrap(), 0);
+            connection.write_all(answer.as_bytes()).unwrap();
+            open.push(connection);
+        }
+    });
+    address
+}
+
+#[test]
+#[cfg(unix)]
+fn a_stop_cuts_open_answers_and_each_has_its_line() {
+    const OPEN: usize = 40;
+    let folder = tempfile::tempdir().unwrap();
+    let audit = folder.path().join("audit.jsonl");
+    let base_url = format!("http://{}/v1", endless_upstream());
+    let running = Running::of(
+        serve(&["--upstream", &base_url])
+            .env("DIARIST__AUDIT__PATH", &audit)
+            .env("DIARIST__SERVER__DRAIN_TIMEOUT", "200ms")
+            .env("DIARIST_LOG", "info"),
+    );
+    let open: Vec<TcpStream> = (0..OPEN)
+        .map(|index| {
+            let mut connection = TcpStream::connect(running.data).unwrap();
+            let path = ["/v1/chat/completions", "/v1/other"][index % 2];
+            let body = format!(
+                r#"{{"model":"m","stream":true,"messages":[{{"role":"user","content":"{index}"}}]}}"#
+            );
+            let request = format!(
+                "POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+                running.data,
+                body.len()
+            );
+            connection.write_all(request.as_bytes()).unwrap();
+            // The answer has begun.
+            assert_ne!(connection.read(&mut [0; 16 << 10]).unwrap(), 0);
+            connection
+        })
+        .collect();
+
+    let (status, log) = running.terminate();
+    assert!(status.success(), "{status}: {log}");
+    drop(open);
+    let lines = std::fs::read_to_string(&audit).unwrap();
+    let ends: Vec<String> = lines
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["ended"].to_string())
+        .collect();
+    assert_eq!(ends, vec!["\"hung_up\""; OPEN], "{log}");
+    for blame in ["broke off", "lines are lost", "too late"] {
+        assert!(!log.contains(blame), "{log}");
+    }
 }

@@ -28,7 +28,7 @@ pub struct Reloader {
 
 impl Reloader {
     /// Applies every key of `loaded` that does not need a restart, and opens the audit file again.
-    pub async fn apply(&mut self, loaded: Loaded) {
+    pub fn apply(&mut self, loaded: Loaded) {
         let Loaded { config, values, .. } = loaded;
         // Keys that need a restart are compared with those of the start: they are named until then.
         let (_, needs_restart) = values.changes(&self.start_values);
@@ -42,7 +42,7 @@ impl Reloader {
             memory.jobs.settings_changed();
         }
         if let Some(audit) = &self.audit {
-            audit.reopen().await;
+            audit.reopen();
         }
         for key in needs_restart {
             tracing::warn!(key, "this key has changed, but only a restart applies it");

@@ -1,13 +1,14 @@
 //! Writes audit lines to standard output or a file, one write per line, in the background.
 //!
 //! A request never waits for the disk: the queue is bounded, and a record that does not fit is dropped and counted.
-//! Records in the queue are written before the process ends.
+//! Records in the queue are written before the process ends. At a stop all open requests end at once: their records
+//! always fit, and the writer ends after every task that may still have one.
 
 use std::fmt;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -27,7 +28,11 @@ const BATCH: usize = 256;
 /// A cheap handle on the audit. Its writer ends with the process, not with the last handle.
 #[derive(Clone, Debug)]
 pub struct Audit {
-    queue: mpsc::Sender<Message>,
+    queue: mpsc::UnboundedSender<Message>,
+    /// Records that are not written yet.
+    waiting: Arc<AtomicUsize>,
+    /// The process gives up its open requests.
+    stopped: CancellationToken,
     dropped: Dropped,
 }
 
@@ -100,24 +105,30 @@ impl Audit {
     }
 
     fn enqueue(&self, message: Message) {
-        if self.queue.try_send(message).is_err() {
-            self.dropped.add(
-                "full",
-                "the audit cannot be written fast enough, and lines are lost",
-            );
-        }
+        let waiting = self.waiting.fetch_add(1, Ordering::Relaxed);
+        let (reason, error) = if waiting >= QUEUE && !self.stopped.is_cancelled() {
+            let error = "the audit cannot be written fast enough, and lines are lost";
+            ("full", error)
+        } else if self.queue.send(message).is_err() {
+            let error = "the audit's writer has ended, and lines come too late and are lost";
+            ("closed", error)
+        } else {
+            return;
+        };
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.dropped.add(reason, error);
     }
 
     /// Opens the file again by its name, after a rotation has moved it away.
-    pub async fn reopen(&self) {
+    pub fn reopen(&self) {
         // If the writer has ended, there is nothing to open again.
-        let _ = self.queue.send(Message::Reopen).await;
+        let _ = self.queue.send(Message::Reopen);
     }
 
     /// Returns once all earlier records are written.
     pub async fn flush(&self) {
         let (written, done) = oneshot::channel();
-        if self.queue.send(Message::Flush(written)).await.is_ok() {
+        if self.queue.send(Message::Flush(written)).is_ok() {
             // The writer answers, or it has ended and written everything.
             let _ = done.await;
         }
@@ -129,8 +140,21 @@ impl Audit {
         self.dropped.count.load(Ordering::Relaxed)
     }
 
+    /// Logs what was lost and not yet said. Called when the tasks have ended.
+    pub fn report_losses(&self) {
+        self.dropped.losses.tell_rest();
+        let unwritten = self.waiting.load(Ordering::Relaxed);
+        if unwritten > 0 {
+            tracing::warn!(
+                lost = unwritten,
+                "the audit's writer did not end in time: the lines that wait for it are lost"
+            );
+        }
+    }
+
     fn start(output: Output, tasks: &Tasks) -> Self {
-        let (queue, messages) = mpsc::channel(QUEUE);
+        let (queue, messages) = mpsc::unbounded_channel();
+        let waiting = Arc::<AtomicUsize>::default();
         let dropped = Dropped {
             count: Arc::default(),
             losses: Losses::new("audit", tasks.readiness()),
@@ -139,21 +163,32 @@ impl Audit {
             output,
             line: Vec::new(),
             torn: false,
+            waiting: Arc::clone(&waiting),
             dropped: dropped.clone(),
         };
-        tasks.spawn("audit-writer", run(writer, messages, tasks.token()));
-        Self { queue, dropped }
+        let last = tasks.outlasting();
+        last.spawn("audit-writer", run(writer, messages, last.token()));
+        Self {
+            queue,
+            waiting,
+            stopped: tasks.token(),
+            dropped,
+        }
     }
 }
 
-/// Writes until the process stops, then writes the rest of the queue.
-async fn run(writer: Writer, mut messages: mpsc::Receiver<Message>, stopped: CancellationToken) {
+/// Writes until all other tasks have ended, then writes the rest of the queue.
+async fn run(
+    writer: Writer,
+    mut messages: mpsc::UnboundedReceiver<Message>,
+    ended: CancellationToken,
+) {
     let mut writer = Some(writer);
     loop {
         let mut batch = Vec::with_capacity(BATCH);
         let received = tokio::select! {
             taken = messages.recv_many(&mut batch, BATCH) => taken,
-            () = stopped.cancelled(), if !messages.is_closed() => {
+            () = ended.cancelled(), if !messages.is_closed() => {
                 messages.close();
                 continue;
             }
@@ -193,6 +228,7 @@ struct Writer {
     line: Vec<u8>,
     /// Whether the last write failed, which may have left half a line.
     torn: bool,
+    waiting: Arc<AtomicUsize>,
     dropped: Dropped,
 }
 
@@ -227,6 +263,7 @@ impl Writer {
                 self.dropped.add("write", &error);
             }
         }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// One write per line, so that lines of several processes never mix.

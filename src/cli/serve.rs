@@ -85,7 +85,7 @@ async fn reload_on_hangup(mut hangups: Sighup, mut reload: Reloader, sources: Co
         hangups.next().await;
         let again = sources.clone();
         match tokio::task::spawn_blocking(move || again.read()).await {
-            Ok(Ok(loaded)) => reload.apply(loaded).await,
+            Ok(Ok(loaded)) => reload.apply(loaded),
             Ok(Err(error)) => log_rejected(&error),
             Err(error) => tracing::error!("reading the configuration failed: {error}"),
         }

@@ -27,7 +27,7 @@ pub(super) async fn drain(
     tasks: &Tasks,
     readiness: &Readiness,
     deadline: Duration,
-    flush: impl Future<Output = ()>,
+    close: impl Future<Output = ()>,
 ) -> DrainReport {
     tracing::info!("stopping, 1/4: accepting no more connections");
     readiness.drain();
@@ -43,11 +43,14 @@ pub(super) async fn drain(
     }
 
     let cut = tasks.held_count();
-    tracing::info!(cut, "stopping, 3/4: stopping the remaining tasks");
+    tracing::info!(
+        cut,
+        "stopping, 3/4: stopping the remaining tasks, and writing the audit"
+    );
     let left = tasks.stop(LAST_GRACE).await;
 
-    tracing::info!("stopping, 4/4: flushing audit and store");
-    flush.await;
+    tracing::info!("stopping, 4/4: closing the store");
+    close.await;
     DrainReport {
         aborted_requests: cut,
         unfinished_tasks: left,

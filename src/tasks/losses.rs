@@ -75,6 +75,18 @@ impl Losses {
         }
     }
 
+    /// Logs the losses that no line has told yet, before the process ends.
+    pub fn tell_rest(&self) {
+        let lost = std::mem::take(&mut self.lock().untold);
+        if lost > 0 {
+            tracing::warn!(
+                part = self.part,
+                lost,
+                "more was lost before the stop; `lost` counts since the last such line"
+            );
+        }
+    }
+
     /// Ends a loss that a minute has passed since, for parts that do not know when they work.
     pub fn expire(&self) {
         let last = self.lock().last_loss;

@@ -107,7 +107,7 @@ async fn a_rotated_file_is_opened_anew() {
     audit.flush().await;
     std::fs::rename(&path, &moved).unwrap();
     audit.record(record("b"));
-    audit.reopen().await;
+    audit.reopen();
     audit.record(record("c"));
     audit.flush().await;
     assert_eq!(ids(&std::fs::read_to_string(&moved).unwrap()), ["a", "b"]);
@@ -132,6 +132,42 @@ async fn a_stop_writes_what_was_taken() {
     audit.record(record("late"));
     audit.flush().await;
     assert_eq!(audit.dropped(), 1);
+    let Some(Condition::Degraded(error)) = tasks.readiness().condition("audit") else {
+        panic!("it is lost, and not said");
+    };
+    assert!(error.contains("too late"), "{error}");
+}
+
+#[tokio::test]
+async fn a_stop_writes_what_tasks_leave_when_they_end_however_much() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.jsonl");
+    let tasks = Tasks::new();
+    let audit = Audit::file(&path, &Rotation::default(), &tasks).unwrap();
+    let left = QUEUE + 10;
+    let (stopped, entries) = (tasks.token(), audit.clone());
+    tasks.spawn("requests", async move {
+        stopped.cancelled().await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        for _ in 0..left {
+            entries.record(record("cut"));
+        }
+    });
+    assert_eq!(tasks.stop(Duration::from_secs(30)).await, 0);
+    assert_eq!(ids(&std::fs::read_to_string(&path).unwrap()).len(), left);
+    assert_eq!(audit.dropped(), 0);
+}
+
+#[tokio::test]
+async fn a_stuck_writer_holds_up_no_stop() {
+    let (release, held) = mpsc::channel();
+    let tasks = Tasks::new();
+    let audit = Audit::start(Output::Stream(Box::new(Stuck(held))), &tasks);
+    audit.record(record("x"));
+    let began = std::time::Instant::now();
+    assert_eq!(tasks.stop(Duration::from_secs(30)).await, 1);
+    assert!(began.elapsed() < Duration::from_secs(20));
+    drop(release);
 }
 
 #[tokio::test]
