@@ -41,9 +41,9 @@ async fn leave(rig: &Rig, caller: Caller, stage: &str) -> Arc<RecordedRequest> {
         .unwrap()
 }
 
-/// Whether a table is neither the database's own nor that of its versions.
+/// Whether a table is for what clients say: neither the database's own, nor that of its versions or its pepper.
 fn is_ours(table: &str) -> bool {
-    !table.starts_with("sqlite_") && !table.starts_with("_sqlx")
+    !table.starts_with("sqlite_") && !table.starts_with("_sqlx") && table != "pepper"
 }
 
 /// The line that was left; and that the place is free, and whether the request counts as accepted: then the

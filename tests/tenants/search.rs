@@ -41,12 +41,13 @@ pub fn contains(bytes: &[u8], what: &[u8]) -> bool {
     bytes.windows(what.len()).any(|window| window == what)
 }
 
-/// How many rows each table holds, but for those of migrations and statistics.
+/// How many rows each table holds, but for those of migrations, statistics and the pepper.
 pub async fn counted(file: &Path) -> BTreeMap<String, i64> {
     let options = SqliteConnectOptions::new().filename(file).read_only(true);
     let mut database = options.connect().await.unwrap();
     let tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'
-                    AND name NOT LIKE '\\_sqlx%' ESCAPE '\\' AND name NOT LIKE '%fts%'";
+                    AND name NOT LIKE '\\_sqlx%' ESCAPE '\\' AND name NOT LIKE '%fts%'
+                    AND name <> 'pepper'";
     let tables: Vec<String> = sqlx::query_scalar(tables)
         .fetch_all(&mut database)
         .await

@@ -79,7 +79,9 @@ pub(super) fn inspect_parsed(
     for (at, message) in messages.iter().enumerate() {
         parameters::check_message(at, message)?;
     }
-    marks::check(&request)?;
+    if rules.marked_cache {
+        marks::check(&request)?;
+    }
     rounds::check(messages)?;
     strict::check(&request, messages, rules)?;
 

@@ -32,7 +32,8 @@ pub struct Rules {
     pub signature: bool,
     /// `stream_options` is an unknown parameter.
     pub refuse_stream_options: bool,
-    /// The prompt is cached up to its last mark (`cache_control`) only, as by Anthropic. Otherwise marks mean nothing.
+    /// The prompt is cached up to its last mark (`cache_control`) only, and more than four marks are refused, as by
+    /// Anthropic. Otherwise marks mean nothing.
     pub marked_cache: bool,
     /// The context window in tokens.
     pub window: Option<u32>,
