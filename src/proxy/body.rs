@@ -119,7 +119,7 @@ where
     Ok(read.freeze())
 }
 
-/// Reads about `limit` bytes of a body, or all of it. Returns the bytes read, and the rest; [`prepend`] makes the
+/// Reads about `limit` bytes of a body, or all of it. Returns the bytes read, and the rest; [`prepend()`] makes the
 /// body of both again.
 pub(super) async fn peek(mut body: ProxyBody, limit: usize) -> (Bytes, Option<ProxyBody>) {
     let mut read = BytesMut::new();
