@@ -33,10 +33,10 @@ fn serve(args: &[&str]) -> Command {
 impl Running {
     fn start(upstream: SocketAddr) -> Self {
         let base_url = format!("http://{upstream}/openai/v1");
-        Self::of(&mut serve(&["--upstream", &base_url]))
+        Self::spawn(&mut serve(&["--upstream", &base_url]))
     }
 
-    fn of(command: &mut Command) -> Self {
+    fn spawn(command: &mut Command) -> Self {
         let mut child = command.spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap());
         // Not to a terminal, the log is one JSON object per line; one of the first says where it
@@ -215,7 +215,7 @@ fn a_stop_cuts_open_answers_and_each_has_its_line() {
     let folder = tempfile::tempdir().unwrap();
     let audit = folder.path().join("audit.jsonl");
     let base_url = format!("http://{}/v1", endless_upstream());
-    let running = Running::of(
+    let running = Running::spawn(
         serve(&["--upstream", &base_url])
             .env("DIARIST__AUDIT__PATH", &audit)
             .env("DIARIST__SERVER__DRAIN_TIMEOUT", "200ms")
