@@ -99,6 +99,17 @@ impl App {
         Self::build_with(config, READ_TIMEOUT).await
     }
 
+    /// As [`App::build`], with the tasks that the process's parts are to run as.
+    ///
+    /// # Errors
+    ///
+    /// As [`App::build`].
+    pub async fn build_in(tasks: Tasks, config: &Config) -> Result<Self, StartError> {
+        let url = config.database.to_string();
+        let store = SqliteStore::reconnecting_with(&url, READ_TIMEOUT);
+        Self::build_on(store, tasks, config, READ_TIMEOUT).await
+    }
+
     /// As [`App::build`], but a request waits `store_timeout` for each read of the store instead of
     /// [`READ_TIMEOUT`]. Tests wait longer, because a busy machine must not change what they see.
     ///
@@ -108,7 +119,7 @@ impl App {
     pub async fn build_with(config: &Config, store_timeout: Duration) -> Result<Self, StartError> {
         let url = config.database.to_string();
         let store = SqliteStore::reconnecting_with(&url, store_timeout);
-        Self::build_on(store, config, store_timeout).await
+        Self::build_on(store, Tasks::new(), config, store_timeout).await
     }
 
     /// As [`App::build_with`], for one of several processes on one database.
@@ -123,15 +134,15 @@ impl App {
     ) -> Result<Self, StartError> {
         let url = config.database.to_string();
         let store = SqliteStore::reconnecting_with(&url, store_timeout).shared();
-        Self::build_on(store, config, store_timeout).await
+        Self::build_on(store, Tasks::new(), config, store_timeout).await
     }
 
     async fn build_on(
         store: SqliteStore,
+        tasks: Tasks,
         config: &Config,
         store_timeout: Duration,
     ) -> Result<Self, StartError> {
-        let tasks = Tasks::new();
         // The ports come first: a taken port is the most likely reason not to start, and the quickest to find.
         let server = Server::bind(config.server.clone())?;
         let metrics = telemetry::install_recorder()?;
@@ -150,7 +161,7 @@ impl App {
         } else {
             place.find()?
         };
-        let store = Arc::new(store.with_pepper(&pepper));
+        let store = Arc::new(store.with_pepper(&pepper).with_background(&tasks));
         let pepper = pepper.value;
         if config.memory_enabled {
             let timeout = store_timeout.max(STORE_OPEN_TIMEOUT);
@@ -180,6 +191,7 @@ impl App {
             snapshots: Arc::clone(&cache),
             jobs: jobs.clone(),
             sent_prompts: Arc::new(SentPrompts::new(upstream_host)),
+            parsed_prefixes: Arc::default(),
         };
         let aliases = Aliases::default();
         if config.memory_enabled {
@@ -188,15 +200,15 @@ impl App {
             // On a slow disk the aliases come with the next refresh.
             let _timed_out =
                 tokio::time::timeout(STORE_OPEN_TIMEOUT, alias_refresher.refresh()).await;
-            tasks.spawn("owners", alias_refresher.run(tasks.token()));
+            tasks.spawn_background("owners", alias_refresher.run(tasks.token()));
             let mut refresher = ForgottenRefresher::new(&store, &caches, audit.clone());
             // Before the first request, if the disk is not slow: nothing that was forgotten may be used.
             let _timed_out = tokio::time::timeout(STORE_OPEN_TIMEOUT, refresher.refresh()).await;
-            tasks.spawn("forgotten", refresher.run(tasks.token()));
+            tasks.spawn_background("forgotten", refresher.run(tasks.token()));
             // If the operator has closed the queue, this process writes nothing, so it deletes nothing either.
             if config.memory.concurrency > 0 {
                 let housekeeping = Housekeeping::new(&store, &caches, config);
-                tasks.spawn("housekeeping", housekeeping.run(tasks.token()));
+                tasks.spawn_background("housekeeping", housekeeping.run(tasks.token()));
             }
         }
         let anonymous = config.requests.identity.anonymous;
@@ -206,6 +218,7 @@ impl App {
             cache,
             accepted_tenants: AcceptedTenants::default(),
             parse_pool: ParsePool::default(),
+            parsed_prefixes: caches.parsed_prefixes,
             tombstones: store.tombstones(),
             jobs,
             capabilities: UpstreamCapabilities::new(config.memory.placement, upstream_host),
@@ -335,7 +348,7 @@ async fn open_store(
     let (result_sender, opened) = tokio::sync::oneshot::channel();
     let opening_store = Arc::clone(store);
     // A task of its own, which the timeout below does not cancel: a cancelled attempt would never be repeated.
-    tasks.spawn("store opening", async move {
+    tasks.spawn_background("store opening", async move {
         // After the timeout nobody receives this; `watch_store` finds out the result.
         let _ = result_sender.send(opening_store.open_now().await);
     });

@@ -205,7 +205,7 @@ impl Jobs {
         // If the operator has closed the queue, this process writes nothing, so it deletes nothing
         // either.
         if jobs.base.settings().concurrency > 0 {
-            tasks.spawn("expiry", archive.expire(tasks.token()));
+            tasks.spawn_background("expiry", archive.expire(tasks.token()));
         }
         tasks.supervise("workers", move || {
             let (worker, wake) = (Arc::clone(&room.worker), Arc::clone(&room.wake));

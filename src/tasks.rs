@@ -7,6 +7,7 @@
 //! that a client waits for: a connection, a tunnel. The drain is over when the last one is dropped.
 //! [`Outlasting`] tasks end after all others, by a signal of their own.
 
+mod background;
 mod contain;
 mod losses;
 mod outlasting;
@@ -17,11 +18,13 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+pub use self::background::Background;
 use self::contain::contain;
 pub use self::losses::Losses;
 pub use self::outlasting::Outlasting;
@@ -45,6 +48,8 @@ pub struct Tasks {
     stopped: CancellationToken,
     outlasting: Outlasting,
     readiness: Readiness,
+    /// Where background tasks run; `None`: where all others do.
+    background: Option<Handle>,
     #[cfg(feature = "testing")]
     faults: std::sync::Arc<std::sync::Mutex<Vec<&'static str>>>,
 }
@@ -70,13 +75,37 @@ impl Tasks {
         self.tracker.spawn(contain(name, future))
     }
 
+    /// The same tasks, with a runtime of their own for those that no client waits for.
+    #[must_use]
+    pub fn with_background(mut self, runtime: Handle) -> Self {
+        self.background = Some(runtime);
+        self
+    }
+
+    /// The runtime for tasks that no client waits for, if they have one of their own.
+    #[must_use]
+    pub fn background(&self) -> Option<Handle> {
+        self.background.clone()
+    }
+
+    /// Starts a task that no client waits for. If it panics, `name` is logged.
+    pub fn spawn_background<F>(&self, name: &'static str, future: F) -> JoinHandle<()>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        match &self.background {
+            Some(runtime) => self.tracker.spawn_on(contain(name, future), runtime),
+            None => self.spawn(name, future),
+        }
+    }
+
     /// Starts tasks that end after all others.
     #[must_use]
     pub fn outlasting(&self) -> &Outlasting {
         &self.outlasting
     }
 
-    /// Starts a task that must not end before the process stops: if it panics, it is started again, and `/readyz`
+    /// Starts a background task that must not end before the process stops: if it panics, it is started again, and `/readyz`
     /// says so under `name` for a while. `start` makes its future.
     pub fn supervise<S, F>(&self, name: &'static str, mut start: S)
     where
@@ -85,7 +114,7 @@ impl Tasks {
     {
         let (readiness, stopped) = (self.readiness.clone(), self.stopped.clone());
         readiness.set(name, Condition::Up);
-        self.spawn(name, async move {
+        self.spawn_background(name, async move {
             let mut restarts = 0_u32;
             loop {
                 let mut run = std::pin::pin!(AssertUnwindSafe(start()).catch_unwind());

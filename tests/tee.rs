@@ -79,7 +79,7 @@ async fn all_that_was_said_is_heard_whatever_it_says() {
             say.send(said[0].text().to_owned()).unwrap();
         });
         let pieces = [says, more, ends].map(str::as_bytes).to_vec();
-        let (mut teed, _observed) = tee(body(pieces), spec, hear, &Tasks::new());
+        let (mut teed, _observed) = tee(body(pieces), spec, hear);
         for _ in 0..3 {
             teed.frame().await.unwrap().unwrap();
         }
@@ -98,7 +98,7 @@ where
         let said: Vec<String> = said.iter().map(|said| said.text().to_owned()).collect();
         say.send(said).unwrap();
     });
-    let (mut teed, _observed) = tee(upstream, spec, hear, &Tasks::new());
+    let (mut teed, _observed) = tee(upstream, spec, hear);
     for poll in 1..=number {
         let _frame = teed.frame().await;
         let told = heard.try_recv().ok();
@@ -124,7 +124,7 @@ async fn run<B>(body: B, spec: TeeSpec) -> (Bytes, ObservedAnswer)
 where
     B: Body<Data = Bytes, Error = Infallible> + Unpin,
 {
-    let (teed, observed) = tee(body, spec, ignore_answer(), &Tasks::new());
+    let (teed, observed) = tee(body, spec, ignore_answer());
     let got = teed.collect().await.unwrap().to_bytes();
     (got, wait(observed).await)
 }
@@ -195,7 +195,6 @@ async fn frames_and_trailers_keep_their_borders() {
         StreamBody::new(stream::iter(frames)),
         events(),
         ignore_answer(),
-        &Tasks::new(),
     );
     for expected in ["data: {}", "", "\n\n"] {
         let frame = teed.frame().await.unwrap().unwrap();
@@ -218,7 +217,7 @@ async fn a_client_that_hangs_up() {
         (STREAM.len() - 1, true),
     ] {
         let (mut sender, upstream) = Channel::<Bytes, Infallible>::new(4);
-        let (mut teed, observed) = tee(upstream, events(), ignore_answer(), &Tasks::new());
+        let (mut teed, observed) = tee(upstream, events(), ignore_answer());
         if taken > 0 {
             sender
                 .send_data(Bytes::copy_from_slice(&STREAM.as_bytes()[..taken]))
@@ -245,7 +244,6 @@ async fn an_upstream_that_breaks_off() {
         StreamBody::new(stream::iter(frames)),
         events(),
         ignore_answer(),
-        &Tasks::new(),
     );
     assert_eq!(teed.collect().await.unwrap_err(), "reset");
     let observed = wait(observed).await;
@@ -254,17 +252,11 @@ async fn an_upstream_that_breaks_off() {
 }
 
 #[tokio::test]
-async fn a_reader_that_never_runs_costs_the_client_nothing() {
-    // The runtime has one thread and this test does not yield: the reader cannot take anything.
+async fn no_frame_waits() {
     for (count, size) in [(5_000, 100), (200, 64 * 1024)] {
         let mut piece = vec![b'x'; size];
         piece[size - 2..].fill(b'\n');
-        let (mut teed, observed) = tee(
-            body(vec![&piece; count]),
-            events(),
-            ignore_answer(),
-            &Tasks::new(),
-        );
+        let (mut teed, observed) = tee(body(vec![&piece; count]), events(), ignore_answer());
         for _ in 0..count {
             let frame = teed
                 .frame()
@@ -278,8 +270,19 @@ async fn a_reader_that_never_runs_costs_the_client_nothing() {
         let observed = wait(observed).await;
         assert_eq!(observed.ended, EndReason::Complete);
         assert_eq!(observed.bytes, (count * size) as u64);
-        assert!(!observed.capture_complete);
+        assert!(observed.capture_complete);
     }
+}
+
+/// Whoever hears it may fail: the client gets its answer, and what it was is told.
+#[tokio::test]
+async fn a_fault_in_what_is_done_with_an_answer_stays_there() {
+    let fault: OnAnswer = Box::new(|_| panic!("a planted fault"));
+    let (teed, observed) = tee(body(vec![STREAM.as_bytes()]), events(), fault);
+    assert_eq!(teed.collect().await.unwrap().to_bytes(), STREAM);
+    let observed = wait(observed).await;
+    assert_eq!(observed.ended, EndReason::Complete);
+    assert_eq!(observed.text.as_deref(), Some("Grüße"));
 }
 
 #[tokio::test]
@@ -297,12 +300,7 @@ async fn whole_answers_small_and_large() {
         let long = ANSWER.replace("\"x\"", &format!("\"{}\"", "x".repeat(size)));
         let pieces = long.as_bytes().chunks(100_000);
         let (mut sender, upstream) = Channel::<Bytes, Infallible>::new(1);
-        let (teed, observed) = tee(
-            upstream,
-            spec(false, Encoding::Identity),
-            ignore_answer(),
-            &Tasks::new(),
-        );
+        let (teed, observed) = tee(upstream, spec(false, Encoding::Identity), ignore_answer());
         let send = async {
             for piece in pieces {
                 sender
@@ -422,12 +420,7 @@ async fn endings_refusals_and_errors() {
 
 #[tokio::test]
 async fn an_answer_whose_receiver_is_gone_still_passes() {
-    let (teed, observed) = tee(
-        body(vec![STREAM.as_bytes()]),
-        events(),
-        ignore_answer(),
-        &Tasks::new(),
-    );
+    let (teed, observed) = tee(body(vec![STREAM.as_bytes()]), events(), ignore_answer());
     drop(observed);
     assert_eq!(teed.collect().await.unwrap().to_bytes(), STREAM);
 }
@@ -439,7 +432,7 @@ where
 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (teed, observed) = tee(upstream, spec, ignore_answer(), &Tasks::new());
+    let (teed, observed) = tee(upstream, spec, ignore_answer());
     let teed = std::sync::Mutex::new(Some(teed));
     Tasks::new().spawn("server", async move {
         let (socket, _) = listener.accept().await.unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::jobs::Jobs;
 use crate::lookup::SnapshotCache;
-use crate::proxy::SentPrompts;
+use crate::proxy::{ParsedPrefixes, SentPrompts};
 
 /// The caches of conversations. A clone is a second handle.
 #[derive(Clone, Debug)]
@@ -14,6 +14,7 @@ pub(super) struct ConversationCaches {
     pub(super) snapshots: Arc<SnapshotCache>,
     pub(super) jobs: Jobs,
     pub(super) sent_prompts: Arc<SentPrompts>,
+    pub(super) parsed_prefixes: Arc<ParsedPrefixes>,
 }
 
 impl ConversationCaches {
@@ -22,5 +23,6 @@ impl ConversationCaches {
         self.snapshots.clear();
         self.jobs.drop_cached_conversations();
         self.sent_prompts.clear();
+        self.parsed_prefixes.clear();
     }
 }

@@ -9,10 +9,11 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::Serialize;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::file::{AuditError, AuditFile, Rotation};
@@ -24,6 +25,9 @@ use crate::telemetry;
 const QUEUE: usize = 4096;
 /// Records written at once on a blocking thread.
 const BATCH: usize = 256;
+/// How long the writer lets records gather before it writes them. To wake a thread costs more than to write a line, so
+/// a busy proxy wakes it a hundred times a second and not for each line. A process that is killed loses what waits.
+const GATHERING: Duration = Duration::from_millis(10);
 
 /// A cheap handle on the audit. Its writer ends with the process, not with the last handle.
 #[derive(Clone, Debug)]
@@ -31,6 +35,8 @@ pub struct Audit {
     queue: mpsc::UnboundedSender<Message>,
     /// Records that are not written yet.
     waiting: Arc<AtomicUsize>,
+    /// Somebody waits for the writer.
+    urgent: Arc<Notify>,
     /// The process gives up its open requests.
     stopped: CancellationToken,
     dropped: Dropped,
@@ -123,12 +129,14 @@ impl Audit {
     pub fn reopen(&self) {
         // If the writer has ended, there is nothing to open again.
         let _ = self.queue.send(Message::Reopen);
+        self.urgent.notify_one();
     }
 
     /// Returns once all earlier records are written.
     pub async fn flush(&self) {
         let (written, done) = oneshot::channel();
         if self.queue.send(Message::Flush(written)).is_ok() {
+            self.urgent.notify_one();
             // The writer answers, or it has ended and written everything.
             let _ = done.await;
         }
@@ -167,28 +175,48 @@ impl Audit {
             dropped: dropped.clone(),
         };
         let last = tasks.outlasting();
-        last.spawn("audit-writer", run(writer, messages, last.token()));
+        let urgent = Arc::<Notify>::default();
+        let gathering = Gathering {
+            urgent: Arc::clone(&urgent),
+            ended: last.token(),
+        };
+        last.spawn("audit-writer", run(writer, messages, gathering));
         Self {
             queue,
             waiting,
+            urgent,
             stopped: tasks.token(),
             dropped,
         }
     }
 }
 
-/// Writes until all other tasks have ended, then writes the rest of the queue.
-async fn run(
-    writer: Writer,
-    mut messages: mpsc::UnboundedReceiver<Message>,
+/// What ends the time in which records gather.
+#[derive(Debug)]
+struct Gathering {
+    urgent: Arc<Notify>,
+    /// All other tasks have ended.
     ended: CancellationToken,
-) {
+}
+
+impl Gathering {
+    async fn wait(&self) {
+        tokio::select! {
+            () = tokio::time::sleep(GATHERING) => {}
+            () = self.urgent.notified() => {}
+            () = self.ended.cancelled() => {}
+        }
+    }
+}
+
+/// Writes until all other tasks have ended, then writes the rest of the queue.
+async fn run(writer: Writer, mut messages: mpsc::UnboundedReceiver<Message>, gathering: Gathering) {
     let mut writer = Some(writer);
     loop {
         let mut batch = Vec::with_capacity(BATCH);
         let received = tokio::select! {
             taken = messages.recv_many(&mut batch, BATCH) => taken,
-            () = ended.cancelled(), if !messages.is_closed() => {
+            () = gathering.ended.cancelled(), if !messages.is_closed() => {
                 messages.close();
                 continue;
             }
@@ -197,6 +225,14 @@ async fn run(
         let Some(mut active) = writer.take().filter(|_| received > 0) else {
             return;
         };
+        if received < BATCH {
+            gathering.wait().await;
+            while batch.len() < BATCH
+                && let Ok(message) = messages.try_recv()
+            {
+                batch.push(message);
+            }
+        }
         let write_batch = tokio::task::spawn_blocking(move || {
             for message in batch {
                 active.handle(message);

@@ -10,6 +10,7 @@ use super::sources::{ConfigSources, environment};
 use crate::app::{App, Reloader, pepper_hint};
 use crate::config::{ConfigError, Loaded};
 use crate::server::{Sighup, shutdown_signal};
+use crate::tasks::{Background, Tasks};
 use crate::telemetry::{LogFormat, init_logging};
 
 /// How long the exit waits for blocking threads (reading a file, resolving a name).
@@ -28,8 +29,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("the runtime cannot start")?;
-    let served = runtime.block_on(serve(loaded, &args.sources));
+    let background = Background::start().context("the background runtime cannot start")?;
+    let tasks = Tasks::new().with_background(background.handle());
+    let served = runtime.block_on(serve(loaded, tasks, &args.sources));
     runtime.shutdown_timeout(RUNTIME_SHUTDOWN);
+    background.shut_down(RUNTIME_SHUTDOWN);
     served.map(|()| ExitCode::SUCCESS)
 }
 
@@ -41,13 +45,13 @@ fn log_filter(env: &BTreeMap<String, String>) -> Option<&str> {
         .map(String::as_str)
 }
 
-async fn serve(loaded: Loaded, sources: &ConfigSources) -> anyhow::Result<()> {
+async fn serve(loaded: Loaded, tasks: Tasks, sources: &ConfigSources) -> anyhow::Result<()> {
     let Loaded {
         config,
         values,
         warnings,
     } = loaded;
-    let app = App::build(&config).await?;
+    let app = App::build_in(tasks, &config).await?;
     let hangups = Sighup::listen().context("signals cannot be received")?;
     let (reload, stop) = (app.reload(values), app.tasks().token());
     // Boxed, since the future holds a whole configuration while it waits.

@@ -169,7 +169,7 @@ impl Worker {
                 let cycle = Arc::new(Cycle::new(&self.base.events));
                 // From here on exactly one outcome is sent, however the job ends.
                 self.pending_work.begin();
-                tasks.spawn("job", async move {
+                tasks.spawn_background("job", async move {
                     let call_result = |outcome| CallResult {
                         cycle: Arc::clone(&cycle),
                         outcome,

@@ -78,7 +78,7 @@ pub fn with_guard<T: Send + Unpin + 'static>(body: ProxyBody, guard: T) -> Proxy
 }
 
 /// Reads a body whole. Never holds more than `limit` bytes and one frame. `has_room` is asked before it holds more
-/// than was announced, with the number of bytes in all.
+/// than was announced, with the number of bytes in all. `on_data` gets every piece as it comes.
 ///
 /// # Errors
 /// [`ProxyError::BodyWithoutRoom`] if there is no room; [`ProxyError::BodyTooLarge`] as soon as the limit is exceeded, or at once if the announced length exceeds it;
@@ -87,6 +87,7 @@ pub async fn read_bounded<B>(
     body: B,
     limit: usize,
     mut has_room: impl FnMut(usize) -> bool,
+    mut on_data: impl FnMut(&[u8]),
 ) -> Result<Bytes, ProxyError>
 where
     B: Body<Data = Bytes, Error = BoxError>,
@@ -107,6 +108,7 @@ where
         if !has_room(read.len() + data.len()) {
             return Err(ProxyError::BodyWithoutRoom);
         }
+        on_data(&data);
         if read.is_empty() && body.is_end_stream() {
             return Ok(data);
         }
@@ -248,11 +250,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_up_to_the_limit_is_read_and_one_byte_more_is_refused() {
-        let read = read_bounded(frames(&["ab", "", "cd"]), 4, |_| true)
+        let read = read_bounded(frames(&["ab", "", "cd"]), 4, |_| true, |_| {})
             .await
             .unwrap();
         assert_eq!(read, "abcd");
-        let error = read_bounded(frames(&["ab", "cde"]), 4, |_| true)
+        let error = read_bounded(frames(&["ab", "cde"]), 4, |_| true, |_| {})
             .await
             .unwrap_err();
         assert!(matches!(error, ProxyError::BodyTooLarge { limit: 4 }));
@@ -262,7 +264,7 @@ mod tests {
     async fn an_announced_length_above_the_limit_is_refused_before_anything_is_read() {
         let unread = Full::new(Bytes::from_static(b"12345")).map_err(|never| match never {});
         assert!(matches!(
-            read_bounded(unread, 4, |_| true).await,
+            read_bounded(unread, 4, |_| true, |_| {}).await,
             Err(ProxyError::BodyTooLarge { .. })
         ));
     }
@@ -273,7 +275,7 @@ mod tests {
             Ok(Frame::data(Bytes::from_static(b"ab"))),
             Err("reset".into()),
         ];
-        let error = read_bounded(StreamBody::new(stream::iter(broken)), 9, |_| true)
+        let error = read_bounded(StreamBody::new(stream::iter(broken)), 9, |_| true, |_| {})
             .await
             .unwrap_err();
         assert!(matches!(error, ProxyError::BodyBroken(_)));

@@ -7,12 +7,11 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::request::Parts;
 use http::{Response, StatusCode, header};
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 
 use super::abort::Abort;
 use super::answer_position::{AnswerPosition, SUMMARY_BYTES};
@@ -25,8 +24,9 @@ use super::decoded_stream::was_compressed;
 use super::error::ProxyError;
 use super::memory::{Memory, MemoryRequest, PendingAnswer};
 use super::outgoing_request::OutgoingRequest;
+use super::parsed_prefixes::PrefixHashes;
 use super::places::Peer;
-use super::read_request::{ReadRequest, read_request};
+use super::read_request::{ReadRequest, ReceivedBody, read_request};
 use super::retry::{self, SharedStreamOutcome, StreamRetry, UpstreamAnswer};
 use super::select_memory::{SelectionGuard, select_memory};
 use super::shared::Shared;
@@ -49,17 +49,23 @@ pub(super) async fn handle(
 ) -> Result<Response<ProxyBody>, ProxyError> {
     let mut entry = AuditEntry::new(memory.audit.as_ref());
     let limits = &shared.limits;
+    let mut hasher = memory.parsed_prefixes.hasher(body.size_hint().exact());
     let mut incoming = IdleTimeout::paced(body, limits.request_idle, limits.body_pace);
     let has_room = |bytes| reserved.grow_to(bytes);
-    let received = match body::read_bounded(&mut incoming, limits.max_body_bytes, has_room).await {
-        Ok(received) => received,
+    let on_data = |data: &[u8]| hasher.push(data);
+    let reading = body::read_bounded(&mut incoming, limits.max_body_bytes, has_room, on_data);
+    let received = match reading.await {
+        Ok(body) => ReceivedBody {
+            body,
+            prefix_hashes: hasher.finish(),
+        },
         Err(error) => {
             entry.set_failed(&error);
             body::discard(&shared.tasks, &parts, incoming);
             return Err(error);
         }
     };
-    entry.set_received(&received);
+    entry.set_received(&received.body);
     let peer = parts.extensions.get::<Peer>().copied();
     let place = shared
         .places
@@ -97,6 +103,7 @@ pub(super) async fn handle(
         outcome: SharedStreamOutcome::default(),
         route_hash,
         answer_position,
+        prefix_hashes: received.prefix_hashes,
         _reserved: reserved,
     };
     let response = handle_head(shared, memory, parts, answer, guard, &in_flight);
@@ -118,7 +125,7 @@ async fn decide(
     shared: &Shared,
     memory: &Memory,
     parts: &Parts,
-    received: &Bytes,
+    received: &ReceivedBody,
     entry: &mut AuditEntry,
 ) -> Decided {
     let deciding = async {
@@ -130,7 +137,7 @@ async fn decide(
         } = read_request(memory, parts, received, entry).await;
         let (outgoing, guard) = match &request {
             Some(request) => select_memory(memory, request).await,
-            None => (OutgoingRequest::verbatim(received.clone()), None),
+            None => (OutgoingRequest::verbatim(received.body.clone()), None),
         };
         entry.set_outgoing(&outgoing);
         Decided {
@@ -148,7 +155,7 @@ async fn decide(
     tracing::error!(
         "a fault in the program: a request could not be read and goes out without memory"
     );
-    let outgoing = OutgoingRequest::verbatim(received.clone());
+    let outgoing = OutgoingRequest::verbatim(received.body.clone());
     entry.set_outgoing(&outgoing);
     entry.set_bypass("fault".to_owned());
     Decided {
@@ -174,6 +181,8 @@ struct InFlight {
     route_hash: Option<[u8; 32]>,
     /// Where the answer stands in its conversation.
     answer_position: Option<AnswerPosition>,
+    /// By which what was read of its body is found again.
+    prefix_hashes: PrefixHashes,
     /// The room of its body, which is held until the exchange is handed to the recorder.
     _reserved: Reservation,
 }
@@ -253,7 +262,7 @@ fn stream_back(
             answer_position.record_answers(messages);
         }
     });
-    let (body, observed) = tee(body, spec, on_answer, &shared.tasks);
+    let (body, observed) = tee(body, spec, on_answer);
     let body = body.stop_when(in_flight.outcome.stop_usage_filter());
     let memory = Arc::clone(memory);
     let unfinished = PendingAnswer::new(&memory);
@@ -313,6 +322,11 @@ fn finish(
     let Some(request) = in_flight.request.filter(|_| accepted) else {
         return;
     };
+    let tenant = &request.identity.scope.tenant;
+    let read = |most| request.parsed.prefix(most);
+    memory
+        .parsed_prefixes
+        .keep(tenant, &in_flight.prefix_hashes, read);
     if request.parsed.stream() && request.parsed.requested_usage() == Some(true) {
         memory
             .capabilities

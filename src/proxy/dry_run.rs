@@ -11,7 +11,7 @@ use http::request::Parts;
 use super::answer_position::AnswerPosition;
 use super::audit_entry::AuditEntry;
 use super::memory::{Memory, MemoryRequest};
-use super::read_request::read_request;
+use super::read_request::{ReceivedBody, read_request};
 use super::retry::{OverflowShortening, SentRequest};
 use super::select_memory::{SelectionGuard, select_memory};
 use super::tee::AnswerMessage;
@@ -35,8 +35,19 @@ impl DryRun {
     /// Reads the request and selects its memory. `None` if the request goes out verbatim.
     pub async fn start(memory: &Memory, parts: &Parts, received: &Bytes) -> Option<Self> {
         let mut entry = AuditEntry::new(memory.audit.as_ref());
-        let read = read_request(memory, parts, received, &mut entry).await;
+        let mut hasher = memory.parsed_prefixes.hasher(Some(received.len() as u64));
+        hasher.push(received);
+        let received = ReceivedBody {
+            body: received.clone(),
+            prefix_hashes: hasher.finish(),
+        };
+        let read = Box::pin(read_request(memory, parts, &received, &mut entry)).await;
         let (request, answer_position) = read.request.zip(read.answer_position)?;
+        let read = |most| request.parsed.prefix(most);
+        let tenant = &request.identity.scope.tenant;
+        memory
+            .parsed_prefixes
+            .keep(tenant, &received.prefix_hashes, read);
         let (outgoing, guard) = select_memory(memory, &request).await;
         entry.set_outgoing(&outgoing);
         Some(Self {

@@ -14,6 +14,7 @@ use super::holdout;
 use super::identify::{Identity, IdentityRules, Sources, identify_owner};
 use super::mode::{ReadOnly, Rules};
 use super::parse_pool::ParsePool;
+use super::parsed_prefixes::ParsedPrefixes;
 use super::sent_prompts::SentPrompts;
 use super::singleflight::Singleflight;
 use crate::audit::Audit;
@@ -88,6 +89,8 @@ pub struct Memory {
     pub accepted_tenants: AcceptedTenants,
     /// Where large bodies are parsed.
     pub parse_pool: ParsePool,
+    /// What was read of the beginnings of bodies.
+    pub parsed_prefixes: Arc<ParsedPrefixes>,
     /// What an operator had forgotten.
     pub tombstones: Tombstones,
     /// Where finished exchanges go.
@@ -118,6 +121,7 @@ impl Memory {
             cache,
             accepted_tenants: AcceptedTenants::default(),
             parse_pool: ParsePool::default(),
+            parsed_prefixes: Arc::default(),
             tombstones: Tombstones::default(),
             jobs,
             capabilities,

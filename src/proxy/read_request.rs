@@ -15,6 +15,7 @@ use super::holdout;
 use super::identify::{OffReason, Sources, Thread, find_thread, identify, identify_owner};
 use super::memory::{Memory, MemoryRequest, RequestPolicy};
 use super::mode::{self, DecidedBy, Mode};
+use super::parsed_prefixes::PrefixHashes;
 use super::peer_memory;
 use crate::history::{History, MessageKey, Pepper, Scope, ScopedHash};
 use crate::lookup::{LookupParams, anchors};
@@ -22,6 +23,14 @@ use crate::memory::alignment;
 use crate::store::LookupKeys;
 use crate::wire::chat::ParseError;
 use crate::wire::{self, Outline};
+
+/// A request's body, read whole.
+#[derive(Debug)]
+pub(super) struct ReceivedBody {
+    pub(super) body: Bytes,
+    /// By which its beginning may be known.
+    pub(super) prefix_hashes: PrefixHashes,
+}
 
 /// The result of reading a request.
 #[derive(Default)]
@@ -41,7 +50,7 @@ impl ReadRequest {
     async fn parse_without_memory(
         memory: &Memory,
         parts: &Parts,
-        received: &Bytes,
+        received: &ReceivedBody,
         (scope, sources): (&Scope, &Sources),
         entry: &mut AuditEntry,
     ) -> Self {
@@ -87,7 +96,7 @@ impl ReadRequest {
 pub(super) async fn read_request(
     memory: &Memory,
     parts: &Parts,
-    received: &Bytes,
+    received: &ReceivedBody,
     entry: &mut AuditEntry,
 ) -> ReadRequest {
     // Read once: a reload applies from the next request on.
@@ -262,7 +271,7 @@ fn named_thread(
 async fn note_owner_and_model(
     memory: &Memory,
     parts: &Parts,
-    received: &Bytes,
+    received: &ReceivedBody,
     policy: &RequestPolicy,
     entry: &mut AuditEntry,
 ) {
@@ -270,9 +279,9 @@ async fn note_owner_and_model(
         return;
     };
     entry.set_tenant(&owner.scope);
-    let body = received.clone();
+    let body = received.body.clone();
     let read = move || Outline::read(&body);
-    let outline = if received.len() < PARSE_BLOCKING_BYTES {
+    let outline = if received.body.len() < PARSE_BLOCKING_BYTES {
         read()
     } else {
         memory.parse_pool.run(read).await.flatten()
@@ -309,23 +318,33 @@ fn possible_answer_marks(
     marks
 }
 
-/// Bodies from this size on are parsed in the pool. Parsing takes about a millisecond per megabyte: a
+/// Bodies of which this much is to be read are parsed in the pool. Parsing takes about a millisecond per megabyte: a
 /// smaller body is parsed sooner than handed over, and a larger one would delay other requests.
 const PARSE_BLOCKING_BYTES: usize = 256 * 1024;
 
 async fn parse(
     memory: &Memory,
-    received: &Bytes,
+    received: &ReceivedBody,
     scope: &Scope,
 ) -> Result<(wire::Request, History), ParseError> {
-    let (body, owner) = (received.clone(), scope.clone());
+    let (body, owner) = (received.body.clone(), scope.clone());
+    let hashes = &received.prefix_hashes;
+    let prefix = memory.parsed_prefixes.find(&scope.tenant, hashes);
+    let bytes_to_read = match &prefix {
+        // The messages of the prefix are copied.
+        Some(prefix) => body.len() - prefix.bytes() + prefix.held_bytes(),
+        None => body.len(),
+    };
     let pepper = memory.pepper();
     let read = move || {
-        let parsed = wire::Request::parse_chat_peppered(&body, &pepper)?;
+        let parsed = match prefix {
+            Some(prefix) => wire::Request::parse_grown(&body, &prefix),
+            None => wire::Request::parse_chat_peppered(&body, &pepper),
+        }?;
         let history = parsed.history(&owner);
         Ok((parsed, history))
     };
-    if received.len() < PARSE_BLOCKING_BYTES {
+    if bytes_to_read < PARSE_BLOCKING_BYTES {
         return read();
     }
     // If it panicked, the request passes like one that is not valid JSON.

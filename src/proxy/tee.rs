@@ -1,29 +1,23 @@
-//! Copies a response for Diarist to read, while the client gets the original.
+//! Reads a response for Diarist while the client gets the original.
 //!
-//! [`tee`] puts a tap on a response body. Every frame goes to the client as it came; a counted reference goes into a
-//! bounded queue that a tracked task reads. The tap never parses and never fails: if the reader is slow, stuck or
-//! broken, the capture is incomplete, and nothing else happens. Before a frame that may be the last, the tap waits
-//! until the reader has read everything, but no longer than [`FLUSH_TIMEOUT`]: so the model's answer is known before
-//! the client can send it back. One [`ObservedAnswer`] is sent at the end: when the body has ended or failed, or the
-//! client has disconnected. Called by `chat_completions`.
+//! [`tee`] puts a tap on a response body. Every frame goes to the client as it came. On its way the tap reads it: a
+//! short, linear scan, some microseconds for an event, which may fail without harm. So the model's answer is known
+//! before the client can send it back. One [`ObservedAnswer`] is sent at the end: when the body has ended or failed,
+//! or the client has disconnected. Called by `chat_completions`.
 
-use std::future::Future as _;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::Sleep;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::oneshot;
 
 use super::decode::Encoding;
 use super::usage_filter::UsageFilter;
 pub use crate::audit::EndReason;
-use crate::tasks::Tasks;
 use crate::wire::usage::Usage;
 use capture::Capture;
 
@@ -32,24 +26,15 @@ mod capture;
 
 pub use self::answer_message::AnswerMessage;
 
-/// How many frames the reader may be behind. An event is a frame; a thousand of them are seconds of the fastest
-/// model.
-const QUEUE_FRAMES: usize = 1024;
-/// How many bytes the reader may be behind.
-const QUEUE_BYTES: usize = 8 * 1024 * 1024;
-/// A longer body is parsed on a blocking thread: at about 100 MB/s, this takes 3 ms.
+/// While a longer body is parsed, other threads take over the tasks of this one: at about 100 MB/s, it takes 3 ms.
 const PARSE_INLINE: usize = 256 * 1024;
-
-/// How long the last frame of an answer waits for the reader, which has read everything before and needs some
-/// microseconds.
-const FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Texts by which a client may take an answer as complete before its stream ends: the end mark, or a choice's finish
 /// reason. A match that means something else costs a short wait.
 const END_MARKERS: [&[u8]; 3] = [b"[DONE]", b"\"finish_reason\":\"", b"\"finish_reason\": \""];
 
-/// Gets what the model has said: first before the frame goes to the client that may be the last, and again when the
-/// answer has ended.
+/// Gets what the model has said: before the frame goes to the client that may be the last, and once more if it has
+/// said more by the end.
 pub type OnAnswer = Box<dyn Fn(&[AnswerMessage]) + Send + Sync>;
 
 /// What is known of a response before its body.
@@ -98,28 +83,22 @@ pub fn tee<B>(
     body: B,
     spec: TeeSpec,
     on_answer: OnAnswer,
-    tasks: &Tasks,
 ) -> (Teed<B>, oneshot::Receiver<ObservedAnswer>)
 where
     B: Body<Data = Bytes> + Unpin,
 {
-    let (queue, pieces) = mpsc::channel(QUEUE_FRAMES);
-    let (ending, ended) = oneshot::channel();
     let (result, observed) = oneshot::channel();
-    let queued_bytes = Arc::new(AtomicUsize::new(0));
+    let reader = Reader {
+        capture: Some(Capture::new(spec.streaming, spec.encoding)),
+        on_answer,
+        reported: None,
+        result,
+    };
     let tap = Tap {
         body,
-        queue: Some(queue),
-        queued_bytes: Arc::clone(&queued_bytes),
-        ending: Some(ending),
+        reader: Some(reader),
         stats: TapStats::default(),
-        held: None,
     };
-    tasks.spawn("response-reader", async move {
-        let observed = read(pieces, &queued_bytes, ended, spec, on_answer).await;
-        // If the receiver was dropped, nobody needs the result.
-        let _ = result.send(observed);
-    });
     let filter = spec.filter_usage && spec.streaming && spec.encoding == Encoding::Identity;
     (UsageFilter::new(tap, filter), observed)
 }
@@ -129,39 +108,16 @@ where
 struct TapStats {
     first_byte: Option<Instant>,
     bytes: u64,
-    overflow: bool,
     trailers: bool,
 }
 
-/// A body that hands a copy of each frame to the reader.
+/// A body that reads each frame before it passes it on.
 #[derive(Debug)]
 pub struct Tap<B: Body> {
     body: B,
-    queue: Option<mpsc::Sender<Piece>>,
-    /// Bytes in the queue.
-    queued_bytes: Arc<AtomicUsize>,
-    ending: Option<oneshot::Sender<(EndReason, TapStats)>>,
+    /// `None` after the end.
+    reader: Option<Reader>,
     stats: TapStats,
-    /// A frame that may be the last. It waits until the reader has read everything.
-    held: Option<Box<Held<B::Error>>>,
-}
-
-/// What the queue carries.
-#[derive(Debug)]
-enum Piece {
-    Bytes(Bytes),
-    /// A question to the reader: answer when everything before it is read.
-    Flush(oneshot::Sender<()>),
-}
-
-/// A frame that waits, or the end of the body.
-type Polled<E> = Option<Result<Frame<Bytes>, E>>;
-
-#[derive(Debug)]
-struct Held<E> {
-    frame: Polled<E>,
-    flushed: oneshot::Receiver<()>,
-    timeout: Pin<Box<Sleep>>,
 }
 
 impl<B> Tap<B>
@@ -184,54 +140,26 @@ where
         }
     }
 
-    /// Asks the reader to answer when it has read everything so far. `None` if there is no reader.
-    fn request_flush(&mut self) -> Option<oneshot::Receiver<()>> {
-        let (flushed_sender, flushed) = oneshot::channel();
-        let queue = self.queue.as_ref()?;
-        queue.try_send(Piece::Flush(flushed_sender)).ok()?;
-        Some(flushed)
-    }
-
-    fn copy_frame(&mut self, polled: Option<&Result<Frame<Bytes>, B::Error>>) {
-        match polled {
-            Some(Ok(frame)) => match frame.data_ref() {
-                Some(data) => self.copy(data),
-                None => self.stats.trailers = true,
-            },
-            Some(Err(_)) => self.end(EndReason::UpstreamError),
-            None => {}
-        }
-    }
-}
-
-impl<B: Body> Tap<B> {
-    fn copy(&mut self, data: &Bytes) {
+    fn read_frame(&mut self, frame: &Frame<Bytes>) {
+        let Some(data) = frame.data_ref() else {
+            self.stats.trailers = true;
+            return;
+        };
         if data.is_empty() {
             return;
         }
         self.stats.first_byte.get_or_insert_with(Instant::now);
         self.stats.bytes = self.stats.bytes.saturating_add(data.len() as u64);
-        let Some(queue) = &self.queue else { return };
-        let queued = self.queued_bytes.fetch_add(data.len(), Ordering::Relaxed) + data.len();
-        if queued > QUEUE_BYTES || queue.try_send(Piece::Bytes(data.clone())).is_err() {
-            self.stats.overflow = true;
-            self.queue = None;
+        if let Some(reader) = &mut self.reader {
+            reader.push(data);
         }
     }
+}
 
-    /// `polled` goes to the client now. `None` ends the body.
-    fn pass<E>(&mut self, polled: Polled<E>) -> Polled<E> {
-        if polled.is_none() {
-            self.end(EndReason::Complete);
-        }
-        polled
-    }
-
+impl<B: Body> Tap<B> {
     fn end(&mut self, ended: EndReason) {
-        self.queue = None;
-        if let Some(ending) = self.ending.take() {
-            // The reader is gone only after a shutdown.
-            let _ = ending.send((ended, self.stats));
+        if let Some(reader) = self.reader.take() {
+            reader.finish(ended, self.stats);
         }
     }
 }
@@ -248,41 +176,29 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let tap = &mut *self;
-        if tap.held.is_none() {
-            let polled = ready!(Pin::new(&mut tap.body).poll_frame(cx));
-            tap.copy_frame(polled.as_ref());
-            let last = tap.is_last(polled.as_ref());
-            match last.then(|| tap.request_flush()).flatten() {
-                None => return Poll::Ready(tap.pass(polled)),
-                Some(flushed) => {
-                    tap.held = Some(Box::new(Held {
-                        frame: polled,
-                        flushed,
-                        timeout: Box::pin(tokio::time::sleep(FLUSH_TIMEOUT)),
-                    }));
-                }
-            }
+        let polled = ready!(Pin::new(&mut tap.body).poll_frame(cx));
+        if let Some(Ok(frame)) = &polled {
+            tap.read_frame(frame);
         }
-        if let Some(held) = &mut tap.held {
-            // The sender is dropped if the reader is gone: then there is nothing to wait for.
-            let flushed = Pin::new(&mut held.flushed).poll(cx).is_ready();
-            if !flushed && held.timeout.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
+        if tap.is_last(polled.as_ref())
+            && let Some(reader) = &mut tap.reader
+        {
+            reader.read_answers();
         }
-        let frame = tap.held.take().and_then(|held| held.frame);
-        Poll::Ready(tap.pass(frame))
+        match &polled {
+            Some(Ok(_)) => {}
+            Some(Err(_)) => tap.end(EndReason::UpstreamError),
+            None => tap.end(EndReason::Complete),
+        }
+        Poll::Ready(polled)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.held.is_none() && self.body.is_end_stream()
+        self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self.held {
-            None => self.body.size_hint(),
-            Some(_) => SizeHint::default(),
-        }
+        self.body.size_hint()
     }
 }
 
@@ -290,8 +206,8 @@ impl<B: Body> Drop for Tap<B> {
     fn drop(&mut self) {
         // A server does not poll a body for its end once the announced length, or the trailers, are written. It
         // just drops it.
-        let complete = self.held.is_none() && (self.stats.trailers || self.body.is_end_stream());
-        self.end(if complete {
+        let is_complete = self.stats.trailers || self.body.is_end_stream();
+        self.end(if is_complete {
             EndReason::Complete
         } else {
             EndReason::HungUp
@@ -299,83 +215,94 @@ impl<B: Body> Drop for Tap<B> {
     }
 }
 
-async fn read(
-    mut pieces: mpsc::Receiver<Piece>,
-    queued_bytes: &AtomicUsize,
-    ending: oneshot::Receiver<(EndReason, TapStats)>,
-    spec: TeeSpec,
+/// Reads the frames, and reports what the model has said.
+struct Reader {
+    /// `None` after a panic.
+    capture: Option<Capture>,
     on_answer: OnAnswer,
-) -> ObservedAnswer {
-    let mut capture = Some(Capture::new(spec.streaming, spec.encoding));
-    while let Some(piece) = pieces.recv().await {
-        capture = match piece {
-            Piece::Bytes(bytes) => {
-                queued_bytes.fetch_sub(bytes.len(), Ordering::Relaxed);
-                capture.and_then(|mut capture| {
-                    guarded(move || {
-                        capture.push(bytes);
-                        capture
-                    })
-                })
-            }
-            Piece::Flush(flushed_sender) => {
-                let partial = read_messages(capture).await;
-                let (capture, messages) = partial.unzip();
-                if let Some(messages) = messages {
-                    guarded(|| on_answer(&messages));
-                }
-                // The client may have disconnected meanwhile.
-                let _ = flushed_sender.send(());
+    /// What `on_answer` got last.
+    reported: Option<Vec<AnswerMessage>>,
+    result: oneshot::Sender<ObservedAnswer>,
+}
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reader").finish_non_exhaustive()
+    }
+}
+
+impl Reader {
+    fn push(&mut self, data: &Bytes) {
+        self.capture = self.capture.take().and_then(|mut capture| {
+            guarded(move || {
+                capture.push(data.clone());
                 capture
-            }
-        };
+            })
+        });
     }
-    let (ended, stats) = ending
-        .await
-        .unwrap_or((EndReason::HungUp, TapStats::default()));
-    let summary = match capture {
-        Some(capture) if capture.unparsed_bytes() > PARSE_INLINE => {
-            tokio::task::spawn_blocking(|| capture.finish()).await.ok()
+
+    /// Reports what the model has said so far.
+    fn read_answers(&mut self) {
+        let read = self.capture.take().and_then(|mut capture| {
+            let bytes = capture.unparsed_bytes();
+            let read = move || {
+                let messages = capture.read_messages();
+                (capture, messages)
+            };
+            guarded(|| in_place(bytes, read))
+        });
+        let (capture, messages) = read.unzip();
+        self.capture = capture;
+        self.report(messages);
+    }
+
+    fn report(&mut self, messages: Option<Vec<AnswerMessage>>) {
+        if messages.is_some() && messages != self.reported {
+            let answers = messages.as_deref().unwrap_or_default();
+            guarded(|| (self.on_answer)(answers));
+            self.reported = messages;
         }
-        Some(capture) => guarded(|| capture.finish()),
-        None => None,
-    };
-    let (summary, messages) = summary.unzip();
-    if let Some(messages) = messages {
-        guarded(|| on_answer(&messages));
     }
-    let capture_complete =
-        summary.as_ref().is_some_and(|summary| summary.complete) && !stats.overflow;
-    let mut summary = summary.unwrap_or_default();
-    ObservedAnswer {
-        ended,
-        saw_done: summary.is_done(),
-        finish_reasons: summary.finish_reasons(),
-        refusal: summary.refusal,
-        error: summary.error,
-        text: summary.take_text().filter(|_| capture_complete),
-        usage: summary.usage,
-        first_byte: stats.first_byte,
-        bytes: stats.bytes,
-        capture_complete,
+
+    fn finish(mut self, ended: EndReason, stats: TapStats) {
+        let read = self.capture.take().and_then(|capture| {
+            let bytes = capture.unparsed_bytes();
+            guarded(|| in_place(bytes, || capture.finish()))
+        });
+        let (summary, messages) = read.unzip();
+        self.report(messages);
+        let mut summary = summary.unwrap_or_default();
+        let observed = ObservedAnswer {
+            ended,
+            saw_done: summary.is_done(),
+            finish_reasons: summary.finish_reasons(),
+            refusal: summary.refusal,
+            error: summary.error,
+            text: summary.take_text(),
+            usage: summary.usage,
+            first_byte: stats.first_byte,
+            bytes: stats.bytes,
+            capture_complete: summary.complete,
+        };
+        // If the receiver was dropped, nobody needs the result.
+        let _ = self.result.send(observed);
     }
 }
 
-/// Reads what has arrived, and returns what the model has said.
-async fn read_messages(capture: Option<Capture>) -> Option<(Capture, Vec<AnswerMessage>)> {
-    let mut capture = capture?;
-    let held = capture.unparsed_bytes();
-    let read = move || {
-        let messages = capture.read_messages();
-        (capture, messages)
+/// Runs `work` on `bytes`. If that takes long, other threads take over the tasks of this one.
+fn in_place<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
+    let has_other_threads = || {
+        let runtime = Handle::try_current();
+        runtime.is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::MultiThread)
     };
-    if held > PARSE_INLINE {
-        return tokio::task::spawn_blocking(read).await.ok();
+    if bytes > PARSE_INLINE && has_other_threads() {
+        tokio::task::block_in_place(work)
+    } else {
+        work()
     }
-    guarded(read)
 }
 
-/// Catches a panic. The parser of events has panicked on some input before, and the caller still needs its result.
+/// Catches a panic. The parser of events has panicked on some input before, and the client must not notice.
 fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
     std::panic::catch_unwind(AssertUnwindSafe(work)).ok()
 }

@@ -58,6 +58,7 @@ use self::known_keys::KnownKeys;
 use super::StoreResult;
 use super::pepper_file::KeptPepper;
 use crate::history::Pepper;
+use crate::tasks::Tasks;
 
 /// The pause between two attempts to open a lost database. An attempt is cheap where the file is
 /// missing and slow where it is locked; with this pause neither is felt.
@@ -106,6 +107,16 @@ impl SqliteStore {
         self.connection.set_pepper(pepper.clone());
         self.held_tombstones = Arc::new(HeldTombstones::new(pepper.value));
         self.pepper = pepper.value;
+        self
+    }
+
+    /// The same store, whose writer is opened in the background of `tasks`. SQLite's threads have the priority of the
+    /// thread that opened them.
+    #[must_use]
+    pub fn with_background(mut self, tasks: &Tasks) -> Self {
+        if let Some(runtime) = tasks.background() {
+            self.connection.set_background(runtime);
+        }
         self
     }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use diarist::jobs::{Clock, Jobs, ManualJobs, Reloadable};
 use diarist::lookup::SnapshotCache;
 use diarist::proxy::capabilities::UpstreamCapabilities;
-use diarist::proxy::{DryRun, Memory};
+use diarist::proxy::{DryRun, Memory, ParsedPrefixes};
 use diarist::store::{ForgetTarget, Forgetting as _, SqliteStore, Store};
 use diarist::wire::Placement;
 use serde_json::json;
@@ -135,6 +135,8 @@ impl ServerProcess {
         );
         let capabilities = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
         let mut memory = Memory::new(Arc::clone(&cache), hand.jobs(), capabilities);
+        // Short bodies grow too.
+        memory.parsed_prefixes = Arc::new(ParsedPrefixes::with_step(512));
         memory.tombstones = store.tombstones();
         Self {
             store,

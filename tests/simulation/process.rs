@@ -11,7 +11,7 @@ use diarist::jobs::{
     Clock, Exchange, Jobs, ManualAnswer, ManualJobs, ManualOutcome, Reloadable, Settings,
 };
 use diarist::proxy::capabilities::UpstreamCapabilities;
-use diarist::proxy::{Memory, Overflow, RequestPolicy};
+use diarist::proxy::{Memory, Overflow, ParsedPrefixes, RequestPolicy};
 use diarist::store::{Job, SqliteStore, Store};
 use diarist::wire::Placement;
 
@@ -116,6 +116,8 @@ impl Process {
         );
         let manners = UpstreamCapabilities::new(Some(ground.placement), "localhost");
         let mut memory = Memory::new(recall, hand.jobs(), manners);
+        // Short bodies grow too.
+        memory.parsed_prefixes = Arc::new(ParsedPrefixes::with_step(512));
         memory.policy = Reloadable::new(RequestPolicy {
             overflow: ground.overflow,
             ..RequestPolicy::default()

@@ -17,7 +17,7 @@ use diarist::llm::{
 use diarist::proxy::capabilities::UpstreamCapabilities;
 use diarist::proxy::identify::IdentityRules;
 use diarist::proxy::identify::users::{Proof, Users};
-use diarist::proxy::{DryRun, Memory, RequestPolicy};
+use diarist::proxy::{DryRun, Memory, ParsedPrefixes, RequestPolicy};
 use diarist::store::Store;
 use diarist::wire::Placement;
 use serde_json::{Value, json};
@@ -212,6 +212,8 @@ impl ServerProcess {
         );
         let manners = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
         let mut memory = Memory::new(recall, hand.jobs(), manners);
+        // Short bodies grow too.
+        memory.parsed_prefixes = Arc::new(ParsedPrefixes::with_step(512));
         memory.policy = Reloadable::new(RequestPolicy {
             identity: IdentityRules {
                 users: Some(Users {

@@ -106,16 +106,13 @@ impl AnswerMessage {
             self.calls.len() - 1
         });
         let call = &mut self.calls[at];
-        let text = |path: &str| piece.pointer(path).and_then(Value::as_str);
-        if let Some(id) = text("/id").filter(|id| !id.is_empty()) {
+        let function = |name: &str| piece.get("function")?.get(name)?.as_str();
+        let id = piece.get("id").and_then(Value::as_str);
+        if let Some(id) = id.filter(|id| !id.is_empty()) {
             id.clone_into(&mut call.id);
         }
-        append(&mut call.name, &mut self.size, text("/function/name"));
-        append(
-            &mut call.arguments,
-            &mut self.size,
-            text("/function/arguments"),
-        );
+        append(&mut call.name, &mut self.size, function("name"));
+        append(&mut call.arguments, &mut self.size, function("arguments"));
     }
 }
 

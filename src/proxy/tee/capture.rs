@@ -211,9 +211,9 @@ impl Summary {
                 self.refusal |= matches!(reason, "content_filter" | "refusal");
                 *ended = Some(reason.to_owned());
             }
-            self.refusal |= ["/delta/refusal", "/message/refusal"]
+            self.refusal |= ["delta", "message"]
                 .iter()
-                .filter_map(|path| choice.pointer(path)?.as_str())
+                .filter_map(|name| choice.get(name)?.get("refusal")?.as_str())
                 .any(|words| !words.is_empty());
         }
     }

@@ -9,6 +9,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Handle;
+
 use super::database::{CLOSE_GRACE, Database};
 use super::error::OpenError;
 use super::pepper;
@@ -86,6 +88,10 @@ impl Connection {
 
     pub(super) fn set_pepper(&mut self, pepper: KeptPepper) {
         self.pepper = pepper;
+    }
+
+    pub(super) fn set_background(&mut self, runtime: Handle) {
+        self.tasks = std::mem::take(&mut self.tasks).with_background(runtime);
     }
 
     async fn open(&self) -> Result<Database, OpenError> {
@@ -186,7 +192,7 @@ impl Connection {
         }
         drop(state);
         let this = self.clone();
-        self.tasks.spawn("store reopening", async move {
+        self.tasks.spawn_background("store reopening", async move {
             let opened = this.open().await;
             this.finish_opening(opened).await;
         });

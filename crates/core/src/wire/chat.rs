@@ -11,6 +11,7 @@
 
 mod assemble;
 mod attachments;
+mod body;
 mod cache_mark;
 mod content;
 mod fields;
@@ -18,27 +19,23 @@ mod fingerprint;
 mod other_fields;
 mod parse_error;
 mod plain_text;
+mod prefix;
 mod string;
 mod text;
 mod url;
 
-use std::ops::Range;
-
-use bytes::Bytes;
-use serde::de::IgnoredAny;
-
 pub use self::attachments::Attachment;
+pub use self::body::MAX_MESSAGES;
+use self::body::{Messages, StreamOptions, TopLevel};
 use self::fields::Fields;
 use self::fingerprint::Reader;
 pub use self::other_fields::FieldValue;
 use self::other_fields::OtherFields;
 pub use self::parse_error::ParseError;
-use self::parse_error::read;
-use self::text::{Text, Tree};
+pub use self::prefix::ParsedPrefix;
 use super::scan::{self, Walk};
-use crate::history::{
-    History, Message, MessagePiece, Pepper, PlainText, PromptFields, Role, Scope,
-};
+use crate::history::{History, Message, MessagePiece, Pepper, PlainText, PromptFields, Scope};
+use bytes::Bytes;
 
 /// A chat-completions request: its bytes, and where everything stands that memory needs.
 #[derive(Clone, Debug)]
@@ -58,18 +55,8 @@ pub struct ChatRequest {
     other_fields: OtherFields,
     /// The position of the object's closing brace.
     close: usize,
-}
-
-/// The client's `stream_options`.
-#[derive(Clone, Debug, Default)]
-struct StreamOptions {
-    /// The range of the value, if the key is there.
-    span: Option<Range<usize>>,
-    /// The value is `null`.
-    null: bool,
-    /// The range of the value of `include_usage`, if the key is there.
-    include_usage: Option<Range<usize>>,
-    requested_usage: Option<bool>,
+    /// What stands in front of the messages.
+    before_messages: Option<Box<TopLevel>>,
 }
 
 /// The client's leading system and developer messages. They are in no chain, because they carry clocks
@@ -106,31 +93,24 @@ pub fn parse(body: &Bytes) -> Result<ChatRequest, ParseError> {
 pub fn parse_peppered(body: &Bytes, pepper: &Pepper) -> Result<ChatRequest, ParseError> {
     let text = std::str::from_utf8(body).map_err(|_| ParseError::InvalidUtf8)?;
     let start = scan::skip_space(body, 0);
-    let mut walk = Walk::object(text, start).ok_or(ParseError::NotAnObject)?;
-    let mut top = TopLevel {
-        pepper: *pepper,
-        ..TopLevel::default()
-    };
-    while let Some(key) = walk.key()? {
-        top.member(key, text, &mut walk)?;
-    }
-    if scan::skip_space(body, walk.at()) != body.len() {
-        return Err(ParseError::InvalidJson);
-    }
-    let messages = top.messages.ok_or(ParseError::MessagesMissing)?;
-    Ok(ChatRequest {
-        body: body.clone(),
-        messages: messages.all,
-        leading_count: messages.leading_count,
-        marked: messages.marked,
-        leading_role: messages.leading_role,
-        model: top.model,
-        stream: top.stream,
-        options: top.options,
-        cache_retention: top.cache_retention,
-        other_fields: top.other_fields,
-        close: walk.at() - 1,
-    })
+    let members = Walk::object(text, start).ok_or(ParseError::NotAnObject)?;
+    let mut top = TopLevel::new(pepper);
+    let close = top.read(text, members)?;
+    ChatRequest::new(body, top, close)
+}
+
+/// Reads a request body that begins with the bytes of `prefix`: the result is that of [`parse_peppered`], with the
+/// pepper of the first body. Only what follows the prefix is read.
+///
+/// The caller guarantees the bytes. If they differ, the result is wrong.
+pub fn parse_grown(body: &Bytes, prefix: &ParsedPrefix) -> Result<ChatRequest, ParseError> {
+    let start = prefix.bytes();
+    let rest = body.get(start..).ok_or(ParseError::InvalidJson)?;
+    let text = std::str::from_utf8(rest).map_err(|_| ParseError::InvalidUtf8)?;
+    let mut top = prefix.top_level();
+    let members = top.read_more_messages(text, prefix.messages())?;
+    let close = top.read(text, members)?;
+    ChatRequest::new(body, top, close)
 }
 
 /// Reads one message alone, as an answer contains it.
@@ -141,143 +121,50 @@ pub fn message(json: &str, pepper: &Pepper) -> Option<Message> {
     reader.finish().pop()
 }
 
-#[derive(Default)]
-struct TopLevel {
-    pepper: Pepper,
-    present: [bool; MEMORY_FIELDS.len()],
-    messages: Option<Messages>,
-    model: Option<Box<str>>,
-    stream: bool,
-    options: StreamOptions,
-    cache_retention: Option<Box<str>>,
-    other_fields: OtherFields,
-}
-
-/// Top-level fields that memory depends on. Other fields may stand twice and are forwarded twice.
-const MEMORY_FIELDS: [&str; 4] = ["messages", "model", "stream", "stream_options"];
-
-impl TopLevel {
-    /// Reads the value of the key at `name`; `walk` stands at that value.
-    fn member(
-        &mut self,
-        name: Range<usize>,
-        text: &str,
-        walk: &mut Walk<'_>,
-    ) -> Result<(), ParseError> {
-        let key = string::decode(&text[name.clone()]).ok_or(ParseError::InvalidJson)?;
-        if let Some(index) = MEMORY_FIELDS.iter().position(|field| *field == key)
-            && std::mem::replace(&mut self.present[index], true)
-        {
-            return Err(ParseError::DuplicateKey);
-        }
-        if key == "messages" {
-            let mut elements =
-                Walk::array(text, walk.at()).ok_or(ParseError::MessagesNotAnArray)?;
-            self.messages = Some(Messages::read(text, &mut elements, &self.pepper)?);
-            walk.resume(elements.at());
-            return Ok(());
-        }
-        let span = walk.value()?;
-        let json = &text[span.clone()];
-        match &*key {
-            "model" => self.model = read::<Option<Text<'_>>>(json)?.map(|model| (*model).into()),
-            "stream" => self.stream = read::<Option<bool>>(json)?.unwrap_or_default(),
-            "stream_options" => self.options = StreamOptions::read(text, span)?,
-            "prompt_cache_retention" => {
-                // The upstream judges any other spelling.
-                self.cache_retention = serde_json::from_str::<Text<'_>>(json)
-                    .ok()
-                    .map(|retention| (*retention).into());
-                read::<IgnoredAny>(json)?;
-            }
-            _ => {
-                read::<IgnoredAny>(json)?;
-                self.other_fields.add(name, span);
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A request with more messages has no memory. Each message costs some 200 bytes and several hashes whatever its
-/// length, so a body of millions of tiny ones would cost gigabytes. The longest real conversations that were
-/// seen have some thousands.
-pub const MAX_MESSAGES: usize = 50_000;
-
-struct Messages {
-    all: Vec<Message>,
-    leading_count: usize,
-    leading_role: &'static str,
-    marked: Vec<usize>,
-}
-
-impl Messages {
-    fn read(text: &str, elements: &mut Walk<'_>, pepper: &Pepper) -> Result<Self, ParseError> {
-        let mut messages = Self {
-            all: Vec::new(),
-            leading_count: 0,
-            leading_role: "system",
-            marked: Vec::new(),
-        };
-        let mut reader = Reader::new(pepper);
-        while elements.next_item()? {
-            let start = elements.at();
-            let (fields, end) = Fields::read(text, start)?;
-            elements.resume(end);
-            if fields.role == Role::System && messages.leading_count == reader.count() {
-                messages.leading_count += 1;
-                messages.leading_role = if &*fields.raw_role == "developer" {
-                    "developer"
-                } else {
-                    "system"
-                };
-            }
-            if fields.has_cache_mark {
-                messages.marked.push(reader.count());
-            }
-            reader.message(&fields, start..end);
-            if reader.count() > MAX_MESSAGES {
-                return Err(ParseError::TooManyMessages);
-            }
-        }
-        messages.all = reader.finish();
-        if messages.all.is_empty() {
-            return Err(ParseError::MessagesEmpty);
-        }
-        Ok(messages)
-    }
-}
-
-impl StreamOptions {
-    fn read(text: &str, span: Range<usize>) -> Result<Self, ParseError> {
-        let mut options = Self {
-            span: Some(span.clone()),
-            ..Self::default()
-        };
-        let value: Tree<'_> = read(&text[span.clone()])?;
-        options.null = value == Tree::Null;
-        let Some(mut walk) = Walk::object(text, span.start) else {
-            return if options.null {
-                Ok(options)
-            } else {
-                Err(ParseError::WrongType)
-            };
-        };
-        while let Some(key) = walk.key()? {
-            let key = string::decode(&text[key]).ok_or(ParseError::InvalidJson)?;
-            let value = walk.value()?;
-            if key == "include_usage" {
-                options.requested_usage = read(&text[value.clone()])?;
-                if options.include_usage.replace(value).is_some() {
-                    return Err(ParseError::DuplicateKey);
-                }
-            }
-        }
-        Ok(options)
-    }
-}
-
 impl ChatRequest {
+    /// The request of a `body` whose object is read and ends at `close`.
+    fn new(body: &Bytes, top: TopLevel, close: usize) -> Result<Self, ParseError> {
+        let messages = top.messages.ok_or(ParseError::MessagesMissing)?;
+        Ok(Self {
+            body: body.clone(),
+            messages: messages.all,
+            leading_count: messages.leading_count,
+            marked: messages.marked,
+            leading_role: messages.leading_role,
+            model: top.model,
+            stream: top.stream,
+            options: top.options,
+            cache_retention: top.cache_retention,
+            other_fields: top.other_fields,
+            close,
+            before_messages: top.before_messages,
+        })
+    }
+
+    /// What was read of the first `most` bytes of the body, for [`parse_grown`]: it ends with a message. `None` if no
+    /// message ends there, or only leading ones do.
+    pub fn prefix(&self, most: usize) -> Option<ParsedPrefix> {
+        let count = self
+            .messages
+            .partition_point(|message| message.span.end <= most);
+        let before_messages = self.before_messages.clone()?;
+        if count <= self.leading_count {
+            return None;
+        }
+        let messages = Messages {
+            all: self.messages[..count].to_vec(),
+            leading_count: self.leading_count,
+            leading_role: self.leading_role,
+            marked: self
+                .marked
+                .iter()
+                .copied()
+                .filter(|at| *at < count)
+                .collect(),
+        };
+        Some(ParsedPrefix::new(*before_messages, messages))
+    }
+
     /// The body as received.
     pub fn body(&self) -> &Bytes {
         &self.body

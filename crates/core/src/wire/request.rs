@@ -5,7 +5,9 @@
 
 use bytes::Bytes;
 
-use super::chat::{self, Attachment, ChatRequest, FieldValue, LeadingMessages, ParseError};
+use super::chat::{
+    self, Attachment, ChatRequest, FieldValue, LeadingMessages, ParseError, ParsedPrefix,
+};
 use super::{Additions, Insert, Splice};
 use crate::history::{History, Message, Pepper, PlainText, PromptFields, Scope};
 
@@ -25,6 +27,18 @@ impl Request {
     /// Reads the body of a chat-completions request, as [`chat::parse_peppered`].
     pub fn parse_chat_peppered(body: &Bytes, pepper: &Pepper) -> Result<Self, ParseError> {
         chat::parse_peppered(body, pepper).map(Self::Chat)
+    }
+
+    /// Reads the body of a chat-completions request that begins with the bytes of `prefix`, as
+    /// [`chat::parse_grown`].
+    pub fn parse_grown(body: &Bytes, prefix: &ParsedPrefix) -> Result<Self, ParseError> {
+        chat::parse_grown(body, prefix).map(Self::Chat)
+    }
+
+    /// What was read of the first `most` bytes of the body, for [`Request::parse_grown`].
+    pub fn prefix(&self, most: usize) -> Option<ParsedPrefix> {
+        let Self::Chat(chat) = self;
+        chat.prefix(most)
     }
 
     /// The body as received.

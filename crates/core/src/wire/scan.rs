@@ -41,6 +41,25 @@ impl<'a> Walk<'a> {
         Self::open(text.as_bytes(), at, b'[', b']')
     }
 
+    /// The rest of an array, at `at` behind one of its elements.
+    pub(super) fn in_array(text: &'a str, at: usize) -> Self {
+        Self::behind_item(text.as_bytes(), at, b']')
+    }
+
+    /// The rest of an object, at `at` behind one of its values.
+    pub(super) fn in_object(text: &'a str, at: usize) -> Self {
+        Self::behind_item(text.as_bytes(), at, b'}')
+    }
+
+    fn behind_item(text: &'a [u8], at: usize, close: u8) -> Self {
+        Self {
+            text,
+            at,
+            close,
+            started: true,
+        }
+    }
+
     fn open(text: &'a [u8], at: usize, open: u8, close: u8) -> Option<Self> {
         (text.get(at) == Some(&open)).then_some(Self {
             text,

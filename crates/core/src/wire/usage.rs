@@ -60,9 +60,9 @@ impl Usage {
         let mut found = [
             answer.get("usage"),
             answer.get("usageMetadata"),
-            answer.pointer("/response/usage"),
-            answer.pointer("/message/usage"),
-            answer.pointer("/x_groq/usage"),
+            at(answer, "response/usage"),
+            at(answer, "message/usage"),
+            at(answer, "x_groq/usage"),
             last_choice.and_then(|choice| choice.get("usage")),
         ]
         .into_iter()
@@ -79,12 +79,12 @@ impl Usage {
 
     /// Reads llama.cpp's `timings`. `prompt_n` counts what was not in the cache.
     fn from_timings(timings: &Value) -> Option<Self> {
-        let cached = first(timings, &["/cache_n"])?;
-        let computed = first(timings, &["/prompt_n"]);
+        let cached = first(timings, &["cache_n"])?;
+        let computed = first(timings, &["prompt_n"]);
         Some(Self {
             prompt: computed.map(|computed| computed.saturating_add(cached)),
             cached: Some(cached),
-            completion: first(timings, &["/predicted_n"]),
+            completion: first(timings, &["predicted_n"]),
             ..Self::default()
         })
     }
@@ -103,34 +103,34 @@ impl Usage {
 fn prompt(usage: &Value) -> Option<u64> {
     if let Some(total) = first(
         usage,
-        &["/prompt_tokens", "/promptTokenCount", "/total_input_tokens"],
+        &["prompt_tokens", "promptTokenCount", "total_input_tokens"],
     ) {
         return Some(total);
     }
-    if let Some(input) = first(usage, &["/input_tokens"]) {
+    if let Some(input) = first(usage, &["input_tokens"]) {
         // Only Anthropic's own API counts cache reads and writes separately from the input; it
         // is also the only one with these names beside `input_tokens`.
-        let apart = ["/cache_read_input_tokens", "/cache_creation_input_tokens"];
+        let apart = ["cache_read_input_tokens", "cache_creation_input_tokens"];
         let apart: u64 = apart.iter().filter_map(|path| first(usage, &[path])).sum();
         return Some(input.saturating_add(apart));
     }
-    let hit = first(usage, &["/prompt_cache_hit_tokens"])?;
-    Some(hit.saturating_add(first(usage, &["/prompt_cache_miss_tokens"])?))
+    let hit = first(usage, &["prompt_cache_hit_tokens"])?;
+    Some(hit.saturating_add(first(usage, &["prompt_cache_miss_tokens"])?))
 }
 
 fn cached(usage: &Value) -> Option<u64> {
     first(
         usage,
         &[
-            "/prompt_tokens_details/cached_tokens",
-            "/input_tokens_details/cached_tokens",
-            "/prompt_tokens_details/cached_read_tokens",
-            "/input_tokens_details/cached_read_tokens",
-            "/prompt_cache_hit_tokens",
-            "/cache_read_input_tokens",
-            "/cachedContentTokenCount",
-            "/total_cached_tokens",
-            "/cached_tokens",
+            "prompt_tokens_details/cached_tokens",
+            "input_tokens_details/cached_tokens",
+            "prompt_tokens_details/cached_read_tokens",
+            "input_tokens_details/cached_read_tokens",
+            "prompt_cache_hit_tokens",
+            "cache_read_input_tokens",
+            "cachedContentTokenCount",
+            "total_cached_tokens",
+            "cached_tokens",
         ],
     )
 }
@@ -139,12 +139,12 @@ fn cache_write(usage: &Value) -> Option<u64> {
     let whole = first(
         usage,
         &[
-            "/prompt_tokens_details/cache_write_tokens",
-            "/input_tokens_details/cache_write_tokens",
-            "/prompt_tokens_details/cached_write_tokens",
-            "/input_tokens_details/cached_write_tokens",
-            "/cache_creation_input_tokens",
-            "/prompt_tokens_details/cache_creation_tokens",
+            "prompt_tokens_details/cache_write_tokens",
+            "input_tokens_details/cache_write_tokens",
+            "prompt_tokens_details/cached_write_tokens",
+            "input_tokens_details/cached_write_tokens",
+            "cache_creation_input_tokens",
+            "prompt_tokens_details/cache_creation_tokens",
         ],
     );
     whole.or_else(|| {
@@ -159,16 +159,12 @@ fn cache_write(usage: &Value) -> Option<u64> {
 fn completion(usage: &Value) -> Option<u64> {
     let total = first(
         usage,
-        &[
-            "/completion_tokens",
-            "/output_tokens",
-            "/total_output_tokens",
-        ],
+        &["completion_tokens", "output_tokens", "total_output_tokens"],
     );
     total.or_else(|| {
         // Gemini counts thoughts beside the candidates.
-        let candidates = first(usage, &["/candidatesTokenCount"])?;
-        let thoughts = first(usage, &["/thoughtsTokenCount"]).unwrap_or(0);
+        let candidates = first(usage, &["candidatesTokenCount"])?;
+        let thoughts = first(usage, &["thoughtsTokenCount"]).unwrap_or(0);
         Some(candidates.saturating_add(thoughts))
     })
 }
@@ -177,10 +173,10 @@ fn reasoning(usage: &Value) -> Option<u64> {
     first(
         usage,
         &[
-            "/completion_tokens_details/reasoning_tokens",
-            "/output_tokens_details/reasoning_tokens",
-            "/thoughtsTokenCount",
-            "/reasoning_tokens",
+            "completion_tokens_details/reasoning_tokens",
+            "output_tokens_details/reasoning_tokens",
+            "thoughtsTokenCount",
+            "reasoning_tokens",
         ],
     )
 }
@@ -188,7 +184,14 @@ fn reasoning(usage: &Value) -> Option<u64> {
 fn first(usage: &Value, paths: &[&str]) -> Option<u64> {
     paths
         .iter()
-        .find_map(|path| usage.pointer(path).and_then(count))
+        .find_map(|path| at(usage, path).and_then(count))
+}
+
+/// The value at `path`, names with slashes between them. Every piece of a stream is searched, and `Value::pointer`
+/// copies each name.
+fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
+    path.split('/')
+        .try_fold(value, |value, name| value.get(name))
 }
 
 /// Reads a count. Some gateways write whole numbers as `12.0`; a negative or broken number counts as

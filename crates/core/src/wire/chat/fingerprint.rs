@@ -14,12 +14,16 @@ use crate::history::{self, Batch, Encoder, Message, Pepper, Role};
 
 /// Reads messages in order and computes their fingerprints.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct Reader<'m> {
     batch: Batch,
     /// The position of each call in its message, by id: in the newest message with that id.
     positions: HashMap<Box<str>, usize>,
     /// The messages so far, still without a fingerprint.
     pending: Vec<PendingMessage>,
+    /// The messages before these, which were read with an earlier body.
+    before: &'m [Message],
+    /// The position of each call in `before`, once one of them is answered.
+    positions_before: Option<HashMap<&'m str, usize>>,
 }
 
 #[derive(Debug)]
@@ -31,19 +35,40 @@ struct PendingMessage {
     span: Range<usize>,
 }
 
-impl Reader {
+impl<'m> Reader<'m> {
     /// No messages.
     pub(super) fn new(pepper: &Pepper) -> Self {
+        Self::resume(pepper, &[])
+    }
+
+    /// Reads the messages that follow `before`.
+    pub(super) fn resume(pepper: &Pepper, before: &'m [Message]) -> Self {
         Self {
             batch: Batch::new(pepper),
             positions: HashMap::new(),
             pending: Vec::new(),
+            before,
+            positions_before: None,
         }
     }
 
-    /// How many messages were read.
+    /// How many messages were read, those before these included.
     pub(super) fn count(&self) -> usize {
-        self.pending.len()
+        self.before.len() + self.pending.len()
+    }
+
+    /// The position of the call with this `id` in its message: in the newest message with that id.
+    fn position(&mut self, id: &str) -> Option<usize> {
+        if let Some(position) = self.positions.get(id) {
+            return Some(*position);
+        }
+        let before = self.before;
+        let positions = self.positions_before.get_or_insert_with(|| {
+            let calls = |message: &'m Message| message.calls.iter().enumerate().rev();
+            let positions = before.iter().flat_map(calls);
+            positions.map(|(position, id)| (&**id, position)).collect()
+        });
+        positions.get(id).copied()
     }
 
     /// Reads the next message, whose range is `span`.
@@ -53,11 +78,12 @@ impl Reader {
             Answer::Call(id) => (**id).into(),
             Answer::Function(name) => legacy_id(name),
         });
+        let answered = answers.as_ref().map(|id| self.position(id));
         let encoder = self.batch.encoder();
         let distinctive_bytes = encode(fields, encoder);
-        if let Some(id) = &answers {
-            match self.positions.get(id) {
-                Some(position) => encoder.count("answers", *position),
+        if let Some(position) = answered {
+            match position {
+                Some(position) => encoder.count("answers", position),
                 None => encoder.mark("answers nothing"),
             }
         }
@@ -75,7 +101,7 @@ impl Reader {
         });
     }
 
-    /// All messages.
+    /// The messages that were read, without those before these.
     pub(super) fn finish(self) -> Vec<Message> {
         let fingerprints = self.batch.finish();
         let messages = self.pending.into_iter().zip(fingerprints);

@@ -2,6 +2,7 @@
 //! property tests in `tests/wire.rs`.
 
 use super::*;
+use crate::history::Role;
 use crate::history::{AttachmentKind, Detail, Fingerprint, Media, MessagePiece};
 
 fn parsed(messages: &str) -> ChatRequest {

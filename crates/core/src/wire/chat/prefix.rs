@@ -1,0 +1,183 @@
+//! The beginning of a body that was read before.
+//!
+//! Clients send the whole history each time, so most of a body is the body before it. [`super::parse_grown`] reads
+//! only the rest.
+
+use super::body::{Messages, TopLevel};
+
+/// What was read of the beginning of a body, up to the end of one of its messages.
+#[derive(Clone, Debug)]
+pub struct ParsedPrefix {
+    /// What stands in front of the messages.
+    before_messages: TopLevel,
+    messages: Messages,
+}
+
+impl ParsedPrefix {
+    pub(super) fn new(before_messages: TopLevel, messages: Messages) -> Self {
+        Self {
+            before_messages,
+            messages,
+        }
+    }
+
+    /// How many bytes of the body it is.
+    pub fn bytes(&self) -> usize {
+        self.messages.all.last().map_or(0, |last| last.span.end)
+    }
+
+    /// How many messages it has.
+    pub fn message_count(&self) -> usize {
+        self.messages.all.len()
+    }
+
+    /// The memory that it holds, in bytes.
+    pub fn held_bytes(&self) -> usize {
+        let ids = self.messages.all.iter().map(|message| {
+            let calls = message
+                .calls
+                .iter()
+                .map(|id| id.len() + size_of::<Box<str>>());
+            calls.sum::<usize>() + message.answers.as_ref().map_or(0, |id| id.len())
+        });
+        size_of::<Self>() + size_of_val(self.messages.all.as_slice()) + ids.sum::<usize>()
+    }
+
+    /// The members in front of the messages, for a text that begins behind this prefix.
+    pub(super) fn top_level(&self) -> TopLevel {
+        self.before_messages.clone().at(self.bytes())
+    }
+
+    pub(super) fn messages(&self) -> &Messages {
+        &self.messages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use proptest::prelude::*;
+
+    use crate::wire::chat::{ChatRequest, ParseError, parse, parse_grown};
+
+    /// All that a request was read as.
+    fn read(result: &Result<ChatRequest, ParseError>) -> Result<String, ParseError> {
+        let request = result.as_ref().map_err(|error| *error)?;
+        let messages = request.messages.iter().map(|message| {
+            let whole = message.fingerprint.as_bytes();
+            format!("{message:?} {whole:?}")
+        });
+        let messages: Vec<_> = messages.collect();
+        Ok(format!(
+            "{messages:?} {} {} {:?} {:?} {} {:?} {:?} {:?} {}",
+            request.leading_count,
+            request.leading_role,
+            request.marked,
+            request.model,
+            request.stream,
+            request.options,
+            request.cache_retention,
+            request.other_fields,
+            request.close,
+        ))
+    }
+
+    /// Compares what is read of `body`, at once and behind what `earlier` has of the same beginning.
+    fn compare(earlier: &Bytes, body: &Bytes) -> Result<usize, TestCaseError> {
+        let same = earlier
+            .iter()
+            .zip(body)
+            .take_while(|(one, other)| one == other);
+        let same = same.count();
+        let mut compared = 0;
+        let Ok(request) = parse(earlier) else {
+            return Ok(0);
+        };
+        for most in 0..=same {
+            let Some(prefix) = request.prefix(most) else {
+                continue;
+            };
+            prop_assert!(prefix.bytes() <= most);
+            let grown = parse_grown(body, &prefix);
+            prop_assert_eq!(read(&grown), read(&parse(body)));
+            // What was read behind a prefix can be a prefix again.
+            if let Ok(grown) = grown
+                && let Some(longer) = grown.prefix(body.len())
+            {
+                prop_assert_eq!(read(&parse_grown(body, &longer)), read(&parse(body)));
+            }
+            compared += 1;
+        }
+        Ok(compared)
+    }
+
+    fn message() -> impl Strategy<Value = String> {
+        prop_oneof![
+            "[ä😀a-c \\\\n]{0,9}".prop_map(|text| {
+                let text = serde_json::Value::from(text);
+                format!(r#"{{"role":"user","content":{text}}}"#)
+            }),
+            Just(r#"{"role":"system","content":"s"}"#.to_owned()),
+            Just(r#"{"role":"developer","content":"d","cache_control":{"type":"ephemeral"}}"#.to_owned()),
+            Just(r#"{"role" : "assistant", "content":null,"tool_calls":[{"id":"a","function":{"name":"f","arguments":"{}"}},{"id":"b","function":{"name":"g"}},{"id":"a","function":{"name":"h"}}]}"#.to_owned()),
+            Just(r#"{"role":"assistant","function_call":{"name":"f"}}"#.to_owned()),
+            Just(r#"{"role":"tool","tool_call_id":"a","content":"r"}"#.to_owned()),
+            Just(r#"{"role":"tool","tool_call_id":"b","content":[{"type":"text","text":"r"}]}"#.to_owned()),
+            Just(r#"{"role":"function","name":"f","content":"r"}"#.to_owned()),
+        ]
+    }
+
+    fn fields() -> impl Strategy<Value = String> {
+        let field = prop_oneof![
+            Just(r#""model":"m""#),
+            Just(r#""stream":true"#),
+            Just(r#""stream_options":{"include_usage":false}"#),
+            Just(r#""prompt_cache_retention":"24h""#),
+            Just(r#""metadata":{"id":"ü"}"#),
+            Just(r#""messages":[]"#),
+        ];
+        prop::collection::vec(field, 0..3).prop_map(|fields| {
+            let fields = fields.iter().map(|field| format!("{field} ,"));
+            fields.collect::<String>()
+        })
+    }
+
+    fn body(before: &str, messages: &[String], space: &str, after: &str) -> Bytes {
+        let messages = messages.join(&format!("{space},{space}"));
+        let after = after.trim_end_matches(',');
+        let comma = if after.is_empty() { "" } else { "," };
+        format!("{{{before}\"messages\":[{messages}{space}]{comma}{after}}}").into()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_grown_body_is_read_as_if_it_were_new(
+            before in fields(),
+            messages in prop::collection::vec(message(), 1..8),
+            more in prop::collection::vec(message(), 0..4),
+            space in prop_oneof![Just(""), Just(" \n")],
+            after in fields(),
+            broken in prop::option::of((0.0..1.0, any::<u8>())),
+        ) {
+            let earlier = body(&before, &messages, space, &after);
+            let all: Vec<String> = messages.iter().chain(&more).cloned().collect();
+            let mut later = body(&before, &all, space, &after).to_vec();
+            if let Some((at, byte)) = broken {
+                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a place in a short text")]
+                let at = (at * later.len() as f64) as usize;
+                later[at] = byte;
+            }
+            compare(&earlier, &later.into())?;
+        }
+    }
+
+    #[test]
+    fn tests_compare_something() {
+        let user = r#"{"role":"user","content":"x"}"#.to_owned();
+        let short = body("", std::slice::from_ref(&user), "", "");
+        let long = body("", &[user.clone(), user], "", "\"model\":\"m\"");
+        assert_eq!(compare(&short, &long).unwrap(), 1);
+    }
+}
