@@ -68,8 +68,8 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Prepares the client; connects to nothing yet.
     /// Prepares the client; does not connect yet.
+    ///
     /// # Errors
     /// If the address cannot be an upstream's, or the platform's root certificates cannot be read.
     pub fn new(base_url: &Url, timeouts: Timeouts, tasks: &Tasks) -> Result<Self, SetupError> {

@@ -308,7 +308,8 @@ impl Drop for AuditEntry {
             self.record.ignored = Some(self.ignored.join(" ").into());
         }
         if let Some(audit) = &self.audit {
-            audit.record(self.record.clone());
+            let empty = AuditRecord::new(self.record.time, String::new(), String::new());
+            audit.record(std::mem::replace(&mut self.record, empty));
         }
     }
 }

@@ -268,9 +268,12 @@ fn stream_back(
     let unfinished = PendingAnswer::new(&memory);
     // The drain waits until the exchange is audited and handed to the recorder.
     let hold = shared.tasks.hold();
+    // Boxed, since a task's future is moved several times.
+    let ended = Box::new((in_flight, entry));
     shared.tasks.spawn("exchange", async move {
         let _hold = (hold, unfinished);
         if let Ok(observed) = observed.await {
+            let (in_flight, entry) = *ended;
             finish(&memory, in_flight, entry, status, observed);
         }
     });

@@ -59,7 +59,9 @@ pub(super) async fn handle(
             let reserved = shared.body_budget.reserve(announced.min(most), is_strange);
             if let Some(reserved) = reserved {
                 let body = (body, reserved);
-                return chat_completions::handle(shared, memory, parts, body, abort).await;
+                // Boxed, since it is large and the server moves it several times before it first runs.
+                let answer = chat_completions::handle(shared, memory, parts, body, abort);
+                return Box::pin(answer).await;
             }
             let place = shared.places.take(peer)?;
             let response = pass_unread(shared, memory, parts, body, abort).await?;

@@ -488,9 +488,9 @@ impl World {
                 self.processes[process] = new;
             }
             2 if !forgotten => self.forget(at).await,
-            3 if !forgotten => self.work(process, Some(at)).await,
+            3 if !forgotten => Box::pin(self.work(process, Some(at))).await,
             4 if forgotten => self.lift(at).await,
-            5..=9 => self.work(process, None).await,
+            5..=9 => Box::pin(self.work(process, None)).await,
             _ => self.talk(at).await,
         }
     }
@@ -507,7 +507,7 @@ pub fn run(seed: u64, bug: Option<Planted>) -> (Vec<(ForgetRule, String)>, RunCo
         let mut world = World::new(seed, bug, folder.path()).await;
         for step in 0..STEPS {
             let before = world.breaches.len();
-            world.step().await;
+            Box::pin(world.step()).await;
             world.check_database().await;
             for (_, how) in &mut world.breaches[before..] {
                 *how = format!("step {step}: {how}");

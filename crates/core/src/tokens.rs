@@ -23,7 +23,6 @@ pub trait TokenCounter: Send + Sync {
 ///
 /// 3.7 bytes per token is between English prose (3.9, measured with `o200k_base`) and code. Chinese,
 /// Japanese and Korean are near it too: their characters have three bytes and about one token.
-/// Japanese and Korean come out near it too, their characters being three bytes and about one token.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Estimate;
 

@@ -1,5 +1,9 @@
 //! Links: a link names one history up to one message, under one owner.
 
+use std::sync::LazyLock;
+
+use blake3::hazmat::{self, ContextKey, HasherExt as _};
+
 use super::hex::hex;
 use super::{Fingerprint, Pepper};
 
@@ -53,7 +57,9 @@ pub struct Link([u8; 32]);
 impl Link {
     /// The link before the first message of any history of `scope`.
     pub fn root(scope: &Scope) -> Self {
-        let mut hasher = blake3::Hasher::new_derive_key("diarist 2026-11 chain");
+        static CONTEXT: LazyLock<ContextKey> =
+            LazyLock::new(|| hazmat::hash_derive_key_context("diarist 2026-11 chain"));
+        let mut hasher = blake3::Hasher::new_from_context_key(&CONTEXT);
         hasher.update(&scope.tenant);
         match &scope.resource {
             None => hasher.update(&[0]),

@@ -63,6 +63,10 @@ impl Encoder {
     }
 
     fn bytes(&mut self, kind: u8, name: &str, value: &[u8]) {
+        if value.len() >= WINDOW {
+            // A vector that grows by itself would take twice the size of a very long text.
+            self.bytes.reserve_exact(value.len() + 2 * CHUNK_LEN);
+        }
         self.bytes.push(kind);
         for bytes in [name.as_bytes(), value] {
             self.bytes
@@ -96,7 +100,6 @@ pub struct Batch {
 
 /// Bytes that are collected before they are hashed: enough messages to fill the lanes, and few enough
 /// to stay in the cache of a core.
-/// enough to stay in a core's cache.
 const WINDOW: usize = 256 * 1024;
 
 impl Batch {
