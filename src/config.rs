@@ -82,6 +82,10 @@ pub fn read(
             let mut warnings = unread_variables(SECTIONS, env);
             warnings.extend(upstream::path_warning(&config.upstream.base_url));
             warnings.extend(upstream::plain_http_warnings(&layers));
+            warnings.extend(cache_rules::unreachable_warnings(
+                &config.requests.cache_rules,
+            ));
+            warnings.extend(validate::rotation_warnings(&raw.audit));
             warnings.extend(file_rights::secret_warning(&layers, file));
             Ok(Loaded {
                 values: ConfigValues::from_layers(SECTIONS, &layers),

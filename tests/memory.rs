@@ -9,6 +9,7 @@ mod story;
 pub mod tools;
 
 mod accounts;
+mod answered_errors;
 mod bad_input;
 mod batches;
 mod body_budget;
@@ -50,6 +51,7 @@ mod no_trace;
 mod observing;
 mod overflow;
 mod overrides;
+mod paths;
 mod pepper;
 mod pieces;
 mod placement;

@@ -363,7 +363,9 @@ fn audit_rotation(raw: &RawAudit, problems: &mut Vec<Problem>) -> CheckResult<Ro
     let max_bytes = raw.max_file_bytes.check_some(problems, |&bytes| {
         let too_small = || {
             Invalid::new(
-                format!("{bytes} bytes are too few: each few lines would begin a file"),
+                format!(
+                    "{bytes} bytes are too small for a file: it would be full after a few lines"
+                ),
                 format!("write at least {LEAST_FILE_BYTES}, or remove the key"),
             )
         };
@@ -386,6 +388,30 @@ fn audit_rotation(raw: &RawAudit, problems: &mut Vec<Problem>) -> CheckResult<Ro
         max_age: max_age?,
         keep_files: keep_files?,
     })
+}
+
+/// Warnings for a rotation that does nothing, or deletes what was just written.
+pub(super) fn rotation_warnings(raw: &RawAudit) -> Vec<String> {
+    let limits = [
+        raw.max_file_bytes.value.map(|_| &raw.max_file_bytes.key),
+        raw.max_file_age.value.map(|_| &raw.max_file_age.key),
+    ];
+    let mut warnings: Vec<String> = Vec::new();
+    let path = raw.path.value.as_str();
+    for key in limits.into_iter().flatten() {
+        if matches!(path, "-" | "off") {
+            warnings.push(format!(
+                "{key} has no effect with audit.path = \"{path}\": only a file is rotated. Remove it, or write the path of \
+                 a file."
+            ));
+        } else if raw.keep_files.value == 0 {
+            warnings.push(format!(
+                "audit.keep_files is 0: when {key} is reached, all lines of the audit so far are deleted. Write 1 or more to \
+                 keep them."
+            ));
+        }
+    }
+    warnings
 }
 
 fn audit(text: &str) -> Result<AuditTarget, Invalid> {

@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 
+use jiff::{SignedDuration, Timestamp};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -154,6 +155,19 @@ impl<'a> Line<'a> {
     /// The day in UTC.
     pub fn day(&self) -> &str {
         self.time.as_str().get(..10).unwrap_or_default()
+    }
+
+    /// When the answer ended.
+    pub fn end(&self) -> Option<Timestamp> {
+        let took = i64::try_from(self.total_ms.unwrap_or(0)).ok()?;
+        let began: Timestamp = self.time.as_str().parse().ok()?;
+        began.checked_add(SignedDuration::from_millis(took)).ok()
+    }
+
+    /// Whether a later request of the conversation is compared with this one: it was answered without an error.
+    pub fn leaves_a_prompt(&self) -> bool {
+        let answered = self.status.is_some_and(|status| status / 100 == 2);
+        answered && self.error.is_none()
     }
 
     pub fn is_active(&self) -> bool {
