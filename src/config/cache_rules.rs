@@ -56,8 +56,7 @@ fn cache_rule(table: &Table) -> Result<CacheRulesOverride, Vec<TableError>> {
             ""
         }
     };
-    let is_set = |key: &&str| **key != "model" && table.contains_key(**key);
-    if !has_unknown && !KEYS.iter().any(|key| is_set(&key)) {
+    if !has_unknown && !KEYS[1..].iter().any(|key| table.contains_key(*key)) {
         error(
             "it changes nothing",
             "add minimum_tokens, step_tokens or lifetime",
