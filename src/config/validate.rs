@@ -25,7 +25,7 @@ use crate::audit::Rotation;
 use crate::jobs;
 use crate::memory::alignment::EvidenceLevel;
 use crate::proxy::mode::{ReadOnly, Rules};
-use crate::proxy::{AskUsage, Limits, Pace, RequestPolicy, holdout};
+use crate::proxy::{AddCacheKey, AskUsage, Limits, Pace, RequestPolicy, holdout};
 use crate::server;
 use crate::upstream::Timeouts;
 
@@ -185,6 +185,16 @@ fn requests(raw: &RawConfig, problems: &mut Vec<Problem>) -> CheckResult<Request
             ],
         )
     });
+    let add_cache_key = raw.upstream.prompt_cache_key.check(problems, |text| {
+        one_of(
+            text,
+            &[
+                ("auto", AddCacheKey::Auto),
+                ("never", AddCacheKey::Never),
+                ("always", AddCacheKey::Always),
+            ],
+        )
+    });
     let holdout = raw.audit.holdout.check(problems, |&share| {
         in_range(share, 0.0, holdout::Share::MAX).map(holdout::Share::new)
     });
@@ -212,6 +222,7 @@ fn requests(raw: &RawConfig, problems: &mut Vec<Problem>) -> CheckResult<Request
         evidence: evidence?,
         ask_usage: ask_usage?,
         cache_marks: raw.upstream.cache_marks.value,
+        add_cache_key: add_cache_key?,
         holdout: holdout?,
         cache_rules: cache_rules?,
         read_only: ReadOnly::default(),

@@ -284,3 +284,15 @@ fn ephemeral_snapshot(new: NewSnapshot) -> Snapshot {
         segments: new.segments,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_became_of_the_lines_is_said() {
+        assert!(CoveredByCode::outcome(true).contains("in the place of these messages"));
+        let kept = CoveredByCode::outcome(false);
+        assert!(kept.contains("keeps its messages") && !kept.contains("in the place"));
+    }
+}

@@ -89,7 +89,8 @@ impl SentForm {
             trim: block.and_then(|block| block.trim),
             placement: block.map(|block| block.placement),
             layout: outgoing.layout.clone(),
-            bytes: outgoing.bytes,
+            // No part of the prompt.
+            bytes: outgoing.bytes - outgoing.cache_key_bytes,
             bypassed: matches!(
                 outgoing.fallback,
                 Fallback::Original | Fallback::Refused | Fallback::Blocked

@@ -18,6 +18,7 @@ use std::time::Instant;
 use self::blocked_snapshots::BlockedSnapshots;
 use self::model_capabilities::{CapabilitiesByTenant, ModelCapabilities};
 use crate::memory::SnapshotId;
+use crate::memory::policy::documents_cache_key;
 use crate::wire::Placement;
 
 /// Models remembered. Clients choose the names, so there must be a bound. The least recently used goes first.
@@ -75,6 +76,8 @@ struct ModelEntry {
     by_tenant: CapabilitiesByTenant,
     /// Whether the model reported usage, in a stream that Diarist had asked for it.
     reports_usage: bool,
+    /// Whether it accepted Diarist's `prompt_cache_key`.
+    accepts_cache_key: bool,
     /// The number of the lookup that used the entry last.
     last_lookup: u64,
 }
@@ -87,6 +90,8 @@ struct CapabilityState {
     lookups: u64,
     /// Whether the upstream's host documents the question for usage.
     documents_usage: bool,
+    /// Whether it documents `prompt_cache_key`.
+    documents_cache_key: bool,
     blocked_snapshots: BlockedSnapshots,
     /// Tenants whose requests are signed, as refusals have shown, and since when.
     signing: HashMap<TenantHash, Instant>,
@@ -140,6 +145,7 @@ impl UpstreamCapabilities {
             state: Mutex::new(CapabilityState {
                 configured_placement: configured,
                 documents_usage: USAGE_REPORTING_HOSTS.contains(&host),
+                documents_cache_key: documents_cache_key(host),
                 ..CapabilityState::default()
             }),
         }
@@ -285,6 +291,36 @@ impl UpstreamCapabilities {
             .is_some_and(|entry| entry.reports_usage)
     }
 
+    /// Whether the upstream is known to take `prompt_cache_key`.
+    pub fn documents_cache_key(&self) -> bool {
+        self.lock().documents_cache_key
+    }
+
+    /// Whether the upstream refused Diarist's `prompt_cache_key`.
+    pub fn refuses_cache_key(&self, tenant_model: TenantModel<'_>) -> bool {
+        self.lock().capabilities(tenant_model).refuses_cache_key
+    }
+
+    /// The upstream refused Diarist's `prompt_cache_key`. It is not added any more.
+    pub fn record_cache_key_refused(&self, tenant_model: TenantModel<'_>) {
+        let mut state = self.lock();
+        let by_tenant = &mut state.ensure_model(tenant_model.model).by_tenant;
+        by_tenant.record_cache_key_refused(tenant_model.tenant);
+    }
+
+    /// `model` accepted a request with Diarist's `prompt_cache_key`.
+    pub fn record_cache_key_accepted(&self, model: &str) {
+        self.lock().ensure_model(model).accepts_cache_key = true;
+    }
+
+    /// Whether `model` ever did that. If so, a refusal without a reason is not about the key.
+    pub fn accepts_cache_key(&self, model: &str) -> bool {
+        let mut state = self.lock();
+        state
+            .find_model(model)
+            .is_some_and(|entry| entry.accepts_cache_key)
+    }
+
     /// The client itself asked for usage, and the upstream reported it.
     pub fn record_usage_accepted(&self, tenant_model: TenantModel<'_>) {
         let mut state = self.lock();
@@ -415,6 +451,30 @@ mod tests {
         capabilities.record_usage_refused(for_model("a"));
         capabilities.record_usage_accepted(for_model("a"));
         assert!(!capabilities.may_ask_usage(for_model("a")));
+    }
+
+    #[test]
+    fn a_cache_key_is_documented_by_openai_and_azure_and_once_refused_it_stays_refused() {
+        for (host, is_known) in [
+            ("api.openai.com", true),
+            ("eu.api.openai.com", true),
+            ("me.openai.azure.com", true),
+            ("api.deepseek.com", false),
+            ("openai.com.example", false),
+            ("localhost", false),
+        ] {
+            let capabilities = UpstreamCapabilities::new(None, host);
+            assert_eq!(capabilities.documents_cache_key(), is_known, "{host}");
+        }
+        let capabilities = UpstreamCapabilities::new(None, "api.openai.com");
+        capabilities.record_cache_key_refused(for_model("a"));
+        capabilities.record_cache_key_accepted("a");
+        assert!(
+            capabilities.refuses_cache_key(for_model("a")) && capabilities.accepts_cache_key("a")
+        );
+        assert!(
+            !capabilities.refuses_cache_key(for_model("b")) && !capabilities.accepts_cache_key("b")
+        );
     }
 
     #[test]

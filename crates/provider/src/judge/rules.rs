@@ -32,6 +32,8 @@ pub struct Rules {
     pub signature: bool,
     /// `stream_options` is an unknown parameter.
     pub refuse_stream_options: bool,
+    /// `prompt_cache_key` is an unknown parameter.
+    pub refuse_cache_key: bool,
     /// The prompt is cached up to its last mark (`cache_control`) only, and more than four marks are refused, as by
     /// Anthropic. Otherwise marks mean nothing.
     pub marked_cache: bool,
@@ -55,6 +57,7 @@ impl Default for Rules {
             json_object: true,
             signature: false,
             refuse_stream_options: false,
+            refuse_cache_key: false,
             marked_cache: false,
             window: None,
             reasoning_models: ["o1", "o3", "o4", "gpt-5"].map(str::to_owned).to_vec(),
@@ -74,6 +77,7 @@ impl std::fmt::Debug for Rules {
             .field("json_object", &self.json_object)
             .field("signature", &self.signature)
             .field("refuse_stream_options", &self.refuse_stream_options)
+            .field("refuse_cache_key", &self.refuse_cache_key)
             .field("marked_cache", &self.marked_cache)
             .field("window", &self.window)
             .finish_non_exhaustive()
@@ -88,6 +92,7 @@ impl Rules {
             single_system: true,
             system_first: true,
             template: true,
+            refuse_cache_key: true,
             ..Self::default()
         }
     }
