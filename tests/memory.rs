@@ -18,6 +18,7 @@ mod branches;
 mod budget;
 mod by_hand;
 mod cache_key;
+mod cache_kinds;
 mod cache_marks;
 mod cache_receipt;
 mod calls;

@@ -4,7 +4,8 @@
 
 use std::borrow::Cow;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
+use jiff::civil::DateTime;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -157,11 +158,17 @@ impl<'a> Line<'a> {
         self.time.as_str().get(..10).unwrap_or_default()
     }
 
+    /// When the request came, in UTC.
+    pub fn began(&self) -> Option<DateTime> {
+        self.time.as_str().strip_suffix('Z')?.parse().ok()
+    }
+
     /// When the answer ended.
-    pub fn end(&self) -> Option<Timestamp> {
+    pub fn end(&self) -> Option<DateTime> {
         let took = i64::try_from(self.total_ms.unwrap_or(0)).ok()?;
-        let began: Timestamp = self.time.as_str().parse().ok()?;
-        began.checked_add(SignedDuration::from_millis(took)).ok()
+        self.began()?
+            .checked_add(SignedDuration::from_millis(took))
+            .ok()
     }
 
     /// Whether a later request of the conversation is compared with this one: it was answered without an error.

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use serde_json::Value;
 
 use super::line::{Line, Text};
@@ -305,8 +304,7 @@ fn idle(line: &Line<'_>, before: &Line<'_>) -> Option<Duration> {
     if let Some(ms) = line.idle_ms {
         return Some(Duration::from_millis(ms));
     }
-    let began: Timestamp = line.time.as_str().parse().ok()?;
-    let idle = began.duration_since(before.end()?);
+    let idle = line.began()?.duration_since(before.end()?);
     Some(idle.try_into().unwrap_or(Duration::ZERO))
 }
 

@@ -122,10 +122,10 @@ fn set_bypass(response: &mut Response<ProxyBody>, why: &'static str) {
 /// Whether a request that passes is a chat completion by its path, but at an address that memory does not know.
 /// The log says so once: the address is the same for each request of a client.
 fn is_unknown_chat(parts: &Parts) -> bool {
-    static SAID: Once = Once::new();
+    static WARNING: Once = Once::new();
     let is_chat = parts.method == Method::POST && chat_prefix(parts.uri.path()).is_some();
     if is_chat {
-        SAID.call_once(|| {
+        WARNING.call_once(|| {
             tracing::warn!(
                 "chat completions come to an address other than /v1/chat/completions and /chat/completions: they pass \
                  without memory. Let the base URL of the client end with /v1, and put the rest of the address into \

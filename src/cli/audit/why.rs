@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::{bail, ensure};
-use jiff::Timestamp;
+use jiff::civil::DateTime;
 use memchr::memmem;
 
 use super::input::{each_line, is_standard_input};
@@ -51,7 +51,7 @@ fn line_of(id: &str, files: &[PathBuf]) -> anyhow::Result<Option<Vec<u8>>> {
 /// The line that the verdict of `line` compares with: of the conversation's requests whose answers have ended before
 /// this one's, the one that ended last. A request that was refused left nothing to compare with.
 fn line_before(line: &Line<'_>, files: &[PathBuf]) -> anyhow::Result<Option<Vec<u8>>> {
-    let mut found: Option<(Timestamp, Vec<u8>)> = None;
+    let mut found: Option<(DateTime, Vec<u8>)> = None;
     let Some(end) = line.end().filter(|_| line.thread.is_some()) else {
         return Ok(None);
     };
