@@ -176,19 +176,14 @@ impl FromToml for TableList {
             }
             // The environment has text only. Whoever writes tables there as JSON writes lists so too.
             ValueKind::String(text) => {
-                match serde_json::from_str::<Vec<Map<String, Value>>>(text) {
-                    Ok(tables) => tables
-                        .into_iter()
-                        .map(from_json)
-                        .collect::<Option<_>>()
-                        .map(Self),
-                    Err(_) => {
-                        let file = File::from_str(&format!("list = {text}"), FileFormat::Toml);
-                        match file.collect().ok()?.remove("list")?.kind {
-                            kind @ ValueKind::Array(_) => Self::from_toml(&kind),
-                            _ => None,
-                        }
-                    }
+                if let Ok(tables) = serde_json::from_str::<Vec<Map<String, Value>>>(text) {
+                    let tables = tables.into_iter().map(from_json);
+                    return tables.collect::<Option<_>>().map(Self);
+                }
+                let file = File::from_str(&format!("list = {text}"), FileFormat::Toml);
+                match file.collect().ok()?.remove("list")?.kind {
+                    kind @ ValueKind::Array(_) => Self::from_toml(&kind),
+                    _ => None,
                 }
             }
             _ => None,

@@ -1,7 +1,7 @@
 //! From the values as written to the valid configuration: listeners, limits, database, audit.
 //!
 //! Each key is checked by a function of its own that knows no other key, so one invalid value never hides the
-//! next. Rules between keys come after. The rules of other sections are in `upstream`,
+//! next. Rules between keys come after. The rules of other sections are in `upstream`, `audit_file`,
 //! `identity`, `memory`, `rules` and `cache_rules`.
 
 use std::collections::BTreeMap;
@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use secrecy::{ExposeSecret as _, SecretString};
 
+use super::audit_file::{audit_rotation, audit_target};
 use super::cache_rules::cache_rules;
 use super::common::{in_range, one_of, positive_duration};
 use super::identity::identity;
@@ -18,10 +19,9 @@ use super::parse::{CheckResult, ErrorReported, Invalid};
 use super::platform::Platform;
 use super::problem::Problem;
 use super::rules::rules;
-use super::settings::{RawAudit, RawConfig, RawServer, RawStore};
+use super::settings::{RawConfig, RawServer, RawStore};
 use super::upstream::{checked_base_url, placement};
-use super::valid::{AuditTarget, Config, Database, Override, PepperSettings, UpstreamSettings};
-use crate::audit::Rotation;
+use super::valid::{Config, Database, Override, PepperSettings, UpstreamSettings};
 use crate::jobs;
 use crate::memory::alignment::EvidenceLevel;
 use crate::proxy::mode::{ReadOnly, Rules};
@@ -43,7 +43,7 @@ pub(super) fn validate(
     let pepper = pepper(&raw.store, problems);
     let retention = raw.store.retention.check_some(problems, positive_duration);
     let job_retention = raw.store.job_retention.check(problems, positive_duration);
-    let audit = raw.audit.path.check(problems, |text| audit(text));
+    let audit = raw.audit.path.check(problems, |text| audit_target(text));
     let audit_rotation = audit_rotation(&raw.audit, problems);
     let host = base_url.as_ref().ok().and_then(|url| url.host_str());
     let host = host.unwrap_or_default().to_owned();
@@ -362,78 +362,6 @@ fn without_drive_slash(path: &str) -> &str {
     match path.as_bytes() {
         [b'/', drive, b':', b'/' | b'\\', ..] if drive.is_ascii_alphabetic() => &path[1..],
         _ => path,
-    }
-}
-
-/// Some hundred lines of the audit.
-const LEAST_FILE_BYTES: u64 = 100_000;
-
-const MOST_FILES: u64 = 1_000;
-
-fn audit_rotation(raw: &RawAudit, problems: &mut Vec<Problem>) -> CheckResult<Rotation> {
-    let max_bytes = raw.max_file_bytes.check_some(problems, |&bytes| {
-        let too_small = || {
-            Invalid::new(
-                format!(
-                    "{bytes} bytes are too small for a file: it would be full after a few lines"
-                ),
-                format!("write at least {LEAST_FILE_BYTES}, or remove the key"),
-            )
-        };
-        (bytes >= LEAST_FILE_BYTES)
-            .then_some(bytes)
-            .ok_or_else(too_small)
-    });
-    let max_age = raw.max_file_age.check_some(problems, positive_duration);
-    let keep_files = raw.keep_files.check(problems, |&files| {
-        let too_many = || {
-            Invalid::new(
-                format!("{files} old files are too many: each rotation renames them all"),
-                format!("write at most {MOST_FILES}"),
-            )
-        };
-        (files <= MOST_FILES).then_some(files).ok_or_else(too_many)
-    });
-    Ok(Rotation {
-        max_bytes: max_bytes?,
-        max_age: max_age?,
-        keep_files: keep_files?,
-    })
-}
-
-/// Warnings for a rotation that does nothing, or deletes what was just written.
-pub(super) fn rotation_warnings(raw: &RawAudit) -> Vec<String> {
-    let limits = [
-        raw.max_file_bytes.value.map(|_| &raw.max_file_bytes.key),
-        raw.max_file_age.value.map(|_| &raw.max_file_age.key),
-    ];
-    let mut warnings: Vec<String> = Vec::new();
-    let path = raw.path.value.as_str();
-    for key in limits.into_iter().flatten() {
-        if matches!(path, "-" | "off") {
-            warnings.push(format!(
-                "{key} has no effect with audit.path = \"{path}\": only a file is rotated. Remove it, or write the path of \
-                 a file."
-            ));
-        } else if raw.keep_files.value == 0 {
-            warnings.push(format!(
-                "audit.keep_files is 0: when {key} is reached, all lines of the audit so far are deleted. Write 1 or more to \
-                 keep them."
-            ));
-        }
-    }
-    warnings
-}
-
-fn audit(text: &str) -> Result<AuditTarget, Invalid> {
-    match text {
-        "-" => Ok(AuditTarget::Stdout),
-        "off" => Ok(AuditTarget::Off),
-        "" => Err(Invalid::new(
-            "the path is empty",
-            "write a path, \"-\" or \"off\"",
-        )),
-        path => Ok(AuditTarget::File(PathBuf::from(path))),
     }
 }
 

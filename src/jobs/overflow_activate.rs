@@ -135,9 +135,10 @@ impl OverflowActivator {
         &self,
         request: &OversizedRequest,
     ) -> Result<Option<Prepared>, StoreError> {
-        let covered = match request.persist {
-            true => self.cover_waiting_ranges(request).await?,
-            false => None,
+        let covered = if request.persist {
+            self.cover_waiting_ranges(request).await?
+        } else {
+            None
         };
         let prepared = self.activate_observed(request).await;
         if let Some(covered) = covered {

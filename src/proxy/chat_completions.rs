@@ -205,7 +205,8 @@ fn handle_head(
         };
         return retry.watch_head(answer.response);
     }
-    if answer.response.status().is_success() {
+    // Without memory there is nothing to accept, and the body need not be held until the answer ends.
+    if answer.response.status().is_success() && in_flight.request.is_some() {
         in_flight.to_accept = Some((answer.sent, guard));
     }
     answer.response

@@ -73,7 +73,8 @@ pub(super) async fn handle(
         RequestKind::Pass => {
             let place = shared.places.take(peer)?;
             let audit = memory.and_then(|memory| memory.audit.as_ref());
-            let without_memory = memory.is_some() && is_unknown_chat(&parts);
+            let has_memory = memory.is_some_and(|memory| memory.enabled);
+            let without_memory = has_memory && is_unknown_chat(&parts);
             let mut response = pass(shared, audit, parts, body, abort).await?;
             if without_memory {
                 set_bypass(&mut response, "bypass; reason=path");

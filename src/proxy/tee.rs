@@ -64,10 +64,6 @@ pub struct TeeSpec {
 }
 
 /// What an answer was, as far as it was read.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "independent facts about one answer"
-)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedAnswer {
     pub ended: EndReason,

@@ -121,7 +121,7 @@ async fn with_breakpoints_an_activation_costs_the_whole_prompt_and_its_cause_is_
         match verdict(&line) {
             (_, Some("below_minimum")) | ("cold_start", _) => {}
             (verdict, Some(cause)) if changed => {
-                causes.push((verdict.to_owned(), cause.to_owned()))
+                causes.push((verdict.to_owned(), cause.to_owned()));
             }
             (verdict, cause) => assert_eq!(
                 (verdict, cause, changed),

@@ -135,10 +135,6 @@ impl Capture {
 }
 
 /// What has been read so far.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "independent facts about one answer"
-)]
 #[derive(Debug, Default)]
 pub(super) struct Summary {
     pub(super) usage: Option<Usage>,
