@@ -235,6 +235,20 @@ mod tests {
     }
 
     #[test]
+    fn a_slash_too_many_leads_around_no_rule() {
+        let off = rule("/v1/chat/*", "", None, Mode::Off);
+        for (path, matches) in [
+            ("/v1/chat/completions", true),
+            ("/v1//chat/completions/", true),
+            ("//v1/chat/completions", true),
+            ("/chat/completions", false),
+        ] {
+            let request = http::Request::post(path).body(()).expect("a request");
+            assert_eq!(off.matches(&request.into_parts().0, "m"), matches, "{path}");
+        }
+    }
+
+    #[test]
     fn the_first_rule_that_matches_counts() {
         let rules = [
             rule("", "", Some(("x-task", "title*")), Mode::Read),

@@ -98,7 +98,7 @@ async fn with_breakpoints_a_change_leaves_nothing_and_what_is_written_is_in_the_
     let forked = line(&rig, &body).await;
     assert_eq!(verdict(&forked), ("partial", Some("forked")), "{forked}");
     let mut body = talk.body(13);
-    body["messages"][20]["content"] = json!("What was said here is different now.");
+    body["messages"][16]["content"] = json!("What was said here is different now.");
     assert_eq!(
         verdict(&line(&rig, &body).await),
         ("miss", Some("message_changed"))
