@@ -215,7 +215,7 @@ mod yardstick {
 }
 
 /// What most streams are sent with besides the block.
-fn additions() -> Additions {
+fn additions() -> Additions<'static> {
     Additions {
         usage: true,
         ..Additions::default()

@@ -7,6 +7,7 @@
 //! This room reads the configuration file and the files with keys for tokens, and nothing else: the
 //! environment comes in as a map, so no test depends on that of the process. Called by `cli`.
 
+mod audit_file;
 mod cache_rules;
 mod common;
 mod costs;
@@ -82,6 +83,10 @@ pub fn read(
             let mut warnings = unread_variables(SECTIONS, env);
             warnings.extend(upstream::path_warning(&config.upstream.base_url));
             warnings.extend(upstream::plain_http_warnings(&layers));
+            warnings.extend(cache_rules::unreachable_warnings(
+                &config.requests.cache_rules,
+            ));
+            warnings.extend(audit_file::rotation_warnings(&raw.audit));
             warnings.extend(file_rights::secret_warning(&layers, file));
             Ok(Loaded {
                 values: ConfigValues::from_layers(SECTIONS, &layers),

@@ -310,7 +310,7 @@ fn one_request_is_explained_from_the_line_before_of_its_own_conversation() {
         "Tenant ada, conversation main, model big.",
         "Observations (snapshot 7) replaced 3 messages.",
         "They cost $1.8000.",
-        "The request before it came at 2026-11-22T08:01:00.000Z, 24 h earlier",
+        "It is compared with the request that came at 2026-11-22T08:01:00.000Z and ended 24 h before this one came",
         "(an activation)",
     ] {
         assert!(text.contains(expected), "{expected}\n{text}");
@@ -323,6 +323,42 @@ fn one_request_is_explained_from_the_line_before_of_its_own_conversation() {
         said.contains("no line has the request_id \"nobody\""),
         "{said}"
     );
+}
+
+/// As the verdict compares: not with the one that came last, nor with one that was refused.
+#[test]
+fn overlapping_requests_are_compared_with_the_one_that_ended_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.jsonl");
+    let line =
+        |id: &str, time: &str, fields: &str| request(id, time, ("ada", "main"), "big", fields);
+    let lines = [
+        line("short", "22T08:00:10", r#""status":200,"total_ms":1000"#),
+        line("refused", "22T08:00:12", r#""status":400,"total_ms":1000"#),
+        line(
+            "failed",
+            "22T08:00:12",
+            r#""status":200,"error":"error","total_ms":2000"#,
+        ),
+        line("long", "22T08:00:00", r#""status":200,"total_ms":20000"#),
+        line(
+            "this",
+            "22T08:00:15",
+            r#""status":200,"idle_ms":0,"verdict":"miss","total_ms":9000"#,
+        ),
+        line("last", "22T08:00:16", r#""status":200,"total_ms":60000"#),
+    ];
+    std::fs::write(&path, lines.join("\n") + "\n").unwrap();
+    let explained = |id: &str| {
+        let mut command = command(&["--why", id]);
+        stdout(&command.arg(&path).assert().success())
+    };
+    let text = explained("this");
+    let expected = "came at 2026-11-22T08:00:00.000Z and ended while this one was in progress";
+    assert!(text.contains(expected), "{text}");
+    let text = explained("last");
+    assert!(text.contains("came at 2026-11-22T08:00:15.000Z"), "{text}");
+    assert!(explained("short").contains("No earlier request"));
 }
 
 #[test]
@@ -499,4 +535,21 @@ fn the_samples_of_the_documents_are_what_the_command_prints() {
         let said = said.replace('\r', "");
         assert_eq!(said.trim_end(), shown, "diarist audit {typed}\n{said}");
     }
+}
+
+#[test]
+fn two_prices_of_one_model_are_an_error() {
+    let files = Files::new();
+    let twice = [
+        "--price",
+        "big=1,1,1",
+        "--price",
+        "own=1,1,1",
+        "--price",
+        "big=2,1,1",
+    ];
+    let said = stderr(&files.audit(&twice).assert().code(1));
+    assert!(said.contains("--price names big twice"), "{said}");
+    let said = stderr(&files.audit(&["--check", "errors=>2"]).assert().code(2));
+    assert!(said.contains("write >= or <="), "{said}");
 }

@@ -156,7 +156,7 @@ async fn a_stream_in_pieces_of_any_size() {
             observed.saw_done && observed.capture_complete,
             "pieces of {size}"
         );
-        assert!(!observed.refusal && !observed.error);
+        assert!(!observed.refusal && observed.error.is_none());
         assert_eq!(observed.finish_reasons, ["stop"]);
         assert_eq!(observed.usage, Some(usage()));
         assert_eq!(observed.bytes, STREAM.len() as u64);
@@ -403,7 +403,7 @@ async fn endings_refusals_and_errors() {
         let (_, observed) = run(body(vec![text.as_bytes()]), events()).await;
         assert_eq!(observed.saw_done, saw_done, "{text}");
         assert_eq!(observed.refusal, refusal, "{text}");
-        assert_eq!(observed.error, error, "{text}");
+        assert_eq!(observed.error.is_some(), error, "{text}");
         assert!(observed.capture_complete, "{text}");
     }
     let failed = "{\"error\":{\"message\":\"no\",\"code\":502}}";
@@ -412,10 +412,14 @@ async fn endings_refusals_and_errors() {
         spec(false, Encoding::Identity),
     )
     .await;
-    assert!(observed.error && !observed.saw_done);
+    assert!(observed.error == Some("error") && !observed.saw_done);
+    let too_long = "{\"id\":1,\"error\":{\"message\":\"no\",\"code\":\"context_length_exceeded\"}}";
+    let whole = spec(false, Encoding::Identity);
+    let (_, observed) = run(body(vec![too_long.as_bytes()]), whole).await;
+    assert_eq!(observed.error, Some("too_long"));
     let page = "<html>bad gateway</html>";
     let (_, observed) = run(body(vec![page.as_bytes()]), spec(false, Encoding::Identity)).await;
-    assert!(!observed.error && observed.capture_complete && observed.usage.is_none());
+    assert!(observed.error.is_none() && observed.capture_complete && observed.usage.is_none());
 }
 
 #[tokio::test]

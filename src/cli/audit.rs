@@ -24,6 +24,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.format != Format::Html || !args.has_groups(),
         "the page shows days, models and conversations: leave out --by"
     );
+    if let Some(model) = args.priced_twice() {
+        bail!("--price names {model} twice: write one price for each model");
+    }
     if let Some(id) = &args.why {
         let files = input::files(&args.files, &args.sources)?;
         print(&why::text(id, &files, &args.price_table())?)?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use url::Url;
+use url::{ParseError, Url};
 
 use super::parse::Invalid;
 
@@ -61,7 +61,15 @@ pub(super) fn base_url(text: &str) -> Result<Url, Invalid> {
     let example = "write a URL such as \"https://api.openai.com/v1\"";
     let mut url = Url::parse(text.trim())
         // The text is not shown: it may hold a password.
-        .map_err(|error| Invalid::new(format!("this is not a URL: {error}"), example))?;
+        .map_err(|error| {
+            let what = match error {
+                ParseError::RelativeUrlWithoutBase => {
+                    "this is not a URL: it does not begin with https:// or http://".to_owned()
+                }
+                error => format!("this is not a URL: {error}"),
+            };
+            Invalid::new(what, example)
+        })?;
     if !matches!(url.scheme(), "http" | "https") {
         let what = format!("\"{}://\" is not supported", url.scheme());
         return Err(Invalid::new(what, "begin the URL with https:// or http://"));

@@ -134,7 +134,7 @@ impl FromToml for SecretString {
 }
 
 impl FromToml for u64 {
-    const EXPECTED: &'static str = "a whole number that is not negative";
+    const EXPECTED: &'static str = "a whole number, 0 or more";
     const EXAMPLE: &'static str = "digits only, such as 30000";
 
     fn from_toml(kind: &ValueKind) -> Option<Self> {
@@ -228,7 +228,7 @@ impl FromToml for Vec<String> {
 pub(super) struct NumberOrFalse(pub(super) Option<u64>);
 
 impl FromToml for NumberOrFalse {
-    const EXPECTED: &'static str = "a whole number that is not negative, or false";
+    const EXPECTED: &'static str = "a whole number, 0 or more, or false";
     const EXAMPLE: &'static str = "digits only, such as 2000, or false";
 
     fn from_toml(kind: &ValueKind) -> Option<Self> {

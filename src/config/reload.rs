@@ -70,6 +70,7 @@ mod tests {
     const RELOADABLE: &[&str] = &[
         "upstream.placement",
         "upstream.cache_marks",
+        "upstream.prompt_cache_key",
         "audit.ask_usage",
         "audit.holdout",
         "audit.cache_rules",

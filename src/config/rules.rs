@@ -9,7 +9,7 @@ use config::ValueKind;
 
 use super::parse::{CheckResult, Setting};
 use super::problem::Problem;
-use super::tables::{Table, TableList, check_each, only_known_keys};
+use super::tables::{Table, TableError, TableList, check_each, unknown_keys};
 use crate::proxy::mode::{Glob, Mode, Rule};
 
 /// The keys of a rule.
@@ -20,12 +20,18 @@ pub(super) fn rules(
     raw: &Setting<TableList>,
     problems: &mut Vec<Problem>,
 ) -> CheckResult<Vec<Rule>> {
-    check_each(raw, "rule", problems, rule)
+    check_each(raw, "rule", problems, |table| {
+        let unknown = unknown_keys(table, "rule", &RULE_FIELDS);
+        if unknown.is_empty() {
+            rule(table).map_err(|error| vec![error])
+        } else {
+            Err(unknown)
+        }
+    })
 }
 
-fn rule(table: &Table) -> Result<Rule, (String, String)> {
+fn rule(table: &Table) -> Result<Rule, TableError> {
     let wrong = |what: String, remedy: &str| Err((what, remedy.to_owned()));
-    only_known_keys(table, "rule", &RULE_FIELDS)?;
     let mut texts = BTreeMap::new();
     for (name, value) in table {
         match value {

@@ -144,6 +144,10 @@ settings! {
         /// Whether the end of the observations gets one of the client's marks for the prompt cache ("cache_control",
         /// "prompt_cache_breakpoint"), if those that the client set are on messages that the observations replace.
         cache_marks: bool = Default("true"),
+        /// Whether a request with observations gets a "prompt_cache_key", the same for the whole conversation, if the
+        /// client sets neither that nor "user". Providers route requests by it to where their prompt is cached. "auto":
+        /// if the upstream is OpenAI or Azure OpenAI. "always": until the upstream refuses. "never": not at all.
+        prompt_cache_key: String = Default(r#""auto""#),
     }
 
     /// The database.

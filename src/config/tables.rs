@@ -80,6 +80,33 @@ fn to_json(kind: &ValueKind) -> Option<Value> {
     })
 }
 
+/// A JSON object as a table. `None` if it holds what TOML has no value for.
+fn from_json(object: Map<String, Value>) -> Option<Table> {
+    fn kind(value: Value) -> Option<ValueKind> {
+        Some(match value {
+            Value::Null => return None,
+            Value::Bool(value) => ValueKind::Boolean(value),
+            Value::Number(number) => match number.as_i64() {
+                Some(number) => ValueKind::I64(number),
+                None => ValueKind::Float(number.as_f64()?),
+            },
+            Value::String(text) => ValueKind::String(text),
+            Value::Array(values) => {
+                let values = values.into_iter().map(|value| Some(kind(value)?.into()));
+                ValueKind::Array(values.collect::<Option<_>>()?)
+            }
+            Value::Object(object) => {
+                let entries = object.into_iter();
+                let entries = entries.map(|(key, value)| Some((key, kind(value)?.into())));
+                ValueKind::Table(entries.collect::<Option<_>>()?)
+            }
+        })
+    }
+    let entries = object.into_iter();
+    let entries = entries.map(|(key, value)| Some((key, kind(value)?)));
+    entries.collect()
+}
+
 /// One table of a list, as written.
 pub(super) type Table = BTreeMap<String, ValueKind>;
 
@@ -87,22 +114,25 @@ pub(super) type Table = BTreeMap<String, ValueKind>;
 #[derive(Debug, Clone, Default)]
 pub(super) struct TableList(pub(super) Vec<Table>);
 
-/// Reads each table of a list with `read`, which says what is wrong and what to do. A problem names the table as
-/// `noun` with its number. One invalid table does not hide the next.
+/// What is wrong with a table, and what to do.
+pub(super) type TableError = (String, String);
+
+/// Reads each table of a list with `read`, which says all that is wrong. A problem names the table as `noun` with its
+/// number. One invalid table does not hide the next.
 pub(super) fn check_each<T>(
     raw: &Setting<TableList>,
     noun: &str,
     problems: &mut Vec<Problem>,
-    read: impl Fn(&Table) -> Result<T, (String, String)>,
+    read: impl Fn(&Table) -> Result<T, Vec<TableError>>,
 ) -> CheckResult<Vec<T>> {
     let mut valid = Vec::with_capacity(raw.value.0.len());
     for (index, table) in raw.value.0.iter().enumerate() {
         match read(table) {
             Ok(value) => valid.push(value),
-            Err((what, remedy)) => {
+            Err(errors) => problems.extend(errors.into_iter().map(|(what, remedy)| {
                 let what = format!("{noun} {}: {what}", index + 1);
-                problems.push(raw.problem(what, remedy));
-            }
+                raw.problem(what, remedy)
+            })),
         }
     }
     if valid.len() == raw.value.0.len() {
@@ -112,20 +142,17 @@ pub(super) fn check_each<T>(
     }
 }
 
-/// What is wrong with the first key of `table` that is not in `known`, and what to do.
-pub(super) fn only_known_keys(
-    table: &Table,
-    noun: &str,
-    known: &[&'static str],
-) -> Result<(), (String, String)> {
-    let Some(unknown) = table.keys().find(|name| !known.contains(&name.as_str())) else {
-        return Ok(());
-    };
-    let remedy = nearest(unknown, known.iter().copied()).map_or_else(
-        || format!("the keys of a {noun} are {}", known.join(", ")),
-        |name| format!("did you mean {name}?"),
-    );
-    Err((format!("there is no key \"{unknown}\" in a {noun}"), remedy))
+/// An error for each key of `table` that is not in `known`.
+pub(super) fn unknown_keys(table: &Table, noun: &str, known: &[&'static str]) -> Vec<TableError> {
+    let unknown = table.keys().filter(|name| !known.contains(&name.as_str()));
+    let errors = unknown.map(|unknown| {
+        let remedy = nearest(unknown, known.iter().copied()).map_or_else(
+            || format!("the keys of a {noun} are {}", known.join(", ")),
+            |name| format!("did you mean {name}?"),
+        );
+        (format!("there is no key \"{unknown}\" in a {noun}"), remedy)
+    });
+    errors.collect()
 }
 
 impl FromToml for TableList {
@@ -147,8 +174,12 @@ impl FromToml for TableList {
                 });
                 tables.collect::<Option<Vec<_>>>().map(Self)
             }
-            // The environment has text only.
+            // The environment has text only. Whoever writes tables there as JSON writes lists so too.
             ValueKind::String(text) => {
+                if let Ok(tables) = serde_json::from_str::<Vec<Map<String, Value>>>(text) {
+                    let tables = tables.into_iter().map(from_json);
+                    return tables.collect::<Option<_>>().map(Self);
+                }
                 let file = File::from_str(&format!("list = {text}"), FileFormat::Toml);
                 match file.collect().ok()?.remove("list")?.kind {
                     kind @ ValueKind::Array(_) => Self::from_toml(&kind),

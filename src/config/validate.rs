@@ -1,7 +1,7 @@
 //! From the values as written to the valid configuration: listeners, limits, database, audit.
 //!
 //! Each key is checked by a function of its own that knows no other key, so one invalid value never hides the
-//! next. Rules between keys come after. The rules of other sections are in `upstream`,
+//! next. Rules between keys come after. The rules of other sections are in `upstream`, `audit_file`,
 //! `identity`, `memory`, `rules` and `cache_rules`.
 
 use std::collections::BTreeMap;
@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use secrecy::{ExposeSecret as _, SecretString};
 
+use super::audit_file::{audit_rotation, audit_target};
 use super::cache_rules::cache_rules;
 use super::common::{in_range, one_of, positive_duration};
 use super::identity::identity;
@@ -18,14 +19,13 @@ use super::parse::{CheckResult, ErrorReported, Invalid};
 use super::platform::Platform;
 use super::problem::Problem;
 use super::rules::rules;
-use super::settings::{RawAudit, RawConfig, RawServer, RawStore};
+use super::settings::{RawConfig, RawServer, RawStore};
 use super::upstream::{checked_base_url, placement};
-use super::valid::{AuditTarget, Config, Database, Override, PepperSettings, UpstreamSettings};
-use crate::audit::Rotation;
+use super::valid::{Config, Database, Override, PepperSettings, UpstreamSettings};
 use crate::jobs;
 use crate::memory::alignment::EvidenceLevel;
 use crate::proxy::mode::{ReadOnly, Rules};
-use crate::proxy::{AskUsage, Limits, Pace, RequestPolicy, holdout};
+use crate::proxy::{AddCacheKey, AskUsage, Limits, Pace, RequestPolicy, holdout};
 use crate::server;
 use crate::upstream::Timeouts;
 
@@ -43,7 +43,7 @@ pub(super) fn validate(
     let pepper = pepper(&raw.store, problems);
     let retention = raw.store.retention.check_some(problems, positive_duration);
     let job_retention = raw.store.job_retention.check(problems, positive_duration);
-    let audit = raw.audit.path.check(problems, |text| audit(text));
+    let audit = raw.audit.path.check(problems, |text| audit_target(text));
     let audit_rotation = audit_rotation(&raw.audit, problems);
     let host = base_url.as_ref().ok().and_then(|url| url.host_str());
     let host = host.unwrap_or_default().to_owned();
@@ -185,6 +185,16 @@ fn requests(raw: &RawConfig, problems: &mut Vec<Problem>) -> CheckResult<Request
             ],
         )
     });
+    let add_cache_key = raw.upstream.prompt_cache_key.check(problems, |text| {
+        one_of(
+            text,
+            &[
+                ("auto", AddCacheKey::Auto),
+                ("never", AddCacheKey::Never),
+                ("always", AddCacheKey::Always),
+            ],
+        )
+    });
     let holdout = raw.audit.holdout.check(problems, |&share| {
         in_range(share, 0.0, holdout::Share::MAX).map(holdout::Share::new)
     });
@@ -212,6 +222,7 @@ fn requests(raw: &RawConfig, problems: &mut Vec<Problem>) -> CheckResult<Request
         evidence: evidence?,
         ask_usage: ask_usage?,
         cache_marks: raw.upstream.cache_marks.value,
+        add_cache_key: add_cache_key?,
         holdout: holdout?,
         cache_rules: cache_rules?,
         read_only: ReadOnly::default(),
@@ -351,52 +362,6 @@ fn without_drive_slash(path: &str) -> &str {
     match path.as_bytes() {
         [b'/', drive, b':', b'/' | b'\\', ..] if drive.is_ascii_alphabetic() => &path[1..],
         _ => path,
-    }
-}
-
-/// Some hundred lines of the audit.
-const LEAST_FILE_BYTES: u64 = 100_000;
-
-const MOST_FILES: u64 = 1_000;
-
-fn audit_rotation(raw: &RawAudit, problems: &mut Vec<Problem>) -> CheckResult<Rotation> {
-    let max_bytes = raw.max_file_bytes.check_some(problems, |&bytes| {
-        let too_small = || {
-            Invalid::new(
-                format!("{bytes} bytes are too few: each few lines would begin a file"),
-                format!("write at least {LEAST_FILE_BYTES}, or remove the key"),
-            )
-        };
-        (bytes >= LEAST_FILE_BYTES)
-            .then_some(bytes)
-            .ok_or_else(too_small)
-    });
-    let max_age = raw.max_file_age.check_some(problems, positive_duration);
-    let keep_files = raw.keep_files.check(problems, |&files| {
-        let too_many = || {
-            Invalid::new(
-                format!("{files} old files are too many: each rotation renames them all"),
-                format!("write at most {MOST_FILES}"),
-            )
-        };
-        (files <= MOST_FILES).then_some(files).ok_or_else(too_many)
-    });
-    Ok(Rotation {
-        max_bytes: max_bytes?,
-        max_age: max_age?,
-        keep_files: keep_files?,
-    })
-}
-
-fn audit(text: &str) -> Result<AuditTarget, Invalid> {
-    match text {
-        "-" => Ok(AuditTarget::Stdout),
-        "off" => Ok(AuditTarget::Off),
-        "" => Err(Invalid::new(
-            "the path is empty",
-            "write a path, \"-\" or \"off\"",
-        )),
-        path => Ok(AuditTarget::File(PathBuf::from(path))),
     }
 }
 

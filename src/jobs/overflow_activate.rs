@@ -1,7 +1,7 @@
 //! Activates everything that is observed, for a request that the upstream refused as too long.
 //!
-//! Calls no model and waits for no job. If the Observer does not work, code covers what waits for it. Called by [`super::Jobs`] from the request path, in a task of
-//! its own.
+//! Calls no model and waits for no job. If the Observer does not work, code covers what waits for it. Called by
+//! [`super::Jobs`] from the request path, in a task of its own.
 
 use std::sync::Arc;
 
@@ -42,6 +42,34 @@ pub struct OversizedRequest {
     pub thread_key: Option<String>,
 }
 
+/// Lines that code has written for an Observer that does not work.
+struct CoveredByCode {
+    thread: Option<String>,
+    ranges: usize,
+}
+
+impl CoveredByCode {
+    /// Says what became of them. `sent` says that they stand in the place of messages now.
+    fn log(&self, scope: &Scope, sent: bool) {
+        let outcome = Self::outcome(sent);
+        tracing::warn!(
+            tenant = %scope.tenant_label(),
+            thread = self.thread,
+            ranges = self.ranges,
+            "a request does not fit its model, and the Observer does not work: code wrote lines about the oldest \
+             messages. {outcome}"
+        );
+    }
+
+    fn outcome(sent: bool) -> &'static str {
+        if sent {
+            "They stand in the place of these messages"
+        } else {
+            "They would not make the request shorter, so it keeps its messages"
+        }
+    }
+}
+
 /// How often a new plan is made because the log was shortened, here or by another process.
 const MAX_SHORTENINGS: usize = 2;
 
@@ -70,7 +98,10 @@ impl OverflowActivator {
 
     /// Lets code cover what waits for an Observer that does not work. The upstream has just said that the
     /// request does not fit with it.
-    async fn cover_waiting_ranges(&self, request: &OversizedRequest) -> Result<(), StoreError> {
+    async fn cover_waiting_ranges(
+        &self,
+        request: &OversizedRequest,
+    ) -> Result<Option<CoveredByCode>, StoreError> {
         let settings = self.base.settings().for_model(&request.model);
         let (scope, phase) = (&request.scope, &settings.observation);
         let notice = self
@@ -78,7 +109,7 @@ impl OverflowActivator {
             .health
             .notice(&scope.tenant, phase, &request.model);
         if notice != Some(Notice::ObserverFailing) {
-            return Ok(());
+            return Ok(None);
         }
         let track = Track::load(&*self.base.store, scope, &request.history).await?;
         let waiting = track.open_jobs().filter(|job| job.kind == PartKind::Chunk);
@@ -93,20 +124,32 @@ impl OverflowActivator {
             self.reporter.report(scope, Some(&track), &part, report);
             ranges += 1;
         }
-        if ranges > 0 {
-            tracing::warn!(
-                tenant = %scope.tenant_label(),
-                thread = track.label(),
-                ranges,
-                "a request does not fit its model, and the Observer does not work: code wrote lines in the place \
-                 of the oldest messages"
-            );
-        }
-        Ok(())
+        Ok((ranges > 0).then(|| CoveredByCode {
+            thread: track.label(),
+            ranges,
+        }))
     }
 
     /// Activates everything observed of `request`. `None` if that covers no more than was sent.
     pub(super) async fn activate(
+        &self,
+        request: &OversizedRequest,
+    ) -> Result<Option<Prepared>, StoreError> {
+        let covered = if request.persist {
+            self.cover_waiting_ranges(request).await?
+        } else {
+            None
+        };
+        let prepared = self.activate_observed(request).await;
+        if let Some(covered) = covered {
+            // Said when it is known: lines that would not shorten the request do not replace its messages.
+            covered.log(&request.scope, matches!(prepared, Ok(Some(_))));
+        }
+        prepared
+    }
+
+    /// The same, of what is observed or covered by code.
+    async fn activate_observed(
         &self,
         request: &OversizedRequest,
     ) -> Result<Option<Prepared>, StoreError> {
@@ -116,9 +159,6 @@ impl OverflowActivator {
         };
         let settings = self.base.settings().for_model(&request.model);
         let policy = &settings.policy;
-        if request.persist {
-            self.cover_waiting_ranges(request).await?;
-        }
         let mut shortened = 0;
         let (mut track, applied, plan) = loop {
             let (track, applied, step) = self.plan(request, policy).await?;
@@ -243,5 +283,17 @@ fn ephemeral_snapshot(new: NewSnapshot) -> Snapshot {
             peer_memory: None,
         },
         segments: new.segments,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_became_of_the_lines_is_said() {
+        assert!(CoveredByCode::outcome(true).contains("in the place of these messages"));
+        let kept = CoveredByCode::outcome(false);
+        assert!(kept.contains("keeps its messages") && !kept.contains("in the place"));
     }
 }

@@ -46,6 +46,8 @@ pub enum BadCheck {
         "{0:?} is no condition: write NAME>=NUMBER, with >=, <=, ==, > or <, and commas between conditions"
     )]
     Form(String),
+    #[error("{0:?} has its comparison the wrong way round: write >= or <=")]
+    Order(String),
     #[error("{0:?} is no number of the report: the names are {names}", names = names())]
     Name(String),
     #[error("{0:?} is no number: write digits with a point, such as 0.8")]
@@ -118,6 +120,9 @@ impl FromStr for Check {
 
 fn clause(text: &str) -> Result<Clause, BadCheck> {
     let text = text.trim();
+    if text.contains("=>") || text.contains("=<") {
+        return Err(BadCheck::Order(text.to_owned()));
+    }
     let (spelling, comparison) = COMPARISONS
         .into_iter()
         .find(|(spelling, _)| text.contains(spelling))
@@ -179,6 +184,9 @@ mod tests {
             assert!(matches!(error(text), BadCheck::Form(_)), "{text}");
         }
         assert!(error("hitrate>=1").to_string().contains("hit_rate"));
+        for text in ["errors=>2", "net=<1"] {
+            assert!(matches!(error(text), BadCheck::Order(_)), "{text}");
+        }
         for text in ["net>=", "net>=many", "net>=nan"] {
             assert!(matches!(error(text), BadCheck::Limit(_)), "{text}");
         }

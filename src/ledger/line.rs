@@ -4,6 +4,8 @@
 
 use std::borrow::Cow;
 
+use jiff::SignedDuration;
+use jiff::civil::DateTime;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -154,6 +156,25 @@ impl<'a> Line<'a> {
     /// The day in UTC.
     pub fn day(&self) -> &str {
         self.time.as_str().get(..10).unwrap_or_default()
+    }
+
+    /// When the request came, in UTC.
+    pub fn began(&self) -> Option<DateTime> {
+        self.time.as_str().strip_suffix('Z')?.parse().ok()
+    }
+
+    /// When the answer ended.
+    pub fn end(&self) -> Option<DateTime> {
+        let took = i64::try_from(self.total_ms.unwrap_or(0)).ok()?;
+        self.began()?
+            .checked_add(SignedDuration::from_millis(took))
+            .ok()
+    }
+
+    /// Whether a later request of the conversation is compared with this one: it was answered without an error.
+    pub fn leaves_a_prompt(&self) -> bool {
+        let answered = self.status.is_some_and(|status| status / 100 == 2);
+        answered && self.error.is_none()
     }
 
     pub fn is_active(&self) -> bool {

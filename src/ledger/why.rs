@@ -1,8 +1,7 @@
-//! Explains one request in words, from its line and the line before of the same conversation.
+//! Explains one request in words, from its line and the line that it is compared with: see [`before_it`].
 
 use std::time::Duration;
 
-use jiff::civil::DateTime;
 use serde_json::Value;
 
 use super::line::{Line, Text};
@@ -171,19 +170,23 @@ fn answer(line: &Line<'_>) -> String {
     format!("{status}{time}.{end}{error}")
 }
 
+/// The request that ended last before this one did. Requests of one conversation may overlap, so it is not always the
+/// one that came last.
 fn before_it(line: &Line<'_>, before: Option<&Line<'_>>) -> String {
     let Some(before) = before else {
         return "No earlier request of this tenant and conversation is in the files. Nothing could be cached by it."
             .to_owned();
     };
-    let since =
-        idle(line, before).map_or_else(String::new, |idle| format!(", {} earlier", pause(idle)));
+    let since = idle(line, before).map_or_else(String::new, |idle| match idle.as_millis() {
+        0 => " and ended while this one was in progress".to_owned(),
+        _ => format!(" and ended {} before this one came", pause(idle)),
+    });
     let tokens = before.prompt_tokens.map_or_else(
         || "with unknown tokens".to_owned(),
         |tokens| format!("with {} tokens of prompt", grouped(tokens)),
     );
     format!(
-        "The request before it came at {}{since}, {tokens}.",
+        "It is compared with the request that came at {}{since}, {tokens}.",
         before.time.as_str()
     )
 }
@@ -301,10 +304,8 @@ fn idle(line: &Line<'_>, before: &Line<'_>) -> Option<Duration> {
     if let Some(ms) = line.idle_ms {
         return Some(Duration::from_millis(ms));
     }
-    let time = |line: &Line<'_>| -> Option<DateTime> {
-        line.time.as_str().strip_suffix('Z')?.parse().ok()
-    };
-    time(line)?.duration_since(time(before)?).try_into().ok()
+    let idle = line.began()?.duration_since(before.end()?);
+    Some(idle.try_into().unwrap_or(Duration::ZERO))
 }
 
 fn pause(time: Duration) -> String {
@@ -342,7 +343,7 @@ mod tests {
             "Observations (snapshot 12) replaced 39 messages.",
             "500 of them came from its cache (25.0 %). They cost $0.0043.",
             "The answer had status 200 after 1 s.",
-            "came at 2026-11-23T11:20:00.000Z, 3 min earlier, with 9,000 tokens",
+            "came at 2026-11-23T11:20:00.000Z and ended 3 min before this one came, with 9,000 tokens",
             "(an activation)",
         ] {
             assert!(text.contains(expected), "{expected}\n{text}");
@@ -384,7 +385,7 @@ mod tests {
         for expected in [
             "The client changed its tools.",
             "Changed: tools, by client. The first 1,200 bytes",
-            "2 h earlier",
+            "ended 2 h before",
             "About 8,000 tokens were expected",
             "reported no token counts",
         ] {

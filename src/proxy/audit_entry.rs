@@ -10,7 +10,7 @@ use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::error::{ProxyError, Side};
-use super::identify::{Identity, OffReason};
+use super::identify::{Identity, OffReason, Thread};
 use super::mode::{Mode, ModeDecision};
 use super::outgoing_request::{Fallback, OutgoingRequest};
 use super::respond;
@@ -99,14 +99,18 @@ impl AuditEntry {
     ) {
         self.set_model(parsed);
         self.record.memory = MemoryState::Watching;
+        self.set_thread(&identity.thread, history);
+    }
+
+    /// The conversation, also of a request without memory.
+    pub(super) fn set_thread(&mut self, thread: &Thread, history: &History) {
         let label = || history.turns().first().map(|turn| turn.link.label());
-        let thread = &identity.thread;
         self.record.thread = thread.key.clone().or_else(label);
         let by = thread
             .source
             .clone()
             .unwrap_or_else(|| "content".to_owned());
-        self.record.thread_by = Some(by.into());
+        self.record.thread_by = self.record.thread.is_some().then(|| by.into());
         self.ignored.clone_from(&thread.ignored);
     }
 
@@ -158,7 +162,7 @@ impl AuditEntry {
         record.cause = meta.map(|meta| meta.cause.name().into());
         let peers = meta.and_then(|meta| meta.peer_memory.as_ref());
         record.others = peers.and_then(|others| count(others.lineages.len()));
-        record.added = outgoing.has_cache_mark.then(|| "cache_mark".into());
+        record.added = outgoing.added().map(Into::into);
         record.others_tokens = peers.map(|others| others.tokens);
         self.observations = meta.map(|meta| meta.tokens);
         if outgoing.messages.is_none() {

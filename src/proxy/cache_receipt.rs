@@ -23,35 +23,36 @@ use crate::wire::{self, Placement};
 /// What is compared of a request: its conversation and its messages.
 #[derive(Debug)]
 pub(super) struct PromptSource {
-    key: ConversationKey,
+    /// `None` if nothing says which conversation it is: then only its size is known.
+    key: Option<ConversationKey>,
     parsed: Arc<wire::Request>,
     has_memory: bool,
 }
 
 impl PromptSource {
-    /// `None` without a message behind the leading ones. `is_side_task` says that the request shares the name of a
-    /// conversation that it does not continue.
+    /// `is_side_task` says that the request shares the name of a conversation that it does not continue.
     pub(super) fn new(
         parsed: &Arc<wire::Request>,
         history: &History,
         thread: &Thread,
         is_side_task: bool,
         has_memory: bool,
-    ) -> Option<Self> {
-        let first = history.turns().first()?.link;
-        let thread_key = thread.key.as_deref().map(Box::from);
-        let key = ConversationKey {
-            link: match &thread_key {
-                Some(_) if !is_side_task => history.root(),
-                _ => first,
-            },
-            thread_key,
-        };
-        Some(Self {
+    ) -> Self {
+        let key = history.turns().first().map(|first| {
+            let thread_key = thread.key.as_deref().map(Box::from);
+            ConversationKey {
+                link: match &thread_key {
+                    Some(_) if !is_side_task => history.root(),
+                    _ => first.link,
+                },
+                thread_key,
+            }
+        });
+        Self {
             key,
             parsed: Arc::clone(parsed),
             has_memory,
-        })
+        }
     }
 
     /// The prompt, sent as `form` says.
@@ -88,7 +89,8 @@ impl SentForm {
             trim: block.and_then(|block| block.trim),
             placement: block.map(|block| block.placement),
             layout: outgoing.layout.clone(),
-            bytes: outgoing.bytes,
+            // No part of the prompt.
+            bytes: outgoing.bytes - outgoing.cache_key_bytes,
             bypassed: matches!(
                 outgoing.fallback,
                 Fallback::Original | Fallback::Refused | Fallback::Blocked
@@ -131,8 +133,12 @@ pub(super) fn record(
     entry: &mut AuditEntry,
 ) {
     let mut prompt = source.prompt(form);
+    entry.set_segments(prompt.segment_bytes());
+    let Some(key) = source.key else {
+        return;
+    };
     prompt.prompt_tokens = usage.prompt;
-    let previous = prompts.previous(&source.key, entry.started());
+    let previous = prompts.previous(&key, entry.started());
     let idle = previous.as_ref().map(|previous| previous.idle);
     let parsed = &source.parsed;
     let model = parsed.model().unwrap_or_default();
@@ -147,8 +153,7 @@ pub(super) fn record(
     let judgement = prompt_cache::judge(previous, &prompt, reported, &rules);
     count(&judgement);
     entry.set_judgement(&judgement, idle);
-    entry.set_segments(prompt.segment_bytes());
-    prompts.record(source.key, prompt, Instant::now());
+    prompts.record(key, prompt, Instant::now());
 }
 
 fn count(judgement: &Judgement) {

@@ -18,6 +18,7 @@ use std::time::Instant;
 use self::blocked_snapshots::BlockedSnapshots;
 use self::model_capabilities::{CapabilitiesByTenant, ModelCapabilities};
 use crate::memory::SnapshotId;
+use crate::memory::policy::documents_cache_key;
 use crate::wire::Placement;
 
 /// Models remembered. Clients choose the names, so there must be a bound. The least recently used goes first.
@@ -75,6 +76,8 @@ struct ModelEntry {
     by_tenant: CapabilitiesByTenant,
     /// Whether the model reported usage, in a stream that Diarist had asked for it.
     reports_usage: bool,
+    /// Whether it accepted Diarist's `prompt_cache_key`.
+    accepts_cache_key: bool,
     /// The number of the lookup that used the entry last.
     last_lookup: u64,
 }
@@ -87,6 +90,8 @@ struct CapabilityState {
     lookups: u64,
     /// Whether the upstream's host documents the question for usage.
     documents_usage: bool,
+    /// Whether it documents `prompt_cache_key`.
+    documents_cache_key: bool,
     blocked_snapshots: BlockedSnapshots,
     /// Tenants whose requests are signed, as refusals have shown, and since when.
     signing: HashMap<TenantHash, Instant>,
@@ -140,6 +145,7 @@ impl UpstreamCapabilities {
             state: Mutex::new(CapabilityState {
                 configured_placement: configured,
                 documents_usage: USAGE_REPORTING_HOSTS.contains(&host),
+                documents_cache_key: documents_cache_key(host),
                 ..CapabilityState::default()
             }),
         }
@@ -285,6 +291,36 @@ impl UpstreamCapabilities {
             .is_some_and(|entry| entry.reports_usage)
     }
 
+    /// Whether the upstream is known to take `prompt_cache_key`.
+    pub fn documents_cache_key(&self) -> bool {
+        self.lock().documents_cache_key
+    }
+
+    /// Whether the upstream refused Diarist's `prompt_cache_key`.
+    pub fn refuses_cache_key(&self, tenant_model: TenantModel<'_>) -> bool {
+        self.lock().capabilities(tenant_model).refuses_cache_key
+    }
+
+    /// The upstream refused Diarist's `prompt_cache_key`. It is not added any more.
+    pub fn record_cache_key_refused(&self, tenant_model: TenantModel<'_>) {
+        let mut state = self.lock();
+        let by_tenant = &mut state.ensure_model(tenant_model.model).by_tenant;
+        by_tenant.record_cache_key_refused(tenant_model.tenant);
+    }
+
+    /// `model` accepted a request with Diarist's `prompt_cache_key`.
+    pub fn record_cache_key_accepted(&self, model: &str) {
+        self.lock().ensure_model(model).accepts_cache_key = true;
+    }
+
+    /// Whether `model` ever did that. If so, a refusal without a reason is not about the key.
+    pub fn accepts_cache_key(&self, model: &str) -> bool {
+        let mut state = self.lock();
+        state
+            .find_model(model)
+            .is_some_and(|entry| entry.accepts_cache_key)
+    }
+
     /// The client itself asked for usage, and the upstream reported it.
     pub fn record_usage_accepted(&self, tenant_model: TenantModel<'_>) {
         let mut state = self.lock();
@@ -301,141 +337,4 @@ impl UpstreamCapabilities {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::refusal_ttl::REFUSAL_TTL;
-    use super::*;
-
-    /// All tests here use one tenant. What two tenants agree on is tested in `model_capabilities`.
-    fn for_model(model: &str) -> TenantModel<'_> {
-        TenantModel {
-            tenant: &[7; 32],
-            model,
-        }
-    }
-
-    #[test]
-    fn steps_down_one_placement_at_a_time_for_one_model() {
-        let capabilities = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
-        assert_eq!(
-            capabilities.placement(for_model("a")),
-            Some(Placement::SystemMessage)
-        );
-        capabilities.record_refused_placement(for_model("a"), Placement::SystemMessage);
-        assert_eq!(
-            capabilities.placement(for_model("a")),
-            Some(Placement::AppendToSystem)
-        );
-        assert_eq!(
-            capabilities.placement(for_model("b")),
-            Some(Placement::SystemMessage)
-        );
-        capabilities.record_refused_placement(for_model("a"), Placement::AppendToSystem);
-        assert_eq!(capabilities.placement(for_model("a")), None);
-    }
-
-    #[test]
-    fn a_refusal_is_forgiven_after_an_hour() {
-        let capabilities = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
-        capabilities.record_refused_placement(for_model("a"), Placement::SystemMessage);
-        capabilities.expire(Instant::now() + REFUSAL_TTL / 2);
-        assert_eq!(
-            capabilities.placement(for_model("a")),
-            Some(Placement::AppendToSystem)
-        );
-        capabilities.expire(Instant::now() + REFUSAL_TTL * 2);
-        assert_eq!(
-            capabilities.placement(for_model("a")),
-            Some(Placement::SystemMessage)
-        );
-    }
-
-    #[test]
-    fn a_snapshot_stands_where_it_was_made_to_stand_unless_that_is_refused() {
-        let capabilities = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
-        capabilities.set_placement(Some(Placement::Segments));
-        assert_eq!(
-            capabilities.placement(for_model("a")),
-            Some(Placement::Segments)
-        );
-        let placement = |configured| capabilities.placement_for(for_model("a"), configured);
-        assert_eq!(placement("system_message"), Some(Placement::SystemMessage));
-        assert_eq!(
-            placement("append_to_system"),
-            Some(Placement::AppendToSystem)
-        );
-        assert_eq!(placement("off"), None);
-        assert_eq!(placement(""), Some(Placement::Segments));
-        capabilities.record_refused_placement(for_model("a"), Placement::SystemMessage);
-        for configured in ["segments", "system_message", "append_to_system", ""] {
-            assert_eq!(
-                capabilities.placement_for(for_model("a"), configured),
-                Some(Placement::AppendToSystem)
-            );
-            assert_ne!(
-                capabilities.placement_for(for_model("a"), configured),
-                capabilities.placement_for(for_model("b"), "segments")
-            );
-        }
-    }
-
-    #[test]
-    fn the_model_that_was_not_asked_for_the_longest_is_forgotten() {
-        let capabilities = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
-        for number in 0..MAX_MODELS {
-            capabilities.record_refused_placement(
-                for_model(&format!("m{number}")),
-                Placement::SystemMessage,
-            );
-        }
-        // Used again, so `m1` is the least recently used now.
-        capabilities.placement(for_model("m0"));
-        capabilities.record_refused_placement(for_model("one more"), Placement::SystemMessage);
-        let stepped_down =
-            |name: &str| capabilities.placement(for_model(name)) == Some(Placement::AppendToSystem);
-        assert!(stepped_down("m0") && stepped_down("one more") && stepped_down("m2"));
-        assert!(!stepped_down("m1"));
-        assert_eq!(capabilities.lock().models.len(), MAX_MODELS);
-    }
-
-    #[test]
-    fn off_stays_off() {
-        assert_eq!(
-            UpstreamCapabilities::new(None, "localhost").placement(for_model("a")),
-            None
-        );
-    }
-
-    #[test]
-    fn usage_is_asked_where_known_or_seen_accepted_and_never_after_a_refusal() {
-        assert!(UpstreamCapabilities::new(None, "api.openai.com").may_ask_usage(for_model("a")));
-        let capabilities = UpstreamCapabilities::new(None, "localhost");
-        assert!(!capabilities.may_ask_usage(for_model("a")));
-        capabilities.record_usage_accepted(for_model("a"));
-        assert!(capabilities.may_ask_usage(for_model("a")));
-        capabilities.record_usage_refused(for_model("a"));
-        capabilities.record_usage_accepted(for_model("a"));
-        assert!(!capabilities.may_ask_usage(for_model("a")));
-    }
-
-    #[test]
-    fn whoever_signs_is_known_for_an_hour_and_no_more_of_them_than_fit() {
-        let capabilities = UpstreamCapabilities::new(None, "localhost");
-        let tenant = |number: usize| {
-            let mut tenant = [0; 32];
-            tenant[..8].copy_from_slice(&number.to_le_bytes());
-            tenant
-        };
-        for number in 0..=MAX_SIGNING_TENANTS {
-            capabilities.record_signing(&tenant(number));
-        }
-        assert_eq!(capabilities.lock().signing.len(), MAX_SIGNING_TENANTS);
-        assert!(
-            capabilities.is_signing(&tenant(MAX_SIGNING_TENANTS))
-                && !capabilities.is_signing(&[9; 32])
-        );
-        capabilities.expire(Instant::now() + REFUSAL_TTL / 2);
-        assert!(capabilities.is_signing(&tenant(MAX_SIGNING_TENANTS)));
-        capabilities.expire(Instant::now() + REFUSAL_TTL * 2);
-        assert!(!capabilities.is_signing(&tenant(MAX_SIGNING_TENANTS)));
-    }
-}
+mod tests;

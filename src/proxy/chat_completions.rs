@@ -27,7 +27,7 @@ use super::outgoing_request::OutgoingRequest;
 use super::parsed_prefixes::PrefixHashes;
 use super::places::Peer;
 use super::read_request::{ReadRequest, ReceivedBody, read_request};
-use super::retry::{self, SharedStreamOutcome, StreamRetry, UpstreamAnswer};
+use super::retry::{self, SentRequest, SharedStreamOutcome, StreamRetry, UpstreamAnswer};
 use super::select_memory::{SelectionGuard, select_memory};
 use super::shared::Shared;
 use super::tee::{ObservedAnswer, OnAnswer, TeeSpec, tee};
@@ -91,7 +91,7 @@ pub(super) async fn handle(
     entry.set_status(answer.response.status());
     let route_hash =
         upstream_route::register_route(memory, &parts, request.as_ref(), shared, &answer.response);
-    let in_flight = InFlight {
+    let mut in_flight = InFlight {
         tenant: match &request {
             Some(request) => Some(request.identity.scope.tenant),
             None => memory.tenant(&parts),
@@ -101,12 +101,13 @@ pub(super) async fn handle(
         prompt: prompt.map(|prompt| (prompt, SentForm::new(&answer.sent.outgoing))),
         request: request.map(Arc::new),
         outcome: SharedStreamOutcome::default(),
+        to_accept: None,
         route_hash,
         answer_position,
         prefix_hashes: received.prefix_hashes,
         _reserved: reserved,
     };
-    let response = handle_head(shared, memory, parts, answer, guard, &in_flight);
+    let response = handle_head(shared, memory, parts, answer, guard, &mut in_flight);
     let response = stream_back(shared, memory, response, in_flight, entry, abort);
     Ok(response.map(|body| body::with_guard(body, place)))
 }
@@ -177,6 +178,8 @@ struct InFlight {
     /// What the audit compares with the conversation's previous request.
     prompt: Option<(PromptSource, SentForm)>,
     outcome: SharedStreamOutcome,
+    /// What counts as accepted if the answer holds no error. An error under status 200 is known when it was read.
+    to_accept: Option<(SentRequest, Option<SelectionGuard>)>,
     /// The route that the jobs of this conversation may borrow.
     route_hash: Option<[u8; 32]>,
     /// Where the answer stands in its conversation.
@@ -187,15 +190,15 @@ struct InFlight {
     _reserved: Reservation,
 }
 
-/// Decides whether the upstream accepted the request: by the first event of a stream if it can be read,
-/// otherwise by the status.
+/// Decides what shows whether the upstream accepted the request: the first event of a stream if it can be read,
+/// otherwise the status and, in [`finish`], the answer.
 fn handle_head(
     shared: &Arc<Shared>,
     memory: &Arc<Memory>,
     parts: Parts,
     answer: UpstreamAnswer,
     guard: Option<SelectionGuard>,
-    in_flight: &InFlight,
+    in_flight: &mut InFlight,
 ) -> Response<ProxyBody> {
     if let Some(request) = &in_flight.request
         && retry::is_readable_stream(&answer.response)
@@ -211,13 +214,9 @@ fn handle_head(
         };
         return retry.watch_head(answer.response);
     }
-    if answer.response.status().is_success() {
-        if let Some(request) = &in_flight.request {
-            answer.sent.record_accepted(memory, request);
-        }
-        if let Some(guard) = guard {
-            guard.accept();
-        }
+    // Without memory there is nothing to accept, and the body need not be held until the answer ends.
+    if answer.response.status().is_success() && in_flight.request.is_some() {
+        in_flight.to_accept = Some((answer.sent, guard));
     }
     answer.response
 }
@@ -302,7 +301,14 @@ fn finish(
             *form = SentForm::new(sent);
         }
     }
-    let failed = outcome.failure.or(observed.error.then_some("error"));
+    let failed = outcome.failure.or(observed.error);
+    if let Some((sent, guard)) = in_flight.to_accept.take()
+        && let Some(request) = &in_flight.request
+        && failed.is_none()
+    {
+        sent.record_accepted(memory, request);
+        guard.inspect(SelectionGuard::accept);
+    }
     if status.is_success() {
         entry.set_error(failed);
     }

@@ -3,7 +3,7 @@
 //! A request without memory is forwarded and its answer streamed back, both unread. Called by
 //! [`super::Proxy::handle`].
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response};
@@ -22,8 +22,8 @@ use super::{chat_completions, forward, headers, respond, upgrade};
 use crate::audit::Audit;
 use crate::telemetry;
 
-/// The path of a memory request on the data port. The path of the upstream's base URL does not matter.
-const CHAT_COMPLETIONS: &str = "/v1/chat/completions";
+/// What the path of every chat completion ends with.
+const CHAT_COMPLETIONS: [&str; 2] = ["chat", "completions"];
 
 /// Forwards one request and streams the answer back. A memory request continues in
 /// [`chat_completions::handle`].
@@ -75,7 +75,12 @@ pub(super) async fn handle(
         RequestKind::Pass => {
             let place = shared.places.take(peer)?;
             let audit = memory.and_then(|memory| memory.audit.as_ref());
-            let response = pass(shared, audit, parts, body, abort).await?;
+            let has_memory = memory.is_some_and(|memory| memory.enabled);
+            let without_memory = has_memory && is_unknown_chat(&parts);
+            let mut response = pass(shared, audit, parts, body, abort).await?;
+            if without_memory {
+                set_bypass(&mut response, "bypass; reason=path");
+            }
             Ok(response.map(|body| with_guard(body, place)))
         }
     }
@@ -108,9 +113,30 @@ async fn pass_unread(
     metrics::counter!(telemetry::BODIES_UNREAD).increment(1);
     tracing::debug!("no room for one more body: the request is forwarded unread, without memory");
     let mut response = pass(shared, memory.audit.as_ref(), parts, body, abort).await?;
-    let unread = HeaderValue::from_static("bypass; reason=busy");
-    response.headers_mut().insert("x-diarist-memory", unread);
+    set_bypass(&mut response, "bypass; reason=busy");
     Ok(response)
+}
+
+fn set_bypass(response: &mut Response<ProxyBody>, why: &'static str) {
+    let why = HeaderValue::from_static(why);
+    response.headers_mut().insert("x-diarist-memory", why);
+}
+
+/// Whether a request that passes is a chat completion by its path, but at an address that memory does not know.
+/// The log says so once: the address is the same for each request of a client.
+fn is_unknown_chat(parts: &Parts) -> bool {
+    static WARNING: Once = Once::new();
+    let is_chat = parts.method == Method::POST && chat_prefix(parts.uri.path()).is_some();
+    if is_chat {
+        WARNING.call_once(|| {
+            tracing::warn!(
+                "chat completions come to an address other than /v1/chat/completions and /chat/completions: they pass \
+                 without memory. Let the base URL of the client end with /v1, and put the rest of the address into \
+                 upstream.base_url. This is said once"
+            );
+        });
+    }
+    is_chat
 }
 
 /// Whether a body is large, or may become so.
@@ -150,9 +176,17 @@ fn route<'a>(
     }
     if let Some(memory) = memory
         && parts.method == Method::POST
-        && parts.uri.path() == CHAT_COMPLETIONS
+        && matches!(chat_prefix(parts.uri.path()).as_deref(), Some([] | ["v1"]))
     {
         return Ok(RequestKind::Chat(memory));
     }
     Ok(RequestKind::Pass)
+}
+
+/// The parts of a path in front of `/chat/completions`; `None` if it does not end so. Servers ignore a slash too many,
+/// so it does not cost a client its memory. The path goes to the upstream as it came.
+fn chat_prefix(path: &str) -> Option<Vec<&str>> {
+    let mut parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+    let prefix = parts.len().checked_sub(CHAT_COMPLETIONS.len())?;
+    (parts.split_off(prefix) == CHAT_COMPLETIONS).then_some(parts)
 }

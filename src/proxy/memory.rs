@@ -51,6 +51,18 @@ pub enum AskUsage {
     Always,
 }
 
+/// Whether Diarist adds `prompt_cache_key` beside a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AddCacheKey {
+    /// If the upstream's host documents it.
+    #[default]
+    Auto,
+    /// Never.
+    Never,
+    /// Always, until the upstream refuses it.
+    Always,
+}
+
 /// How requests are treated. A reload replaces it. Each request reads it once.
 #[derive(Clone, Debug, Default)]
 pub struct RequestPolicy {
@@ -70,6 +82,8 @@ pub struct RequestPolicy {
     pub ask_usage: AskUsage,
     /// Whether the block takes over a cache mark of the client, if the cut removes them.
     pub cache_marks: bool,
+    /// Whether Diarist adds `prompt_cache_key` beside a block.
+    pub add_cache_key: AddCacheKey,
     /// The share of conversations that go without memory.
     pub holdout: holdout::Share,
     /// What the operator says about the providers' prompt caches. The first one for a model counts.
@@ -237,6 +251,29 @@ impl MemoryRequest {
     pub(super) fn may_ask_usage(&self) -> bool {
         let open = self.parsed.stream() && self.parsed.requested_usage().is_none();
         open && self.policy.ask_usage != AskUsage::Never
+    }
+
+    /// Whether Diarist may give it a `prompt_cache_key`: the client leaves it open, and the operator allows it.
+    pub(super) fn may_add_cache_key(&self) -> bool {
+        self.policy.add_cache_key != AddCacheKey::Never && self.parsed.takes_cache_key()
+    }
+
+    /// The `prompt_cache_key` of its conversation: the same for ever (INV-SAME), and nobody can tell the name, the
+    /// credential or the text from it. Conversations that begin alike have different ones if their names differ.
+    pub(super) fn cache_key(&self) -> String {
+        let pepper = &self.policy.identity.pepper;
+        let mut hasher = pepper.hasher("diarist 2026-11 prompt cache key");
+        let first = self.history.turns().first().map(|turn| turn.link);
+        hasher.update(first.unwrap_or_else(|| self.history.root()).as_bytes());
+        // Also a name that too many conversations have: by then, some requests have gone out with it.
+        hasher.update(
+            self.identity
+                .thread
+                .sent_key()
+                .unwrap_or_default()
+                .as_bytes(),
+        );
+        format!("diarist-{}", &hasher.finalize().to_hex()[..32])
     }
 
     /// Its tenant and model.

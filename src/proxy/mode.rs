@@ -40,6 +40,12 @@ impl Mode {
     }
 }
 
+/// The path without empty parts: as most servers read it.
+fn plain_path(path: &str) -> String {
+    let parts = path.split('/').filter(|part| !part.is_empty());
+    parts.fold(String::new(), |plain, part| plain + "/" + part)
+}
+
 /// A rule of the operator. A condition that it does not name matches everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
@@ -55,7 +61,9 @@ pub struct Rule {
 
 impl Rule {
     fn matches(&self, parts: &Parts, model: &str) -> bool {
-        let path = |glob: &Glob| glob.matches(parts.uri.path());
+        // A slash too many must not lead around a rule.
+        let plain = plain_path(parts.uri.path());
+        let path = |glob: &Glob| glob.matches(parts.uri.path()) || glob.matches(&plain);
         let header = |(name, value): &(HeaderName, Option<Glob>)| {
             let mut values = parts.headers.get_all(name).iter();
             values.any(|found| match value {
@@ -224,6 +232,20 @@ mod tests {
         };
         let ModeDecision { mode, by } = decide(&rules, false, &parts(headers), model);
         (mode, by.to_string())
+    }
+
+    #[test]
+    fn a_slash_too_many_leads_around_no_rule() {
+        let off = rule("/v1/chat/*", "", None, Mode::Off);
+        for (path, matches) in [
+            ("/v1/chat/completions", true),
+            ("/v1//chat/completions/", true),
+            ("//v1/chat/completions", true),
+            ("/chat/completions", false),
+        ] {
+            let request = http::Request::post(path).body(()).expect("a request");
+            assert_eq!(off.matches(&request.into_parts().0, "m"), matches, "{path}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::memory::select::SelectionReason;
 use crate::memory::transcript::{TranscriptMessage, system_messages};
 use crate::memory::{Snapshot, Trim, render};
 use crate::store::SentWith;
-use crate::wire::{Additions, Insert, Placement};
+use crate::wire::{Additions, Insert, Placement, cache_key_member};
 
 /// What the request goes out with after something failed (INV-OPEN).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +141,15 @@ impl Block {
     }
 }
 
+/// What is added to a request of its own accord, as far as the client leaves it open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Extras {
+    /// The question for usage in the stream.
+    pub(super) usage: bool,
+    /// `prompt_cache_key`. Without a block nothing is added: the body stays as it came.
+    pub(super) cache_key: bool,
+}
+
 /// A request as it goes out.
 #[derive(Clone, Debug)]
 pub(super) struct OutgoingRequest {
@@ -148,6 +157,8 @@ pub(super) struct OutgoingRequest {
     pub(super) bytes: usize,
     pub(super) block: Option<Block>,
     pub(super) asks_usage: bool,
+    /// The bytes of the `prompt_cache_key` that was added; 0 if none was.
+    pub(super) cache_key_bytes: usize,
     /// Whether the block has one of the client's cache marks, since the cut removed them.
     pub(super) has_cache_mark: bool,
     pub(super) messages: Option<usize>,
@@ -155,6 +166,7 @@ pub(super) struct OutgoingRequest {
     pub(super) layout: Option<MessageLayout>,
     pub(super) why: &'static str,
     pub(super) fallback: Fallback,
+    extras: Extras,
     sent_with: SentWith,
 }
 
@@ -200,10 +212,12 @@ impl OutgoingRequest {
             frames: vec![body],
             block: None,
             asks_usage: false,
+            cache_key_bytes: 0,
             has_cache_mark: false,
             messages: None,
             layout: None,
             why: "verbatim",
+            extras: Extras::default(),
             fallback: Fallback::NotNeeded,
             sent_with: SentWith::default(),
         }
@@ -212,6 +226,27 @@ impl OutgoingRequest {
     /// Whether anything but the client's bytes goes out.
     pub(super) fn is_changed(&self) -> bool {
         self.block.is_some() || self.asks_usage
+    }
+
+    /// Whether Diarist added `prompt_cache_key`.
+    pub(super) fn has_cache_key(&self) -> bool {
+        self.cache_key_bytes > 0
+    }
+
+    /// What was added, for another request in its place. A request without a block has no cache key, so `cache_key`
+    /// says whether one that gets a block may have it.
+    pub(super) fn extras(&self) -> Extras {
+        self.extras
+    }
+
+    /// What was added, in the names of the audit.
+    pub(super) fn added(&self) -> Option<&'static str> {
+        match (self.has_cache_mark, self.has_cache_key()) {
+            (false, false) => None,
+            (true, false) => Some("cache_mark"),
+            (false, true) => Some("cache_key"),
+            (true, true) => Some("cache_mark cache_key"),
+        }
     }
 
     /// The snapshot whose observations are sent.
@@ -229,11 +264,11 @@ impl OutgoingRequest {
         &self.sent_with
     }
 
-    /// The request with `block`, and with the question for usage if `asks_usage`.
+    /// The request with `block` and with `extras`.
     pub(super) fn new(
         request: &MemoryRequest,
         block: Option<Block>,
-        asks_usage: bool,
+        extras: Extras,
         why: &'static str,
         fallback: Fallback,
     ) -> Self {
@@ -252,9 +287,11 @@ impl OutgoingRequest {
             reminder: render::REMINDER,
             bridge: render::BRIDGE,
         });
+        let cache_key = (extras.cache_key && insert.is_some()).then(|| request.cache_key());
         let additions = Additions {
-            usage: asks_usage,
+            usage: extras.usage,
             cache_mark: request.policy.cache_marks,
+            cache_key: cache_key.as_deref(),
         };
         let splice = request.parsed.splice(insert.as_ref(), additions);
         let has_cache_mark = additions.cache_mark
@@ -275,7 +312,8 @@ impl OutgoingRequest {
             placement: block
                 .as_ref()
                 .map_or_else(String::new, |b| b.placement.name().to_owned()),
-            usage_requested: request.may_ask_usage().then_some(asks_usage),
+            usage_requested: request.may_ask_usage().then_some(extras.usage),
+            cache_key: cache_key.is_some(),
             trim: block.as_ref().and_then(|block| block.trim),
         };
         drop(segments);
@@ -284,7 +322,9 @@ impl OutgoingRequest {
             frames: splice.frames(request.parsed.body()),
             bytes: splice.len(),
             block,
-            asks_usage,
+            asks_usage: extras.usage,
+            cache_key_bytes: cache_key.map_or(0, |key| cache_key_member(&key).len()),
+            extras,
             has_cache_mark,
             messages: Some(messages),
             why,
@@ -348,15 +388,18 @@ impl OutgoingRequest {
         } else {
             None
         };
-        let asks_usage =
-            sent_with.usage_requested.unwrap_or(proposed.asks_usage) && request.may_ask_usage();
+        let usage = sent_with.usage_requested.unwrap_or(proposed.asks_usage);
+        let extras = Extras {
+            usage: usage && request.may_ask_usage(),
+            cache_key: sent_with.cache_key && request.may_add_cache_key(),
+        };
         let why = SelectionReason::Repeated.name();
         let fallback = match proposed.fallback {
             // The equal request went out before the block was left out.
             Fallback::Blocked if block.is_some() => Fallback::NotNeeded,
             fallback => fallback,
         };
-        Some(Self::new(request, block, asks_usage, why, fallback))
+        Some(Self::new(request, block, extras, why, fallback))
     }
 }
 

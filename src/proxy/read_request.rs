@@ -60,6 +60,7 @@ impl ReadRequest {
         };
         entry.set_model(&parsed);
         let thread = named_thread(memory, parts, &parsed, (scope, sources));
+        entry.set_thread(&thread, &history);
         Self::of_parsed_without_memory(memory, parsed, history, &thread)
     }
 
@@ -72,7 +73,7 @@ impl ReadRequest {
     ) -> Self {
         let prompt = PromptSource::new(&Arc::new(parsed), &history, thread, thread.child, false);
         Self {
-            prompt,
+            prompt: Some(prompt),
             ..Self::without_memory(memory, history)
         }
     }
@@ -103,8 +104,11 @@ pub(super) async fn read_request(
     let policy = memory.policy.current();
     if !memory.enabled {
         entry.set_off(OffReason::Disabled);
-        note_owner_and_model(memory, parts, received, &policy, entry).await;
-        return ReadRequest::default();
+        let prompt = read_for_audit(memory, parts, received, &policy, entry).await;
+        return ReadRequest {
+            prompt,
+            ..ReadRequest::default()
+        };
     }
     let off_by_header = mode::from_header(&parts.headers) == Some(Mode::Off);
     let identity = identify(&parts.headers, parts.uri.query(), &policy.identity);
@@ -153,7 +157,8 @@ pub(super) async fn read_request(
     entry.set_parsed(&identity, &parsed, &history);
     if history.is_empty() {
         entry.set_bypass("no_history".to_owned());
-        return ReadRequest::without_memory(memory, history);
+        let thread = &identity.thread;
+        return ReadRequest::of_parsed_without_memory(memory, parsed, history, thread);
     }
     let model = parsed.model().unwrap_or_default().to_owned();
     let mut decided = mode::decide(
@@ -184,8 +189,8 @@ pub(super) async fn read_request(
     let scope = &identity.scope;
     if memory.tombstones.covers(scope, links, lookup_keys) {
         entry.set_bypass("forgotten".to_owned());
-        let history = History::clone(&client_history);
-        return ReadRequest::without_memory(memory, history);
+        let (history, thread) = (History::clone(&client_history), &identity.thread);
+        return ReadRequest::of_parsed_without_memory(memory, parsed, history, thread);
     }
     let first = parsed.leading_messages().messages().first();
     let system =
@@ -248,7 +253,7 @@ pub(super) async fn read_request(
     ReadRequest {
         request: Some(request),
         answer_position: Some(answer_position),
-        prompt,
+        prompt: Some(prompt),
     }
 }
 
@@ -267,18 +272,32 @@ fn named_thread(
     thread
 }
 
-/// Notes whose request it is and which model it names, for the audit of a process without memory.
-async fn note_owner_and_model(
+/// Notes whose request it is, its conversation and model, for the audit of a process without memory. Returns what is
+/// compared of it: without memory the provider's cache matters as much.
+async fn read_for_audit(
     memory: &Memory,
     parts: &Parts,
     received: &ReceivedBody,
     policy: &RequestPolicy,
     entry: &mut AuditEntry,
-) {
-    let Ok(owner) = identify_owner(&parts.headers, parts.uri.query(), &policy.identity) else {
-        return;
-    };
+) -> Option<PromptSource> {
+    // Nothing else needs the body.
+    memory.audit.as_ref()?;
+    let owner = identify_owner(&parts.headers, parts.uri.query(), &policy.identity).ok()?;
     entry.set_tenant(&owner.scope);
+    if let Ok((parsed, history)) = parse(memory, received, &owner.scope).await {
+        entry.set_model(&parsed);
+        let thread = named_thread(memory, parts, &parsed, (&owner.scope, &policy.sources));
+        entry.set_thread(&thread, &history);
+        let parsed = Arc::new(parsed);
+        return Some(PromptSource::new(
+            &parsed,
+            &history,
+            &thread,
+            thread.child,
+            false,
+        ));
+    }
     let body = received.body.clone();
     let read = move || Outline::read(&body);
     let outline = if received.body.len() < PARSE_BLOCKING_BYTES {
@@ -289,6 +308,7 @@ async fn note_owner_and_model(
     if let Some(outline) = outline {
         entry.set_outline(outline);
     }
+    None
 }
 
 /// How many of a message's first lines may begin a summary. Clients send the model's summary as the whole

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::memory::{AskUsage, Memory, MemoryRequest};
-use super::outgoing_request::{Block, Fallback, OutgoingRequest};
+use super::memory::{AddCacheKey, AskUsage, Memory, MemoryRequest};
+use super::outgoing_request::{Block, Extras, Fallback, OutgoingRequest};
 use super::peer_memory;
 use crate::history::{Link, Scope};
 use crate::jobs::Prepared;
@@ -89,8 +89,11 @@ pub(super) async fn select_memory(
         (Some(block), Fallback::NotNeeded) if block.trim.is_some() => Fallback::Trimmed,
         (_, fallback) => fallback,
     };
-    let asks_usage = asks_usage(memory, request, previous_send);
-    let outgoing = OutgoingRequest::new(request, block, asks_usage, why, fallback);
+    let extras = Extras {
+        usage: asks_usage(memory, request, previous_send),
+        cache_key: adds_cache_key(memory, request, previous_send),
+    };
+    let outgoing = OutgoingRequest::new(request, block, extras, why, fallback);
     // A selection that only a failing store forced must not be repeated.
     if selected.certain {
         reserve_selection(memory, request, outgoing, previous_send.is_some()).await
@@ -120,6 +123,24 @@ fn asks_usage(memory: &Memory, request: &MemoryRequest, previous_send: Option<&S
     let previous = previous_send.and_then(|previous_send| previous_send.usage_requested);
     let asks = previous.unwrap_or_else(|| always || capabilities.may_ask_usage(tenant_model));
     request.may_ask_usage() && asks && !capabilities.refuses_usage(tenant_model)
+}
+
+/// Whether a block comes with `prompt_cache_key`: as before; otherwise if the upstream documents it, or if the operator
+/// always wants it.
+fn adds_cache_key(
+    memory: &Memory,
+    request: &MemoryRequest,
+    previous_send: Option<&SentWith>,
+) -> bool {
+    let capabilities = &memory.capabilities;
+    let adds = match previous_send {
+        Some(previous_send) => previous_send.cache_key,
+        None => {
+            request.policy.add_cache_key == AddCacheKey::Always
+                || capabilities.documents_cache_key()
+        }
+    };
+    adds && request.may_add_cache_key() && !capabilities.refuses_cache_key(request.tenant_model())
 }
 
 /// The lookup of a request for another model than its conversation used before, with the snapshots that were

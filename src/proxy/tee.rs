@@ -49,10 +49,6 @@ pub struct TeeSpec {
 }
 
 /// What an answer was, as far as it was read.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "independent facts about one answer"
-)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedAnswer {
     pub ended: EndReason,
@@ -62,8 +58,8 @@ pub struct ObservedAnswer {
     pub finish_reasons: Vec<String>,
     /// The model refused, or a content filter did.
     pub refusal: bool,
-    /// The answer carries an error, whatever its status.
-    pub error: bool,
+    /// The error in the answer, whatever its status: `too_long`, or `error` for anything else.
+    pub error: Option<&'static str>,
     pub usage: Option<Usage>,
     /// The text of the first choice, if it was read whole.
     pub text: Option<String>,

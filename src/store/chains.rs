@@ -129,6 +129,8 @@ pub struct SentWith {
     /// Whether Diarist asked for usage in the client's stream; `None` if that was not for Diarist to
     /// decide.
     pub usage_requested: Option<bool>,
+    /// Whether Diarist added `prompt_cache_key`.
+    pub cache_key: bool,
     /// The raw rounds behind the snapshot that were left out, because the request did not fit.
     pub trim: Option<Trim>,
 }

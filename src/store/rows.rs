@@ -175,6 +175,7 @@ pub(super) fn sent_with(row: &SqliteRow) -> StoreResult<SentWith> {
         snapshot: get::<Option<i64>>(row, 1)?.map(SnapshotId),
         placement: get(row, 9)?,
         usage_requested: get(row, 3)?,
+        cache_key: get(row, 7)?,
         trim: trim(row)?,
     })
 }

@@ -173,6 +173,8 @@ fn every_wrong_rule_of_a_prompt_cache_is_named() {
         { model = "x", step_tokens = 0 },
         { model = "x", minimum_tokens = -1 },
         { model = "x", lifetime = 5 },
+        { model = "x", lifetime = "0s" },
+        { model = 4, step_tokens = 0, lifetime = 5, other = 1 },
         { model = "x", lifetime = "5m" },
     ]"#;
     let list = wrong.replace('\n', " ");
@@ -184,8 +186,88 @@ fn every_wrong_rule_of_a_prompt_cache_is_named() {
             "audit.cache_rules: cache rule 3: model is not a text",
             "audit.cache_rules: cache rule 4: it changes nothing",
             "audit.cache_rules: cache rule 5: step_tokens is 0",
-            "audit.cache_rules: cache rule 6: minimum_tokens is not a whole number that is not negative",
+            "audit.cache_rules: cache rule 6: minimum_tokens is not a whole number, 0 or more",
             "audit.cache_rules: cache rule 7: lifetime is not a duration with its unit",
+            "audit.cache_rules: cache rule 8: lifetime is 0",
+            "audit.cache_rules: cache rule 9: there is no key \"other\"",
+            "audit.cache_rules: cache rule 9: model is not a text",
+            "audit.cache_rules: cache rule 9: lifetime is not a duration",
+            "audit.cache_rules: cache rule 9: step_tokens is 0",
         ],
+    );
+}
+
+/// Tables in the environment are JSON, so lists of them may be too.
+#[test]
+fn a_list_of_tables_in_the_environment_may_be_json() {
+    let given = |text: &str| {
+        let given = ConfigInput::default().env("DIARIST__AUDIT__CACHE_RULES", text);
+        given.valid().requests.cache_rules
+    };
+    let toml = given(r#"[{ model = "qwen*", step_tokens = 16, lifetime = "1m" }]"#);
+    let json = given(r#"[{"model": "qwen*", "step_tokens": 16, "lifetime": "1m"}]"#);
+    assert_eq!((toml.len(), toml), (1, json));
+}
+
+#[test]
+fn what_does_nothing_or_deletes_at_once_is_warned_of() {
+    let warnings = |text: &str| ConfigInput::file(text).load().unwrap().warnings;
+    let rules = r#"
+        [audit]
+        path = "a.jsonl"
+        cache_rules = [
+            { model = "gpt*", step_tokens = 1 }, { model = "qwen*", step_tokens = 1 },
+            { model = "gpt-5*", step_tokens = 2 }, { model = "*", step_tokens = 3 },
+        ]
+    "#;
+    let said = warnings(rules);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(
+        said[0].contains("cache rule 3 never counts: cache rule 1 "),
+        "{said:?}"
+    );
+    for (text, part) in [
+        (
+            "max_file_bytes = 100000",
+            "audit.max_file_bytes has no effect with audit.path = \"-\"",
+        ),
+        (
+            "max_file_age = \"1d\"\npath = \"off\"",
+            "audit.max_file_age has no effect",
+        ),
+        (
+            "max_file_age = \"1d\"\npath = \"a\"\nkeep_files = 0",
+            "audit.keep_files is 0",
+        ),
+        ("path = \"a\"\nkeep_files = 0", ""),
+        ("max_file_age = \"1d\"\npath = \"a\"", ""),
+    ] {
+        let said = warnings(&format!("[audit]\n{text}"));
+        assert_eq!(
+            said.len(),
+            usize::from(!part.is_empty()),
+            "{text}: {said:?}"
+        );
+        assert!(said.concat().contains(part), "{said:?}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_in_plain_words() {
+    let said = |text: &str| ConfigInput::file(text).problems().concat();
+    let url = said("[upstream]\nbase_url = \"api.openai.com/v1\"");
+    assert!(
+        url.contains("it does not begin with https:// or http://"),
+        "{url}"
+    );
+    let bytes = said("[audit]\nmax_file_bytes = 0");
+    assert!(
+        bytes.contains("0 bytes are too small for a file"),
+        "{bytes}"
+    );
+    let number = said("[server]\nmax_requests = -1");
+    assert!(
+        number.contains("expected a whole number, 0 or more"),
+        "{number}"
     );
 }

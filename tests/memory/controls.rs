@@ -1,7 +1,7 @@
 //! What turns memory on and off, and what names a conversation.
 
 use diarist_provider::Options;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::memory::rig::Rig;
 use crate::memory::tools::{ACTIVE, Talk};
@@ -102,4 +102,59 @@ async fn control_headers_end_here_and_a_key_groups_without_admitting() {
             .iter()
             .all(|line: &Value| line["thread"] == "desk-1")
     );
+}
+
+/// A request without memory is a request to the provider's cache too: its line says what it was.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_without_memory_has_conversation_segments_and_verdict() {
+    let talk = Talk::new("ada");
+    let named = [("x-diarist-thread", "desk-1")];
+    let off = [("x-diarist-memory", "off"), named[0]];
+    let disabled = [SMALL[0], SMALL[1], ("MEMORY__ENABLED", "false")];
+    for (settings, headers, reason) in [
+        (&SMALL[..], &off[..], "asked"),
+        (&disabled[..], &named[..], "disabled"),
+    ] {
+        let rig = Rig::with(Options::default(), settings).await;
+        for (turn, verdict) in [(10, "cold_start"), (11, "warm")] {
+            let body = talk.body(turn);
+            let answer = rig.send_as("Bearer sk-test", headers, &body).await;
+            assert_eq!(answer.headers["x-diarist-thread"], "desk-1");
+            let line = rig.audit_entry(&answer).await;
+            assert_eq!(line["reason"], reason);
+            assert_eq!(
+                (&line["thread"], &line["thread_by"]),
+                (&json!("desk-1"), &json!("x-diarist-thread"))
+            );
+            assert_eq!(line["verdict"], verdict, "{line}");
+            assert!(line["segments"]["messages"].as_u64() > Some(0), "{line}");
+            assert_eq!(line["model"], "gpt-test");
+        }
+        // A body that memory cannot read is still named by its model.
+        let odd = json!({"model": "gpt-test", "messages": [7]});
+        let answer = rig.send_as("Bearer sk-test", headers, &odd).await;
+        let line = rig.audit_entry(&answer).await;
+        if reason == "disabled" {
+            assert_eq!(
+                (&line["model"], &line["thread"]),
+                (&json!("gpt-test"), &json!(null))
+            );
+        }
+    }
+}
+
+/// Nothing says which conversation it is, so only its size is known.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_of_system_messages_alone_has_its_segments() {
+    let rig = Rig::small().await;
+    let body =
+        json!({"model": "gpt-test", "messages": [{"role": "system", "content": "Say yes."}]});
+    let answer = rig.send(&body).await;
+    let line = rig.audit_entry(&answer).await;
+    assert_eq!(line["reason"], "no_history");
+    assert_eq!(
+        (&line["segments"]["messages"], &line["verdict"]),
+        (&json!(0), &json!(null))
+    );
+    assert!(line["segments"]["system"].as_u64() > Some(0), "{line}");
 }

@@ -105,6 +105,12 @@ async fn a_conversation_is_forgotten_while_it_goes_on_until_that_is_lifted() {
     rig.until_noticed(&[], &ada, ACTIVE + 1, |memory| memory == FORGOTTEN)
         .await;
     assert_eq!(rig.last().body, ada.body(ACTIVE + 1).to_string().as_bytes());
+    let answer = rig.send(&ada.body(ACTIVE + 2)).await;
+    let line = rig.audit_entry(&answer).await;
+    assert_eq!(
+        (&line["reason"], &line["verdict"]),
+        (&"forgotten".into(), &"warm".into())
+    );
     // It goes on, its client edits and shortens it, and it comes after a restart: nothing of it is recorded.
     for restarted in [false, true] {
         if restarted {

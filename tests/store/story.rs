@@ -180,6 +180,7 @@ async fn from_the_first_snapshot(store: &dyn Store) {
         snapshot: Some(meta.id),
         placement: "system_message".to_owned(),
         usage_requested: Some(true),
+        cache_key: true,
         trim: Some(Trim {
             to_count: 3,
             pin: Some(2),

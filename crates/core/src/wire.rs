@@ -16,4 +16,4 @@ pub mod usage;
 
 pub use outline::Outline;
 pub use request::Request;
-pub use splice::{Additions, Insert, Placement, Segment, Splice};
+pub use splice::{Additions, Insert, Placement, Segment, Splice, cache_key_member};

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::cache::PromptUsage;
+use super::cache::{CacheKind, PromptUsage};
 use super::judge::signature_for;
 use super::script::{Reply, ToolCall};
 
@@ -155,14 +155,25 @@ impl Answer<'_> {
         envelope
     }
 
+    /// In the words of the provider whose cache is simulated.
     fn usage(&self) -> Value {
-        json!({
-            "prompt_tokens": self.prompt_usage.prompt_tokens,
+        let prompt = self.prompt_usage;
+        let mut usage = json!({
+            "prompt_tokens": prompt.prompt_tokens,
             "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_usage.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.prompt_usage.cached_tokens, "audio_tokens": 0},
+            "total_tokens": prompt.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": prompt.cached_tokens, "audio_tokens": 0},
             "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0},
-        })
+        });
+        if let Some(written) = prompt.written_tokens() {
+            usage["prompt_tokens_details"]["cache_write_tokens"] = json!(written);
+        }
+        if prompt.kind == CacheKind::Units {
+            usage["prompt_tokens_details"].take();
+            usage["prompt_cache_hit_tokens"] = json!(prompt.cached_tokens);
+            usage["prompt_cache_miss_tokens"] = json!(prompt.uncached_tokens());
+        }
+        usage
     }
 }
 

@@ -1,8 +1,8 @@
 //! Simulates a provider's prompt cache: how much of a prompt an earlier prompt has already paid for.
 //!
-//! The rules are those that OpenAI documents for automatic caching: an exact prefix, at least 1,024
-//! tokens, hits in steps of 128. Nothing is evicted, so the cause of a miss is always in the request.
-//! Called by `chat` for accepted requests; pure, no clock.
+//! The rules are those that providers document: an exact prefix, a least size, hits in steps; see [`CacheKind`].
+//! Nothing is evicted, so the cause of a miss is always in the request. Called by `chat` for accepted requests; pure,
+//! no clock.
 //!
 //! A conversation of 1,600 messages is measured on every turn. So prompts are stored in a tree of
 //! message prefixes. A turn costs one hash and one lookup for each message, and only new messages
@@ -16,21 +16,56 @@ use super::prompt::{CountTokens, Prompt, pieces};
 pub const MINIMUM_TOKENS: u32 = 1024;
 /// Hits come in multiples of this (same source).
 pub const STEP_TOKENS: u32 = 128;
+/// DeepSeek's unit, which is its least size too (context caching, 2026-10). Every other step is a multiple of it.
+pub const UNIT_TOKENS: u32 = 64;
+
+/// Which provider's cache it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CacheKind {
+    /// OpenAI up to GPT-5.5: from 1,024 tokens on, in steps of 128.
+    #[default]
+    Steps,
+    /// DeepSeek: whole units of 64 tokens. Usage has a hit and a miss.
+    Units,
+    /// GPT-5.6 and later: a prefix is stored up to a breakpoint only, and only all of it can be read. Without marks of
+    /// the client the breakpoint is the end of the newest message. Usage has what was written.
+    Breakpoints,
+}
+
+impl CacheKind {
+    /// The least size and the step of a hit.
+    fn sizes(self) -> (u32, u32) {
+        match self {
+            Self::Steps | Self::Breakpoints => (MINIMUM_TOKENS, STEP_TOKENS),
+            Self::Units => (UNIT_TOKENS, UNIT_TOKENS),
+        }
+    }
+}
 
 /// The result for one prompt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PromptUsage {
     /// The size of the whole prompt.
     pub prompt_tokens: u32,
-    /// How much of its beginning was read from the cache: 0, or at least [`MINIMUM_TOKENS`] and a
-    /// multiple of [`STEP_TOKENS`]. This is part of `prompt_tokens`, not in addition.
+    /// How much of its beginning was read from the cache: 0, or at least the least size and a multiple of the step of
+    /// its [`CacheKind`]. This is part of `prompt_tokens`, not in addition.
     pub cached_tokens: u32,
+    /// Which provider's words the usage is reported in.
+    pub kind: CacheKind,
 }
 
 impl PromptUsage {
     /// The tokens that had to be computed, at the full price.
     pub fn uncached_tokens(self) -> u32 {
         self.prompt_tokens - self.cached_tokens
+    }
+
+    /// The tokens that were written to the cache, if its kind reports that: what was not read, where the prompt is long
+    /// enough.
+    pub fn written_tokens(self) -> Option<u32> {
+        let is_stored = self.prompt_tokens >= MINIMUM_TOKENS;
+        let written = if is_stored { self.uncached_tokens() } else { 0 };
+        (self.kind == CacheKind::Breakpoints).then_some(written)
     }
 }
 
@@ -40,7 +75,7 @@ type Digest = [u8; 16];
 struct Node {
     tokens: u32,
     chain: Digest,
-    /// Chain digests at the ends of pieces that completed a block, with the number of the block.
+    /// Chain digests at the ends of pieces that completed a unit, with the tokens up to there.
     blocks: Vec<(u32, Digest)>,
     stored: bool,
 }
@@ -50,6 +85,9 @@ pub struct PromptCache {
     count_tokens: CountTokens,
     nodes: HashMap<Digest, Node>,
     stored_blocks: HashSet<Digest>,
+    /// Chain digests at the ends of stored prompts.
+    breakpoints: HashSet<Digest>,
+    kind: CacheKind,
 }
 
 impl std::fmt::Debug for PromptCache {
@@ -73,7 +111,14 @@ impl PromptCache {
             count_tokens: count,
             nodes: HashMap::new(),
             stored_blocks: HashSet::new(),
+            breakpoints: HashSet::new(),
+            kind: CacheKind::default(),
         }
+    }
+
+    /// From now on it reads by the rules of `kind`. What is stored is the same.
+    pub fn set_kind(&mut self, kind: CacheKind) {
+        self.kind = kind;
     }
 
     /// Measures and stores, as for an accepted request.
@@ -97,21 +142,25 @@ impl PromptCache {
             path.push(id);
         }
         let path = PromptPath(path);
-        let blocks = self.deepest_block(&path);
-        let cached = if blocks * STEP_TOKENS >= MINIMUM_TOKENS {
-            blocks * STEP_TOKENS
-        } else {
-            0
+        let kind = self.kind;
+        let (minimum, step) = kind.sizes();
+        let stored = match kind {
+            CacheKind::Steps | CacheKind::Units => self.deepest_block(&path),
+            CacheKind::Breakpoints => self.deepest_breakpoint(&path),
         };
+        let hit = stored - stored % step;
         let usage = PromptUsage {
             prompt_tokens: tokens,
-            cached_tokens: cached,
+            cached_tokens: if hit >= minimum { hit } else { 0 },
+            kind,
         };
         (usage, path)
     }
 
     /// Makes every full block of a measured prompt available to later prompts.
     pub fn store(&mut self, path: &PromptPath) {
+        let end = path.0.last().and_then(|id| self.nodes.get(id));
+        self.breakpoints.extend(end.map(|node| node.chain));
         // From the end: if a prefix is stored, everything before it is stored too.
         for id in path.0.iter().rev() {
             let Some(node) = self.nodes.get_mut(id) else {
@@ -129,6 +178,7 @@ impl PromptCache {
     /// Forgets all prompts, as a provider does after a while.
     pub fn forget(&mut self) {
         self.stored_blocks.clear();
+        self.breakpoints.clear();
         self.nodes.values_mut().for_each(|node| node.stored = false);
     }
 
@@ -139,7 +189,13 @@ impl PromptCache {
             .filter_map(|id| self.nodes.get(id))
             .flat_map(|node| node.blocks.iter().rev())
             .find(|(_, digest)| self.stored_blocks.contains(digest))
-            .map_or(0, |(block, _)| *block)
+            .map_or(0, |(tokens, _)| *tokens)
+    }
+
+    fn deepest_breakpoint(&self, path: &PromptPath) -> u32 {
+        let nodes = path.0.iter().rev().filter_map(|id| self.nodes.get(id));
+        let mut stored = nodes.filter(|node| self.breakpoints.contains(&node.chain));
+        stored.next().map_or(0, |node| node.tokens)
     }
 }
 
@@ -152,11 +208,11 @@ impl Node {
     ) -> Self {
         let mut blocks = Vec::new();
         for piece in pieces(segment) {
-            let before = tokens / STEP_TOKENS;
+            let before = tokens / UNIT_TOKENS;
             tokens += count(piece);
             chain = link(&[&chain, piece.as_bytes()]);
-            if tokens / STEP_TOKENS > before {
-                blocks.push((tokens / STEP_TOKENS, chain));
+            if tokens / UNIT_TOKENS > before {
+                blocks.push((tokens, chain));
             }
         }
         Self {

@@ -114,6 +114,7 @@ impl RequestHandler {
             None => judge::inspect(&received.bytes, &rules)?,
         };
         let mut cache = lock(&self.shared.cache);
+        cache.set_kind(rules.cache);
         let (mut prompt_usage, mut path) =
             cache.read(credential.reveal(), &accepted.model, &accepted.prompt);
         rules.check_window(prompt_usage.prompt_tokens)?;

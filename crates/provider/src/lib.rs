@@ -65,7 +65,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 
 pub use behaviour::{Behaviour, Cut, Failure, LineEnd};
-pub use cache::{PromptCache, PromptUsage};
+pub use cache::{CacheKind, PromptCache, PromptUsage};
 pub use caller::{CallerKind, IdentifyCaller, OBSERVER_MODEL, REFLECTOR_MODEL};
 pub use conversation::{Conversation, Fact, Style};
 pub use judge::{AcceptedRequest, Rules, judge, signature_for};

@@ -63,7 +63,9 @@ async fn dispatch(
     request: Request<Incoming>,
 ) -> io::Result<Response<Body>> {
     let watch = handler.shared.record.open(handler.entry(&request));
-    if request.uri().path().ends_with("/chat/completions") {
+    // Servers differ; many take a slash too many.
+    let segments = request.uri().path().split('/').filter(|it| !it.is_empty());
+    if segments.rev().take(2).eq(["completions", "chat"]) {
         handler.chat(request, watch).await
     } else {
         routes::answer(&handler, request, watch).await

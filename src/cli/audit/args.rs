@@ -41,7 +41,7 @@ pub(in crate::cli) struct Args {
     /// Exit with 1 if a condition on the totals does not hold: 'hit_rate>=0.8,net>=0'. A bad condition is 2
     #[arg(long, value_name = "CONDITIONS")]
     pub(super) check: Option<String>,
-    /// Explain one request, from its line and the line before of the same conversation
+    /// Explain one request, from its line and the one that it is compared with
     #[arg(long, value_name = "REQUEST_ID", conflicts_with_all = ["by", "format", "check", "since", "until", "tenant", "thread", "model"])]
     pub(super) why: Option<String>,
     /// Follow one file that grows, and print the report whenever it has
@@ -97,6 +97,17 @@ impl Args {
             thread: self.thread.clone(),
             model: self.model.clone(),
         }
+    }
+
+    /// A model that two prices name.
+    pub(super) fn priced_twice(&self) -> Option<&str> {
+        let (index, model) = (1.., self.prices.iter().map(|named| named.model.as_str()));
+        let mut numbered = index.zip(model);
+        let twice = |(next, model): &(usize, &str)| {
+            let mut others = self.prices[*next..].iter();
+            others.any(|other| other.model == *model)
+        };
+        numbered.find(twice).map(|(_, model)| model)
     }
 
     pub(super) fn price_table(&self) -> PriceTable {

@@ -1,8 +1,9 @@
-//! `diarist audit --why`: finds the line of a request, and the one before it in its conversation.
+//! `diarist audit --why`: finds the line of a request, and the one that its verdict compares it with.
 
 use std::path::PathBuf;
 
 use anyhow::{bail, ensure};
+use jiff::civil::DateTime;
 use memchr::memmem;
 
 use super::input::{each_line, is_standard_input};
@@ -47,25 +48,34 @@ fn line_of(id: &str, files: &[PathBuf]) -> anyhow::Result<Option<Vec<u8>>> {
     Ok(found)
 }
 
-/// The latest line before this one, by the time when the request came: a line is written when its answer ends.
+/// The line that the verdict of `line` compares with: of the conversation's requests whose answers have ended before
+/// this one's, the one that ended last. A request that was refused left nothing to compare with.
 fn line_before(line: &Line<'_>, files: &[PathBuf]) -> anyhow::Result<Option<Vec<u8>>> {
-    let mut found: Option<(String, Vec<u8>)> = None;
-    if line.thread.is_none() {
+    let mut found: Option<(DateTime, Vec<u8>)> = None;
+    let Some(end) = line.end().filter(|_| line.thread.is_some()) else {
         return Ok(None);
-    }
+    };
+    // Ends are known to the millisecond. Of those within one, the order in the file tells: a line is written when its
+    // answer has ended.
+    let mut is_written = false;
     each_line(files, |bytes| {
         let Some(other) = request(bytes) else { return };
-        let time = other.time.as_str();
+        if other.request_id == line.request_id {
+            is_written = true;
+            return;
+        }
+        let Some(other_end) = other.end() else { return };
+        let is_earlier = other_end < end || other_end == end && !is_written;
         let is_later = found
             .as_ref()
-            .is_none_or(|(latest, _)| time >= latest.as_str());
+            .is_none_or(|(latest, _)| other_end >= *latest);
         if other.tenant == line.tenant
             && other.thread == line.thread
-            && other.request_id != line.request_id
-            && time < line.time.as_str()
+            && other.leaves_a_prompt()
+            && is_earlier
             && is_later
         {
-            found = Some((time.to_owned(), bytes.to_vec()));
+            found = Some((other_end, bytes.to_vec()));
         }
     })?;
     Ok(found.map(|(_, bytes)| bytes))

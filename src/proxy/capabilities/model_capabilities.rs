@@ -25,6 +25,8 @@ pub(super) struct ModelCapabilities {
     pub(super) refused_placements: Option<(usize, Instant)>,
     /// Whether the upstream accepts the question for usage. Once refused, it stays refused.
     pub(super) accepts_usage: Option<bool>,
+    /// Whether the upstream refused `prompt_cache_key`. Once refused, it stays refused.
+    pub(super) refuses_cache_key: bool,
 }
 
 /// What one tenant has learned.
@@ -65,6 +67,7 @@ impl CapabilitiesByTenant {
                 Some(false) => Some(false),
                 shared => individual.accepts_usage.or(shared),
             },
+            refuses_cache_key: individual.refuses_cache_key || shared.refuses_cache_key,
         }
     }
 
@@ -108,6 +111,15 @@ impl CapabilitiesByTenant {
         {
             self.shared.accepts_usage = Some(accepted);
         }
+    }
+
+    /// `prompt_cache_key` of `tenant` was refused.
+    pub(super) fn record_cache_key_refused(&mut self, tenant: &TenantHash) {
+        let entry = self.entry_mut(tenant);
+        entry.capabilities.refuses_cache_key = true;
+        entry.unexplained_refusals = 0;
+        let refused = |it: &&TenantEntry| it.capabilities.refuses_cache_key;
+        self.shared.refuses_cache_key |= self.tenants.iter().filter(refused).count() > 1;
     }
 
     /// A changed request of `tenant` was refused without a reason, and the original accepted. Returns whether
@@ -220,6 +232,19 @@ mod tests {
             [Some(false); 2],
             "also for whom it was taken before"
         );
+    }
+
+    #[test]
+    fn a_cache_key_that_two_tenants_were_refused_is_added_for_nobody() {
+        let mut model = CapabilitiesByTenant::default();
+        let refuses = |model: &mut CapabilitiesByTenant| {
+            [A, B, C].map(|it| model.for_tenant(&it).refuses_cache_key)
+        };
+        model.record_cache_key_refused(&A);
+        model.record_cache_key_refused(&A);
+        assert_eq!(refuses(&mut model), [true, false, false]);
+        model.record_cache_key_refused(&B);
+        assert_eq!(refuses(&mut model), [true; 3]);
     }
 
     #[test]

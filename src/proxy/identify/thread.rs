@@ -36,14 +36,21 @@ pub struct Thread {
     pub source: Option<String>,
     /// Names that were found and not used: the place, a colon, and the reason.
     pub ignored: Vec<String>,
+    /// The name, if it was dropped because many conversations use it.
+    dropped: Option<String>,
     /// Whether a sub-agent sent the request. It must not write into the conversation it works for.
     pub child: bool,
 }
 
 impl Thread {
+    /// The name as the client sent it, also if it was dropped.
+    pub fn sent_key(&self) -> Option<&str> {
+        self.key.as_deref().or(self.dropped.as_deref())
+    }
+
     /// Removes the name, because many conversations use it.
     pub fn drop_key(&mut self) {
-        self.key = None;
+        self.dropped = self.key.take();
         if let Some(by) = self.source.take() {
             self.ignored.push(format!("{by}:many_conversations"));
         }

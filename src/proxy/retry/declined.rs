@@ -6,6 +6,7 @@
 //! | what the refusal names ([`Blame`]) | learned, for this tenant |
 //! |---|---|
 //! | the question for usage | streams of the model are not asked for usage any more |
+//! | `prompt_cache_key` | it is not added for the model any more |
 //! | a template, roles, system messages, their order | the block stands one placement lower for the model |
 //! | a content filter | a refusal of this block ([`super::super::capabilities`]) |
 //! | the credential or a signature (401, 403) | requests are not changed for an hour |
@@ -14,7 +15,8 @@
 //! A refusal without a reason may be a failure that was over before the original was sent, so the first one
 //! teaches nothing. But an upstream that refuses every change that way would cost two requests for ever. So from
 //! the second one in a row on, for the same tenant and model, the most likely part is left out: the question
-//! for usage, if nothing else was changed or the model has never reported usage; otherwise the placement. An
+//! for usage, if nothing else was changed or the model has never reported usage; then a cache key that the model has
+//! never accepted; otherwise the placement. An
 //! accepted change begins the count anew. If the same block was accepted one placement lower, the fault is
 //! certain without any wording.
 //!
@@ -39,6 +41,8 @@ pub(super) struct DeclinedRequest {
 pub(super) enum Fault {
     /// The question for usage.
     Usage,
+    /// `prompt_cache_key`.
+    CacheKey,
     /// The place of the block.
     Placement,
     /// The text: the block's, or the client's own.
@@ -48,9 +52,9 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    /// Whether the same block may be accepted at another placement, or without the question for usage.
+    /// Whether the same block may be accepted at another placement, or without what was added beside it.
     pub(super) fn can_move(self) -> bool {
-        matches!(self, Self::Usage | Self::Placement)
+        matches!(self, Self::Usage | Self::CacheKey | Self::Placement)
     }
 }
 
@@ -67,13 +71,17 @@ impl DeclinedRequest {
             Blame::Content => (Fault::Words, true),
             Blame::Credential => (Fault::Change, true),
             Blame::Usage if outgoing.asks_usage => (Fault::Usage, true),
+            Blame::CacheKey if outgoing.has_cache_key() => (Fault::CacheKey, true),
             Blame::Placement if has_block => (Fault::Placement, true),
             _ => {
                 // A question that this model never answered is blamed before the placement, which would move the block.
-                let unproven = !memory.capabilities.reports_usage(&request.model);
+                let (capabilities, model) = (&memory.capabilities, &request.model);
+                let unproven = !capabilities.reports_usage(model);
                 let usage = outgoing.asks_usage && (!has_block || unproven);
                 let fault = if usage {
                     Fault::Usage
+                } else if outgoing.has_cache_key() && !capabilities.accepts_cache_key(model) {
+                    Fault::CacheKey
                 } else {
                     Fault::Placement
                 };
@@ -112,6 +120,12 @@ impl DeclinedRequest {
                     "the upstream refused to report usage in streams; it is not asked again"
                 );
                 capabilities.record_usage_refused(tenant_model);
+            }
+            (Fault::CacheKey, _) => {
+                tracing::info!(
+                    "the upstream refused prompt_cache_key; it is not added any more for this tenant and model"
+                );
+                capabilities.record_cache_key_refused(tenant_model);
             }
             (Fault::Placement, Some(block)) => {
                 tracing::warn!(

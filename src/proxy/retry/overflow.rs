@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::super::capabilities;
 use super::super::memory::{Memory, MemoryRequest, Overflow};
-use super::super::outgoing_request::{Block, Fallback, OutgoingRequest};
+use super::super::outgoing_request::{Block, Extras, Fallback, OutgoingRequest};
 use super::super::select_memory::block_placement;
 use super::super::singleflight::run_exclusive;
 use super::declined::{DeclinedRequest, Fault};
@@ -152,7 +152,7 @@ impl<'a> OverflowShortening<'a> {
             return None;
         }
         self.last.attempts.record(OverflowStep::SendOriginal);
-        Some(self.outgoing(None, refused.asks_usage, Fallback::Refused))
+        Some(self.outgoing(None, refused.extras(), Fallback::Refused))
     }
 
     /// Whether `step` makes sense for what was `refused`, under the operator's policy.
@@ -181,7 +181,7 @@ impl<'a> OverflowShortening<'a> {
             OverflowStep::ApplyObservations => self.reuse_or_apply(refused).await,
             OverflowStep::DropPeerMemory => self.without_peer_memory(refused).await,
             OverflowStep::SendOriginal => {
-                Some(self.outgoing(None, refused.asks_usage, Fallback::Refused))
+                Some(self.outgoing(None, refused.extras(), Fallback::Refused))
             }
             OverflowStep::ObserveAndWait => self.observe_and_wait(refused, excess).await,
             OverflowStep::Trim => self.trim_oldest(refused, excess).await,
@@ -194,15 +194,19 @@ impl<'a> OverflowShortening<'a> {
         bytes * density.1 < self.last.attempts.largest_bytes * density.0
     }
 
-    /// The block that was declined, without what was at fault: without the question for usage if that was
-    /// not accepted before, else one placement lower. Without the block, the request is too long.
+    /// The block that was declined, without what was at fault: without the cache key, without the question for usage
+    /// if that was not accepted before, else one placement lower. Without the block, the request is too long.
     fn moved_block(&self) -> Option<OutgoingRequest> {
         let attempts = &self.last.attempts;
         let declined = &attempts.declined.as_ref()?.outgoing;
         let block = declined.block.clone()?;
         let placement = self.allowed_placement(block.placement)?;
         let block = Block { placement, ..block };
-        let asks_usage = declined.asks_usage && attempts.usage_accepted;
+        let fault = attempts.declined.as_ref().map(|declined| declined.fault);
+        let extras = Extras {
+            usage: declined.asks_usage && attempts.usage_accepted,
+            cache_key: declined.extras().cache_key && fault != Some(Fault::CacheKey),
+        };
         // The audit rather names what was done about the length than the placement.
         let fallback = match declined.fallback {
             fallback @ (Fallback::Observed | Fallback::OverflowObserved | Fallback::Trimmed) => {
@@ -210,7 +214,7 @@ impl<'a> OverflowShortening<'a> {
             }
             _ => Fallback::LowerPlacement,
         };
-        Some(self.outgoing(Some(block), asks_usage, fallback))
+        Some(self.outgoing(Some(block), extras, fallback))
     }
 
     /// `placement`, or the next lower one that was not declined. `None` if none is left.
@@ -237,10 +241,10 @@ impl<'a> OverflowShortening<'a> {
     fn outgoing(
         &self,
         block: Option<Block>,
-        asks_usage: bool,
+        extras: Extras,
         fallback: Fallback,
     ) -> OutgoingRequest {
-        OutgoingRequest::new(self.request, block, asks_usage, "too_long", fallback)
+        OutgoingRequest::new(self.request, block, extras, "too_long", fallback)
     }
 
     /// The request that an equal one went out as after the same refusal; else everything observed.
@@ -260,7 +264,7 @@ impl<'a> OverflowShortening<'a> {
             placement,
         };
         (block.covered() > refused.covered())
-            .then(|| self.outgoing(Some(block), refused.asks_usage, Fallback::Observed))
+            .then(|| self.outgoing(Some(block), refused.extras(), Fallback::Observed))
     }
 
     /// The snapshot of everything observed. If it is not stored within [`APPLY_TIMEOUT`], the next request
@@ -330,7 +334,7 @@ impl<'a> OverflowShortening<'a> {
             snapshot: Some(snapshot),
             ..refused.block.clone()?
         };
-        Some(self.outgoing(Some(block), refused.asks_usage, Fallback::Observed))
+        Some(self.outgoing(Some(block), refused.extras(), Fallback::Observed))
     }
 
     /// The request that an equal one went out as after the same refusal, if it covers more.
@@ -349,7 +353,7 @@ impl<'a> OverflowShortening<'a> {
             _ => Fallback::Observed,
         };
         (equal.covered() > refused.covered())
-            .then(|| self.outgoing(equal.block, refused.asks_usage, fallback))
+            .then(|| self.outgoing(equal.block, refused.extras(), fallback))
     }
 
     /// Has as much of the rest observed as necessary, while the client waits.
@@ -416,7 +420,7 @@ impl<'a> OverflowShortening<'a> {
         if block.covered() <= refused.covered() {
             return None;
         }
-        let outgoing = self.outgoing(Some(block), refused.asks_usage, Fallback::OverflowObserved);
+        let outgoing = self.outgoing(Some(block), refused.extras(), Fallback::OverflowObserved);
         let (previous_send, next_send) = (refused.sent_with(), outgoing.sent_with().clone());
         // Before the flight ends, so that the next equal request finds it.
         memory
@@ -438,6 +442,6 @@ impl<'a> OverflowShortening<'a> {
             trim: Some(trim),
             placement,
         };
-        Some(self.outgoing(Some(block), refused.asks_usage, Fallback::Trimmed))
+        Some(self.outgoing(Some(block), refused.extras(), Fallback::Trimmed))
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::super::memory::{Memory, MemoryRequest};
-use super::super::outgoing_request::{Fallback, OutgoingRequest};
+use super::super::outgoing_request::{Extras, Fallback, OutgoingRequest};
 use super::declined::DeclinedRequest;
 use crate::memory::Snapshot;
 use crate::wire::usage::Blame;
@@ -100,7 +100,8 @@ impl SentRequest {
         if !refused.is_changed() {
             return None;
         }
-        let original = OutgoingRequest::new(request, None, false, refused.why, Fallback::Refused);
+        let nothing = Extras::default();
+        let original = OutgoingRequest::new(request, None, nothing, refused.why, Fallback::Refused);
         let declined = DeclinedRequest::new(memory, request, refused, blame);
         Some(Self {
             outgoing: original.or_equal_request(memory, request, refused).await,
@@ -115,6 +116,11 @@ impl SentRequest {
             memory
                 .capabilities
                 .record_accepted_snapshot(&request.model, snapshot.meta.id);
+        }
+        if accepted.has_cache_key() {
+            memory
+                .capabilities
+                .record_cache_key_accepted(&request.model);
         }
         match &self.attempts.declined {
             Some(declined) => declined.learn(memory, request, accepted),

@@ -153,7 +153,9 @@ impl FirstEventHandler for StreamRetry {
                 self.record_accepted(&self.sent);
                 None
             }
-            FirstEvent::Error | FirstEvent::Missing => self.keep_first_answer("error"),
+            FirstEvent::Error => self.keep_first_answer("error"),
+            // Nothing was said: no answer, but no error either.
+            FirstEvent::Missing => self.keep_first_answer("empty"),
             FirstEvent::Refused(reason) => self.recover(reason, &keep_alive).await,
         }
     }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::answer_message::AnswerMessage;
 use crate::proxy::decode::{Decoder, Encoding};
 use crate::proxy::sse::EventReader;
-use crate::wire::usage::Usage;
+use crate::wire::usage::{RefusalKind, Usage, refusal_without_status};
 
 /// A longer JSON answer is not read. The longest model answers are about 500 KB; base64 images in answers reach a few
 /// MB.
@@ -86,7 +86,7 @@ impl Capture {
             return;
         };
         if let Ok(answer) = serde_json::from_slice(body) {
-            self.summary.read_answer(&answer);
+            self.summary.read_answer(&answer, body);
             self.format = BodyFormat::Done;
         } else if body.starts_with(EVENT_PREFIX) {
             // A stream without the content type of one.
@@ -135,15 +135,11 @@ impl Capture {
 }
 
 /// What has been read so far.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "independent facts about one answer"
-)]
 #[derive(Debug, Default)]
 pub(super) struct Summary {
     pub(super) usage: Option<Usage>,
     pub(super) refusal: bool,
-    pub(super) error: bool,
+    pub(super) error: Option<&'static str>,
     /// Every byte was read.
     pub(super) complete: bool,
     /// What the model says, by choice.
@@ -179,18 +175,22 @@ impl Summary {
         if data.trim() == "[DONE]" {
             self.done = true;
         } else if let Ok(chunk) = serde_json::from_str(data) {
-            self.read_answer(&chunk);
+            self.read_answer(&chunk, data.as_bytes());
         }
     }
 
-    /// Reads a whole answer, or one chunk of it.
-    fn read_answer(&mut self, answer: &Value) {
+    /// Reads a whole answer, or one chunk of it. `text` is its text.
+    fn read_answer(&mut self, answer: &Value, text: &[u8]) {
         if let Some(later) = Usage::in_answer(answer) {
             self.usage.get_or_insert_default().update(later);
         }
         // vLLM's errors are objects of this name, with the fields of the error beside it.
-        self.error |= answer.get("error").is_some_and(|error| !error.is_null())
+        let has_error = answer.get("error").is_some_and(|error| !error.is_null())
             || answer.get("object").is_some_and(|object| object == "error");
+        if has_error && self.error.is_none() {
+            let too_long = refusal_without_status(text) == Some(RefusalKind::TooLong);
+            self.error = Some(if too_long { "too_long" } else { "error" });
+        }
         let choices = answer.get("choices").and_then(Value::as_array);
         for (place, choice) in choices.into_iter().flatten().enumerate() {
             let index = choice.get("index").and_then(Value::as_u64);

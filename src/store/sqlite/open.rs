@@ -160,6 +160,11 @@ fn migrations() -> Vec<Migration> {
             "pepper",
             include_str!("../../../migrations/sqlite/0021_pepper.sql"),
         ),
+        (
+            22,
+            "cache_key",
+            include_str!("../../../migrations/sqlite/0022_cache_key.sql"),
+        ),
     ]
     .into_iter()
     .map(|(version, name, text)| {

@@ -79,10 +79,11 @@ ON CONFLICT (tenant, resource, content, family) DO NOTHING;";
 /// The requests (`$7`), as `RECORD_REQUEST` writes one.
 const NEW_REQUESTS: &str = "
 INSERT INTO requests (tenant, resource, tip, count, lineage, snapshot, placement, model, times,
-                      first_ms, last_ms, asked_usage, trimmed_to, trim_pin, trim_wording, system)
+                      first_ms, last_ms, asked_usage, trimmed_to, trim_pin, trim_wording, system,
+                      cache_key)
 SELECT $1, $2, unhex(p.value ->> 0), p.value ->> 1, p.value ->> 2, p.value ->> 3, p.value ->> 4,
        p.value ->> 5, 1, p.value ->> 6, p.value ->> 6, p.value ->> 7, p.value ->> 8, p.value ->> 9,
-       p.value ->> 10, unhex(p.value ->> 11)
+       p.value ->> 10, unhex(p.value ->> 11), p.value ->> 12
 FROM json_each($7) AS p WHERE true
 ON CONFLICT (tenant, resource, tip, model)
 DO UPDATE SET times = requests.times + 1, last_ms = max(requests.last_ms, excluded.last_ms);";
@@ -255,6 +256,7 @@ async fn write(
                 .lookup_entries
                 .system
                 .map(|mark| rows::hex_text(mark.as_bytes())),
+            i64::from(sent.cache_key),
         ]));
         touched.push(json!([
             lineage,

@@ -39,11 +39,50 @@ impl Pattern {
         }
         self.0[at..].iter().all(|rest| *rest == '*')
     }
+
+    /// Whether this pattern certainly matches every name that `other` matches.
+    pub fn covers(&self, other: &Self) -> bool {
+        // Characters of no name: only `*` and `?` match them. A star of `other` may stand for nothing, and for much.
+        let name = |stars: &str| -> String {
+            let letters = other.0.iter().map(|letter| match letter {
+                '*' => stars.to_owned(),
+                '?' => "\u{e000}".to_owned(),
+                letter => letter.to_string(),
+            });
+            letters.collect()
+        };
+        self.matches(&name("")) && self.matches(&name("\u{e000}\u{e001}"))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pattern_covers_those_that_match_no_more() {
+        let covers = |one: &str, other: &str| Pattern::new(one).covers(&Pattern::new(other));
+        for (one, other) in [
+            ("*", "*"),
+            ("*", "gpt?"),
+            ("gpt*", "GPT-5*"),
+            ("a", "a"),
+            ("?*", "x*"),
+            ("a?", "ab"),
+        ] {
+            assert!(covers(one, other), "{one} {other}");
+        }
+        for (one, other) in [
+            ("gpt*", "*"),
+            ("a?", "a*"),
+            ("a", "a?"),
+            ("?*", "*"),
+            ("*mini", "gpt*"),
+            ("ab", "a?"),
+        ] {
+            assert!(!covers(one, other), "{one} {other}");
+        }
+    }
 
     #[test]
     fn stars_and_question_marks_stand_for_others() {

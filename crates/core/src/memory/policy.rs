@@ -187,6 +187,12 @@ impl CacheProvider {
     }
 }
 
+/// Whether `host` is OpenAI's or Azure OpenAI's: both document `prompt_cache_key`.
+#[must_use]
+pub fn documents_cache_key(host: &str) -> bool {
+    CacheProvider::for_model(host, "") == CacheProvider::OpenAi
+}
+
 /// Whether a request for `new` asks another model than one for `old`. Providers are compared up to a
 /// dot ("openai.responses" is "openai") and only if both are named. An empty model is never another
 /// one.

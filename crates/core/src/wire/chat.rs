@@ -202,6 +202,12 @@ impl ChatRequest {
         self.cache_retention.as_deref()
     }
 
+    /// Whether `prompt_cache_key` may be added (see [`crate::wire::Request::takes_cache_key`]).
+    pub fn takes_cache_key(&self) -> bool {
+        let fields = &self.other_fields;
+        !fields.may_have(&self.body, "prompt_cache_key") && !fields.may_have(&self.body, "user")
+    }
+
     /// How many messages the client sent, with leading ones.
     pub fn message_count(&self) -> usize {
         self.messages.len()

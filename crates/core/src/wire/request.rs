@@ -85,6 +85,13 @@ impl Request {
         chat.cache_retention()
     }
 
+    /// Whether `prompt_cache_key` may be added: the client set neither that nor `user`, by which providers route
+    /// requests that have no key.
+    pub fn takes_cache_key(&self) -> bool {
+        let Self::Chat(chat) = self;
+        chat.takes_cache_key()
+    }
+
     /// Whether the block of `insert` takes over one of the client's cache marks.
     pub fn takes_over_mark(&self, insert: &Insert<'_>) -> bool {
         let Self::Chat(chat) = self;
@@ -148,7 +155,7 @@ impl Request {
     }
 
     /// The outgoing body, with `memory` in place of the oldest messages (see [`ChatRequest::splice`]).
-    pub fn splice(&self, memory: Option<&Insert<'_>>, additions: Additions) -> Splice {
+    pub fn splice(&self, memory: Option<&Insert<'_>>, additions: Additions<'_>) -> Splice {
         let Self::Chat(chat) = self;
         chat.splice(memory, additions)
     }

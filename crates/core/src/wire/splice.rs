@@ -115,11 +115,18 @@ impl Placement {
 
 /// What is added to a request besides the block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Additions {
+pub struct Additions<'a> {
     /// The question for usage in the stream, if the client leaves it open.
     pub usage: bool,
     /// One of the client's cache marks at the end of the block, if the cut removes them.
     pub cache_mark: bool,
+    /// The value of `prompt_cache_key`, beside a block only. See [`super::Request::takes_cache_key`].
+    pub cache_key: Option<&'a str>,
+}
+
+/// The member of the body that [`Additions::cache_key`] adds. `key` needs no escapes.
+pub fn cache_key_member(key: &str) -> String {
+    format!(r#","prompt_cache_key":"{key}""#)
 }
 
 /// What memory puts in place of a client's oldest messages. Indices count the messages behind the

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use diarist::history::Scope;
+use diarist::wire::chat::FieldValue;
 use diarist::wire::{Additions, Insert, Placement, Request, Splice};
 
 use super::choices;
@@ -85,6 +86,7 @@ fn raw_stays_raw(request: &Request, cut: u8, pin: u8, form: u8) {
     let additions = Additions {
         usage: form >= 128,
         cache_mark: form >= 128,
+        cache_key: (form >= 128).then_some("a-key"),
     };
     let splice = request.splice(Some(&insert), additions);
     let out = sent(request, &splice);
@@ -112,6 +114,10 @@ fn raw_stays_raw(request: &Request, cut: u8, pin: u8, form: u8) {
     assert_eq!(before[..unchanged], now[..unchanged], "the head changed");
     if form >= 128 {
         assert!(after.requested_usage().is_some(), "usage is not asked for");
+        if request.takes_cache_key() {
+            let key = after.field("prompt_cache_key");
+            assert_eq!(key, Some(FieldValue::Text("a-key".to_owned())));
+        }
     }
     assert_eq!(
         (request.model(), request.stream()),

@@ -171,3 +171,59 @@ fn a_known_history_is_not_counted_again() {
     let total: usize = prompt(&history).segments().iter().map(String::len).sum();
     assert_eq!(counted.load(Ordering::Relaxed), total);
 }
+
+#[test]
+fn units_are_read_from_the_first_on() {
+    let mut cache = cache();
+    cache.set_kind(CacheKind::Units);
+    let mut history = vec![message("user", paragraph(1, 150))];
+    let first = cache.read_and_write("key", "m", &prompt(&history));
+    history.push(message("assistant", paragraph(2, 150)));
+    let second = cache.read_and_write("key", "m", &prompt(&history));
+    assert_eq!(second.cached_tokens % UNIT_TOKENS, 0);
+    assert!(
+        second.cached_tokens > 0
+            && second.cached_tokens + UNIT_TOKENS > first.prompt_tokens - UNIT_TOKENS
+    );
+    assert_eq!(second.written_tokens(), None);
+    let tiny = prompt(&[message("user", "hello")]);
+    cache.read_and_write("key", "m", &tiny);
+    assert_eq!(cache.read_and_write("key", "m", &tiny).cached_tokens, 0);
+}
+
+#[test]
+fn only_the_whole_prefix_up_to_a_breakpoint_is_read_and_the_rest_is_written() {
+    let mut cache = cache();
+    cache.set_kind(CacheKind::Breakpoints);
+    let mut history = vec![message("system", paragraph(0, 1500))];
+    history.push(message("user", paragraph(1, 500)));
+    let first = cache.read_and_write("key", "m", &prompt(&history));
+    assert_eq!(
+        (first.cached_tokens, first.written_tokens()),
+        (0, Some(first.prompt_tokens))
+    );
+    history.push(message("assistant", paragraph(2, 500)));
+    let grown = cache.read_and_write("key", "m", &prompt(&history));
+    assert_eq!(
+        grown.cached_tokens,
+        first.prompt_tokens - first.prompt_tokens % STEP_TOKENS
+    );
+    assert_eq!(grown.written_tokens(), Some(grown.uncached_tokens()));
+    // The beginning is the same, and no breakpoint is in it.
+    let other = [history[0].clone(), message("user", paragraph(9, 500))];
+    assert_eq!(
+        cache
+            .read_and_write("key", "m", &prompt(&other))
+            .cached_tokens,
+        0
+    );
+    cache.set_kind(CacheKind::Steps);
+    assert!(
+        cache
+            .read_and_write("key", "m", &prompt(&other))
+            .cached_tokens
+            >= 1408
+    );
+    let short = cache.read_and_write("key", "m", &prompt(&[message("user", "hello")]));
+    assert_eq!(short.written_tokens(), None);
+}

@@ -48,6 +48,9 @@ const KNOWN_PARAMETERS: &[&str] = &[
     "web_search_options",
 ];
 
+/// The longest `prompt_cache_key`.
+const MAX_CACHE_KEY: usize = 64;
+
 const ROLES: &[&str] = &[
     "system",
     "assistant",
@@ -66,7 +69,12 @@ pub(super) fn check<'a>(
     for key in request.keys() {
         let is_accepted =
             KNOWN_PARAMETERS.contains(&key.as_str()) || rules.extra_parameters.contains(key);
-        if !is_accepted || (rules.refuse_stream_options && key == "stream_options") {
+        let is_refused = match key.as_str() {
+            "stream_options" => rules.refuse_stream_options,
+            "prompt_cache_key" => rules.refuse_cache_key,
+            _ => false,
+        };
+        if !is_accepted || is_refused {
             return Err(
                 Refusal::invalid(format!("Unrecognized request argument supplied: {key}"))
                     .param(key)
@@ -91,7 +99,7 @@ pub(super) fn check<'a>(
 
 fn check_types(request: &Map<String, Value>) -> Result<(), Refusal> {
     type Test = fn(&Value) -> bool;
-    let tests: [(&str, &str, Test); 7] = [
+    let tests: [(&str, &str, Test); 9] = [
         ("stream", "a boolean", Value::is_boolean),
         ("stream_options", "an object", Value::is_object),
         ("temperature", "a decimal", Value::is_number),
@@ -99,6 +107,8 @@ fn check_types(request: &Map<String, Value>) -> Result<(), Refusal> {
         ("max_completion_tokens", "an integer", Value::is_u64),
         ("n", "an integer", Value::is_u64),
         ("tools", "an array of objects", Value::is_array),
+        ("prompt_cache_key", "a string", Value::is_string),
+        ("user", "a string", Value::is_string),
     ];
     for (key, expected, test) in tests {
         match request.get(key) {
@@ -107,6 +117,16 @@ fn check_types(request: &Map<String, Value>) -> Result<(), Refusal> {
             }
             _ => {}
         }
+    }
+    let cache_key = request.get("prompt_cache_key").and_then(Value::as_str);
+    let length = cache_key.map_or(0, |key| key.chars().count());
+    if length > MAX_CACHE_KEY {
+        return Err(Refusal::invalid(format!(
+            "Invalid 'prompt_cache_key': string too long. Expected a string with maximum length {MAX_CACHE_KEY}, \
+             but got a string with length {length} instead."
+        ))
+        .param("prompt_cache_key")
+        .code("string_above_max_length"));
     }
     if request.get("n").and_then(Value::as_u64) == Some(0) {
         return Err(Refusal::invalid(

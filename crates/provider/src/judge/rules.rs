@@ -3,6 +3,7 @@
 //! Holds the settings, and the one check that needs only a number: the context window. The other checks
 //! read these flags in [`super::parameters`] and [`super::strict`].
 
+use crate::cache::CacheKind;
 use crate::prompt::{CountTokens, estimate_tokens};
 use crate::refusal::Refusal;
 
@@ -32,9 +33,13 @@ pub struct Rules {
     pub signature: bool,
     /// `stream_options` is an unknown parameter.
     pub refuse_stream_options: bool,
+    /// `prompt_cache_key` is an unknown parameter.
+    pub refuse_cache_key: bool,
     /// The prompt is cached up to its last mark (`cache_control`) only, and more than four marks are refused, as by
     /// Anthropic. Otherwise marks mean nothing.
     pub marked_cache: bool,
+    /// Which provider's prompt cache is simulated.
+    pub cache: CacheKind,
     /// The context window in tokens.
     pub window: Option<u32>,
     /// Models, by prefix of their name, that refuse `max_tokens` and any temperature except 1.
@@ -55,7 +60,9 @@ impl Default for Rules {
             json_object: true,
             signature: false,
             refuse_stream_options: false,
+            refuse_cache_key: false,
             marked_cache: false,
+            cache: CacheKind::default(),
             window: None,
             reasoning_models: ["o1", "o3", "o4", "gpt-5"].map(str::to_owned).to_vec(),
             extra_parameters: Vec::new(),
@@ -74,7 +81,9 @@ impl std::fmt::Debug for Rules {
             .field("json_object", &self.json_object)
             .field("signature", &self.signature)
             .field("refuse_stream_options", &self.refuse_stream_options)
+            .field("refuse_cache_key", &self.refuse_cache_key)
             .field("marked_cache", &self.marked_cache)
+            .field("cache", &self.cache)
             .field("window", &self.window)
             .finish_non_exhaustive()
     }
@@ -88,6 +97,7 @@ impl Rules {
             single_system: true,
             system_first: true,
             template: true,
+            refuse_cache_key: true,
             ..Self::default()
         }
     }

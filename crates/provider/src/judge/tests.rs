@@ -531,3 +531,28 @@ fn a_refusal_has_all_four_keys() {
         ["message", "type", "param", "code"]
     );
 }
+
+#[test]
+fn a_cache_key_is_a_short_text_and_unknown_to_some() {
+    let keyed = |key: Value| with(hello(), "prompt_cache_key", key);
+    assert!(verdict(&keyed(json!("k".repeat(64))), &Rules::default()).is_ok());
+    let long = refused(&keyed(json!("k".repeat(65))));
+    assert_eq!(
+        (long.status, long.body()["error"]["code"].as_str()),
+        (400, Some("string_above_max_length"))
+    );
+    let number = refused(&keyed(json!(7)));
+    assert_eq!(number.body()["error"]["code"], "invalid_type");
+    let strict = Rules {
+        refuse_cache_key: true,
+        ..Rules::default()
+    };
+    let unknown = refused_only_by(&keyed(json!("k")), &strict);
+    assert_eq!(
+        (
+            &unknown.body()["error"]["code"],
+            &unknown.body()["error"]["param"]
+        ),
+        (&json!("unknown_parameter"), &json!("prompt_cache_key"))
+    );
+}

@@ -289,3 +289,13 @@ fn the_operator_adds_and_replaces() {
     );
     assert_eq!(own_thread.key.as_deref(), Some("d"));
 }
+
+/// What is made of the name must not change when others begin to use it.
+#[test]
+fn a_name_that_was_dropped_is_still_what_the_client_sent() {
+    let mut thread = named(&[("x-diarist-thread", "trip")], "");
+    assert_eq!(thread.sent_key(), Some("trip"));
+    thread.drop_key();
+    assert_eq!((&thread.key, thread.sent_key()), (&None, Some("trip")));
+    assert_eq!(named(&[], "").sent_key(), None);
+}

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::{ChatRequest, string};
 use crate::history::Role;
 use crate::wire::scan::Walk;
-use crate::wire::{Additions, Insert, Placement, Segment, Splice};
+use crate::wire::{Additions, Insert, Placement, Segment, Splice, cache_key_member};
 
 /// Separates the client's system text from ours.
 const BLOCK_SEPARATOR: &str = "\n\n";
@@ -55,11 +55,13 @@ impl ChatRequest {
     ///
     /// An insert that does not fit this request (a cut beyond its end, a pin behind the cut)
     /// inserts nothing, because the client's own body is always a valid request (INV-OPEN).
-    pub fn splice(&self, memory: Option<&Insert<'_>>, additions: Additions) -> Splice {
+    pub fn splice(&self, memory: Option<&Insert<'_>>, additions: Additions<'_>) -> Splice {
         let mut edits = Vec::new();
         if let Some(insert) = memory.filter(|insert| self.fits(insert)) {
             let mark = additions.cache_mark.then(|| self.removed_mark(insert));
             self.insert_memory(insert, mark.flatten(), &mut edits);
+            let cache_key = additions.cache_key.filter(|_| self.takes_cache_key());
+            edits.extend(cache_key.map(|key| Edit::insert(self.close, cache_key_member(key))));
         }
         if additions.usage {
             edits.extend(self.ask_usage());

@@ -59,6 +59,11 @@ impl OtherFields {
         })
     }
 
+    /// Whether a field of this name is there, whatever its value. `true` if there are too many fields to know.
+    pub(super) fn may_have(&self, body: &[u8], name: &str) -> bool {
+        self.0.len() >= MAX_FIELDS || self.0.iter().any(|(key, _)| is_name(body, key, name))
+    }
+
     /// The value at `path` (names with dots between them); `None` if it is missing or `null`.
     pub(super) fn get(&self, body: &[u8], path: &str) -> Option<FieldValue> {
         let (name, within) = path

@@ -19,6 +19,7 @@ fn send(body: &str, insert: Option<&Insert<'_>>, ask_usage: bool) -> String {
     let additions = Additions {
         usage: ask_usage,
         cache_mark: true,
+        cache_key: None,
     };
     let splice = parse(&body).unwrap().splice(insert, additions);
     let sent = splice.frames(&body).concat();
@@ -294,4 +295,51 @@ fn no_mark_is_added_that_the_client_did_not_set_or_that_stays() {
     };
     let sent = send(&body, Some(&insert), false);
     assert_eq!(sent.matches("\"cache_control\"").count(), 1, "{sent}");
+}
+
+#[test]
+fn a_cache_key_comes_with_a_block_and_where_the_client_says_nothing_of_it() {
+    let segments = ["one".to_owned()];
+    let insert = Insert {
+        cut: 1,
+        pin: None,
+        segments: &segments,
+        placement: Placement::SystemMessage,
+        reminder: "go on",
+        front: &[],
+        bridge: "so far",
+    };
+    let additions = Additions {
+        usage: true,
+        cache_mark: true,
+        cache_key: Some("k"),
+    };
+    let sent = |fields: &str, insert: Option<&Insert<'_>>| {
+        let body = Bytes::from(format!(r#"{{"messages":[{U0}, {U2}]{fields} }}"#));
+        let splice = parse(&body).unwrap().splice(insert, additions);
+        String::from_utf8(splice.frames(&body).concat()).unwrap()
+    };
+    let usage = r#","stream_options":{"include_usage":true}"#;
+    let key = r#","prompt_cache_key":"k""#;
+    let both = [format!("{usage}{key}}}"), format!("{key}{usage}}}")];
+    let with_block = sent("", Some(&insert));
+    assert!(
+        both.iter().any(|end| with_block.ends_with(end)),
+        "{with_block}"
+    );
+    assert!(serde_json::from_str::<serde_json::Value>(&with_block).is_ok());
+    assert!(!sent("", None).contains("prompt_cache_key"));
+    for own in [
+        r#","prompt_cache_key":"mine""#,
+        r#","prompt_cache_key":null"#,
+        r#","prompt\u005fcache_key":"mine""#,
+        r#","user":"ada""#,
+    ] {
+        assert!(!sent(own, Some(&insert)).contains(key), "{own}");
+    }
+    let many: String = (0..64).map(|n| format!(",\"f{n}\":1")).collect();
+    assert!(
+        !sent(&many, Some(&insert)).contains(key),
+        "not all of them are known"
+    );
 }

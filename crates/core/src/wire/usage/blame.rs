@@ -25,6 +25,8 @@ pub enum RefusalReason {
 pub enum Blame {
     /// The request for usage.
     Usage,
+    /// `prompt_cache_key`.
+    CacheKey,
     /// The place of a message: a template, roles, system messages, their order.
     Placement,
     /// The content: a content filter.
@@ -120,6 +122,9 @@ impl ErrorReport {
             Blame::Content
         } else if self.names_usage() {
             Blame::Usage
+        } else if self.any_text(&|text| text.contains("prompt_cache_key")) {
+            // Diarist adds it only if the client did not, so whoever names it means Diarist's.
+            Blame::CacheKey
         } else if matches!(status, 401 | 403) || self.has_code(&SIGNATURES) {
             Blame::Credential
         } else if self.names_placement() {
@@ -237,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_question_for_usage_is_blamed_by_its_name_alone() {
+    fn what_was_added_is_blamed_by_its_name_alone() {
         for message in [
             "Unknown parameter: 'stream_options'.",
             "include_usage is not supported",
@@ -246,6 +251,16 @@ mod tests {
                 reason(400, &json!({"message": message})),
                 Some(RefusalReason::Declined(Blame::Usage))
             );
+        }
+        for error in [
+            json!({"message": "Unrecognized request argument supplied: prompt_cache_key"}),
+            json!({"message": "Unsupported parameter", "param": "prompt_cache_key", "code": "unsupported_parameter"}),
+            json!({"message": "Extra inputs are not permitted, field: 'prompt_cache_key', value: 'x'"}),
+        ] {
+            for status in [400, 403, 422] {
+                let blame = Some(RefusalReason::Declined(Blame::CacheKey));
+                assert_eq!(reason(status, &error), blame, "{error}");
+            }
         }
         let other = json!({"message": "Unknown parameter: 'seed'."});
         assert_eq!(

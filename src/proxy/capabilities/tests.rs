@@ -1,0 +1,155 @@
+use super::refusal_ttl::REFUSAL_TTL;
+use super::*;
+
+/// All tests here use one tenant. What two tenants agree on is tested in `model_capabilities`.
+fn for_model(model: &str) -> TenantModel<'_> {
+    TenantModel {
+        tenant: &[7; 32],
+        model,
+    }
+}
+
+#[test]
+fn steps_down_one_placement_at_a_time_for_one_model() {
+    let capabilities = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
+    assert_eq!(
+        capabilities.placement(for_model("a")),
+        Some(Placement::SystemMessage)
+    );
+    capabilities.record_refused_placement(for_model("a"), Placement::SystemMessage);
+    assert_eq!(
+        capabilities.placement(for_model("a")),
+        Some(Placement::AppendToSystem)
+    );
+    assert_eq!(
+        capabilities.placement(for_model("b")),
+        Some(Placement::SystemMessage)
+    );
+    capabilities.record_refused_placement(for_model("a"), Placement::AppendToSystem);
+    assert_eq!(capabilities.placement(for_model("a")), None);
+}
+
+#[test]
+fn a_refusal_is_forgiven_after_an_hour() {
+    let capabilities = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
+    capabilities.record_refused_placement(for_model("a"), Placement::SystemMessage);
+    capabilities.expire(Instant::now() + REFUSAL_TTL / 2);
+    assert_eq!(
+        capabilities.placement(for_model("a")),
+        Some(Placement::AppendToSystem)
+    );
+    capabilities.expire(Instant::now() + REFUSAL_TTL * 2);
+    assert_eq!(
+        capabilities.placement(for_model("a")),
+        Some(Placement::SystemMessage)
+    );
+}
+
+#[test]
+fn a_snapshot_stands_where_it_was_made_to_stand_unless_that_is_refused() {
+    let capabilities = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
+    capabilities.set_placement(Some(Placement::Segments));
+    assert_eq!(
+        capabilities.placement(for_model("a")),
+        Some(Placement::Segments)
+    );
+    let placement = |configured| capabilities.placement_for(for_model("a"), configured);
+    assert_eq!(placement("system_message"), Some(Placement::SystemMessage));
+    assert_eq!(
+        placement("append_to_system"),
+        Some(Placement::AppendToSystem)
+    );
+    assert_eq!(placement("off"), None);
+    assert_eq!(placement(""), Some(Placement::Segments));
+    capabilities.record_refused_placement(for_model("a"), Placement::SystemMessage);
+    for configured in ["segments", "system_message", "append_to_system", ""] {
+        assert_eq!(
+            capabilities.placement_for(for_model("a"), configured),
+            Some(Placement::AppendToSystem)
+        );
+        assert_ne!(
+            capabilities.placement_for(for_model("a"), configured),
+            capabilities.placement_for(for_model("b"), "segments")
+        );
+    }
+}
+
+#[test]
+fn the_model_that_was_not_asked_for_the_longest_is_forgotten() {
+    let capabilities = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
+    for number in 0..MAX_MODELS {
+        capabilities
+            .record_refused_placement(for_model(&format!("m{number}")), Placement::SystemMessage);
+    }
+    // Used again, so `m1` is the least recently used now.
+    capabilities.placement(for_model("m0"));
+    capabilities.record_refused_placement(for_model("one more"), Placement::SystemMessage);
+    let stepped_down =
+        |name: &str| capabilities.placement(for_model(name)) == Some(Placement::AppendToSystem);
+    assert!(stepped_down("m0") && stepped_down("one more") && stepped_down("m2"));
+    assert!(!stepped_down("m1"));
+    assert_eq!(capabilities.lock().models.len(), MAX_MODELS);
+}
+
+#[test]
+fn off_stays_off() {
+    assert_eq!(
+        UpstreamCapabilities::new(None, "localhost").placement(for_model("a")),
+        None
+    );
+}
+
+#[test]
+fn usage_is_asked_where_known_or_seen_accepted_and_never_after_a_refusal() {
+    assert!(UpstreamCapabilities::new(None, "api.openai.com").may_ask_usage(for_model("a")));
+    let capabilities = UpstreamCapabilities::new(None, "localhost");
+    assert!(!capabilities.may_ask_usage(for_model("a")));
+    capabilities.record_usage_accepted(for_model("a"));
+    assert!(capabilities.may_ask_usage(for_model("a")));
+    capabilities.record_usage_refused(for_model("a"));
+    capabilities.record_usage_accepted(for_model("a"));
+    assert!(!capabilities.may_ask_usage(for_model("a")));
+}
+
+#[test]
+fn a_cache_key_is_documented_by_openai_and_azure_and_once_refused_it_stays_refused() {
+    for (host, is_known) in [
+        ("api.openai.com", true),
+        ("eu.api.openai.com", true),
+        ("me.openai.azure.com", true),
+        ("api.deepseek.com", false),
+        ("openai.com.example", false),
+        ("localhost", false),
+    ] {
+        let capabilities = UpstreamCapabilities::new(None, host);
+        assert_eq!(capabilities.documents_cache_key(), is_known, "{host}");
+    }
+    let capabilities = UpstreamCapabilities::new(None, "api.openai.com");
+    capabilities.record_cache_key_refused(for_model("a"));
+    capabilities.record_cache_key_accepted("a");
+    assert!(capabilities.refuses_cache_key(for_model("a")) && capabilities.accepts_cache_key("a"));
+    assert!(
+        !capabilities.refuses_cache_key(for_model("b")) && !capabilities.accepts_cache_key("b")
+    );
+}
+
+#[test]
+fn whoever_signs_is_known_for_an_hour_and_no_more_of_them_than_fit() {
+    let capabilities = UpstreamCapabilities::new(None, "localhost");
+    let tenant = |number: usize| {
+        let mut tenant = [0; 32];
+        tenant[..8].copy_from_slice(&number.to_le_bytes());
+        tenant
+    };
+    for number in 0..=MAX_SIGNING_TENANTS {
+        capabilities.record_signing(&tenant(number));
+    }
+    assert_eq!(capabilities.lock().signing.len(), MAX_SIGNING_TENANTS);
+    assert!(
+        capabilities.is_signing(&tenant(MAX_SIGNING_TENANTS)) && !capabilities.is_signing(&[9; 32])
+    );
+    capabilities.expire(Instant::now() + REFUSAL_TTL / 2);
+    assert!(capabilities.is_signing(&tenant(MAX_SIGNING_TENANTS)));
+    capabilities.expire(Instant::now() + REFUSAL_TTL * 2);
+    assert!(!capabilities.is_signing(&tenant(MAX_SIGNING_TENANTS)));
+}

@@ -1,0 +1,64 @@
+//! Which addresses are chat completions. Their bytes go to the upstream as they came.
+
+use reqwest::Method;
+use serde_json::json;
+
+use crate::memory::rig::{Answer, Rig};
+use crate::memory::tools::{ACTIVE, Talk};
+
+impl Rig {
+    /// Sends to this path and no other spelling of it.
+    async fn send_to(&self, path: &str, body: &serde_json::Value) -> Answer {
+        let request = self.client.request(Method::POST, self.url(path));
+        let request = request.header("authorization", "Bearer sk-test");
+        let response = request.body(body.to_string()).send().await.unwrap();
+        Answer {
+            status: response.status().as_u16(),
+            headers: response.headers().clone(),
+            body: response.bytes().await.unwrap().to_vec(),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_spelling_of_the_address_has_memory_and_reaches_the_upstream_as_it_came() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=ACTIVE).await;
+    for path in [
+        "/v1/chat/completions",
+        "/v1/chat/completions/",
+        "/v1//chat/completions",
+        "/v1/chat//completions?a=b",
+        "//v1/chat/completions",
+        "/chat/completions",
+        "/chat/completions/",
+    ] {
+        let answer = rig.send_to(path, &talk.body(ACTIVE + 1)).await;
+        assert_eq!(rig.got().last().unwrap().target, path);
+        let memory = answer.memory();
+        assert!(memory.starts_with("active"), "{path}: {memory}");
+        rig.quiet().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_chat_completion_elsewhere_says_that_it_has_no_memory() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    for (path, said) in [
+        ("/api/v1/chat/completions", "bypass; reason=path"),
+        (
+            "/openai/deployments/d/chat/completions?api-version=1",
+            "bypass; reason=path",
+        ),
+        ("/v1/completions", ""),
+        ("/v1/embeddings", ""),
+    ] {
+        let answer = rig.send_to(path, &talk.body(1)).await;
+        assert_eq!(answer.memory(), said, "{path}");
+    }
+    rig.quiet().await;
+    let lines = rig.audit("path");
+    assert_eq!(lines[0]["path"], json!("/api/v1/chat/completions"));
+}
