@@ -54,6 +54,7 @@ mod pepper;
 mod pieces;
 mod placement;
 mod process;
+mod quota;
 mod reflecting;
 mod refusals;
 mod reproduced;

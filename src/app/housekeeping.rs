@@ -100,7 +100,11 @@ impl Housekeeping {
             self.caches.clear();
             result = result.and(self.store.shrink().await.map(drop));
             // A read that began before the deletion may have filled a cache after it.
-            if stop.run_until_cancelled(tokio::time::sleep(CLEAR_AGAIN)).await.is_some() {
+            if stop
+                .run_until_cancelled(tokio::time::sleep(CLEAR_AGAIN))
+                .await
+                .is_some()
+            {
                 self.caches.clear();
             }
         }

@@ -1,7 +1,8 @@
 //! What each tenant holds in bytes, and the deletion of its longest silent conversations
-//! (`store.max_account_bytes`). What SQLite itself knows is the size of the file; so bytes are counted: the texts of a row,
-//! and a fixed number for its hashes, its numbers and its entries in indexes, as measured with `dbstat`. The first
-//! statements read across owners and whole tables; only the housekeeping of the server calls them.
+//! (`store.max_account_bytes`). SQLite knows only the size of the whole file. So a row counts with its texts and a
+//! fixed number, measured with `dbstat` in a database of 80 MB: its hashes and numbers, its entries in indexes, and for rows
+//! with a long text the part of a page that stays empty behind it. The first statements read across owners and whole
+//! tables; only the housekeeping of the server calls them.
 
 use std::collections::HashMap;
 
@@ -14,27 +15,27 @@ use crate::history::Scope;
 use crate::store::rows::{self, get};
 use crate::store::{QuotaDeletion, SilentThread, StoreResult};
 
-const BYTES_OF_LINEAGES: &str = "SELECT tenant, 400 * count(*) FROM lineages GROUP BY tenant";
+const BYTES_OF_LINEAGES: &str = "SELECT tenant, 300 * count(*) FROM lineages GROUP BY tenant";
 
-const BYTES_OF_NODES: &str = "SELECT tenant, 700 * count(*) FROM nodes GROUP BY tenant";
+const BYTES_OF_NODES: &str = "SELECT tenant, 620 * count(*) FROM nodes GROUP BY tenant";
 
-const BYTES_OF_CONTENTS: &str = "SELECT tenant, 200 * count(*) FROM contents GROUP BY tenant";
+const BYTES_OF_CONTENTS: &str = "SELECT tenant, 170 * count(*) FROM contents GROUP BY tenant";
 
-const BYTES_OF_REQUESTS: &str = "SELECT tenant, 300 * count(*) FROM requests GROUP BY tenant";
+const BYTES_OF_REQUESTS: &str = "SELECT tenant, 240 * count(*) FROM requests GROUP BY tenant";
 
-const BYTES_OF_ANSWERS: &str = "SELECT tenant, 250 * count(*) FROM answers GROUP BY tenant";
+const BYTES_OF_ANSWERS: &str = "SELECT tenant, 170 * count(*) FROM answers GROUP BY tenant";
 
 const BYTES_OF_PARTS: &str = "
-SELECT tenant, sum(400 + octet_length(text) + octet_length(sources) + octet_length(origins)
+SELECT tenant, sum(1300 + octet_length(text) + octet_length(sources) + octet_length(origins)
                    + octet_length(retention))
 FROM parts NOT INDEXED GROUP BY tenant";
 
 const BYTES_OF_SNAPSHOTS: &str = "
-SELECT tenant, sum(300 + octet_length(segments) + coalesce(octet_length(others), 0))
+SELECT tenant, sum(1300 + octet_length(segments) + coalesce(octet_length(others), 0))
 FROM snapshots NOT INDEXED GROUP BY tenant";
 
 const BYTES_OF_JOBS: &str = "
-SELECT tenant, sum(500 + octet_length(payload)) FROM jobs NOT INDEXED GROUP BY tenant";
+SELECT tenant, sum(1300 + octet_length(payload)) FROM jobs NOT INDEXED GROUP BY tenant";
 
 const BYTES_OF_MESSAGES: &str = "
 SELECT tenant, sum(300 + octet_length(words)) FROM messages NOT INDEXED GROUP BY tenant";
@@ -117,21 +118,21 @@ SELECT EXISTS (
 
 /// The bytes of a lineage (`$3`), counted as in [`SUMS`]. What is made of a message counts for the lineage of that message.
 const BYTES_OF_LINEAGE: &str = "
-SELECT 400
-    + (SELECT coalesce(sum(700
-          + (SELECT coalesce(sum(400 + octet_length(p.text) + octet_length(p.sources) + octet_length(p.origins)
+SELECT 300
+    + (SELECT coalesce(sum(620
+          + (SELECT coalesce(sum(1300 + octet_length(p.text) + octet_length(p.sources) + octet_length(p.origins)
                                  + octet_length(p.retention)), 0)
              FROM parts AS p WHERE p.tenant = $1 AND p.resource = $2 AND p.to_link = n.link)
-          + (SELECT coalesce(sum(300 + octet_length(s.segments) + coalesce(octet_length(s.others), 0)), 0)
+          + (SELECT coalesce(sum(1300 + octet_length(s.segments) + coalesce(octet_length(s.others), 0)), 0)
              FROM snapshots AS s WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = n.link)
-          + (SELECT coalesce(sum(500 + octet_length(j.payload)), 0)
+          + (SELECT coalesce(sum(1300 + octet_length(j.payload)), 0)
              FROM jobs AS j WHERE j.tenant = $1 AND j.resource = $2 AND j.to_link = n.link)), 0)
        FROM nodes AS n WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3)
-    + (SELECT 200 * count(*) FROM contents AS c
+    + (SELECT 170 * count(*) FROM contents AS c
        WHERE c.tenant = $1 AND c.resource = $2 AND c.lineage = $3)
-    + (SELECT 300 * count(*) FROM requests AS r
+    + (SELECT 240 * count(*) FROM requests AS r
        WHERE r.tenant = $1 AND r.resource = $2 AND r.lineage = $3)
-    + (SELECT 250 * count(*) FROM answers AS a
+    + (SELECT 170 * count(*) FROM answers AS a
        WHERE a.tenant = $1 AND a.resource = $2 AND a.lineage = $3)
     + (SELECT coalesce(sum(300 + octet_length(m.words)), 0) FROM messages AS m
        WHERE m.tenant = $1 AND m.resource = $2 AND m.lineage = $3)

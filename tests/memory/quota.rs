@@ -1,0 +1,125 @@
+//! The quota of bytes of an account, with the real program: the longest silent conversations of the account that holds
+//! too much go, its newest keep their memory, and nobody else loses anything.
+
+use std::time::Duration;
+
+use diarist::store::{Admin as _, Quota as _, SqliteStore};
+use serde_json::Value;
+
+use crate::memory::process::{CONFIG, Program};
+use crate::memory::rig::Answer;
+use crate::memory::tools::{ACTIVE, Talk};
+
+const ADA: &str = "Bearer sk-ada";
+const BOB: &str = "Bearer sk-bob";
+/// A header that the provider ignores: another tenant of the same account.
+const HEADER: (&str, &str) = ("x-any-auth", "1");
+
+impl Program {
+    /// Sends these turns, and waits for each; `recorded` counts the requests of this process.
+    async fn play(
+        &self,
+        (credential, headers): (&str, &[(&str, &str)]),
+        talk: &Talk,
+        turns: std::ops::RangeInclusive<usize>,
+        recorded: &mut usize,
+    ) -> Answer {
+        let mut last = None;
+        for turn in turns {
+            let answer = self.send_with(credential, headers, &talk.body(turn)).await;
+            assert_eq!(answer.status, 200);
+            *recorded += 1;
+            self.wait_recorded(*recorded).await;
+            last = Some(answer);
+        }
+        last.unwrap()
+    }
+
+    /// The ids that `diarist threads` lists.
+    fn listed(&self) -> Vec<i64> {
+        let (listed, text) = self.operator(&["threads", "--json"]);
+        assert!(listed, "{text}");
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        let mut ids: Vec<i64> = lines
+            .map(|line: Value| line["id"].as_i64().unwrap())
+            .collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    fn last_body(&self) -> bytes::Bytes {
+        let sent = self
+            .provider
+            .record_for(diarist_provider::CallerKind::Actor);
+        sent.last().unwrap().body.clone()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_above_its_quota_loses_its_longest_silent_conversations() {
+    let mut program = Program::start().await;
+    let counter = "\ndiarist_quota_deleted_total";
+    let metrics = program.metrics().await;
+    assert!(metrics.contains(&format!("{counter} 0\n")), "{metrics}");
+    let talks = ["bob", "silent", "beside", "newer", "newest"].map(Talk::new);
+    let [bob, silent, beside, newer, newest] = &talks;
+    let mut recorded = 0;
+    for (who, talk) in [
+        ((BOB, &[][..]), bob),
+        ((ADA, &[]), silent),
+        ((ADA, &[HEADER]), beside),
+        ((ADA, &[]), newer),
+        ((ADA, &[]), newest),
+    ] {
+        let answer = program.play(who, talk, 1..=ACTIVE, &mut recorded).await;
+        assert_eq!(answer.memory(), "active");
+    }
+    let sent = program.last_body();
+    program.terminate().await;
+    assert_eq!(program.listed(), [1, 2, 3, 4, 5]);
+    let age = "UPDATE lineages SET last_ms = last_ms - (10 - id) * 24 * 3600 * 1000 WHERE id < 5";
+    let mut database = program.database().await;
+    sqlx::query(age).execute(&mut database).await.unwrap();
+    drop(database);
+
+    // Four conversations of one account: there is room for a bit more than two.
+    let url = format!("sqlite://{}", program.path("diarist.db").display());
+    let store = SqliteStore::open_to_read(&url).await.unwrap();
+    let held = store.bytes_of_tenants().await.unwrap();
+    store.close().await;
+    assert_eq!(held.len(), 3, "ada has two tenants");
+    let one = held.iter().map(|(_, bytes)| bytes).sum::<i64>() / 5;
+    let quota = one * 5 / 2;
+    let setting = format!("[store]\nmax_account_bytes = {quota}\n{CONFIG}");
+    program.configure(&setting);
+    program.again().await;
+    while program.metric("diarist_quota_deleted_total").await < 2.0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(program.listed(), [1, 4, 5]);
+    let log = program.log();
+    let said: Vec<&str> = log
+        .lines()
+        .filter(|line| line.contains("store.max_account_bytes"))
+        .collect();
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("2 conversations") && said[0].contains("of 1 accounts"));
+    let receipts = program.number("SELECT count(*) FROM receipts");
+    assert_eq!(receipts.await, 0);
+
+    // What stays goes out as before, and what is gone begins anew.
+    let mut recorded = 0;
+    let answer = program.play((ADA, &[]), newest, ACTIVE..=ACTIVE, &mut recorded);
+    assert_eq!(answer.await.memory(), "active");
+    assert_eq!(program.last_body(), sent, "the same bytes");
+    let next = ACTIVE + 1;
+    for (credential, talk) in [(BOB, bob), (ADA, newer)] {
+        let answer = program.play((credential, &[]), talk, next..=next, &mut recorded);
+        assert_eq!(answer.await.memory(), "active", "{}", talk.name);
+    }
+    for (headers, talk) in [(&[][..], silent), (&[HEADER], beside)] {
+        let answer = program.play((ADA, headers), talk, next..=next + 1, &mut recorded);
+        assert_eq!(answer.await.memory(), "watching", "{}", talk.name);
+    }
+    assert_eq!(program.listed(), [1, 4, 5, 6, 7]);
+}
