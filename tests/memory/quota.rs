@@ -7,7 +7,7 @@ use diarist::store::{Admin as _, Quota as _, SqliteStore};
 use serde_json::Value;
 
 use crate::memory::process::{CONFIG, Program};
-use crate::memory::rig::Answer;
+use crate::memory::rig::{Answer, PATIENCE};
 use crate::memory::tools::{ACTIVE, Talk};
 
 const ADA: &str = "Bearer sk-ada";
@@ -93,9 +93,13 @@ async fn an_account_above_its_quota_loses_its_longest_silent_conversations() {
     let setting = format!("[store]\nmax_account_bytes = {quota}\n{CONFIG}");
     program.configure(&setting);
     program.again().await;
-    while program.metric("diarist_quota_deleted_total").await < 2.0 {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let deleted = async {
+        while program.metric("diarist_quota_deleted_total").await < 2.0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let deleted = tokio::time::timeout(PATIENCE, deleted).await;
+    assert!(deleted.is_ok(), "{:?} are left", program.listed());
     assert_eq!(program.listed(), [1, 4, 5]);
     let log = program.log();
     let said: Vec<&str> = log

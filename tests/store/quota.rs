@@ -6,7 +6,7 @@ use diarist::store::{
     Snapshots as _, SqliteStore, Tenants as _,
 };
 
-use crate::store::world::{ANYBODY, LEASE, Talk, scope};
+use crate::store::world::{ANYBODY, Disk, LEASE, Talk, scope};
 
 const NOW_MS: i64 = 10_000;
 /// Conversations with a request since then are in use.
@@ -126,15 +126,36 @@ async fn one_transaction_deletes_a_bounded_part() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let alice = scope("alice");
     for number in 0..4 {
-        let talk = Talk::new(&alice, &format!("talk {number}"), 300);
+        let talk = Talk::new(&alice, &format!("talk {number}"), 100);
         record_at(&store, &talk, 1_000 + number).await;
     }
     let threads = list(&store, alice.tenant, 10).await;
     let done = store.delete_silent(threads.clone(), EVERYTHING).await;
     let done = done.expect("deleted");
-    assert_eq!((done.threads, done.seen), (2, 2), "600 rows each");
+    assert_eq!((done.threads, done.seen), (2, 2), "200 rows each");
     let some = store.delete_silent(threads[2..].to_vec(), 1).await;
     assert_eq!(some.expect("deleted").threads, 1, "enough is free");
     assert_eq!(store.threads(10).await.expect("listed").len(), 1);
     assert!(store.tenant_accounts().await.expect("read").is_empty());
+}
+
+/// However much it is, and though others write between the slices.
+#[tokio::test]
+async fn all_that_is_freed_goes_back_to_the_file_system() {
+    const MUCH: u64 = 8 << 20;
+    let disk = Disk::new();
+    let store = disk.open().await;
+    let talk = Talk::new(&scope("alice"), "long", 6);
+    talk.recorded(&store).await;
+    let mut job = talk.job(PartKind::Chunk, 0, 4);
+    job.payload = "long ".repeat(usize::try_from(MUCH / 5).expect("small"));
+    store.enqueue(&talk.scope, &job, 0).await.expect("offered");
+    assert!(store.shrink().await.expect("emptied"));
+    let size = || std::fs::metadata(disk.file()).expect("a file").len();
+    assert!(size() > MUCH);
+    let threads = list(&store, talk.scope.tenant, 10).await;
+    let done = store.delete_silent(threads, EVERYTHING).await;
+    assert_eq!(done.expect("deleted").threads, 1);
+    assert!(store.shrink().await.expect("emptied"));
+    assert!(size() < MUCH / 8, "{}", size());
 }

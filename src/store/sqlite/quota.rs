@@ -144,7 +144,7 @@ SELECT 300
        WHERE d.tenant = $1 AND d.resource = $2 AND d.lineage = $3)";
 
 /// So many rows are deleted in one transaction, and the rest of one conversation. The recorder waits meanwhile.
-const ROWS_AT_ONCE: u64 = 1_000;
+const ROWS_AT_ONCE: u64 = 300;
 
 pub(super) async fn delete_silent(
     conn: &mut SqliteConnection,

@@ -126,8 +126,14 @@ impl Forgetting for SqliteStore {
         let database = self.connection.database()?;
         let writer = database.writer.clone();
         let shrunk = async {
+            // Between two slices, others write.
+            loop {
+                let mut conn = writer.acquire().await.map_err(StoreError::from)?;
+                if !shrink::give_back_some(&mut conn).await? {
+                    break;
+                }
+            }
             let mut conn = writer.acquire().await.map_err(StoreError::from)?;
-            shrink::give_back_pages(&mut conn, false).await?;
             shrink::empty_journal(&mut conn).await
         };
         let shrunk = shrunk.await;
