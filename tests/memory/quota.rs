@@ -1,9 +1,10 @@
 //! The quota of bytes of an account, with the real program: the longest silent conversations of the account that holds
 //! too much go, its newest keep their memory, and nobody else loses anything.
 
+use std::path::Path;
 use std::time::Duration;
 
-use diarist::store::{Admin as _, Quota as _, SqliteStore};
+use diarist::store::{Admin as _, ForgetTarget, Forgetting as _, Quota as _, SqliteStore};
 use serde_json::Value;
 
 use crate::memory::process::{CONFIG, Program};
@@ -47,12 +48,52 @@ impl Program {
         ids
     }
 
+    /// Starts it with this quota.
+    async fn again_within(&mut self, quota: i64) {
+        self.configure(&format!("[store]\nmax_account_bytes = {quota}\n{CONFIG}"));
+        self.again().await;
+    }
+
+    async fn wait_deleted(&self, threads: f64) {
+        let deleted = async {
+            while self.metric("diarist_quota_deleted_total").await < threads {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let deleted = tokio::time::timeout(PATIENCE, deleted).await;
+        assert!(deleted.is_ok(), "{:?} are left", self.listed());
+    }
+
+    /// The one line of the log that says what was deleted.
+    fn warning(&self) -> String {
+        let log = self.log();
+        let said = log
+            .lines()
+            .filter(|line| line.contains("store.max_account_bytes"));
+        let said: Vec<&str> = said.collect();
+        assert_eq!(said.len(), 1, "{said:?}");
+        said[0].to_owned()
+    }
+
     fn last_body(&self) -> bytes::Bytes {
         let sent = self
             .provider
             .record_for(diarist_provider::CallerKind::Actor);
         sent.last().unwrap().body.clone()
     }
+}
+
+/// What each tenant of a database holds, after this conversation was deleted from it.
+async fn held(file: &Path, without: Option<i64>) -> Vec<i64> {
+    let url = format!("sqlite://{}", file.display());
+    let store = SqliteStore::open(&url).await.unwrap();
+    if let Some(lineage) = without {
+        let target = ForgetTarget::Thread(lineage);
+        store.forget_target(&target, 1).await.unwrap();
+    }
+    let held = store.bytes_of_tenants().await.unwrap();
+    store.close().await;
+    held.into_iter().map(|(_, bytes)| bytes).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -83,31 +124,18 @@ async fn an_account_above_its_quota_loses_its_longest_silent_conversations() {
     drop(database);
 
     // Four conversations of one account: there is room for a bit more than two.
-    let url = format!("sqlite://{}", program.path("diarist.db").display());
-    let store = SqliteStore::open_to_read(&url).await.unwrap();
-    let held = store.bytes_of_tenants().await.unwrap();
-    store.close().await;
+    let held = held(&program.path("diarist.db"), None).await;
     assert_eq!(held.len(), 3, "ada has two tenants");
-    let one = held.iter().map(|(_, bytes)| bytes).sum::<i64>() / 5;
+    let one = held.iter().sum::<i64>() / 5;
     let quota = one * 5 / 2;
-    let setting = format!("[store]\nmax_account_bytes = {quota}\n{CONFIG}");
-    program.configure(&setting);
-    program.again().await;
-    let deleted = async {
-        while program.metric("diarist_quota_deleted_total").await < 2.0 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    let deleted = tokio::time::timeout(PATIENCE, deleted).await;
-    assert!(deleted.is_ok(), "{:?} are left", program.listed());
+    program.again_within(quota).await;
+    program.wait_deleted(2.0).await;
     assert_eq!(program.listed(), [1, 4, 5]);
-    let log = program.log();
-    let said: Vec<&str> = log
-        .lines()
-        .filter(|line| line.contains("store.max_account_bytes"))
-        .collect();
-    assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].contains("2 conversations") && said[0].contains("of 1 accounts"));
+    let said = program.warning();
+    assert!(
+        said.contains("2 conversations") && said.contains("of 1 accounts"),
+        "{said}"
+    );
     let receipts = program.number("SELECT count(*) FROM receipts");
     assert_eq!(receipts.await, 0);
 
@@ -126,4 +154,35 @@ async fn an_account_above_its_quota_loses_its_longest_silent_conversations() {
         assert_eq!(answer.await.memory(), "watching", "{}", talk.name);
     }
     assert_eq!(program.listed(), [1, 4, 5, 6, 7]);
+}
+
+/// A tenth is made free, but not at the cost of conversations in use. These go if there is no other way.
+#[tokio::test(flavor = "multi_thread")]
+async fn conversations_in_use_go_only_as_far_as_they_must() {
+    let mut program = Program::start().await;
+    let mut recorded = 0;
+    for talk in ["silent", "used", "newest"].map(Talk::new) {
+        let turns = program.play((ADA, &[]), &talk, 1..=ACTIVE, &mut recorded);
+        assert_eq!(turns.await.memory(), "active");
+    }
+    program.terminate().await;
+    let age = "UPDATE lineages SET last_ms = last_ms - 24 * 3600 * 1000 WHERE id = 1";
+    let mut database = program.database().await;
+    sqlx::query(age).execute(&mut database).await.unwrap();
+    sqlx::Connection::close(database).await.unwrap();
+
+    let copy = program.path("copy.db");
+    std::fs::copy(program.path("diarist.db"), &copy).unwrap();
+    let left: i64 = held(&copy, Some(1)).await.iter().sum();
+    program.again_within(left * 100 / 95).await;
+    program.wait_deleted(1.0).await;
+    assert!(program.warning().contains("0 of them were in use"));
+    assert_eq!(program.listed(), [2, 3]);
+
+    program.terminate().await;
+    let left: i64 = held(&program.path("diarist.db"), None).await.iter().sum();
+    program.again_within(left - 1).await;
+    program.wait_deleted(1.0).await;
+    assert!(program.warning().contains("1 of them were in use"));
+    assert_eq!(program.listed(), [3]);
 }
