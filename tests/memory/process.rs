@@ -92,8 +92,10 @@ impl Program {
         let mut command = tokio::process::Command::from(self.command());
         // If it starts after all, it would serve for ever.
         let output = command.stderr(Stdio::piped()).kill_on_drop(true).output();
-        let output = tokio::time::timeout(PATIENCE, output).await;
-        let output = output.expect("it refuses, and does not serve").unwrap();
+        let Ok(output) = tokio::time::timeout(PATIENCE, output).await else {
+            panic!("it was to refuse, and serves or hangs");
+        };
+        let output = output.unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(64), "{said}");
         said
