@@ -106,7 +106,7 @@ impl AccountQuota {
                 while held > target && !list.is_empty() && !stop.is_cancelled() {
                     let next = list[..list.len().min(THREADS_AT_ONCE)].to_vec();
                     let done = store.delete_silent(next, held - target).await?;
-                    list = &list[done.seen..];
+                    list = &list[done.handled..];
                     held -= done.bytes;
                     some += done.threads;
                     round.threads += done.threads;

@@ -54,5 +54,5 @@ pub struct QuotaDeletion {
     /// How many bytes they held.
     pub bytes: i64,
     /// How many of the list are done with: deleted, or in use again.
-    pub seen: usize,
+    pub handled: usize,
 }

@@ -62,7 +62,7 @@ async fn what_is_summed_is_what_the_deletions_free() {
     assert_eq!(lineages(&threads), [trunk, branch]);
     let first = store.delete_silent(threads[..1].to_vec(), 1).await;
     let first = first.expect("deleted");
-    assert_eq!((first.threads, first.seen), (1, 1));
+    assert_eq!((first.threads, first.handled), (1, 1));
     assert!(
         first.bytes > 0 && first.bytes < bare,
         "the shared beginning stays"
@@ -102,11 +102,11 @@ async fn the_longest_silent_go_first_and_those_in_use_last() {
     let again = store.record(&alice, &again).await;
     assert_eq!(again.expect("recorded"), oldest);
     let done = store.delete_silent(threads[..1].to_vec(), EVERYTHING).await;
-    let seen = QuotaDeletion {
-        seen: 1,
+    let handled = QuotaDeletion {
+        handled: 1,
         ..QuotaDeletion::default()
     };
-    assert_eq!(done.expect("looked at"), seen);
+    assert_eq!(done.expect("looked at"), handled);
 
     let done = store.delete_silent(threads[1..].to_vec(), EVERYTHING).await;
     assert_eq!(done.expect("deleted").threads, 3);
@@ -132,7 +132,7 @@ async fn one_transaction_deletes_a_bounded_part() {
     let threads = list(&store, alice.tenant, 10).await;
     let done = store.delete_silent(threads.clone(), EVERYTHING).await;
     let done = done.expect("deleted");
-    assert_eq!((done.threads, done.seen), (2, 2), "200 rows each");
+    assert_eq!((done.threads, done.handled), (2, 2), "200 rows each");
     let some = store.delete_silent(threads[2..].to_vec(), 1).await;
     assert_eq!(some.expect("deleted").threads, 1, "enough is free");
     assert_eq!(store.threads(10).await.expect("listed").len(), 1);

@@ -157,7 +157,7 @@ pub(super) async fn delete_silent(
         if done.bytes >= bytes || rows >= ROWS_AT_ONCE {
             break;
         }
-        done.seen += 1;
+        done.handled += 1;
         let silent: bool = scoped_scalar(IS_SILENT, &thread.scope)
             .bind(thread.lineage)
             .bind(thread.last_ms)
