@@ -3,6 +3,7 @@
 //! The only place that hands one room to another. It decides nothing about requests or memory, and reads no
 //! setting that a room reads itself. Called by `cli`, and by tests that run a whole process inside their own.
 
+mod account_quota;
 mod alias_refresher;
 mod conversation_caches;
 mod file_rights;

@@ -13,6 +13,7 @@ mod forgotten;
 mod operator_request;
 mod pepper_file;
 mod queue;
+mod quota;
 mod rows;
 mod snapshots;
 mod sqlite;
@@ -39,6 +40,7 @@ pub use queue::{
     ClaimFilter, EnqueueOutcome, Job, NewJob, Queue, Release, RequestedJobOutcome, RequeuedJobs,
     Urgency,
 };
+pub use quota::{Quota, QuotaDeletion, SilentThread};
 pub use snapshots::{NewSnapshot, Snapshots};
 pub use sqlite::{OpenError, SqliteStore};
 pub use tenant_accounts::{TenantAccount, TenantAccounts};

@@ -78,6 +78,8 @@ pub const BUDGETS_SPENT: &str = "diarist_budgets_spent_total";
 /// Conversations whose Observer was paused or resumed, since it may read at most 1.5 times the new tokens. Label:
 /// `change` (`paused`, `resumed`).
 pub const OBSERVER_PAUSES: &str = "diarist_observer_pauses_total";
+/// Conversations deleted because their account held more than `store.max_account_bytes`.
+pub const QUOTA_DELETED: &str = "diarist_quota_deleted_total";
 /// The size of the database file and of its journal. Label: `file` (`database`, `journal`).
 pub const DATABASE_BYTES: &str = "diarist_database_bytes";
 /// Audit lines that were not written. Label: `reason` (`full`, `write`).
@@ -177,6 +179,7 @@ fn register() {
         REFLECTIONS_LOSSY,
         EVENTS_DROPPED,
         BUDGETS_SPENT,
+        QUOTA_DELETED,
         STORE_FAILURES,
     ] {
         metrics::counter!(name).increment(0);
@@ -270,6 +273,10 @@ fn describe_memory() {
     describe_counter!(
         OBSERVER_PAUSES,
         "Conversations whose Observer was paused or resumed"
+    );
+    describe_counter!(
+        QUOTA_DELETED,
+        "Conversations deleted because their account held too many bytes"
     );
     describe_gauge!(DATABASE_BYTES, Unit::Bytes, "Size of the database, by file");
     describe_counter!(STORE_FAILURES, "Calls of the store that failed");

@@ -58,6 +58,7 @@ mod pepper;
 mod pieces;
 mod placement;
 mod process;
+mod quota;
 mod reflecting;
 mod refusals;
 mod reproduced;

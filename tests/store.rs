@@ -15,6 +15,7 @@ mod forget;
 mod hangups;
 mod isolation;
 mod queue;
+mod quota;
 mod story;
 mod timers;
 mod together;

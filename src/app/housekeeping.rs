@@ -1,4 +1,5 @@
-//! Deletes what is too old (`store.retention`, `store.job_retention`), and measures the database. Called by `app`.
+//! Deletes what is too old (`store.retention`, `store.job_retention`) or too much (`store.max_account_bytes`), and
+//! measures the database. Called by `app`.
 //!
 //! Works in short transactions, so that the recorder can write between them. A conversation that goes on after it was
 //! deleted begins anew.
@@ -10,6 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
+use super::account_quota::AccountQuota;
 use super::conversation_caches::ConversationCaches;
 use crate::config::{Config, Database};
 use crate::store::{Forgetting as _, SqliteStore, StoreResult};
@@ -24,12 +26,24 @@ const MEASURE_INTERVAL: Duration = Duration::from_secs(15);
 /// Conversations that are deleted in one transaction.
 const THREADS_AT_ONCE: u32 = 20;
 
-/// Deletes old rows of one database.
+/// Longer than a read of the request path may take.
+const CLEAR_AGAIN: Duration = Duration::from_secs(1);
+
+/// What one round has deleted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Deleted {
+    old_threads: u64,
+    old_jobs: u64,
+    beyond_quota: u64,
+}
+
+/// Deletes rows of one database.
 pub(super) struct Housekeeping {
     store: Arc<SqliteStore>,
     caches: ConversationCaches,
     retention: Option<Duration>,
     job_retention: Duration,
+    quota: Option<AccountQuota>,
     /// The database file; `None` in memory.
     file: Option<PathBuf>,
 }
@@ -45,6 +59,7 @@ impl Housekeeping {
             caches: caches.clone(),
             retention: config.retention,
             job_retention: config.job_retention,
+            quota: AccountQuota::new(config.max_account_bytes),
             file: match &config.database {
                 Database::Sqlite(path) => Some(path.clone()),
                 Database::SqliteInMemory => None,
@@ -58,31 +73,52 @@ impl Housekeeping {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                _ = expiry.tick() => self.expire_and_report(&stop).await,
+                _ = expiry.tick() => self.delete_and_report(&stop).await,
                 _ = measure.tick() => self.measure().await,
             }
         }
     }
 
-    async fn expire_and_report(&self, stop: &CancellationToken) {
-        match self.expire(stop).await {
-            Ok((0, 0)) => {}
-            Ok((threads, jobs)) => tracing::info!(
-                threads,
-                jobs,
-                "{threads} conversations and {jobs} waiting model calls were deleted because of their age"
-            ),
-            Err(error) => tracing::warn!(
+    /// Deletes what is too old or too much.
+    async fn delete_and_report(&self, stop: &CancellationToken) {
+        let mut deleted = Deleted::default();
+        let mut result = self.delete(stop, &mut deleted).await;
+        let Deleted {
+            old_threads,
+            old_jobs,
+            beyond_quota,
+        } = deleted;
+        if old_threads + old_jobs > 0 {
+            tracing::info!(
+                threads = old_threads,
+                jobs = old_jobs,
+                "{old_threads} conversations and {old_jobs} waiting model calls were deleted because of their age"
+            );
+        }
+        if old_threads + old_jobs + beyond_quota > 0 {
+            // What is cached of them must not be sent any more, even if the deletion failed halfway.
+            self.caches.clear();
+            result = result.and(self.store.shrink().await.map(drop));
+            // A read that began before the deletion may have filled a cache after it.
+            if stop
+                .run_until_cancelled(tokio::time::sleep(CLEAR_AGAIN))
+                .await
+                .is_some()
+            {
+                self.caches.clear();
+            }
+        }
+        if let Err(error) = result {
+            tracing::warn!(
                 error = %error,
                 "old conversations could not be deleted; the next round tries again"
-            ),
+            );
         }
     }
 
-    /// Deletes what is too old. Returns how many conversations and jobs.
-    async fn expire(&self, stop: &CancellationToken) -> StoreResult<(u64, u64)> {
+    /// Adds what it deletes to `deleted`, also before an error.
+    async fn delete(&self, stop: &CancellationToken, deleted: &mut Deleted) -> StoreResult<()> {
         let now_ms = Timestamp::now().as_millisecond();
-        let mut threads = 0;
         if let Some(retention) = self.retention {
             let before_ms = before(now_ms, retention);
             while !stop.is_cancelled() {
@@ -90,20 +126,19 @@ impl Housekeeping {
                     .store
                     .expire_threads(before_ms, THREADS_AT_ONCE)
                     .await?;
-                threads += some;
+                deleted.old_threads += some;
                 if some < u64::from(THREADS_AT_ONCE) {
                     break;
                 }
             }
         }
         let jobs_before_ms = before(now_ms, self.job_retention);
-        let jobs = self.store.expire_jobs(jobs_before_ms, now_ms).await?;
-        if threads + jobs > 0 {
-            // What is cached of them must not be sent any more.
-            self.caches.clear();
-            self.store.shrink().await?;
+        deleted.old_jobs = self.store.expire_jobs(jobs_before_ms, now_ms).await?;
+        if let Some(quota) = self.quota {
+            let beyond_quota = &mut deleted.beyond_quota;
+            quota.enforce(&self.store, stop, beyond_quota).await?;
         }
-        Ok((threads, jobs))
+        Ok(())
     }
 
     async fn measure(&self) {

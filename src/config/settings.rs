@@ -167,6 +167,10 @@ settings! {
         /// Conversations without a request for this long are deleted with their observations. One that goes on
         /// later begins anew. Unset: none is deleted because of its age.
         retention: Option<Duration> = Example(r#""90d""#),
+        /// The most bytes that the conversations of one account may take in the database. When they take more, those
+        /// without a request for the longest time are deleted with their observations, until a tenth is free. Choose
+        /// much more than one conversation takes. Unset or 0: no limit.
+        max_account_bytes: Option<u64> = Example("1000000000"),
         /// Observations and reflections that wait for a model are deleted with their text if their conversation
         /// has had no request for this long. Its next request queues them again.
         job_retention: Duration = Default(r#""7d""#),

@@ -30,6 +30,8 @@ pub struct Config {
     pub pepper: PepperSettings,
     /// Conversations without a request for this long are deleted; `None`: none is.
     pub retention: Option<Duration>,
+    /// The most bytes that the conversations of one account may take; `None`: any number.
+    pub max_account_bytes: Option<u64>,
     /// Jobs of conversations without a request for this long are deleted.
     pub job_retention: Duration,
     pub audit: AuditTarget,

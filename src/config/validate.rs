@@ -42,6 +42,8 @@ pub(super) fn validate(
     let database = database(&raw.store, env, problems);
     let pepper = pepper(&raw.store, problems);
     let retention = raw.store.retention.check_some(problems, positive_duration);
+    // 0 is allowed: no limit, as unset.
+    let max_account_bytes = raw.store.max_account_bytes.value.filter(|&bytes| bytes > 0);
     let job_retention = raw.store.job_retention.check(problems, positive_duration);
     let audit = raw.audit.path.check(problems, |text| audit_target(text));
     let audit_rotation = audit_rotation(&raw.audit, problems);
@@ -80,6 +82,7 @@ pub(super) fn validate(
         database: database?,
         pepper: pepper?,
         retention: retention?,
+        max_account_bytes,
         job_retention: job_retention?,
         audit: audit?,
         audit_rotation: audit_rotation?,

@@ -28,6 +28,7 @@ mod peer_memory;
 mod pepper;
 mod process_lock;
 mod queue;
+mod quota;
 mod read;
 mod record;
 mod record_batch;

@@ -105,7 +105,7 @@ async fn only_the_pepper_of_the_database_starts_it() {
     let secret = std::fs::read_to_string(&file).unwrap();
 
     std::fs::remove_file(&file).unwrap();
-    let said = program.refused();
+    let said = program.refused().await;
     assert!(
         said.contains("was made with a pepper, and there is none"),
         "{said}"
@@ -113,10 +113,10 @@ async fn only_the_pepper_of_the_database_starts_it() {
     assert!(said.contains("diarist.db.pepper"), "{said}");
     assert!(!file.exists(), "a lost pepper is not replaced");
     std::fs::write(&file, "0".repeat(64)).unwrap();
-    let said = program.refused();
+    let said = program.refused().await;
     assert!(said.contains("was made with another pepper"), "{said}");
     std::fs::write(&file, "too short").unwrap();
-    let said = program.refused();
+    let said = program.refused().await;
     assert!(said.contains("fewer than 32 bytes"), "{said}");
 
     std::fs::write(&file, secret).unwrap();
@@ -148,10 +148,53 @@ async fn a_database_without_a_pepper_goes_on_without_one() {
     assert!(program.holds(&tenant_of_key("authorization", "sk-test", &Pepper::NONE).unwrap()));
 
     std::fs::write(program.path("diarist.db.pepper"), "0".repeat(64)).unwrap();
-    let said = program.refused();
+    let said = program.refused().await;
     assert!(said.contains("was made without a pepper"), "{said}");
     std::fs::remove_file(program.path("diarist.db.pepper")).unwrap();
     program.again().await;
     let answer = program.send(&talk.body(ACTIVE + 1)).await;
+    assert_eq!(answer.memory(), "active");
+}
+
+/// A conversation can be imported where its hashes are right: the error says which database that is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_is_imported_only_where_its_pepper_is() {
+    let mut program = Program::start().await;
+    let talk = Talk::new("ada");
+    for turn in 1..=ACTIVE {
+        program.send(&talk.body(turn)).await;
+        program.wait_recorded(turn).await;
+    }
+    program.terminate().await;
+    let (exported, text) = program.operator(&["threads", "export", "1"]);
+    assert!(exported, "{text}");
+    let file = program.path("ada.json").display().to_string();
+    std::fs::write(&file, text).unwrap();
+    let pepper = std::fs::read(program.path("diarist.db.pepper")).unwrap();
+
+    let mut other = Program::start().await;
+    other.terminate().await;
+    let import = ["threads", "import", &file];
+    let (imported, said) = other.operator(&import);
+    assert!(!imported, "{said}");
+    assert!(
+        said.contains("from a database with another pepper"),
+        "{said}"
+    );
+    assert!(said.contains("store.pepper or the pepper file"), "{said}");
+    assert_eq!(other.number("SELECT count(*) FROM lineages").await, 0);
+
+    // As the error says: a new database with the pepper of the old one.
+    for suffix in ["", "-wal", "-shm"] {
+        // Some of them are not there.
+        let _gone = std::fs::remove_file(other.path(&format!("diarist.db{suffix}")));
+    }
+    std::fs::write(other.path("diarist.db.pepper"), pepper).unwrap();
+    other.again().await;
+    other.terminate().await;
+    let (imported, said) = other.operator(&import);
+    assert!(imported, "{said}");
+    other.again().await;
+    let answer = other.send(&talk.body(ACTIVE + 1)).await;
     assert_eq!(answer.memory(), "active");
 }

@@ -88,11 +88,31 @@ impl Program {
     }
 
     /// What it says if it refuses to start on the same database.
-    pub fn refused(&self) -> String {
-        let output = self.command().stderr(Stdio::piped()).output().unwrap();
+    pub async fn refused(&self) -> String {
+        let mut command = tokio::process::Command::from(self.command());
+        // If it starts after all, it would serve for ever.
+        let output = command.stderr(Stdio::piped()).kill_on_drop(true).output();
+        let Ok(output) = tokio::time::timeout(PATIENCE, output).await else {
+            panic!("it was to refuse, and serves or hangs");
+        };
+        let output = output.unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(64), "{said}");
         said
+    }
+
+    /// Runs another command of it on the same database; whether it succeeded, and what it printed.
+    pub fn operator(&self, args: &[&str]) -> (bool, String) {
+        let output = Command::new(assert_cmd::cargo::cargo_bin!("diarist"))
+            .env_clear()
+            .env("HOME", "/home/ada")
+            .args(args)
+            .arg("--database")
+            .arg(self.path("diarist.db"))
+            .output()
+            .unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(said).unwrap())
     }
 
     /// Starts it on the same database.
@@ -189,8 +209,21 @@ impl Program {
     }
 
     pub async fn send_as(&self, credential: &str, body: &Value) -> Answer {
+        self.send_with(credential, &[], body).await
+    }
+
+    /// The same, with these headers too.
+    pub async fn send_with(
+        &self,
+        credential: &str,
+        headers: &[(&str, &str)],
+        body: &Value,
+    ) -> Answer {
         let url = format!("http://{}/v1/chat/completions", self.running().data);
-        let request = self.client.post(url).header("authorization", credential);
+        let mut request = self.client.post(url).header("authorization", credential);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
         let response = request.json(body).send().await.unwrap();
         Answer {
             status: response.status().as_u16(),
@@ -203,7 +236,7 @@ impl Program {
         self.send_as("Bearer sk-test", body).await
     }
 
-    async fn metrics(&self) -> String {
+    pub async fn metrics(&self) -> String {
         self.admin("metrics").await
     }
 
@@ -220,7 +253,7 @@ impl Program {
             .unwrap()
     }
 
-    async fn metric(&self, name: &str) -> f64 {
+    pub async fn metric(&self, name: &str) -> f64 {
         metric(&self.metrics().await, name)
     }
 

@@ -42,7 +42,9 @@ pub(super) async fn import(store: &SqliteStore, args: &ImportArgs) -> anyhow::Re
             bail!("this conversation, or one with the same beginning, is in the database already")
         }
         ImportOutcome::OtherPepper => bail!(
-            "this conversation comes from a database with another pepper, so no request would find it here"
+            "this conversation comes from a database with another pepper, or one of the two has none, so no request \
+             would find it here; import it into a database that has the same pepper (store.pepper or the pepper \
+             file): a new one gets the pepper that is there when `diarist serve` first starts"
         ),
         ImportOutcome::Forgotten => bail!(
             "this conversation was forgotten here; `diarist threads forgotten` lists the receipts, and \

@@ -14,6 +14,9 @@ const ALL_PAGES: &str = "PRAGMA page_count";
 /// Gives all free pages back. Does nothing in a database that was made without `auto_vacuum`.
 const GIVE_BACK: &str = "PRAGMA incremental_vacuum";
 
+/// As [`GIVE_BACK`], so many that others wait for some ten milliseconds.
+const GIVE_BACK_SOME: &str = "PRAGMA incremental_vacuum(1000)";
+
 /// Copies the journal into the database and makes it empty. Waits for readers that need it.
 const EMPTY_JOURNAL: &str = "PRAGMA wal_checkpoint(TRUNCATE)";
 
@@ -31,19 +34,24 @@ const KEPT_SHARE: i64 = 4;
 /// Free pages below this number are kept: 4 MiB.
 const KEPT_PAGES: i64 = 1_024;
 
-/// Gives the free pages back to the file system; `only_many`: not if they are few.
-pub(super) async fn give_back_pages(
-    conn: &mut SqliteConnection,
-    only_many: bool,
-) -> StoreResult<()> {
+/// Gives the free pages back to the file system, unless they are few.
+async fn give_back_many(conn: &mut SqliteConnection) -> StoreResult<()> {
     let free: i64 = sqlx::query_scalar(FREE_PAGES).fetch_one(&mut *conn).await?;
     let all: i64 = sqlx::query_scalar(ALL_PAGES).fetch_one(&mut *conn).await?;
-    let few = free < KEPT_PAGES || free < all / KEPT_SHARE;
-    if free == 0 || (few && only_many) {
+    if free < KEPT_PAGES || free < all / KEPT_SHARE {
         return Ok(());
     }
     query(GIVE_BACK).execute(conn).await?;
     Ok(())
+}
+
+/// Gives some free pages back to the file system. Returns whether there are more.
+pub(super) async fn give_back_some(conn: &mut SqliteConnection) -> StoreResult<bool> {
+    let free: i64 = sqlx::query_scalar(FREE_PAGES).fetch_one(&mut *conn).await?;
+    query(GIVE_BACK_SOME).execute(&mut *conn).await?;
+    let left: i64 = sqlx::query_scalar(FREE_PAGES).fetch_one(conn).await?;
+    // In a database without `auto_vacuum`, as many are left.
+    Ok(left > 0 && left < free)
 }
 
 /// Empties the journal. Returns whether it is empty.
@@ -52,10 +60,10 @@ pub(super) async fn empty_journal(conn: &mut SqliteConnection) -> StoreResult<bo
     Ok(get::<i64>(&row, 0)? == 0)
 }
 
-/// As [`give_back_pages`] and [`empty_journal`], in a pause between writes: waits for nobody. Returns whether
+/// As [`give_back_many`] and [`empty_journal`], in a pause between writes: waits for nobody. Returns whether
 /// the journal is empty.
 pub(super) async fn tidy(conn: &mut SqliteConnection) -> StoreResult<bool> {
-    give_back_pages(&mut *conn, true).await?;
+    give_back_many(&mut *conn).await?;
     let row = query(COPY_JOURNAL).fetch_one(&mut *conn).await?;
     if get::<i64>(&row, 1)? != get::<i64>(&row, 2)? {
         return Ok(false);

@@ -7,9 +7,22 @@ use sqlx::{AssertSqlSafe, Row as _};
 use super::SqliteStore;
 
 /// Statements without an owner, on purpose: the claims of jobs and timers, waiting jobs that become due, the operator's
-/// lists, aliases, the keys of the filter, expiry, receipts and tombstones, the deletion of a whole owner, and checks of
+/// lists, aliases, the keys of the filter, expiry, quotas, receipts and tombstones, the deletion of a whole owner, and checks of
 /// the database itself and its pepper; and what belongs to an account, which pays for its tenants with all their resources.
-const ABOVE_OWNERS: [&str; 58] = [
+const ABOVE_OWNERS: [&str; 72] = [
+    "BYTES_OF_LINEAGES",
+    "BYTES_OF_NODES",
+    "BYTES_OF_CONTENTS",
+    "BYTES_OF_REQUESTS",
+    "BYTES_OF_ANSWERS",
+    "BYTES_OF_PARTS",
+    "BYTES_OF_SNAPSHOTS",
+    "BYTES_OF_JOBS",
+    "BYTES_OF_MESSAGES",
+    "BYTES_OF_EVENTS",
+    "BYTES_OF_VIEWS",
+    "BYTES_OF_DIGESTS",
+    "LONGEST_SILENT",
     "CHECK_VALUE",
     "HAS_HASHES",
     "SET_CHECK_VALUE",
@@ -44,6 +57,7 @@ const ABOVE_OWNERS: [&str; 58] = [
     "SWEEP_TENANT_ACCOUNTS",
     "EXPIRE_MESSAGES",
     "GIVE_BACK",
+    "GIVE_BACK_SOME",
     "EMPTY_JOURNAL",
     "COPY_JOURNAL",
     "WAIT_FOR_NOBODY",
@@ -71,8 +85,40 @@ const ABOVE_OWNERS: [&str; 58] = [
 ];
 
 /// Scans that are intended: an index in order under a LIMIT, a partial index of open jobs, what an operator has
-/// deleted, the deletion of a whole owner, the one row that says who pays for a tenant, and whether a table is empty.
-const EXPECTED_SCANS: [(&str, &str); 30] = [
+/// deleted, the deletion of a whole owner, the sums and the list for a quota, the one row that says who pays for a tenant, and
+/// whether a table is empty.
+const EXPECTED_SCANS: [(&str, &str); 43] = [
+    (
+        "BYTES_OF_LINEAGES",
+        "SCAN lineages USING COVERING INDEX lineages_by_family",
+    ),
+    (
+        "BYTES_OF_NODES",
+        "SCAN nodes USING COVERING INDEX nodes_by_lineage",
+    ),
+    (
+        "BYTES_OF_CONTENTS",
+        "SCAN contents USING COVERING INDEX contents_by_lineage",
+    ),
+    (
+        "BYTES_OF_REQUESTS",
+        "SCAN requests USING COVERING INDEX requests_by_lineage",
+    ),
+    (
+        "BYTES_OF_ANSWERS",
+        "SCAN answers USING COVERING INDEX answers_by_lineage",
+    ),
+    ("BYTES_OF_PARTS", "SCAN parts"),
+    ("BYTES_OF_SNAPSHOTS", "SCAN snapshots"),
+    ("BYTES_OF_JOBS", "SCAN jobs"),
+    ("BYTES_OF_MESSAGES", "SCAN messages"),
+    ("BYTES_OF_EVENTS", "SCAN events"),
+    ("BYTES_OF_VIEWS", "SCAN views"),
+    ("BYTES_OF_DIGESTS", "SCAN digests"),
+    (
+        "LONGEST_SILENT",
+        "SEARCH l USING INDEX lineages_by_family (tenant=?)",
+    ),
     ("CHECK_VALUE", "SCAN pepper"),
     (
         "HAS_HASHES",

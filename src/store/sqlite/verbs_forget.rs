@@ -1,5 +1,6 @@
-//! The verbs of forgetting, expiry and shrinking. Like [`super::verbs`], it says which function each one runs.
+//! The verbs of forgetting, expiry, quotas and shrinking. Like [`super::verbs`], it says which function each one runs.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -7,10 +8,10 @@ use serde_json::Value;
 
 use super::forget::Counts;
 use super::held_tombstones::HeldTombstones;
-use super::{SqliteStore, expiry, forgotten, shrink, thread_export};
+use super::{SqliteStore, expiry, forgotten, quota, shrink, thread_export};
 use crate::store::{
-    ForgetTarget, Forgetting, ImportOutcome, Receipt, StoreError, StoreResult, TombstoneVersion,
-    Tombstones,
+    ForgetTarget, Forgetting, ImportOutcome, Quota, QuotaDeletion, Receipt, SilentThread,
+    StoreError, StoreResult, TombstoneVersion, Tombstones,
 };
 
 #[async_trait]
@@ -125,12 +126,55 @@ impl Forgetting for SqliteStore {
         let database = self.connection.database()?;
         let writer = database.writer.clone();
         let shrunk = async {
+            // Between two slices, others write.
+            loop {
+                let mut conn = writer.acquire().await.map_err(StoreError::from)?;
+                if !shrink::give_back_some(&mut conn).await? {
+                    break;
+                }
+            }
             let mut conn = writer.acquire().await.map_err(StoreError::from)?;
-            shrink::give_back_pages(&mut conn, false).await?;
             shrink::empty_journal(&mut conn).await
         };
         let shrunk = shrunk.await;
         self.connection.check_result(&database, shrunk)
+    }
+}
+
+#[async_trait]
+impl Quota for SqliteStore {
+    async fn bytes_of_tenants(&self) -> StoreResult<Vec<([u8; 32], i64)>> {
+        let mut held = HashMap::new();
+        for sum in quota::SUMS {
+            let add = self.read("store quota::add_bytes", move |conn| {
+                Box::pin(quota::add_bytes(conn, sum, held))
+            });
+            held = add.await?;
+        }
+        Ok(held.into_iter().collect())
+    }
+
+    async fn longest_silent(
+        &self,
+        tenant: [u8; 32],
+        times: (i64, i64),
+        limit: u32,
+    ) -> StoreResult<Vec<SilentThread>> {
+        self.read("store quota::longest_silent", move |conn| {
+            Box::pin(quota::longest_silent(conn, tenant, times, limit))
+        })
+        .await
+    }
+
+    async fn delete_silent(
+        &self,
+        threads: Vec<SilentThread>,
+        bytes: i64,
+    ) -> StoreResult<QuotaDeletion> {
+        self.write("store quota::delete_silent", move |conn| {
+            Box::pin(async move { quota::delete_silent(conn, &threads, bytes).await })
+        })
+        .await
     }
 }
 
