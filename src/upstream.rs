@@ -7,7 +7,7 @@ mod connect;
 mod failure;
 mod target;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -57,10 +57,19 @@ impl Default for Timeouts {
     }
 }
 
+/// Where requests with one path go. Nearly all have the same path, so that of the last one is kept.
+#[derive(Clone, Debug)]
+struct Address {
+    received: PathAndQuery,
+    uri: Uri,
+    url: Arc<Url>,
+}
+
 /// One upstream: its address and its connections. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Upstream {
     target: Arc<Target>,
+    latest: Arc<Mutex<Option<Address>>>,
     timeouts: Timeouts,
     pooled: Client<Connector, RequestBody>,
     /// Upgrades exist only in HTTP/1.1, so they need connections that did not negotiate HTTP/2.
@@ -101,6 +110,7 @@ impl Upstream {
         let (any, http1) = connect::connectors(tls, timeouts.connect);
         Self {
             target: Arc::new(target),
+            latest: Arc::default(),
             timeouts,
             pooled: client(any, &timeouts, tasks),
             http1: client(http1, &timeouts, tasks),
@@ -113,7 +123,40 @@ impl Upstream {
     /// # Errors
     /// If the address becomes too long.
     pub fn uri_for(&self, path_and_query: &PathAndQuery) -> Result<Uri, http::Error> {
-        self.target.uri_for(path_and_query)
+        match self.latest_address(path_and_query) {
+            Some(address) => Ok(address.uri),
+            None => self.target.uri_for(path_and_query),
+        }
+    }
+
+    /// The same address as a URL; `None` if it is none.
+    pub fn url_for(&self, path_and_query: &PathAndQuery) -> Option<Arc<Url>> {
+        if let Some(address) = self.latest_address(path_and_query) {
+            return Some(address.url);
+        }
+        let uri = self.target.uri_for(path_and_query).ok()?;
+        let url = Arc::new(Url::parse(&uri.to_string()).ok()?);
+        // A query may hold a credential, which is not to be kept.
+        if path_and_query.query().is_none() {
+            *self.latest() = Some(Address {
+                received: path_and_query.clone(),
+                uri,
+                url: Arc::clone(&url),
+            });
+        }
+        Some(url)
+    }
+
+    fn latest_address(&self, received: &PathAndQuery) -> Option<Address> {
+        let latest = self.latest();
+        latest
+            .as_ref()
+            .filter(|address| address.received == *received)
+            .cloned()
+    }
+
+    fn latest(&self) -> std::sync::MutexGuard<'_, Option<Address>> {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The configured URL: for logs. It holds no credentials, no query and no fragment.
@@ -178,4 +221,29 @@ fn client(
         .http2_keep_alive_timeout(Duration::from_secs(10))
         .http2_adaptive_window(true)
         .build(connector)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_that_is_kept_is_that_of_its_path_and_has_no_query() {
+        let base = Url::parse("http://host/api/v1").unwrap();
+        let upstream = Upstream::new(&base, Timeouts::default(), &Tasks::new()).unwrap();
+        let paths = [
+            ("/v1/a", "http://host/api/v1/a"),
+            ("/v1/a", "http://host/api/v1/a"),
+            ("/v1/b", "http://host/api/v1/b"),
+            ("/v1/b?key=secret", "http://host/api/v1/b?key=secret"),
+            ("/v1/b", "http://host/api/v1/b"),
+            ("/v1/A", "http://host/api/v1/A"),
+        ];
+        for (received, sent) in paths {
+            let received: PathAndQuery = received.parse().unwrap();
+            assert_eq!(upstream.url_for(&received).unwrap().as_str(), sent);
+            assert_eq!(upstream.uri_for(&received).unwrap().to_string(), sent);
+            assert!(!format!("{upstream:?}").contains("secret"));
+        }
+    }
 }

@@ -23,7 +23,8 @@ use crate::telemetry;
 const MAX_BYTES: usize = 16 * 1024 * 1024;
 
 /// The size of an entry without its text: the entry itself, its key, and the space that the table keeps free.
-const ENTRY_BYTES: usize = 2 * (size_of::<FirstRequest>() + size_of::<Key>());
+const ENTRY_BYTES: usize =
+    size_of::<FirstRequest>() + 2 * (size_of::<Key>() + size_of::<Box<FirstRequest>>());
 
 /// The size of a mark, with the space that the table keeps free.
 const MARK_BYTES: usize = 2 * size_of::<ScopedHash>();
@@ -93,7 +94,8 @@ impl FirstRequest {
 
 #[derive(Debug, Default)]
 struct Generation {
-    requests: HashMap<Key, FirstRequest>,
+    /// Boxed, because a table that grows moves its entries.
+    requests: HashMap<Key, Box<FirstRequest>>,
     /// The anchors of the requests that waited here: by these a request is recognised that carries some of
     /// their messages without continuing them.
     marks: HashSet<ScopedHash>,
@@ -178,7 +180,7 @@ impl Waiting {
     }
 
     /// Takes the longest waiting request that `exchange` continues or repeats, with its number of messages.
-    fn take_prefix(&mut self, exchange: &Exchange) -> Option<(usize, FirstRequest)> {
+    fn take_prefix(&mut self, exchange: &Exchange) -> Option<(usize, Box<FirstRequest>)> {
         if self.len() == 0 {
             return None;
         }
@@ -203,7 +205,7 @@ impl Waiting {
         let Some(tip) = exchange.history.tip() else {
             return;
         };
-        let first = FirstRequest::new(exchange);
+        let first = Box::new(FirstRequest::new(exchange));
         let new_bytes = first.bytes() + MARK_BYTES * keys.anchors.len();
         if self.young.bytes + new_bytes > MAX_BYTES / 2 {
             self.old = std::mem::take(&mut self.young);

@@ -44,7 +44,9 @@ impl<K: Eq + Hash, V: Copy> RecentMap<K, V> {
         let full = self.young.len() >= GENERATION && !self.young.contains_key(&key);
         let mut forgot = false;
         if full {
-            self.old = std::mem::take(&mut self.young);
+            // Cleared, so that it keeps its room: a table that grows moves all its entries, which takes milliseconds.
+            std::mem::swap(&mut self.old, &mut self.young);
+            self.young.clear();
             forgot = true;
         }
         self.young.insert(key, value);

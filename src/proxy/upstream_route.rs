@@ -78,8 +78,7 @@ pub(super) fn route_for_request(
     parts: &Parts,
     pepper: &Pepper,
 ) -> Option<UpstreamRoute> {
-    let uri = shared.upstream.uri_for(parts.uri.path_and_query()?).ok()?;
-    let url = url::Url::parse(&uri.to_string()).ok()?;
+    let url = shared.upstream.url_for(parts.uri.path_and_query()?)?;
     Some(UpstreamRoute::new(
         &url,
         &parts.headers,
