@@ -274,6 +274,63 @@ async fn no_frame_waits() {
     }
 }
 
+/// Some servers write an empty reason in every piece. It ends nothing.
+#[tokio::test]
+async fn a_reason_that_says_nothing_ends_nothing() {
+    for none in ["\"\"", "\"null\"", "null"] {
+        let piece = format!(
+            "data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"x\"}},\"finish_reason\":{none}}}]}}\n\n"
+        );
+        let (calls, count) = std::sync::mpsc::channel();
+        let on_answer: OnAnswer = Box::new(move |_| calls.send(()).unwrap());
+        let (teed, observed) = tee(body(vec![piece.as_bytes(); 50]), events(), on_answer);
+        teed.collect().await.unwrap();
+        let observed = wait(observed).await;
+        assert!(!observed.saw_done, "{none}");
+        assert_eq!(observed.finish_reasons, [""; 0]);
+        assert_eq!(count.try_iter().count(), 1, "read at the end only: {none}");
+    }
+}
+
+#[tokio::test]
+async fn an_error_that_says_nothing_is_none() {
+    for (error, is_error) in [
+        ("null", false),
+        ("false", false),
+        ("\"\"", false),
+        ("{}", false),
+        ("\"x\"", true),
+        ("{\"message\":\"x\"}", true),
+    ] {
+        let answer = ANSWER.replacen('{', &format!("{{\"error\":{error},"), 1);
+        let (_, observed) = run(
+            body(vec![answer.as_bytes()]),
+            spec(false, Encoding::Identity),
+        )
+        .await;
+        assert_eq!(observed.error.is_some(), is_error, "{error}");
+    }
+}
+
+/// A model makes a few calls; a list of thousands is not put together, and passes all the same.
+#[tokio::test]
+async fn thousands_of_calls_are_passed_and_not_kept() {
+    let call = |index: usize| {
+        format!("{{\"index\":{index},\"id\":\"c{index}\",\"function\":{{\"name\":\"f\"}}}}")
+    };
+    let calls: Vec<String> = (0..5_000).map(call).collect();
+    let event = format!(
+        "data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"tool_calls\":[{}]}},\"finish_reason\":\"tool_calls\"}}]}}\n\n",
+        calls.join(",")
+    );
+    let (sender, messages) = std::sync::mpsc::channel();
+    let on_answer: OnAnswer = Box::new(move |messages| sender.send(messages.len()).unwrap());
+    let (teed, observed) = tee(body(vec![event.as_bytes()]), events(), on_answer);
+    assert_eq!(teed.collect().await.unwrap().to_bytes(), event);
+    assert!(wait(observed).await.saw_done);
+    assert_eq!(messages.try_iter().max(), Some(0));
+}
+
 /// Whoever hears it may fail: the client gets its answer, and what it was is told.
 #[tokio::test]
 async fn a_fault_in_what_is_done_with_an_answer_stays_there() {

@@ -221,8 +221,8 @@ fn handle_head(
     answer.response
 }
 
-/// Streams the answer to the client, and a copy of it to a reader. When the answer has ended, one way or
-/// the other, the exchange is audited and, if it was accepted, recorded.
+/// Streams the answer to the client, and reads it in passing. When the answer has ended, one way or the other, the
+/// exchange is audited and, if it was accepted, recorded.
 fn stream_back(
     shared: &Shared,
     memory: &Arc<Memory>,

@@ -193,6 +193,7 @@ impl Kept {
         if self.young.bytes + bytes > MAX_BYTES / 2 {
             self.old = std::mem::take(&mut self.young);
         }
+        self.young.remove(&key);
         self.young.bytes += bytes;
         self.young.prefixes.insert(key, prefix);
     }

@@ -8,7 +8,8 @@ use tokio::time::{Instant, interval_at, timeout};
 use crate::admin::Readiness;
 use crate::tasks::Tasks;
 
-/// How long tasks may take to notice that everything is stopped.
+/// How long tasks may take to end when everything is stopped, at least: the recorder still records what waits for it.
+/// They may take what is left of the drain, too.
 const LAST_GRACE: Duration = Duration::from_secs(2);
 
 /// How often the number of open answers is logged during the drain.
@@ -29,6 +30,7 @@ pub(super) async fn drain(
     deadline: Duration,
     close: impl Future<Output = ()>,
 ) -> DrainReport {
+    let started = Instant::now();
     tracing::info!("stopping, 1/4: accepting no more connections");
     readiness.drain();
     tasks.begin_drain();
@@ -47,7 +49,13 @@ pub(super) async fn drain(
         cut,
         "stopping, 3/4: stopping the remaining tasks, and writing the audit"
     );
-    let left = tasks.stop(LAST_GRACE).await;
+    // After a second signal the token is cancelled already.
+    let grace = if tasks.token().is_cancelled() {
+        LAST_GRACE
+    } else {
+        deadline.saturating_sub(started.elapsed()).max(LAST_GRACE)
+    };
+    let left = tasks.stop(grace).await;
 
     tracing::info!("stopping, 4/4: closing the store");
     close.await;

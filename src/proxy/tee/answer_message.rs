@@ -6,6 +6,9 @@ use serde_json::{Value, json};
 /// A longer answer, in bytes, is not put together, and so nothing is marked by it.
 const MAX_BYTES: usize = 1024 * 1024;
 
+/// More tool calls than a model makes at once. A message with more is not put together.
+const MAX_CALLS: usize = 1024;
+
 /// One message of the model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AnswerMessage {
@@ -74,7 +77,9 @@ impl AnswerMessage {
             return;
         }
         self.push_content(message);
-        self.message = Some(message.clone());
+        if self.is_complete() {
+            self.message = Some(message.clone());
+        }
     }
 
     /// Adds one piece of a stream.
@@ -98,6 +103,10 @@ impl AnswerMessage {
         let index = piece.get("index").and_then(Value::as_u64);
         let existing =
             index.and_then(|index| self.calls.iter().position(|call| call.index == index));
+        if existing.is_none() && self.calls.len() >= MAX_CALLS {
+            self.size = MAX_BYTES + 1;
+            return;
+        }
         let at = existing.unwrap_or_else(|| {
             self.calls.push(Call {
                 index: index.unwrap_or(place),

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde_json::Value;
 
+use super::answer_fields::{self, MAX_CHOICES};
 use super::answer_message::AnswerMessage;
 use crate::proxy::decode::{Decoder, Encoding};
 use crate::proxy::sse::EventReader;
@@ -16,14 +17,24 @@ use crate::wire::usage::{RefusalKind, Usage, refusal_without_status};
 /// MB.
 const MAX_JSON: usize = 8 * 1024 * 1024;
 
-/// More choices than any provider gives (OpenAI's limit for `n` is 128). Bounds what an upstream can make us keep.
-const MAX_CHOICES: u64 = 1024;
-
 /// The beginning of a stream of events.
 const EVENT_PREFIX: &[u8] = b"data:";
 
 /// Choices whose text is kept. Clients continue with one of them, and ask for few.
 const MAX_MESSAGES: u64 = 16;
+
+/// How some servers write in every piece of a stream that it has not ended.
+pub(super) const NO_REASONS: [&str; 2] = ["", "null"];
+
+/// Whether the value of `error` is an error. Some servers write one in every answer that says nothing.
+fn says_something(error: &Value) -> bool {
+    match error {
+        Value::Null | Value::Bool(false) => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Object(members) => !members.is_empty(),
+        Value::Bool(true) | Value::Number(_) | Value::Array(_) => true,
+    }
+}
 
 /// Reads the pieces of one body.
 pub(super) struct Capture {
@@ -85,7 +96,7 @@ impl Capture {
         let BodyFormat::Json(body) = &mut self.format else {
             return;
         };
-        if let Ok(answer) = serde_json::from_slice(body) {
+        if let Some(answer) = answer_fields::read(body) {
             self.summary.read_answer(&answer, body);
             self.format = BodyFormat::Done;
         } else if body.starts_with(EVENT_PREFIX) {
@@ -174,7 +185,7 @@ impl Summary {
     fn read_event(&mut self, data: &str) {
         if data.trim() == "[DONE]" {
             self.done = true;
-        } else if let Ok(chunk) = serde_json::from_str(data) {
+        } else if let Some(chunk) = answer_fields::read(data.as_bytes()) {
             self.read_answer(&chunk, data.as_bytes());
         }
     }
@@ -185,7 +196,7 @@ impl Summary {
             self.usage.get_or_insert_default().update(later);
         }
         // vLLM's errors are objects of this name, with the fields of the error beside it.
-        let has_error = answer.get("error").is_some_and(|error| !error.is_null())
+        let has_error = answer.get("error").is_some_and(says_something)
             || answer.get("object").is_some_and(|object| object == "error");
         if has_error && self.error.is_none() {
             let too_long = refusal_without_status(text) == Some(RefusalKind::TooLong);
@@ -195,7 +206,7 @@ impl Summary {
         for (place, choice) in choices.into_iter().flatten().enumerate() {
             let index = choice.get("index").and_then(Value::as_u64);
             let index = index.unwrap_or(place as u64);
-            if index >= MAX_CHOICES {
+            if index >= MAX_CHOICES as u64 {
                 continue;
             }
             if index < MAX_MESSAGES {
@@ -207,7 +218,8 @@ impl Summary {
                 }
             }
             let ended = self.choices.entry(index).or_default();
-            if let Some(reason) = choice.get("finish_reason").and_then(Value::as_str) {
+            let reason = choice.get("finish_reason").and_then(Value::as_str);
+            if let Some(reason) = reason.filter(|reason| !NO_REASONS.contains(reason)) {
                 self.refusal |= matches!(reason, "content_filter" | "refusal");
                 *ended = Some(reason.to_owned());
             }

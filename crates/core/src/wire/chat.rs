@@ -25,7 +25,7 @@ mod text;
 mod url;
 
 pub use self::attachments::Attachment;
-pub use self::body::MAX_MESSAGES;
+pub use self::body::{MAX_MESSAGES, MAX_MODEL_BYTES};
 use self::body::{Messages, StreamOptions, TopLevel};
 use self::fields::Fields;
 use self::fingerprint::Reader;

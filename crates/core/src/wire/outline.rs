@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::chat::MAX_MODEL_BYTES;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
 /// The outline of a chat-completions request.
@@ -20,7 +21,9 @@ pub struct Outline {
 impl Outline {
     /// Reads a body; `None` if it is no JSON object with fields of these kinds.
     pub fn read(body: &[u8]) -> Option<Self> {
-        serde_json::from_slice(body).ok()
+        let mut outline: Self = serde_json::from_slice(body).ok()?;
+        outline.model = outline.model.filter(|model| model.len() <= MAX_MODEL_BYTES);
+        Some(outline)
     }
 }
 

@@ -45,6 +45,12 @@ impl TopLevel {
         }
     }
 
+    /// The memory that its fields hold beside it, without messages, in bytes.
+    pub(super) fn held_bytes(&self) -> usize {
+        let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
+        text(&self.model) + text(&self.cache_retention) + self.other_fields.held_bytes()
+    }
+
     /// The same for a text that begins at `base` in the body.
     pub(super) fn at(self, base: usize) -> Self {
         Self { base, ..self }
@@ -103,13 +109,23 @@ impl TopLevel {
         let span = walk.value()?;
         let json = &text[span.clone()];
         match &*key {
-            "model" => self.model = read::<Option<Text<'_>>>(json)?.map(|model| (*model).into()),
+            "model" => {
+                let model = read::<Option<Text<'_>>>(json)?;
+                if model
+                    .as_ref()
+                    .is_some_and(|model| model.len() > MAX_MODEL_BYTES)
+                {
+                    return Err(ParseError::WrongType);
+                }
+                self.model = model.map(|model| (*model).into());
+            }
             "stream" => self.stream = read::<Option<bool>>(json)?.unwrap_or_default(),
             "stream_options" => self.options = StreamOptions::read(text, span)?.at(self.base),
             "prompt_cache_retention" => {
                 // The upstream judges any other spelling.
                 self.cache_retention = serde_json::from_str::<Text<'_>>(json)
                     .ok()
+                    .filter(|retention| retention.len() <= MAX_MODEL_BYTES)
                     .map(|retention| (*retention).into());
                 read::<IgnoredAny>(json)?;
             }
@@ -122,6 +138,10 @@ impl TopLevel {
         Ok(())
     }
 }
+
+/// A longer name is no model's. The name is kept in many places, so it must not be of any length. The longest real
+/// ones are paths of files.
+pub const MAX_MODEL_BYTES: usize = 4096;
 
 /// A request with more messages has no memory. Each message costs some 200 bytes and several hashes whatever its
 /// length, so a body of millions of tiny ones would cost gigabytes. The longest real conversations that were

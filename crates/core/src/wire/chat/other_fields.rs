@@ -40,6 +40,11 @@ impl OtherFields {
         }
     }
 
+    /// The memory that the list holds, in bytes.
+    pub(super) fn held_bytes(&self) -> usize {
+        size_of_val(self.0.as_slice())
+    }
+
     /// The hash of the fields that are part of the prompt, by their JSON as written; `None` if there are none. Reads
     /// all of them, which may be long. Not for the request path.
     pub(super) fn prompt_fields(&self, body: &[u8]) -> Option<PromptFields> {

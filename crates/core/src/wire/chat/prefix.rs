@@ -40,7 +40,10 @@ impl ParsedPrefix {
                 .map(|id| id.len() + size_of::<Box<str>>());
             calls.sum::<usize>() + message.answers.as_ref().map_or(0, |id| id.len())
         });
-        size_of::<Self>() + size_of_val(self.messages.all.as_slice()) + ids.sum::<usize>()
+        size_of::<Self>()
+            + self.before_messages.held_bytes()
+            + size_of_val(self.messages.all.as_slice())
+            + ids.sum::<usize>()
     }
 
     /// The members in front of the messages, for a text that begins behind this prefix.
@@ -171,6 +174,29 @@ mod tests {
             }
             compare(&earlier, &later.into())?;
         }
+    }
+
+    /// What is kept of bodies is bounded by this, so nothing of any length may be missing in it.
+    #[test]
+    fn long_names_are_counted_or_refused() {
+        let held = |fields: &str| {
+            let user = r#"{"role":"user","content":"x"}"#.to_owned();
+            let body = body(fields, &[user], "", "");
+            let request = parse(&body)?;
+            let prefix = request.prefix(body.len()).unwrap();
+            Ok::<usize, ParseError>(prefix.held_bytes())
+        };
+        let model = |bytes: usize| held(&format!("\"model\":\"{}\",", "m".repeat(bytes)));
+        assert_eq!(model(4096), Ok(model(96).unwrap() + 4000));
+        assert_eq!(model(4097), Err(ParseError::WrongType));
+        let retention = |bytes: usize| {
+            held(&format!(
+                "\"prompt_cache_retention\":\"{}\",",
+                "m".repeat(bytes)
+            ))
+        };
+        assert_eq!(retention(1000), Ok(retention(0).unwrap() + 1000));
+        assert_eq!(retention(1_000_000), retention(0));
     }
 
     #[test]

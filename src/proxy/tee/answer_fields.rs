@@ -1,0 +1,203 @@
+//! The fields of an answer that are read. The others are skipped without a copy: the log probabilities of a long answer
+//! are a hundred times its text, and in memory ten times that. Called by [`super::capture`].
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+/// Fields of an answer, or of one piece of a stream.
+const ANSWER_FIELDS: [&str; 9] = [
+    "choices",
+    "error",
+    "message",
+    "object",
+    "response",
+    "timings",
+    "usage",
+    "usageMetadata",
+    "x_groq",
+];
+
+/// Fields of a choice.
+const CHOICE_FIELDS: [&str; 5] = ["delta", "finish_reason", "index", "message", "usage"];
+
+/// More choices than any provider gives (OpenAI's limit for `n` is 128). Bounds what an upstream can make us keep.
+pub(super) const MAX_CHOICES: usize = 1024;
+
+/// An answer with the fields that are read; `None` if it is no JSON object.
+pub(super) fn read(json: &[u8]) -> Option<Value> {
+    let answer: Answer = serde_json::from_slice(json).ok()?;
+    Some(answer.0)
+}
+
+struct Answer(Value);
+
+impl<'de> Deserialize<'de> for Answer {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(AnswerVisitor).map(Self)
+    }
+}
+
+struct AnswerVisitor;
+
+impl<'de> Visitor<'de> for AnswerVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an answer")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        let mut read = Map::new();
+        while let Some(name) = members.next_key::<Cow<'_, str>>()? {
+            if name == "choices" {
+                let choices: Lenient<Choices> = members.next_value()?;
+                read.insert(name.into_owned(), choices.0.0);
+            } else if ANSWER_FIELDS.contains(&&*name) {
+                read.insert(name.into_owned(), members.next_value()?);
+            } else {
+                members.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(Value::Object(read))
+    }
+}
+
+/// Reads a list or an object, and takes any other value for none: servers write odd things.
+trait ReadPart: Sized + Default {
+    fn read_list<'de, A: SeqAccess<'de>>(mut list: A) -> Result<Self, A::Error> {
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Self::default())
+    }
+
+    fn read_object<'de, A: MapAccess<'de>>(mut object: A) -> Result<Self, A::Error> {
+        while object.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Self::default())
+    }
+}
+
+#[derive(Default)]
+struct Choices(Value);
+
+impl ReadPart for Choices {
+    fn read_list<'de, A: SeqAccess<'de>>(mut list: A) -> Result<Self, A::Error> {
+        let mut choices = Vec::new();
+        while choices.len() < MAX_CHOICES {
+            let Some(choice) = list.next_element::<Lenient<Choice>>()? else {
+                return Ok(Self(Value::Array(choices)));
+            };
+            choices.push(choice.0.0);
+        }
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Self(Value::Array(choices)))
+    }
+}
+
+#[derive(Default)]
+struct Choice(Value);
+
+impl ReadPart for Choice {
+    fn read_object<'de, A: MapAccess<'de>>(mut object: A) -> Result<Self, A::Error> {
+        let mut read = Map::new();
+        while let Some(name) = object.next_key::<Cow<'_, str>>()? {
+            if CHOICE_FIELDS.contains(&&*name) {
+                read.insert(name.into_owned(), object.next_value()?);
+            } else {
+                object.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(Self(Value::Object(read)))
+    }
+}
+
+struct Lenient<T>(T);
+
+impl<'de, T: ReadPart> Deserialize<'de> for Lenient<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let visitor = LenientVisitor(std::marker::PhantomData);
+        deserializer.deserialize_any(visitor).map(Self)
+    }
+}
+
+struct LenientVisitor<T>(std::marker::PhantomData<T>);
+
+impl<'de, T: ReadPart> Visitor<'de> for LenientVisitor<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<T, A::Error> {
+        T::read_list(list)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, object: A) -> Result<T, A::Error> {
+        T::read_object(object)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<T, E> {
+        Ok(T::default())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<T, E> {
+        Ok(T::default())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<T, E> {
+        Ok(T::default())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<T, E> {
+        Ok(T::default())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<T, E> {
+        Ok(T::default())
+    }
+
+    fn visit_unit<E>(self) -> Result<T, E> {
+        Ok(T::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_what_is_read_is_kept() {
+        let answer = json!({
+            "id": "x", "object": "chat.completion", "usage": {"prompt_tokens": 7}, "huge": [[{}]],
+            "choices": [
+                {"index": 0, "logprobs": {"content": [1, 2]}, "message": {"content": "a", "x": [1]}, "finish_reason": "stop"},
+                3, null, "x", [1], 1.5, -1, true,
+            ],
+        });
+        let kept = json!({
+            "object": "chat.completion", "usage": {"prompt_tokens": 7},
+            "choices": [
+                {"index": 0, "message": {"content": "a", "x": [1]}, "finish_reason": "stop"},
+                null, null, null, null, null, null, null,
+            ],
+        });
+        assert_eq!(read(answer.to_string().as_bytes()), Some(kept));
+        for (odd, kept) in [
+            (r#"{"choices":null}"#, Some(json!({"choices": null}))),
+            (r#"{"choices":{"a":[1]}}"#, Some(json!({"choices": null}))),
+            (r#"{"\u0075sage":1}"#, Some(json!({"usage": 1}))),
+            (r#"{"choices":[{}"#, None),
+            ("[1]", None),
+            ("{} x", None),
+        ] {
+            assert_eq!(read(odd.as_bytes()), kept, "{odd}");
+        }
+        let many = format!(r#"{{"choices":[{}{{}}]}}"#, "{},".repeat(5000));
+        let read = read(many.as_bytes()).unwrap();
+        assert_eq!(read["choices"].as_array().unwrap().len(), MAX_CHOICES);
+    }
+}
