@@ -274,19 +274,23 @@ impl App {
         &self.tasks
     }
 
-    /// Waits until memory has nothing left to do; see [`Memory::wait_idle`].
+    /// Waits until memory has nothing left to do, and the audit is written; see [`Memory::wait_idle`].
     pub fn quiet(
         &self,
     ) -> impl Fn(Duration) -> futures_util::future::BoxFuture<'static, bool> + Send + Sync + use<>
     {
-        let proxy = Arc::clone(&self.proxy);
+        let (proxy, audit) = (Arc::clone(&self.proxy), self.audit.clone());
         move |within| {
-            let proxy = Arc::clone(&proxy);
+            let (proxy, audit) = (Arc::clone(&proxy), audit.clone());
             Box::pin(async move {
-                match proxy.memory() {
+                let is_idle = match proxy.memory() {
                     Some(memory) => memory.wait_idle(within).await,
                     None => true,
+                };
+                if let Some(audit) = audit {
+                    audit.flush().await;
                 }
+                is_idle
             })
         }
     }

@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use crate::memory::rig::{Answer, Rig};
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, Talk, eventually};
 
 impl Rig {
     /// Sends to this path and no other spelling of it.
@@ -58,7 +58,7 @@ async fn a_chat_completion_elsewhere_says_that_it_has_no_memory() {
         let answer = rig.send_to(path, &talk.body(1)).await;
         assert_eq!(answer.memory(), said, "{path}");
     }
-    rig.quiet().await;
+    eventually("the lines", || rig.audit("path").len() == 4).await;
     let lines = rig.audit("path");
     assert_eq!(lines[0]["path"], json!("/api/v1/chat/completions"));
 }
