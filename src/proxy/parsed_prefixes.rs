@@ -115,9 +115,10 @@ impl ParsedPrefixes {
         hashes: &PrefixHashes,
         read: impl FnOnce(usize) -> Option<ParsedPrefix>,
     ) {
-        let Some(last) = hashes.0.last().map(|hash| (*tenant, *hash)) else {
+        let Some((last, shorter)) = hashes.0.split_last() else {
             return;
         };
+        let last = (*tenant, *last);
         if self.kept().contains(&last) {
             return;
         }
@@ -126,11 +127,8 @@ impl ParsedPrefixes {
         };
         let mut kept = self.kept();
         // The conversation has moved on: nobody needs its shorter beginning.
-        for shorter in hashes.0.iter().rev().skip(1) {
-            if kept.remove(&(*tenant, *shorter)) {
-                break;
-            }
-        }
+        let mut longest_first = shorter.iter().rev();
+        longest_first.any(|hash| kept.remove(&(*tenant, *hash)));
         kept.insert(last, Arc::new(prefix));
     }
 

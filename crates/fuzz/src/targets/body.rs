@@ -16,6 +16,7 @@ pub(crate) fn check(data: &[u8]) {
     spans_follow_each_other(&request);
     untouched_is_identical(&request);
     spelling_changes_no_meaning(&request);
+    grown_is_read_alike(&request, cut);
     raw_stays_raw(&request, cut, pin, form);
 }
 
@@ -59,6 +60,32 @@ fn spelling_changes_no_meaning(request: &Request) {
         request.prompt_fields().is_some(),
         again.prompt_fields().is_some()
     );
+}
+
+/// Behind a beginning that was read before, the rest of the body is read as at once.
+fn grown_is_read_alike(request: &Request, cut: u8) {
+    let most = request.body().len() * (usize::from(cut) + 1) / 256;
+    let Some(prefix) = request.prefix(most) else {
+        return;
+    };
+    let grown = Request::parse_grown(request.body(), &prefix).expect("it was read at once");
+    let leading = |request: &Request| {
+        let leading = request.leading_messages();
+        (leading.messages().to_vec(), leading.role())
+    };
+    assert_eq!(grown.messages(), request.messages());
+    assert_eq!(leading(&grown), leading(request));
+    assert_eq!(grown.model(), request.model());
+    assert_eq!(grown.stream(), request.stream());
+    assert_eq!(grown.requested_usage(), request.requested_usage());
+    assert_eq!(grown.cache_retention(), request.cache_retention());
+    assert_eq!(grown.prompt_fields(), request.prompt_fields());
+    let additions = Additions {
+        usage: true,
+        ..Additions::default()
+    };
+    let out = |request: &Request| sent(request, &request.splice(None, additions));
+    assert_eq!(out(&grown), out(request));
 }
 
 /// Whatever is inserted: the result is a request, and the head (if nothing is appended to it), the pin and the tail
