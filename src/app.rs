@@ -322,8 +322,11 @@ impl App {
 
     /// Serves until `shutdown` resolves, then drains.
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> DrainReport {
-        let (store, audit) = (self.store, self.audit);
+        let (store, audit, proxy) = (self.store, self.audit, Arc::clone(&self.proxy));
         let close = async move {
+            if let Some(memory) = proxy.memory() {
+                memory.jobs.report_losses();
+            }
             // The audit was written when the tasks ended.
             if let Some(audit) = audit {
                 audit.report_losses();

@@ -231,6 +231,11 @@ impl Jobs {
         &self.base.accounts
     }
 
+    /// Reports what was accepted and not recorded, because the process ends.
+    pub fn report_losses(&self) {
+        self.intake.report_losses();
+    }
+
     /// Accepts finished exchanges.
     pub fn intake(&self) -> &Intake {
         &self.intake

@@ -23,7 +23,7 @@ const EXPIRY_INTERVAL: Duration = Duration::from_mins(10);
 /// How often the files are measured.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Conversations that are deleted in one transaction.
+/// The most conversations that one transaction deletes.
 const THREADS_AT_ONCE: u32 = 20;
 
 /// Longer than a read of the request path may take.
@@ -127,7 +127,7 @@ impl Housekeeping {
                     .expire_threads(before_ms, THREADS_AT_ONCE)
                     .await?;
                 deleted.old_threads += some;
-                if some < u64::from(THREADS_AT_ONCE) {
+                if some == 0 {
                     break;
                 }
             }

@@ -23,6 +23,8 @@ struct State<T> {
     waiting: HashMap<Account, VecDeque<Entry<T>>>,
     /// What each account holds: what waits, and what was taken out and is not given back.
     held: HashMap<Account, usize>,
+    /// The items whose room is not free again.
+    count: u64,
     free: usize,
     closed: bool,
 }
@@ -61,6 +63,7 @@ impl<T> Drop for Room<T> {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
         state.free += self.size;
+        state.count -= 1;
         if let Some(held) = state.held.get_mut(&self.account) {
             *held -= self.size;
             if *held == 0 {
@@ -78,6 +81,7 @@ impl<T> FairQueue<T> {
                 turns: VecDeque::new(),
                 waiting: HashMap::new(),
                 held: HashMap::new(),
+                count: 0,
                 free: size,
                 closed: false,
             })),
@@ -94,6 +98,11 @@ impl<T> FairQueue<T> {
         self.lock().free
     }
 
+    /// How many items were put in and are not done.
+    pub(super) fn count(&self) -> u64 {
+        self.lock().count
+    }
+
     /// Puts an item in. `false` if the account's share is used up, or the queue is closed.
     pub(super) fn push(&self, account: Account, size: usize, item: T) -> bool {
         let mut state = self.lock();
@@ -102,6 +111,7 @@ impl<T> FairQueue<T> {
             return false;
         }
         state.free -= size;
+        state.count += 1;
         *state.held.entry(account).or_default() += size;
         let waiting = state.waiting.entry(account).or_default();
         waiting.push_back(Entry { item, size });
@@ -216,7 +226,9 @@ mod tests {
         assert!(!queue.push(FLOOD, 1, 2));
         let taken = queue.recv(1).await;
         assert!(!queue.push(FLOOD, 1, 2), "it is being worked on");
+        assert_eq!(queue.count(), 1);
         drop(taken);
+        assert_eq!(queue.count(), 0);
         assert!(queue.push(FLOOD, 2, 2));
         queue.close();
         assert!(!queue.push(OTHER, 1, 3));

@@ -97,6 +97,19 @@ impl Intake {
         self.queue.free() > KIB / 2 + 2_048
     }
 
+    /// Reports the exchanges that are accepted and not recorded as lost, because the process ends.
+    pub(super) fn report_losses(&self) {
+        let lost = self.queue.count();
+        metrics::counter!(telemetry::EXCHANGES_DROPPED).increment(lost);
+        for _ in 0..lost {
+            self.recording.lost(
+                "the process stops before all exchanges are recorded; the next request of a conversation brings its \
+                 messages again, and a longer server.drain_timeout gives more time",
+            );
+        }
+        self.recording.tell_rest();
+    }
+
     /// Drops the first requests that wait for a second one, because something was forgotten.
     pub(super) fn drop_first_requests(&self) {
         self.first_requests.clear();

@@ -17,11 +17,14 @@ async fn rig(bundles: &Path) -> Rig {
     Rig::with(Options::default(), &settings).await
 }
 
-/// A bundle of this kind.
+/// A bundle of this kind. While it is written, its name ends with `.part`.
 fn find_bundle(folder: &Path, kind: &str) -> Option<PathBuf> {
     let files = std::fs::read_dir(folder).ok()?;
     let mut paths = files.map(|file| file.unwrap().path());
-    let named = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().contains(kind);
+    let named = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        name.contains(kind) && path.extension().is_none_or(|end| end != "part")
+    };
     paths.find(named)
 }
 

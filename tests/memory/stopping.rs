@@ -5,6 +5,7 @@ use std::sync::Arc;
 use diarist_provider::{Behaviour, CallerKind};
 use tokio::sync::Semaphore;
 
+use crate::memory::process::{CONFIG, Program};
 use crate::memory::rig::Rig;
 use crate::memory::tools::{Talk, eventually};
 
@@ -41,4 +42,28 @@ async fn a_process_that_stops_takes_no_job_again() {
     let claims = rig.number(claims).await;
     println!("{claims} claims of one job");
     assert!(claims <= STOPS + 1, "once for each process: {claims}");
+}
+
+/// Another program holds the database for longer than the stop may take, so what was said cannot be recorded.
+#[tokio::test(flavor = "multi_thread")]
+async fn exchanges_that_a_stop_leaves_unrecorded_are_counted() {
+    let mut program = Program::start().await;
+    program.configure(&format!("[server]\ndrain_timeout = \"1s\"\n{CONFIG}"));
+    program.terminate().await;
+    program.again().await;
+    let mut other = program.database().await;
+    sqlx::raw_sql("BEGIN EXCLUSIVE")
+        .execute(&mut other)
+        .await
+        .unwrap();
+    let talk = Talk::new("ada");
+    for turn in 1..=2 {
+        assert_eq!(program.send(&talk.body(turn)).await.status, 200);
+    }
+    program.terminate().await;
+    let log = program.log();
+    assert!(
+        log.contains("the process stops before all exchanges are recorded"),
+        "{log}"
+    );
 }

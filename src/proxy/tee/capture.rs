@@ -96,7 +96,9 @@ impl Capture {
         let BodyFormat::Json(body) = &mut self.format else {
             return;
         };
-        if let Some(answer) = answer_fields::read(body) {
+        // Reading all of it at each piece would take quadratic time, so it is read only where it may have ended.
+        let may_be_whole = body.trim_ascii_end().ends_with(b"}");
+        if may_be_whole && let Some(answer) = answer_fields::read(body) {
             self.summary.read_answer(&answer, body);
             self.format = BodyFormat::Done;
         } else if body.starts_with(EVENT_PREFIX) {

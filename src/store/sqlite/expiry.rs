@@ -14,6 +14,8 @@ use crate::store::rows::{self, get};
 const EXPIRED_THREADS: &str = "
 SELECT id, tenant, resource FROM lineages WHERE last_ms < $1 ORDER BY last_ms LIMIT $2";
 
+/// Deletes conversations until [`forget::ROWS_AT_ONCE`] rows are deleted. Returns how many; none if no more are too
+/// old.
 pub(super) async fn expire_threads(
     conn: &mut SqliteConnection,
     before_ms: i64,
@@ -24,10 +26,15 @@ pub(super) async fn expire_threads(
         .bind(limit)
         .fetch_all(&mut *conn)
         .await?;
+    let (mut threads, mut deleted_rows) = (0, 0);
     for row in &expired {
-        forget::forget(&mut *conn, rows::scope(row, 1)?, get(row, 0)?).await?;
+        if deleted_rows >= forget::ROWS_AT_ONCE {
+            break;
+        }
+        deleted_rows += forget::forget(&mut *conn, rows::scope(row, 1)?, get(row, 0)?).await?;
+        threads += 1;
     }
-    Ok(expired.len() as u64)
+    Ok(threads)
 }
 
 /// Open jobs of conversations whose last request came before `$1`, that no worker holds at `$2`.

@@ -97,6 +97,11 @@ const FORGET_LINEAGE: &str = "DELETE FROM lineages WHERE tenant = $1 AND resourc
 /// How many rows of each kind were deleted.
 pub(super) type Counts = BTreeMap<&'static str, u64>;
 
+/// A pass that deletes conversations ends its transaction after so many rows, and the rest of one conversation. The
+/// recorder waits meanwhile.
+pub(super) const ROWS_AT_ONCE: u64 = 300;
+
+/// Deletes a lineage, but not what others need of it. Returns how many rows it had.
 pub(super) async fn forget(
     conn: &mut SqliteConnection,
     scope: Scope,

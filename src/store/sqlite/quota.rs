@@ -143,9 +143,6 @@ SELECT 300
     + (SELECT coalesce(sum(150 + octet_length(d.text)), 0) FROM digests AS d
        WHERE d.tenant = $1 AND d.resource = $2 AND d.lineage = $3)";
 
-/// So many rows are deleted in one transaction, and the rest of one conversation. The recorder waits meanwhile.
-const ROWS_AT_ONCE: u64 = 300;
-
 pub(super) async fn delete_silent(
     conn: &mut SqliteConnection,
     threads: &[SilentThread],
@@ -154,7 +151,7 @@ pub(super) async fn delete_silent(
     let mut done = QuotaDeletion::default();
     let mut rows = 0;
     for thread in threads {
-        if done.bytes >= bytes || rows >= ROWS_AT_ONCE {
+        if done.bytes >= bytes || rows >= forget::ROWS_AT_ONCE {
             break;
         }
         done.handled += 1;

@@ -11,10 +11,8 @@ const FREE_PAGES: &str = "PRAGMA freelist_count";
 
 const ALL_PAGES: &str = "PRAGMA page_count";
 
-/// Gives all free pages back. Does nothing in a database that was made without `auto_vacuum`.
-const GIVE_BACK: &str = "PRAGMA incremental_vacuum";
-
-/// As [`GIVE_BACK`], so many that others wait for some ten milliseconds.
+/// Gives free pages back, so many that others wait for some ten milliseconds. Does nothing in a database that was made
+/// without `auto_vacuum`.
 const GIVE_BACK_SOME: &str = "PRAGMA incremental_vacuum(1000)";
 
 /// Copies the journal into the database and makes it empty. Waits for readers that need it.
@@ -34,15 +32,14 @@ const KEPT_SHARE: i64 = 4;
 /// Free pages below this number are kept: 4 MiB.
 const KEPT_PAGES: i64 = 1_024;
 
-/// Gives the free pages back to the file system, unless they are few.
-async fn give_back_many(conn: &mut SqliteConnection) -> StoreResult<()> {
+/// As [`give_back_some`], unless the free pages are few.
+async fn give_back_of_many(conn: &mut SqliteConnection) -> StoreResult<bool> {
     let free: i64 = sqlx::query_scalar(FREE_PAGES).fetch_one(&mut *conn).await?;
     let all: i64 = sqlx::query_scalar(ALL_PAGES).fetch_one(&mut *conn).await?;
     if free < KEPT_PAGES || free < all / KEPT_SHARE {
-        return Ok(());
+        return Ok(false);
     }
-    query(GIVE_BACK).execute(conn).await?;
-    Ok(())
+    give_back_some(conn).await
 }
 
 /// Gives some free pages back to the file system. Returns whether there are more.
@@ -60,10 +57,12 @@ pub(super) async fn empty_journal(conn: &mut SqliteConnection) -> StoreResult<bo
     Ok(get::<i64>(&row, 0)? == 0)
 }
 
-/// As [`give_back_many`] and [`empty_journal`], in a pause between writes: waits for nobody. Returns whether
-/// the journal is empty.
+/// Gives free pages back if they are many, then empties the journal. For pauses between writes: waits for nobody, and
+/// takes some ten milliseconds. Returns whether there is nothing more to do.
 pub(super) async fn tidy(conn: &mut SqliteConnection) -> StoreResult<bool> {
-    give_back_many(&mut *conn).await?;
+    if give_back_of_many(&mut *conn).await? {
+        return Ok(false);
+    }
     let row = query(COPY_JOURNAL).fetch_one(&mut *conn).await?;
     if get::<i64>(&row, 1)? != get::<i64>(&row, 2)? {
         return Ok(false);
