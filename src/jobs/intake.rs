@@ -7,7 +7,7 @@ use super::base::Base;
 use super::exchange::Exchange;
 use super::fair_queue::{FairQueue, Room};
 use super::first_requests::FirstRequests;
-use crate::history::{Link, Message};
+use crate::history::{Link, Message, MessageKey};
 use crate::tasks::Losses;
 use crate::telemetry;
 
@@ -19,9 +19,10 @@ const KIB: usize = 16 * 1_024;
 /// size is accepted beside it.
 const MAX_KIB: usize = KIB / 2;
 
-/// What one message of an exchange holds beside its bytes in the body: itself, parsed, in the request and on
-/// its chain, and the ids of its tool calls.
-const MESSAGE_BYTES: usize = 2 * size_of::<Message>() + size_of::<Link>() + 64;
+/// What one message of an exchange holds beside its bytes in the body: itself, parsed, its link and its key, in the
+/// request and on its chain, and the ids of its tool calls.
+const MESSAGE_BYTES: usize =
+    2 * (size_of::<Message>() + size_of::<Link>() + size_of::<MessageKey>()) + 64;
 
 /// An exchange, and its place in the queue, which it keeps until it is recorded.
 pub(super) type QueuedExchange = (Exchange, Place);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::exchange::Exchange;
-use crate::history::{Link, MessageKey, Role, anchor};
+use crate::history::{Link, Role, anchor};
 use crate::memory::Node;
 use crate::memory::alignment::{Origin, SharedMessages, StoredAlignment};
 use crate::store::{LookupEntries, MessageMarks};
@@ -21,12 +21,7 @@ pub(super) fn for_exchange(
         .alignment
         .as_ref()
         .map_or(&exchange.history, |alignment| &alignment.client);
-    let item = |index: usize| {
-        Some(MessageKey::from_message(
-            &root,
-            &client.turns().get(index)?.message,
-        ))
-    };
+    let item = |index: usize| (index < client.len()).then(|| client.message_key(index));
     let mark = |node: &Node| {
         // The neighbour in the request, not on the chain: the next request is looked up by its own
         // neighbours.

@@ -17,16 +17,12 @@ impl SnapshotCache {
         alignment: Option<&Alignment>,
     ) -> Vec<Origin> {
         let origins = origins(client, evidence, alignment);
-        let root = client.root();
-        let new = client
-            .turns()
-            .iter()
-            .zip(&origins)
-            .skip(evidence.recorded_count);
+        let turns = client.turns().iter().zip(&origins).enumerate();
+        let new = turns.skip(evidence.recorded_count);
         let mut evicted = false;
         let mut origin_index = self.origin_index();
-        for (turn, origin) in new.filter(|(turn, _)| turn.message.can_be_evidence()) {
-            let item = MessageKey::from_message(&root, &turn.message);
+        for (place, (_, origin)) in new.filter(|(_, (turn, _))| turn.message.can_be_evidence()) {
+            let item = client.message_key(place);
             evicted |= origin_index.add_message(item.ids.unwrap_or(item.content), *origin);
         }
         drop(origin_index);

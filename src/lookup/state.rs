@@ -9,7 +9,7 @@ use super::origin_index::OriginIndex;
 use super::outcome::LookupParams;
 use super::pins::{Key, Pins};
 use crate::history::align::MessageOrigin;
-use crate::history::{History, Link, MessageKey, PathMessage, Scope, ScopedHash, anchor};
+use crate::history::{History, Link, PathMessage, Scope, ScopedHash, anchor};
 use crate::memory::alignment::{
     Alignment, Evidence, LineageName, Origin, PathEntry, StoredAlignment, SummaryCandidate, Witness,
 };
@@ -89,12 +89,8 @@ const MAX_ANCHORS: usize = 96;
 pub fn anchors(client: &History, from: usize) -> impl Iterator<Item = (ScopedHash, usize)> {
     let root = client.root();
     let from = from.max(1).max(client.len().saturating_sub(MAX_ANCHORS));
-    let key = move |at: usize| MessageKey::from_message(&root, &client.turns()[at].message);
-    // Each key is hashed once: the earlier message of a pair is the later one of the next pair.
-    let mut hashed = None;
     (from..client.len()).rev().filter_map(move |place| {
-        let current = hashed.take().unwrap_or_else(|| key(place));
-        let previous = *hashed.insert(key(place - 1));
+        let (previous, current) = (client.message_key(place - 1), client.message_key(place));
         anchor(&root, &previous, &current).map(|mark| (mark, place))
     })
 }
@@ -110,7 +106,7 @@ fn add_answer(
     let (Some(end), Some(next)) = (path.last().copied(), client.turns().get(place + 1)) else {
         return;
     };
-    let item = MessageKey::from_message(&client.root(), &next.message);
+    let item = client.message_key(place + 1);
     let tip = end.message.link;
     let Some(origin) = origin_index.answer_origin(tip, item.ids.unwrap_or(item.content)) else {
         return;

@@ -332,7 +332,7 @@ fn finish(
         return;
     };
     let tenant = &request.identity.scope.tenant;
-    let read = |most| request.parsed.prefix(most);
+    let read = |most| request.prefix(most);
     memory
         .parsed_prefixes
         .keep(tenant, &in_flight.prefix_hashes, read);

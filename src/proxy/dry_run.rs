@@ -44,7 +44,7 @@ impl DryRun {
         let read = Box::pin(read_request(memory, parts, &received, &mut entry)).await;
         let (request, answer_position) = read.request.zip(read.answer_position)?;
         // The product does this when the answer has ended. Here the next request may come before.
-        let read = |most| request.parsed.prefix(most);
+        let read = |most| request.prefix(most);
         let tenant = &request.identity.scope.tenant;
         memory
             .parsed_prefixes

@@ -26,6 +26,7 @@ use crate::memory::prompt_cache::CacheRulesOverride;
 use crate::memory::{Trim, select};
 use crate::store::{SentWith, Tombstones};
 use crate::wire;
+use crate::wire::chat::ParsedPrefix;
 
 /// What happens if a request is too long for its model with everything observed applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -229,6 +230,13 @@ impl MemoryRequest {
             None => Some(place),
             Some(alignment) => alignment.positions.request_index(place),
         }
+    }
+
+    /// What was read of the first `most` bytes of its body.
+    pub(super) fn prefix(&self, most: usize) -> Option<ParsedPrefix> {
+        let aligned = self.alignment.as_ref();
+        let history = aligned.map_or(&self.history, |alignment| &alignment.client);
+        Some(self.parsed.prefix(most)?.with_chain_of(history))
     }
 
     /// Whether it may be sent with `trim`.

@@ -357,11 +357,13 @@ async fn parse(
     };
     let pepper = memory.pepper();
     let read = move || {
-        let parsed = match prefix {
-            Some(prefix) => wire::Request::parse_grown(&body, &prefix),
-            None => wire::Request::parse_chat_peppered(&body, &pepper),
-        }?;
-        let history = parsed.history(&owner);
+        let Some(prefix) = prefix else {
+            let parsed = wire::Request::parse_chat_peppered(&body, &pepper)?;
+            let history = parsed.history(&owner);
+            return Ok((parsed, history));
+        };
+        let parsed = wire::Request::parse_grown(&body, &prefix)?;
+        let history = parsed.history_behind(&prefix, &owner);
         Ok((parsed, history))
     };
     if bytes_to_read < PARSE_BLOCKING_BYTES {

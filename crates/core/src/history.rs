@@ -18,6 +18,8 @@ mod plain_text;
 mod position_map;
 mod role;
 
+use std::sync::OnceLock;
+
 pub use chain::{Link, Scope};
 pub use cuts::Cuts;
 pub use fingerprint::{Batch, Encoder, Fingerprint};
@@ -43,22 +45,58 @@ pub struct History {
     root: Link,
     turns: Vec<Turn>,
     cuts: Cuts,
+    /// The key of each message, once somebody has asked for it.
+    keys: Box<[OnceLock<MessageKey>]>,
+}
+
+/// The links of messages that were chained before: each takes a hash. Empty by default.
+#[derive(Clone, Debug, Default)]
+pub struct KnownChain(Option<(Link, Box<[Link]>)>);
+
+impl KnownChain {
+    /// The links, if their chain begins at `root`: the same messages have others under another owner.
+    fn links_behind(&self, root: &Link) -> &[Link] {
+        match &self.0 {
+            Some((known, links)) if known == root => links,
+            _ => &[],
+        }
+    }
+
+    /// The memory that it holds beside itself, in bytes.
+    pub fn held_bytes(&self) -> usize {
+        self.0
+            .as_ref()
+            .map_or(0, |(_, links)| size_of_val(&**links))
+    }
 }
 
 impl History {
     /// Chains `messages`, without leading system messages, under `scope`.
     pub fn chain(scope: &Scope, messages: Vec<Message>) -> Self {
+        Self::chain_behind(&KnownChain::default(), scope, messages)
+    }
+
+    /// The same, if the first of `messages` were chained before.
+    pub fn chain_behind(known: &KnownChain, scope: &Scope, messages: Vec<Message>) -> Self {
         let cuts = Cuts::new(&messages);
         let root = Link::root(scope);
+        let known = known.links_behind(&root);
         let mut link = root;
-        let turns = messages
+        let turns: Vec<Turn> = messages
             .into_iter()
-            .map(|message| {
-                link = link.next(&message.fingerprint);
+            .enumerate()
+            .map(|(at, message)| {
+                let known = known.get(at).copied();
+                link = known.unwrap_or_else(|| link.next(&message.fingerprint));
                 Turn { message, link }
             })
             .collect();
-        Self { root, turns, cuts }
+        Self {
+            root,
+            cuts,
+            keys: vec![OnceLock::new(); turns.len()].into(),
+            turns,
+        }
     }
 
     /// The history of its first `len` messages.
@@ -69,8 +107,15 @@ impl History {
         Self {
             root: self.root,
             cuts: Cuts::new(&messages),
+            keys: self.keys[..turns.len()].into(),
             turns,
         }
+    }
+
+    /// The chain of the first `len` messages, for [`History::chain_behind`].
+    pub fn known_chain(&self, len: usize) -> KnownChain {
+        let links = self.turns.iter().take(len).map(|turn| turn.link);
+        KnownChain(Some((self.root, links.collect())))
     }
 
     /// The link before the first message.
@@ -81,6 +126,13 @@ impl History {
     /// The messages in order.
     pub fn turns(&self) -> &[Turn] {
         &self.turns
+    }
+
+    /// The key of the message at `index`, which must be one of this history. Each key is made once: making it takes two
+    /// hashes.
+    pub fn message_key(&self, index: usize) -> MessageKey {
+        let message = &self.turns[index].message;
+        *self.keys[index].get_or_init(|| MessageKey::from_message(&self.root, message))
     }
 
     /// How many messages there are.

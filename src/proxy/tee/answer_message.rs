@@ -3,6 +3,8 @@
 
 use serde_json::{Value, json};
 
+use crate::wire::usage::member;
+
 /// A longer answer, in bytes, is not put together, and so nothing is marked by it.
 const MAX_BYTES: usize = 1024 * 1024;
 
@@ -85,22 +87,22 @@ impl AnswerMessage {
     /// Adds one piece of a stream.
     pub(super) fn push_delta(&mut self, delta: &Value) {
         self.push_content(delta);
-        let refusal = delta.get("refusal").and_then(Value::as_str);
+        let refusal = member(delta, "refusal").and_then(Value::as_str);
         append(&mut self.refusal, &mut self.size, refusal);
-        let calls = delta.get("tool_calls").and_then(Value::as_array);
+        let calls = member(delta, "tool_calls").and_then(Value::as_array);
         for (place, piece) in calls.into_iter().flatten().enumerate() {
             self.push_call(piece, place as u64);
         }
     }
 
     fn push_content(&mut self, message: &Value) {
-        let words = message.get("content").and_then(Value::as_str);
+        let words = member(message, "content").and_then(Value::as_str);
         append(&mut self.text, &mut self.size, words);
     }
 
     /// The tool call that a piece belongs to. Most servers number the calls; the others send each call whole.
     fn push_call(&mut self, piece: &Value, place: u64) {
-        let index = piece.get("index").and_then(Value::as_u64);
+        let index = member(piece, "index").and_then(Value::as_u64);
         let existing =
             index.and_then(|index| self.calls.iter().position(|call| call.index == index));
         if existing.is_none() && self.calls.len() >= MAX_CALLS {
@@ -115,8 +117,8 @@ impl AnswerMessage {
             self.calls.len() - 1
         });
         let call = &mut self.calls[at];
-        let function = |name: &str| piece.get("function")?.get(name)?.as_str();
-        let id = piece.get("id").and_then(Value::as_str);
+        let function = |name: &str| member(member(piece, "function")?, name)?.as_str();
+        let id = member(piece, "id").and_then(Value::as_str);
         if let Some(id) = id.filter(|id| !id.is_empty()) {
             id.clone_into(&mut call.id);
         }

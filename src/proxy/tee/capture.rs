@@ -11,7 +11,7 @@ use super::answer_fields::{self, MAX_CHOICES};
 use super::answer_message::AnswerMessage;
 use crate::proxy::decode::{Decoder, Encoding};
 use crate::proxy::sse::EventReader;
-use crate::wire::usage::{RefusalKind, Usage, refusal_without_status};
+use crate::wire::usage::{RefusalKind, Usage, member, refusal_without_status};
 
 /// A longer JSON answer is not read. The longest model answers are about 500 KB; base64 images in answers reach a few
 /// MB.
@@ -198,36 +198,36 @@ impl Summary {
             self.usage.get_or_insert_default().update(later);
         }
         // vLLM's errors are objects of this name, with the fields of the error beside it.
-        let has_error = answer.get("error").is_some_and(says_something)
-            || answer.get("object").is_some_and(|object| object == "error");
+        let has_error = member(answer, "error").is_some_and(says_something)
+            || member(answer, "object").is_some_and(|object| object == "error");
         if has_error && self.error.is_none() {
             let too_long = refusal_without_status(text) == Some(RefusalKind::TooLong);
             self.error = Some(if too_long { "too_long" } else { "error" });
         }
-        let choices = answer.get("choices").and_then(Value::as_array);
+        let choices = member(answer, "choices").and_then(Value::as_array);
         for (place, choice) in choices.into_iter().flatten().enumerate() {
-            let index = choice.get("index").and_then(Value::as_u64);
+            let index = member(choice, "index").and_then(Value::as_u64);
             let index = index.unwrap_or(place as u64);
             if index >= MAX_CHOICES as u64 {
                 continue;
             }
             if index < MAX_MESSAGES {
                 let choice_message = self.messages.entry(index).or_default();
-                match (choice.get("delta"), choice.get("message")) {
+                match (member(choice, "delta"), member(choice, "message")) {
                     (Some(delta), _) => choice_message.push_delta(delta),
                     (None, Some(message)) => choice_message.set_message(message),
                     (None, None) => {}
                 }
             }
             let ended = self.choices.entry(index).or_default();
-            let reason = choice.get("finish_reason").and_then(Value::as_str);
+            let reason = member(choice, "finish_reason").and_then(Value::as_str);
             if let Some(reason) = reason.filter(|reason| !NO_REASONS.contains(reason)) {
                 self.refusal |= matches!(reason, "content_filter" | "refusal");
                 *ended = Some(reason.to_owned());
             }
             self.refusal |= ["delta", "message"]
                 .iter()
-                .filter_map(|name| choice.get(name)?.get("refusal")?.as_str())
+                .filter_map(|name| member(member(choice, name)?, "refusal")?.as_str())
                 .any(|words| !words.is_empty());
         }
     }

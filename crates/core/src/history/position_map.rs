@@ -4,6 +4,8 @@
 //! then the client's messages from there on. So the rooms above need not know that a client drops,
 //! replaces or moves messages: links, counts and ranges keep their meaning.
 
+use std::sync::OnceLock;
+
 use super::align::Run;
 use super::{History, Link, Message, Role, Turn};
 use crate::history::Cuts;
@@ -229,6 +231,7 @@ impl History {
         Self {
             root,
             cuts: Cuts::new(&messages),
+            keys: vec![OnceLock::new(); turns.len()].into(),
             turns,
         }
     }

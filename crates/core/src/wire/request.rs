@@ -127,6 +127,11 @@ impl Request {
         History::chain(scope, self.messages().to_vec())
     }
 
+    /// The same for a request that was read behind `prefix`.
+    pub fn history_behind(&self, prefix: &ParsedPrefix, scope: &Scope) -> History {
+        History::chain_behind(prefix.chain(), scope, self.messages().to_vec())
+    }
+
     /// The plain text of one message of [`Request::messages`]. Not for the request path: it reads the message
     /// again and copies its text.
     pub fn plain_text(&self, index: usize) -> Option<PlainText> {

@@ -53,24 +53,23 @@ impl Usage {
     pub fn in_answer(answer: &Value) -> Option<Self> {
         // Some versions of Kimi put it into the last choice; Groq has put it into `x_groq`;
         // Responses wraps it in `response`, Anthropic's first event in `message`.
-        let last_choice = answer
-            .get("choices")
+        let last_choice = member(answer, "choices")
             .and_then(Value::as_array)
             .and_then(|choices| choices.last());
         let mut found = [
-            answer.get("usage"),
-            answer.get("usageMetadata"),
+            member(answer, "usage"),
+            member(answer, "usageMetadata"),
             at(answer, "response/usage"),
             at(answer, "message/usage"),
             at(answer, "x_groq/usage"),
-            last_choice.and_then(|choice| choice.get("usage")),
+            last_choice.and_then(|choice| member(choice, "usage")),
         ]
         .into_iter()
         .flatten()
         .find_map(Self::from_json);
         // llama.cpp reports its cache beside the usage in older builds, and has only this in a stream that was not
         // asked for usage.
-        if let Some(timings) = answer.get("timings").and_then(Self::from_timings) {
+        if let Some(timings) = member(answer, "timings").and_then(Self::from_timings) {
             let usage = found.get_or_insert(timings);
             usage.cached = usage.cached.or(timings.cached);
         }
@@ -190,8 +189,15 @@ fn first(usage: &Value, paths: &[&str]) -> Option<u64> {
 /// The value at `path`, names with slashes between them. Every piece of a stream is searched, and `Value::pointer`
 /// copies each name.
 fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
-    path.split('/')
-        .try_fold(value, |value, name| value.get(name))
+    path.split('/').try_fold(value, member)
+}
+
+/// The member of an object. An answer has few, so they are compared one by one: [`Value::get`] makes a hash of the name,
+/// which costs ten times as much.
+#[must_use]
+pub fn member<'v>(object: &'v Value, name: &str) -> Option<&'v Value> {
+    let mut members = object.as_object()?.iter();
+    members.find_map(|(key, value)| (key == name).then_some(value))
 }
 
 /// Reads a count. Some gateways write whole numbers as `12.0`; a negative or broken number counts as

@@ -6,13 +6,14 @@
 //! conversations. So it counts only in a position where clients put summaries, and only if something
 //! else of the conversation agrees.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::evidence::{Evidence, NameComparison, PathEntry, SummaryCandidate, Witness};
 use super::path_comparison::{observed_count, runs_before, tail_start};
 use super::result::{Alignment, AlignmentBasis, AlignmentKind, SharedMessages};
 use crate::history::align::Run;
-use crate::history::{History, MIN_DISTINCTIVE_BYTES, PositionMap, Role};
+use crate::history::{History, MIN_DISTINCTIVE_BYTES, PositionMap, Role, ScopedHash};
 
 /// How many of the first messages of a request may hold a summary; and how many of the last ones before
 /// the first answer, since some clients keep the messages of their user in front of the summary.
@@ -126,10 +127,12 @@ fn is_summary_position(client: &History, count: usize, names: NameComparison) ->
 /// Whether the client changed or removed a user message among those that it keeps in front of the
 /// summary. If it keeps all of them, the user took nothing back that memory would still send.
 fn removes_user_text(client: &History, runs: &[Run], path: &[PathEntry]) -> bool {
-    let root = client.root();
+    let sent: HashSet<ScopedHash> = (0..client.len())
+        .map(|at| client.message_key(at).content)
+        .collect();
     let is_sent = |step: &PathEntry| {
-        let mut sent = client.turns().iter();
-        sent.any(|turn| step.has_content_of(&root, &turn.message))
+        step.message_key
+            .is_some_and(|key| sent.contains(&key.content))
     };
     let is_lost = |step: &PathEntry| {
         let has_weight = step

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use crate::history::align::MessageOrigin;
 use crate::history::{
-    Fingerprint, History, Link, Message, MessageKey, PathMessage, PositionMap, ScopedHash,
+    Fingerprint, History, Link, MessageKey, PathMessage, PositionMap, ScopedHash,
 };
 
 /// Where a message was first said: a short hash of the message and of all messages before it. Zero
@@ -73,12 +73,6 @@ pub struct PathEntry {
 }
 
 impl PathEntry {
-    /// Whether it says the same as `message`, on chains of the owner that begin at `root`.
-    pub(super) fn has_content_of(&self, root: &Link, message: &Message) -> bool {
-        let content = MessageKey::from_message(root, message).content;
-        self.message_key.is_some_and(|item| item.content == content)
-    }
-
     /// The hash by which other conversations are checked for it: its tool call ids, which are new
     /// with each answer, or else its content.
     pub fn witness(&self) -> Option<ScopedHash> {

@@ -22,16 +22,15 @@ pub(super) struct PathComparison<'a> {
 
 impl<'a> PathComparison<'a> {
     pub(super) fn new(client: &History, path: &'a [PathEntry]) -> Option<Self> {
+        if path.is_empty() {
+            return None;
+        }
         let path_keys: Vec<MessageKey> = path
             .iter()
             .map(|step| step.message_key)
             .collect::<Option<_>>()?;
-        let root = client.root();
-        let turns = client.turns().iter();
-        let request_keys = turns
-            .map(|turn| MessageKey::from_message(&root, &turn.message))
-            .collect();
-        (!path_keys.is_empty()).then_some(Self {
+        let request_keys = (0..client.len()).map(|at| client.message_key(at)).collect();
+        Some(Self {
             path,
             path_keys,
             request_keys,

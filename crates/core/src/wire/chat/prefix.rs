@@ -4,6 +4,7 @@
 //! only the rest.
 
 use super::body::{Messages, TopLevel};
+use crate::history::{History, KnownChain};
 
 /// What was read of the beginning of a body, up to the end of one of its messages.
 #[derive(Clone, Debug)]
@@ -11,6 +12,7 @@ pub struct ParsedPrefix {
     /// What stands in front of the messages.
     before_messages: TopLevel,
     messages: Messages,
+    chain: KnownChain,
 }
 
 impl ParsedPrefix {
@@ -18,7 +20,21 @@ impl ParsedPrefix {
         Self {
             before_messages,
             messages,
+            chain: KnownChain::default(),
         }
+    }
+
+    /// The same with the links of its messages. `history` is that of the whole request.
+    #[must_use]
+    pub fn with_chain_of(mut self, history: &History) -> Self {
+        let len = self.messages.all.len() - self.messages.leading_count;
+        self.chain = history.known_chain(len);
+        self
+    }
+
+    /// The links of its messages behind the leading ones, as far as they are known.
+    pub fn chain(&self) -> &KnownChain {
+        &self.chain
     }
 
     /// How many bytes of the body it is.
@@ -44,6 +60,7 @@ impl ParsedPrefix {
             + self.before_messages.held_bytes()
             + size_of_val(self.messages.all.as_slice())
             + ids.sum::<usize>()
+            + self.chain.held_bytes()
     }
 
     /// The members in front of the messages, for a text that begins behind this prefix.
@@ -61,6 +78,8 @@ mod tests {
     use bytes::Bytes;
     use proptest::prelude::*;
 
+    use super::*;
+    use crate::history::Scope;
     use crate::wire::chat::{ChatRequest, ParseError, parse, parse_grown};
 
     /// All that a request was read as.
@@ -85,6 +104,23 @@ mod tests {
         ))
     }
 
+    /// Compares the history of `grown` with the one that is chained behind `prefix`, which is of `earlier`.
+    fn compare_chains(
+        earlier: &ChatRequest,
+        prefix: ParsedPrefix,
+        grown: &ChatRequest,
+    ) -> Result<(), TestCaseError> {
+        let [owner, other] = [b"a", b"b"].map(|credential: &[u8; 1]| Scope::new(credential, None));
+        let prefix = prefix.with_chain_of(&earlier.history(&owner));
+        for scope in [owner, other] {
+            let messages = grown.messages().to_vec();
+            let chained = History::chain_behind(prefix.chain(), &scope, messages);
+            let whole = grown.history(&scope);
+            prop_assert_eq!(chained.turns(), whole.turns());
+        }
+        Ok(())
+    }
+
     /// Compares what is read of `body`, at once and behind what `earlier` has of the same beginning.
     fn compare(earlier: &Bytes, body: &Bytes) -> Result<usize, TestCaseError> {
         let same = earlier
@@ -103,6 +139,9 @@ mod tests {
             prop_assert!(prefix.bytes() <= most);
             let grown = parse_grown(body, &prefix);
             prop_assert_eq!(read(&grown), read(&parse(body)));
+            if let Ok(grown) = &grown {
+                compare_chains(&request, prefix, grown)?;
+            }
             // What was read behind a prefix can be a prefix again.
             if let Ok(grown) = grown
                 && let Some(longer) = grown.prefix(body.len())
