@@ -7,11 +7,13 @@
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
+use std::sync::LazyLock;
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use memchr::memmem::Finder;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
@@ -30,17 +32,20 @@ pub use self::answer_message::AnswerMessage;
 /// While a longer body is parsed, other threads take over the tasks of this one: at about 100 MB/s, it takes 3 ms.
 const PARSE_INLINE: usize = 256 * 1024;
 
-/// The end of a stream.
-const END_MARKER: &[u8] = b"[DONE]";
+/// Finds the end of a stream.
+static END_MARKER: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("[DONE]"));
 
-/// The beginning of a choice's finish reason.
-const FINISH_REASONS: [&[u8]; 2] = [b"\"finish_reason\":\"", b"\"finish_reason\": \""];
+/// Find the beginning of a choice's finish reason.
+static FINISH_REASONS: LazyLock<[Finder<'_>; 2]> =
+    LazyLock::new(|| ["\"finish_reason\":\"", "\"finish_reason\": \""].map(Finder::new));
 
 /// Whether a client that gets `data` may take the answer as complete, although the stream goes on: at the end mark, or
 /// at a choice's finish reason. A match that means something else costs some microseconds.
 fn may_end_answer(data: &[u8]) -> bool {
-    let has_reason = |name: &&[u8]| {
-        let mut values = memchr::memmem::find_iter(data, *name).map(|at| &data[at + name.len()..]);
+    let has_reason = |name: &Finder<'_>| {
+        let mut values = name
+            .find_iter(data)
+            .map(|at| &data[at + name.needle().len()..]);
         values.any(|value| {
             let is_none = |none: &&str| {
                 value
@@ -50,7 +55,7 @@ fn may_end_answer(data: &[u8]) -> bool {
             !NO_REASONS.iter().any(is_none)
         })
     };
-    memchr::memmem::find(data, END_MARKER).is_some() || FINISH_REASONS.iter().any(has_reason)
+    END_MARKER.find(data).is_some() || FINISH_REASONS.iter().any(has_reason)
 }
 
 /// Gets what the model has said: before the frame goes to the client that may be the last, and once more if it has

@@ -128,4 +128,13 @@ proptest! {
         let pieces: Vec<&[u8]> = text.chunks(size).collect();
         prop_assert_eq!(read(&pieces).0, whole(&text));
     }
+
+    /// A comment in front of a block sends it through the parser.
+    #[test]
+    fn a_block_of_one_line_is_read_as_the_parser_reads_it(
+        block in "(data|dat|id)?:? ?[ a-z:\u{feff}\u{0}é\\r\\n]{0,6}(\r\n\r\n|\n\n|\r\r|\r\n|\n)",
+    ) {
+        let parsed = format!(":\n{block}");
+        prop_assert_eq!(whole(block.as_bytes()), whole(parsed.as_bytes()));
+    }
 }
