@@ -173,6 +173,8 @@ impl AuditEntry {
         record.trimmed = layout.and_then(|shape| shape.trimmed).and_then(count);
         record.memory = match (block, outgoing.fallback) {
             (_, Fallback::Original | Fallback::Refused | Fallback::Blocked) => MemoryState::Bypass,
+            // There are observations, and no place where the upstream takes them.
+            (None, _) if outgoing.why == "no_placement" => MemoryState::Bypass,
             (Some(_), _) => MemoryState::Active,
             (None, _) => MemoryState::Watching,
         };

@@ -2,14 +2,14 @@
 //! content filter refuses, and which tenants sign their requests.
 //!
 //! Learned from answers, kept in memory and lost with the process: learning it again costs one extra request.
-//! One process has one upstream, so model and tenant are the key. If two tenants have learned the same about a
+//! One process has one upstream, so model and tenant are the key. If two accounts have learned the same about a
 //! model, it holds for all ([`model_capabilities`]). Decides nothing about a single request.
 
 mod blocked_snapshots;
 mod model_capabilities;
 mod refusal_ttl;
 
-use self::model_capabilities::TenantHash;
+use self::model_capabilities::{Member, TenantHash};
 use self::refusal_ttl::is_fresh;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -67,7 +67,17 @@ fn placement_index(placement: Placement) -> Option<usize> {
 #[derive(Clone, Copy, Debug)]
 pub struct TenantModel<'a> {
     pub tenant: &'a TenantHash,
+    pub account: &'a TenantHash,
     pub model: &'a str,
+}
+
+impl<'a> TenantModel<'a> {
+    fn member(self) -> Member<'a> {
+        Member {
+            tenant: self.tenant,
+            account: self.account,
+        }
+    }
 }
 
 /// What is known of one model.
@@ -189,14 +199,20 @@ impl UpstreamCapabilities {
     }
 
     /// A request was refused with the block at `placement`, and accepted without the block or with the block
-    /// elsewhere.
-    pub fn record_refused_placement(&self, tenant_model: TenantModel<'_>, placement: Placement) {
+    /// elsewhere; `named` if the refusal names the placement.
+    pub fn record_refused_placement(
+        &self,
+        tenant_model: TenantModel<'_>,
+        placement: Placement,
+        named: bool,
+    ) {
         let Some(at) = placement_index(placement) else {
             return;
         };
         let mut state = self.lock();
         let by_tenant = &mut state.ensure_model(tenant_model.model).by_tenant;
-        by_tenant.record_refused_placements(tenant_model.tenant, at + 1, Instant::now());
+        let refused = (at + 1, named);
+        by_tenant.record_refused_placements(tenant_model.member(), refused, Instant::now());
     }
 
     /// A changed request was refused without a reason, and the original was accepted. Returns whether something is
@@ -206,7 +222,7 @@ impl UpstreamCapabilities {
         state
             .ensure_model(tenant_model.model)
             .by_tenant
-            .record_unexplained_refusal(tenant_model.tenant)
+            .record_unexplained_refusal(tenant_model.member())
     }
 
     /// A changed request was accepted.
@@ -305,7 +321,7 @@ impl UpstreamCapabilities {
     pub fn record_cache_key_refused(&self, tenant_model: TenantModel<'_>) {
         let mut state = self.lock();
         let by_tenant = &mut state.ensure_model(tenant_model.model).by_tenant;
-        by_tenant.record_cache_key_refused(tenant_model.tenant);
+        by_tenant.record_cache_key_refused(tenant_model.member());
     }
 
     /// `model` accepted a request with Diarist's `prompt_cache_key`.
@@ -325,14 +341,14 @@ impl UpstreamCapabilities {
     pub fn record_usage_accepted(&self, tenant_model: TenantModel<'_>) {
         let mut state = self.lock();
         let by_tenant = &mut state.ensure_model(tenant_model.model).by_tenant;
-        by_tenant.record_usage(tenant_model.tenant, true);
+        by_tenant.record_usage(tenant_model.member(), true);
     }
 
     /// The upstream refused Diarist's question for usage. It is never asked again.
     pub fn record_usage_refused(&self, tenant_model: TenantModel<'_>) {
         let mut state = self.lock();
         let by_tenant = &mut state.ensure_model(tenant_model.model).by_tenant;
-        by_tenant.record_usage(tenant_model.tenant, false);
+        by_tenant.record_usage(tenant_model.member(), false);
     }
 }
 

@@ -39,6 +39,9 @@ pub enum ProxyError {
     BodyBroken(#[source] BoxError),
     #[error("{0} requests are already in flight")]
     TooManyRequests(usize),
+    /// So many bodies of other requests still come: as many as may.
+    #[error("{0} request bodies are still coming")]
+    TooManyUploads(usize),
     #[error("a connection already has {0} requests in flight, and as few places are free")]
     TooManyOfConnection(usize),
     #[error("{0} requests of this address are already in flight")]
@@ -72,6 +75,7 @@ impl ProxyError {
             | Self::BodyBroken(_) => Side::Downstream,
             Self::BodyWithoutRoom
             | Self::TooManyRequests(_)
+            | Self::TooManyUploads(_)
             | Self::TooManyOfConnection(_)
             | Self::TooManyOfAddress(_)
             | Self::TooManyConnections(_) => Side::Internal,

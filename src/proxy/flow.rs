@@ -64,6 +64,8 @@ pub(super) async fn handle(
                 return Box::pin(answer).await;
             }
             let place = shared.places.take(peer)?;
+            let body =
+                IdleTimeout::paced(body, shared.limits.request_idle, shared.limits.body_pace);
             let response = pass_unread(shared, memory, parts, body, abort).await?;
             Ok(response.map(|body| with_guard(body, place)))
         }
@@ -77,6 +79,7 @@ pub(super) async fn handle(
             let audit = memory.and_then(|memory| memory.audit.as_ref());
             let has_memory = memory.is_some_and(|memory| memory.enabled);
             let without_memory = has_memory && is_unknown_chat(&parts);
+            let body = IdleTimeout::new(body, shared.limits.request_idle);
             let mut response = pass(shared, audit, parts, body, abort).await?;
             if without_memory {
                 set_bypass(&mut response, "bypass; reason=path");
@@ -90,12 +93,14 @@ async fn pass(
     shared: &Shared,
     audit: Option<&Audit>,
     parts: Parts,
-    body: Incoming,
+    mut body: IdleTimeout<Incoming>,
     abort: Abort,
 ) -> Result<Response<ProxyBody>, ProxyError> {
     let mut entry = PassEntry::new(audit, &parts, body.size_hint().exact());
-    let body = OutBody::Stream(IdleTimeout::new(body, shared.limits.request_idle));
-    let response = forward::send(&shared.upstream, parts, body)
+    if !body.is_end_stream() {
+        body = body.guarded(shared.places.take_upload()?);
+    }
+    let response = forward::send(&shared.upstream, parts, OutBody::Stream(body))
         .await
         .inspect_err(|error| entry.set_failed(error))?;
     let response = respond::stream_back(response, shared.limits.response_idle, abort);
@@ -107,7 +112,7 @@ async fn pass_unread(
     shared: &Shared,
     memory: &Memory,
     parts: Parts,
-    body: Incoming,
+    body: IdleTimeout<Incoming>,
     abort: Abort,
 ) -> Result<Response<ProxyBody>, ProxyError> {
     metrics::counter!(telemetry::BODIES_UNREAD).increment(1);

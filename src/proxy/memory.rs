@@ -288,6 +288,7 @@ impl MemoryRequest {
     pub(super) fn tenant_model(&self) -> TenantModel<'_> {
         TenantModel {
             tenant: &self.identity.scope.tenant,
+            account: &self.identity.account,
             model: &self.model,
         }
     }

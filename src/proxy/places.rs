@@ -3,7 +3,9 @@
 //! A request that memory reads takes its place when its body is in: a body that drips in holds up nobody. A connection
 //! may hold as many places as it leaves free for others, so a few HTTP/2 connections cannot take them all, and a new
 //! connection always finds one. An address may hold a fixed number; addresses of this machine any: a reverse proxy
-//! there speaks for many clients. Called by [`super::flow`] and [`super::chat_completions`].
+//! there speaks for many clients. A request that is streamed to the upstream takes its place before its body is in. At
+//! most half of the places are for bodies that still come, so that uploads that never end do not take all.
+//! Called by [`super::flow`] and [`super::chat_completions`].
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -29,6 +31,8 @@ enum Holder {
 #[derive(Debug)]
 struct State {
     free: usize,
+    /// Requests with a place whose body still comes.
+    uploads: usize,
     held: HashMap<Holder, usize>,
 }
 
@@ -58,6 +62,7 @@ impl Places {
         Self {
             state: Arc::new(Mutex::new(State {
                 free: limit,
+                uploads: 0,
                 held: HashMap::new(),
             })),
             limit,
@@ -101,6 +106,22 @@ impl Places {
         })
     }
 
+    /// Takes one of the places for bodies that still come, beside the place of the request itself. It is given back when
+    /// the body is in.
+    ///
+    /// # Errors
+    /// If half of all places are taken in this way.
+    pub(super) fn take_upload(&self) -> Result<Upload, ProxyError> {
+        let mut state = self.lock();
+        let most = self.limit.div_ceil(2);
+        if state.uploads >= most {
+            return Err(ProxyError::TooManyUploads(most));
+        }
+        state.uploads += 1;
+        drop(state);
+        Ok(Upload(self.clone()))
+    }
+
     fn refusal(&self, state: &State, peer: Option<Peer>) -> Option<ProxyError> {
         if state.free == 0 {
             return Some(ProxyError::TooManyRequests(self.limit));
@@ -127,6 +148,16 @@ fn counted(address: IpAddr) -> Option<Holder> {
         IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64)),
         v4 @ IpAddr::V4(_) => v4,
     }))
+}
+
+/// A place for a body that still comes. Dropping it gives it back.
+#[derive(Debug)]
+pub(super) struct Upload(Places);
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        self.0.lock().uploads -= 1;
+    }
 }
 
 impl Drop for Place {
@@ -174,6 +205,17 @@ mod tests {
             (100..150).map(|connection| peer(connection, "127.0.0.1")),
         );
         assert_eq!(others.len(), 50);
+    }
+
+    #[test]
+    fn bodies_that_never_end_leave_half_of_the_places() {
+        let places = Places::new(5, 9);
+        let uploads: Vec<Upload> = (0..3).filter_map(|_| places.take_upload().ok()).collect();
+        assert_eq!(uploads.len(), 3);
+        let refused = places.take_upload();
+        assert!(matches!(refused, Err(ProxyError::TooManyUploads(3))));
+        drop(uploads);
+        assert!(places.take_upload().is_ok());
     }
 
     #[test]

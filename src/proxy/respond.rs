@@ -167,6 +167,13 @@ fn describe(error: &ProxyError) -> ClientError {
             "too_many_requests",
             format!("Diarist is already carrying {limit} requests. Try again shortly."),
         ),
+        ProxyError::TooManyUploads(limit) => (
+            S::TOO_MANY_REQUESTS,
+            "too_many_uploads",
+            format!(
+                "Diarist is already receiving {limit} request bodies, half of server.max_requests. Try again shortly."
+            ),
+        ),
         ProxyError::TooManyOfConnection(held) => (
             S::TOO_MANY_REQUESTS,
             "too_many_requests",

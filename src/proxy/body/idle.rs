@@ -1,5 +1,6 @@
 //! A body with a limit for pauses between frames, and a least rate.
 
+use std::any::Any;
 use std::future::Future as _;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -41,6 +42,8 @@ pub struct IdleTimeout<B> {
     waited: Duration,
     pause: Option<Pin<Box<Sleep>>>,
     waiting_since: Option<Instant>,
+    /// Dropped when all of the body is in.
+    guard: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// A body paused for too long, or came too slowly.
@@ -58,6 +61,15 @@ impl<B> IdleTimeout<B> {
             waited: Duration::ZERO,
             pause: None,
             waiting_since: None,
+            guard: None,
+        }
+    }
+
+    /// The same, which keeps `guard` until all of the body is in.
+    pub(in crate::proxy) fn guarded(self, guard: impl Any + Send + Sync) -> Self {
+        Self {
+            guard: Some(Box::new(guard)),
+            ..self
         }
     }
 
@@ -110,6 +122,9 @@ where
             }
             if let Some(Ok(frame)) = &frame {
                 self.received += frame.data_ref().map_or(0, |data| data.len() as u64);
+            }
+            if self.guard.is_some() && (frame.is_none() || self.body.is_end_stream()) {
+                self.guard = None;
             }
             return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
         }

@@ -1,15 +1,23 @@
 //! What each tenant has learned about one model, and what two tenants agree on.
 //!
 //! A refusal moves the block, or stops the question for usage, only for the tenant that was refused: one oddly
-//! refused request costs no other tenant its prompt cache. Once a second tenant has learned the same about the
-//! model, it holds for all. Used only by [`super::UpstreamCapabilities`].
+//! refused request costs no other tenant its prompt cache. Once a tenant of a second account has learned the same about
+//! the model, it holds for all: a client can make itself many tenants, but not many accounts. What no refusal has named is
+//! never shared. Used only by [`super::UpstreamCapabilities`].
 
 use std::time::Instant;
 
 use super::refusal_ttl::is_fresh;
 
-/// The hash of a tenant's credential.
+/// The hash of a tenant's credentials, or of its account's.
 pub(super) type TenantHash = [u8; 32];
+
+/// A tenant, and the account that it belongs to.
+#[derive(Clone, Copy, Debug)]
+pub struct Member<'a> {
+    pub tenant: &'a TenantHash,
+    pub account: &'a TenantHash,
+}
 
 /// Tenants remembered for one model. The least recently used goes first: learning again costs one extra request.
 const MAX_TENANTS: usize = 64;
@@ -33,7 +41,10 @@ pub(super) struct ModelCapabilities {
 #[derive(Debug)]
 struct TenantEntry {
     tenant: TenantHash,
+    account: TenantHash,
     capabilities: ModelCapabilities,
+    /// How many placements were refused in words that name them.
+    named_refusals: usize,
     /// Changed requests that were refused without a reason since one was accepted.
     unexplained_refusals: u32,
     /// The number of the lookup that used the entry last.
@@ -71,61 +82,71 @@ impl CapabilitiesByTenant {
         }
     }
 
-    /// `steps` placements were refused to `tenant`.
+    /// `steps` placements were refused to `member`; `named` if the refusal says so.
     pub(super) fn record_refused_placements(
         &mut self,
-        tenant: &TenantHash,
-        steps: usize,
+        member: Member<'_>,
+        (steps, named): (usize, bool),
         now: Instant,
     ) {
-        let entry = self.entry_mut(tenant);
+        let entry = self.entry_mut(member);
         entry.capabilities.refused_placements = entry
             .capabilities
             .refused_placements
             .max(Some((steps, now)));
         entry.unexplained_refusals = 0;
-        let mut steps: Vec<usize> = self.refusals().map(|(steps, _)| steps).collect();
-        steps.sort_unstable_by(|a, b| b.cmp(a));
-        // The second highest number is what at least two tenants have learned.
-        if let Some(agreed) = steps.get(1) {
+        if !named {
+            return;
+        }
+        entry.named_refusals = entry.named_refusals.max(steps);
+        let agreed = (1..=steps)
+            .rev()
+            .find(|steps| self.is_agreed(|entry| entry.named_refusals >= *steps));
+        if let Some(agreed) = agreed {
             self.shared.refused_placements =
-                self.shared.refused_placements.max(Some((*agreed, now)));
+                self.shared.refused_placements.max(Some((agreed, now)));
         }
     }
 
+    /// Whether tenants of two accounts have learned it.
+    fn is_agreed(&self, learned: impl Fn(&TenantEntry) -> bool) -> bool {
+        let mut accounts = self.tenants.iter().filter(|entry| learned(entry));
+        let first = accounts.next().map(|entry| entry.account);
+        first.is_some_and(|first| accounts.any(|entry| entry.account != first))
+    }
+
     /// A question for usage of `tenant` was refused, or answered.
-    pub(super) fn record_usage(&mut self, tenant: &TenantHash, accepted: bool) {
+    pub(super) fn record_usage(&mut self, member: Member<'_>, accepted: bool) {
         if accepted && self.shared.accepts_usage.is_some() {
             // Nothing new, so no other tenant has to be forgotten for it.
             return;
         }
-        let entry = self.entry_mut(tenant);
+        let entry = self.entry_mut(member);
         if accepted {
             entry.capabilities.accepts_usage.get_or_insert(true);
         } else {
             entry.capabilities.accepts_usage = Some(false);
             entry.unexplained_refusals = 0;
         }
-        let same = |it: &&TenantEntry| it.capabilities.accepts_usage == Some(accepted);
-        if self.tenants.iter().filter(same).count() > 1 && self.shared.accepts_usage != Some(false)
-        {
+        let same = |it: &TenantEntry| it.capabilities.accepts_usage == Some(accepted);
+        if self.is_agreed(same) && self.shared.accepts_usage != Some(false) {
             self.shared.accepts_usage = Some(accepted);
         }
     }
 
     /// `prompt_cache_key` of `tenant` was refused.
-    pub(super) fn record_cache_key_refused(&mut self, tenant: &TenantHash) {
-        let entry = self.entry_mut(tenant);
+    pub(super) fn record_cache_key_refused(&mut self, member: Member<'_>) {
+        let entry = self.entry_mut(member);
         entry.capabilities.refuses_cache_key = true;
         entry.unexplained_refusals = 0;
-        let refused = |it: &&TenantEntry| it.capabilities.refuses_cache_key;
-        self.shared.refuses_cache_key |= self.tenants.iter().filter(refused).count() > 1;
+        self.shared.refuses_cache_key |=
+            self.is_agreed(|entry| entry.capabilities.refuses_cache_key);
     }
 
     /// A changed request of `tenant` was refused without a reason, and the original accepted. Returns whether
     /// something is learned from it.
-    pub(super) fn record_unexplained_refusal(&mut self, tenant: &TenantHash) -> bool {
-        let entry = self.entry_mut(tenant);
+    pub(super) fn record_unexplained_refusal(&mut self, member: Member<'_>) -> bool {
+        let entry = self.entry_mut(member);
         entry.unexplained_refusals += 1;
         entry.unexplained_refusals >= UNEXPLAINED_LIMIT
     }
@@ -144,19 +165,17 @@ impl CapabilitiesByTenant {
         for entry in &mut self.tenants {
             entry.capabilities.refused_placements =
                 entry.capabilities.refused_placements.filter(is_fresh);
+            if entry.capabilities.refused_placements.is_none() {
+                entry.named_refusals = 0;
+            }
         }
     }
 
-    fn refusals(&self) -> impl Iterator<Item = (usize, Instant)> {
-        self.tenants
-            .iter()
-            .filter_map(|it| it.capabilities.refused_placements)
-    }
-
-    /// The entry of `tenant`, made if there is none.
-    fn entry_mut(&mut self, tenant: &TenantHash) -> &mut TenantEntry {
+    /// The entry of `member`, made if there is none.
+    fn entry_mut(&mut self, member: Member<'_>) -> &mut TenantEntry {
         self.lookups += 1;
-        let found = self.tenants.iter().position(|it| it.tenant == *tenant);
+        let mut entries = self.tenants.iter();
+        let found = entries.position(|it| it.tenant == *member.tenant);
         let at = found.unwrap_or_else(|| {
             if self.tenants.len() >= MAX_TENANTS {
                 let ages = self.tenants.iter().enumerate();
@@ -164,8 +183,10 @@ impl CapabilitiesByTenant {
                 self.tenants.swap_remove(oldest.unwrap_or_default());
             }
             self.tenants.push(TenantEntry {
-                tenant: *tenant,
+                tenant: *member.tenant,
+                account: *member.account,
                 capabilities: ModelCapabilities::default(),
+                named_refusals: 0,
                 unexplained_refusals: 0,
                 last_lookup: 0,
             });
@@ -185,6 +206,14 @@ mod tests {
     const B: TenantHash = [2; 32];
     const C: TenantHash = [3; 32];
 
+    /// A tenant with an account of its own.
+    fn alone(tenant: &TenantHash) -> Member<'_> {
+        Member {
+            tenant,
+            account: tenant,
+        }
+    }
+
     fn steps(model: &mut CapabilitiesByTenant, tenant: &TenantHash) -> usize {
         model
             .for_tenant(tenant)
@@ -195,38 +224,67 @@ mod tests {
     #[test]
     fn a_placement_holds_for_one_tenant_and_with_a_second_for_all() {
         let (mut model, now) = (CapabilitiesByTenant::default(), Instant::now());
-        model.record_refused_placements(&A, 1, now);
+        model.record_refused_placements(alone(&A), (1, true), now);
         assert_eq!([&A, &B].map(|it| steps(&mut model, it)), [1, 0]);
-        model.record_refused_placements(&A, 2, now);
+        model.record_refused_placements(alone(&A), (2, true), now);
         assert_eq!(
             steps(&mut model, &B),
             0,
             "the same tenant again is no second one"
         );
-        model.record_refused_placements(&B, 1, now);
+        model.record_refused_placements(alone(&B), (1, true), now);
         assert_eq!([&A, &B, &C].map(|it| steps(&mut model, it)), [2, 1, 1]);
-        model.record_refused_placements(&C, 2, now);
+        model.record_refused_placements(alone(&C), (2, true), now);
         assert_eq!(steps(&mut model, &B), 2);
+    }
+
+    #[test]
+    fn tenants_of_one_account_and_unnamed_refusals_teach_nobody_else() {
+        let (mut model, now) = (CapabilitiesByTenant::default(), Instant::now());
+        let of_a = |tenant| Member {
+            tenant,
+            account: &A,
+        };
+        model.record_refused_placements(of_a(&A), (2, true), now);
+        model.record_refused_placements(of_a(&B), (2, true), now);
+        model.record_cache_key_refused(of_a(&A));
+        model.record_cache_key_refused(of_a(&B));
+        model.record_usage(of_a(&A), false);
+        model.record_usage(of_a(&B), false);
+        let other = model.for_tenant(&C);
+        assert_eq!(
+            (other.refused_placements, other.accepts_usage),
+            (None, None)
+        );
+        assert!(!other.refuses_cache_key);
+        let mut model = CapabilitiesByTenant::default();
+        model.record_refused_placements(alone(&A), (2, false), now);
+        model.record_refused_placements(alone(&B), (1, false), now);
+        assert_eq!([&A, &B, &C].map(|it| steps(&mut model, it)), [2, 1, 0]);
+        model.record_refused_placements(alone(&A), (1, true), now);
+        assert_eq!(steps(&mut model, &C), 0);
+        model.record_refused_placements(alone(&B), (2, true), now);
+        assert_eq!(steps(&mut model, &C), 1, "what both were told");
     }
 
     #[test]
     fn usage_is_agreed_on_likewise_and_a_refusal_stays() {
         let mut model = CapabilitiesByTenant::default();
-        model.record_usage(&A, true);
+        model.record_usage(alone(&A), true);
         assert_eq!(
             [&A, &B].map(|it| model.for_tenant(it).accepts_usage),
             [Some(true), None]
         );
-        model.record_usage(&B, true);
+        model.record_usage(alone(&B), true);
         assert_eq!(model.for_tenant(&C).accepts_usage, Some(true));
-        model.record_usage(&A, false);
-        model.record_usage(&A, true);
+        model.record_usage(alone(&A), false);
+        model.record_usage(alone(&A), true);
         assert_eq!(
             [&A, &C].map(|it| model.for_tenant(it).accepts_usage),
             [Some(false), Some(true)]
         );
         assert_eq!(model.for_tenant(&B).accepts_usage, Some(true));
-        model.record_usage(&C, false);
+        model.record_usage(alone(&C), false);
         assert_eq!(
             [&B, &[4; 32]].map(|it| model.for_tenant(it).accepts_usage),
             [Some(false); 2],
@@ -240,18 +298,18 @@ mod tests {
         let refuses = |model: &mut CapabilitiesByTenant| {
             [A, B, C].map(|it| model.for_tenant(&it).refuses_cache_key)
         };
-        model.record_cache_key_refused(&A);
-        model.record_cache_key_refused(&A);
+        model.record_cache_key_refused(alone(&A));
+        model.record_cache_key_refused(alone(&A));
         assert_eq!(refuses(&mut model), [true, false, false]);
-        model.record_cache_key_refused(&B);
+        model.record_cache_key_refused(alone(&B));
         assert_eq!(refuses(&mut model), [true; 3]);
     }
 
     #[test]
     fn what_was_agreed_is_forgiven_as_what_was_learned() {
         let (mut model, now) = (CapabilitiesByTenant::default(), Instant::now());
-        model.record_refused_placements(&A, 1, now);
-        model.record_refused_placements(&B, 1, now);
+        model.record_refused_placements(alone(&A), (1, true), now);
+        model.record_refused_placements(alone(&B), (1, true), now);
         model.expire(now + super::super::refusal_ttl::REFUSAL_TTL * 2);
         assert_eq!([&A, &C].map(|it| steps(&mut model, it)), [0, 0]);
     }
@@ -259,17 +317,17 @@ mod tests {
     #[test]
     fn only_the_second_refusal_in_a_row_without_a_reason_teaches() {
         let mut model = CapabilitiesByTenant::default();
-        assert!(!model.record_unexplained_refusal(&A));
+        assert!(!model.record_unexplained_refusal(alone(&A)));
         assert!(
-            !model.record_unexplained_refusal(&B),
+            !model.record_unexplained_refusal(alone(&B)),
             "each tenant counts its own"
         );
         model.record_accepted_change(&A);
-        assert!(!model.record_unexplained_refusal(&A));
-        assert!(model.record_unexplained_refusal(&A));
-        model.record_refused_placements(&A, 1, Instant::now());
+        assert!(!model.record_unexplained_refusal(alone(&A)));
+        assert!(model.record_unexplained_refusal(alone(&A)));
+        model.record_refused_placements(alone(&A), (1, true), Instant::now());
         assert!(
-            !model.record_unexplained_refusal(&A),
+            !model.record_unexplained_refusal(alone(&A)),
             "the next placement has its own two"
         );
     }
@@ -277,10 +335,10 @@ mod tests {
     #[test]
     fn tenants_are_bounded() {
         let (mut model, now) = (CapabilitiesByTenant::default(), Instant::now());
-        model.record_refused_placements(&A, 2, now);
+        model.record_refused_placements(alone(&A), (2, true), now);
         for number in 0..=u8::try_from(MAX_TENANTS).expect("few") {
             model.for_tenant(&A);
-            model.record_refused_placements(&[number + 100; 32], 1, now);
+            model.record_refused_placements(alone(&[number + 100; 32]), (1, true), now);
         }
         assert_eq!(model.tenants.len(), MAX_TENANTS);
         assert_eq!(steps(&mut model, &A), 2, "it was looked at");

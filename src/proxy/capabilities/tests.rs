@@ -1,10 +1,11 @@
 use super::refusal_ttl::REFUSAL_TTL;
 use super::*;
 
-/// All tests here use one tenant. What two tenants agree on is tested in `model_capabilities`.
+/// All tests here use one tenant. What two accounts agree on is tested in `model_capabilities`.
 fn for_model(model: &str) -> TenantModel<'_> {
     TenantModel {
         tenant: &[7; 32],
+        account: &[7; 32],
         model,
     }
 }
@@ -16,7 +17,7 @@ fn steps_down_one_placement_at_a_time_for_one_model() {
         capabilities.placement(for_model("a")),
         Some(Placement::SystemMessage)
     );
-    capabilities.record_refused_placement(for_model("a"), Placement::SystemMessage);
+    capabilities.record_refused_placement(for_model("a"), Placement::SystemMessage, true);
     assert_eq!(
         capabilities.placement(for_model("a")),
         Some(Placement::AppendToSystem)
@@ -25,14 +26,14 @@ fn steps_down_one_placement_at_a_time_for_one_model() {
         capabilities.placement(for_model("b")),
         Some(Placement::SystemMessage)
     );
-    capabilities.record_refused_placement(for_model("a"), Placement::AppendToSystem);
+    capabilities.record_refused_placement(for_model("a"), Placement::AppendToSystem, true);
     assert_eq!(capabilities.placement(for_model("a")), None);
 }
 
 #[test]
 fn a_refusal_is_forgiven_after_an_hour() {
     let capabilities = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
-    capabilities.record_refused_placement(for_model("a"), Placement::SystemMessage);
+    capabilities.record_refused_placement(for_model("a"), Placement::SystemMessage, true);
     capabilities.expire(Instant::now() + REFUSAL_TTL / 2);
     assert_eq!(
         capabilities.placement(for_model("a")),
@@ -61,7 +62,7 @@ fn a_snapshot_stands_where_it_was_made_to_stand_unless_that_is_refused() {
     );
     assert_eq!(placement("off"), None);
     assert_eq!(placement(""), Some(Placement::Segments));
-    capabilities.record_refused_placement(for_model("a"), Placement::SystemMessage);
+    capabilities.record_refused_placement(for_model("a"), Placement::SystemMessage, true);
     for configured in ["segments", "system_message", "append_to_system", ""] {
         assert_eq!(
             capabilities.placement_for(for_model("a"), configured),
@@ -78,12 +79,15 @@ fn a_snapshot_stands_where_it_was_made_to_stand_unless_that_is_refused() {
 fn the_model_that_was_not_asked_for_the_longest_is_forgotten() {
     let capabilities = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
     for number in 0..MAX_MODELS {
-        capabilities
-            .record_refused_placement(for_model(&format!("m{number}")), Placement::SystemMessage);
+        capabilities.record_refused_placement(
+            for_model(&format!("m{number}")),
+            Placement::SystemMessage,
+            true,
+        );
     }
     // Used again, so `m1` is the least recently used now.
     capabilities.placement(for_model("m0"));
-    capabilities.record_refused_placement(for_model("one more"), Placement::SystemMessage);
+    capabilities.record_refused_placement(for_model("one more"), Placement::SystemMessage, true);
     let stepped_down =
         |name: &str| capabilities.placement(for_model(name)) == Some(Placement::AppendToSystem);
     assert!(stepped_down("m0") && stepped_down("one more") && stepped_down("m2"));

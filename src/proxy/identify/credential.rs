@@ -11,21 +11,24 @@ use crate::history::{Pepper, Scope};
 /// Headers that carry a credential: by name, and by the end of the name (`*-api-key`). Gateways have their own headers
 /// (`x-portkey-api-key`, `helicone-auth`, `cf-aig-authorization`) beside the `Authorization` that SDKs insist
 /// on. Azure API Management has `ocp-apim-subscription-key`. The order decides which one stands for the account.
-const KNOWN_HEADERS: [&str; 11] = [
+const KNOWN_HEADERS: [&str; 14] = [
     "authorization",
     "api-key",
     "x-api-key",
     "ocp-apim-subscription-key",
     "x-auth-token",
     "x-access-token",
+    "x-api-token",
+    "private-token",
     "x-goog-iam-authorization-token",
     "*-api-key",
+    "*-subscription-key",
     "*-auth",
     "*-authorization",
     "cookie",
 ];
 
-/// Query parameters that carry a credential.
+/// Query parameters that carry a credential, in lower case.
 const CREDENTIAL_QUERY_KEYS: [&str; 7] = [
     "key",
     "api_key",
@@ -130,7 +133,8 @@ pub(super) struct Credentials {
     /// one.
     pub(super) all: Vec<u8>,
     /// In the same form, the one that stands for the account. A client can add headers that its upstream ignores, and
-    /// each value would be another tenant; but it cannot change the credential that the upstream checks.
+    /// each value would be another tenant; but it cannot change the credential that the upstream checks. It can write it
+    /// in other ways, so here it has one spelling.
     pub(super) account: Vec<u8>,
     /// Whether there is nothing but a cookie, or nothing at all. A cookie only keeps such requests apart: any server can
     /// set one, and it may be the same for all.
@@ -150,9 +154,9 @@ impl Credentials {
         let in_query = query
             .split('&')
             .filter_map(|member| member.split_once('='))
-            .filter(|(name, value)| CREDENTIAL_QUERY_KEYS.contains(name) && !value.is_empty())
+            .filter(|(_, value)| !value.is_empty())
             // Behind every header.
-            .map(|(name, value)| (name, value.as_bytes(), usize::MAX));
+            .filter_map(|(name, value)| Some((query_key(name)?, value.as_bytes(), usize::MAX)));
         let mut presented: Vec<_> = in_headers.chain(in_query).collect();
         let is_cookie = |(name, ..): &(&str, &[u8], usize)| *name == COOKIE.as_str();
         let anonymous = presented.iter().all(is_cookie);
@@ -166,14 +170,47 @@ impl Credentials {
             anonymous,
             ..Self::default()
         };
-        for (name, value, _) in presented {
+        for (name, value, _) in &presented {
             append(&mut credentials.all, name, value);
-            if !anonymous && first.is_some_and(|(_, first)| first == name) {
-                append(&mut credentials.account, name, value);
+        }
+        if let Some((_, name)) = first.filter(|_| !anonymous) {
+            let values = presented.iter().filter(|(other, ..)| *other == name);
+            let mut values = values.map(|(_, value, _)| *value);
+            let account = &mut credentials.account;
+            match (values.next(), values.next()) {
+                (Some(value), None) if name == header::AUTHORIZATION.as_str() => {
+                    append(account, name, &one_spelling(value));
+                }
+                (Some(value), None) => append(account, name, value),
+                // Nobody knows which of them the upstream checks. All requests of this kind are one account.
+                _ => append(account, name, b""),
             }
         }
         credentials
     }
+}
+
+/// The parameter that `name` means to a server that ignores case and decodes names.
+fn query_key(name: &str) -> Option<&'static str> {
+    let (name, _) = url::form_urlencoded::parse(name.as_bytes()).next()?;
+    let mut keys = CREDENTIAL_QUERY_KEYS.into_iter();
+    keys.find(|key| name.eq_ignore_ascii_case(key))
+}
+
+/// A value of `Authorization` as most clients write it: servers ignore the case of the scheme (RFC 9110, section 11.1),
+/// and most of them how much space follows.
+fn one_spelling(value: &[u8]) -> Vec<u8> {
+    let value = value.trim_ascii();
+    let end = value.iter().position(u8::is_ascii_whitespace);
+    let (scheme, rest) = value.split_at(end.unwrap_or(value.len()));
+    if rest.is_empty() {
+        return value.to_vec();
+    }
+    let mut spelled = scheme.to_ascii_lowercase();
+    spelled[..1].make_ascii_uppercase();
+    spelled.push(b' ');
+    spelled.extend_from_slice(rest.trim_ascii_start());
+    spelled
 }
 
 fn append(all: &mut Vec<u8>, name: &str, value: &[u8]) {
@@ -222,6 +259,42 @@ mod tests {
         }
         let other = credentials(&[("authorization", "Bearer l"), ("x-any-auth", "1")], "");
         assert_ne!(other.account, plain.account);
+    }
+
+    #[test]
+    fn another_spelling_of_a_credential_is_the_same_account() {
+        let plain = credentials(&[KEY], "");
+        for spelling in [
+            "bearer k",
+            "BEARER k",
+            "Bearer   k",
+            "bEaReR\tk ",
+            " Bearer k",
+        ] {
+            let other = credentials(&[("authorization", spelling)], "");
+            assert_eq!(other.account, plain.account, "{spelling:?}");
+        }
+        for other in ["Bearer K", "Basic k", "k", "Bearer k k"] {
+            let other = credentials(&[("authorization", other)], "");
+            assert_ne!(other.account, plain.account);
+        }
+        // `HeaderMap::from_iter` appends.
+        let twice = |second| credentials(&[KEY, ("authorization", second)], "");
+        assert_eq!(twice("Bearer 1").account, twice("Bearer 2").account);
+        assert_ne!(twice("Bearer 1").all, twice("Bearer 2").all);
+        assert_ne!(twice("Bearer 1").account, plain.account);
+    }
+
+    #[test]
+    fn parameters_are_known_in_any_spelling() {
+        let plain = credentials(&[], "key=alice");
+        for query in ["Key=alice", "KEY=alice", "%6Bey=alice", "a=b&k%65y=alice"] {
+            assert_eq!(credentials(&[], query).all, plain.all, "{query}");
+        }
+        for query in ["api%5Fkey=a", "Subscription-Key=a", "API_KEY=a"] {
+            assert!(!credentials(&[], query).all.is_empty(), "{query}");
+        }
+        assert!(credentials(&[], "keys=a&key=").all.is_empty());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::BodyExt as _;
+use serde_json::Value;
 
 use super::super::body::{self, OutBody, ProxyBody};
 use super::super::decode::{Decoder, Encoding};
@@ -169,33 +170,65 @@ fn may_be_json_error(answer: &Response<ProxyBody>) -> bool {
     let headers = answer.headers();
     let kind = headers.get(header::CONTENT_TYPE);
     answer.status() == StatusCode::OK
-        && kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"))
+        && kind.is_some_and(may_hold_json)
         && !headers.contains_key(header::CONTENT_ENCODING)
+}
+
+/// Whether a body of this content type can be JSON. Some servers call an error plain text.
+fn may_hold_json(kind: &HeaderValue) -> bool {
+    let kind = kind.as_bytes().to_ascii_lowercase();
+    let essence = kind.split(|byte| *byte == b';').next().unwrap_or_default();
+    let essence = essence.trim_ascii();
+    essence.ends_with(b"json") || essence == b"text/plain"
 }
 
 /// Reads an answer of status 200 as far as it may be an error, and returns it as it was.
 async fn read_json_error(answer: Response<ProxyBody>) -> (Response<ProxyBody>, Outcome) {
-    /// Long enough for white space and the first key.
-    const BEGINNING: usize = 16;
+    /// Long enough for white space and a brace. A stream in disguise must not wait for more.
+    const FIRST: usize = 16;
+    /// An error begins with its key, or with a few short members in front of it.
+    const BEGINNING: usize = 128;
     let (parts, rest) = answer.into_parts();
-    let (mut read, mut rest) = body::peek(rest, BEGINNING).await;
-    let object = read.trim_ascii_start().strip_prefix(b"{");
-    let key = object.map(<[u8]>::trim_ascii_start);
+    let (mut read, mut rest) = body::peek(rest, FIRST).await;
     let mut outcome = Outcome::Accepted;
-    if key.is_some_and(|key| key.starts_with(b"\"error\"")) {
-        if let Some(unread) = rest.take() {
-            let (more, unread) = body::peek(unread, MAX_ERROR_BYTES).await;
-            read = [read, more].concat().into();
-            rest = unread;
-        }
-        if let Some(reason) = refusal_reason_without_status(&read) {
-            outcome = Outcome::Refused(reason);
+    if read.trim_ascii_start().starts_with(b"{") {
+        (read, rest) = peek_more(read, rest, BEGINNING).await;
+        if memchr::memmem::find(&read, b"\"error\"").is_some() {
+            (read, rest) = peek_more(read, rest, MAX_ERROR_BYTES).await;
+            let reason = refusal_reason_without_status(&read).filter(|_| is_error(&read));
+            outcome = reason.map_or(Outcome::Accepted, Outcome::Refused);
         }
     }
     (
         Response::from_parts(parts, body::prepend(read, rest)),
         outcome,
     )
+}
+
+/// Reads more of a body of which `read` was read, until that has about `limit` bytes.
+async fn peek_more(
+    read: Bytes,
+    rest: Option<ProxyBody>,
+    limit: usize,
+) -> (Bytes, Option<ProxyBody>) {
+    let missing = limit.saturating_sub(read.len());
+    match rest {
+        Some(unread) if missing > 0 => {
+            let (more, rest) = body::peek(unread, missing).await;
+            ([read, more].concat().into(), rest)
+        }
+        rest => (read, rest),
+    }
+}
+
+/// Whether `body` is an error, and no answer that says `"error"` somewhere.
+fn is_error(body: &[u8]) -> bool {
+    let Ok(Value::Object(members)) = serde_json::from_slice(body) else {
+        return false;
+    };
+    let has = |name: &str| members.get(name).is_some_and(|value| !value.is_null());
+    let fails = has("error") || members.get("object").is_some_and(|it| it == "error");
+    fails && !has("choices")
 }
 
 fn plain(encoding: Encoding, read: &Bytes) -> Option<Bytes> {

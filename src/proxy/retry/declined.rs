@@ -128,11 +128,19 @@ impl DeclinedRequest {
                 capabilities.record_cache_key_refused(tenant_model);
             }
             (Fault::Placement, Some(block)) => {
-                tracing::warn!(
-                    placement = block.placement.name(),
-                    "the upstream refused the block at this placement; it goes one placement lower for this tenant and model"
-                );
-                capabilities.record_refused_placement(tenant_model, block.placement);
+                capabilities.record_refused_placement(tenant_model, block.placement, self.named);
+                if capabilities.placement(tenant_model).is_some() {
+                    tracing::warn!(
+                        placement = block.placement.name(),
+                        "the upstream refused the block at this placement; it goes one placement lower for this tenant and model"
+                    );
+                } else {
+                    tracing::warn!(
+                        placement = block.placement.name(),
+                        "the upstream refused the block at the last placement; requests of this tenant for this model go out \
+                         without observations for an hour (bypass; reason=no_placement)"
+                    );
+                }
             }
             // The client's own text was accepted, so the block's text is at fault.
             (Fault::Words, _) if accepted.block.is_none() => self.record_filtered(memory, request),

@@ -139,7 +139,7 @@ impl ErrorReport {
         named.is_some_and(|name| name.starts_with("stream_options") || name == "include_usage")
     }
 
-    fn names_placement(&self) -> bool {
+    pub(super) fn names_placement(&self) -> bool {
         self.contains_any(&PLACEMENT_WORDINGS)
             || self.any_text(&|text| has_word(text, &["role", "roles"]))
     }

@@ -146,6 +146,35 @@ impl ErrorReport {
             || self.has_code(&causes)
     }
 
+    /// Whether it names a failure of the server, by its code or its words.
+    pub(super) fn names_server_failure(&self) -> bool {
+        const CODES: [&str; 9] = [
+            "server_error",
+            "api_error",
+            "overloaded_error",
+            "internal_error",
+            "internal_server_error",
+            "InternalServerError",
+            "service_unavailable",
+            "timeout_error",
+            "UNAVAILABLE",
+        ];
+        const WORDINGS: [&str; 7] = [
+            "overloaded",
+            "unavailable",
+            "try again",
+            "server had an error",
+            "internal error",
+            "internal server error",
+            "timed out",
+        ];
+        let says = |message: &String| {
+            let message = message.to_lowercase();
+            WORDINGS.iter().any(|wording| message.contains(wording))
+        };
+        self.has_code(&CODES) || self.messages.iter().any(says)
+    }
+
     /// The status that the error names itself, for errors that come without one.
     pub(super) fn status(&self) -> Option<u16> {
         self.statuses().next()

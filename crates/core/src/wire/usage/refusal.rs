@@ -56,18 +56,22 @@ pub fn refusal(status: u16, body: &[u8]) -> Option<RefusalKind> {
     })
 }
 
-/// The same for an error without a status, such as the first event of a stream. Only an error that says
-/// itself that the request is at fault counts. Any other may be a failure of the server, which the same
-/// request would meet again and which teaches nothing.
+/// The same for an error without a status, such as the first event of a stream. An error counts unless it names a
+/// failure of the server: that one teaches nothing, and the same request would meet it again.
 #[must_use]
 pub fn refusal_without_status(event: &[u8]) -> Option<RefusalKind> {
     let kind = refusal(400, event)?;
     let report = ErrorReport::parse(event.get(..MAX_READ_BYTES).unwrap_or(event));
     match kind {
         RefusalKind::TooLong => Some(kind),
+        // Servers write these words with any code.
+        RefusalKind::Other if report.names_placement() => Some(kind),
         _ if report.names_other_cause() => None,
         RefusalKind::UnknownParameter(_) | RefusalKind::Filtered => Some(kind),
-        RefusalKind::Other => report.blames_request().then_some(kind),
+        RefusalKind::Other => {
+            let counts = report.blames_request() || !report.names_server_failure();
+            counts.then_some(kind)
+        }
     }
 }
 

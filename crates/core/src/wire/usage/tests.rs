@@ -374,9 +374,9 @@ fn what_is_refused_for_its_content_is_told_apart() {
     }
 }
 
-/// Without a status, only an error that blames the request is a refusal.
+/// Without a status, an error is a refusal unless it names a failure of the server or another cause.
 #[test]
-fn without_a_status_only_what_blames_the_request_refuses_it() {
+fn without_a_status_every_error_refuses_but_failures_of_the_server() {
     let stream_refusal = |body: &Value| refusal_without_status(body.to_string().as_bytes());
     for body in [
         json!({"error": {"message": "no", "type": "invalid_request_error", "param": null, "code": null}}),
@@ -388,6 +388,11 @@ fn without_a_status_only_what_blames_the_request_refuses_it() {
         json!({"error": "Error rendering prompt with jinja template: \"roles must alternate\""}),
         json!({"error": {"message": "no", "code": 404}}),
         json!({"error": {"message": "no", "type": "server_error", "code": 500}}),
+        json!({"error": {"message": "System message must be at the beginning."}}),
+        json!({"error": {"message": "System message must be at the beginning.", "type": "server_error"}}),
+        json!({"error": {"message": "no"}}),
+        json!({"error": "no"}),
+        json!({"id": null, "error": {"message": "no", "code": 400}}),
     ] {
         assert_eq!(stream_refusal(&body), Some(RefusalKind::Other), "{body}");
     }
