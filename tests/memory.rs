@@ -21,6 +21,7 @@ mod cache_key;
 mod cache_kinds;
 mod cache_marks;
 mod cache_receipt;
+mod calibration;
 mod calls;
 mod changed;
 mod controls;

@@ -98,6 +98,7 @@ mod tests {
         "memory.bundles",
         "memory.overrides",
         "memory.share_token_budget",
+        "memory.calibrate_tokens",
     ];
 
     #[test]

@@ -323,6 +323,10 @@ settings! {
         /// of your users with secrets removed, and never a credential. The newest 50 stay. Unset: none are
         /// kept.
         bundles: Option<String> = Example(r#""/var/lib/diarist/bundles""#),
+        /// Whether thresholds follow the provider's own count of tokens. Diarist counts with one tokenizer, and most
+        /// models count a little differently; `diarist audit` shows by how much. true: once enough is known of a
+        /// model, its thresholds are sizes as its provider counts them.
+        calibrate_tokens: bool = Default("false"),
         /// Whether raw messages may use the tokens that observations do not use. With few observations, more
         /// raw messages are kept.
         share_token_budget: bool = Default("false"),

@@ -235,6 +235,11 @@ impl AuditEntry {
         record.expected_cached_tokens = judgement.expected_cached_tokens;
     }
 
+    /// How many tokens the provider of this model counts where Diarist counts one.
+    pub(super) fn set_token_ratio(&mut self, ratio: Option<f64>) {
+        self.record.token_ratio = ratio;
+    }
+
     /// What the prompt consisted of.
     pub(super) fn set_segments(&mut self, bytes: SegmentBytes) {
         self.record.segments = Some(SegmentSizes {

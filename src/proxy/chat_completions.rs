@@ -317,10 +317,13 @@ fn finish(
     let prompt = in_flight.prompt.take();
     // A refused request leaves nothing in the cache.
     let sent = prompt.filter(|_| status.is_success() && failed.is_none());
-    if let Some((source, form)) = sent {
+    let growth = sent.and_then(|(source, form)| {
         let policy = memory.policy.current();
         let cache = (&*memory.sent_prompts, &*policy.cache_rules);
-        cache_receipt::record(cache, source, &form, usage, &mut entry);
+        cache_receipt::record(cache, source, &form, usage, &mut entry)
+    });
+    if let Some(request) = &in_flight.request {
+        entry.set_token_ratio(memory.jobs.token_ratio(&request.model));
     }
     entry.finish(&observed);
     let accepted =
@@ -356,6 +359,7 @@ fn finish(
         memory.jobs.intake().offer(Exchange {
             answer,
             answered_ms,
+            growth,
             ..request.into_exchange(in_flight.sent_with, in_flight.route_hash, at_ms)
         });
     }

@@ -309,6 +309,7 @@ impl MemoryRequest {
             answer: None,
             sent_with,
             model: self.model,
+            growth: None,
             route: route_hash,
             at_ms,
             answered_ms: at_ms,
