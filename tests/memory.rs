@@ -17,6 +17,7 @@ mod borrowed;
 mod branches;
 mod budget;
 mod by_hand;
+mod cache_breakpoint;
 mod cache_key;
 mod cache_kinds;
 mod cache_marks;

@@ -71,6 +71,8 @@ mod tests {
         "upstream.placement",
         "upstream.cache_marks",
         "upstream.prompt_cache_key",
+        "upstream.cache_breakpoint",
+        "upstream.session_affinity",
         "audit.ask_usage",
         "audit.holdout",
         "audit.cache_rules",

@@ -148,6 +148,17 @@ settings! {
         /// client sets neither that nor "user". Providers route requests by it to where their prompt is cached. "auto":
         /// if the upstream is OpenAI or Azure OpenAI. "always": until the upstream refuses. "never": not at all.
         prompt_cache_key: String = Default(r#""auto""#),
+        /// Whether the observations get a breakpoint for the prompt cache ("prompt_cache_breakpoint") behind their log, if
+        /// the client sets no mark and no "prompt_cache_options". GPT-5.6 and later models store a prompt up to
+        /// breakpoints only; with this one an activation reads the older observations from the cache. "auto": for these
+        /// models of OpenAI and Azure OpenAI. "always": for every model, until the upstream refuses. "never": not at all.
+        cache_breakpoint: String = Default(r#""auto""#),
+        /// Which header a request with observations gets, with the same hash for the whole conversation, if the client
+        /// sends neither this header nor "session_id". Providers route requests by it to where their prompt is cached.
+        /// "auto": the one that the upstream documents: x-grok-conv-id for xAI, x-session-affinity for Fireworks,
+        /// x-session-id for OpenRouter. "never": none. Otherwise the name of a header that begins with "x-", for a router
+        /// of your own.
+        session_affinity: String = Default(r#""auto""#),
     }
 
     /// The database.

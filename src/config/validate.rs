@@ -20,12 +20,12 @@ use super::platform::Platform;
 use super::problem::Problem;
 use super::rules::rules;
 use super::settings::{RawConfig, RawServer, RawStore};
-use super::upstream::{checked_base_url, placement};
+use super::upstream::{self, checked_base_url, placement};
 use super::valid::{Config, Database, Override, PepperSettings, UpstreamSettings};
 use crate::jobs;
 use crate::memory::alignment::EvidenceLevel;
 use crate::proxy::mode::{ReadOnly, Rules};
-use crate::proxy::{AddCacheKey, AskUsage, Limits, Pace, RequestPolicy, holdout};
+use crate::proxy::{AskUsage, Limits, Pace, RequestPolicy, holdout};
 use crate::server;
 use crate::upstream::Timeouts;
 
@@ -188,16 +188,7 @@ fn requests(raw: &RawConfig, problems: &mut Vec<Problem>) -> CheckResult<Request
             ],
         )
     });
-    let add_cache_key = raw.upstream.prompt_cache_key.check(problems, |text| {
-        one_of(
-            text,
-            &[
-                ("auto", AddCacheKey::Auto),
-                ("never", AddCacheKey::Never),
-                ("always", AddCacheKey::Always),
-            ],
-        )
-    });
+    let (cache, affinity) = upstream::prompt_cache(&raw.upstream, problems);
     let holdout = raw.audit.holdout.check(problems, |&share| {
         in_range(share, 0.0, holdout::Share::MAX).map(holdout::Share::new)
     });
@@ -225,7 +216,9 @@ fn requests(raw: &RawConfig, problems: &mut Vec<Problem>) -> CheckResult<Request
         evidence: evidence?,
         ask_usage: ask_usage?,
         cache_marks: raw.upstream.cache_marks.value,
-        add_cache_key: add_cache_key?,
+        add_cache_key: cache?.key,
+        add_cache_breakpoint: cache?.breakpoint,
+        session_affinity: affinity?,
         holdout: holdout?,
         cache_rules: cache_rules?,
         read_only: ReadOnly::default(),

@@ -162,7 +162,9 @@ impl AuditEntry {
         record.cause = meta.map(|meta| meta.cause.name().into());
         let peers = meta.and_then(|meta| meta.peer_memory.as_ref());
         record.others = peers.and_then(|others| count(others.lineages.len()));
-        record.added = outgoing.added().map(Into::into);
+        record.added = Some(outgoing.added())
+            .filter(|added| !added.is_empty())
+            .map(Into::into);
         record.others_tokens = peers.map(|others| others.tokens);
         self.observations = meta.map(|meta| meta.tokens);
         if outgoing.messages.is_none() {

@@ -358,8 +358,8 @@ fn finish(
         let request = Arc::unwrap_or_clone(request);
         memory.jobs.intake().offer(Exchange {
             answer,
-            answered_ms,
             growth,
+            answered_ms,
             ..request.into_exchange(in_flight.sent_with, in_flight.route_hash, at_ms)
         });
     }

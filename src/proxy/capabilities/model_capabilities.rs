@@ -6,6 +6,7 @@
 
 use std::time::Instant;
 
+use super::cache_addition::{CacheAddition, CacheAdditions};
 use super::refusal_ttl::is_fresh;
 
 /// The hash of a tenant's credential.
@@ -25,8 +26,8 @@ pub(super) struct ModelCapabilities {
     pub(super) refused_placements: Option<(usize, Instant)>,
     /// Whether the upstream accepts the question for usage. Once refused, it stays refused.
     pub(super) accepts_usage: Option<bool>,
-    /// Whether the upstream refused `prompt_cache_key`. Once refused, it stays refused.
-    pub(super) refuses_cache_key: bool,
+    /// What the upstream refused of Diarist's for its prompt cache. Once refused, it stays refused.
+    pub(super) refused_additions: CacheAdditions,
 }
 
 /// What one tenant has learned.
@@ -67,7 +68,7 @@ impl CapabilitiesByTenant {
                 Some(false) => Some(false),
                 shared => individual.accepts_usage.or(shared),
             },
-            refuses_cache_key: individual.refuses_cache_key || shared.refuses_cache_key,
+            refused_additions: individual.refused_additions.union(shared.refused_additions),
         }
     }
 
@@ -113,13 +114,15 @@ impl CapabilitiesByTenant {
         }
     }
 
-    /// `prompt_cache_key` of `tenant` was refused.
-    pub(super) fn record_cache_key_refused(&mut self, tenant: &TenantHash) {
+    /// `addition` was refused to `tenant`.
+    pub(super) fn record_addition_refused(&mut self, addition: CacheAddition, tenant: &TenantHash) {
         let entry = self.entry_mut(tenant);
-        entry.capabilities.refuses_cache_key = true;
+        entry.capabilities.refused_additions.insert(addition);
         entry.unexplained_refusals = 0;
-        let refused = |it: &&TenantEntry| it.capabilities.refuses_cache_key;
-        self.shared.refuses_cache_key |= self.tenants.iter().filter(refused).count() > 1;
+        let refused = |it: &&TenantEntry| it.capabilities.refused_additions.has(addition);
+        if self.tenants.iter().filter(refused).count() > 1 {
+            self.shared.refused_additions.insert(addition);
+        }
     }
 
     /// A changed request of `tenant` was refused without a reason, and the original accepted. Returns whether
@@ -235,16 +238,18 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_key_that_two_tenants_were_refused_is_added_for_nobody() {
+    fn what_two_tenants_were_refused_for_the_cache_is_added_for_nobody() {
         let mut model = CapabilitiesByTenant::default();
-        let refuses = |model: &mut CapabilitiesByTenant| {
-            [A, B, C].map(|it| model.for_tenant(&it).refuses_cache_key)
+        let refuses = |model: &mut CapabilitiesByTenant, addition| {
+            [A, B, C].map(|it| model.for_tenant(&it).refused_additions.has(addition))
         };
-        model.record_cache_key_refused(&A);
-        model.record_cache_key_refused(&A);
-        assert_eq!(refuses(&mut model), [true, false, false]);
-        model.record_cache_key_refused(&B);
-        assert_eq!(refuses(&mut model), [true; 3]);
+        let [key, breakpoint] = CacheAddition::ALL;
+        model.record_addition_refused(key, &A);
+        model.record_addition_refused(key, &A);
+        assert_eq!(refuses(&mut model, key), [true, false, false]);
+        model.record_addition_refused(key, &B);
+        assert_eq!(refuses(&mut model, key), [true; 3]);
+        assert_eq!(refuses(&mut model, breakpoint), [false; 3]);
     }
 
     #[test]
