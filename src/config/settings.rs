@@ -214,6 +214,27 @@ settings! {
         cache_rules: TableList = Default("[]"),
     }
 
+    /// Spans and metrics over OTLP (HTTP with protobuf), for builds with the feature otel.
+    ["otlp"] otlp: RawOtlp {
+        /// Base URL of the collector; /v1/traces and /v1/metrics follow it. Unset: OTEL_EXPORTER_OTLP_ENDPOINT, and
+        /// nothing is exported if that is not set either.
+        endpoint: Option<String> = Example(r#""http://localhost:4318""#),
+        /// Headers of each export, as in OTEL_EXPORTER_OTLP_HEADERS: name=value, with commas between several. Better
+        /// kept in the environment: DIARIST__OTLP__EXPORT_HEADERS.
+        export_headers: Option<SecretString> = Example(r#""authorization=Bearer ...""#),
+        /// Whether spans are exported. OTEL_TRACES_EXPORTER=none switches them off, too.
+        traces: bool = Default("true"),
+        /// Whether metrics of the GenAI conventions are exported. OTEL_METRICS_EXPORTER=none switches them off, too.
+        metrics: bool = Default("true"),
+        /// Whether requests to the upstream name Diarist's span as their parent (traceparent, tracestate). Without it,
+        /// these headers pass as the client sent them.
+        propagate: bool = Default("false"),
+        /// Which names attributes and metrics have. "gen_ai_latest_experimental": those of the newest GenAI
+        /// conventions. Unset: OTEL_SEMCONV_STABILITY_OPT_IN, and names that most programs know today if that is not
+        /// set either.
+        semconv_opt_in: Option<String> = Example(r#""gen_ai_latest_experimental""#),
+    }
+
     /// What names a conversation, and whose it is. A name groups requests. It gives no access to memory
     /// that the content of a request does not give.
     ["identity"] identity: RawIdentity {

@@ -15,6 +15,7 @@ use super::cache_rules::cache_rules;
 use super::common::{in_range, one_of, positive_duration};
 use super::identity::identity;
 use super::memory;
+use super::otlp::otlp;
 use super::parse::{CheckResult, ErrorReported, Invalid};
 use super::platform::Platform;
 use super::problem::Problem;
@@ -49,6 +50,7 @@ pub(super) fn validate(
     let audit_rotation = audit_rotation(&raw.audit, problems);
     let host = base_url.as_ref().ok().and_then(|url| url.host_str());
     let host = host.unwrap_or_default().to_owned();
+    let otlp = otlp(&raw.otlp, &host, env, problems);
     let requests = requests(raw, problems);
     let memory = memory::settings(raw, &host, placement, problems);
 
@@ -86,6 +88,7 @@ pub(super) fn validate(
         job_retention: job_retention?,
         audit: audit?,
         audit_rotation: audit_rotation?,
+        otlp: otlp?,
         memory_enabled: raw.memory.enabled.value,
         requests,
         memory: memory.common,

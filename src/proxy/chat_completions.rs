@@ -32,6 +32,7 @@ use super::select_memory::{SelectionGuard, select_memory};
 use super::shared::Shared;
 use super::tee::{ObservedAnswer, OnAnswer, TeeSpec, tee};
 use super::{headers, sse, upstream_route};
+use crate::audit::{Audit, RequestKind};
 use crate::history::ScopedHash;
 use crate::jobs::Exchange;
 use crate::store::SentWith;
@@ -43,11 +44,13 @@ use crate::store::SentWith;
 pub(super) async fn handle(
     shared: &Arc<Shared>,
     memory: &Arc<Memory>,
-    parts: Parts,
+    mut parts: Parts,
     (body, mut reserved): (Incoming, Reservation),
     abort: Abort,
 ) -> Result<Response<ProxyBody>, ProxyError> {
-    let mut entry = AuditEntry::new(memory.audit.as_ref());
+    let audit = memory.audit.as_ref();
+    let span = Audit::begin_span(audit, &mut parts.headers, RequestKind::Chat);
+    let mut entry = AuditEntry::new(audit, span);
     let limits = &shared.limits;
     let mut hasher = memory.parsed_prefixes.hasher(body.size_hint().exact());
     let mut incoming = IdleTimeout::paced(body, limits.request_idle, limits.body_pace);

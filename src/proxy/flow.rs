@@ -89,11 +89,11 @@ pub(super) async fn handle(
 async fn pass(
     shared: &Shared,
     audit: Option<&Audit>,
-    parts: Parts,
+    mut parts: Parts,
     body: Incoming,
     abort: Abort,
 ) -> Result<Response<ProxyBody>, ProxyError> {
-    let mut entry = PassEntry::new(audit, &parts, body.size_hint().exact());
+    let mut entry = PassEntry::new(audit, &mut parts, body.size_hint().exact());
     let body = OutBody::Stream(IdleTimeout::new(body, shared.limits.request_idle));
     let response = forward::send(&shared.upstream, parts, body)
         .await
