@@ -114,8 +114,10 @@ async fn no_breakpoint_is_added_where_the_client_or_the_operator_decides() {
             for (name, value) in own.as_object().into_iter().flatten() {
                 body[name] = value.clone();
             }
-            assert_eq!(rig.send(&body).await.status, 200);
+            let answer = rig.send(&body).await;
+            assert_eq!(answer.status, 200);
             rig.quiet().await;
+            assert_eq!(added(&rig, &answer).await, Value::Null, "{setting} {own}");
         }
         let (before, behind) = block(&rig).unwrap();
         assert_eq!(before, "", "{setting} {own}");
