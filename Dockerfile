@@ -9,7 +9,7 @@ WORKDIR /src
 COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
-    cargo build --locked --profile dist --bin diarist \
+    cargo build --locked --profile dist --features otel --bin diarist \
     && cp target/dist/diarist /usr/local/bin/diarist \
     && mkdir /data
 

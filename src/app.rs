@@ -29,7 +29,7 @@ pub use self::reload::Reloader;
 use self::reload::request_policy;
 
 use crate::admin::{Access, Admin, Condition, Readiness};
-use crate::audit::{Audit, AuditError};
+use crate::audit::{Audit, AuditError, AuditOutput, Exporter, OtlpError};
 use crate::config::{AuditTarget, Config, ConfigValues};
 use crate::history::Pepper;
 use crate::jobs::{Jobs, Reloadable};
@@ -73,6 +73,8 @@ pub enum StartError {
     Metrics(#[from] RecorderError),
     #[error(transparent)]
     Audit(#[from] AuditError),
+    #[error(transparent)]
+    Otlp(#[from] OtlpError),
     #[error("the model client cannot be set up")]
     Llm(#[from] reqwest::Error),
     #[error(transparent)]
@@ -84,7 +86,7 @@ pub enum StartError {
 impl StartError {
     /// Whether only another configuration helps, so that a supervisor need not try again.
     pub fn is_configuration(&self) -> bool {
-        matches!(self, Self::Pepper(_) | Self::WrongPepper(_))
+        matches!(self, Self::Pepper(_) | Self::WrongPepper(_) | Self::Otlp(_))
     }
 }
 
@@ -420,10 +422,21 @@ async fn watch_store(
     }
 }
 
-fn audit(config: &Config, tasks: &Tasks) -> Result<Option<Audit>, AuditError> {
-    Ok(match &config.audit {
-        AuditTarget::Off => None,
-        AuditTarget::Stdout => Some(Audit::stdout(tasks)),
-        AuditTarget::File(path) => Some(Audit::file(path, &config.audit_rotation, tasks)?),
-    })
+/// The audit, if anything becomes of its lines.
+fn audit(config: &Config, tasks: &Tasks) -> Result<Option<Audit>, StartError> {
+    #[cfg(feature = "otel")]
+    let exporter = match &config.otlp {
+        Some(settings) => Exporter::start(settings, tasks)?,
+        None => Exporter::default(),
+    };
+    // A configuration with an export is not valid in this build.
+    #[cfg(not(feature = "otel"))]
+    let exporter = Exporter::default();
+    let output = match &config.audit {
+        AuditTarget::Off if config.otlp.is_none() => return Ok(None),
+        AuditTarget::Off => AuditOutput::Nowhere,
+        AuditTarget::Stdout => AuditOutput::Stdout,
+        AuditTarget::File(path) => AuditOutput::File(path, &config.audit_rotation),
+    };
+    Ok(Some(Audit::open(&output, exporter, tasks)?))
 }

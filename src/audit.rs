@@ -5,20 +5,27 @@
 //! [`AuditRecord`], [`PartRecord`], [`ForgottenRecord`], [`CallRecord`] and [`PassRecord`] are the lines, with their
 //! fields in a fixed order. [`Audit`] takes records without waiting and writes them in the background. Decides nothing,
 //! and never holds text of messages or credentials. `proxy` makes a record when an answer has ended, in whatever way;
-//! `jobs` makes one when a part is stored and when a model call has ended.
+//! `jobs` makes one when a part is stored and when a model call has ended. With the feature `otel`, the same records become
+//! spans and metrics ([`OtlpSettings`]).
 
 mod call;
 mod file;
 mod forgotten;
+#[cfg(feature = "otel")]
+mod otlp;
+mod otlp_settings;
 mod part;
 mod pass;
 mod record;
 mod sink;
+mod span;
 
 pub use call::{CallKind, CallOutcome, CallRecord};
 pub use file::{AuditError, Rotation, with_rotated};
 pub use forgotten::ForgottenRecord;
+pub use otlp_settings::{OtlpError, OtlpSettings};
 pub use part::{PartKind, PartRecord};
 pub use pass::PassRecord;
 pub use record::{AuditRecord, EndReason, MemoryState, SegmentSizes};
-pub use sink::Audit;
+pub use sink::{Audit, AuditOutput, Exporter};
+pub use span::{RequestKind, RequestSpan};

@@ -19,6 +19,7 @@ mod memory;
 mod model_settings;
 mod nearest;
 mod observer;
+mod otlp;
 mod overrides;
 mod parse;
 mod phases;

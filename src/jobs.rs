@@ -14,6 +14,7 @@
 mod base;
 mod budget;
 pub mod bundle;
+mod calibration;
 mod call_audit;
 mod clock;
 mod code_reflector;
@@ -71,6 +72,7 @@ pub use snapshots::Prepared;
 
 use self::base::Base;
 use self::budget::Budget;
+use self::calibration::Calibration;
 use self::events::Events;
 use self::evidence::PartReporter;
 use self::intake::Exchanges;
@@ -188,6 +190,7 @@ impl Jobs {
             accounts: TenantAccounts::default(),
             recording: Losses::new("recording", tasks.readiness()),
             health: ModelHealth::new(clock, tasks.readiness()),
+            calibration: Calibration::default(),
         };
         let archive = MessageArchive::new(&base);
         let room = Room::new(&base, llm, audit, tasks);
@@ -270,6 +273,12 @@ impl Jobs {
     /// The thresholds in force.
     pub fn policy(&self) -> Policy {
         self.base.settings().policy
+    }
+
+    /// How many tokens the provider of `model` counts where Diarist counts one; `None` as long as too few were
+    /// compared.
+    pub fn token_ratio(&self, model: &str) -> Option<f64> {
+        self.base.calibration.ratio(model)
     }
 
     /// Other settings are in force ([`Jobs::settings`]). Jobs that wait, because the last ones failed, are

@@ -58,7 +58,7 @@ use self::body_budget::BodyBudget;
 #[cfg(feature = "testing")]
 pub use self::dry_run::{DryRun, DryRunShortening};
 pub use self::error::{ProxyError, Side};
-pub use self::memory::{AddCacheKey, AskUsage, Memory, Overflow, RequestPolicy};
+pub use self::memory::{AddForCache, AskUsage, Memory, Overflow, RequestPolicy, SessionAffinity};
 pub use self::parse_pool::ParsePool;
 pub use self::parsed_prefixes::ParsedPrefixes;
 pub use self::places::Peer;

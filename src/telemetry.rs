@@ -51,6 +51,9 @@ pub const INTAKE_BYTES: &str = "diarist_intake_bytes";
 pub const EXCHANGES_DROPPED: &str = "diarist_exchanges_dropped_total";
 /// Bytes of messages that were tokenised.
 pub const TOKENIZED_BYTES: &str = "diarist_tokenized_bytes_total";
+/// Tokens of messages that Diarist and the provider both counted. Label: `by` (`diarist`, `provider`). The quotient is
+/// how the tokenizers differ, over all models.
+pub const COMPARED_TOKENS: &str = "diarist_compared_tokens_total";
 /// Snapshots prepared. Label: `cause`.
 pub const SNAPSHOTS: &str = "diarist_snapshots_total";
 /// The share of its source's items that a part kept, 0 to 1. Labels: `kind` (of the part), `item` (a kind of item;
@@ -199,6 +202,9 @@ fn register() {
     for change in ["paused", "resumed"] {
         metrics::counter!(OBSERVER_PAUSES, "change" => change).increment(0);
     }
+    for by in ["diarist", "provider"] {
+        metrics::counter!(COMPARED_TOKENS, "by" => by).increment(0);
+    }
     for reason in ["full", "closed", "write"] {
         metrics::counter!(AUDIT_DROPPED, "reason" => reason).increment(0);
     }
@@ -237,6 +243,10 @@ fn describe_memory() {
         TOKENIZED_BYTES,
         Unit::Bytes,
         "Bytes of messages that were tokenised"
+    );
+    describe_counter!(
+        COMPARED_TOKENS,
+        "Tokens of messages that Diarist and the provider both counted"
     );
     describe_counter!(SNAPSHOTS, "Snapshots prepared, by cause");
     describe_counter!(JOBS, "Jobs ended, by kind and outcome");

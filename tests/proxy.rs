@@ -3,6 +3,8 @@
 
 mod alignment;
 mod memory;
+#[cfg(feature = "otel")]
+mod otlp;
 mod population;
 mod replays;
 mod tenants;
@@ -14,6 +16,8 @@ mod transparent;
     reason = "helpers of tests; not every program uses those that need it"
 )]
 mod support {
+    #[cfg(feature = "otel")]
+    pub mod collector;
     pub mod dice;
     pub mod patient_store;
     pub mod planted_table;

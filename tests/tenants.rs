@@ -30,6 +30,9 @@ use serde_json::{Value, json};
 use marks::{Kind, Owner};
 use program::Program;
 
+#[cfg(feature = "otel")]
+use crate::support::collector::Collector;
+
 /// Half of them tenants, half users of tenants that have ten each.
 const OWNERS: usize = 1_000;
 const TURNS: usize = 3;
@@ -99,7 +102,13 @@ async fn nobodys_words_stand_where_they_should_not() {
     let began = Instant::now();
     let all = OWNERS;
     let provider = Provider::start(Options::default()).await.unwrap();
-    let program = Program::start(&provider, "trace").await;
+    #[cfg(feature = "otel")]
+    let collector = Collector::start(200).await;
+    #[cfg(feature = "otel")]
+    let variables = [("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url())];
+    #[cfg(not(feature = "otel"))]
+    let variables = [];
+    let program = Program::start_with(&provider, "trace", &variables).await;
     let client = reqwest::Client::new();
     let mut random = StdRng::seed_from_u64(7);
     for number in 1..=TURNS {
@@ -133,6 +142,16 @@ async fn nobodys_words_stand_where_they_should_not() {
             found.len(),
             found.first()
         );
+    }
+    #[cfg(feature = "otel")]
+    {
+        let exported = collector.exports();
+        let requests = collector.spans().len() / 2;
+        assert!(requests > all * TURNS / 2, "{requests} requests have spans");
+        for export in exported {
+            let found = marks::found(&export.body);
+            assert!(found.is_empty(), "{:?} in {}", found.first(), export.path);
+        }
     }
     assert!(left.logs.len() > all * 1_000, "the logs were not at TRACE");
     assert!(

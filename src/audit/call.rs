@@ -46,13 +46,23 @@ impl CallRecord {
 }
 
 /// The purpose of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallKind {
     /// To observe messages.
     Observe,
     /// To condense observations.
     Reflect,
+}
+
+impl CallKind {
+    /// The name in the audit.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Observe => "observe",
+            Self::Reflect => "reflect",
+        }
+    }
 }
 
 /// What became of a call.
@@ -90,6 +100,12 @@ impl CallOutcome {
             Self::Failed => "failed",
             Self::Abandoned => "abandoned",
         }
+    }
+}
+
+impl Serialize for CallKind {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
     }
 }
 

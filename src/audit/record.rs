@@ -136,6 +136,9 @@ pub struct AuditRecord {
     /// What was added to the request besides the block, separated by spaces: `cache_mark`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub added: Option<Cow<'static, str>>,
+    /// How many tokens the provider of this model counts where Diarist counts one: a running figure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_ratio: Option<f64>,
 }
 
 /// Bytes of each segment of a prompt as it was sent, and of what the observations replaced.
@@ -199,6 +202,7 @@ impl AuditRecord {
             since: None,
             until: None,
             added: None,
+            token_ratio: None,
         }
     }
 

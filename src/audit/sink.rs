@@ -11,12 +11,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use http::HeaderMap;
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::file::{AuditError, AuditFile, Rotation};
+#[cfg(feature = "otel")]
+use super::otlp::{Otlp, SpanStart};
+#[cfg(feature = "otel")]
+use super::otlp_settings::{OtlpError, OtlpSettings};
+use super::span::{RequestKind, RequestSpan};
 use super::{AuditRecord, CallRecord, ForgottenRecord, PartRecord, PassRecord};
 use crate::tasks::{Losses, Tasks};
 use crate::telemetry;
@@ -40,6 +46,44 @@ pub struct Audit {
     /// The process gives up its open requests.
     stopped: CancellationToken,
     dropped: Dropped,
+    /// What requests need if spans are exported.
+    #[cfg(feature = "otel")]
+    pub(super) spans: Option<SpanStart>,
+}
+
+/// Where lines go.
+#[derive(Clone, Debug)]
+pub enum AuditOutput<'a> {
+    /// Standard output.
+    Stdout,
+    /// A file, which is created if it does not exist.
+    File(&'a Path, &'a Rotation),
+    /// Nowhere: they are only exported.
+    Nowhere,
+}
+
+/// What the lines become besides, if anything: spans and metrics.
+#[derive(Debug, Default)]
+pub struct Exporter {
+    #[cfg(feature = "otel")]
+    otlp: Option<Otlp>,
+    #[cfg(feature = "otel")]
+    spans: Option<SpanStart>,
+}
+
+impl Exporter {
+    /// An exporter with these settings.
+    ///
+    /// # Errors
+    /// If it cannot be built.
+    #[cfg(feature = "otel")]
+    pub fn start(settings: &OtlpSettings, tasks: &Tasks) -> Result<Self, OtlpError> {
+        let otlp = Otlp::start(settings, tasks)?;
+        Ok(Self {
+            spans: otlp.span_start(settings),
+            otlp: Some(otlp),
+        })
+    }
 }
 
 /// Records that were not written: counted, logged, and shown by `/readyz`.
@@ -59,35 +103,62 @@ impl Dropped {
 
 #[derive(Debug)]
 enum Message {
-    Record(Box<AuditRecord>),
+    Record(Box<(AuditRecord, RequestSpan)>),
     Part(Box<PartRecord>),
     Call(Box<CallRecord>),
-    Pass(Box<PassRecord>),
+    Pass(Box<(PassRecord, RequestSpan)>),
     Forgotten(Box<ForgottenRecord>),
     Reopen,
     Flush(oneshot::Sender<()>),
 }
 
 impl Audit {
-    /// Writes to standard output.
-    #[must_use]
-    pub fn stdout(tasks: &Tasks) -> Self {
-        Self::start(Output::Stream(Box::new(io::stdout())), tasks)
-    }
-
-    /// Appends to a file, which is created if it does not exist.
+    /// Writes to `target`, and exports with `exporter`.
     ///
     /// # Errors
     ///
     /// If the file cannot be opened for appending.
-    pub fn file(path: &Path, rotation: &Rotation, tasks: &Tasks) -> Result<Self, AuditError> {
-        let file = AuditFile::open(path, rotation)?;
-        Ok(Self::start(Output::File(file), tasks))
+    pub fn open(
+        target: &AuditOutput<'_>,
+        exporter: Exporter,
+        tasks: &Tasks,
+    ) -> Result<Self, AuditError> {
+        let output = match target {
+            AuditOutput::Stdout => Output::Stream(Box::new(io::stdout())),
+            AuditOutput::File(path, rotation) => Output::File(AuditFile::open(path, rotation)?),
+            AuditOutput::Nowhere => Output::Nowhere,
+        };
+        Ok(Self::start(output, exporter, tasks))
+    }
+
+    /// The place in its trace of a request with these headers. If the operator wants it, the headers name this place
+    /// from then on. Nothing without `audit`, or if no spans are exported.
+    #[cfg(feature = "otel")]
+    pub fn begin_span(
+        audit: Option<&Self>,
+        headers: &mut HeaderMap,
+        kind: RequestKind,
+    ) -> RequestSpan {
+        let spans = audit.and_then(|audit| audit.spans.as_ref());
+        let ids = spans.and_then(|spans| spans.begin(headers, kind));
+        RequestSpan {
+            ids: ids.map(Box::new),
+        }
+    }
+
+    /// Nothing: this build exports no spans.
+    #[cfg(not(feature = "otel"))]
+    pub fn begin_span(
+        _audit: Option<&Self>,
+        _headers: &mut HeaderMap,
+        _kind: RequestKind,
+    ) -> RequestSpan {
+        RequestSpan::default()
     }
 
     /// Takes a record. Never waits: if the writer is too far behind, the record is dropped.
-    pub fn record(&self, record: AuditRecord) {
-        self.enqueue(Message::Record(Box::new(record)));
+    pub fn record(&self, record: AuditRecord, span: RequestSpan) {
+        self.enqueue(Message::Record(Box::new((record, span))));
     }
 
     /// Takes a record of an observation or a reflection. Never waits.
@@ -101,8 +172,8 @@ impl Audit {
     }
 
     /// Takes a record of a request that passed through unread. Never waits.
-    pub fn pass(&self, record: PassRecord) {
-        self.enqueue(Message::Pass(Box::new(record)));
+    pub fn pass(&self, record: PassRecord, span: RequestSpan) {
+        self.enqueue(Message::Pass(Box::new((record, span))));
     }
 
     /// Takes a record of a deletion. Never waits.
@@ -160,7 +231,14 @@ impl Audit {
         }
     }
 
-    fn start(output: Output, tasks: &Tasks) -> Self {
+    #[cfg_attr(
+        not(feature = "otel"),
+        expect(
+            clippy::needless_pass_by_value,
+            reason = "without the feature it holds nothing"
+        )
+    )]
+    fn start(output: Output, exporter: Exporter, tasks: &Tasks) -> Self {
         let (queue, messages) = mpsc::unbounded_channel();
         let waiting = Arc::<AtomicUsize>::default();
         let dropped = Dropped {
@@ -173,7 +251,11 @@ impl Audit {
             torn: false,
             waiting: Arc::clone(&waiting),
             dropped: dropped.clone(),
+            #[cfg(feature = "otel")]
+            otlp: exporter.otlp,
         };
+        #[cfg(not(feature = "otel"))]
+        let Exporter {} = exporter;
         let last = tasks.outlasting();
         let urgent = Arc::<Notify>::default();
         let gathering = Gathering {
@@ -187,6 +269,8 @@ impl Audit {
             urgent,
             stopped: tasks.token(),
             dropped,
+            #[cfg(feature = "otel")]
+            spans: exporter.spans,
         }
     }
 }
@@ -221,10 +305,16 @@ async fn run(writer: Writer, mut messages: mpsc::UnboundedReceiver<Message>, gat
                 continue;
             }
         };
-        // Without messages, no more can come. Without a writer, it has panicked.
-        let Some(mut active) = writer.take().filter(|_| received > 0) else {
+        // Without a writer, it has panicked.
+        let Some(mut active) = writer.take() else {
             return;
         };
+        // Without messages, no more can come.
+        if received == 0 {
+            #[cfg(feature = "otel")]
+            active.end().await;
+            return;
+        }
         if received < BATCH {
             gathering.wait().await;
             while batch.len() < BATCH
@@ -247,6 +337,7 @@ async fn run(writer: Writer, mut messages: mpsc::UnboundedReceiver<Message>, gat
 enum Output {
     Stream(Box<dyn Write + Send>),
     File(AuditFile),
+    Nowhere,
 }
 
 impl fmt::Debug for Output {
@@ -254,6 +345,7 @@ impl fmt::Debug for Output {
         match self {
             Self::Stream(_) => f.write_str("Stream"),
             Self::File(file) => file.fmt(f),
+            Self::Nowhere => f.write_str("Nowhere"),
         }
     }
 }
@@ -266,20 +358,47 @@ struct Writer {
     torn: bool,
     waiting: Arc<AtomicUsize>,
     dropped: Dropped,
+    #[cfg(feature = "otel")]
+    otlp: Option<Otlp>,
 }
 
 impl Writer {
     fn handle(&mut self, message: Message) {
+        #[cfg(feature = "otel")]
+        self.export(&message);
         match message {
-            Message::Record(record) => self.write_or_count(&*record),
+            Message::Record(record) => self.write_or_count(&record.0),
             Message::Part(record) => self.write_or_count(&*record),
             Message::Call(record) => self.write_or_count(&*record),
-            Message::Pass(record) => self.write_or_count(&*record),
+            Message::Pass(record) => self.write_or_count(&record.0),
             Message::Forgotten(record) => self.write_or_count(&*record),
             Message::Reopen => self.reopen(),
             Message::Flush(written) => {
                 // The caller may have stopped waiting.
                 let _ = written.send(());
+            }
+        }
+    }
+
+    #[cfg(feature = "otel")]
+    fn export(&self, message: &Message) {
+        let Some(otlp) = &self.otlp else { return };
+        match message {
+            Message::Record(record) => otlp.request(&record.0, record.1.ids.as_deref()),
+            Message::Pass(record) => otlp.pass(&record.0, record.1.ids.as_deref()),
+            Message::Call(record) => otlp.call(record),
+            Message::Part(_) | Message::Forgotten(_) | Message::Reopen | Message::Flush(_) => {}
+        }
+    }
+
+    /// No more records come: what was exported and not sent is sent.
+    #[cfg(feature = "otel")]
+    async fn end(self) {
+        if let Some(otlp) = self.otlp {
+            // The SDK waits for its threads.
+            let ended = tokio::task::spawn_blocking(move || otlp.shut_down()).await;
+            if ended.is_err() {
+                tracing::warn!("the export over OTLP did not end in order");
             }
         }
     }
@@ -312,6 +431,7 @@ impl Writer {
         serde_json::to_writer(&mut self.line, record)?;
         self.line.push(b'\n');
         let output: &mut dyn Write = match &mut self.output {
+            Output::Nowhere => return Ok(()),
             Output::Stream(output) => output,
             Output::File(file) => {
                 if let Err(error) = file.rotate_for(self.line.len(), Timestamp::now()) {

@@ -98,6 +98,7 @@ fn common(
         bundles: bundles?.map(PathBuf::from),
         redactor: redactor?,
         costs: costs?,
+        calibrate_tokens: memory.calibrate_tokens.value,
     })
 }
 

@@ -39,6 +39,7 @@ pub(super) struct CommonSettings {
     pub(super) bundles: Option<PathBuf>,
     pub(super) redactor: Redactor,
     pub(super) costs: Option<CostRules>,
+    pub(super) calibrate_tokens: bool,
 }
 
 /// The settings of memory that an override can change, as written.
@@ -103,6 +104,7 @@ impl OverridableSettings {
             daily: common.daily,
             peer_memory_tokens: common.peer_memory_tokens,
             bundles: common.bundles,
+            calibrate_tokens: common.calibrate_tokens,
         })
     }
 }

@@ -22,6 +22,7 @@ const START_ONLY: &[&str] = &[
     "audit.max_file_bytes",
     "audit.max_file_age",
     "audit.keep_files",
+    "otlp.",
     "memory.enabled",
 ];
 
@@ -71,6 +72,8 @@ mod tests {
         "upstream.placement",
         "upstream.cache_marks",
         "upstream.prompt_cache_key",
+        "upstream.cache_breakpoint",
+        "upstream.session_affinity",
         "audit.ask_usage",
         "audit.holdout",
         "audit.cache_rules",
@@ -98,6 +101,7 @@ mod tests {
         "memory.bundles",
         "memory.overrides",
         "memory.share_token_budget",
+        "memory.calibrate_tokens",
     ];
 
     #[test]

@@ -148,6 +148,17 @@ settings! {
         /// client sets neither that nor "user". Providers route requests by it to where their prompt is cached. "auto":
         /// if the upstream is OpenAI or Azure OpenAI. "always": until the upstream refuses. "never": not at all.
         prompt_cache_key: String = Default(r#""auto""#),
+        /// Whether the observations get a breakpoint for the prompt cache ("prompt_cache_breakpoint") behind their log, if
+        /// the client sets no mark and no "prompt_cache_options". GPT-5.6 and later models store a prompt up to
+        /// breakpoints only; with this one an activation reads the older observations from the cache. "auto": for these
+        /// models of OpenAI and Azure OpenAI. "always": for every model, until the upstream refuses. "never": not at all.
+        cache_breakpoint: String = Default(r#""auto""#),
+        /// Which header a request with observations gets, with the same hash for the whole conversation, if the client
+        /// sends neither this header nor "session_id". Providers route requests by it to where their prompt is cached.
+        /// "auto": the one that the upstream documents: x-grok-conv-id for xAI, x-session-affinity for Fireworks,
+        /// x-session-id for OpenRouter. "never": none. Otherwise the name of a header that begins with "x-", for a router
+        /// of your own.
+        session_affinity: String = Default(r#""auto""#),
     }
 
     /// The database.
@@ -201,6 +212,27 @@ settings! {
         /// counts. Write a list as here, or a section [[audit.cache_rules]] for each entry:
         /// { model = "qwen*", minimum_tokens = 16, step_tokens = 16, lifetime = "1h" }.
         cache_rules: TableList = Default("[]"),
+    }
+
+    /// Spans and metrics over OTLP (HTTP with protobuf), for builds with the feature otel.
+    ["otlp"] otlp: RawOtlp {
+        /// Base URL of the collector; /v1/traces and /v1/metrics follow it. Unset: OTEL_EXPORTER_OTLP_ENDPOINT, and
+        /// nothing is exported if that is not set either.
+        endpoint: Option<String> = Example(r#""http://localhost:4318""#),
+        /// Headers of each export, as in OTEL_EXPORTER_OTLP_HEADERS: name=value, with commas between several. Better
+        /// kept in the environment: DIARIST__OTLP__EXPORT_HEADERS.
+        export_headers: Option<SecretString> = Example(r#""authorization=Bearer ...""#),
+        /// Whether spans are exported. OTEL_TRACES_EXPORTER=none switches them off, too.
+        traces: bool = Default("true"),
+        /// Whether metrics of the GenAI conventions are exported. OTEL_METRICS_EXPORTER=none switches them off, too.
+        metrics: bool = Default("true"),
+        /// Whether requests to the upstream name Diarist's span as their parent (traceparent, tracestate). Without it,
+        /// these headers pass as the client sent them.
+        propagate: bool = Default("false"),
+        /// Which names attributes and metrics have. "gen_ai_latest_experimental": those of the newest GenAI
+        /// conventions. Unset: OTEL_SEMCONV_STABILITY_OPT_IN, and names that most programs know today if that is not
+        /// set either.
+        semconv_opt_in: Option<String> = Example(r#""gen_ai_latest_experimental""#),
     }
 
     /// What names a conversation, and whose it is. A name groups requests. It gives no access to memory
@@ -323,6 +355,10 @@ settings! {
         /// of your users with secrets removed, and never a credential. The newest 50 stay. Unset: none are
         /// kept.
         bundles: Option<String> = Example(r#""/var/lib/diarist/bundles""#),
+        /// Whether thresholds follow the provider's own count of tokens. Diarist counts with one tokenizer, and most
+        /// models count a little differently; `diarist audit` shows by how much. true: once enough is known of a
+        /// model, its thresholds are sizes as its provider counts them.
+        calibrate_tokens: bool = Default("false"),
         /// Whether raw messages may use the tokens that observations do not use. With few observations, more
         /// raw messages are kept.
         share_token_budget: bool = Default("false"),

@@ -32,7 +32,10 @@ pub(super) enum SampleValue {
 impl KeySpec {
     /// Whether the value may never be printed.
     pub(super) fn is_secret(&self) -> bool {
-        matches!(self.name, "api_key" | "secret" | "admin_token" | "pepper")
+        matches!(
+            self.name,
+            "api_key" | "secret" | "admin_token" | "pepper" | "export_headers"
+        )
     }
 }
 

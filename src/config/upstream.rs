@@ -3,13 +3,16 @@
 use std::net::{IpAddr, SocketAddr};
 
 use config::ValueKind;
+use http::HeaderName;
 use url::{Host, Url};
 
 use super::common::{base_url, one_of};
 use super::layers::Layers;
-use super::parse::CheckResult;
+use super::parse::{CheckResult, Invalid, Setting};
 use super::problem::Problem;
 use super::settings::RawUpstream;
+use crate::proxy::headers::CONTROL_PREFIX;
+use crate::proxy::{AddForCache, SessionAffinity};
 use crate::wire::Placement;
 
 /// Endpoints that users copy into the base URL together with it.
@@ -37,6 +40,63 @@ pub(super) fn checked_base_url(
         ));
     }
     Ok(url)
+}
+
+/// When something is added for the provider's prompt cache.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CacheAdditions {
+    pub(super) key: AddForCache,
+    pub(super) breakpoint: AddForCache,
+}
+
+/// What is added to the body for the prompt cache, and the header that routes to it.
+pub(super) fn prompt_cache(
+    raw: &RawUpstream,
+    problems: &mut Vec<Problem>,
+) -> (CheckResult<CacheAdditions>, CheckResult<SessionAffinity>) {
+    let mut when = |setting: &Setting<String>| {
+        setting.check(problems, |text| {
+            one_of(
+                text,
+                &[
+                    ("auto", AddForCache::Auto),
+                    ("never", AddForCache::Never),
+                    ("always", AddForCache::Always),
+                ],
+            )
+        })
+    };
+    let key = when(&raw.prompt_cache_key);
+    let breakpoint = when(&raw.cache_breakpoint);
+    let additions = key.and_then(|key| {
+        Ok(CacheAdditions {
+            key,
+            breakpoint: breakpoint?,
+        })
+    });
+    let affinity = raw
+        .session_affinity
+        .check(problems, |text| session_affinity(text));
+    (additions, affinity)
+}
+
+fn session_affinity(text: &str) -> Result<SessionAffinity, Invalid> {
+    let own = |name: &str| {
+        let name: HeaderName = name.parse().ok()?;
+        let text = name.as_str();
+        let is_control = text.replace('_', "-").starts_with(CONTROL_PREFIX);
+        (text.starts_with("x-") && !is_control).then_some(name)
+    };
+    match text {
+        "auto" => Ok(SessionAffinity::Documented),
+        "never" => Ok(SessionAffinity::Never),
+        name => own(name).map(SessionAffinity::Header).ok_or_else(|| {
+            Invalid::new(
+                format!("\"{name}\" is no header that may be added"),
+                "write \"auto\", \"never\", or the name of a header that begins with x-, such as \"x-session-affinity\"",
+            )
+        }),
+    }
 }
 
 /// Where observations stand; `None` sends none. `auto` starts like `system_message`.

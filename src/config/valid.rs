@@ -37,6 +37,8 @@ pub struct Config {
     pub audit: AuditTarget,
     /// When a new audit file begins.
     pub audit_rotation: audit::Rotation,
+    /// Where audit lines go as spans and metrics.
+    pub otlp: Option<audit::OtlpSettings>,
     /// `[memory] enabled`; `false` makes a plain proxy.
     pub memory_enabled: bool,
     /// How requests are treated. The aliases in it are empty: the store has them.

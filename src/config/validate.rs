@@ -15,17 +15,18 @@ use super::cache_rules::cache_rules;
 use super::common::{in_range, one_of, positive_duration};
 use super::identity::identity;
 use super::memory;
+use super::otlp::otlp;
 use super::parse::{CheckResult, ErrorReported, Invalid};
 use super::platform::Platform;
 use super::problem::Problem;
 use super::rules::rules;
 use super::settings::{RawConfig, RawServer, RawStore};
-use super::upstream::{checked_base_url, placement};
+use super::upstream::{self, checked_base_url, placement};
 use super::valid::{Config, Database, Override, PepperSettings, UpstreamSettings};
 use crate::jobs;
 use crate::memory::alignment::EvidenceLevel;
 use crate::proxy::mode::{ReadOnly, Rules};
-use crate::proxy::{AddCacheKey, AskUsage, Limits, Pace, RequestPolicy, holdout};
+use crate::proxy::{AskUsage, Limits, Pace, RequestPolicy, holdout};
 use crate::server;
 use crate::upstream::Timeouts;
 
@@ -49,6 +50,7 @@ pub(super) fn validate(
     let audit_rotation = audit_rotation(&raw.audit, problems);
     let host = base_url.as_ref().ok().and_then(|url| url.host_str());
     let host = host.unwrap_or_default().to_owned();
+    let otlp = otlp(&raw.otlp, &host, env, problems);
     let requests = requests(raw, problems);
     let memory = memory::settings(raw, &host, placement, problems);
 
@@ -86,6 +88,7 @@ pub(super) fn validate(
         job_retention: job_retention?,
         audit: audit?,
         audit_rotation: audit_rotation?,
+        otlp: otlp?,
         memory_enabled: raw.memory.enabled.value,
         requests,
         memory: memory.common,
@@ -188,16 +191,7 @@ fn requests(raw: &RawConfig, problems: &mut Vec<Problem>) -> CheckResult<Request
             ],
         )
     });
-    let add_cache_key = raw.upstream.prompt_cache_key.check(problems, |text| {
-        one_of(
-            text,
-            &[
-                ("auto", AddCacheKey::Auto),
-                ("never", AddCacheKey::Never),
-                ("always", AddCacheKey::Always),
-            ],
-        )
-    });
+    let (cache, affinity) = upstream::prompt_cache(&raw.upstream, problems);
     let holdout = raw.audit.holdout.check(problems, |&share| {
         in_range(share, 0.0, holdout::Share::MAX).map(holdout::Share::new)
     });
@@ -225,7 +219,9 @@ fn requests(raw: &RawConfig, problems: &mut Vec<Problem>) -> CheckResult<Request
         evidence: evidence?,
         ask_usage: ask_usage?,
         cache_marks: raw.upstream.cache_marks.value,
-        add_cache_key: add_cache_key?,
+        add_cache_key: cache?.key,
+        add_cache_breakpoint: cache?.breakpoint,
+        session_affinity: affinity?,
         holdout: holdout?,
         cache_rules: cache_rules?,
         read_only: ReadOnly::default(),

@@ -6,12 +6,13 @@
 
 use std::sync::Arc;
 
+use super::calibration::Calibration;
 use super::clock::Clock;
 use super::events::Events;
 use super::model_health::ModelHealth;
 use super::settings::{Reloadable, Settings};
 use crate::lookup::SnapshotCache;
-use crate::memory::render;
+use crate::memory::{Policy, render};
 use crate::store::{Store, TenantAccounts};
 use crate::tasks::{Losses, Tasks};
 use crate::tokens::TokenCounter;
@@ -32,6 +33,8 @@ pub(super) struct Base {
     pub(super) recording: Losses,
     /// Whether the Observer and the Reflector work.
     pub(super) health: ModelHealth,
+    /// How providers count tokens.
+    pub(super) calibration: Calibration,
 }
 
 impl Base {
@@ -44,6 +47,16 @@ impl Base {
     /// in it.
     pub(super) fn settings(&self) -> Arc<Settings> {
         self.settings.current()
+    }
+
+    /// The thresholds for conversations with `model`, in Diarist's tokens. `settings` are those in force.
+    pub(super) fn policy_for(&self, settings: &Settings, model: &str) -> Policy {
+        let policy = settings.policy_for(model);
+        if settings.calibrate_tokens {
+            self.calibration.apply(policy, model)
+        } else {
+            policy
+        }
     }
 
     /// Tokens of `text`.

@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 
 use crate::history::{History, Scope, ScopedHash};
 use crate::memory::alignment::{Alignment, Origin};
-use crate::memory::{Node, message_tokens, record};
+use crate::memory::{Node, PromptGrowth, message_tokens, record};
 use crate::store::{SentWith, StoreError};
 use crate::telemetry;
 use crate::tokens::TokenCounter;
@@ -48,6 +48,9 @@ pub struct Exchange {
     pub sent_with: SentWith,
     /// The model it named.
     pub model: String,
+    /// How much the provider's count of the prompt grew since the conversation's previous request, if the prompt only
+    /// grew.
+    pub growth: Option<PromptGrowth>,
     /// The hash of the route that its jobs may borrow, if any (see
     /// [`crate::llm::UpstreamRoute::hash`]).
     pub route: Option<[u8; 32]>,

@@ -79,6 +79,7 @@ impl FirstRequest {
             answer: self.answer,
             sent_with: self.sent_with,
             model: self.model,
+            growth: None,
             route: self.route,
             zone: self.zone,
             at_ms: self.at_ms,

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::base::Base;
+use super::calibration::Calibration;
 use super::clock::Clock;
 use super::events::{Cycle, Events};
 use super::exchange::Exchange;
@@ -65,6 +66,7 @@ impl Jobs {
             accounts: TenantAccounts::default(),
             recording: Losses::new("recording", tasks.readiness()),
             health: ModelHealth::new(clock, tasks.readiness()),
+            calibration: Calibration::default(),
             tasks,
         };
         let room = Room::new(&base, llm, None, &base.tasks);

@@ -157,8 +157,9 @@ impl OverflowActivator {
         let Some(tip) = history.tip() else {
             return Ok(None);
         };
-        let settings = self.base.settings().for_model(&request.model);
-        let policy = &settings.policy;
+        let settings = self.base.settings();
+        let policy = &self.base.policy_for(&settings, &request.model);
+        let settings = settings.for_model(&request.model);
         let mut shortened = 0;
         let (mut track, applied, plan) = loop {
             let (track, applied, step) = self.plan(request, policy).await?;

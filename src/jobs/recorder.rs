@@ -117,7 +117,8 @@ impl Recorder {
         self.reprioritize(&mut track).await;
         let mut track = self.perform_steps(track, Some(exchange)).await;
         self.publish_digest(&mut track).await;
-        status::log(&self.base.settings(), &track);
+        let policy = self.base.policy_for(&self.base.settings(), &track.model);
+        status::log(&policy, &track);
         self.prepare_model_switch(&track).await;
         self.tracks.put(track);
     }

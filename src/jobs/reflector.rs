@@ -91,7 +91,8 @@ impl Reflector {
             return Err(Failure::GivenUp);
         }
         let job_payload = ReflectionPayload::from_job(job);
-        let (phase, policy) = (&settings.reflection, &settings.policy);
+        let phase = &settings.reflection;
+        let policy = &self.base.policy_for(settings, &job.spec.model);
         let counter = Arc::clone(&self.base.counter);
         let from = policy.reflect_from;
         let condense_all =

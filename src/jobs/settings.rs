@@ -109,6 +109,8 @@ pub struct Settings {
     pub peer_memory_tokens: Option<u32>,
     /// The folder for failed model calls; `None` keeps none.
     pub bundles: Option<std::path::PathBuf>,
+    /// Whether thresholds follow the provider's count of tokens.
+    pub calibrate_tokens: bool,
 }
 
 impl Settings {

@@ -29,6 +29,7 @@ pub fn json_report(ledger: &Ledger) -> Value {
     report.insert("holdout".to_owned(), holdout(&ledger.holdout));
     let models: Vec<&String> = ledger.unpriced_models.iter().collect();
     report.insert("unpriced_models".to_owned(), json!(models));
+    report.insert("token_ratios".to_owned(), json!(ledger.token_ratios));
     report.insert("torn_lines".to_owned(), ledger.torn.into());
     report.insert("foreign_lines".to_owned(), ledger.foreign.into());
     report.into()

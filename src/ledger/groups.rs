@@ -1,6 +1,6 @@
 //! Sums lines in groups.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::estimate::{Estimator, billed};
 use super::filter::Filter;
@@ -59,8 +59,8 @@ impl GroupBy {
 /// Between the parts of a group's name.
 const SEPARATOR: char = '\0';
 
-/// Names of models without a price, at most so many: a client can invent any number.
-const MOST_UNPRICED: usize = 20;
+/// Models that notes name, at most so many: a client can invent any number.
+const MOST_MODELS: usize = 20;
 
 /// The groups of one kind.
 #[derive(Clone, Debug)]
@@ -101,6 +101,8 @@ pub struct Ledger {
     pub foreign: u64,
     /// Models with tokens and without a price.
     pub unpriced_models: BTreeSet<String>,
+    /// For each model, the tokens that its provider counts where Diarist counts one: the newest figure.
+    pub token_ratios: BTreeMap<String, f64>,
     pub prices: PriceTable,
     /// Conversations with memory beside those that went without it.
     pub holdout: Holdout,
@@ -122,6 +124,7 @@ impl Ledger {
             torn: 0,
             foreign: 0,
             unpriced_models: BTreeSet::new(),
+            token_ratios: BTreeMap::new(),
             prices,
             holdout: Holdout::default(),
             filter,
@@ -170,6 +173,9 @@ impl Ledger {
             LineKind::Deletion | LineKind::Pass => return,
         };
         self.extend_period(line.time.as_str());
+        if kind == LineKind::Request {
+            self.keep_token_ratio(line);
+        }
         add(&mut self.totals);
         let key = &mut self.key;
         for grouping in &mut self.groupings {
@@ -205,12 +211,24 @@ impl Ledger {
         let tokens = tokens?;
         let model = line.model_name();
         let Some(price) = self.prices.find(model) else {
-            if self.unpriced_models.len() < MOST_UNPRICED && !self.unpriced_models.contains(model) {
+            if self.unpriced_models.len() < MOST_MODELS && !self.unpriced_models.contains(model) {
                 self.unpriced_models.insert(model.to_owned());
             }
             return None;
         };
         Some(price.cost(&tokens))
+    }
+
+    fn keep_token_ratio(&mut self, line: &Line<'_>) {
+        let Some(ratio) = line.token_ratio else {
+            return;
+        };
+        let model = line.model_name();
+        if let Some(known) = self.token_ratios.get_mut(model) {
+            *known = ratio;
+        } else if self.token_ratios.len() < MOST_MODELS {
+            self.token_ratios.insert(model.to_owned(), ratio);
+        }
     }
 
     fn extend_period(&mut self, time: &str) {
@@ -280,6 +298,25 @@ mod tests {
         assert!(ledger.unpriced_models.contains("m"));
         assert_eq!(ledger.totals.cost(), None);
         assert_eq!(ledger.totals.unpriced_requests, 1);
+    }
+
+    #[test]
+    fn the_newest_figure_of_each_model_counts_and_invented_models_fill_nothing() {
+        let mut ledger = ledger(&[], Filter::default());
+        let add = |ledger: &mut Ledger, model: &str, ratio: f64| {
+            let line = format!(
+                r#"{{"time":"2026-11-23T00:00:00.000Z","request_id":"a","model":"{model}","token_ratio":{ratio}}}"#
+            );
+            ledger.add(line.as_bytes());
+        };
+        for ratio in [1.5, 1.25] {
+            add(&mut ledger, "m", ratio);
+        }
+        assert_eq!(ledger.token_ratios.get("m"), Some(&1.25));
+        for number in 0..100 {
+            add(&mut ledger, &number.to_string(), 1.0);
+        }
+        assert_eq!(ledger.token_ratios.len(), MOST_MODELS);
     }
 
     #[test]

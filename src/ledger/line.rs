@@ -81,6 +81,8 @@ pub struct Line<'a> {
     /// Whether the conversation goes without memory, for comparison.
     pub holdout: Option<bool>,
     pub segments: Option<Segments>,
+    /// Tokens that the provider of the model counts where Diarist counts one.
+    pub token_ratio: Option<f64>,
 }
 
 /// Bytes of a prompt as it was sent, by segment.

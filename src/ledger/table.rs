@@ -277,6 +277,15 @@ pub(super) fn notes(ledger: &Ledger) -> String {
     if let Some(text) = holdout_note(&ledger.holdout) {
         note(text);
     }
+    if !ledger.token_ratios.is_empty() {
+        let ratios = ledger.token_ratios.iter();
+        let ratios = ratios.map(|(name, ratio)| format!("{} {ratio:.2}", shown_name(name)));
+        let ratios: Vec<String> = ratios.collect();
+        note(format!(
+            "Tokens that the provider counts where Diarist counts one: {}.",
+            ratios.join(", ")
+        ));
+    }
     if !ledger.unpriced_models.is_empty() {
         let models = ledger.unpriced_models.iter().map(|name| shown_name(name));
         let models: Vec<String> = models.collect();

@@ -144,8 +144,11 @@ fn tokens(line: &Line<'_>, prices: &PriceTable) -> String {
         || "The price is not known.".to_owned(),
         |(tokens, price)| format!("They cost {}.", dollars(Some(price.cost(&tokens)))),
     );
+    let ratio = line.token_ratio.map_or_else(String::new, |ratio| {
+        format!(" Where Diarist counts one token of a message, it counts {ratio:.2}.")
+    });
     format!(
-        "The provider counted {} tokens of prompt and {} of answer. {cached} {cost}",
+        "The provider counted {} tokens of prompt and {} of answer. {cached} {cost}{ratio}",
         grouped(prompt),
         count(line.completion_tokens)
     )
@@ -337,9 +340,10 @@ mod tests {
     #[test]
     fn an_activation_is_seen_by_comparing() {
         let text = explained(
-            r#""model":"m","snapshot":"12","cause":"threshold","prompt_tokens":2000,"cached_tokens":500,"completion_tokens":100"#,
+            r#""model":"m","snapshot":"12","cause":"threshold","prompt_tokens":2000,"cached_tokens":500,"completion_tokens":100,"token_ratio":1.3"#,
         );
         for expected in [
+            "it counts 1.30.",
             "Observations (snapshot 12) replaced 39 messages.",
             "500 of them came from its cache (25.0 %). They cost $0.0043.",
             "The answer had status 200 after 1 s.",

@@ -15,7 +15,7 @@ use super::mode::{Mode, ModeDecision};
 use super::outgoing_request::{Fallback, OutgoingRequest};
 use super::respond;
 use super::tee::{self, ObservedAnswer};
-use crate::audit::{Audit, AuditRecord, EndReason, MemoryState, SegmentSizes};
+use crate::audit::{Audit, AuditRecord, EndReason, MemoryState, RequestSpan, SegmentSizes};
 use crate::history::{History, Scope};
 use crate::jobs::{Notice, Rest};
 use crate::memory::prompt_cache::{Judgement, SegmentBytes};
@@ -27,6 +27,7 @@ use crate::wire::{self, Outline};
 pub(super) struct AuditEntry {
     audit: Option<Audit>,
     record: AuditRecord,
+    span: RequestSpan,
     started: Instant,
     observations: Option<u32>,
     fallback: Option<Fallback>,
@@ -37,7 +38,7 @@ pub(super) struct AuditEntry {
 }
 
 impl AuditEntry {
-    pub(super) fn new(audit: Option<&Audit>) -> Self {
+    pub(super) fn new(audit: Option<&Audit>, span: RequestSpan) -> Self {
         let id = uuid::Uuid::now_v7().to_string();
         let mut record = AuditRecord::new(jiff::Timestamp::now(), id, String::new());
         // Replaced as soon as something else is known.
@@ -45,6 +46,7 @@ impl AuditEntry {
         Self {
             audit: audit.cloned(),
             record,
+            span,
             started: Instant::now(),
             observations: None,
             fallback: None,
@@ -162,7 +164,9 @@ impl AuditEntry {
         record.cause = meta.map(|meta| meta.cause.name().into());
         let peers = meta.and_then(|meta| meta.peer_memory.as_ref());
         record.others = peers.and_then(|others| count(others.lineages.len()));
-        record.added = outgoing.added().map(Into::into);
+        record.added = Some(outgoing.added())
+            .filter(|added| !added.is_empty())
+            .map(Into::into);
         record.others_tokens = peers.map(|others| others.tokens);
         self.observations = meta.map(|meta| meta.tokens);
         if outgoing.messages.is_none() {
@@ -235,6 +239,11 @@ impl AuditEntry {
         record.verdict = Some(judgement.verdict.name().into());
         record.verdict_cause = judgement.cause.map(|cause| cause.name().into());
         record.expected_cached_tokens = judgement.expected_cached_tokens;
+    }
+
+    /// How many tokens the provider of this model counts where Diarist counts one.
+    pub(super) fn set_token_ratio(&mut self, ratio: Option<f64>) {
+        self.record.token_ratio = ratio;
     }
 
     /// What the prompt consisted of.
@@ -315,7 +324,8 @@ impl Drop for AuditEntry {
         }
         if let Some(audit) = &self.audit {
             let empty = AuditRecord::new(self.record.time, String::new(), String::new());
-            audit.record(std::mem::replace(&mut self.record, empty));
+            let record = std::mem::replace(&mut self.record, empty);
+            audit.record(record, std::mem::take(&mut self.span));
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::memory::prompt_cache::{
     self, CacheRules, CacheRulesOverride, Judgement, Reported, SentBlock, SentLayout, SentPrompt,
     Verdict, VerdictCause,
 };
-use crate::memory::{Snapshot, Trim};
+use crate::memory::{PromptGrowth, Snapshot, Trim};
 use crate::telemetry;
 use crate::wire::usage::Usage;
 use crate::wire::{self, Placement};
@@ -124,19 +124,18 @@ impl SentForm {
     }
 }
 
-/// Judges an answered request, notes the judgement in `entry`, and keeps the prompt for the next one.
+/// Judges an answered request, notes the judgement in `entry`, and keeps the prompt for the next one. Returns how much
+/// the prompt grew since the conversation's previous request, if it only grew.
 pub(super) fn record(
     (prompts, overrides): (&SentPrompts, &[CacheRulesOverride]),
     source: PromptSource,
     form: &SentForm,
     usage: Usage,
     entry: &mut AuditEntry,
-) {
+) -> Option<PromptGrowth> {
     let mut prompt = source.prompt(form);
     entry.set_segments(prompt.segment_bytes());
-    let Some(key) = source.key else {
-        return;
-    };
+    let key = source.key?;
     prompt.prompt_tokens = usage.prompt;
     let previous = prompts.previous(&key, entry.started());
     let idle = previous.as_ref().map(|previous| previous.idle);
@@ -154,6 +153,7 @@ pub(super) fn record(
     count(&judgement);
     entry.set_judgement(&judgement, idle);
     prompts.record(key, prompt, Instant::now());
+    judgement.growth
 }
 
 fn count(judgement: &Judgement) {

@@ -6,6 +6,7 @@
 //! model, it holds for all ([`model_capabilities`]). Decides nothing about a single request.
 
 mod blocked_snapshots;
+mod cache_addition;
 mod model_capabilities;
 mod refusal_ttl;
 
@@ -16,9 +17,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use self::blocked_snapshots::BlockedSnapshots;
+pub use self::cache_addition::CacheAddition;
+use self::cache_addition::CacheAdditions;
 use self::model_capabilities::{CapabilitiesByTenant, ModelCapabilities};
 use crate::memory::SnapshotId;
-use crate::memory::policy::documents_cache_key;
+use crate::memory::policy::{documents_cache_breakpoint, documents_cache_key};
 use crate::wire::Placement;
 
 /// Models remembered. Clients choose the names, so there must be a bound. The least recently used goes first.
@@ -86,8 +89,8 @@ struct ModelEntry {
     by_tenant: CapabilitiesByTenant,
     /// Whether the model reported usage, in a stream that Diarist had asked for it.
     reports_usage: bool,
-    /// Whether it accepted Diarist's `prompt_cache_key`.
-    accepts_cache_key: bool,
+    /// What of Diarist's it accepted for its prompt cache.
+    accepted_additions: CacheAdditions,
     /// The number of the lookup that used the entry last.
     last_lookup: u64,
 }
@@ -100,8 +103,8 @@ struct CapabilityState {
     lookups: u64,
     /// Whether the upstream's host documents the question for usage.
     documents_usage: bool,
-    /// Whether it documents `prompt_cache_key`.
-    documents_cache_key: bool,
+    /// The upstream's host.
+    host: String,
     blocked_snapshots: BlockedSnapshots,
     /// Tenants whose requests are signed, as refusals have shown, and since when.
     signing: HashMap<TenantHash, Instant>,
@@ -155,7 +158,7 @@ impl UpstreamCapabilities {
             state: Mutex::new(CapabilityState {
                 configured_placement: configured,
                 documents_usage: USAGE_REPORTING_HOSTS.contains(&host),
-                documents_cache_key: documents_cache_key(host),
+                host: host.to_owned(),
                 ..CapabilityState::default()
             }),
         }
@@ -307,34 +310,43 @@ impl UpstreamCapabilities {
             .is_some_and(|entry| entry.reports_usage)
     }
 
-    /// Whether the upstream is known to take `prompt_cache_key`.
-    pub fn documents_cache_key(&self) -> bool {
-        self.lock().documents_cache_key
+    /// Whether the upstream documents `addition` for `model`.
+    pub fn documents(&self, addition: CacheAddition, model: &str) -> bool {
+        let host = &self.lock().host;
+        match addition {
+            CacheAddition::Key => documents_cache_key(host),
+            CacheAddition::Breakpoint => documents_cache_breakpoint(host, model),
+        }
     }
 
-    /// Whether the upstream refused Diarist's `prompt_cache_key`.
-    pub fn refuses_cache_key(&self, tenant_model: TenantModel<'_>) -> bool {
-        self.lock().capabilities(tenant_model).refuses_cache_key
+    /// Whether the upstream refused `addition`.
+    pub fn refuses(&self, addition: CacheAddition, tenant_model: TenantModel<'_>) -> bool {
+        let capabilities = self.lock().capabilities(tenant_model);
+        capabilities.refused_additions.has(addition)
     }
 
-    /// The upstream refused Diarist's `prompt_cache_key`. It is not added any more.
-    pub fn record_cache_key_refused(&self, tenant_model: TenantModel<'_>) {
+    /// The upstream refused `addition`. It is not added any more.
+    pub fn record_addition_refused(&self, addition: CacheAddition, tenant_model: TenantModel<'_>) {
         let mut state = self.lock();
         let by_tenant = &mut state.ensure_model(tenant_model.model).by_tenant;
-        by_tenant.record_cache_key_refused(tenant_model.member());
+        by_tenant.record_addition_refused(addition, tenant_model.member());
     }
 
-    /// `model` accepted a request with Diarist's `prompt_cache_key`.
-    pub fn record_cache_key_accepted(&self, model: &str) {
-        self.lock().ensure_model(model).accepts_cache_key = true;
+    /// `model` accepted a request with `addition`.
+    pub fn record_addition_accepted(&self, addition: CacheAddition, model: &str) {
+        let mut state = self.lock();
+        state
+            .ensure_model(model)
+            .accepted_additions
+            .insert(addition);
     }
 
-    /// Whether `model` ever did that. If so, a refusal without a reason is not about the key.
-    pub fn accepts_cache_key(&self, model: &str) -> bool {
+    /// Whether `model` ever did that. If so, a refusal without a reason is not about the addition.
+    pub fn accepts(&self, addition: CacheAddition, model: &str) -> bool {
         let mut state = self.lock();
         state
             .find_model(model)
-            .is_some_and(|entry| entry.accepts_cache_key)
+            .is_some_and(|entry| entry.accepted_additions.has(addition))
     }
 
     /// The client itself asked for usage, and the upstream reported it.

@@ -32,6 +32,7 @@ use super::select_memory::{SelectionGuard, select_memory};
 use super::shared::Shared;
 use super::tee::{ObservedAnswer, OnAnswer, TeeSpec, tee};
 use super::{headers, sse, upstream_route};
+use crate::audit::{Audit, RequestKind};
 use crate::history::ScopedHash;
 use crate::jobs::Exchange;
 use crate::store::SentWith;
@@ -43,11 +44,13 @@ use crate::store::SentWith;
 pub(super) async fn handle(
     shared: &Arc<Shared>,
     memory: &Arc<Memory>,
-    parts: Parts,
+    mut parts: Parts,
     (body, mut reserved): (Incoming, Reservation),
     abort: Abort,
 ) -> Result<Response<ProxyBody>, ProxyError> {
-    let mut entry = AuditEntry::new(memory.audit.as_ref());
+    let audit = memory.audit.as_ref();
+    let span = Audit::begin_span(audit, &mut parts.headers, RequestKind::Chat);
+    let mut entry = AuditEntry::new(audit, span);
     let limits = &shared.limits;
     let mut hasher = memory.parsed_prefixes.hasher(body.size_hint().exact());
     let mut incoming = IdleTimeout::paced(body, limits.request_idle, limits.body_pace);
@@ -317,10 +320,13 @@ fn finish(
     let prompt = in_flight.prompt.take();
     // A refused request leaves nothing in the cache.
     let sent = prompt.filter(|_| status.is_success() && failed.is_none());
-    if let Some((source, form)) = sent {
+    let growth = sent.and_then(|(source, form)| {
         let policy = memory.policy.current();
         let cache = (&*memory.sent_prompts, &*policy.cache_rules);
-        cache_receipt::record(cache, source, &form, usage, &mut entry);
+        cache_receipt::record(cache, source, &form, usage, &mut entry)
+    });
+    if let Some(request) = &in_flight.request {
+        entry.set_token_ratio(memory.jobs.token_ratio(&request.model));
     }
     entry.finish(&observed);
     let accepted =
@@ -355,6 +361,7 @@ fn finish(
         let request = Arc::unwrap_or_clone(request);
         memory.jobs.intake().offer(Exchange {
             answer,
+            growth,
             answered_ms,
             ..request.into_exchange(in_flight.sent_with, in_flight.route_hash, at_ms)
         });

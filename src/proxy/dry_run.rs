@@ -15,6 +15,7 @@ use super::read_request::{ReceivedBody, read_request};
 use super::retry::{OverflowShortening, SentRequest};
 use super::select_memory::{SelectionGuard, select_memory};
 use super::tee::AnswerMessage;
+use crate::audit::RequestSpan;
 use crate::history::{History, Scope};
 use crate::jobs::Exchange;
 use crate::llm::UpstreamRoute;
@@ -34,7 +35,7 @@ pub struct DryRun {
 impl DryRun {
     /// Reads the request and selects its memory. `None` if the request goes out verbatim.
     pub async fn start(memory: &Memory, parts: &Parts, received: &Bytes) -> Option<Self> {
-        let mut entry = AuditEntry::new(memory.audit.as_ref());
+        let mut entry = AuditEntry::new(memory.audit.as_ref(), RequestSpan::default());
         let mut hasher = memory.parsed_prefixes.hasher(Some(received.len() as u64));
         hasher.push(received);
         let received = ReceivedBody {

@@ -92,11 +92,11 @@ pub(super) async fn handle(
 async fn pass(
     shared: &Shared,
     audit: Option<&Audit>,
-    parts: Parts,
+    mut parts: Parts,
     mut body: IdleTimeout<Incoming>,
     abort: Abort,
 ) -> Result<Response<ProxyBody>, ProxyError> {
-    let mut entry = PassEntry::new(audit, &parts, body.size_hint().exact());
+    let mut entry = PassEntry::new(audit, &mut parts, body.size_hint().exact());
     if !body.is_end_stream() {
         body = body.guarded(shared.places.take_upload()?);
     }

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::request::Parts;
+use http::{HeaderName, HeaderValue};
 
 use super::accepted_tenants::AcceptedTenants;
-use super::capabilities::{TenantModel, UpstreamCapabilities};
+use super::capabilities::{CacheAddition, TenantModel, UpstreamCapabilities};
 use super::holdout;
 use super::identify::{Identity, IdentityRules, Sources, identify_owner};
 use super::mode::{ReadOnly, Rules};
@@ -52,16 +53,28 @@ pub enum AskUsage {
     Always,
 }
 
-/// Whether Diarist adds `prompt_cache_key` beside a block.
+/// Whether Diarist adds something beside a block for the provider's prompt cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AddCacheKey {
-    /// If the upstream's host documents it.
+pub enum AddForCache {
+    /// If the upstream documents it.
     #[default]
     Auto,
     /// Never.
     Never,
     /// Always, until the upstream refuses it.
     Always,
+}
+
+/// The header by which a provider routes a conversation to where its prompt is cached.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SessionAffinity {
+    /// The one that the upstream documents, if any.
+    #[default]
+    Documented,
+    /// None.
+    Never,
+    /// This one.
+    Header(HeaderName),
 }
 
 /// How requests are treated. A reload replaces it. Each request reads it once.
@@ -84,7 +97,11 @@ pub struct RequestPolicy {
     /// Whether the block takes over a cache mark of the client, if the cut removes them.
     pub cache_marks: bool,
     /// Whether Diarist adds `prompt_cache_key` beside a block.
-    pub add_cache_key: AddCacheKey,
+    pub add_cache_key: AddForCache,
+    /// Whether the block has a breakpoint for the prompt cache, if the client set no mark.
+    pub add_cache_breakpoint: AddForCache,
+    /// Which header tells the provider's conversations apart.
+    pub session_affinity: SessionAffinity,
     /// The share of conversations that go without memory.
     pub holdout: holdout::Share,
     /// What the operator says about the providers' prompt caches. The first one for a model counts.
@@ -219,6 +236,8 @@ pub(super) struct MemoryRequest {
     pub(super) writes: bool,
     /// Whether its conversation goes without memory, for comparison.
     pub(super) held_out: bool,
+    /// The header that tells the provider which conversation it is, if the client leaves that open.
+    pub(super) affinity_header: Option<HeaderName>,
     /// The policy at the moment it was read.
     pub(super) policy: Arc<RequestPolicy>,
 }
@@ -261,12 +280,24 @@ impl MemoryRequest {
         open && self.policy.ask_usage != AskUsage::Never
     }
 
-    /// Whether Diarist may give it a `prompt_cache_key`: the client leaves it open, and the operator allows it.
-    pub(super) fn may_add_cache_key(&self) -> bool {
-        self.policy.add_cache_key != AddCacheKey::Never && self.parsed.takes_cache_key()
+    /// When Diarist gives it `addition`.
+    pub(super) fn add_for_cache(&self, addition: CacheAddition) -> AddForCache {
+        match addition {
+            CacheAddition::Key => self.policy.add_cache_key,
+            CacheAddition::Breakpoint => self.policy.add_cache_breakpoint,
+        }
     }
 
-    /// The `prompt_cache_key` of its conversation: the same for ever (INV-SAME), and nobody can tell the name, the
+    /// Whether Diarist may give it `addition`: the client leaves it open, and the operator allows it.
+    pub(super) fn may_add(&self, addition: CacheAddition) -> bool {
+        let takes = match addition {
+            CacheAddition::Key => self.parsed.takes_cache_key(),
+            CacheAddition::Breakpoint => self.parsed.takes_cache_breakpoint(),
+        };
+        takes && self.add_for_cache(addition) != AddForCache::Never
+    }
+
+    /// The id of its conversation for the provider, in `prompt_cache_key` and the header: the same for ever (INV-SAME), and nobody can tell the name, the
     /// credential or the text from it. Conversations that begin alike have different ones if their names differ.
     pub(super) fn cache_key(&self) -> String {
         let pepper = &self.policy.identity.pepper;
@@ -282,6 +313,12 @@ impl MemoryRequest {
                 .as_bytes(),
         );
         format!("diarist-{}", &hasher.finalize().to_hex()[..32])
+    }
+
+    /// The header that tells the provider which conversation it is.
+    pub(super) fn affinity(&self) -> Option<(HeaderName, HeaderValue)> {
+        let header = self.affinity_header.clone()?;
+        Some((header, HeaderValue::from_str(&self.cache_key()).ok()?))
     }
 
     /// Its tenant and model.
@@ -318,6 +355,7 @@ impl MemoryRequest {
             answer: None,
             sent_with,
             model: self.model,
+            growth: None,
             route: route_hash,
             at_ms,
             answered_ms: at_ms,

@@ -8,7 +8,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::{HeaderName, HeaderValue};
 
+use super::capabilities::CacheAddition;
 use super::memory::{Memory, MemoryRequest};
 use crate::history::{PlainText, Role};
 use crate::memory::select::SelectionReason;
@@ -109,6 +111,12 @@ impl Block {
         self.gap(trim).filter(is_noted).count()
     }
 
+    /// How many segments stay when the block grows: the beginning and the log. `None` without a log.
+    fn lasting_segments(&self) -> Option<usize> {
+        let parts = self.snapshot.as_ref()?.meta.parts.len();
+        (parts > 0).then_some(1 + parts)
+    }
+
     /// The text of the block, in order.
     fn segments(&self, request: &MemoryRequest) -> Cow<'_, [String]> {
         let observed = self.snapshot.as_ref().map(|s| s.segments.as_slice());
@@ -148,6 +156,8 @@ pub(super) struct Extras {
     pub(super) usage: bool,
     /// `prompt_cache_key`. Without a block nothing is added: the body stays as it came.
     pub(super) cache_key: bool,
+    /// A breakpoint for the prompt cache in the block.
+    pub(super) cache_breakpoint: bool,
 }
 
 /// A request as it goes out.
@@ -159,6 +169,8 @@ pub(super) struct OutgoingRequest {
     pub(super) asks_usage: bool,
     /// The bytes of the `prompt_cache_key` that was added; 0 if none was.
     pub(super) cache_key_bytes: usize,
+    /// The header that tells the provider which conversation it is. Only beside a block.
+    pub(super) affinity: Option<(HeaderName, HeaderValue)>,
     /// Whether the block has one of the client's cache marks, since the cut removed them.
     pub(super) has_cache_mark: bool,
     pub(super) messages: Option<usize>,
@@ -213,6 +225,7 @@ impl OutgoingRequest {
             block: None,
             asks_usage: false,
             cache_key_bytes: 0,
+            affinity: None,
             has_cache_mark: false,
             messages: None,
             layout: None,
@@ -228,9 +241,12 @@ impl OutgoingRequest {
         self.block.is_some() || self.asks_usage
     }
 
-    /// Whether Diarist added `prompt_cache_key`.
-    pub(super) fn has_cache_key(&self) -> bool {
-        self.cache_key_bytes > 0
+    /// Whether Diarist added `addition`.
+    pub(super) fn has(&self, addition: CacheAddition) -> bool {
+        match addition {
+            CacheAddition::Key => self.sent_with.cache_key,
+            CacheAddition::Breakpoint => self.sent_with.cache_breakpoint,
+        }
     }
 
     /// What was added, for another request in its place. A request without a block has no cache key, so `cache_key`
@@ -239,14 +255,16 @@ impl OutgoingRequest {
         self.extras
     }
 
-    /// What was added, in the names of the audit.
-    pub(super) fn added(&self) -> Option<&'static str> {
-        match (self.has_cache_mark, self.has_cache_key()) {
-            (false, false) => None,
-            (true, false) => Some("cache_mark"),
-            (false, true) => Some("cache_key"),
-            (true, true) => Some("cache_mark cache_key"),
-        }
+    /// What was added, in the names of the audit; empty if nothing was.
+    pub(super) fn added(&self) -> String {
+        let names = [
+            ("cache_mark", self.has_cache_mark),
+            ("cache_key", self.has(CacheAddition::Key)),
+            ("cache_breakpoint", self.has(CacheAddition::Breakpoint)),
+            ("session_affinity", self.affinity.is_some()),
+        ];
+        let names = names.into_iter().filter(|(_, added)| *added);
+        names.map(|(name, _)| name).collect::<Vec<_>>().join(" ")
     }
 
     /// The snapshot whose observations are sent.
@@ -288,10 +306,12 @@ impl OutgoingRequest {
             bridge: render::BRIDGE,
         });
         let cache_key = (extras.cache_key && insert.is_some()).then(|| request.cache_key());
+        let lasting = block.as_ref().and_then(Block::lasting_segments);
         let additions = Additions {
             usage: extras.usage,
             cache_mark: request.policy.cache_marks,
             cache_key: cache_key.as_deref(),
+            cache_breakpoint: lasting.filter(|_| extras.cache_breakpoint),
         };
         let splice = request.parsed.splice(insert.as_ref(), additions);
         let has_cache_mark = additions.cache_mark
@@ -314,9 +334,11 @@ impl OutgoingRequest {
                 .map_or_else(String::new, |b| b.placement.name().to_owned()),
             usage_requested: request.may_ask_usage().then_some(extras.usage),
             cache_key: cache_key.is_some(),
+            cache_breakpoint: additions.cache_breakpoint.is_some(),
             trim: block.as_ref().and_then(|block| block.trim),
         };
         drop(segments);
+        let affinity = block.as_ref().and_then(|_| request.affinity());
         Self {
             layout,
             frames: splice.frames(request.parsed.body()),
@@ -324,6 +346,7 @@ impl OutgoingRequest {
             block,
             asks_usage: extras.usage,
             cache_key_bytes: cache_key.map_or(0, |key| cache_key_member(&key).len()),
+            affinity,
             extras,
             has_cache_mark,
             messages: Some(messages),
@@ -391,7 +414,9 @@ impl OutgoingRequest {
         let usage = sent_with.usage_requested.unwrap_or(proposed.asks_usage);
         let extras = Extras {
             usage: usage && request.may_ask_usage(),
-            cache_key: sent_with.cache_key && request.may_add_cache_key(),
+            cache_key: sent_with.cache_key && request.may_add(CacheAddition::Key),
+            cache_breakpoint: sent_with.cache_breakpoint
+                && request.may_add(CacheAddition::Breakpoint),
         };
         let why = SelectionReason::Repeated.name();
         let fallback = match proposed.fallback {

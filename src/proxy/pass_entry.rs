@@ -14,18 +14,25 @@ use http_body_util::BodyExt as _;
 use super::body::ProxyBody;
 use super::error::{ProxyError, Side};
 use super::respond;
-use crate::audit::{Audit, EndReason, PassRecord};
+use crate::audit::{Audit, EndReason, PassRecord, RequestKind, RequestSpan};
 use crate::upstream::BoxError;
 
 /// The line, not yet written. Without an audit it does nothing.
 #[derive(Debug)]
 pub(super) struct PassEntry {
     line: Option<(Audit, PassRecord)>,
+    span: RequestSpan,
     started: Instant,
 }
 
 impl PassEntry {
-    pub(super) fn new(audit: Option<&Audit>, parts: &Parts, bytes_received: Option<u64>) -> Self {
+    /// The headers of `parts` may get the span as their parent.
+    pub(super) fn new(
+        audit: Option<&Audit>,
+        parts: &mut Parts,
+        bytes_received: Option<u64>,
+    ) -> Self {
+        let span = Audit::begin_span(audit, &mut parts.headers, RequestKind::Pass);
         let line = audit.map(|audit| {
             let record = PassRecord {
                 time: jiff::Timestamp::now(),
@@ -43,6 +50,7 @@ impl PassEntry {
         });
         Self {
             line,
+            span,
             started: Instant::now(),
         }
     }
@@ -91,7 +99,7 @@ impl Drop for PassEntry {
         let elapsed = self.elapsed_ms();
         if let Some((audit, mut record)) = self.line.take() {
             record.total_ms = elapsed;
-            audit.pass(record);
+            audit.pass(record, std::mem::take(&mut self.span));
         }
     }
 }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::HeaderName;
 use http::request::Parts;
 
 use super::answer_position::{AnswerPosition, SUMMARY_BYTES};
@@ -13,13 +14,13 @@ use super::audit_entry::AuditEntry;
 use super::cache_receipt::PromptSource;
 use super::holdout;
 use super::identify::{OffReason, Sources, Thread, find_thread, identify, identify_owner};
-use super::memory::{Memory, MemoryRequest, RequestPolicy};
+use super::memory::{Memory, MemoryRequest, RequestPolicy, SessionAffinity};
 use super::mode::{self, DecidedBy, Mode};
 use super::parsed_prefixes::PrefixHashes;
 use super::peer_memory;
 use crate::history::{History, MessageKey, Pepper, Scope, ScopedHash};
 use crate::lookup::{LookupParams, anchors};
-use crate::memory::alignment;
+use crate::memory::{alignment, policy as providers};
 use crate::store::LookupKeys;
 use crate::wire::chat::ParseError;
 use crate::wire::{self, Outline};
@@ -238,7 +239,9 @@ pub(super) async fn read_request(
     let is_side_task = matches!(decided.by, DecidedBy::Task | DecidedBy::Child);
     let is_side_task = is_side_task || identity.thread.child;
     let prompt = PromptSource::new(&parsed, &history, &identity.thread, is_side_task, true);
+    let affinity_header = affinity_header(memory, parts, &parsed, &policy);
     let request = MemoryRequest {
+        affinity_header,
         writes,
         held_out,
         policy,
@@ -255,6 +258,25 @@ pub(super) async fn read_request(
         answer_position: Some(answer_position),
         prompt: Some(prompt),
     }
+}
+
+/// The header that tells the provider which conversation it is; `None` if the client says that itself, in this header or
+/// in the field that stands for it.
+fn affinity_header(
+    memory: &Memory,
+    parts: &Parts,
+    parsed: &wire::Request,
+    policy: &RequestPolicy,
+) -> Option<HeaderName> {
+    let header = match &policy.session_affinity {
+        SessionAffinity::Never => return None,
+        SessionAffinity::Documented => {
+            HeaderName::from_static(providers::affinity_header(&memory.sent_prompts.host)?)
+        }
+        SessionAffinity::Header(header) => header.clone(),
+    };
+    let is_open = !parts.headers.contains_key(&header) && parsed.field("session_id").is_none();
+    is_open.then_some(header)
 }
 
 /// The conversation's name, unless too many conversations of the owner use it.

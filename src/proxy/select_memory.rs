@@ -7,7 +7,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::memory::{AddCacheKey, AskUsage, Memory, MemoryRequest};
+use super::capabilities::CacheAddition;
+use super::memory::{AddForCache, AskUsage, Memory, MemoryRequest};
 use super::outgoing_request::{Block, Extras, Fallback, OutgoingRequest};
 use super::peer_memory;
 use crate::history::{Link, Scope};
@@ -91,7 +92,8 @@ pub(super) async fn select_memory(
     };
     let extras = Extras {
         usage: asks_usage(memory, request, previous_send),
-        cache_key: adds_cache_key(memory, request, previous_send),
+        cache_key: adds(CacheAddition::Key, memory, request, previous_send),
+        cache_breakpoint: adds(CacheAddition::Breakpoint, memory, request, previous_send),
     };
     let outgoing = OutgoingRequest::new(request, block, extras, why, fallback);
     // A selection that only a failing store forced must not be repeated.
@@ -125,22 +127,24 @@ fn asks_usage(memory: &Memory, request: &MemoryRequest, previous_send: Option<&S
     request.may_ask_usage() && asks && !capabilities.refuses_usage(tenant_model)
 }
 
-/// Whether a block comes with `prompt_cache_key`: as before; otherwise if the upstream documents it, or if the operator
-/// always wants it.
-fn adds_cache_key(
+/// Whether a block comes with `addition`: as before; otherwise if the upstream documents it, or if the operator always
+/// wants it.
+fn adds(
+    addition: CacheAddition,
     memory: &Memory,
     request: &MemoryRequest,
     previous_send: Option<&SentWith>,
 ) -> bool {
     let capabilities = &memory.capabilities;
-    let adds = match previous_send {
-        Some(previous_send) => previous_send.cache_key,
-        None => {
-            request.policy.add_cache_key == AddCacheKey::Always
-                || capabilities.documents_cache_key()
+    let adds = match (previous_send, addition) {
+        (Some(previous_send), CacheAddition::Key) => previous_send.cache_key,
+        (Some(previous_send), CacheAddition::Breakpoint) => previous_send.cache_breakpoint,
+        (None, _) => {
+            request.add_for_cache(addition) == AddForCache::Always
+                || capabilities.documents(addition, &request.model)
         }
     };
-    adds && request.may_add_cache_key() && !capabilities.refuses_cache_key(request.tenant_model())
+    adds && request.may_add(addition) && !capabilities.refuses(addition, request.tenant_model())
 }
 
 /// The lookup of a request for another model than its conversation used before, with the snapshots that were

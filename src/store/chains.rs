@@ -131,6 +131,8 @@ pub struct SentWith {
     pub usage_requested: Option<bool>,
     /// Whether Diarist added `prompt_cache_key`.
     pub cache_key: bool,
+    /// Whether Diarist added a breakpoint for the prompt cache.
+    pub cache_breakpoint: bool,
     /// The raw rounds behind the snapshot that were left out, because the request did not fit.
     pub trim: Option<Trim>,
 }

@@ -176,6 +176,7 @@ pub(super) fn sent_with(row: &SqliteRow) -> StoreResult<SentWith> {
         placement: get(row, 9)?,
         usage_requested: get(row, 3)?,
         cache_key: get(row, 7)?,
+        cache_breakpoint: get(row, 8)?,
         trim: trim(row)?,
     })
 }

@@ -21,6 +21,7 @@ mod forgotten;
 mod held_tombstones;
 mod known_keys;
 mod message_archive;
+mod migrations;
 mod open;
 mod operator_requests;
 mod overflow_observe;

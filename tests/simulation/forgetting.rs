@@ -293,7 +293,7 @@ impl World {
             let written = self.processes[at].hand.call_model(&job).await;
             if let Some(talk) = forget.take() {
                 self.counts.in_call += 1;
-                self.forget(talk).await;
+                Box::pin(self.forget(talk)).await;
             }
             let outcome = self.processes[at].hand.finish(&job, written).await;
             self.processes[at].hand.on_outcome(outcome).await;
@@ -381,7 +381,7 @@ impl World {
             return;
         }
         // One receipt is enough for a client that has never been cut in two.
-        let [lineage] = self.lineages(at).await[..] else {
+        let [lineage] = Box::pin(self.lineages(at)).await[..] else {
             return;
         };
         if self.bug == Some(Planted::PartsKept) {
@@ -487,7 +487,7 @@ impl World {
                 let new = ServerProcess::start(&self.file, &self.clock).await;
                 self.processes[process] = new;
             }
-            2 if !forgotten => self.forget(at).await,
+            2 if !forgotten => Box::pin(self.forget(at)).await,
             3 if !forgotten => Box::pin(self.work(process, Some(at))).await,
             4 if forgotten => self.lift(at).await,
             5..=9 => Box::pin(self.work(process, None)).await,

@@ -23,7 +23,7 @@ const ROWS: [&str; 6] = [
     "SELECT content, {family}, {lineage} FROM contents AS t",
     "SELECT confirmed_tokens, shown_tokens, {family} FROM accounts AS t",
     "SELECT tip, count, snapshot, placement, model, times, first_ms, last_ms, asked_usage, trimmed_to,
-            trim_pin, trim_wording, system, cache_key, {lineage} FROM requests AS t",
+            trim_pin, trim_wording, system, cache_key, cache_breakpoint, {lineage} FROM requests AS t",
     "SELECT tip, model, zone, activate_ms, reflect_ms, due_ms, fence, {lineage} FROM timers AS t",
 ];
 

@@ -181,6 +181,7 @@ async fn from_the_first_snapshot(store: &dyn Store) {
         placement: "system_message".to_owned(),
         usage_requested: Some(true),
         cache_key: true,
+        cache_breakpoint: true,
         trim: Some(Trim {
             to_count: 3,
             pin: Some(2),

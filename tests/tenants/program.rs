@@ -33,6 +33,15 @@ pub struct Left {
 
 impl Program {
     pub async fn start(provider: &Provider, level: &str) -> Self {
+        Self::start_with(provider, level, &[]).await
+    }
+
+    /// The same, with more variables of its environment.
+    pub async fn start_with(
+        provider: &Provider,
+        level: &str,
+        variables: &[(&str, String)],
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name).display().to_string();
         let log = std::fs::File::create(path("log")).unwrap();
@@ -40,6 +49,11 @@ impl Program {
             .env_clear()
             .env("HOME", folder.path())
             .env("DIARIST_LOG", level)
+            .envs(
+                variables
+                    .iter()
+                    .map(|(name, value)| (*name, value.as_str())),
+            )
             .env("DIARIST__SERVER__LISTEN", "127.0.0.1:0")
             .env("DIARIST__SERVER__ADMIN", "127.0.0.1:0")
             .env("DIARIST__MEMORY__OBSERVATION__MESSAGE_TOKENS", "1500")

@@ -31,6 +31,7 @@ mod repetition;
 pub mod retention;
 pub mod select;
 pub mod system_messages;
+mod token_ratio;
 pub mod transcript;
 pub mod trim;
 
@@ -39,6 +40,7 @@ pub use cost_rules::CostRules;
 pub use pattern::Pattern;
 pub use peer_memory::PeerMemory;
 pub use policy::{EarlyTriggers, IdleTrigger, Policy};
+pub use token_ratio::{PromptGrowth, TokenRatio};
 pub use trim::Trim;
 
 use std::sync::Arc;

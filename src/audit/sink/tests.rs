@@ -1,17 +1,23 @@
 use std::io::{self, Write};
+use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Audit, BATCH, Output, QUEUE};
-use crate::audit::{AuditRecord, EndReason, MemoryState, Rotation};
+use super::{Audit, AuditOutput, BATCH, Exporter, Output, QUEUE};
+use crate::audit::{AuditError, AuditRecord, EndReason, MemoryState, RequestSpan, Rotation};
 use crate::tasks::{Condition, Tasks};
 use crate::wire::usage::Usage;
 
 fn record(request_id: &str) -> AuditRecord {
     let time: Timestamp = "2026-03-04T05:06:07.089Z".parse().unwrap();
     AuditRecord::new(time, request_id.to_owned(), "t-1".to_owned())
+}
+
+fn open(path: &Path, tasks: &Tasks) -> Result<Audit, AuditError> {
+    let output = AuditOutput::File(path, &Rotation::default());
+    Audit::open(&output, Exporter::default(), tasks)
 }
 
 fn ids(text: &str) -> Vec<String> {
@@ -88,9 +94,9 @@ async fn lines_are_appended_in_order() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.jsonl");
     std::fs::write(&path, "{\"request_id\":\"before\"}\n").unwrap();
-    let audit = Audit::file(&path, &Rotation::default(), &Tasks::new()).unwrap();
+    let audit = open(&path, &Tasks::new()).unwrap();
     for id in ["a", "b", "c"] {
-        audit.record(record(id));
+        audit.record(record(id), RequestSpan::default());
     }
     audit.flush().await;
     let text = std::fs::read_to_string(&path).unwrap();
@@ -102,13 +108,13 @@ async fn a_rotated_file_is_opened_anew() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.jsonl");
     let moved = folder.path().join("audit.1");
-    let audit = Audit::file(&path, &Rotation::default(), &Tasks::new()).unwrap();
-    audit.record(record("a"));
+    let audit = open(&path, &Tasks::new()).unwrap();
+    audit.record(record("a"), RequestSpan::default());
     audit.flush().await;
     std::fs::rename(&path, &moved).unwrap();
-    audit.record(record("b"));
+    audit.record(record("b"), RequestSpan::default());
     audit.reopen();
-    audit.record(record("c"));
+    audit.record(record("c"), RequestSpan::default());
     audit.flush().await;
     assert_eq!(ids(&std::fs::read_to_string(&moved).unwrap()), ["a", "b"]);
     assert_eq!(ids(&std::fs::read_to_string(&path).unwrap()), ["c"]);
@@ -119,9 +125,9 @@ async fn a_stop_writes_what_was_taken() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.jsonl");
     let tasks = Tasks::new();
-    let audit = Audit::file(&path, &Rotation::default(), &tasks).unwrap();
+    let audit = open(&path, &tasks).unwrap();
     for _ in 0..BATCH * 3 {
-        audit.record(record("x"));
+        audit.record(record("x"), RequestSpan::default());
     }
     assert_eq!(tasks.stop(Duration::from_secs(30)).await, 0);
     assert_eq!(
@@ -129,7 +135,7 @@ async fn a_stop_writes_what_was_taken() {
         BATCH * 3
     );
     // A record that comes too late is counted, and is no error. Flushing does not hang.
-    audit.record(record("late"));
+    audit.record(record("late"), RequestSpan::default());
     audit.flush().await;
     assert_eq!(audit.dropped(), 1);
     let Some(Condition::Degraded(error)) = tasks.readiness().condition("audit") else {
@@ -143,14 +149,14 @@ async fn a_stop_writes_what_tasks_leave_when_they_end_however_much() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.jsonl");
     let tasks = Tasks::new();
-    let audit = Audit::file(&path, &Rotation::default(), &tasks).unwrap();
+    let audit = open(&path, &tasks).unwrap();
     let left = QUEUE + 10;
     let (stopped, entries) = (tasks.token(), audit.clone());
     tasks.spawn("requests", async move {
         stopped.cancelled().await;
         tokio::time::sleep(Duration::from_millis(50)).await;
         for _ in 0..left {
-            entries.record(record("cut"));
+            entries.record(record("cut"), RequestSpan::default());
         }
     });
     assert_eq!(tasks.stop(Duration::from_secs(30)).await, 0);
@@ -162,8 +168,12 @@ async fn a_stop_writes_what_tasks_leave_when_they_end_however_much() {
 async fn a_stuck_writer_holds_up_no_stop() {
     let (release, held) = mpsc::channel();
     let tasks = Tasks::new();
-    let audit = Audit::start(Output::Stream(Box::new(Stuck(held))), &tasks);
-    audit.record(record("x"));
+    let audit = Audit::start(
+        Output::Stream(Box::new(Stuck(held))),
+        Exporter::default(),
+        &tasks,
+    );
+    audit.record(record("x"), RequestSpan::default());
     let began = std::time::Instant::now();
     assert_eq!(tasks.stop(Duration::from_secs(30)).await, 1);
     assert!(began.elapsed() < Duration::from_secs(20));
@@ -174,9 +184,7 @@ async fn a_stuck_writer_holds_up_no_stop() {
 async fn a_file_that_cannot_be_written_is_one_clear_line() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("nowhere").join("audit.jsonl");
-    let error = Audit::file(&path, &Rotation::default(), &Tasks::new())
-        .unwrap_err()
-        .to_string();
+    let error = open(&path, &Tasks::new()).unwrap_err().to_string();
     assert!(
         error.starts_with("audit.path: cannot write to `"),
         "{error}"
@@ -204,11 +212,15 @@ async fn a_stuck_writer_holds_nobody_up_and_every_loss_is_counted() {
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
     let (release, held) = mpsc::channel();
     let tasks = Tasks::new();
-    let audit = Audit::start(Output::Stream(Box::new(Stuck(held))), &tasks);
+    let audit = Audit::start(
+        Output::Stream(Box::new(Stuck(held))),
+        Exporter::default(),
+        &tasks,
+    );
     let sent = QUEUE + 10;
     metrics::with_local_recorder(&recorder, || {
         for _ in 0..sent {
-            audit.record(record("x"));
+            audit.record(record("x"), RequestSpan::default());
         }
     });
     // The runtime has one thread and this test has not yielded, so the writer has taken nothing.
@@ -230,8 +242,8 @@ async fn lines_go_to_a_file_that_only_its_owner_reads() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.jsonl");
-    let audit = Audit::file(&path, &Rotation::default(), &Tasks::new()).unwrap();
-    audit.record(record("one"));
+    let audit = open(&path, &Tasks::new()).unwrap();
+    audit.record(record("one"), RequestSpan::default());
     audit.flush().await;
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -243,8 +255,8 @@ async fn a_line_begins_on_a_line_whatever_stands_before_it() {
     let path = folder.path().join("audit.jsonl");
     std::fs::write(&path, "{\"request_id\":\"a\"}\n{\"half").unwrap();
     for id in ["b", "c"] {
-        let audit = Audit::file(&path, &Rotation::default(), &Tasks::new()).unwrap();
-        audit.record(record(id));
+        let audit = open(&path, &Tasks::new()).unwrap();
+        audit.record(record(id), RequestSpan::default());
         audit.flush().await;
     }
     let text = std::fs::read_to_string(&path).unwrap();
@@ -294,15 +306,15 @@ async fn a_disk_that_was_full_tears_one_line_and_the_loss_is_said() {
         room: 7,
         failures: 1,
     };
-    let audit = Audit::start(Output::Stream(Box::new(full)), &tasks);
+    let audit = Audit::start(Output::Stream(Box::new(full)), Exporter::default(), &tasks);
     let condition = || tasks.readiness().condition("audit");
-    audit.record(record("torn"));
+    audit.record(record("torn"), RequestSpan::default());
     audit.flush().await;
     let Some(Condition::Degraded(error)) = condition() else {
         panic!("{:?}", condition());
     };
     assert!(error.contains("no space left"), "{error}");
-    audit.record(record("whole"));
+    audit.record(record("whole"), RequestSpan::default());
     audit.flush().await;
     assert_eq!(condition(), Some(Condition::Up));
     let text = String::from_utf8(written.lock().unwrap().clone()).unwrap();

@@ -16,11 +16,10 @@ use crate::store::{Event, RecordedChain};
 const STATUS: &str = "data-om-status";
 
 /// Logs how the conversation of `track` stands, if the log wants to have it.
-pub(in crate::jobs) fn log(settings: &Settings, track: &Track) {
+pub(in crate::jobs) fn log(policy: &Policy, track: &Track) {
     if !tracing::enabled!(target: "diarist::events::status", tracing::Level::DEBUG) {
         return;
     }
-    let policy = &settings.policy_for(&track.model);
     let body = status_body(policy, &track.nodes, &threshold_status(&track.path()));
     let body = with_ids(body, track.lineage, track.thread_key()).to_string();
     let (tenant, event) = (track.scope.tenant_label(), STATUS);

@@ -110,7 +110,7 @@ impl Recorder {
             return self.base.store.end_timer(timer, later).await;
         }
         let settings = self.base.settings();
-        let policy = &settings.policy_for(&timer.model);
+        let policy = &self.base.policy_for(&settings, &timer.model);
         let allowed = |early, due_ms: Option<i64>| due_ms.map_or(EarlyTriggers::NEVER, |_| early);
         let policy = Policy {
             early_activation: allowed(policy.early_activation, due.activate_ms),

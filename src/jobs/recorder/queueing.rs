@@ -175,7 +175,10 @@ impl Recorder {
         track.refresh_from(stored);
         if let OperatorRequest::Observe { focus } = request {
             let settings = self.base.settings();
-            let steps = observe_all(&track.path(), &settings.policy_for(&track.model));
+            let steps = observe_all(
+                &track.path(),
+                &self.base.policy_for(&settings, &track.model),
+            );
             let ranges = steps.into_iter().filter_map(|step| match step {
                 Action::Observe {
                     span,

@@ -207,6 +207,7 @@ impl Recorder {
             cache.add_repetition(scope, tip, pin_label, sent_with);
         } else {
             track.nodes.extend(record.new_nodes);
+            self.base.calibration.add(exchange, &track.nodes);
             cache.mark_complete(scope, tip, pin_label, sent_with, &track.snapshots);
         }
         (track, recorded.operator_request)

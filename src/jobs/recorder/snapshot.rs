@@ -15,7 +15,7 @@ impl Recorder {
     /// configured.
     pub(super) async fn prepare_model_switch(&self, track: &Track) {
         let settings = self.base.settings();
-        let policy = &settings.policy_for(&track.model);
+        let policy = &self.base.policy_for(&settings, &track.model);
         let settings = settings.for_model(&track.model);
         if !policy.early_activation.model_change && !policy.early_reflection.model_change {
             return;
@@ -62,13 +62,15 @@ impl Recorder {
         let (Some(tip), tip_count) = (track.nodes.last(), track.nodes.len()) else {
             return false;
         };
-        let settings = self.base.settings().for_model(&track.model);
+        let settings = self.base.settings();
+        let policy = &self.base.policy_for(&settings, &track.model);
+        let settings = settings.for_model(&track.model);
         let target = SnapshotTarget {
             tip: tip.link,
             tip_count,
             eligible_now: false,
             zone: track.zone.as_ref().unwrap_or(&settings.zone),
-            policy: &settings.policy,
+            policy,
         };
         let peer_section = self
             .peer_memory

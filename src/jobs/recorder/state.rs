@@ -72,6 +72,7 @@ impl Recorder {
     /// How urgent jobs of `kind` are for the conversation of `track`.
     pub(super) fn urgency(&self, track: &Track, kind: PartKind) -> u32 {
         let settings = self.base.settings();
-        threshold_status(&track.path()).urgency(kind, &settings.policy_for(&track.model))
+        let policy = self.base.policy_for(&settings, &track.model);
+        threshold_status(&track.path()).urgency(kind, &policy)
     }
 }

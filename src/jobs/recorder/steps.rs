@@ -60,7 +60,10 @@ impl Recorder {
         // One round can make one more snapshot or reflection due. A third round is rare.
         for _ in 0..4 {
             let settings = self.base.settings();
-            let steps = advance(&track.path(), &settings.policy_for(&track.model));
+            let steps = advance(
+                &track.path(),
+                &self.base.policy_for(&settings, &track.model),
+            );
             let (mut changed, mut ranges) = (false, Vec::new());
             for step in steps {
                 changed |= self.step(&mut track, step, &mut ranges).await;
@@ -128,7 +131,8 @@ impl Recorder {
             }
         };
         let settings = self.base.settings();
-        let (path, policy) = (track.path(), settings.policy_for(&track.model));
+        let policy = self.base.policy_for(&settings, &track.model);
+        let path = track.path();
         plan_dropped(&path, &policy, sent_from).map(|plan| bounded_snapshot(&path, &policy, plan))
     }
 }

@@ -7,6 +7,7 @@
 
 use std::time::Instant;
 
+use super::cache_addition::{CacheAddition, CacheAdditions};
 use super::refusal_ttl::is_fresh;
 
 /// The hash of a tenant's credentials, or of its account's.
@@ -33,8 +34,8 @@ pub(super) struct ModelCapabilities {
     pub(super) refused_placements: Option<(usize, Instant)>,
     /// Whether the upstream accepts the question for usage. Once refused, it stays refused.
     pub(super) accepts_usage: Option<bool>,
-    /// Whether the upstream refused `prompt_cache_key`. Once refused, it stays refused.
-    pub(super) refuses_cache_key: bool,
+    /// What the upstream refused of Diarist's for its prompt cache. Once refused, it stays refused.
+    pub(super) refused_additions: CacheAdditions,
 }
 
 /// What one tenant has learned.
@@ -78,7 +79,7 @@ impl CapabilitiesByTenant {
                 Some(false) => Some(false),
                 shared => individual.accepts_usage.or(shared),
             },
-            refuses_cache_key: individual.refuses_cache_key || shared.refuses_cache_key,
+            refused_additions: individual.refused_additions.union(shared.refused_additions),
         }
     }
 
@@ -134,13 +135,14 @@ impl CapabilitiesByTenant {
         }
     }
 
-    /// `prompt_cache_key` of `tenant` was refused.
-    pub(super) fn record_cache_key_refused(&mut self, member: Member<'_>) {
+    /// `addition` was refused to `member`.
+    pub(super) fn record_addition_refused(&mut self, addition: CacheAddition, member: Member<'_>) {
         let entry = self.entry_mut(member);
-        entry.capabilities.refuses_cache_key = true;
+        entry.capabilities.refused_additions.insert(addition);
         entry.unexplained_refusals = 0;
-        self.shared.refuses_cache_key |=
-            self.is_agreed(|entry| entry.capabilities.refuses_cache_key);
+        if self.is_agreed(|entry| entry.capabilities.refused_additions.has(addition)) {
+            self.shared.refused_additions.insert(addition);
+        }
     }
 
     /// A changed request of `tenant` was refused without a reason, and the original accepted. Returns whether
@@ -247,8 +249,9 @@ mod tests {
         };
         model.record_refused_placements(of_a(&A), (2, true), now);
         model.record_refused_placements(of_a(&B), (2, true), now);
-        model.record_cache_key_refused(of_a(&A));
-        model.record_cache_key_refused(of_a(&B));
+        let [key, _] = CacheAddition::ALL;
+        model.record_addition_refused(key, of_a(&A));
+        model.record_addition_refused(key, of_a(&B));
         model.record_usage(of_a(&A), false);
         model.record_usage(of_a(&B), false);
         let other = model.for_tenant(&C);
@@ -256,7 +259,7 @@ mod tests {
             (other.refused_placements, other.accepts_usage),
             (None, None)
         );
-        assert!(!other.refuses_cache_key);
+        assert!(!other.refused_additions.has(key));
         let mut model = CapabilitiesByTenant::default();
         model.record_refused_placements(alone(&A), (2, false), now);
         model.record_refused_placements(alone(&B), (1, false), now);
@@ -293,16 +296,18 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_key_that_two_tenants_were_refused_is_added_for_nobody() {
+    fn what_two_tenants_were_refused_for_the_cache_is_added_for_nobody() {
         let mut model = CapabilitiesByTenant::default();
-        let refuses = |model: &mut CapabilitiesByTenant| {
-            [A, B, C].map(|it| model.for_tenant(&it).refuses_cache_key)
+        let refuses = |model: &mut CapabilitiesByTenant, addition| {
+            [A, B, C].map(|it| model.for_tenant(&it).refused_additions.has(addition))
         };
-        model.record_cache_key_refused(alone(&A));
-        model.record_cache_key_refused(alone(&A));
-        assert_eq!(refuses(&mut model), [true, false, false]);
-        model.record_cache_key_refused(alone(&B));
-        assert_eq!(refuses(&mut model), [true; 3]);
+        let [key, breakpoint] = CacheAddition::ALL;
+        model.record_addition_refused(key, alone(&A));
+        model.record_addition_refused(key, alone(&A));
+        assert_eq!(refuses(&mut model, key), [true, false, false]);
+        model.record_addition_refused(key, alone(&B));
+        assert_eq!(refuses(&mut model, key), [true; 3]);
+        assert_eq!(refuses(&mut model, breakpoint), [false; 3]);
     }
 
     #[test]

@@ -116,7 +116,7 @@ fn usage_is_asked_where_known_or_seen_accepted_and_never_after_a_refusal() {
 }
 
 #[test]
-fn a_cache_key_is_documented_by_openai_and_azure_and_once_refused_it_stays_refused() {
+fn what_helps_the_cache_is_documented_by_openai_and_azure_and_once_refused_it_stays_refused() {
     for (host, is_known) in [
         ("api.openai.com", true),
         ("eu.api.openai.com", true),
@@ -126,15 +126,22 @@ fn a_cache_key_is_documented_by_openai_and_azure_and_once_refused_it_stays_refus
         ("localhost", false),
     ] {
         let capabilities = UpstreamCapabilities::new(None, host);
-        assert_eq!(capabilities.documents_cache_key(), is_known, "{host}");
+        for addition in CacheAddition::ALL {
+            let documents = |model| capabilities.documents(addition, model);
+            assert_eq!(documents("gpt-5.6"), is_known, "{host} {addition:?}");
+            let only_new = addition == CacheAddition::Breakpoint;
+            assert_eq!(documents("gpt-5.5"), is_known && !only_new, "{host}");
+        }
     }
     let capabilities = UpstreamCapabilities::new(None, "api.openai.com");
-    capabilities.record_cache_key_refused(for_model("a"));
-    capabilities.record_cache_key_accepted("a");
-    assert!(capabilities.refuses_cache_key(for_model("a")) && capabilities.accepts_cache_key("a"));
-    assert!(
-        !capabilities.refuses_cache_key(for_model("b")) && !capabilities.accepts_cache_key("b")
-    );
+    let [key, breakpoint] = CacheAddition::ALL;
+    capabilities.record_addition_refused(key, for_model("a"));
+    capabilities.record_addition_accepted(key, "a");
+    assert!(capabilities.refuses(key, for_model("a")) && capabilities.accepts(key, "a"));
+    for (addition, model) in [(key, "b"), (breakpoint, "a")] {
+        assert!(!capabilities.refuses(addition, for_model(model)));
+        assert!(!capabilities.accepts(addition, model));
+    }
 }
 
 #[test]

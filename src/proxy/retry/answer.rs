@@ -70,6 +70,9 @@ pub(super) async fn send_once(
             HeaderValue::from_static("identity"),
         );
     }
+    if let Some((name, value)) = &outgoing.affinity {
+        parts.headers.insert(name.clone(), value.clone());
+    }
     let out = OutBody::Segments(outgoing.frames.clone());
     let response = forward::send(&shared.upstream, parts, out).await?;
     let response = response

@@ -6,7 +6,7 @@
 //! | what the refusal names ([`Blame`]) | learned, for this tenant |
 //! |---|---|
 //! | the question for usage | streams of the model are not asked for usage any more |
-//! | `prompt_cache_key` | it is not added for the model any more |
+//! | `prompt_cache_key`, `prompt_cache_breakpoint` | it is not added for the model any more |
 //! | a template, roles, system messages, their order | the block stands one placement lower for the model |
 //! | a content filter | a refusal of this block ([`super::super::capabilities`]) |
 //! | the credential or a signature (401, 403) | requests are not changed for an hour |
@@ -15,13 +15,14 @@
 //! A refusal without a reason may be a failure that was over before the original was sent, so the first one
 //! teaches nothing. But an upstream that refuses every change that way would cost two requests for ever. So from
 //! the second one in a row on, for the same tenant and model, the most likely part is left out: the question
-//! for usage, if nothing else was changed or the model has never reported usage; then a cache key that the model has
-//! never accepted; otherwise the placement. An
+//! for usage, if nothing else was changed or the model has never reported usage; then a cache key, then a breakpoint,
+//! that the model has never accepted; otherwise the placement. An
 //! accepted change begins the count anew. If the same block was accepted one placement lower, the fault is
 //! certain without any wording.
 //!
 //! Sends nothing. Called by [`super::sent_request`] and [`super::overflow`].
 
+use super::super::capabilities::CacheAddition;
 use super::super::memory::{Memory, MemoryRequest};
 use super::super::outgoing_request::OutgoingRequest;
 use crate::wire::usage::Blame;
@@ -41,8 +42,8 @@ pub(super) struct DeclinedRequest {
 pub(super) enum Fault {
     /// The question for usage.
     Usage,
-    /// `prompt_cache_key`.
-    CacheKey,
+    /// What was added for the prompt cache.
+    Cache(CacheAddition),
     /// The place of the block.
     Placement,
     /// The text: the block's, or the client's own.
@@ -54,7 +55,7 @@ pub(super) enum Fault {
 impl Fault {
     /// Whether the same block may be accepted at another placement, or without what was added beside it.
     pub(super) fn can_move(self) -> bool {
-        matches!(self, Self::Usage | Self::CacheKey | Self::Placement)
+        matches!(self, Self::Usage | Self::Cache(_) | Self::Placement)
     }
 }
 
@@ -71,19 +72,26 @@ impl DeclinedRequest {
             Blame::Content => (Fault::Words, true),
             Blame::Credential => (Fault::Change, true),
             Blame::Usage if outgoing.asks_usage => (Fault::Usage, true),
-            Blame::CacheKey if outgoing.has_cache_key() => (Fault::CacheKey, true),
+            Blame::CacheKey if outgoing.has(CacheAddition::Key) => {
+                (Fault::Cache(CacheAddition::Key), true)
+            }
+            Blame::CacheBreakpoint if outgoing.has(CacheAddition::Breakpoint) => {
+                (Fault::Cache(CacheAddition::Breakpoint), true)
+            }
             Blame::Placement if has_block => (Fault::Placement, true),
             _ => {
                 // A question that this model never answered is blamed before the placement, which would move the block.
                 let (capabilities, model) = (&memory.capabilities, &request.model);
                 let unproven = !capabilities.reports_usage(model);
                 let usage = outgoing.asks_usage && (!has_block || unproven);
-                let fault = if usage {
-                    Fault::Usage
-                } else if outgoing.has_cache_key() && !capabilities.accepts_cache_key(model) {
-                    Fault::CacheKey
-                } else {
-                    Fault::Placement
+                let unproven = |addition: &CacheAddition| {
+                    outgoing.has(*addition) && !capabilities.accepts(*addition, model)
+                };
+                let addition = CacheAddition::ALL.into_iter().find(unproven);
+                let fault = match addition {
+                    _ if usage => Fault::Usage,
+                    Some(addition) => Fault::Cache(addition),
+                    None => Fault::Placement,
                 };
                 (fault, false)
             }
@@ -121,11 +129,12 @@ impl DeclinedRequest {
                 );
                 capabilities.record_usage_refused(tenant_model);
             }
-            (Fault::CacheKey, _) => {
+            (Fault::Cache(addition), _) => {
                 tracing::info!(
-                    "the upstream refused prompt_cache_key; it is not added any more for this tenant and model"
+                    "the upstream refused {}; it is not added any more for this tenant and model",
+                    addition.field()
                 );
-                capabilities.record_cache_key_refused(tenant_model);
+                capabilities.record_addition_refused(addition, tenant_model);
             }
             (Fault::Placement, Some(block)) => {
                 capabilities.record_refused_placement(tenant_model, block.placement, self.named);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::capabilities;
+use super::super::capabilities::{self, CacheAddition};
 use super::super::memory::{Memory, MemoryRequest, Overflow};
 use super::super::outgoing_request::{Block, Extras, Fallback, OutgoingRequest};
 use super::super::select_memory::block_placement;
@@ -205,7 +205,10 @@ impl<'a> OverflowShortening<'a> {
         let fault = attempts.declined.as_ref().map(|declined| declined.fault);
         let extras = Extras {
             usage: declined.asks_usage && attempts.usage_accepted,
-            cache_key: declined.extras().cache_key && fault != Some(Fault::CacheKey),
+            cache_key: declined.extras().cache_key
+                && fault != Some(Fault::Cache(CacheAddition::Key)),
+            cache_breakpoint: declined.extras().cache_breakpoint
+                && fault != Some(Fault::Cache(CacheAddition::Breakpoint)),
         };
         // The audit rather names what was done about the length than the placement.
         let fallback = match declined.fallback {

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use super::super::capabilities::CacheAddition;
 use super::super::memory::{Memory, MemoryRequest};
 use super::super::outgoing_request::{Extras, Fallback, OutgoingRequest};
 use super::declined::DeclinedRequest;
@@ -117,10 +118,11 @@ impl SentRequest {
                 .capabilities
                 .record_accepted_snapshot(&request.model, snapshot.meta.id);
         }
-        if accepted.has_cache_key() {
-            memory
-                .capabilities
-                .record_cache_key_accepted(&request.model);
+        for addition in CacheAddition::ALL {
+            if accepted.has(addition) {
+                let capabilities = &memory.capabilities;
+                capabilities.record_addition_accepted(addition, &request.model);
+            }
         }
         match &self.attempts.declined {
             Some(declined) => declined.learn(memory, request, accepted),

@@ -117,7 +117,7 @@ SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens
 FROM up CROSS JOIN snapshots AS s
 WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = up.link
 UNION ALL
-SELECT 1, r.snapshot, NULL, r.asked_usage, r.trimmed_to, r.trim_pin, r.trim_wording, r.cache_key, NULL,
+SELECT 1, r.snapshot, NULL, r.asked_usage, r.trimmed_to, r.trim_pin, r.trim_wording, r.cache_key, r.cache_breakpoint,
        r.placement, NULL, NULL, NULL
 FROM requests AS r
 WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = $4 AND ($9 IS NULL OR r.model = $9)
@@ -169,7 +169,7 @@ SELECT up.kind, n.count, n.link, n.weight, n.lineage, (EXISTS (
 FROM up CROSS JOIN nodes AS n
 WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link
 UNION ALL
-SELECT 7, r.snapshot, NULL, r.asked_usage, r.trimmed_to, r.trim_pin, r.trim_wording, r.cache_key, NULL,
+SELECT 7, r.snapshot, NULL, r.asked_usage, r.trimmed_to, r.trim_pin, r.trim_wording, r.cache_key, r.cache_breakpoint,
        r.placement, NULL, NULL, NULL
 FROM alias CROSS JOIN requests AS r
 WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = alias.base AND alias.count = $7
@@ -188,7 +188,7 @@ FROM json_each($3) AS p CROSS JOIN requests AS c
 WHERE c.tenant = $1 AND c.resource = $2 AND c.tip = unhex(p.value) AND c.trimmed_to IS NOT NULL
 GROUP BY c.model
 UNION ALL
-SELECT 11, r.snapshot, NULL, r.asked_usage, r.trimmed_to, r.trim_pin, r.trim_wording, r.cache_key, NULL,
+SELECT 11, r.snapshot, NULL, r.asked_usage, r.trimmed_to, r.trim_pin, r.trim_wording, r.cache_key, r.cache_breakpoint,
        r.placement, NULL, NULL, NULL
 FROM hit CROSS JOIN requests AS r
 WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = hit.link

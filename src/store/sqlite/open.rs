@@ -3,19 +3,19 @@
 //! A file that is not Diarist's, or that a newer Diarist made, stays as it is. Called by
 //! [`super::database`] only.
 
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
 use std::time::{Duration, Instant};
 
-use sqlx::migrate::{MigrateError, Migration, MigrationType, Migrator};
+use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
     SqliteSynchronous,
 };
-use sqlx::{ConnectOptions as _, Connection as _, SqlStr};
+use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::error::OpenError;
+use super::migrations::migrations;
 use super::process_lock::ProcessLock;
 
 /// The first release without the WAL-reset bug. That bug corrupts a database if one process runs a
@@ -50,134 +50,6 @@ const WORKER_READERS: u32 = 2;
 const HAS_SCHEMA: &str = "
 SELECT count(*), coalesce(sum(name = '_sqlx_migrations'), 0) FROM sqlite_schema
 WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
-
-/// The files of `migrations/sqlite`, in order. `sqlx::migrate!` would need the `macros` feature, which
-/// builds SQLite and the TLS stack a second time for the host.
-fn migrations() -> Vec<Migration> {
-    [
-        (
-            1,
-            "init",
-            include_str!("../../../migrations/sqlite/0001_init.sql"),
-        ),
-        (
-            2,
-            "timers",
-            include_str!("../../../migrations/sqlite/0002_timers.sql"),
-        ),
-        (
-            3,
-            "titles",
-            include_str!("../../../migrations/sqlite/0003_titles.sql"),
-        ),
-        (
-            4,
-            "provenance",
-            include_str!("../../../migrations/sqlite/0004_provenance.sql"),
-        ),
-        (
-            5,
-            "time",
-            include_str!("../../../migrations/sqlite/0005_time.sql"),
-        ),
-        (
-            6,
-            "calls",
-            include_str!("../../../migrations/sqlite/0006_calls.sql"),
-        ),
-        (
-            7,
-            "sent_with",
-            include_str!("../../../migrations/sqlite/0007_sent_with.sql"),
-        ),
-        (
-            8,
-            "alignment",
-            include_str!("../../../migrations/sqlite/0008_alignment.sql"),
-        ),
-        (
-            9,
-            "crowds",
-            include_str!("../../../migrations/sqlite/0009_crowds.sql"),
-        ),
-        (
-            10,
-            "aliases",
-            include_str!("../../../migrations/sqlite/0010_aliases.sql"),
-        ),
-        (
-            11,
-            "resource",
-            include_str!("../../../migrations/sqlite/0011_resource.sql"),
-        ),
-        (
-            12,
-            "pins_by_model",
-            include_str!("../../../migrations/sqlite/0012_pins_by_model.sql"),
-        ),
-        (
-            13,
-            "messages",
-            include_str!("../../../migrations/sqlite/0013_messages.sql"),
-        ),
-        (
-            14,
-            "stopgaps",
-            include_str!("../../../migrations/sqlite/0014_stopgaps.sql"),
-        ),
-        (
-            15,
-            "observe_focus",
-            include_str!("../../../migrations/sqlite/0015_observe_focus.sql"),
-        ),
-        (
-            16,
-            "evidence",
-            include_str!("../../../migrations/sqlite/0016_evidence.sql"),
-        ),
-        (
-            17,
-            "claims",
-            include_str!("../../../migrations/sqlite/0017_claims.sql"),
-        ),
-        (
-            18,
-            "forgotten",
-            include_str!("../../../migrations/sqlite/0018_forgotten.sql"),
-        ),
-        (
-            19,
-            "unsettled_claims",
-            include_str!("../../../migrations/sqlite/0019_unsettled_claims.sql"),
-        ),
-        (
-            20,
-            "tenant_accounts",
-            include_str!("../../../migrations/sqlite/0020_tenant_accounts.sql"),
-        ),
-        (
-            21,
-            "pepper",
-            include_str!("../../../migrations/sqlite/0021_pepper.sql"),
-        ),
-        (
-            22,
-            "cache_key",
-            include_str!("../../../migrations/sqlite/0022_cache_key.sql"),
-        ),
-    ]
-    .into_iter()
-    .map(|(version, name, text)| {
-        Migration::new(
-            version,
-            Cow::Borrowed(name),
-            MigrationType::Simple,
-            SqlStr::from_static(text),
-            false,
-        )
-    })
-    .collect()
-}
 
 /// The connection pools of one database.
 pub(super) struct Pools {

@@ -63,8 +63,9 @@ pub(super) async fn record_messages(
 /// The request itself. A repetition for the same model keeps what the first one was sent with (INV-SAME).
 const RECORD_REQUEST: &str = "
 INSERT INTO requests (tenant, resource, tip, count, lineage, snapshot, placement, model, times,
-                      first_ms, last_ms, asked_usage, trimmed_to, trim_pin, trim_wording, system, cache_key)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 1, $9, $9, $10, $11, $12, $13, $14, $15)
+                      first_ms, last_ms, asked_usage, trimmed_to, trim_pin, trim_wording, system, cache_key,
+                      cache_breakpoint)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, 1, $9, $9, $10, $11, $12, $13, $14, $15, $16)
 ON CONFLICT (tenant, resource, tip, model)
 DO UPDATE SET times = requests.times + 1, last_ms = max(requests.last_ms, excluded.last_ms)";
 
@@ -101,6 +102,7 @@ pub(super) async fn record_request(
                 .map(|mark| mark.as_bytes().to_vec()),
         )
         .bind(record.sent_with.cache_key)
+        .bind(record.sent_with.cache_breakpoint)
         .execute(&mut *conn)
         .await?;
     peer_memory::mark_peer_intro_used(conn, scope, record.sent_with.snapshot).await?;

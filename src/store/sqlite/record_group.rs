@@ -85,10 +85,10 @@ ON CONFLICT (tenant, resource, content, family) DO NOTHING;";
 const NEW_REQUESTS: &str = "
 INSERT INTO requests (tenant, resource, tip, count, lineage, snapshot, placement, model, times,
                       first_ms, last_ms, asked_usage, trimmed_to, trim_pin, trim_wording, system,
-                      cache_key)
+                      cache_key, cache_breakpoint)
 SELECT $1, $2, unhex(p.value ->> 0), p.value ->> 1, p.value ->> 2, p.value ->> 3, p.value ->> 4,
        p.value ->> 5, 1, p.value ->> 6, p.value ->> 6, p.value ->> 7, p.value ->> 8, p.value ->> 9,
-       p.value ->> 10, unhex(p.value ->> 11), p.value ->> 12
+       p.value ->> 10, unhex(p.value ->> 11), p.value ->> 12, p.value ->> 13
 FROM json_each($7) AS p WHERE true
 ON CONFLICT (tenant, resource, tip, model)
 DO UPDATE SET times = requests.times + 1, last_ms = max(requests.last_ms, excluded.last_ms);";
@@ -262,6 +262,7 @@ async fn write(
                 .system
                 .map(|mark| rows::hex_text(mark.as_bytes())),
             i64::from(sent.cache_key),
+            i64::from(sent.cache_breakpoint),
         ]));
         touched.push(json!([
             lineage,

@@ -70,7 +70,7 @@ ORDER BY s.id";
 const EXPORT_REQUESTS: &str = "
 SELECT json_array(r.snapshot, hex(r.tip), r.count, r.placement, r.model, r.times, r.first_ms, r.last_ms,
                   r.asked_usage, r.trimmed_to, r.trim_pin, r.trim_wording, nullif(hex(r.system), ''),
-                  r.cache_key)
+                  r.cache_key, r.cache_breakpoint)
 FROM json_each($3) AS p CROSS JOIN requests AS r
 WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = unhex(p.value)";
 
@@ -192,9 +192,10 @@ RETURNING id";
 const IMPORT_REQUEST: &str = "
 INSERT INTO requests (tenant, resource, lineage, snapshot, tip, count, placement, model, times,
                       first_ms, last_ms, asked_usage, trimmed_to, trim_pin, trim_wording, system,
-                      cache_key)
+                      cache_key, cache_breakpoint)
 SELECT $1, $2, $3, $5, unhex($4 ->> 1), $4 ->> 2, $4 ->> 3, $4 ->> 4, $4 ->> 5, $4 ->> 6, $4 ->> 7,
-       $4 ->> 8, $4 ->> 9, $4 ->> 10, $4 ->> 11, unhex($4 ->> 12), coalesce($4 ->> 13, 0)";
+       $4 ->> 8, $4 ->> 9, $4 ->> 10, $4 ->> 11, unhex($4 ->> 12), coalesce($4 ->> 13, 0),
+       coalesce($4 ->> 14, 0)";
 
 /// Stores what [`export`] returned.
 ///

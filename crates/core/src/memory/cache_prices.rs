@@ -2,7 +2,7 @@
 
 use super::CostRules;
 use super::cost_rules::UNKNOWN;
-use super::policy::{CacheProvider, model_name};
+use super::policy::{CacheProvider, has_cache_breakpoints, model_name};
 
 /// `rules` with the cache prices of the provider at `host` for `model`, where none are set.
 #[must_use]
@@ -27,25 +27,13 @@ fn cache_prices(host: &str, model: &str) -> (u32, u32) {
             (500, 1_000)
         }
         CacheProvider::OpenAi if name.starts_with("o3") || name.starts_with("o4") => (250, 1_000),
-        CacheProvider::OpenAi if writes_are_charged(&name) => (100, 1_250),
+        CacheProvider::OpenAi if has_cache_breakpoints(&name) => (100, 1_250),
         CacheProvider::Groq => (500, 1_000),
         // Claude charges writes, on its own host and behind every gateway.
         _ if name.contains("claude") => (100, 1_250),
         _ if host.ends_with("x.ai") || name.starts_with("grok") => (250, 1_000),
         _ => UNKNOWN,
     }
-}
-
-/// Whether `name` is GPT-5.6 or a later version.
-fn writes_are_charged(name: &str) -> bool {
-    let version = name.strip_prefix("gpt-").map(|rest| {
-        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.');
-        rest[..end.unwrap_or(rest.len())].to_owned()
-    });
-    let Some(version) = version else { return false };
-    let (major, minor) = version.split_once('.').unwrap_or((&version, "0"));
-    let numbers = (major.parse::<u32>(), minor.parse::<u32>());
-    matches!(numbers, (Ok(major), Ok(minor)) if (major, minor) >= (5, 6))
 }
 
 #[cfg(test)]

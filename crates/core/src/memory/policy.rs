@@ -193,6 +193,40 @@ pub fn documents_cache_key(host: &str) -> bool {
     CacheProvider::for_model(host, "") == CacheProvider::OpenAi
 }
 
+/// Whether `model` at `host` documents `prompt_cache_breakpoint`: GPT-5.6 and later ones of OpenAI and Azure OpenAI.
+#[must_use]
+pub fn documents_cache_breakpoint(host: &str, model: &str) -> bool {
+    documents_cache_key(host) && has_cache_breakpoints(&model_name(model).to_ascii_lowercase())
+}
+
+/// Whether `name` is GPT-5.6 or a later version: these store a prompt up to breakpoints, and charge for it.
+pub(super) fn has_cache_breakpoints(name: &str) -> bool {
+    let version = name.strip_prefix("gpt-").map(|rest| {
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.');
+        rest[..end.unwrap_or(rest.len())].to_owned()
+    });
+    let Some(version) = version else { return false };
+    let (major, minor) = version.split_once('.').unwrap_or((&version, "0"));
+    let numbers = (major.parse::<u32>(), minor.parse::<u32>());
+    matches!(numbers, (Ok(major), Ok(minor)) if (major, minor) >= (5, 6))
+}
+
+/// The header by which the provider at `host` routes a conversation to where its prompt is cached, as documented.
+#[must_use]
+pub fn affinity_header(host: &str) -> Option<&'static str> {
+    let host = host.to_ascii_lowercase();
+    [
+        ("x.ai", "x-grok-conv-id"),
+        ("fireworks.ai", "x-session-affinity"),
+        ("openrouter.ai", "x-session-id"),
+    ]
+    .into_iter()
+    .find_map(|(domain, header)| {
+        let rest = host.strip_suffix(domain)?;
+        (rest.is_empty() || rest.ends_with('.')).then_some(header)
+    })
+}
+
 /// Whether a request for `new` asks another model than one for `old`. Providers are compared up to a
 /// dot ("openai.responses" is "openai") and only if both are named. An empty model is never another
 /// one.
@@ -293,6 +327,31 @@ mod tests {
         assert_eq!(minutes("gateway.example", "openai/o3", None), 60);
         assert_eq!(minutes("gateway.example", "google/gemini-3", None), 24 * 60);
         assert_eq!(minutes("openrouter.ai", "openai/o3", None), 5);
+    }
+
+    #[test]
+    fn what_helps_a_cache_is_known_of_the_providers_that_document_it() {
+        for (host, model, has_breakpoints) in [
+            ("api.openai.com", "gpt-5.6", true),
+            ("me.openai.azure.com", "GPT-5.10-mini", true),
+            ("api.openai.com", "gpt-6", true),
+            ("api.openai.com", "gpt-5.5", false),
+            ("api.openai.com", "gpt-5", false),
+            ("api.openai.com", "o5", false),
+            ("gateway.example", "gpt-5.6", false),
+        ] {
+            let found = documents_cache_breakpoint(host, model);
+            assert_eq!(found, has_breakpoints, "{host} {model}");
+        }
+        for (host, header) in [
+            ("api.x.ai", Some("x-grok-conv-id")),
+            ("api.fireworks.ai", Some("x-session-affinity")),
+            ("openrouter.ai", Some("x-session-id")),
+            ("max.ai", None),
+            ("api.openai.com", None),
+        ] {
+            assert_eq!(affinity_header(host), header, "{host}");
+        }
     }
 
     #[test]

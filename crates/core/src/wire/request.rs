@@ -92,6 +92,13 @@ impl Request {
         chat.takes_cache_key()
     }
 
+    /// Whether the block may have a breakpoint for the prompt cache (`prompt_cache_breakpoint`): the client set no mark
+    /// and no option for its cache.
+    pub fn takes_cache_breakpoint(&self) -> bool {
+        let Self::Chat(chat) = self;
+        chat.takes_cache_breakpoint()
+    }
+
     /// Whether the block of `insert` takes over one of the client's cache marks.
     pub fn takes_over_mark(&self, insert: &Insert<'_>) -> bool {
         let Self::Chat(chat) = self;

@@ -122,6 +122,9 @@ pub struct Additions<'a> {
     pub cache_mark: bool,
     /// The value of `prompt_cache_key`, beside a block only. See [`super::Request::takes_cache_key`].
     pub cache_key: Option<&'a str>,
+    /// A breakpoint for the prompt cache behind so many segments of the block: those that stay when it grows. See
+    /// [`super::Request::takes_cache_breakpoint`].
+    pub cache_breakpoint: Option<usize>,
 }
 
 /// The member of the body that [`Additions::cache_key`] adds. `key` needs no escapes.

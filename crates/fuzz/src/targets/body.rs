@@ -114,6 +114,7 @@ fn raw_stays_raw(request: &Request, cut: u8, pin: u8, form: u8) {
         usage: form >= 128,
         cache_mark: form >= 128,
         cache_key: (form >= 128).then_some("a-key"),
+        cache_breakpoint: (form >= 128).then_some(1),
     };
     let splice = request.splice(Some(&insert), additions);
     let out = sent(request, &splice);

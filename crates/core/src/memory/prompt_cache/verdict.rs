@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::change::{Author, Change};
 use super::rules::CacheRules;
-use super::sent_prompt::{PromptPart, SentPrompt};
+use super::sent_prompt::{PromptPart, SentPart, SentPrompt};
+use crate::memory::PromptGrowth;
 use crate::memory::policy::is_another_model;
 
 /// What the provider's cache did.
@@ -129,6 +130,8 @@ pub struct Judgement {
     pub verdict: Verdict,
     /// Why less came back than the request before had left there.
     pub cause: Option<VerdictCause>,
+    /// How much the prompt grew, if it only grew.
+    pub growth: Option<PromptGrowth>,
 }
 
 /// Judges the request that went out as `current` after `previous`.
@@ -149,6 +152,7 @@ pub fn judge(
         expected_cached_tokens: common.map(|tokens| rules.cacheable(tokens)),
         verdict,
         cause,
+        growth: pair.and_then(|(previous, change)| growth(previous, current, change)),
     };
     let (Some(cached), Some(prompt)) = (reported.cached_tokens, reported.prompt_tokens) else {
         return judgement(Verdict::Unknown, None);
@@ -182,6 +186,23 @@ pub fn judge(
         VerdictCause::Provider
     };
     judgement(verdict, Some(cause))
+}
+
+/// How much the prompt grew, if it only grew and the provider counted both.
+fn growth(previous: &SentPrompt, current: &SentPrompt, change: Change) -> Option<PromptGrowth> {
+    let only_grew = change.first.is_none() && previous.model == current.model;
+    let messages = |prompt: &SentPrompt| {
+        let is_raw = |sent: &SentPart| matches!(sent.part, PromptPart::Message(_));
+        prompt.parts().filter(is_raw).count()
+    };
+    let added = messages(current).checked_sub(messages(previous))?;
+    let tokens = current
+        .prompt_tokens?
+        .checked_sub(previous.prompt_tokens?)?;
+    (only_grew && added > 0).then_some(PromptGrowth {
+        messages: added,
+        tokens,
+    })
 }
 
 /// The cause that lies in the prompt itself.

@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
+use super::cache_mark::BlockMark;
 use super::{ChatRequest, string};
 use crate::history::Role;
 use crate::wire::scan::Walk;
@@ -58,8 +59,8 @@ impl ChatRequest {
     pub fn splice(&self, memory: Option<&Insert<'_>>, additions: Additions<'_>) -> Splice {
         let mut edits = Vec::new();
         if let Some(insert) = memory.filter(|insert| self.fits(insert)) {
-            let mark = additions.cache_mark.then(|| self.removed_mark(insert));
-            self.insert_memory(insert, mark.flatten(), &mut edits);
+            let mark = self.block_mark(insert, additions);
+            self.insert_memory(insert, mark, &mut edits);
             let cache_key = additions.cache_key.filter(|_| self.takes_cache_key());
             edits.extend(cache_key.map(|key| Edit::insert(self.close, cache_key_member(key))));
         }
@@ -100,7 +101,12 @@ impl ChatRequest {
             && front.all(|index| before_cut(*index) && insert.pin != Some(*index))
     }
 
-    fn insert_memory(&self, insert: &Insert<'_>, mark: Option<&str>, edits: &mut Vec<Edit>) {
+    fn insert_memory(
+        &self,
+        insert: &Insert<'_>,
+        mark: Option<BlockMark<'_>>,
+        edits: &mut Vec<Edit>,
+    ) {
         // The new items of the array in order, each as a whole.
         let mut items = self.raw_before_tail(insert);
         if let Some(append) = self.append(insert, mark) {
@@ -221,35 +227,36 @@ impl ChatRequest {
     }
 
     /// The block as a message. Only a part of content can have a mark, so text with a mark is a part: the same prompt.
-    fn block(&self, insert: &Insert<'_>, mark: Option<&str>) -> String {
+    fn block(&self, insert: &Insert<'_>, mark: Option<BlockMark<'_>>) -> String {
         let role = self.leading_messages().role();
-        let whole = [insert.segments.concat()];
-        let segments = match insert.placement {
-            Placement::Segments => insert.segments,
-            Placement::SystemMessage | Placement::AppendToSystem => match mark {
-                Some(_) => &whole,
-                None => return message(role, &quoted(&whole[0])),
-            },
+        let parts = match (insert.placement, mark) {
+            (Placement::Segments, _) => {
+                let member = |index| mark.filter(|mark| mark.behind == index + 1);
+                let texts = insert.segments.iter().enumerate();
+                let parts = texts.map(|(index, text)| text_part(text, member(index)));
+                parts.collect::<Vec<_>>().join(",")
+            }
+            (_, None) => return message(role, &quoted(&insert.segments.concat())),
+            (_, Some(mark)) => {
+                let (before, rest) = insert.segments.split_at(mark.behind);
+                text_part(&before.concat(), Some(mark)) + &rest_part(rest)
+            }
         };
-        let last = segments.len().wrapping_sub(1);
-        let parts: Vec<String> = segments
-            .iter()
-            .enumerate()
-            .map(|(index, text)| text_part(text, mark.filter(|_| index == last)))
-            .collect();
-        message(role, &format!("[{}]", parts.join(",")))
+        message(role, &format!("[{parts}]"))
     }
 
     /// Appends the block to the client's last leading message; `None` if it needs a message of its
     /// own: another placement, no such message, or no text to append to.
-    fn append(&self, insert: &Insert<'_>, mark: Option<&str>) -> Option<Edit> {
+    fn append(&self, insert: &Insert<'_>, mark: Option<BlockMark<'_>>) -> Option<Edit> {
         if insert.placement != Placement::AppendToSystem {
             return None;
         }
         let span = self.content_of_last_leading()?;
         // Directly before the end of the string or the list.
         let at = span.end - 1;
-        let text = format!("{BLOCK_SEPARATOR}{}", insert.segments.concat());
+        let marked = mark.map_or(insert.segments.len(), |mark| mark.behind);
+        let (before, rest) = insert.segments.split_at(marked);
+        let text = format!("{BLOCK_SEPARATOR}{}", before.concat());
         match self.body()[span.start] {
             b'"' => {
                 let json = quoted(&text);
@@ -263,7 +270,7 @@ impl ChatRequest {
                     Segment::Original(span.start..at),
                     inserted_segment(json),
                     Segment::Original(at..span.end),
-                    inserted_segment(format!(",{mark}}}]")),
+                    inserted_segment(format!(",{}}}{}]", mark.member, rest_part(rest))),
                 ];
                 Some(Edit {
                     removed: span,
@@ -273,7 +280,8 @@ impl ChatRequest {
             b'[' => {
                 let list = std::str::from_utf8(&self.body()[span.clone()]).ok()?;
                 Walk::array(list, 0)?.element().ok()??;
-                Some(Edit::insert(at, format!(",{}", text_part(&text, mark))))
+                let parts = text_part(&text, mark) + &rest_part(rest);
+                Some(Edit::insert(at, format!(",{parts}")))
             }
             _ => None,
         }
@@ -329,11 +337,18 @@ fn message(role: &str, content: &str) -> String {
     format!(r#"{{"role":"{role}","content":{content}}}"#)
 }
 
-/// `mark` is a member of the object: `"cache_control":{…}`.
-fn text_part(text: &str, mark: Option<&str>) -> String {
-    let comma = if mark.is_some() { "," } else { "" };
-    let mark = mark.unwrap_or_default();
-    format!(r#"{{"type":"text","text":{}{comma}{mark}}}"#, quoted(text))
+/// A part of content, with its mark.
+fn text_part(text: &str, mark: Option<BlockMark<'_>>) -> String {
+    let mark = mark.map_or_else(String::new, |mark| format!(",{}", mark.member));
+    format!(r#"{{"type":"text","text":{}{mark}}}"#, quoted(text))
+}
+
+/// The part behind a mark, with the comma before it; empty if nothing stands there.
+fn rest_part(rest: &[String]) -> String {
+    if rest.is_empty() {
+        return String::new();
+    }
+    format!(",{}", text_part(&rest.concat(), None))
 }
 
 /// `text` as a JSON string.

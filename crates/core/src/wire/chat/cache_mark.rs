@@ -4,8 +4,8 @@
 //! up to here the provider stores the prompt. If a cut removes the marks that the client set behind its leading messages,
 //! nothing behind these would be read from the cache. So the block takes over the last removed mark, byte for byte.
 //!
-//! Never adds a mark where the client set none, beside one that stays, or beyond what a provider takes. Called by
-//! [`super::assemble`].
+//! Never adds a mark beside one that stays, or beyond what a provider takes. Where the client set none at all, the proxy
+//! may ask for a breakpoint of Diarist's own. Called by [`super::assemble`].
 
 use std::ops::Range;
 
@@ -13,8 +13,8 @@ use super::ChatRequest;
 use super::string;
 use super::text::is_cache_marker;
 use crate::history::Message;
-use crate::wire::Insert;
 use crate::wire::scan::Walk;
+use crate::wire::{Additions, Insert};
 
 /// How many marks Anthropic and OpenAI take in one request.
 const MAX_MARKS: usize = 4;
@@ -22,7 +22,60 @@ const MAX_MARKS: usize = 4;
 /// The marks as JSON keys. Text that quotes them has backslashes before the quotes, so it does not match.
 const MARK_KEYS: [&str; 2] = [r#""cache_control""#, r#""prompt_cache_breakpoint""#];
 
+/// A breakpoint of Diarist's own, as GPT-5.6 and later models take it.
+const BREAKPOINT: &str = r#""prompt_cache_breakpoint":{"mode":"explicit"}"#;
+
+/// A mark in the block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BlockMark<'a> {
+    /// The member of the part: `"cache_control":{…}`.
+    pub(super) member: &'a str,
+    /// How many segments of the block stand before it.
+    pub(super) behind: usize,
+}
+
 impl ChatRequest {
+    /// The mark that the block has, if any.
+    pub(super) fn block_mark<'a>(
+        &'a self,
+        insert: &Insert<'_>,
+        additions: Additions<'_>,
+    ) -> Option<BlockMark<'a>> {
+        let count = insert.segments.len();
+        let removed = additions.cache_mark.then(|| self.removed_mark(insert));
+        if let Some(member) = removed.flatten() {
+            let behind = count;
+            return Some(BlockMark { member, behind });
+        }
+        let lasting = additions.cache_breakpoint?;
+        (self.takes_cache_breakpoint() && count > 0).then(|| BlockMark {
+            member: BREAKPOINT,
+            behind: lasting.clamp(1, count),
+        })
+    }
+
+    /// See [`crate::wire::Request::takes_cache_breakpoint`].
+    pub fn takes_cache_breakpoint(&self) -> bool {
+        let fields = &self.other_fields;
+        let names = ["cache_control", "prompt_cache_options"];
+        self.marked.is_empty()
+            && !names.iter().any(|name| fields.may_have(self.body(), name))
+            && !self.has_marks_beside_messages()
+    }
+
+    /// Whether a tool may have a mark.
+    fn has_marks_beside_messages(&self) -> bool {
+        let all = self.leading_messages().messages().iter();
+        let mut spans = all.chain(self.messages()).map(|message| &message.span);
+        let first = spans.next();
+        let start = first.map_or(0, |span| span.start);
+        let end = spans.next_back().or(first).map_or(0, |span| span.end);
+        [0..start, end..self.body().len()]
+            .into_iter()
+            .filter_map(|span| std::str::from_utf8(&self.body()[span]).ok())
+            .any(|text| MARK_KEYS.iter().any(|key| text.contains(key)))
+    }
+
     /// The mark that the block takes over: `"cache_control":{…}` as the client wrote it.
     ///
     /// It depends on the request and the cut alone, so the same request goes out as the same bytes (INV-SAME). A mark is

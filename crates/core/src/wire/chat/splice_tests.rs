@@ -19,7 +19,7 @@ fn send(body: &str, insert: Option<&Insert<'_>>, ask_usage: bool) -> String {
     let additions = Additions {
         usage: ask_usage,
         cache_mark: true,
-        cache_key: None,
+        ..Additions::default()
     };
     let splice = parse(&body).unwrap().splice(insert, additions);
     let sent = splice.frames(&body).concat();
@@ -313,6 +313,7 @@ fn a_cache_key_comes_with_a_block_and_where_the_client_says_nothing_of_it() {
         usage: true,
         cache_mark: true,
         cache_key: Some("k"),
+        ..Additions::default()
     };
     let sent = |fields: &str, insert: Option<&Insert<'_>>| {
         let body = Bytes::from(format!(r#"{{"messages":[{U0}, {U2}]{fields} }}"#));
@@ -342,4 +343,102 @@ fn a_cache_key_comes_with_a_block_and_where_the_client_says_nothing_of_it() {
         !sent(&many, Some(&insert)).contains(key),
         "not all of them are known"
     );
+}
+
+/// What is sent with a breakpoint of Diarist's behind the first `lasting` of three segments.
+fn with_breakpoint(body: &str, placement: Placement, lasting: usize) -> String {
+    let body = Bytes::copy_from_slice(body.as_bytes());
+    let segments = ["one\n", "\"two\"\n", "last"].map(str::to_owned);
+    let insert = Insert {
+        cut: 1,
+        pin: None,
+        segments: &segments,
+        placement,
+        reminder: "go on",
+        front: &[],
+        bridge: "so far",
+    };
+    let additions = Additions {
+        cache_mark: true,
+        cache_breakpoint: Some(lasting),
+        ..Additions::default()
+    };
+    let splice = parse(&body).unwrap().splice(Some(&insert), additions);
+    let sent = String::from_utf8(splice.frames(&body).concat()).unwrap();
+    serde_json::from_str::<serde_json::Value>(&sent).unwrap();
+    sent
+}
+
+#[test]
+fn a_breakpoint_stands_behind_the_segments_that_stay() {
+    const BREAKPOINT: &str = r#""prompt_cache_breakpoint":{"mode":"explicit"}"#;
+    let part = |text: &str| format!(r#"{{"type":"text","text":"{text}"}}"#);
+    let marked = |text: &str| format!(r#"{{"type":"text","text":"{text}",{BREAKPOINT}}}"#);
+    let log = r#"one\n\"two\"\n"#;
+    let body = request(&[SYSTEM, U0, A1, U2]);
+    let cases = [
+        (
+            Placement::SystemMessage,
+            2,
+            format!("[{},{}]", marked(log), part("last")),
+        ),
+        (
+            Placement::SystemMessage,
+            3,
+            format!("[{}]", marked(&format!("{log}last"))),
+        ),
+        (
+            Placement::Segments,
+            2,
+            format!(
+                "[{},{},{}]",
+                part(r"one\n"),
+                marked(r#"\"two\"\n"#),
+                part("last")
+            ),
+        ),
+        (
+            Placement::AppendToSystem,
+            2,
+            format!("[{},{}]", marked(&format!(r"S\n\n{log}")), part("last")),
+        ),
+    ];
+    for (placement, lasting, expected) in cases {
+        let sent = with_breakpoint(&body, placement, lasting);
+        assert!(
+            sent.contains(&expected),
+            "{placement:?}\n{sent}\n{expected}"
+        );
+    }
+    let list = r#"{"role":"system","content":[{"type":"text","text":"S"}]}"#;
+    let sent = with_breakpoint(&request(&[list, U0, A1, U2]), Placement::AppendToSystem, 2);
+    let expected = format!(
+        "[{},{},{}]",
+        part("S"),
+        marked(&format!(r"\n\n{log}")),
+        part("last")
+    );
+    assert!(sent.contains(&expected), "{sent}");
+    // Where the client has said anything about its cache, it decides.
+    let tool =
+        r#"{"type":"function","function":{"name":"f"},"cache_control":{"type":"ephemeral"}}"#;
+    for own in [
+        request(&[SYSTEM, MARKED, A1, U2]),
+        request(&[SYSTEM, U0, A1, MARKED_LATER]),
+        body.replace(
+            "\"n\"",
+            "\"prompt_cache_options\":{\"mode\":\"implicit\"},\"n\"",
+        ),
+        body.replace("\"n\"", "\"cache_control\":{},\"n\""),
+        body.replace("\"n\"", &format!("\"tools\":[{tool}],\"n\"")),
+    ] {
+        assert_ne!(own, body);
+        for placement in [Placement::SystemMessage, Placement::Segments] {
+            let sent = with_breakpoint(&own, placement, 2);
+            assert!(!sent.contains(BREAKPOINT), "{sent}");
+        }
+    }
+    // Not beside a request without a block.
+    let sent = send(&body, None, false);
+    assert_eq!(sent, body);
 }

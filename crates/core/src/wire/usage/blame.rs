@@ -27,6 +27,8 @@ pub enum Blame {
     Usage,
     /// `prompt_cache_key`.
     CacheKey,
+    /// `prompt_cache_breakpoint`.
+    CacheBreakpoint,
     /// The place of a message: a template, roles, system messages, their order.
     Placement,
     /// The content: a content filter.
@@ -125,6 +127,8 @@ impl ErrorReport {
         } else if self.any_text(&|text| text.contains("prompt_cache_key")) {
             // Diarist adds it only if the client did not, so whoever names it means Diarist's.
             Blame::CacheKey
+        } else if self.any_text(&|text| text.contains("prompt_cache_breakpoint")) {
+            Blame::CacheBreakpoint
         } else if matches!(status, 401 | 403) || self.has_code(&SIGNATURES) {
             Blame::Credential
         } else if self.names_placement() {
@@ -261,6 +265,13 @@ mod tests {
                 let blame = Some(RefusalReason::Declined(Blame::CacheKey));
                 assert_eq!(reason(status, &error), blame, "{error}");
             }
+        }
+        for error in [
+            json!({"message": "Unknown parameter: 'messages[1].content[0].prompt_cache_breakpoint'."}),
+            json!({"message": "Extra inputs are not permitted", "param": "messages[1].content[0].prompt_cache_breakpoint"}),
+        ] {
+            let blame = Some(RefusalReason::Declined(Blame::CacheBreakpoint));
+            assert_eq!(reason(400, &error), blame, "{error}");
         }
         let other = json!({"message": "Unknown parameter: 'seed'."});
         assert_eq!(

@@ -1,0 +1,110 @@
+//! The rules of `[otlp]`. The standard variables of OpenTelemetry count where a key is not set: operators set
+//! them for all programs of a machine. Called by `validate`.
+
+use std::collections::BTreeMap;
+
+use http::{HeaderName, HeaderValue};
+use secrecy::{ExposeSecret as _, SecretString};
+use url::Url;
+
+use super::common::base_url;
+use super::parse::{CheckResult, Invalid};
+use super::problem::Problem;
+use super::settings::RawOtlp;
+use crate::audit::OtlpSettings;
+
+/// What chooses the newest names of the GenAI conventions.
+const LATEST: &str = "gen_ai_latest_experimental";
+
+/// Where spans and metrics go; `None` if nothing is exported. `upstream` is the host of the provider.
+pub(super) fn otlp(
+    raw: &RawOtlp,
+    upstream: &str,
+    env: &BTreeMap<String, String>,
+    problems: &mut Vec<Problem>,
+) -> CheckResult<Option<OtlpSettings>> {
+    let variable = |name: &str| {
+        env.get(name)
+            .map(|value| value.trim())
+            .filter(|it| !it.is_empty())
+    };
+    let is = |name: &str, value: &str| {
+        variable(name).is_some_and(|found| found.eq_ignore_ascii_case(value))
+    };
+    let endpoint = raw
+        .endpoint
+        .check_some(problems, |text| can_export().and_then(|()| base_url(text)));
+    let headers = raw.export_headers.check_some(problems, export_headers);
+    let opt_in = raw.semconv_opt_in.check_some(problems, |text| names(text));
+    let (endpoint, headers, opt_in) = (endpoint?, headers?, opt_in?);
+    let by_variable = || -> Option<Url> {
+        let text = variable("OTEL_EXPORTER_OTLP_ENDPOINT").filter(|_| cfg!(feature = "otel"))?;
+        base_url(text).ok()
+    };
+    let Some(endpoint) = endpoint.or_else(by_variable) else {
+        return Ok(None);
+    };
+    let traces = raw.traces.value && !is("OTEL_TRACES_EXPORTER", "none");
+    let metrics = raw.metrics.value && !is("OTEL_METRICS_EXPORTER", "none");
+    if is("OTEL_SDK_DISABLED", "true") || !(traces || metrics) {
+        return Ok(None);
+    }
+    let latest_names = opt_in.unwrap_or_else(|| {
+        let listed = variable("OTEL_SEMCONV_STABILITY_OPT_IN").unwrap_or_default();
+        listed.split(',').any(|name| name.trim() == LATEST)
+    });
+    Ok(Some(OtlpSettings {
+        endpoint,
+        headers: headers.unwrap_or_default(),
+        traces,
+        metrics,
+        propagate: raw.propagate.value,
+        latest_names,
+        upstream: upstream.to_owned(),
+    }))
+}
+
+fn can_export() -> Result<(), Invalid> {
+    if cfg!(feature = "otel") {
+        return Ok(());
+    }
+    Err(Invalid::new(
+        "this build of Diarist cannot export spans and metrics",
+        "remove the key, or build with: cargo build --release --features otel",
+    ))
+}
+
+/// Whether the newest names are chosen.
+fn names(text: &str) -> Result<bool, Invalid> {
+    match text.trim() {
+        LATEST => Ok(true),
+        "" => Ok(false),
+        other => Err(Invalid::new(
+            format!("\"{other}\" is not known"),
+            format!("write \"{LATEST}\", or remove the key"),
+        )),
+    }
+}
+
+fn export_headers(text: &SecretString) -> Result<Vec<(HeaderName, HeaderValue)>, Invalid> {
+    let items = text.expose_secret().split(',');
+    let items = items.map(str::trim).filter(|item| !item.is_empty());
+    items
+        .map(|item| header(item).ok_or_else(not_a_header))
+        .collect()
+}
+
+fn header(item: &str) -> Option<(HeaderName, HeaderValue)> {
+    let (name, value) = item.split_once('=')?;
+    let mut value: HeaderValue = value.trim().parse().ok()?;
+    value.set_sensitive(true);
+    Some((name.trim().parse().ok()?, value))
+}
+
+/// Quotes nothing: the value may be a credential.
+fn not_a_header() -> Invalid {
+    Invalid::new(
+        "one of the headers is not a name and a value",
+        "write name=value, with commas between several",
+    )
+}
