@@ -1,7 +1,7 @@
 //! A client that marks an early message for the provider's prompt cache keeps its cache when observations replace
 //! that message. The scripted provider caches up to the last mark only, as Anthropic does.
 
-use diarist_provider::Options;
+use diarist_provider::{CacheKind, Options};
 use serde_json::{Value, json};
 
 use crate::memory::rig::{Rig, SMALL};
@@ -10,7 +10,7 @@ use crate::memory::tools::{ACTIVE, Talk};
 async fn rig(setting: &str) -> Rig {
     let settings = [SMALL[0], SMALL[1], ("UPSTREAM__CACHE_MARKS", setting)];
     let rig = Rig::with(Options::default(), &settings).await;
-    rig.provider.rules(|rules| rules.marked_cache = true);
+    rig.provider.rules(|rules| rules.cache = CacheKind::Marks);
     rig
 }
 

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use super::answer::Answer;
 use super::behaviour::{Behaviour, Cut, Failure};
-use super::cache::PromptUsage;
+use super::cache::{CacheKind, PromptUsage, blocks};
 use super::caller::CallerKind;
 use super::judge::{self, AcceptedRequest};
 use super::record::{Credential, RecordedRequest, RequestWatch, Stage, Verdict};
@@ -113,18 +113,18 @@ impl RequestHandler {
             // The body did not parse; this refusal says so in the API's words.
             None => judge::inspect(&received.bytes, &rules)?,
         };
+        let (owner, model) = (credential.reveal(), &accepted.model);
+        if rules.cache == CacheKind::Marks {
+            let mut cache = lock(&self.shared.marked_cache);
+            let (prompt_usage, entries) = cache.read(owner, model, &blocks(&accepted.request));
+            rules.check_window(prompt_usage.prompt_tokens)?;
+            cache.store(&entries);
+            return Ok((accepted, prompt_usage));
+        }
         let mut cache = lock(&self.shared.cache);
         cache.set_kind(rules.cache);
-        let (mut prompt_usage, mut path) =
-            cache.read(credential.reveal(), &accepted.model, &accepted.prompt);
+        let (prompt_usage, path) = cache.read(owner, model, &accepted.prompt);
         rules.check_window(prompt_usage.prompt_tokens)?;
-        if rules.marked_cache {
-            let behind = accepted.messages().len() - judge::last_marked(accepted.messages());
-            let marked = accepted.prompt.without_last(behind);
-            let (usage, marked) = cache.read(credential.reveal(), &accepted.model, &marked);
-            prompt_usage.cached_tokens = usage.cached_tokens;
-            path = marked;
-        }
         cache.store(&path);
         Ok((accepted, prompt_usage))
     }
