@@ -137,18 +137,21 @@ pub(super) fn record(
     let Some(key) = source.key else {
         return;
     };
-    prompt.prompt_tokens = usage.prompt;
     let previous = prompts.previous(&key, entry.started());
     let idle = previous.as_ref().map(|previous| previous.idle);
     let parsed = &source.parsed;
     let model = parsed.model().unwrap_or_default();
-    let published = CacheRules::for_model(&prompts.host, model, parsed.cache_retention());
+    let retention = parsed.cache_retention();
+    let published = CacheRules::for_model(&prompts.host, model, retention.as_deref());
     let rules = CacheRulesOverride::apply(overrides, model, published);
     let reported = Reported {
         prompt_tokens: usage.prompt,
         cached_tokens: usage.cached,
+        cache_write_tokens: usage.cache_write,
         idle: idle.unwrap_or(Duration::ZERO),
     };
+    prompt.prompt_tokens = reported.prompt_tokens;
+    prompt.stored_tokens = reported.stored_tokens();
     let previous = previous.as_ref().map(|previous| &*previous.prompt);
     let judgement = prompt_cache::judge(previous, &prompt, reported, &rules);
     count(&judgement);

@@ -15,13 +15,16 @@ pub struct CacheRules {
     pub step_tokens: u64,
     /// After this time without a request, the provider may have dropped the prompt.
     pub lifetime: Duration,
+    /// How many blocks the provider looks back from a mark, its own included. `None`: it needs no marks.
+    pub look_back: Option<u32>,
 }
 
 const MINUTES: u64 = 60;
 const HOURS: u64 = 60 * MINUTES;
 
 impl CacheRules {
-    /// The rules of the provider at `host` for `model`, if the request asked for `retention`.
+    /// The rules of the provider at `host` for `model`, if the request asked for `retention` (also the lifetime that its
+    /// last mark asks for).
     #[must_use]
     pub fn for_model(host: &str, model: &str, retention: Option<&str>) -> Self {
         let (minimum_tokens, step_tokens, seconds) = match CacheProvider::for_model(host, model) {
@@ -35,15 +38,21 @@ impl CacheRules {
             CacheProvider::DeepSeek => (64, 64, HOURS),
             // console.groq.com, prompt caching, 2026-10: kept for 2 hours without a request.
             CacheProvider::Groq => (1_024, 128, 2 * HOURS),
-            // docs.x.ai, 2026-10: steps of 128. platform.claude.com, 2026-10: 5 minutes, and a minimum for each
-            // model; it counts in single tokens, and a step only makes `warm` less strict. Unknown providers
-            // count the same.
-            CacheProvider::Other => (anthropic_minimum(model).unwrap_or(1_024), 128, 5 * MINUTES),
+            // docs.x.ai, 2026-10: steps of 128. platform.claude.com, 2026-10: 5 minutes, or an hour where the mark says
+            // so, and a minimum for each model; it counts in single tokens, and a step only makes `warm` less strict.
+            // Unknown providers count the same.
+            CacheProvider::Other => {
+                let minutes = if retention == Some("1h") { 60 } else { 5 };
+                let minimum = anthropic_minimum(model);
+                (minimum.unwrap_or(1_024), 128, minutes * MINUTES)
+            }
         };
         Self {
             minimum_tokens,
             step_tokens,
             lifetime: Duration::from_secs(seconds),
+            // Same source: a prompt is stored up to a mark, and read from 20 blocks back.
+            look_back: anthropic_minimum(model).map(|_| 20),
         }
     }
 
@@ -116,6 +125,7 @@ impl CacheRulesOverride {
             minimum_tokens: own.minimum_tokens.unwrap_or(published.minimum_tokens),
             step_tokens: own.step_tokens.unwrap_or(published.step_tokens),
             lifetime: own.lifetime.unwrap_or(published.lifetime),
+            look_back: published.look_back,
         })
     }
 }
@@ -193,6 +203,14 @@ mod tests {
                 5,
             ),
             ("api.anthropic.com", "claude-sonnet-5", None, 1_024, 128, 5),
+            (
+                "api.anthropic.com",
+                "claude-sonnet-5",
+                Some("1h"),
+                1_024,
+                128,
+                60,
+            ),
         ] {
             let rules = CacheRules::for_model(host, model, retention);
             let found = (rules.minimum_tokens, rules.step_tokens, minutes(rules));
@@ -201,6 +219,8 @@ mod tests {
                 (minimum, step, lifetime),
                 "{host} {model} {retention:?}"
             );
+            let needs_marks = model.contains("claude");
+            assert_eq!(rules.look_back, needs_marks.then_some(20), "{model}");
         }
     }
 

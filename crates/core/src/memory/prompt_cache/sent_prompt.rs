@@ -144,8 +144,12 @@ pub struct SentPrompt {
     pub(super) layout: SentLayout,
     /// Whether memory applied to the request.
     pub(super) has_memory: bool,
+    /// How many blocks the client's messages are, as far as it is known: a message, or each of its tool calls.
+    pub(super) blocks: u32,
     /// Its size as the provider counted it, if it did.
     pub prompt_tokens: Option<u64>,
+    /// How much of it the provider's cache holds, if it reports what it wrote.
+    pub stored_tokens: Option<u64>,
 }
 
 impl SentPrompt {
@@ -168,7 +172,9 @@ impl SentPrompt {
             sizes: all().map(|message| small(message.span.len())).collect(),
             layout,
             has_memory,
+            blocks: small(all().map(|message| message.calls.len().max(1)).sum()),
             prompt_tokens: None,
+            stored_tokens: None,
         }
     }
 

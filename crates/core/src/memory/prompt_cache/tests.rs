@@ -84,6 +84,7 @@ const RULES: CacheRules = CacheRules {
     minimum_tokens: 1_024,
     step_tokens: 128,
     lifetime: Duration::from_mins(5),
+    look_back: None,
 };
 
 /// Judges `now` after `before`: the provider read `cached` tokens.
@@ -92,6 +93,7 @@ fn judged(before: &Sent<'_>, now: &Sent<'_>, cached: u64, idle_s: u64) -> Judgem
     let reported = Reported {
         prompt_tokens: now.prompt_tokens,
         cached_tokens: Some(cached),
+        cache_write_tokens: None,
         idle: Duration::from_secs(idle_s),
     };
     judge(Some(&before), &now, reported, &RULES)
@@ -263,6 +265,7 @@ fn without_a_request_before_or_a_report_there_is_no_cause() {
     let reported = |cached_tokens| Reported {
         prompt_tokens: Some(5_000),
         cached_tokens,
+        cache_write_tokens: None,
         idle: Duration::ZERO,
     };
     for (before, cached, verdict) in [
@@ -273,6 +276,39 @@ fn without_a_request_before_or_a_report_there_is_no_cause() {
     ] {
         let judgement = judge(before, &now, reported(cached), &RULES);
         assert_eq!(named(judgement), (verdict, None));
+    }
+}
+
+/// With marks, what the request before left is what was read and written there.
+#[test]
+fn what_no_mark_reaches_is_named() {
+    const MARKS: CacheRules = CacheRules {
+        look_back: Some(20),
+        ..RULES
+    };
+    // Tokens that the request before left, messages that it had and that this one has, what was read and written now.
+    for (left, before, now, (cached, written), expected) in [
+        (0, 50, 52, (0, 5_000), ("miss", Some("cache_marks"))),
+        (0, 50, 52, (0, 0), ("miss", Some("cache_marks"))),
+        (5_000, 50, 52, (0, 0), ("miss", Some("cache_marks"))),
+        (5_000, 50, 52, (1_200, 0), ("partial", Some("cache_marks"))),
+        (5_000, 50, 70, (0, 7_000), ("miss", Some("cache_marks"))),
+        (5_000, 50, 69, (0, 6_900), ("miss", Some("provider"))),
+        (5_000, 50, 52, (5_000, 200), ("warm", None)),
+        (1_200, 50, 52, (1_200, 0), ("warm", None)),
+        (0, 8, 30, (0, 3_000), ("miss", Some("below_minimum"))),
+        (0, 8, 9, (0, 0), ("miss", Some("below_minimum"))),
+    ] {
+        let (mut before, now) = (Sent::new(before).prompt(), Sent::new(now).prompt());
+        before.stored_tokens = Some(left);
+        let reported = Reported {
+            prompt_tokens: now.prompt_tokens,
+            cached_tokens: Some(cached),
+            cache_write_tokens: Some(written),
+            idle: Duration::ZERO,
+        };
+        let judgement = judge(Some(&before), &now, reported, &MARKS);
+        assert_eq!(named(judgement), expected, "{left} {cached} {written}");
     }
 }
 

@@ -73,12 +73,14 @@ pub enum VerdictCause {
     BelowMinimum,
     /// Memory applied to one of the two requests only.
     MemorySwitched,
+    /// No mark for the cache reaches what the request before left there, or that one had none.
+    CacheMarks,
     /// The prompt only grew, in time: the provider did not use its cache.
     Provider,
 }
 
 impl VerdictCause {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Activation,
         Self::Reflection,
         Self::ToolsChanged,
@@ -89,6 +91,7 @@ impl VerdictCause {
         Self::Idle,
         Self::BelowMinimum,
         Self::MemorySwitched,
+        Self::CacheMarks,
         Self::Provider,
     ];
 
@@ -106,6 +109,7 @@ impl VerdictCause {
             Self::Idle => "idle",
             Self::BelowMinimum => "below_minimum",
             Self::MemorySwitched => "memory_switched",
+            Self::CacheMarks => "cache_marks",
             Self::Provider => "provider",
         }
     }
@@ -116,7 +120,16 @@ impl VerdictCause {
 pub struct Reported {
     pub prompt_tokens: Option<u64>,
     pub cached_tokens: Option<u64>,
+    pub cache_write_tokens: Option<u64>,
     pub idle: Duration,
+}
+
+impl Reported {
+    /// How much of the prompt the cache holds behind this request, if the provider reports what it wrote.
+    #[must_use]
+    pub fn stored_tokens(&self) -> Option<u64> {
+        Some(self.cached_tokens?.saturating_add(self.cache_write_tokens?))
+    }
 }
 
 /// Everything the audit says about the cache.
@@ -142,7 +155,8 @@ pub fn judge(
     let change = previous.map(|previous| Change::between(previous, current));
     let pair = previous.zip(change);
     let common = pair.and_then(|(previous, change)| {
-        common_tokens(previous, current, change, reported.prompt_tokens)
+        let common = common_tokens(previous, current, change, reported.prompt_tokens)?;
+        Some(common.min(left_by(previous, rules).unwrap_or(common)))
     });
     let judgement = |verdict, cause| Judgement {
         change,
@@ -156,10 +170,13 @@ pub fn judge(
     let Some(((previous, change), common)) = pair.zip(common) else {
         return judgement(Verdict::ColdStart, None);
     };
-    let left_there = previous.prompt_tokens.unwrap_or(prompt).min(prompt);
+    let left_there = left_by(previous, rules).unwrap_or(prompt).min(prompt);
+    let without_marks = cached == 0 && lacks_marks(previous, reported, rules);
     let is_short = left_there < rules.minimum_tokens + rules.step_tokens && change.first.is_none();
-    let below_minimum = cached == 0 && (is_short || left_there < rules.minimum_tokens);
-    if !below_minimum && cached + rules.step_tokens >= rules.cacheable(left_there) {
+    let below_minimum =
+        cached == 0 && !without_marks && (is_short || left_there < rules.minimum_tokens);
+    let is_warm = cached + rules.step_tokens >= rules.cacheable(left_there);
+    if is_warm && !below_minimum && !without_marks {
         return judgement(Verdict::Warm, None);
     }
     let verdict = match cached {
@@ -170,6 +187,8 @@ pub fn judge(
     let idle = reported.idle > rules.lifetime;
     let cause = if below_minimum {
         VerdictCause::BelowMinimum
+    } else if without_marks {
+        VerdictCause::CacheMarks
     } else if is_another_model(&previous.model, &current.model) {
         VerdictCause::ModelChanged
     } else if idle && came_short {
@@ -178,10 +197,43 @@ pub fn judge(
         cause_of_change(first, change.forked, previous, current)
     } else if idle {
         VerdictCause::Idle
+    } else if is_out_of_reach(previous, current, reported, rules) {
+        VerdictCause::CacheMarks
     } else {
         VerdictCause::Provider
     };
     judgement(verdict, Some(cause))
+}
+
+/// How much of the prompt before is in the cache. Where marks are needed, this is what the provider read and wrote.
+fn left_by(previous: &SentPrompt, rules: &CacheRules) -> Option<u64> {
+    let stored = previous.stored_tokens.filter(|_| rules.look_back.is_some());
+    stored.or(previous.prompt_tokens)
+}
+
+/// Whether one of the two prompts is long enough, and the provider neither read nor wrote anything of it: it has no mark
+/// where the prompt is long enough.
+fn lacks_marks(previous: &SentPrompt, reported: Reported, rules: &CacheRules) -> bool {
+    let nothing_held = |stored: Option<u64>, prompt: Option<u64>| {
+        stored == Some(0) && prompt.is_some_and(|prompt| prompt >= rules.minimum_tokens)
+    };
+    rules.look_back.is_some()
+        && (nothing_held(previous.stored_tokens, previous.prompt_tokens)
+            || nothing_held(reported.stored_tokens(), reported.prompt_tokens))
+}
+
+/// Whether the prompt only grew, and its marks stand before the end of what the request before left, or too far behind.
+fn is_out_of_reach(
+    previous: &SentPrompt,
+    current: &SentPrompt,
+    reported: Reported,
+    rules: &CacheRules,
+) -> bool {
+    let stands_before = reported.stored_tokens() < previous.stored_tokens;
+    let new_blocks = current.blocks.saturating_sub(previous.blocks);
+    rules
+        .look_back
+        .is_some_and(|look_back| stands_before || new_blocks >= look_back)
 }
 
 /// The cause that lies in the prompt itself.
