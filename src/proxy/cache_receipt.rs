@@ -154,6 +154,9 @@ pub(super) fn record(
     prompt.stored_tokens = reported.stored_tokens();
     let previous = previous.as_ref().map(|previous| &*previous.prompt);
     let judgement = prompt_cache::judge(previous, &prompt, reported, &rules);
+    let common_bytes = judgement.change.map_or(0, |change| change.common_bytes);
+    let before = previous.map(|previous| (previous, common_bytes));
+    prompt.set_stored_ends(rules.reads, before, parsed.marked_messages());
     count(&judgement);
     entry.set_judgement(&judgement, idle);
     prompts.record(key, prompt, Instant::now());

@@ -11,6 +11,7 @@
 
 mod blocks;
 mod marked;
+mod simulated;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -24,8 +25,7 @@ pub const STEP_TOKENS: u32 = 128;
 /// DeepSeek's unit, which is its least size too (context caching, 2026-10). Every other step is a multiple of it.
 pub const UNIT_TOKENS: u32 = 64;
 
-pub(super) use blocks::blocks;
-pub(super) use marked::MarkedCache;
+pub use simulated::{SimulatedCache, StoredPrompt};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -57,7 +57,7 @@ impl CacheKind {
     }
 
     /// Hits come in multiples of this.
-    fn step_tokens(self) -> u32 {
+    pub fn step_tokens(self) -> u32 {
         match self {
             Self::Steps | Self::Breakpoints => STEP_TOKENS,
             Self::Units => UNIT_TOKENS,
@@ -287,10 +287,10 @@ impl PromptCache {
     }
 
     fn loss(&self, entry: &Entry) -> Option<Lost> {
-        if entry.is_forgotten {
-            Some(Lost::Forgotten)
-        } else if self.now.saturating_sub(entry.used) > self.kind.lifetime() {
+        if self.now.saturating_sub(entry.used) > self.kind.lifetime() {
             Some(Lost::Expired)
+        } else if entry.is_forgotten {
+            Some(Lost::Forgotten)
         } else {
             None
         }

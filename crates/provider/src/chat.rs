@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use super::answer::Answer;
 use super::behaviour::{Behaviour, Cut, Failure};
-use super::cache::{CacheKind, PromptUsage, blocks};
+use super::cache::PromptUsage;
 use super::caller::CallerKind;
 use super::judge::{self, AcceptedRequest};
 use super::record::{Credential, RecordedRequest, RequestWatch, Stage, Verdict};
@@ -114,18 +114,10 @@ impl RequestHandler {
             None => judge::inspect(&received.bytes, &rules)?,
         };
         let (owner, model) = (credential.reveal(), &accepted.model);
-        if rules.cache == CacheKind::Marks {
-            let mut cache = lock(&self.shared.marked_cache);
-            let (prompt_usage, entries) = cache.read(owner, model, &blocks(&accepted.request));
-            rules.check_window(prompt_usage.prompt_tokens)?;
-            cache.store(&entries);
-            return Ok((accepted, prompt_usage));
-        }
         let mut cache = lock(&self.shared.cache);
-        cache.set_kind(rules.cache);
-        let (prompt_usage, path) = cache.read(owner, model, &accepted.prompt);
+        let (prompt_usage, stored) = cache.read(rules.cache, (owner, model), &accepted.request);
         rules.check_window(prompt_usage.prompt_tokens)?;
-        cache.store(&path);
+        cache.store(&stored);
         Ok((accepted, prompt_usage))
     }
 

@@ -205,6 +205,11 @@ impl ChatRequest {
         named.or_else(|| self.mark_lifetime().map(Cow::Owned))
     }
 
+    /// The messages with a mark for the provider's cache, by their place among all messages.
+    pub fn marked_messages(&self) -> &[usize] {
+        &self.marked
+    }
+
     /// Whether `prompt_cache_key` may be added (see [`crate::wire::Request::takes_cache_key`]).
     pub fn takes_cache_key(&self) -> bool {
         let fields = &self.other_fields;

@@ -88,6 +88,12 @@ impl Request {
         chat.cache_retention()
     }
 
+    /// The messages with a mark for the provider's cache, by their place among all messages.
+    pub fn marked_messages(&self) -> &[usize] {
+        let Self::Chat(chat) = self;
+        chat.marked_messages()
+    }
+
     /// Whether `prompt_cache_key` may be added: the client set neither that nor `user`, by which providers route
     /// requests that have no key.
     pub fn takes_cache_key(&self) -> bool {

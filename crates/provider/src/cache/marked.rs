@@ -147,10 +147,10 @@ impl MarkedCache {
     }
 
     fn loss(&self, entry: &Entry) -> Option<Lost> {
-        if entry.is_forgotten {
-            Some(Lost::Forgotten)
-        } else if self.now.saturating_sub(entry.used) > entry.lifetime {
+        if self.now.saturating_sub(entry.used) > entry.lifetime {
             Some(Lost::Expired)
+        } else if entry.is_forgotten {
+            Some(Lost::Forgotten)
         } else {
             None
         }
@@ -265,6 +265,7 @@ mod tests {
             (0, Some(2_000), Some(Lost::Expired))
         );
         model.0.forget();
+        model.0.skip_time(FIVE);
         assert_eq!(
             told(model.send(&marked)),
             (0, Some(2_000), Some(Lost::Forgotten))

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::change::{Author, Change};
-use super::rules::CacheRules;
+use super::rules::{CacheReads, CacheRules};
 use super::sent_prompt::{PromptPart, SentPrompt};
 use crate::memory::policy::is_another_model;
 
@@ -55,7 +55,7 @@ impl Verdict {
 pub enum VerdictCause {
     /// Observations replaced more messages.
     Activation,
-    /// A reflection replaced observations.
+    /// Observations were written anew: a reflection replaced them.
     Reflection,
     /// The client changed its tools or the form of the answer.
     ToolsChanged,
@@ -155,8 +155,7 @@ pub fn judge(
     let change = previous.map(|previous| Change::between(previous, current));
     let pair = previous.zip(change);
     let common = pair.and_then(|(previous, change)| {
-        let common = common_tokens(previous, current, change, reported.prompt_tokens)?;
-        Some(common.min(left_by(previous, rules).unwrap_or(common)))
+        common_tokens(previous, current, change, reported.prompt_tokens, rules)
     });
     let judgement = |verdict, cause| Judgement {
         change,
@@ -195,10 +194,10 @@ pub fn judge(
         VerdictCause::Idle
     } else if let Some(first) = change.first {
         cause_of_change(first, change.forked, previous, current)
-    } else if idle {
-        VerdictCause::Idle
     } else if is_out_of_reach(previous, current, reported, rules) {
         VerdictCause::CacheMarks
+    } else if idle {
+        VerdictCause::Idle
     } else {
         VerdictCause::Provider
     };
@@ -207,7 +206,8 @@ pub fn judge(
 
 /// How much of the prompt before is in the cache. Where marks are needed, this is what the provider read and wrote.
 fn left_by(previous: &SentPrompt, rules: &CacheRules) -> Option<u64> {
-    let stored = previous.stored_tokens.filter(|_| rules.look_back.is_some());
+    let needs_marks = matches!(rules.reads, CacheReads::UpToMarks { .. });
+    let stored = previous.stored_tokens.filter(|_| needs_marks);
     stored.or(previous.prompt_tokens)
 }
 
@@ -217,7 +217,7 @@ fn lacks_marks(previous: &SentPrompt, reported: Reported, rules: &CacheRules) ->
     let nothing_held = |stored: Option<u64>, prompt: Option<u64>| {
         stored == Some(0) && prompt.is_some_and(|prompt| prompt >= rules.minimum_tokens)
     };
-    rules.look_back.is_some()
+    matches!(rules.reads, CacheReads::UpToMarks { .. })
         && (nothing_held(previous.stored_tokens, previous.prompt_tokens)
             || nothing_held(reported.stored_tokens(), reported.prompt_tokens))
 }
@@ -230,10 +230,14 @@ fn is_out_of_reach(
     rules: &CacheRules,
 ) -> bool {
     let stands_before = reported.stored_tokens() < previous.stored_tokens;
+    let needs_marks = matches!(rules.reads, CacheReads::UpToMarks { .. });
+    needs_marks && (stands_before || is_too_far_behind(previous, current, rules))
+}
+
+/// Whether so many blocks are new that a mark at the end does not find the end of the prompt before.
+fn is_too_far_behind(previous: &SentPrompt, current: &SentPrompt, rules: &CacheRules) -> bool {
     let new_blocks = current.blocks.saturating_sub(previous.blocks);
-    rules
-        .look_back
-        .is_some_and(|look_back| stands_before || new_blocks >= look_back)
+    matches!(rules.reads, CacheReads::UpToMarks { look_back } if new_blocks >= look_back)
 }
 
 /// The cause that lies in the prompt itself.
@@ -250,21 +254,33 @@ fn cause_of_change(
         (_, Author::Client) => VerdictCause::MessageChanged,
         (_, Author::Memory) => match &current.layout.block {
             Some(_) if previous.has_memory != current.has_memory => VerdictCause::MemorySwitched,
-            Some(block) if block.reflected => VerdictCause::Reflection,
-            Some(_) => VerdictCause::Activation,
+            Some(block) => match &previous.layout.block {
+                Some(before) if !block.begins_with_parts_of(before) => VerdictCause::Reflection,
+                _ => VerdictCause::Activation,
+            },
             None => VerdictCause::MemorySwitched,
         },
     }
 }
 
-/// Tokens of the common prefix. Exact if the prompt only grew and the provider counted the one before. Otherwise
+/// Tokens of the common prefix that the cache can give back. Where it gives back whole prefixes only, the longest that was
+/// sent before. Otherwise exact if the prompt only grew and the provider counted the one before. Otherwise
 /// estimated by bytes, with the ratio of the prompt that gives less: images have many bytes and few tokens.
 fn common_tokens(
     previous: &SentPrompt,
     current: &SentPrompt,
     change: Change,
     prompt_tokens: Option<u64>,
+    rules: &CacheRules,
 ) -> Option<u64> {
+    if rules.reads != CacheReads::AnyBeginning && previous.prompt_tokens.is_some() {
+        let is_reached = change.first.is_some() || !is_too_far_behind(previous, current, rules);
+        return Some(if is_reached {
+            previous.stored_within(change.common_bytes)
+        } else {
+            0
+        });
+    }
     let by_ratio = |prompt: &SentPrompt, tokens: Option<u64>| {
         let share = change.common_bytes as f64 / prompt.bytes().max(1) as f64;
         #[expect(
