@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 use crate::wire::usage::Usage;
 
@@ -136,6 +137,9 @@ pub struct AuditRecord {
     /// What was added to the request besides the block, separated by spaces: `cache_mark`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub added: Option<Cow<'static, str>>,
+    /// The usage report as the provider wrote it, without anything that is not a number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Value>,
 }
 
 /// Bytes of each segment of a prompt as it was sent, and of what the observations replaced.
@@ -199,6 +203,7 @@ impl AuditRecord {
             since: None,
             until: None,
             added: None,
+            usage: None,
         }
     }
 

@@ -12,8 +12,8 @@ use super::outgoing_request::{Fallback, MessageLayout, OutgoingRequest};
 use super::sent_prompts::{ConversationKey, SentPrompts};
 use crate::history::{History, Message};
 use crate::memory::prompt_cache::{
-    self, CacheRules, CacheRulesOverride, Judgement, Reported, SentBlock, SentLayout, SentPrompt,
-    Verdict, VerdictCause,
+    self, CacheRules, CacheRulesOverride, Judgement, Reported, SegmentBytes, SentBlock, SentLayout,
+    SentPrompt, Verdict, VerdictCause,
 };
 use crate::memory::{Snapshot, Trim};
 use crate::telemetry;
@@ -133,7 +133,9 @@ pub(super) fn record(
     entry: &mut AuditEntry,
 ) {
     let mut prompt = source.prompt(form);
-    entry.set_segments(prompt.segment_bytes());
+    let segments = prompt.segment_bytes();
+    entry.set_segments(segments);
+    count_bytes(segments);
     let Some(key) = source.key else {
         return;
     };
@@ -175,21 +177,40 @@ fn count_verdict(verdict: Verdict, cause: &'static str, times: u64) {
         .increment(times);
 }
 
-/// Counts the tokens that the provider reported for a request.
-pub(super) fn count_tokens(usage: Usage) {
+/// Counts the tokens that the provider reported for a request of `model`.
+pub(super) fn count_tokens(model: Option<&str>, usage: Usage) {
+    // A model that nobody answers for gets no series.
+    let model = model.filter(|_| usage.prompt.is_some());
+    let model = telemetry::model_label(model.unwrap_or_default());
     for (kind, tokens) in [
         ("input", usage.prompt),
         ("cache_read", usage.cached),
         ("cache_write", usage.cache_write),
         ("output", usage.completion),
+        ("reasoning", usage.reasoning),
     ] {
-        metrics::counter!(telemetry::PROMPT_TOKENS, "kind" => kind).increment(tokens.unwrap_or(0));
+        metrics::counter!(telemetry::PROMPT_TOKENS, "model" => model.clone(), "kind" => kind)
+            .increment(tokens.unwrap_or(0));
+    }
+}
+
+/// Counts what prompts consisted of, and what observations replaced.
+fn count_bytes(segments: SegmentBytes) {
+    for (segment, bytes) in [
+        ("tools", segments.tools),
+        ("system", segments.system),
+        ("observations", segments.observations),
+        ("messages", segments.messages),
+        ("replaced", segments.replaced),
+    ] {
+        metrics::counter!(telemetry::PROMPT_BYTES, "segment" => segment).increment(bytes);
     }
 }
 
 /// Makes every series appear before its first event: a rate over a series that begins at 1 misses that event.
 pub(super) fn register_metrics() {
-    count_tokens(Usage::default());
+    count_tokens(None, Usage::default());
+    count_bytes(SegmentBytes::default());
     for verdict in Verdict::ALL {
         if verdict.has_cause() {
             for cause in VerdictCause::ALL {

@@ -83,7 +83,6 @@ impl Conversation {
         truth
     }
 }
-}
 
 /// The truth about `now`, which came after `before` in its conversation. Of what both have in common, a cache that forgets
 /// nothing would have given back `allowed` tokens.

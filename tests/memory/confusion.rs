@@ -15,10 +15,10 @@ use crate::memory::rig::Rig;
 use crate::support::dice::Dice;
 
 /// At least this share must agree, of all requests and as the mean over causes.
-const WANTED: f64 = 0.99;
+pub const WANTED: f64 = 0.99;
 
 /// All causes that docs/audit.md lists, and the verdicts that need none.
-const CAUSES: [&str; 14] = [
+pub const CAUSES: [&str; 14] = [
     "warm",
     "cold_start",
     "activation",
@@ -42,7 +42,7 @@ const THRESHOLDS: [(&str, &str); 2] = [
 
 /// What a client, its provider or time does before a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Act {
+pub enum Act {
     Grow,
     Retry,
     Edit,
@@ -58,6 +58,8 @@ enum Act {
     Forget,
     Off,
     Read,
+    /// An answer that nobody asked for usage.
+    Stream,
     /// No marks in this request.
     Unmarked,
     /// Many messages at once.
@@ -95,14 +97,14 @@ const ACTS: [Act; 40] = {
 
 /// A cache, the models that are asked, and how long it keeps a prompt.
 #[derive(Clone, Copy)]
-struct Kind {
-    name: &'static str,
-    cache: CacheKind,
-    models: [&'static str; 2],
-    lifetime: Duration,
+pub struct Kind {
+    pub name: &'static str,
+    pub cache: CacheKind,
+    pub models: [&'static str; 2],
+    pub lifetime: Duration,
 }
 
-const KINDS: [Kind; 4] = [
+pub const KINDS: [Kind; 4] = [
     Kind {
         name: "steps",
         cache: CacheKind::Steps,
@@ -130,8 +132,9 @@ const KINDS: [Kind; 4] = [
 ];
 
 /// A client with its conversation.
-struct Client {
-    name: String,
+pub struct Client {
+    pub name: String,
+    pub credential: &'static str,
     conversation: Conversation,
     /// Sizes of its requests, in messages, and the next one.
     requests: Vec<usize>,
@@ -146,9 +149,10 @@ struct Client {
 }
 
 impl Client {
-    fn new(name: String, conversation: Conversation, ttl: &'static str) -> Self {
+    pub fn new(name: String, conversation: Conversation, ttl: &'static str) -> Self {
         Self {
             name,
+            credential: "Bearer sk-test",
             requests: conversation.requests().collect(),
             conversation,
             next: 0,
@@ -226,6 +230,7 @@ impl Client {
             | Act::Forget
             | Act::Off
             | Act::Read
+            | Act::Stream
             | Act::Unmarked => {}
         }
     }
@@ -261,9 +266,17 @@ impl Client {
 
 /// How often the audit said what, by what was true.
 #[derive(Default)]
-struct Table(BTreeMap<(&'static str, String), usize>);
+pub struct Table(BTreeMap<(&'static str, String), usize>);
 
 impl Table {
+    /// Adds a request, and prints it if the audit is wrong.
+    pub fn note(&mut self, kind: &str, act: Act, answered: &Answered) {
+        let Answered { truth, now, line } = answered;
+        if !self.add(*truth, line) {
+            println!("{kind} {act:?}: {truth:?}, {:?}\n  {line}", now.usage());
+        }
+    }
+
     fn add(&mut self, truth: Truth, line: &Value) -> bool {
         let verdict = line["verdict"].as_str().unwrap_or("none").to_owned();
         let told = line["verdict_cause"]
@@ -286,7 +299,7 @@ impl Table {
         }
     }
 
-    fn of(&self, truth: &str) -> (usize, usize) {
+    pub fn of(&self, truth: &str) -> (usize, usize) {
         let rows = self
             .0
             .iter()
@@ -301,7 +314,7 @@ impl Table {
     }
 
     /// The share that agrees: of all, and as the mean over what was true.
-    fn agreement(&self) -> (f64, f64) {
+    pub fn agreement(&self) -> (f64, f64) {
         let share = |(right, all): (usize, usize)| right as f64 / all as f64;
         let rows: Vec<(usize, usize)> = self.labels().iter().map(|label| self.of(label)).collect();
         let sum = rows
@@ -311,7 +324,7 @@ impl Table {
         (share(sum), mean)
     }
 
-    fn print(&self, name: &str) {
+    pub fn print(&self, name: &str) {
         let (overall, mean) = self.agreement();
         let mut text = format!(
             "{name}: {:.2} % agree, {:.2} % as the mean over causes\n",
@@ -337,17 +350,25 @@ impl Table {
     }
 }
 
-struct Play {
-    kind: Kind,
-    rig: Rig,
+/// A request with its line, and what is true of it.
+pub struct Answered {
+    pub now: Exchange,
+    pub truth: Truth,
+    pub line: Value,
+}
+
+pub struct Play {
+    pub kind: Kind,
+    pub rig: Rig,
     dice: Dice,
     now: Duration,
     table: Table,
 }
 
 impl Play {
-    async fn new(kind: Kind, seed: u64) -> Self {
-        let rig = Rig::with(Options::default(), &THRESHOLDS).await;
+    pub async fn new(kind: Kind, seed: u64, settings: &[(&str, &str)]) -> Self {
+        let settings = [&THRESHOLDS[..], settings].concat();
+        let rig = Rig::with(Options::default(), &settings).await;
         rig.provider.rules(|rules| rules.cache = kind.cache);
         Self {
             kind,
@@ -375,11 +396,12 @@ impl Play {
                 continue;
             }
             let act = self.act_for(&clients[at]);
-            self.step(&mut clients[at], act).await;
+            let answered = self.step(&mut clients[at], act).await;
+            self.table.note(self.kind.name, act, &answered);
         }
     }
 
-    async fn step(&mut self, client: &mut Client, act: Act) {
+    pub async fn step(&mut self, client: &mut Client, act: Act) -> Answered {
         let lifetime = match client.ttl {
             "1h" if self.kind.cache == CacheKind::Marks => Duration::from_hours(1),
             _ => self.kind.lifetime,
@@ -392,19 +414,23 @@ impl Play {
         self.rig.skip_time(passes);
         self.rig.provider.skip_time(passes);
         self.now += passes;
-        let is_late = self.now - std::mem::replace(&mut client.seen, self.now) > lifetime;
+        let seen = std::mem::replace(&mut client.seen, self.now);
+        let is_late = self.now > seen + lifetime;
         if act == Act::Forget {
             self.rig.provider.forget_prompts();
         }
         client.apply(act, &mut self.dice);
-        let body = client.body(&self.kind, act != Act::Unmarked);
+        let mut body = client.body(&self.kind, act != Act::Unmarked);
+        if act == Act::Stream {
+            body["stream"] = json!(true);
+        }
         let mut headers = vec![("x-diarist-thread", client.name.as_str())];
         match act {
             Act::Off => headers.push(("x-diarist-memory", "off")),
             Act::Read => headers.push(("x-diarist-memory", "read")),
             _ => {}
         }
-        let answer = self.rig.send_as("Bearer sk-test", &headers, &body).await;
+        let answer = self.rig.send_as(client.credential, &headers, &body).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         let now = Exchange {
             sent: body,
@@ -412,14 +438,14 @@ impl Play {
             is_off: act == Act::Off,
             went_back: act == Act::GoBack,
             is_late,
-            has_usage: true,
+            has_usage: act != Act::Stream,
         };
         self.rig.quiet().await;
         let line = self.rig.audit_entry(&answer).await;
-        let usage = now.usage();
-        let truth = client.truth.next(now);
-        if !self.table.add(truth, &line) {
-            println!("{} {act:?}: {truth:?}, {usage:?}\n  {line}", self.kind.name);
+        Answered {
+            truth: client.truth.next(now.clone()),
+            now,
+            line,
         }
     }
 }
@@ -463,7 +489,7 @@ fn clients(number: usize) -> Vec<Client> {
 async fn the_verdicts_are_what_the_cache_did_and_why() {
     let mut whole = Table::default();
     for (number, kind) in KINDS.into_iter().enumerate() {
-        let mut play = Play::new(kind, 7 + number as u64).await;
+        let mut play = Play::new(kind, 7 + number as u64, &[]).await;
         play.play(&mut clients(number), 400).await;
         play.table.print(kind.name);
         whole.merge(&play.table);
