@@ -10,6 +10,8 @@
 //! behind a prefix are counted.
 
 mod blocks;
+mod digest;
+mod kind;
 mod marked;
 mod simulated;
 
@@ -17,111 +19,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::prompt::{CountTokens, Prompt, pieces};
+use digest::{Digest, link};
 
-/// Prompts shorter than this are never served from the cache (OpenAI's prompt caching guide).
-pub const MINIMUM_TOKENS: u32 = 1024;
-/// Hits come in multiples of this (same source).
-pub const STEP_TOKENS: u32 = 128;
-/// DeepSeek's unit, which is its least size too (context caching, 2026-10). Every other step is a multiple of it.
-pub const UNIT_TOKENS: u32 = 64;
-
+pub use kind::{CacheKind, Lost, MINIMUM_TOKENS, PromptUsage, STEP_TOKENS, UNIT_TOKENS};
 pub use simulated::{SimulatedCache, StoredPrompt};
-
-const MINUTE: Duration = Duration::from_secs(60);
-
-/// Which provider's cache it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CacheKind {
-    /// OpenAI up to GPT-5.4: from 1,024 tokens on, in steps of 128, for 5 minutes.
-    #[default]
-    Steps,
-    /// DeepSeek: whole units of 64 tokens, for an hour. Usage has a hit and a miss.
-    Units,
-    /// GPT-5.6 and later: a prefix is stored up to a breakpoint only, and only all of it can be read. Without marks of
-    /// the client the breakpoint is the end of the newest message. Kept for 30 minutes. Usage has what was written.
-    Breakpoints,
-    /// Anthropic: a prefix is stored up to each of the client's marks (`cache_control`), for 5 minutes or an hour. A
-    /// mark reads what was stored at most 20 blocks before it. The least size depends on the model. Usage is in
-    /// Anthropic's words.
-    Marks,
-}
-
-impl CacheKind {
-    /// Shorter prompts of `model` are never stored.
-    pub fn minimum_tokens(self, model: &str) -> u32 {
-        match self {
-            Self::Steps | Self::Breakpoints => MINIMUM_TOKENS,
-            Self::Units => UNIT_TOKENS,
-            Self::Marks => marked::minimum_tokens(model),
-        }
-    }
-
-    /// Hits come in multiples of this.
-    pub fn step_tokens(self) -> u32 {
-        match self {
-            Self::Steps | Self::Breakpoints => STEP_TOKENS,
-            Self::Units => UNIT_TOKENS,
-            Self::Marks => 1,
-        }
-    }
-
-    /// After this time without a request, a prompt is dropped. With marks, the mark says it.
-    fn lifetime(self) -> Duration {
-        match self {
-            Self::Steps | Self::Marks => 5 * MINUTE,
-            Self::Breakpoints => 30 * MINUTE,
-            Self::Units => 60 * MINUTE,
-        }
-    }
-}
-
-/// Why the cache gives back less of a prompt than it held once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lost {
-    /// It was not asked for within its lifetime.
-    Expired,
-    /// It was dropped before its time ([`super::Provider::forget_prompts`]).
-    Forgotten,
-    /// It is there, but no mark of the request reaches it.
-    OutOfReach,
-}
-
-/// The result for one prompt.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PromptUsage {
-    /// The size of the whole prompt.
-    pub prompt_tokens: u32,
-    /// How much of its beginning was read from the cache: 0, or at least the least size and a multiple of the step of
-    /// its [`CacheKind`]. This is part of `prompt_tokens`, not in addition.
-    pub cached_tokens: u32,
-    /// How much of its beginning the cache holds behind this request.
-    pub stored_tokens: u32,
-    /// How much of what is written is kept for an hour ([`CacheKind::Marks`]).
-    pub hour_tokens: u32,
-    /// Why less was read than was once stored, if that is so.
-    pub lost: Option<Lost>,
-    /// Which provider's words the usage is reported in.
-    pub kind: CacheKind,
-}
-
-impl PromptUsage {
-    /// The tokens that were not read from the cache.
-    pub fn uncached_tokens(self) -> u32 {
-        self.prompt_tokens - self.cached_tokens
-    }
-
-    /// The tokens that were written to the cache, if its kind reports that.
-    pub fn written_tokens(self) -> Option<u32> {
-        match self.kind {
-            CacheKind::Steps | CacheKind::Units => None,
-            CacheKind::Breakpoints if self.prompt_tokens < MINIMUM_TOKENS => Some(0),
-            CacheKind::Breakpoints => Some(self.uncached_tokens()),
-            CacheKind::Marks => Some(self.stored_tokens - self.cached_tokens),
-        }
-    }
-}
-
-type Digest = [u8; 16];
 
 /// A prefix of messages that was sent, and the cache blocks that its last segment completed.
 struct Node {
@@ -327,18 +228,6 @@ impl Node {
             stored: None,
         }
     }
-}
-
-/// Half a BLAKE3 digest over length-prefixed fields, so `("ab", "c")` differs from `("a", "bc")`.
-fn link(fields: &[&[u8]]) -> Digest {
-    let mut hasher = blake3::Hasher::new();
-    for field in fields {
-        hasher.update(&(field.len() as u64).to_le_bytes());
-        hasher.update(field);
-    }
-    let mut digest = Digest::default();
-    digest.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
-    digest
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use super::kind::MINUTE;
 use crate::prompt::render_message;
 
 /// A block, rendered, and how long its mark keeps the prompt up to here, if it has one.
@@ -95,5 +96,5 @@ fn without_mark(value: &Value) -> (Value, Option<Duration>) {
 fn mark(fields: &Map<String, Value>) -> Option<Duration> {
     let mark = fields.get("cache_control")?.as_object()?;
     let is_long = mark.get("ttl").is_some_and(|ttl| ttl == "1h");
-    Some(super::MINUTE * if is_long { 60 } else { 5 })
+    Some(MINUTE * if is_long { 60 } else { 5 })
 }

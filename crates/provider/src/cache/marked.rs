@@ -8,26 +8,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::blocks::Block;
-use super::{CacheKind, Digest, Lost, PromptUsage, link};
+use super::digest::{Digest, link};
+use super::kind::{CacheKind, Lost, MINUTE, PromptUsage};
 use crate::prompt::{CountTokens, pieces};
 
 /// How many blocks a mark looks at, its own included.
 const LOOK_BACK: usize = 20;
-
-/// The shortest prompt of `model` that is stored.
-pub(super) fn minimum_tokens(model: &str) -> u32 {
-    let name = model.rsplit('/').next().unwrap_or(model).replace('.', "-");
-    let is_one_of = |names: &[&str]| names.iter().any(|known| name.starts_with(known));
-    if is_one_of(&["claude-opus-5", "claude-fable-5", "claude-mythos-5"]) {
-        512
-    } else if is_one_of(&["claude-opus-4-7"]) {
-        2_048
-    } else if is_one_of(&["claude-opus-4-5", "claude-opus-4-6", "claude-haiku-4-5"]) {
-        4_096
-    } else {
-        1_024
-    }
-}
 
 /// A prefix up to a mark.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +60,7 @@ impl MarkedCache {
         blocks: &[Block],
     ) -> (PromptUsage, MarkedEntries) {
         let places = self.places(owner, model, blocks);
-        let minimum = minimum_tokens(model);
+        let minimum = CacheKind::Marks.minimum_tokens(model);
         let is_mark = |place: &Place| place.mark.is_some() && place.tokens >= minimum;
         let marks: Vec<usize> = (0..places.len())
             .filter(|index| is_mark(&places[*index]))
@@ -100,7 +86,7 @@ impl MarkedCache {
         let tokens_at = |index: &usize| places[*index].tokens;
         let cached_tokens = hit.as_ref().map_or(0, tokens_at);
         let stored_tokens = marks.last().map_or(0, tokens_at);
-        let is_hour = |index: &&usize| places[**index].mark > Some(super::MINUTE * 5);
+        let is_hour = |index: &&usize| places[**index].mark > Some(MINUTE * 5);
         let hour_tokens = marks.iter().rev().find(is_hour).map_or(0, tokens_at);
         let usage = PromptUsage {
             prompt_tokens: places.last().map_or(0, |place| place.tokens),
