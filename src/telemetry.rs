@@ -1,9 +1,11 @@
 //! Names, set-up and rendering of logs and metrics.
 //!
 //! Every metric name of the process is a constant here and has its help text in [`describe`]. Never opens a port: `admin`
-//! renders what [`install_recorder`] collects. Labels are few and never name a conversation, a tenant or a path.
+//! renders what [`install_recorder`] collects. Labels are few and never name a conversation, a tenant or a path; there
+//! is a limit for models.
 
 mod logging;
+mod model_labels;
 mod panic_hook;
 
 use std::sync::{Mutex, PoisonError};
@@ -13,6 +15,7 @@ use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
 pub use logging::{LogFormat, LoggingError, init_logging};
+pub use model_labels::model_label;
 pub use panic_hook::install_panic_hook;
 
 /// Requests that ended. Labels: `status` (`2xx`...), `end` (see `proxy::request_metrics`).
@@ -34,9 +37,12 @@ pub const TUNNELS: &str = "diarist_tunnels";
 
 /// Memory requests. Label: `rung` (see `proxy::outgoing_request::Fallback`).
 pub const MEMORY_REQUESTS: &str = "diarist_memory_requests_total";
-/// Tokens of requests, as the provider reported them. Label: `kind` (`input`, `cache_read`, `cache_write`, `output`).
-/// The model is no label: clients choose the names.
+/// Tokens of requests, as the provider reported them. Labels: `kind` (`input`, `cache_read`, `cache_write`, `output`,
+/// `reasoning`), `model` (see [`model_label`]).
 pub const PROMPT_TOKENS: &str = "diarist_prompt_tokens_total";
+/// Bytes of prompts as they were sent. Label: `segment` (`tools`, `system`, `observations`, `messages`; `replaced`: what
+/// the observations replaced, which was not sent).
+pub const PROMPT_BYTES: &str = "diarist_prompt_bytes_total";
 /// Requests by what the provider's prompt cache did. Labels: `verdict`, `cause` (`none` if it needs none).
 pub const CACHE_VERDICTS: &str = "diarist_cache_verdicts_total";
 /// Accepted requests that were recorded.
@@ -215,7 +221,12 @@ fn describe_memory() {
     describe_counter!(MEMORY_REQUESTS, "Memory requests, by fallback (rung)");
     describe_counter!(
         PROMPT_TOKENS,
-        "Tokens of requests, as the provider reported them"
+        "Tokens of requests, as the provider reported them, by kind and model"
+    );
+    describe_counter!(
+        PROMPT_BYTES,
+        Unit::Bytes,
+        "Prompts as they were sent, by segment, and what observations replaced"
     );
     describe_counter!(
         CACHE_VERDICTS,

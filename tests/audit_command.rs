@@ -117,7 +117,7 @@ fn the_totals_of_a_day_are_exact() {
         "no_usage": 1, "no_cached": 1, "prompt_tokens": 2_800_700, "cached_tokens": 600_000,
         // 600,000 of the 2,800,000 of prompts that report both.
         "hit_rate": 0.214_285_714, "cache_write_tokens": 200_000, "completion_tokens": 350_007,
-        "reasoning_tokens": 5, "memory_calls": 1, "memory_prompt_tokens": 500_000,
+        "reasoning_tokens": 5, "memory_calls": 1, "unusable_calls": 0, "memory_prompt_tokens": 500_000,
         "memory_cached_tokens": 300_000, "memory_completion_tokens": 10_000,
         "cost": 9.49, "memory_cost": 0.65, "without_diarist": 10.39, "net": 0.25,
         "unpriced_requests": 2, "unpriced_calls": 0,

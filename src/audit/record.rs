@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
+use serde_json::Value;
 
 use crate::wire::usage::Usage;
 
@@ -139,6 +140,9 @@ pub struct AuditRecord {
     /// How many tokens the provider of this model counts where Diarist counts one: a running figure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_ratio: Option<f64>,
+    /// The usage report as the provider wrote it, without anything that is not a number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Value>,
 }
 
 /// Bytes of each segment of a prompt as it was sent, and of what the observations replaced.
@@ -203,6 +207,7 @@ impl AuditRecord {
             until: None,
             added: None,
             token_ratio: None,
+            usage: None,
         }
     }
 

@@ -68,6 +68,9 @@ pub struct Line<'a> {
     pub ended: Option<Text<'a>>,
     #[serde(borrow)]
     pub error: Option<Text<'a>>,
+    /// What became of a model call.
+    #[serde(borrow)]
+    pub outcome: Option<Text<'a>>,
     #[serde(borrow)]
     pub verdict: Option<Text<'a>>,
     #[serde(borrow)]
@@ -191,6 +194,14 @@ impl<'a> Line<'a> {
     /// The status of the answer is an error. Providers report no tokens then, and charge none.
     pub fn is_refused(&self) -> bool {
         self.status.is_some_and(|status| status >= 400)
+    }
+
+    /// A model call of memory whose answer could not be used.
+    pub fn is_unusable_call(&self) -> bool {
+        let outcomes = ["empty", "cut", "refused", "too_long", "failed"];
+        outcomes
+            .iter()
+            .any(|outcome| text_is(self.outcome.as_ref(), outcome))
     }
 
     pub fn model_name(&self) -> &str {

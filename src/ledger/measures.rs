@@ -38,6 +38,9 @@ pub const MEASURES: &[(&str, Take)] = &[
         Measure::Count(it.reasoning_tokens())
     }),
     ("memory_calls", |it| Measure::Count(Some(it.memory_calls))),
+    ("unusable_calls", |it| {
+        Measure::Count(Some(it.unusable_calls))
+    }),
     ("memory_prompt_tokens", |it| {
         Measure::Count(it.memory_prompt_tokens())
     }),

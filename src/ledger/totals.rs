@@ -40,6 +40,8 @@ pub struct Totals {
     /// Requests whose prompt has a count, but not the part that came from the cache.
     pub no_cached: u64,
     pub memory_calls: u64,
+    /// Calls of memory whose answer could not be used.
+    pub unusable_calls: u64,
     /// Requests, and calls of memory, whose cost is not known.
     pub unpriced_requests: u64,
     pub unpriced_calls: u64,
@@ -93,6 +95,7 @@ impl Totals {
     /// Adds a model call of memory.
     pub(super) fn add_call(&mut self, line: &Line<'_>, cost: Option<f64>) {
         self.memory_calls += 1;
+        self.unusable_calls += u64::from(line.is_unusable_call());
         self.memory_prompt.add(line.prompt_tokens);
         self.memory_cached.add(line.cached_tokens);
         self.memory_completion.add(line.completion_tokens);

@@ -59,6 +59,11 @@ const CAUSES: &[(&str, &str)] = &[
         "Memory was on for one request and off for the other, so the prompts differ.",
     ),
     (
+        "cache_marks",
+        "This provider caches up to marks in the request. One of the two requests had none, or none reached back to the end of \
+         what the request before left.",
+    ),
+    (
         "provider",
         "The prompt had the same begin as before. The provider did not use its cache; only the provider knows why.",
     ),

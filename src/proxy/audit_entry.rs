@@ -20,6 +20,7 @@ use crate::history::{History, Scope};
 use crate::jobs::{Notice, Rest};
 use crate::memory::prompt_cache::{Judgement, SegmentBytes};
 use crate::telemetry;
+use crate::wire::usage::RawUsage;
 use crate::wire::{self, Outline};
 
 /// The entry, not yet written.
@@ -81,6 +82,11 @@ impl AuditEntry {
         self.record.model = outline.model;
         self.record.stream = outline.stream.unwrap_or(false);
         self.record.messages_received = outline.message_count.and_then(count);
+    }
+
+    /// The requested model, if it is known.
+    pub(super) fn model(&self) -> Option<&str> {
+        self.record.model.as_deref()
     }
 
     /// Memory's own model calls do not work, or rest. Said where the request goes out with its whole history.
@@ -260,6 +266,8 @@ impl AuditEntry {
     /// The answer has ended.
     pub(super) fn finish(mut self, observed: &ObservedAnswer) {
         self.record.set_usage(observed.usage);
+        let raw = observed.raw_usage.as_ref();
+        self.record.usage = raw.and_then(RawUsage::to_json);
         self.record.ttfb_ms = observed
             .first_byte
             .map(|at| millis(at.saturating_duration_since(self.started)));

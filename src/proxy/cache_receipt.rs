@@ -12,8 +12,8 @@ use super::outgoing_request::{Fallback, MessageLayout, OutgoingRequest};
 use super::sent_prompts::{ConversationKey, SentPrompts};
 use crate::history::{History, Message};
 use crate::memory::prompt_cache::{
-    self, CacheRules, CacheRulesOverride, Judgement, Reported, SentBlock, SentLayout, SentPrompt,
-    Verdict, VerdictCause,
+    self, CacheRules, CacheRulesOverride, Judgement, Reported, SegmentBytes, SentBlock, SentLayout,
+    SentPrompt, Verdict, VerdictCause,
 };
 use crate::memory::{PromptGrowth, Snapshot, Trim};
 use crate::telemetry;
@@ -134,22 +134,30 @@ pub(super) fn record(
     entry: &mut AuditEntry,
 ) -> Option<PromptGrowth> {
     let mut prompt = source.prompt(form);
-    entry.set_segments(prompt.segment_bytes());
+    let segments = prompt.segment_bytes();
+    entry.set_segments(segments);
+    count_bytes(segments);
     let key = source.key?;
-    prompt.prompt_tokens = usage.prompt;
     let previous = prompts.previous(&key, entry.started());
     let idle = previous.as_ref().map(|previous| previous.idle);
     let parsed = &source.parsed;
     let model = parsed.model().unwrap_or_default();
-    let published = CacheRules::for_model(&prompts.host, model, parsed.cache_retention());
+    let retention = parsed.cache_retention();
+    let published = CacheRules::for_model(&prompts.host, model, retention.as_deref());
     let rules = CacheRulesOverride::apply(overrides, model, published);
     let reported = Reported {
         prompt_tokens: usage.prompt,
         cached_tokens: usage.cached,
+        cache_write_tokens: usage.cache_write,
         idle: idle.unwrap_or(Duration::ZERO),
     };
+    prompt.prompt_tokens = reported.prompt_tokens;
+    prompt.stored_tokens = reported.stored_tokens();
     let previous = previous.as_ref().map(|previous| &*previous.prompt);
     let judgement = prompt_cache::judge(previous, &prompt, reported, &rules);
+    let common_bytes = judgement.change.map_or(0, |change| change.common_bytes);
+    let before = previous.map(|previous| (previous, common_bytes));
+    prompt.set_stored_ends(rules.reads, before, parsed.marked_messages());
     count(&judgement);
     entry.set_judgement(&judgement, idle);
     prompts.record(key, prompt, Instant::now());
@@ -169,21 +177,40 @@ fn count_verdict(verdict: Verdict, cause: &'static str, times: u64) {
         .increment(times);
 }
 
-/// Counts the tokens that the provider reported for a request.
-pub(super) fn count_tokens(usage: Usage) {
+/// Counts the tokens that the provider reported for a request of `model`.
+pub(super) fn count_tokens(model: Option<&str>, usage: Usage) {
+    // A model that nobody answers for gets no series.
+    let model = model.filter(|_| usage.prompt.is_some());
+    let model = telemetry::model_label(model.unwrap_or_default());
     for (kind, tokens) in [
         ("input", usage.prompt),
         ("cache_read", usage.cached),
         ("cache_write", usage.cache_write),
         ("output", usage.completion),
+        ("reasoning", usage.reasoning),
     ] {
-        metrics::counter!(telemetry::PROMPT_TOKENS, "kind" => kind).increment(tokens.unwrap_or(0));
+        metrics::counter!(telemetry::PROMPT_TOKENS, "model" => model.clone(), "kind" => kind)
+            .increment(tokens.unwrap_or(0));
+    }
+}
+
+/// Counts what prompts consisted of, and what observations replaced.
+fn count_bytes(segments: SegmentBytes) {
+    for (segment, bytes) in [
+        ("tools", segments.tools),
+        ("system", segments.system),
+        ("observations", segments.observations),
+        ("messages", segments.messages),
+        ("replaced", segments.replaced),
+    ] {
+        metrics::counter!(telemetry::PROMPT_BYTES, "segment" => segment).increment(bytes);
     }
 }
 
 /// Makes every series appear before its first event: a rate over a series that begins at 1 misses that event.
 pub(super) fn register_metrics() {
-    count_tokens(Usage::default());
+    count_tokens(None, Usage::default());
+    count_bytes(SegmentBytes::default());
     for verdict in Verdict::ALL {
         if verdict.has_cause() {
             for cause in VerdictCause::ALL {

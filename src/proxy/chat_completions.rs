@@ -316,7 +316,7 @@ fn finish(
         entry.set_error(failed);
     }
     let usage = observed.usage.unwrap_or_default();
-    cache_receipt::count_tokens(usage);
+    cache_receipt::count_tokens(entry.model(), usage);
     let prompt = in_flight.prompt.take();
     // A refused request leaves nothing in the cache.
     let sent = prompt.filter(|_| status.is_success() && failed.is_none());

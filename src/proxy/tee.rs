@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use super::decode::Encoding;
 use super::usage_filter::UsageFilter;
 pub use crate::audit::EndReason;
-use crate::wire::usage::Usage;
+use crate::wire::usage::{RawUsage, Usage};
 use capture::{Capture, NO_REASONS};
 
 mod answer_fields;
@@ -74,7 +74,7 @@ pub struct TeeSpec {
 }
 
 /// What an answer was, as far as it was read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ObservedAnswer {
     pub ended: EndReason,
     /// The model had finished: the stream had `[DONE]`, or every choice had a finish reason.
@@ -86,6 +86,8 @@ pub struct ObservedAnswer {
     /// The error in the answer, whatever its status: `too_long`, or `error` for anything else.
     pub error: Option<&'static str>,
     pub usage: Option<Usage>,
+    /// The same as the provider wrote it.
+    pub raw_usage: Option<RawUsage>,
     /// The text of the first choice, if it was read whole.
     pub text: Option<String>,
     /// When the first byte of the body came; `None` if the body is empty.
@@ -299,6 +301,7 @@ impl Reader {
             error: summary.error,
             text: summary.take_text(),
             usage: summary.usage,
+            raw_usage: summary.raw_usage,
             first_byte: stats.first_byte,
             bytes: stats.bytes,
             capture_complete: summary.complete,

@@ -24,6 +24,13 @@ async fn line(rig: &Rig, body: &Value) -> Value {
     let usage = rig.last().prompt_usage.unwrap();
     assert_eq!(line["prompt_tokens"], usage.prompt_tokens, "{line}");
     assert_eq!(line["cached_tokens"], usage.cached_tokens, "{line}");
+    let raw = &line["usage"];
+    let reported = match usage.kind {
+        CacheKind::Steps | CacheKind::Breakpoints => &raw["prompt_tokens_details"]["cached_tokens"],
+        CacheKind::Units => &raw["prompt_cache_hit_tokens"],
+        CacheKind::Marks => &raw["cache_read_input_tokens"],
+    };
+    assert_eq!(*reported, usage.cached_tokens, "{line}");
     let written = usage.written_tokens().map_or(Value::Null, Value::from);
     assert_eq!(line["cache_write_tokens"], written, "{line}");
     let cached = u64::from(usage.cached_tokens);

@@ -1,7 +1,7 @@
 //! A client that marks an early message for the provider's prompt cache keeps its cache when observations replace
 //! that message. The scripted provider caches up to the last mark only, as Anthropic does.
 
-use diarist_provider::Options;
+use diarist_provider::{CacheKind, Options};
 use serde_json::{Value, json};
 
 use crate::memory::rig::{Rig, SMALL};
@@ -10,7 +10,7 @@ use crate::memory::tools::{ACTIVE, Talk};
 async fn rig(setting: &str) -> Rig {
     let settings = [SMALL[0], SMALL[1], ("UPSTREAM__CACHE_MARKS", setting)];
     let rig = Rig::with(Options::default(), &settings).await;
-    rig.provider.rules(|rules| rules.marked_cache = true);
+    rig.provider.rules(|rules| rules.cache = CacheKind::Marks);
     rig
 }
 
@@ -25,8 +25,11 @@ fn body(talk: &Talk, turn: usize, mark: bool) -> Value {
     body
 }
 
-/// The marks that went out, what the audit says was added, and the cached tokens, turn by turn while memory is active.
-async fn active_turns(rig: &Rig, mark: bool) -> Vec<(usize, Value, u32)> {
+/// A turn with memory: the marks that went out, what the audit says was added, the cached tokens, and the snapshot.
+type Turn = (usize, Value, u32, Value);
+
+/// The turns while memory is active.
+async fn active_turns(rig: &Rig, mark: bool) -> Vec<Turn> {
     let talk = Talk::new("ada");
     let mut seen = Vec::new();
     for turn in 1..=ACTIVE + 3 {
@@ -39,7 +42,8 @@ async fn active_turns(rig: &Rig, mark: bool) -> Vec<(usize, Value, u32)> {
             let sent_text = sent.json().unwrap().to_string();
             let marks = sent_text.matches("\"cache_control\":{");
             let cached = sent.prompt_usage.unwrap().cached_tokens;
-            seen.push((marks.count(), line["added"].clone(), cached));
+            let snapshot = line["snapshot"].clone();
+            seen.push((marks.count(), line["added"].clone(), cached, snapshot));
         }
     }
     assert!(seen.len() > 2, "{seen:?}");
@@ -49,19 +53,25 @@ async fn active_turns(rig: &Rig, mark: bool) -> Vec<(usize, Value, u32)> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_marks_an_early_message_reads_its_cache_after_an_activation() {
     let seen = active_turns(&rig("true").await, true).await;
-    for (marks, added, _) in &seen {
+    for (marks, added, ..) in &seen {
         assert_eq!((*marks, added), (1, &json!("cache_mark")), "{seen:?}");
     }
-    // The first active turn writes; of the later ones at least the last reads.
-    assert!(seen.last().unwrap().2 >= 1024, "{seen:?}");
+    // A turn with new observations writes; the next ones with the same observations read.
+    let same = seen.windows(2).filter(|turns| turns[0].3 == turns[1].3);
+    let cached: Vec<u32> = same.map(|turns| turns[1].2).collect();
+    assert!(
+        cached.len() > 2 && cached.iter().all(|read| *read >= 1024),
+        "{seen:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_mark_goes_out_where_the_operator_wants_none_or_the_client_set_none() {
     for (setting, mark) in [("false", true), ("true", false)] {
         let seen = active_turns(&rig(setting).await, mark).await;
-        for turn in &seen {
-            assert_eq!(turn, &(0, Value::Null, 0), "{setting} {seen:?}");
+        for (marks, added, cached, _) in &seen {
+            let told = (*marks, added, *cached);
+            assert_eq!(told, (0, &Value::Null, 0), "{setting} {seen:?}");
         }
     }
 }

@@ -291,8 +291,12 @@ async fn conversations_are_compared_with_themselves_only() {
 async fn the_metrics_have_every_series_from_the_start() {
     let rig = Rig::without_activation().await;
     let page = rig.metrics().await;
-    for kind in ["input", "cache_read", "cache_write", "output"] {
-        let series = format!("diarist_prompt_tokens_total{{kind=\"{kind}\"}} ");
+    for kind in ["input", "cache_read", "cache_write", "output", "reasoning"] {
+        let series = format!("diarist_prompt_tokens_total{{model=\"other\",kind=\"{kind}\"}} ");
+        assert!(page.contains(&series), "{series}");
+    }
+    for segment in ["tools", "system", "observations", "messages", "replaced"] {
+        let series = format!("diarist_prompt_bytes_total{{segment=\"{segment}\"}} ");
         assert!(page.contains(&series), "{series}");
     }
     let verdicts = |page: &str| {
@@ -301,12 +305,13 @@ async fn the_metrics_have_every_series_from_the_start() {
             .filter(|line| line.starts_with("diarist_cache_verdicts_total{"))
             .count()
     };
-    // Three without a cause, and eleven causes of two.
-    assert_eq!(verdicts(&page), 3 + 2 * 11, "{page}");
+    // Three without a cause, and twelve causes of two.
+    assert_eq!(verdicts(&page), 3 + 2 * 12, "{page}");
     let series = [
-        "diarist_prompt_tokens_total{kind=\"input\"}",
-        "diarist_prompt_tokens_total{kind=\"cache_read\"}",
-        "diarist_prompt_tokens_total{kind=\"output\"}",
+        "diarist_prompt_tokens_total{model=\"gpt-test\",kind=\"input\"}",
+        "diarist_prompt_tokens_total{model=\"gpt-test\",kind=\"cache_read\"}",
+        "diarist_prompt_tokens_total{model=\"gpt-test\",kind=\"output\"}",
+        "diarist_prompt_bytes_total{segment=\"messages\"}",
         "diarist_cache_verdicts_total{verdict=\"warm\",cause=\"none\"}",
     ];
     let before = series.map(|name| metric(&page, name));
@@ -321,7 +326,7 @@ async fn the_metrics_have_every_series_from_the_start() {
             .all(|(before, after)| after > before),
         "{before:?} {after:?}"
     );
-    assert_eq!(verdicts(&page), 3 + 2 * 11);
+    assert_eq!(verdicts(&page), 3 + 2 * 12);
 }
 
 /// Every model call of memory has a line, with the tokens that the provider counted.

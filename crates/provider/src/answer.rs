@@ -168,12 +168,33 @@ impl Answer<'_> {
         if let Some(written) = prompt.written_tokens() {
             usage["prompt_tokens_details"]["cache_write_tokens"] = json!(written);
         }
-        if prompt.kind == CacheKind::Units {
-            usage["prompt_tokens_details"].take();
-            usage["prompt_cache_hit_tokens"] = json!(prompt.cached_tokens);
-            usage["prompt_cache_miss_tokens"] = json!(prompt.uncached_tokens());
+        match prompt.kind {
+            CacheKind::Steps | CacheKind::Breakpoints => {}
+            CacheKind::Units => {
+                usage["prompt_tokens_details"].take();
+                usage["prompt_cache_hit_tokens"] = json!(prompt.cached_tokens);
+                usage["prompt_cache_miss_tokens"] = json!(prompt.uncached_tokens());
+            }
+            CacheKind::Marks => return self.usage_of_marks(),
         }
         usage
+    }
+
+    /// As Anthropic reports it: the input without what was read or written.
+    fn usage_of_marks(&self) -> Value {
+        let prompt = self.prompt_usage;
+        let written = prompt.written_tokens().unwrap_or_default();
+        json!({
+            "input_tokens": prompt.uncached_tokens() - written,
+            "cache_read_input_tokens": prompt.cached_tokens,
+            "cache_creation_input_tokens": written,
+            "cache_creation": {
+                "ephemeral_5m_input_tokens": written - prompt.hour_tokens,
+                "ephemeral_1h_input_tokens": prompt.hour_tokens,
+            },
+            "output_tokens": self.completion_tokens,
+            "service_tier": "standard",
+        })
     }
 }
 

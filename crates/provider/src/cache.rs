@@ -1,75 +1,28 @@
 //! Simulates a provider's prompt cache: how much of a prompt an earlier prompt has already paid for.
 //!
-//! The rules are those that providers document: an exact prefix, a least size, hits in steps; see [`CacheKind`].
-//! Nothing is evicted, so the cause of a miss is always in the request. Called by `chat` for accepted requests; pure,
-//! no clock.
+//! The rules are those that providers document: an exact prefix, a least size, hits in steps, a lifetime; see
+//! [`CacheKind`]. What a prompt cost is told with its reason ([`Lost`]). Time passes only if a test says so
+//! ([`PromptCache::skip_time`]). Called by `chat` for accepted requests; pure, no clock. Anthropic's cache is in
+//! [`marked`].
 //!
 //! A conversation of 1,600 messages is measured on every turn. So prompts are stored in a tree of
 //! message prefixes. A turn costs one hash and one lookup for each message, and only new messages
 //! behind a prefix are counted.
 
-use std::collections::{HashMap, HashSet};
+mod blocks;
+mod digest;
+mod kind;
+mod marked;
+mod simulated;
+
+use std::collections::HashMap;
+use std::time::Duration;
 
 use super::prompt::{CountTokens, Prompt, pieces};
+use digest::{Digest, link};
 
-/// Prompts shorter than this are never served from the cache (OpenAI's prompt caching guide).
-pub const MINIMUM_TOKENS: u32 = 1024;
-/// Hits come in multiples of this (same source).
-pub const STEP_TOKENS: u32 = 128;
-/// DeepSeek's unit, which is its least size too (context caching, 2026-10). Every other step is a multiple of it.
-pub const UNIT_TOKENS: u32 = 64;
-
-/// Which provider's cache it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CacheKind {
-    /// OpenAI up to GPT-5.5: from 1,024 tokens on, in steps of 128.
-    #[default]
-    Steps,
-    /// DeepSeek: whole units of 64 tokens. Usage has a hit and a miss.
-    Units,
-    /// GPT-5.6 and later: a prefix is stored up to a breakpoint only, and only all of it can be read. Without marks of
-    /// the client the breakpoint is the end of the newest message. Usage has what was written.
-    Breakpoints,
-}
-
-impl CacheKind {
-    /// The least size and the step of a hit.
-    fn sizes(self) -> (u32, u32) {
-        match self {
-            Self::Steps | Self::Breakpoints => (MINIMUM_TOKENS, STEP_TOKENS),
-            Self::Units => (UNIT_TOKENS, UNIT_TOKENS),
-        }
-    }
-}
-
-/// The result for one prompt.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PromptUsage {
-    /// The size of the whole prompt.
-    pub prompt_tokens: u32,
-    /// How much of its beginning was read from the cache: 0, or at least the least size and a multiple of the step of
-    /// its [`CacheKind`]. This is part of `prompt_tokens`, not in addition.
-    pub cached_tokens: u32,
-    /// Which provider's words the usage is reported in.
-    pub kind: CacheKind,
-}
-
-impl PromptUsage {
-    /// The tokens that had to be computed, at the full price.
-    pub fn uncached_tokens(self) -> u32 {
-        self.prompt_tokens - self.cached_tokens
-    }
-
-    /// The tokens that were written to the cache, if its kind reports that: what was not read, where the prompt is long
-    /// enough.
-    pub fn written_tokens(self) -> Option<u32> {
-        let is_stored = self.prompt_tokens >= MINIMUM_TOKENS;
-        let written = if is_stored { self.uncached_tokens() } else { 0 };
-        (self.kind == CacheKind::Breakpoints).then_some(written)
-    }
-}
-
-type Digest = [u8; 16];
+pub use kind::{CacheKind, Lost, MINIMUM_TOKENS, PromptUsage, STEP_TOKENS, UNIT_TOKENS};
+pub use simulated::{SimulatedCache, StoredPrompt};
 
 /// A prefix of messages that was sent, and the cache blocks that its last segment completed.
 struct Node {
@@ -77,17 +30,26 @@ struct Node {
     chain: Digest,
     /// Chain digests at the ends of pieces that completed a unit, with the tokens up to there.
     blocks: Vec<(u32, Digest)>,
-    stored: bool,
+    /// When it was stored last, if it is.
+    stored: Option<Duration>,
+}
+
+/// Something that was stored.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    used: Duration,
+    is_forgotten: bool,
 }
 
 /// The cache of one provider. Customers and models never share entries.
 pub struct PromptCache {
     count_tokens: CountTokens,
     nodes: HashMap<Digest, Node>,
-    stored_blocks: HashSet<Digest>,
+    stored_blocks: HashMap<Digest, Entry>,
     /// Chain digests at the ends of stored prompts.
-    breakpoints: HashSet<Digest>,
+    breakpoints: HashMap<Digest, Entry>,
     kind: CacheKind,
+    now: Duration,
 }
 
 impl std::fmt::Debug for PromptCache {
@@ -110,9 +72,10 @@ impl PromptCache {
         Self {
             count_tokens: count,
             nodes: HashMap::new(),
-            stored_blocks: HashSet::new(),
-            breakpoints: HashSet::new(),
+            stored_blocks: HashMap::new(),
+            breakpoints: HashMap::new(),
             kind: CacheKind::default(),
+            now: Duration::ZERO,
         }
     }
 
@@ -143,59 +106,102 @@ impl PromptCache {
         }
         let path = PromptPath(path);
         let kind = self.kind;
-        let (minimum, step) = kind.sizes();
-        let stored = match kind {
-            CacheKind::Steps | CacheKind::Units => self.deepest_block(&path),
-            CacheKind::Breakpoints => self.deepest_breakpoint(&path),
+        let (held, lost) = self.deepest(&path);
+        let usable = |tokens: u32| {
+            let whole = tokens - tokens % kind.step_tokens();
+            let is_long = whole >= kind.minimum_tokens(model);
+            if is_long { whole } else { 0 }
         };
-        let hit = stored - stored % step;
         let usage = PromptUsage {
             prompt_tokens: tokens,
-            cached_tokens: if hit >= minimum { hit } else { 0 },
+            cached_tokens: usable(held),
+            stored_tokens: usable(match kind {
+                CacheKind::Breakpoints => tokens,
+                _ => self.last_block(&path),
+            }),
+            lost: lost
+                .filter(|(tokens, _)| usable(*tokens) > usable(held))
+                .map(|(_, reason)| reason),
             kind,
+            ..PromptUsage::default()
         };
         (usage, path)
     }
 
     /// Makes every full block of a measured prompt available to later prompts.
     pub fn store(&mut self, path: &PromptPath) {
+        let entry = Entry {
+            used: self.now,
+            is_forgotten: false,
+        };
         let end = path.0.last().and_then(|id| self.nodes.get(id));
-        self.breakpoints.extend(end.map(|node| node.chain));
-        // From the end: if a prefix is stored, everything before it is stored too.
+        self.breakpoints.extend(end.map(|node| (node.chain, entry)));
+        // From the end: if a prefix was stored now, everything before it was too.
         for id in path.0.iter().rev() {
             let Some(node) = self.nodes.get_mut(id) else {
                 continue;
             };
-            if node.stored {
+            if node.stored == Some(self.now) {
                 break;
             }
-            node.stored = true;
-            self.stored_blocks
-                .extend(node.blocks.iter().map(|(_, digest)| *digest));
+            node.stored = Some(self.now);
+            let blocks = node.blocks.iter().map(|(_, digest)| (*digest, entry));
+            self.stored_blocks.extend(blocks);
         }
     }
 
     /// Forgets all prompts, as a provider does after a while.
     pub fn forget(&mut self) {
-        self.stored_blocks.clear();
-        self.breakpoints.clear();
-        self.nodes.values_mut().for_each(|node| node.stored = false);
+        let entries = self.stored_blocks.values_mut();
+        for entry in entries.chain(self.breakpoints.values_mut()) {
+            entry.is_forgotten = true;
+        }
+        self.nodes.values_mut().for_each(|node| node.stored = None);
     }
 
-    fn deepest_block(&self, path: &PromptPath) -> u32 {
-        path.0
-            .iter()
-            .rev()
-            .filter_map(|id| self.nodes.get(id))
-            .flat_map(|node| node.blocks.iter().rev())
-            .find(|(_, digest)| self.stored_blocks.contains(digest))
-            .map_or(0, |(tokens, _)| *tokens)
+    /// Lets this much time pass.
+    pub fn skip_time(&mut self, duration: Duration) {
+        self.now += duration;
     }
 
-    fn deepest_breakpoint(&self, path: &PromptPath) -> u32 {
+    /// Up to where the prompt can be read, and up to where it could be read once, and why no longer.
+    fn deepest(&self, path: &PromptPath) -> (u32, Option<(u32, Lost)>) {
         let nodes = path.0.iter().rev().filter_map(|id| self.nodes.get(id));
-        let mut stored = nodes.filter(|node| self.breakpoints.contains(&node.chain));
-        stored.next().map_or(0, |node| node.tokens)
+        let places: Box<dyn Iterator<Item = (u32, Option<&Entry>)>> = match self.kind {
+            CacheKind::Breakpoints => {
+                Box::new(nodes.map(|node| (node.tokens, self.breakpoints.get(&node.chain))))
+            }
+            _ => Box::new(nodes.flat_map(|node| {
+                let blocks = node.blocks.iter().rev();
+                blocks.map(|(tokens, digest)| (*tokens, self.stored_blocks.get(digest)))
+            })),
+        };
+        let mut lost = None;
+        for (tokens, entry) in places {
+            let Some(entry) = entry else { continue };
+            match self.loss(entry) {
+                Some(reason) => lost = lost.or(Some((tokens, reason))),
+                None => return (tokens, lost),
+            }
+        }
+        (0, lost)
+    }
+
+    fn loss(&self, entry: &Entry) -> Option<Lost> {
+        if self.now.saturating_sub(entry.used) > self.kind.lifetime() {
+            Some(Lost::Expired)
+        } else if entry.is_forgotten {
+            Some(Lost::Forgotten)
+        } else {
+            None
+        }
+    }
+
+    /// The end of the last block.
+    fn last_block(&self, path: &PromptPath) -> u32 {
+        let nodes = path.0.iter().rev().filter_map(|id| self.nodes.get(id));
+        let mut blocks = nodes.filter_map(|node| node.blocks.last());
+        blocks.next().map_or(0, |(tokens, _)| *tokens)
     }
 }
 
@@ -219,21 +225,9 @@ impl Node {
             tokens,
             chain,
             blocks,
-            stored: false,
+            stored: None,
         }
     }
-}
-
-/// Half a BLAKE3 digest over length-prefixed fields, so `("ab", "c")` differs from `("a", "bc")`.
-fn link(fields: &[&[u8]]) -> Digest {
-    let mut hasher = blake3::Hasher::new();
-    for field in fields {
-        hasher.update(&(field.len() as u64).to_le_bytes());
-        hasher.update(field);
-    }
-    let mut digest = Digest::default();
-    digest.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
-    digest
 }
 
 #[cfg(test)]

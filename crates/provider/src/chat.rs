@@ -113,19 +113,11 @@ impl RequestHandler {
             // The body did not parse; this refusal says so in the API's words.
             None => judge::inspect(&received.bytes, &rules)?,
         };
+        let (owner, model) = (credential.reveal(), &accepted.model);
         let mut cache = lock(&self.shared.cache);
-        cache.set_kind(rules.cache);
-        let (mut prompt_usage, mut path) =
-            cache.read(credential.reveal(), &accepted.model, &accepted.prompt);
+        let (prompt_usage, stored) = cache.read(rules.cache, (owner, model), &accepted.request);
         rules.check_window(prompt_usage.prompt_tokens)?;
-        if rules.marked_cache {
-            let behind = accepted.messages().len() - judge::last_marked(accepted.messages());
-            let marked = accepted.prompt.without_last(behind);
-            let (usage, marked) = cache.read(credential.reveal(), &accepted.model, &marked);
-            prompt_usage.cached_tokens = usage.cached_tokens;
-            path = marked;
-        }
-        cache.store(&path);
+        cache.store(&stored);
         Ok((accepted, prompt_usage))
     }
 

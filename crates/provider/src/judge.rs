@@ -15,10 +15,10 @@ mod strict;
 
 use serde_json::{Map, Value};
 
+use super::cache::CacheKind;
 use super::prompt::Prompt;
 use super::refusal::Refusal;
 
-pub(super) use marks::last_marked;
 pub use rules::Rules;
 pub use strict::signature_for;
 
@@ -79,7 +79,7 @@ pub(super) fn inspect_parsed(
     for (at, message) in messages.iter().enumerate() {
         parameters::check_message(at, message)?;
     }
-    if rules.marked_cache {
+    if rules.cache == CacheKind::Marks {
         marks::check(&request)?;
     }
     rounds::check(messages)?;

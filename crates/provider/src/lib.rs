@@ -65,7 +65,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 
 pub use behaviour::{Behaviour, Cut, Failure, LineEnd};
-pub use cache::{CacheKind, PromptCache, PromptUsage};
+pub use cache::{CacheKind, Lost, PromptCache, PromptUsage, SimulatedCache};
 pub use caller::{CallerKind, IdentifyCaller, OBSERVER_MODEL, REFLECTOR_MODEL};
 pub use conversation::{Conversation, Fact, Style};
 pub use judge::{AcceptedRequest, Rules, judge, signature_for};
@@ -206,6 +206,11 @@ impl Provider {
     /// Empties the prompt cache, as a provider does after a while.
     pub fn forget_prompts(&self) {
         lock(&self.shared.cache).forget();
+    }
+
+    /// Lets this much time pass for the prompt cache.
+    pub fn skip_time(&self, duration: Duration) {
+        lock(&self.shared.cache).skip_time(duration);
     }
 
     /// Frees the bodies of all requests so far; the rest of the record stays.

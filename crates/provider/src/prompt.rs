@@ -53,14 +53,6 @@ impl Prompt {
         &self.segments
     }
 
-    /// The prompt without its last `count` segments.
-    pub fn without_last(&self, count: usize) -> Self {
-        let kept = self.segments.len().saturating_sub(count);
-        Self {
-            segments: self.segments[..kept].to_vec(),
-        }
-    }
-
     /// Its size in tokens by `count`. Linear in the prompt. A conversation that is measured on
     /// every turn uses [`super::cache::PromptCache`], which remembers its counts.
     pub fn tokens(&self, count: &CountTokens) -> u32 {

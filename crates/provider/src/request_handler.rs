@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::behaviour::{Behaviour, Schedule};
-use super::cache::PromptCache;
+use super::cache::SimulatedCache;
 use super::caller::{CallerKind, IdentifyCaller};
 use super::judge::Rules;
 use super::options::Options;
@@ -37,7 +37,7 @@ pub(super) struct ServerState {
     pub(super) rules: Mutex<Rules>,
     pub(super) schedule: Mutex<Schedule>,
     pub(super) scripts: Mutex<HashMap<CallerKind, Arc<dyn Script>>>,
-    pub(super) cache: Mutex<PromptCache>,
+    pub(super) cache: Mutex<SimulatedCache>,
     pub(super) identify_caller: IdentifyCaller,
     pub(super) count_tokens: CountTokens,
     keep_bodies: bool,
@@ -53,7 +53,7 @@ impl ServerState {
             rules: Mutex::new(options.rules),
             schedule: Mutex::default(),
             scripts: Mutex::new(options.scripts),
-            cache: Mutex::new(PromptCache::new(Arc::clone(&options.count_tokens))),
+            cache: Mutex::new(SimulatedCache::new(&options.count_tokens)),
             identify_caller: options.identify_caller,
             count_tokens: options.count_tokens,
             keep_bodies: options.keep_bodies,

@@ -38,7 +38,7 @@ impl Recorder {
         let settings = self.base.settings();
         let policy = &settings.policy_for(&exchange.model);
         let retention = exchange.parsed.cache_retention();
-        let lifetime = cache_lifetime(&settings.upstream, &exchange.model, retention);
+        let lifetime = cache_lifetime(&settings.upstream, &exchange.model, retention.as_deref());
         let due_ms = |early: EarlyTriggers| {
             let millis = i64::try_from(early.idle.duration(lifetime)?.as_millis()).ok()?;
             exchange.answered_ms.checked_add(millis)

@@ -11,7 +11,7 @@ use super::answer_fields::{self, MAX_CHOICES};
 use super::answer_message::AnswerMessage;
 use crate::proxy::decode::{Decoder, Encoding};
 use crate::proxy::sse::EventReader;
-use crate::wire::usage::{RefusalKind, Usage, member, refusal_without_status};
+use crate::wire::usage::{RawUsage, RefusalKind, Usage, member, refusal_without_status};
 
 /// A longer JSON answer is not read. The longest model answers are about 500 KB; base64 images in answers reach a few
 /// MB.
@@ -151,6 +151,7 @@ impl Capture {
 #[derive(Debug, Default)]
 pub(super) struct Summary {
     pub(super) usage: Option<Usage>,
+    pub(super) raw_usage: Option<RawUsage>,
     pub(super) refusal: bool,
     pub(super) error: Option<&'static str>,
     /// Every byte was read.
@@ -196,6 +197,9 @@ impl Summary {
     fn read_answer(&mut self, answer: &Value, text: &[u8]) {
         if let Some(later) = Usage::in_answer(answer) {
             self.usage.get_or_insert_default().update(later);
+        }
+        if let Some(later) = RawUsage::in_answer(answer) {
+            self.raw_usage.get_or_insert_default().update(later);
         }
         // vLLM's errors are objects of this name, with the fields of the error beside it.
         let has_error = member(answer, "error").is_some_and(says_something)

@@ -126,6 +126,8 @@ pub fn cache_lifetime(host: &str, model: &str, retention: Option<&str>) -> Durat
         CacheProvider::Google => 24 * HOURS,
         CacheProvider::DeepSeek => HOURS,
         CacheProvider::Groq => 2 * HOURS,
+        // An hour if a mark for Anthropic's cache says so.
+        CacheProvider::Other if retention == Some("1h") => HOURS,
         CacheProvider::Other => 5 * MINUTES,
     };
     Duration::from_secs(seconds)

@@ -10,7 +10,7 @@ mod sent_prompt;
 mod verdict;
 
 pub use change::{Author, Change};
-pub use rules::{CacheRules, CacheRulesOverride};
+pub use rules::{CacheReads, CacheRules, CacheRulesOverride};
 pub use sent_prompt::{PromptPart, SegmentBytes, SentBlock, SentLayout, SentPrompt};
 pub use verdict::{Judgement, Reported, Verdict, VerdictCause, judge};
 

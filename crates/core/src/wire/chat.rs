@@ -36,6 +36,7 @@ pub use self::prefix::ParsedPrefix;
 use super::scan::{self, Walk};
 use crate::history::{History, Message, MessagePiece, Pepper, PlainText, PromptFields, Scope};
 use bytes::Bytes;
+use std::borrow::Cow;
 
 /// A chat-completions request: its bytes, and where everything stands that memory needs.
 #[derive(Clone, Debug)]
@@ -197,9 +198,16 @@ impl ChatRequest {
         self.options.requested_usage
     }
 
-    /// How long the client wants the provider to keep the prompt in its cache, in OpenAI's words.
-    pub fn cache_retention(&self) -> Option<&str> {
-        self.cache_retention.as_deref()
+    /// How long the client wants the provider to keep the prompt in its cache: in OpenAI's words, or those of the last
+    /// mark for Anthropic's cache. Reads marked messages again.
+    pub fn cache_retention(&self) -> Option<Cow<'_, str>> {
+        let named = self.cache_retention.as_deref().map(Cow::Borrowed);
+        named.or_else(|| self.mark_lifetime().map(Cow::Owned))
+    }
+
+    /// The messages with a mark for the provider's cache, by their place among all messages.
+    pub fn marked_messages(&self) -> &[usize] {
+        &self.marked
     }
 
     /// Whether `prompt_cache_key` may be added (see [`crate::wire::Request::takes_cache_key`]).

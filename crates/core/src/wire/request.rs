@@ -3,6 +3,8 @@
 //! The rest of the program knows requests by these methods alone. A further format is one more variant, with
 //! a module beside [`chat`] that reads it. Called by the proxy, the jobs room and the audit.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 
 use super::chat::{
@@ -79,10 +81,17 @@ impl Request {
         chat.requested_usage()
     }
 
-    /// How long the client wants the provider to keep the prompt in its cache, in OpenAI's words.
-    pub fn cache_retention(&self) -> Option<&str> {
+    /// How long the client wants the provider to keep the prompt in its cache (see
+    /// [`ChatRequest::cache_retention`]). Not for the request path.
+    pub fn cache_retention(&self) -> Option<Cow<'_, str>> {
         let Self::Chat(chat) = self;
         chat.cache_retention()
+    }
+
+    /// The messages with a mark for the provider's cache, by their place among all messages.
+    pub fn marked_messages(&self) -> &[usize] {
+        let Self::Chat(chat) = self;
+        chat.marked_messages()
     }
 
     /// Whether `prompt_cache_key` may be added: the client set neither that nor `user`, by which providers route

@@ -8,6 +8,7 @@
 mod blame;
 mod error_report;
 mod excess;
+mod raw;
 mod refusal;
 
 use serde_json::Value;
@@ -15,6 +16,7 @@ use serde_json::Value;
 pub use blame::{Blame, RefusalReason, refusal_reason, refusal_reason_without_status};
 pub use error_report::{is_change_refusal_status, is_refusal_status};
 pub use excess::Excess;
+pub use raw::RawUsage;
 pub use refusal::{
     RefusalKind, error_message, excess, is_content_filter, refusal, refusal_without_status,
 };
@@ -51,22 +53,7 @@ impl Usage {
     /// it.
     #[must_use]
     pub fn in_answer(answer: &Value) -> Option<Self> {
-        // Some versions of Kimi put it into the last choice; Groq has put it into `x_groq`;
-        // Responses wraps it in `response`, Anthropic's first event in `message`.
-        let last_choice = member(answer, "choices")
-            .and_then(Value::as_array)
-            .and_then(|choices| choices.last());
-        let mut found = [
-            member(answer, "usage"),
-            member(answer, "usageMetadata"),
-            at(answer, "response/usage"),
-            at(answer, "message/usage"),
-            at(answer, "x_groq/usage"),
-            last_choice.and_then(|choice| member(choice, "usage")),
-        ]
-        .into_iter()
-        .flatten()
-        .find_map(Self::from_json);
+        let mut found = reports(answer).find_map(Self::from_json);
         // llama.cpp reports its cache beside the usage in older builds, and has only this in a stream that was not
         // asked for usage.
         if let Some(timings) = member(answer, "timings").and_then(Self::from_timings) {
@@ -97,6 +84,25 @@ impl Usage {
         self.completion = later.completion.or(self.completion);
         self.reasoning = later.reasoning.or(self.reasoning);
     }
+}
+
+/// Everywhere in an answer, or in one chunk of a stream, where a provider may report usage.
+fn reports(answer: &Value) -> impl Iterator<Item = &Value> {
+    // Some versions of Kimi put it into the last choice; Groq has put it into `x_groq`;
+    // Responses wraps it in `response`, Anthropic's first event in `message`.
+    let last_choice = member(answer, "choices")
+        .and_then(Value::as_array)
+        .and_then(|choices| choices.last());
+    [
+        member(answer, "usage"),
+        member(answer, "usageMetadata"),
+        at(answer, "response/usage"),
+        at(answer, "message/usage"),
+        at(answer, "x_groq/usage"),
+        last_choice.and_then(|choice| member(choice, "usage")),
+    ]
+    .into_iter()
+    .flatten()
 }
 
 fn prompt(usage: &Value) -> Option<u64> {

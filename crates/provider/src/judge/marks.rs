@@ -1,6 +1,6 @@
-//! The marks for the prompt cache, `cache_control`: how many a request has, and where the last one stands.
+//! The marks for the prompt cache, `cache_control`: how many a request has.
 //!
-//! Decides nothing about the cache itself. Called by [`super::inspect_parsed`] and `chat`.
+//! Decides nothing about the cache itself. Called by [`super::inspect_parsed`].
 
 use serde_json::{Map, Value};
 
@@ -19,12 +19,6 @@ pub(super) fn check(request: &Map<String, Value>) -> Result<(), Refusal> {
     Err(Refusal::invalid(format!(
         "A maximum of {MAX_MARKS} blocks with cache_control may be provided. Found {found}."
     )))
-}
-
-/// How many of these messages there are up to the last one with a mark.
-pub fn last_marked(messages: &[Value]) -> usize {
-    let last = messages.iter().rposition(|message| count(message) > 0);
-    last.map_or(0, |last| last + 1)
 }
 
 fn has_mark(object: &Map<String, Value>) -> bool {

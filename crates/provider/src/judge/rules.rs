@@ -35,10 +35,8 @@ pub struct Rules {
     pub refuse_stream_options: bool,
     /// `prompt_cache_key` is an unknown parameter.
     pub refuse_cache_key: bool,
-    /// The prompt is cached up to its last mark (`cache_control`) only, and more than four marks are refused, as by
-    /// Anthropic. Otherwise marks mean nothing.
-    pub marked_cache: bool,
-    /// Which provider's prompt cache is simulated.
+    /// Which provider's prompt cache is simulated. With [`CacheKind::Marks`], more than four marks (`cache_control`) are
+    /// refused. Otherwise marks mean nothing.
     pub cache: CacheKind,
     /// The context window in tokens.
     pub window: Option<u32>,
@@ -61,7 +59,6 @@ impl Default for Rules {
             signature: false,
             refuse_stream_options: false,
             refuse_cache_key: false,
-            marked_cache: false,
             cache: CacheKind::default(),
             window: None,
             reasoning_models: ["o1", "o3", "o4", "gpt-5"].map(str::to_owned).to_vec(),
@@ -82,7 +79,6 @@ impl std::fmt::Debug for Rules {
             .field("signature", &self.signature)
             .field("refuse_stream_options", &self.refuse_stream_options)
             .field("refuse_cache_key", &self.refuse_cache_key)
-            .field("marked_cache", &self.marked_cache)
             .field("cache", &self.cache)
             .field("window", &self.window)
             .finish_non_exhaustive()

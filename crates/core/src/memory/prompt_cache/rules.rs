@@ -15,16 +15,31 @@ pub struct CacheRules {
     pub step_tokens: u64,
     /// After this time without a request, the provider may have dropped the prompt.
     pub lifetime: Duration,
+    /// Which beginnings of a prompt can be read.
+    pub reads: CacheReads,
+}
+
+/// Which beginnings of a prompt a cache gives back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheReads {
+    /// As much as is the same.
+    AnyBeginning,
+    /// Whole prompts that were sent before.
+    WholePrompts,
+    /// What was stored up to a mark. A later mark finds it so many blocks back, its own included.
+    UpToMarks { look_back: u32 },
 }
 
 const MINUTES: u64 = 60;
 const HOURS: u64 = 60 * MINUTES;
 
 impl CacheRules {
-    /// The rules of the provider at `host` for `model`, if the request asked for `retention`.
+    /// The rules of the provider at `host` for `model`, if the request asked for `retention` (also the lifetime that its
+    /// last mark asks for).
     #[must_use]
     pub fn for_model(host: &str, model: &str, retention: Option<&str>) -> Self {
-        let (minimum_tokens, step_tokens, seconds) = match CacheProvider::for_model(host, model) {
+        let provider = CacheProvider::for_model(host, model);
+        let (minimum_tokens, step_tokens, seconds) = match provider {
             // platform.openai.com, guide to prompt caching, 2026-10: from 1,024 tokens on, in steps of 128; kept
             // for 5 to 10 minutes without a request, for 24 hours if asked, for 30 minutes by newer models.
             CacheProvider::OpenAi => (1_024, 128, openai_lifetime(model, retention)),
@@ -35,15 +50,29 @@ impl CacheRules {
             CacheProvider::DeepSeek => (64, 64, HOURS),
             // console.groq.com, prompt caching, 2026-10: kept for 2 hours without a request.
             CacheProvider::Groq => (1_024, 128, 2 * HOURS),
-            // docs.x.ai, 2026-10: steps of 128. platform.claude.com, 2026-10: 5 minutes, and a minimum for each
-            // model; it counts in single tokens, and a step only makes `warm` less strict. Unknown providers
-            // count the same.
-            CacheProvider::Other => (anthropic_minimum(model).unwrap_or(1_024), 128, 5 * MINUTES),
+            // docs.x.ai, 2026-10: steps of 128. platform.claude.com, 2026-10: 5 minutes, or an hour where the mark says
+            // so, and a minimum for each model; it counts in single tokens, and a step only makes `warm` less strict.
+            // Unknown providers count the same.
+            CacheProvider::Other => {
+                let minutes = if retention == Some("1h") { 60 } else { 5 };
+                let minimum = anthropic_minimum(model);
+                (minimum.unwrap_or(1_024), 128, minutes * MINUTES)
+            }
         };
         Self {
             minimum_tokens,
             step_tokens,
             lifetime: Duration::from_secs(seconds),
+            reads: match provider {
+                // platform.openai.com, guide to prompt caching, 2026-10: since GPT-5.6, a prefix up to a breakpoint; it
+                // stands at the end of the newest message.
+                CacheProvider::OpenAi if reads_whole_prompts(model) => CacheReads::WholePrompts,
+                // platform.claude.com, prompt caching, 2026-10.
+                CacheProvider::Other if anthropic_minimum(model).is_some() => {
+                    CacheReads::UpToMarks { look_back: 20 }
+                }
+                _ => CacheReads::AnyBeginning,
+            },
         }
     }
 
@@ -65,6 +94,21 @@ fn openai_lifetime(model: &str, retention: Option<&str>) -> u64 {
         _ if is_short_lived(model_name(model)) => 5 * MINUTES,
         _ => 30 * MINUTES,
     }
+}
+
+/// GPT-5.6 and later.
+fn reads_whole_prompts(model: &str) -> bool {
+    let name = model_name(model).to_ascii_lowercase();
+    let Some(version) = name.strip_prefix("gpt-") else {
+        return false;
+    };
+    let mut numbers = version
+        .split(['.', '-'])
+        .map(|number| number.parse::<u32>().ok());
+    let number = |number: Option<Option<u32>>| number.flatten().unwrap_or(0);
+    let version = (number(numbers.next()), number(numbers.next()));
+    // What follows a dash is a date.
+    version >= (5, 6) && version.1 < 100 || version.0 > 5
 }
 
 fn google_minimum(model: &str) -> u64 {
@@ -116,6 +160,7 @@ impl CacheRulesOverride {
             minimum_tokens: own.minimum_tokens.unwrap_or(published.minimum_tokens),
             step_tokens: own.step_tokens.unwrap_or(published.step_tokens),
             lifetime: own.lifetime.unwrap_or(published.lifetime),
+            reads: published.reads,
         })
     }
 }
@@ -193,6 +238,14 @@ mod tests {
                 5,
             ),
             ("api.anthropic.com", "claude-sonnet-5", None, 1_024, 128, 5),
+            (
+                "api.anthropic.com",
+                "claude-sonnet-5",
+                Some("1h"),
+                1_024,
+                128,
+                60,
+            ),
         ] {
             let rules = CacheRules::for_model(host, model, retention);
             let found = (rules.minimum_tokens, rules.step_tokens, minutes(rules));
@@ -201,6 +254,29 @@ mod tests {
                 (minimum, step, lifetime),
                 "{host} {model} {retention:?}"
             );
+            let reads = match model {
+                _ if model.contains("claude") => CacheReads::UpToMarks { look_back: 20 },
+                "gpt-5.6" => CacheReads::WholePrompts,
+                _ => CacheReads::AnyBeginning,
+            };
+            assert_eq!(rules.reads, reads, "{model}");
+        }
+    }
+
+    #[test]
+    fn openais_newer_models_read_whole_prompts() {
+        for (model, whole) in [
+            ("gpt-5.6", true),
+            ("openai/gpt-5.6-mini", true),
+            ("gpt-5.10-2026-08-07", true),
+            ("gpt-6", true),
+            ("gpt-5.5", false),
+            ("gpt-5-2026-08-07", false),
+            ("gpt-4.1", false),
+            ("o3", false),
+            ("gpt-oss", false),
+        ] {
+            assert_eq!(reads_whole_prompts(model), whole, "{model}");
         }
     }
 

@@ -2,8 +2,9 @@
 //!
 //! The hashes of messages are the beginnings of their fingerprints, so two spellings of one message are the same.
 
+use super::rules::CacheReads;
 use crate::history::{Fingerprint, Message, PromptFields};
-use crate::memory::{PartId, Snapshot, SnapshotCause};
+use crate::memory::{PartId, Snapshot};
 
 /// The first 64 bits of a hash: enough to see a change, and small enough to keep one per message.
 type Digest = u64;
@@ -57,8 +58,6 @@ pub(super) struct SentPart {
 pub struct SentBlock {
     /// Its pieces: preamble, one for each part of the log, and the rest.
     pieces: Vec<(Digest, u32)>,
-    /// Whether a reflection was the cause of its snapshot.
-    pub(super) reflected: bool,
     /// Whether it stands inside the client's last system message.
     pub(super) inside_system: bool,
 }
@@ -96,9 +95,23 @@ impl SentBlock {
         ));
         Self {
             pieces,
-            reflected: meta.is_some_and(|meta| meta.cause == SnapshotCause::Reflection),
             inside_system,
         }
+    }
+}
+
+impl SentBlock {
+    /// Whether it begins with all parts of `previous`: then nothing was written anew. The cause of its snapshot does not
+    /// say so, since a conversation can skip snapshots.
+    pub(super) fn begins_with_parts_of(&self, previous: &Self) -> bool {
+        let parts = |block: &Self| {
+            let parts = block
+                .pieces
+                .split_last()
+                .map_or(&[][..], |(_rest, parts)| parts);
+            parts.iter().map(|(part, _)| *part).collect::<Vec<_>>()
+        };
+        parts(self).starts_with(&parts(previous))
     }
 }
 
@@ -144,9 +157,18 @@ pub struct SentPrompt {
     pub(super) layout: SentLayout,
     /// Whether memory applied to the request.
     pub(super) has_memory: bool,
+    /// How many blocks the client's messages are, as far as it is known: a message, or each of its tool calls.
+    pub(super) blocks: u32,
     /// Its size as the provider counted it, if it did.
     pub prompt_tokens: Option<u64>,
+    /// How much of it the provider's cache holds, if it reports what it wrote.
+    pub stored_tokens: Option<u64>,
+    /// Where stored beginnings end, its own among them: bytes and tokens, in order. Only for caches that read no others.
+    ends: Vec<(u64, u64)>,
 }
+
+/// The newest ends that are kept: OpenAI compares with so many.
+const MAX_ENDS: usize = 80;
 
 impl SentPrompt {
     /// The prompt of a request with these messages. `has_memory` says whether memory applied to it.
@@ -168,7 +190,10 @@ impl SentPrompt {
             sizes: all().map(|message| small(message.span.len())).collect(),
             layout,
             has_memory,
+            blocks: small(all().map(|message| message.calls.len().max(1)).sum()),
             prompt_tokens: None,
+            stored_tokens: None,
+            ends: Vec::new(),
         }
     }
 
@@ -180,7 +205,68 @@ impl SentPrompt {
             + self.model.len()
             + self.digests.len() * (size_of::<Digest>() + size_of::<u32>())
             + self.layout.front.len() * size_of::<usize>()
+            + self.ends.len() * size_of::<(u64, u64)>()
             + block.map_or(0, |block| block.pieces.len() * size_of::<(Digest, u32)>())
+    }
+
+    /// Notes which of its beginnings the cache holds from now on. `before` is the prompt before, with the bytes that are
+    /// the same; `marked` are the client's messages with a mark, the leading ones counted.
+    pub fn set_stored_ends(
+        &mut self,
+        reads: CacheReads,
+        before: Option<(&Self, u64)>,
+        marked: &[usize],
+    ) {
+        let own = match reads {
+            CacheReads::AnyBeginning => return,
+            CacheReads::WholePrompts => self.prompt_tokens.map(|tokens| (self.bytes(), tokens)),
+            CacheReads::UpToMarks { .. } => None,
+        };
+        let kept = before.into_iter().flat_map(|(before, common)| {
+            let kept = before
+                .ends
+                .iter()
+                .filter(move |(bytes, _)| *bytes <= common);
+            kept.copied()
+        });
+        self.ends = kept.chain(self.marked_ends(marked)).chain(own).collect();
+        self.ends.sort_unstable();
+        self.ends.dedup_by_key(|(bytes, _)| *bytes);
+        let surplus = self.ends.len().saturating_sub(MAX_ENDS);
+        self.ends.drain(..surplus);
+    }
+
+    /// Where the marked messages that were sent end. Their tokens are estimated by bytes, except those of the last one.
+    fn marked_ends(&self, marked: &[usize]) -> Vec<(u64, u64)> {
+        let (whole, mut leading, mut end) = (self.bytes().max(1), 0, 0);
+        let tokens = self.prompt_tokens.unwrap_or_default();
+        let mut ends = Vec::new();
+        for sent in self.parts().take_while(|_| !marked.is_empty()) {
+            end += sent.bytes;
+            let index = match sent.part {
+                PromptPart::System => {
+                    leading += 1;
+                    leading - 1
+                }
+                PromptPart::Message(number) => self.leading_count + number - 1,
+                PromptPart::Tools | PromptPart::Observations => continue,
+            };
+            if marked.contains(&index) {
+                let share = u128::from(tokens) * u128::from(end) / u128::from(whole);
+                ends.push((end, u64::try_from(share).unwrap_or(tokens)));
+            }
+        }
+        if let Some((last, stored)) = ends.last_mut().zip(self.stored_tokens) {
+            last.1 = stored;
+        }
+        ends
+    }
+
+    /// Tokens of the longest stored beginning within `bytes`.
+    pub(super) fn stored_within(&self, bytes: u64) -> u64 {
+        let mut ends = self.ends.iter().rev();
+        ends.find(|(end, _)| *end <= bytes)
+            .map_or(0, |(_, tokens)| *tokens)
     }
 
     /// Bytes of the whole prompt.

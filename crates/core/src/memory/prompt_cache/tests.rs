@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::history::{Encoder, Message, PromptFields, Role};
+use crate::history::{Encoder, Link, Message, PromptFields, Role, Scope};
+use crate::memory::{PartId, Snapshot, SnapshotCause, SnapshotId, SnapshotMeta};
 
 fn message(text: &str) -> Message {
     let mut encoder = Encoder::new();
@@ -70,12 +71,30 @@ impl Sent<'_> {
     }
 }
 
-fn block(cut: usize, reflected: bool, note: usize) -> SentLayout {
-    let mut block = SentBlock::new(None, Some((note, None)), BYTES, false);
-    block.reflected = reflected;
+fn snapshot(parts: &[i64]) -> Snapshot {
+    Snapshot {
+        meta: SnapshotMeta {
+            id: SnapshotId(parts.len() as i64),
+            to: Link::root(&Scope::new(b"k", None)),
+            to_count: 20,
+            eligible_from: 0,
+            pin: None,
+            parts: parts.iter().map(|id| PartId(*id)).collect(),
+            tokens: 0,
+            cause: SnapshotCause::Threshold,
+            placement: String::new(),
+            peer_memory: None,
+        },
+        segments: vec!["x".repeat(100); parts.len() + 2],
+    }
+}
+
+/// A block of these parts, in place of `cut` messages.
+fn block(cut: usize, parts: &[i64]) -> SentLayout {
+    let bytes = 100 * (parts.len() + 2);
     SentLayout {
         cut,
-        block: Some(block),
+        block: Some(SentBlock::new(Some(&snapshot(parts)), None, bytes, false)),
         ..SentLayout::default()
     }
 }
@@ -84,6 +103,7 @@ const RULES: CacheRules = CacheRules {
     minimum_tokens: 1_024,
     step_tokens: 128,
     lifetime: Duration::from_mins(5),
+    reads: CacheReads::AnyBeginning,
 };
 
 /// Judges `now` after `before`: the provider read `cached` tokens.
@@ -92,6 +112,7 @@ fn judged(before: &Sent<'_>, now: &Sent<'_>, cached: u64, idle_s: u64) -> Judgem
     let reported = Reported {
         prompt_tokens: now.prompt_tokens,
         cached_tokens: Some(cached),
+        cache_write_tokens: None,
         idle: Duration::from_secs(idle_s),
     };
     judge(Some(&before), &now, reported, &RULES)
@@ -108,26 +129,24 @@ fn named(judgement: Judgement) -> (&'static str, Option<&'static str>) {
 fn every_cause_is_named() {
     let before = Sent::new(50);
     let grown = Sent::new(52);
-    let active = before
-        .clone()
-        .with(|sent| sent.layout = block(20, false, 1));
+    let active = before.clone().with(|sent| sent.layout = block(20, &[1]));
     for (cause, before, now, idle) in [
         (
             "activation",
             &before,
-            grown.clone().with(|sent| sent.layout = block(20, false, 1)),
+            grown.clone().with(|sent| sent.layout = block(20, &[1])),
             0,
         ),
         (
             "activation",
             &active,
-            grown.clone().with(|sent| sent.layout = block(30, false, 2)),
+            grown.clone().with(|sent| sent.layout = block(30, &[1, 2])),
             0,
         ),
         (
             "reflection",
             &active,
-            grown.clone().with(|sent| sent.layout = block(30, true, 2)),
+            grown.clone().with(|sent| sent.layout = block(30, &[3, 2])),
             0,
         ),
         (
@@ -183,7 +202,7 @@ fn every_cause_is_named() {
         (
             "memory_switched",
             &before.clone().with(|sent| sent.has_memory = false),
-            grown.clone().with(|sent| sent.layout = block(20, false, 1)),
+            grown.clone().with(|sent| sent.layout = block(20, &[1])),
             0,
         ),
         ("below_minimum", &Sent::new(8), Sent::new(10), 0),
@@ -263,6 +282,7 @@ fn without_a_request_before_or_a_report_there_is_no_cause() {
     let reported = |cached_tokens| Reported {
         prompt_tokens: Some(5_000),
         cached_tokens,
+        cache_write_tokens: None,
         idle: Duration::ZERO,
     };
     for (before, cached, verdict) in [
@@ -276,39 +296,81 @@ fn without_a_request_before_or_a_report_there_is_no_cause() {
     }
 }
 
+/// With marks, what the request before left is what was read and written there.
+#[test]
+fn what_no_mark_reaches_is_named() {
+    const MARKS: CacheRules = CacheRules {
+        reads: CacheReads::UpToMarks { look_back: 20 },
+        ..RULES
+    };
+    // Tokens that the request before left, messages that it had and that this one has, what was read and written now.
+    for (left, before, now, (cached, written), expected) in [
+        (0, 50, 52, (0, 5_000), ("miss", Some("cache_marks"))),
+        (0, 50, 52, (0, 0), ("miss", Some("cache_marks"))),
+        (5_000, 50, 52, (0, 0), ("miss", Some("cache_marks"))),
+        (5_000, 50, 52, (1_200, 0), ("partial", Some("cache_marks"))),
+        (5_000, 50, 70, (0, 7_000), ("miss", Some("cache_marks"))),
+        (5_000, 50, 69, (0, 6_900), ("miss", Some("provider"))),
+        (5_000, 50, 52, (5_000, 200), ("warm", None)),
+        (1_200, 50, 52, (1_200, 0), ("warm", None)),
+        (0, 8, 30, (0, 3_000), ("miss", Some("below_minimum"))),
+        (0, 8, 9, (0, 0), ("miss", Some("below_minimum"))),
+    ] {
+        let (mut before, now) = (Sent::new(before).prompt(), Sent::new(now).prompt());
+        before.stored_tokens = Some(left);
+        let reported = Reported {
+            prompt_tokens: now.prompt_tokens,
+            cached_tokens: Some(cached),
+            cache_write_tokens: Some(written),
+            idle: Duration::ZERO,
+        };
+        let judgement = judge(Some(&before), &now, reported, &MARKS);
+        assert_eq!(named(judgement), expected, "{left} {cached} {written}");
+    }
+}
+
+/// GPT-5.6 and Anthropic give back what was stored as a whole: a change leaves what earlier requests ended with.
+#[test]
+fn caches_of_whole_prefixes_give_back_what_earlier_requests_ended_with() {
+    for (reads, marked) in [
+        (CacheReads::WholePrompts, None),
+        (CacheReads::UpToMarks { look_back: 20 }, Some(10)),
+    ] {
+        let rules = CacheRules { reads, ..RULES };
+        let marks = |messages: usize| marked.map_or(vec![], |early| vec![early, messages]);
+        let mut first = Sent::new(30).prompt();
+        first.stored_tokens = first.prompt_tokens;
+        first.set_stored_ends(reads, None, &marks(30));
+        let mut second = Sent::new(40).prompt();
+        second.stored_tokens = second.prompt_tokens;
+        second.set_stored_ends(reads, Some((&first, first.bytes())), &marks(40));
+        let expected = |change_at: usize, idle_s: u64| {
+            let now = Sent::new(42).with(|sent| sent.text[change_at] = "other".into());
+            let now = now.prompt();
+            let reported = Reported {
+                prompt_tokens: now.prompt_tokens,
+                cached_tokens: Some(0),
+                cache_write_tokens: now.prompt_tokens,
+                idle: Duration::from_secs(idle_s),
+            };
+            let judgement = judge(Some(&second), &now, reported, &rules);
+            (judgement.expected_cached_tokens, named(judgement).1)
+        };
+        // The first request had 31 messages of 100 tokens with the system message: 24 steps.
+        assert_eq!(expected(35, 0), (Some(24 * 128), Some("message_changed")));
+        assert_eq!(expected(35, 900), (Some(24 * 128), Some("idle")));
+        // Up to the early mark it is 11 messages: 8 steps.
+        let early = marked.map_or(0, |_| 8 * 128);
+        let cause = marked.map_or("message_changed", |_| "idle");
+        assert_eq!(expected(20, 900), (Some(early), Some(cause)));
+        assert_eq!(expected(5, 900), (Some(0), Some("message_changed")));
+    }
+}
+
 /// A block that only has more parts keeps what stands before them.
 #[test]
 fn parts_of_a_block_that_stay_are_common() {
-    use crate::history::{Link, Scope};
-    use crate::memory::{PartId, Snapshot, SnapshotCause, SnapshotId, SnapshotMeta};
-    let snapshot = |parts: &[i64]| Snapshot {
-        meta: SnapshotMeta {
-            id: SnapshotId(parts.len() as i64),
-            to: Link::root(&Scope::new(b"k", None)),
-            to_count: 20,
-            eligible_from: 0,
-            pin: None,
-            parts: parts.iter().map(|id| PartId(*id)).collect(),
-            tokens: 0,
-            cause: SnapshotCause::Threshold,
-            placement: String::new(),
-            peer_memory: None,
-        },
-        segments: vec!["x".repeat(100); parts.len() + 2],
-    };
-    let sent = |parts: &[i64]| {
-        let layout = SentLayout {
-            cut: 20,
-            block: Some(SentBlock::new(
-                Some(&snapshot(parts)),
-                None,
-                100 * (parts.len() + 2),
-                false,
-            )),
-            ..SentLayout::default()
-        };
-        Sent::new(50).with(|sent| sent.layout = layout)
-    };
+    let sent = |parts: &[i64]| Sent::new(50).with(|sent| sent.layout = block(20, parts));
     let common = |before: &[i64], now: &[i64]| {
         let change = Change::between(&sent(before).prompt(), &sent(now).prompt());
         (

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::change::{Author, Change};
-use super::rules::CacheRules;
+use super::rules::{CacheReads, CacheRules};
 use super::sent_prompt::{PromptPart, SentPart, SentPrompt};
 use crate::memory::PromptGrowth;
 use crate::memory::policy::is_another_model;
@@ -56,7 +56,7 @@ impl Verdict {
 pub enum VerdictCause {
     /// Observations replaced more messages.
     Activation,
-    /// A reflection replaced observations.
+    /// Observations were written anew: a reflection replaced them.
     Reflection,
     /// The client changed its tools or the form of the answer.
     ToolsChanged,
@@ -74,12 +74,14 @@ pub enum VerdictCause {
     BelowMinimum,
     /// Memory applied to one of the two requests only.
     MemorySwitched,
+    /// No mark for the cache reaches what the request before left there, or that one had none.
+    CacheMarks,
     /// The prompt only grew, in time: the provider did not use its cache.
     Provider,
 }
 
 impl VerdictCause {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Activation,
         Self::Reflection,
         Self::ToolsChanged,
@@ -90,6 +92,7 @@ impl VerdictCause {
         Self::Idle,
         Self::BelowMinimum,
         Self::MemorySwitched,
+        Self::CacheMarks,
         Self::Provider,
     ];
 
@@ -107,6 +110,7 @@ impl VerdictCause {
             Self::Idle => "idle",
             Self::BelowMinimum => "below_minimum",
             Self::MemorySwitched => "memory_switched",
+            Self::CacheMarks => "cache_marks",
             Self::Provider => "provider",
         }
     }
@@ -117,7 +121,16 @@ impl VerdictCause {
 pub struct Reported {
     pub prompt_tokens: Option<u64>,
     pub cached_tokens: Option<u64>,
+    pub cache_write_tokens: Option<u64>,
     pub idle: Duration,
+}
+
+impl Reported {
+    /// How much of the prompt the cache holds behind this request, if the provider reports what it wrote.
+    #[must_use]
+    pub fn stored_tokens(&self) -> Option<u64> {
+        Some(self.cached_tokens?.saturating_add(self.cache_write_tokens?))
+    }
 }
 
 /// Everything the audit says about the cache.
@@ -145,7 +158,7 @@ pub fn judge(
     let change = previous.map(|previous| Change::between(previous, current));
     let pair = previous.zip(change);
     let common = pair.and_then(|(previous, change)| {
-        common_tokens(previous, current, change, reported.prompt_tokens)
+        common_tokens(previous, current, change, reported.prompt_tokens, rules)
     });
     let judgement = |verdict, cause| Judgement {
         change,
@@ -160,10 +173,13 @@ pub fn judge(
     let Some(((previous, change), common)) = pair.zip(common) else {
         return judgement(Verdict::ColdStart, None);
     };
-    let left_there = previous.prompt_tokens.unwrap_or(prompt).min(prompt);
+    let left_there = left_by(previous, rules).unwrap_or(prompt).min(prompt);
+    let without_marks = cached == 0 && lacks_marks(previous, reported, rules);
     let is_short = left_there < rules.minimum_tokens + rules.step_tokens && change.first.is_none();
-    let below_minimum = cached == 0 && (is_short || left_there < rules.minimum_tokens);
-    if !below_minimum && cached + rules.step_tokens >= rules.cacheable(left_there) {
+    let below_minimum =
+        cached == 0 && !without_marks && (is_short || left_there < rules.minimum_tokens);
+    let is_warm = cached + rules.step_tokens >= rules.cacheable(left_there);
+    if is_warm && !below_minimum && !without_marks {
         return judgement(Verdict::Warm, None);
     }
     let verdict = match cached {
@@ -174,12 +190,16 @@ pub fn judge(
     let idle = reported.idle > rules.lifetime;
     let cause = if below_minimum {
         VerdictCause::BelowMinimum
+    } else if without_marks {
+        VerdictCause::CacheMarks
     } else if is_another_model(&previous.model, &current.model) {
         VerdictCause::ModelChanged
     } else if idle && came_short {
         VerdictCause::Idle
     } else if let Some(first) = change.first {
         cause_of_change(first, change.forked, previous, current)
+    } else if is_out_of_reach(previous, current, reported, rules) {
+        VerdictCause::CacheMarks
     } else if idle {
         VerdictCause::Idle
     } else {
@@ -205,6 +225,42 @@ fn growth(previous: &SentPrompt, current: &SentPrompt, change: Change) -> Option
     })
 }
 
+/// How much of the prompt before is in the cache. Where marks are needed, this is what the provider read and wrote.
+fn left_by(previous: &SentPrompt, rules: &CacheRules) -> Option<u64> {
+    let needs_marks = matches!(rules.reads, CacheReads::UpToMarks { .. });
+    let stored = previous.stored_tokens.filter(|_| needs_marks);
+    stored.or(previous.prompt_tokens)
+}
+
+/// Whether one of the two prompts is long enough, and the provider neither read nor wrote anything of it: it has no mark
+/// where the prompt is long enough.
+fn lacks_marks(previous: &SentPrompt, reported: Reported, rules: &CacheRules) -> bool {
+    let nothing_held = |stored: Option<u64>, prompt: Option<u64>| {
+        stored == Some(0) && prompt.is_some_and(|prompt| prompt >= rules.minimum_tokens)
+    };
+    matches!(rules.reads, CacheReads::UpToMarks { .. })
+        && (nothing_held(previous.stored_tokens, previous.prompt_tokens)
+            || nothing_held(reported.stored_tokens(), reported.prompt_tokens))
+}
+
+/// Whether the prompt only grew, and its marks stand before the end of what the request before left, or too far behind.
+fn is_out_of_reach(
+    previous: &SentPrompt,
+    current: &SentPrompt,
+    reported: Reported,
+    rules: &CacheRules,
+) -> bool {
+    let stands_before = reported.stored_tokens() < previous.stored_tokens;
+    let needs_marks = matches!(rules.reads, CacheReads::UpToMarks { .. });
+    needs_marks && (stands_before || is_too_far_behind(previous, current, rules))
+}
+
+/// Whether so many blocks are new that a mark at the end does not find the end of the prompt before.
+fn is_too_far_behind(previous: &SentPrompt, current: &SentPrompt, rules: &CacheRules) -> bool {
+    let new_blocks = current.blocks.saturating_sub(previous.blocks);
+    matches!(rules.reads, CacheReads::UpToMarks { look_back } if new_blocks >= look_back)
+}
+
 /// The cause that lies in the prompt itself.
 fn cause_of_change(
     (part, author): (PromptPart, Author),
@@ -219,21 +275,33 @@ fn cause_of_change(
         (_, Author::Client) => VerdictCause::MessageChanged,
         (_, Author::Memory) => match &current.layout.block {
             Some(_) if previous.has_memory != current.has_memory => VerdictCause::MemorySwitched,
-            Some(block) if block.reflected => VerdictCause::Reflection,
-            Some(_) => VerdictCause::Activation,
+            Some(block) => match &previous.layout.block {
+                Some(before) if !block.begins_with_parts_of(before) => VerdictCause::Reflection,
+                _ => VerdictCause::Activation,
+            },
             None => VerdictCause::MemorySwitched,
         },
     }
 }
 
-/// Tokens of the common prefix. Exact if the prompt only grew and the provider counted the one before. Otherwise
+/// Tokens of the common prefix that the cache can give back. Where it gives back whole prefixes only, the longest that was
+/// sent before. Otherwise exact if the prompt only grew and the provider counted the one before. Otherwise
 /// estimated by bytes, with the ratio of the prompt that gives less: images have many bytes and few tokens.
 fn common_tokens(
     previous: &SentPrompt,
     current: &SentPrompt,
     change: Change,
     prompt_tokens: Option<u64>,
+    rules: &CacheRules,
 ) -> Option<u64> {
+    if rules.reads != CacheReads::AnyBeginning && previous.prompt_tokens.is_some() {
+        let is_reached = change.first.is_some() || !is_too_far_behind(previous, current, rules);
+        return Some(if is_reached {
+            previous.stored_within(change.common_bytes)
+        } else {
+            0
+        });
+    }
     let by_ratio = |prompt: &SentPrompt, tokens: Option<u64>| {
         let share = change.common_bytes as f64 / prompt.bytes().max(1) as f64;
         #[expect(

@@ -9,9 +9,9 @@
 
 use std::ops::Range;
 
-use super::ChatRequest;
 use super::string;
 use super::text::is_cache_marker;
+use super::{ChatRequest, FieldValue};
 use crate::history::Message;
 use crate::wire::scan::Walk;
 use crate::wire::{Additions, Insert};
@@ -94,6 +94,17 @@ impl ChatRequest {
         let message = &self.messages()[behind.next_back()?];
         let mark = self.last_mark(message)?;
         (self.kept_marks(insert) < MAX_MARKS).then_some(mark)
+    }
+
+    /// The lifetime that the last mark asks for (`ttl`).
+    pub(super) fn mark_lifetime(&self) -> Option<String> {
+        if let Some(FieldValue::Text(ttl)) = self.field("cache_control.ttl") {
+            return Some(ttl);
+        }
+        let message = self.messages.get(*self.marked.last()?)?;
+        let (_, mark) = self.last_mark(message)?.split_once(':')?;
+        let mark: serde_json::Value = serde_json::from_str(mark).ok()?;
+        Some(mark.get("ttl")?.as_str()?.to_owned())
     }
 
     /// At most how many marks are in what stays. Tools and tool calls can have marks too, so keys are counted.

@@ -1,0 +1,109 @@
+//! The usage report of a provider as it came, for the audit: its numbers under their own names.
+//!
+//! Whatever a provider puts there, no text of a conversation goes through: of strings only the service tier is kept, if it
+//! is a short word. Bounded in names, depth and bytes. Called by the proxy for each answer.
+
+use serde_json::{Map, Value};
+
+/// The longest report that is kept, as JSON. Real ones have 100 to 600 bytes.
+const MAX_BYTES: usize = 2_048;
+/// Longer names, and longer words, are left out.
+const MAX_NAME: usize = 48;
+const MAX_DEPTH: usize = 3;
+/// The only field whose text is kept.
+const TIER: &str = "service_tier";
+
+/// A report without anything that is not a number.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RawUsage(Map<String, Value>);
+
+impl RawUsage {
+    /// Reads the report in a whole answer or in one chunk of a stream; `None` if there is none.
+    #[must_use]
+    pub fn in_answer(answer: &Value) -> Option<Self> {
+        let mut reports = super::reports(answer);
+        let numbers = |report: &Value| numbers(report, MAX_DEPTH).filter(|kept| !kept.is_empty());
+        reports.find_map(numbers).map(Self)
+    }
+
+    /// Takes the fields of a later report of the same answer. Fields that it leaves out stay.
+    pub fn update(&mut self, later: Self) {
+        self.0.extend(later.0);
+    }
+
+    /// Its JSON; `None` if that is too long.
+    #[must_use]
+    pub fn to_json(&self) -> Option<Value> {
+        let json = Value::Object(self.0.clone());
+        (json.to_string().len() <= MAX_BYTES).then_some(json)
+    }
+}
+
+fn numbers(report: &Value, depth: usize) -> Option<Map<String, Value>> {
+    let fields = report.as_object().filter(|_| depth > 0)?;
+    let named = fields.iter().filter(|(name, _)| is_word(name));
+    let kept = named.filter_map(|(name, value)| {
+        let kept = match value {
+            Value::Number(_) => value.clone(),
+            Value::Object(_) => Value::Object(numbers(value, depth - 1)?),
+            Value::String(text) if name == TIER && is_word(text) => value.clone(),
+            _ => return None,
+        };
+        Some((name.clone(), kept))
+    });
+    Some(kept.collect())
+}
+
+fn is_word(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(fits)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn kept(answer: &Value) -> Option<Value> {
+        RawUsage::in_answer(answer)?.to_json()
+    }
+
+    #[test]
+    fn numbers_stay_under_their_names_and_no_other_text_does() {
+        let usage = json!({
+            "prompt_tokens": 12, "cost": 0.00125, "service_tier": "standard", "is_byok": false, "x": null,
+            "prompt_tokens_details": {"cached_tokens": 3, "said": "the words of a conversation"},
+            "words of a conversation": 4, "said": "secret", "list": [1, "secret"],
+            "a": {"b": {"c": {"d": 1}, "e": 2}},
+        });
+        let expected = json!({
+            "prompt_tokens": 12, "cost": 0.00125, "service_tier": "standard",
+            "prompt_tokens_details": {"cached_tokens": 3}, "a": {"b": {"e": 2}},
+        });
+        assert_eq!(kept(&json!({ "usage": usage })), Some(expected));
+        let tier = json!({"usage": {"service_tier": "the words of a conversation"}});
+        assert_eq!(kept(&tier), None);
+    }
+
+    #[test]
+    fn a_long_report_and_none_are_none() {
+        let long: Map<String, Value> = (0..200)
+            .map(|at| (format!("number_{at}"), json!(at)))
+            .collect();
+        assert_eq!(kept(&json!({ "usage": long })), None);
+        for none in [json!({}), json!({"usage": null}), json!({"usage": "12"})] {
+            assert_eq!(kept(&none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn a_later_report_wins_and_what_it_leaves_out_stays() {
+        let read = |answer: Value| RawUsage::in_answer(&answer).unwrap();
+        let begin = json!({"message": {"usage": {"input_tokens": 7, "output_tokens": 1}}});
+        let mut usage = read(begin);
+        usage.update(read(json!({"usage": {"output_tokens": 30}})));
+        let expected = json!({"input_tokens": 7, "output_tokens": 30});
+        assert_eq!(usage.to_json(), Some(expected));
+    }
+}

@@ -1,0 +1,55 @@
+//! Between activations, memory makes the provider read nothing but what the client added: for each kind of cache, no
+//! prompt has more uncached tokens than it would have without Diarist, but for one step.
+
+use diarist_provider::{CacheKind, Conversation, SimulatedCache, Style, estimate_tokens};
+use serde_json::Value;
+
+use crate::memory::confusion::{Act, Client, KINDS, Play};
+
+/// One step of a cache. Anthropic counts in single tokens.
+const STEP: u32 = 128;
+
+/// The text that stands in place of the oldest messages.
+fn block(body: &Value) -> Option<String> {
+    let mut messages = body["messages"].as_array().unwrap().iter();
+    let texts = messages.find(|it| it["content"].to_string().contains("<observations>"));
+    texts.map(|message| message["content"].to_string())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_without_an_activation_has_no_more_uncached_tokens_than_without_memory() {
+    for (number, kind) in KINDS.into_iter().enumerate() {
+        let mut play = Play::new(kind, 1, &[]).await;
+        let conversation = Conversation::generate(60 + number as u64, 70, Style::Travel);
+        let mut client = Client::new("talk".to_owned(), conversation, "5m");
+        let mut without = SimulatedCache::new(&estimate_tokens());
+        let (mut before, mut turns, mut short) = (None, 0, true);
+        for _ in 0..90 {
+            let answered = play.step(&mut client, Act::Grow).await;
+            let (now, usage) = (&answered.now, answered.now.usage());
+            let request = now.sent.as_object().unwrap();
+            let (raw, stored) = without.read(kind.cache, ("", now.model()), request);
+            without.store(&stored);
+            let block = block(&now.record.json().unwrap());
+            let stays = before.replace(block.clone()) == Some(block.clone());
+            let was_short = std::mem::replace(&mut short, usage.prompt_tokens < 1_024 + STEP);
+            if block.is_none() || !stays || was_short {
+                continue;
+            }
+            turns += 1;
+            let (with, without) = (usage.uncached_tokens(), raw.uncached_tokens());
+            let step = if kind.cache == CacheKind::Marks {
+                0
+            } else {
+                STEP
+            };
+            assert!(
+                with <= without + step,
+                "{}: {with} and {without}",
+                kind.name
+            );
+        }
+        println!("{}: {turns} turns with the same observations", kind.name);
+        assert!(turns > 20, "{}", kind.name);
+    }
+}
