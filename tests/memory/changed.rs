@@ -283,3 +283,45 @@ async fn a_question_for_usage_that_is_refused_without_a_reason_goes_the_second_t
         assert_eq!(first.get("stream_options").is_some(), asked, "turn {turn}");
     }
 }
+
+/// Servers that refuse under status 200 spell it in many ways.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_with_status_200_in_any_spelling_is_tried_as_the_original() {
+    let message = json!({"message": TEMPLATE});
+    let with_type = json!({"message": TEMPLATE, "type": "server_error"});
+    let flat = json!({"object": "error", "message": TEMPLATE, "code": 400});
+    let late = json!({"id": null, "error": {"message": "no", "code": 400}});
+    let json_errors = [
+        json!({ "error": message }),
+        json!({ "error": with_type }),
+        json!({ "error": TEMPLATE }),
+        flat.clone(),
+        late,
+    ];
+    for error in json_errors {
+        for kind in ["application/json", "Application/JSON", "text/plain"] {
+            let (rig, talk) = active().await;
+            let mut refusal = answering(200, &error);
+            let fail = refusal.fail.as_mut().unwrap();
+            fail.body = Some((kind, error.to_string()));
+            rig.provider.inject_next(CallerKind::Actor, 1, &refusal);
+            let body = talk.body(ACTIVE + 1);
+            let (answer, requests) = sent(&rig, &body).await;
+            let got = (answer.status, requests, answer.text().contains("choices"));
+            assert_eq!(got, (200, 2, true), "{kind}: {error}");
+            assert_eq!(rig.last().body, body.to_string(), "the original");
+        }
+    }
+    for error in [
+        json!({ "error": message }),
+        json!({ "error": with_type }),
+        flat,
+    ] {
+        let (rig, talk) = active().await;
+        let refusal = event_stream(&error);
+        rig.provider.inject_next(CallerKind::Actor, 1, &refusal);
+        let (answer, requests) = sent(&rig, &talk.streamed(ACTIVE + 1)).await;
+        let got = (answer.status, requests, answer.text().contains("choices"));
+        assert_eq!(got, (200, 2, true), "{error}");
+    }
+}
