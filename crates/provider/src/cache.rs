@@ -3,7 +3,7 @@
 //! The rules are those that providers document: an exact prefix, a least size, hits in steps, a lifetime; see
 //! [`CacheKind`]. What a prompt cost is told with its reason ([`Lost`]). Time passes only if a test says so
 //! ([`PromptCache::skip_time`]). Called by `chat` for accepted requests; pure, no clock. Anthropic's cache is in
-//! [`marked`].
+//! `marked`.
 //!
 //! A conversation of 1,600 messages is measured on every turn. So prompts are stored in a tree of
 //! message prefixes. A turn costs one hash and one lookup for each message, and only new messages
