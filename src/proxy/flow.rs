@@ -96,10 +96,10 @@ async fn pass(
     mut body: IdleTimeout<Incoming>,
     abort: Abort,
 ) -> Result<Response<ProxyBody>, ProxyError> {
-    let mut entry = PassEntry::new(audit, &mut parts, body.size_hint().exact());
     if !body.is_end_stream() {
         body = body.guarded(shared.places.take_upload()?);
     }
+    let mut entry = PassEntry::new(audit, &mut parts, body.size_hint().exact());
     let response = forward::send(&shared.upstream, parts, OutBody::Stream(body))
         .await
         .inspect_err(|error| entry.set_failed(error))?;

@@ -263,6 +263,38 @@ async fn a_step_down_is_a_tenants_own_until_a_second_one_learns_the_same() {
     );
 }
 
+/// A client can make itself any number of tenants with a header that the upstream ignores, and have its own requests
+/// refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_account_is_refused_costs_no_other_account_its_memory() {
+    let rig = Rig::small().await;
+    let talk = Talk::new("ada");
+    let victim = rig.talk_as("Bearer a", &[], &talk, 1..=ACTIVE).await;
+    assert_eq!(victim.memory(), "active");
+    let named = refusing(400, TEMPLATE);
+    let unnamed = answering(400, &json!({"error": {"message": "no"}}));
+    let refusals = [("Bearer b", "1", &named), ("Bearer b", "2", &named)];
+    let refusals = refusals
+        .into_iter()
+        .chain([("Bearer c", "1", &unnamed), ("Bearer d", "1", &unnamed)]);
+    for (account, tenant, refusal) in refusals {
+        let headers = [("x-any-auth", tenant)];
+        rig.talk_as(account, &headers, &talk, 1..=ACTIVE).await;
+        let mut last = String::new();
+        for turn in ACTIVE + 1..=ACTIVE + 5 {
+            rig.provider.inject_next(CallerKind::Actor, 1, refusal);
+            let answer = rig.send_as(account, &headers, &talk.body(turn)).await;
+            rig.quiet().await;
+            last = answer.memory().to_owned();
+        }
+        assert_eq!(last, "bypass; reason=no_placement", "{account} {tenant}");
+    }
+    let answer = rig
+        .talk_as("Bearer a", &[], &talk, ACTIVE + 1..=ACTIVE + 1)
+        .await;
+    assert_eq!((answer.memory(), block(&rig)), ("active", Some(1)));
+}
+
 /// Nothing but the question for usage was changed, and the refusal does not say so.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_question_for_usage_that_is_refused_without_a_reason_goes_the_second_time() {

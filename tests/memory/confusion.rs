@@ -186,7 +186,7 @@ impl Client {
         match act {
             Act::Retry => self.next -= 1,
             Act::Edit => {
-                let place = self.said(dice);
+                let place = self.choose_text(dice);
                 self.conversation.messages[place]["content"] = self.words("Edit");
             }
             Act::Insert => {
@@ -236,7 +236,7 @@ impl Client {
     }
 
     /// A place of what was sent before its last two messages where a text stands.
-    fn said(&self, dice: &mut Dice) -> usize {
+    fn choose_text(&self, dice: &mut Dice) -> usize {
         loop {
             let place = dice.between(1, self.sent() - 3);
             let message = &self.conversation.messages[place];
@@ -299,7 +299,7 @@ impl Table {
         }
     }
 
-    pub fn of(&self, truth: &str) -> (usize, usize) {
+    pub fn right_and_all(&self, truth: &str) -> (usize, usize) {
         let rows = self
             .0
             .iter()
@@ -316,7 +316,11 @@ impl Table {
     /// The share that agrees: of all, and as the mean over what was true.
     pub fn agreement(&self) -> (f64, f64) {
         let share = |(right, all): (usize, usize)| right as f64 / all as f64;
-        let rows: Vec<(usize, usize)> = self.labels().iter().map(|label| self.of(label)).collect();
+        let rows: Vec<(usize, usize)> = self
+            .labels()
+            .iter()
+            .map(|label| self.right_and_all(label))
+            .collect();
         let sum = rows
             .iter()
             .fold((0, 0), |sum, row| (sum.0 + row.0, sum.1 + row.1));
@@ -332,7 +336,7 @@ impl Table {
             mean * 100.0
         );
         for label in self.labels() {
-            let (right, all) = self.of(label);
+            let (right, all) = self.right_and_all(label);
             let wrong: Vec<String> = self
                 .0
                 .iter()
@@ -496,7 +500,7 @@ async fn the_verdicts_are_what_the_cache_did_and_why() {
     }
     whole.print("all kinds");
     for cause in CAUSES {
-        let (_, all) = whole.of(cause);
+        let (_, all) = whole.right_and_all(cause);
         assert!(all >= 8, "{cause} came {all} times only");
     }
     let (overall, mean) = whole.agreement();

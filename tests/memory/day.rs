@@ -283,7 +283,7 @@ async fn the_questions_about_a_day_are_answered() {
     }
     day.table.print("one day");
     for cause in CAUSES {
-        let (_, all) = day.table.of(cause);
+        let (_, all) = day.table.right_and_all(cause);
         assert!(all >= 8, "{cause} came {all} times only");
     }
     let (overall, mean) = day.table.agreement();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use diarist_provider::Options;
 
-use crate::memory::rig::Rig;
+use crate::memory::rig::{PATIENCE, Rig};
 use crate::memory::tools::{Caller, Talk, head};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -29,6 +29,47 @@ async fn a_body_that_drips_takes_no_place_and_ends_in_time() {
     }
     let answer = drips.until("request_timeout").await;
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+}
+
+/// They are streamed to the upstream, so they hold places before they are in.
+#[tokio::test(flavor = "multi_thread")]
+async fn uploads_that_never_end_leave_places_for_chat_completions() {
+    let rig = Rig::with(Options::default(), &[("SERVER__MAX_REQUESTS", "4")]).await;
+    let talk = Talk::new("ada");
+    let upload = head(3).replace("/v1/chat/completions", "/v1/files");
+    let mut uploads = Vec::new();
+    for _ in 0..2 {
+        let mut upload_caller = Caller::connect(&rig.address()).await;
+        upload_caller.send(upload.as_bytes()).await;
+        upload_caller.send(b"{").await;
+        uploads.push(upload_caller);
+    }
+    let refused = async {
+        loop {
+            let mut third = Caller::connect(&rig.address()).await;
+            third.send(upload.as_bytes()).await;
+            let answer = tokio::time::timeout(Duration::from_millis(200), third.until("\r\n\r\n"));
+            if let Ok(answer) = answer.await {
+                return answer;
+            }
+        }
+    };
+    let refused = tokio::time::timeout(PATIENCE, refused).await.unwrap();
+    assert!(refused.starts_with("HTTP/1.1 429 "), "{refused}");
+    for _ in 0..3 {
+        assert_eq!(rig.send(&talk.body(1)).await.status, 200);
+        rig.quiet().await;
+    }
+    // A body that is in gives its place to the next one.
+    let mut first = uploads.remove(0);
+    first.send(b" }").await;
+    let answer = first.until("\r\n\r\n").await;
+    assert!(!answer.starts_with("HTTP/1.1 429 "), "{answer}");
+    let mut next = Caller::connect(&rig.address()).await;
+    next.send(upload.as_bytes()).await;
+    next.send(b"{ }").await;
+    let answer = next.until("\r\n\r\n").await;
+    assert!(!answer.starts_with("HTTP/1.1 429 "), "{answer}");
 }
 
 /// A client that sends all of its body before it reads, as most do.

@@ -196,7 +196,7 @@ mod tests {
     }
 
     /// What was read, what was written, and why not more.
-    fn told(usage: PromptUsage) -> (u32, Option<u32>, Option<Lost>) {
+    fn reported(usage: PromptUsage) -> (u32, Option<u32>, Option<Lost>) {
         (usage.cached_tokens, usage.written_tokens(), usage.lost)
     }
 
@@ -204,10 +204,10 @@ mod tests {
     fn the_prompt_is_stored_up_to_the_last_mark_and_read_from_a_later_one() {
         let mut model = Model::new("claude-sonnet-5");
         let first = model.send(&blocks(0..20, &[(14, FIVE)]));
-        assert_eq!(told(first), (0, Some(1_500), None));
+        assert_eq!(reported(first), (0, Some(1_500), None));
         assert_eq!(first.prompt_tokens, 2_000);
         let second = model.send(&blocks(0..24, &[(23, FIVE)]));
-        assert_eq!(told(second), (1_500, Some(900), None));
+        assert_eq!(reported(second), (1_500, Some(900), None));
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
         let mut model = Model::new("claude-sonnet-5");
         model.send(&blocks(0..20, &[(19, FIVE)]));
         let bare = model.send(&blocks(0..21, &[]));
-        assert_eq!(told(bare), (0, Some(0), Some(Lost::OutOfReach)));
+        assert_eq!(reported(bare), (0, Some(0), Some(Lost::OutOfReach)));
     }
 
     #[test]
@@ -242,18 +242,18 @@ mod tests {
         }
         model.0.skip_time(Duration::from_secs(301));
         assert_eq!(
-            told(model.send(&marked)),
+            reported(model.send(&marked)),
             (1_300, Some(700), Some(Lost::Expired))
         );
         model.0.skip_time(HOUR + FIVE);
         assert_eq!(
-            told(model.send(&marked)),
+            reported(model.send(&marked)),
             (0, Some(2_000), Some(Lost::Expired))
         );
         model.0.forget();
         model.0.skip_time(FIVE);
         assert_eq!(
-            told(model.send(&marked)),
+            reported(model.send(&marked)),
             (0, Some(2_000), Some(Lost::Forgotten))
         );
     }
