@@ -254,9 +254,10 @@ settings! {
         task_headers: Vec<String> = Default(r#"["x-diarist-task", "x-openwebui-task"]"#),
         /// Headers whose values tell tenants apart. "*" begins an ending, as in "*-api-key". The first header of
         /// this list that a request has is its account, to which shares and budgets belong. "known" stands for
-        /// authorization, api-key, x-api-key, ocp-apim-subscription-key, x-auth-token, x-access-token,
-        /// x-goog-iam-authorization-token, *-api-key, *-auth, *-authorization; and for cookie, which counts only
-        /// in a request without any other credential. The header of identity.resource never counts.
+        /// authorization, api-key, x-api-key, ocp-apim-subscription-key, x-auth-token, x-access-token, x-api-token,
+        /// private-token, x-goog-iam-authorization-token, *-api-key, *-subscription-key, *-auth, *-authorization;
+        /// and for cookie, which counts only in a request without any other credential. The header of
+        /// identity.resource never counts.
         credentials: Vec<String> = Default(r#"["known"]"#),
         /// Tenants that one account may begin in an hour. A client can make many of one key, with headers that
         /// its upstream ignores. Beyond it the requests of new ones pass without memory.
