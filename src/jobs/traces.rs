@@ -73,9 +73,6 @@ pub(super) fn mark_live(exchange: &Exchange, new: &mut [Node], shared_messages: 
 /// Confirms those of the `new` messages that an accepted request on another chain carried before,
 /// if this request carries more than that one. Returns their links. The newest message is never
 /// confirmed.
-///
-/// The chain of an aligned request begins with the path. What is new there was recorded by another process on this very
-/// chain: that a longer request carries it again has yet to be seen.
 pub(super) fn confirm_repeated(
     exchange: &Exchange,
     new: &mut [Node],
@@ -88,17 +85,12 @@ pub(super) fn confirm_repeated(
         .map_or(length, |alignment| alignment.client.len());
     let last = shared_messages.runs.last();
     let has_more = last.is_some_and(|run| run.client + run.len < sent_count);
-    let path_len = match exchange.alignment {
-        Some(_) => shared_messages.path_len,
-        None => 0,
-    };
     let is_repeated = |place: usize| {
         let sent = exchange.request_index(place);
         sent.is_some_and(|sent| shared_messages.was_live(sent).is_some())
     };
     new.iter_mut()
-        .filter(|node| has_more && (path_len + 1..length).contains(&node.count))
-        .filter(|node| is_repeated(node.count - 1))
+        .filter(|node| has_more && node.count < length && is_repeated(node.count - 1))
         .map(|node| {
             node.confirmed = true;
             node.link

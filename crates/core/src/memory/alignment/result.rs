@@ -95,8 +95,6 @@ pub struct SharedMessages {
     live: Vec<usize>,
     /// The request holds the path completely up to this place.
     pub(super) complete_until: usize,
-    /// How many messages of the path are recorded.
-    pub path_len: usize,
 }
 
 impl SharedMessages {
@@ -119,7 +117,6 @@ impl SharedMessages {
             runs,
             live,
             complete_until,
-            path_len: recorded,
         }
     }
 
