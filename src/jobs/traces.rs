@@ -72,7 +72,8 @@ pub(super) fn mark_live(exchange: &Exchange, new: &mut [Node], shared_messages: 
 
 /// Confirms those of the `new` messages that an accepted request on another chain carried before,
 /// if this request carries more than that one. Returns their links. The newest message is never
-/// confirmed.
+/// confirmed. Nor is one that another process recorded on this very chain: no longer request has carried it
+/// again yet.
 pub(super) fn confirm_repeated(
     exchange: &Exchange,
     new: &mut [Node],
@@ -85,12 +86,15 @@ pub(super) fn confirm_repeated(
         .map_or(length, |alignment| alignment.client.len());
     let last = shared_messages.runs.last();
     let has_more = last.is_some_and(|run| run.client + run.len < sent_count);
+    let aligned = exchange.alignment.as_ref();
+    let recorded_count = aligned.map_or(0, |alignment| alignment.recorded_count);
     let is_repeated = |place: usize| {
         let sent = exchange.request_index(place);
         sent.is_some_and(|sent| shared_messages.was_live(sent).is_some())
     };
     new.iter_mut()
-        .filter(|node| has_more && node.count < length && is_repeated(node.count - 1))
+        .filter(|node| has_more && (recorded_count + 1..length).contains(&node.count))
+        .filter(|node| is_repeated(node.count - 1))
         .map(|node| {
             node.confirmed = true;
             node.link

@@ -11,6 +11,9 @@ const LONGEST_NAME: usize = 256;
 
 const RESOURCE: HeaderName = HeaderName::from_static("x-diarist-resource");
 
+/// The same header as some servers in between rewrite it. Both together would be two users.
+const RESOURCE_WITH_UNDERSCORES: &str = "x_diarist_resource";
+
 pub(crate) fn check(data: &[u8]) {
     let text = data.split(|byte| *byte == b'\n');
     let mut lines = text.map(|line| line.strip_suffix(b"\r").unwrap_or(line));
@@ -102,6 +105,7 @@ fn owners_stay_apart(headers: &HeaderMap, query: Option<&str>) {
     );
 
     let mut user = headers.clone();
+    user.remove(RESOURCE_WITH_UNDERSCORES);
     user.insert(
         RESOURCE,
         HeaderValue::from_static("another-user-of-the-fuzzer"),

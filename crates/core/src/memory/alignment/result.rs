@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::evidence::{Evidence, PathEntry, Withheld, Witness};
 use crate::history::align::Run;
-use crate::history::{History, PathMessage, PositionMap};
+use crate::history::{History, PathMessage, PositionMap, Turn};
 
 /// The kind of evidence that an alignment rests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct Alignment {
     pub positions: PositionMap,
     /// The messages that request and chain share.
     pub shared: SharedMessages,
+    /// How many messages at the beginning of `history` are recorded on this very chain.
+    pub recorded_count: usize,
     /// The evidence.
     pub kind: AlignmentKind,
     /// The lineage that the request continues; `None` if it is not proven to be the same
@@ -61,11 +63,16 @@ impl Alignment {
         // If every message is already on the chain, the request is not aligned: it is that
         // chain.
         let is_own_chain = history.tip() == client.tip();
+        let is_recorded =
+            |(step, turn): &(&PathEntry, &Turn)| !step.pending && step.message.link == turn.link;
+        let steps = path.iter().zip(history.turns());
+        let recorded_count = steps.take_while(is_recorded).count();
         (!is_own_chain && !history.is_empty()).then(|| Self {
             client: Arc::clone(client),
             history: Arc::new(history),
             positions,
             shared,
+            recorded_count,
             kind: basis.kind,
             lineage: path
                 .last()
