@@ -3,8 +3,8 @@
 //! Holds which snapshots end at which link, the texts of those that were used, and what each request was
 //! sent with. It answers for a chain without a query if it is *complete* for it. Only the recorder marks a
 //! link as complete: when it has written that link for the first time, so that nothing can follow it yet,
-//! and has put every snapshot of its chain here. At the memory limit everything is dropped at once; then
-//! each conversation makes one query again.
+//! and has put every snapshot of its chain here. At the memory limit everything is dropped at once, but
+//! for what requests in flight need; then each conversation makes one query again.
 //!
 //! If the store fails, requests are served with what is cached (INV-OPEN). Called by `proxy` and `jobs`.
 
@@ -14,7 +14,9 @@ mod outcome;
 mod pins;
 mod query;
 mod sent_prefix;
+mod sizes;
 mod state;
+mod timed_reads;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,8 +26,10 @@ use std::time::Duration;
 use self::origin_index::OriginIndex;
 pub use self::outcome::{Lookup, LookupParams, LookupSource, PrefixMatch};
 pub use self::pins::PinLabel;
+use self::sizes::ENTRY_BYTES;
+use self::state::CacheState;
 pub use self::state::anchors;
-use self::state::{CacheState, ENTRY_BYTES, alignment_bytes};
+use self::timed_reads::TimedReads;
 use crate::history::align::MessageOrigin;
 use crate::history::{History, Link, PathMessage, Scope};
 use crate::memory::alignment::{Alignment, LineageName, PathEntry};
@@ -40,7 +44,7 @@ pub const READ_TIMEOUT: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub struct SnapshotCache {
     store: Arc<dyn Store>,
-    read_timeout: Duration,
+    reads: TimedReads,
     state: Mutex<CacheState>,
     degraded: AtomicBool,
     shared_thread_keys: SharedThreadKeys,
@@ -52,7 +56,7 @@ impl SnapshotCache {
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self {
             store,
-            read_timeout: READ_TIMEOUT,
+            reads: TimedReads::new(READ_TIMEOUT),
             state: Mutex::default(),
             degraded: AtomicBool::new(false),
             shared_thread_keys: SharedThreadKeys::default(),
@@ -63,7 +67,7 @@ impl SnapshotCache {
     /// The same cache with another limit for each read of the store.
     #[must_use]
     pub fn with_read_timeout(mut self, timeout: Duration) -> Self {
-        self.read_timeout = timeout;
+        self.reads = TimedReads::new(timeout);
         self
     }
 
@@ -143,7 +147,7 @@ impl SnapshotCache {
         }
         if let Some((tip, view)) = &entries.alignment {
             state.release_alignment(&(scope.tenant, *tip));
-            state.add_bytes(ENTRY_BYTES);
+            state.add_bytes(sizes::of_stored_alignment(view));
             state.alignments.insert((scope.tenant, *tip), view.clone());
         }
     }
@@ -158,7 +162,7 @@ impl SnapshotCache {
     /// Adds a snapshot without its text; the text is read when a request needs it.
     pub fn add_snapshot_meta(&self, scope: &Scope, meta: &SnapshotMeta) {
         let mut state = self.state();
-        state.add_bytes(ENTRY_BYTES);
+        state.make_room(sizes::of_snapshot_meta(meta));
         state.add_snapshot(scope, meta);
     }
 
@@ -203,10 +207,12 @@ impl SnapshotCache {
         sent_before: bool,
     ) -> SentWith {
         let mut state = self.state();
-        state.add_bytes(ENTRY_BYTES);
-        state
-            .pins
-            .get_or_pin((scope.tenant, tip), label, proposed, sent_before)
+        let key = (scope.tenant, tip);
+        if state.pins.get(&key, label.model).is_none() {
+            state.add_bytes(sizes::of_pin(label.model, label.thread_key));
+        }
+        let pins = &mut state.pins;
+        pins.get_or_pin(key, label, proposed, sent_before)
     }
 
     /// Keeps the alignment that a request was sent with. Until the request is recorded, its repetitions have
@@ -222,7 +228,7 @@ impl SnapshotCache {
             return;
         }
         state.release_alignment(&key);
-        state.add_bytes(alignment_bytes(alignment));
+        state.add_bytes(sizes::of_alignment(alignment));
         state.held_alignments.insert(key, Arc::clone(alignment));
     }
 
@@ -272,8 +278,7 @@ impl SnapshotCache {
     /// Adds a snapshot with its text.
     pub fn insert_snapshot(&self, scope: &Scope, snapshot: Snapshot) -> Arc<Snapshot> {
         let mut state = self.state();
-        let size = snapshot.segments.iter().map(String::len).sum::<usize>();
-        state.add_bytes(size + ENTRY_BYTES);
+        state.add_bytes(sizes::of_snapshot_text(&snapshot));
         state.add_snapshot(scope, &snapshot.meta);
         state.add_text(scope, snapshot)
     }
@@ -288,8 +293,9 @@ impl SnapshotCache {
         snapshot: Snapshot,
     ) -> Arc<Snapshot> {
         let mut state = self.state();
-        let size = snapshot.segments.iter().map(String::len).sum::<usize>();
-        state.add_bytes(size + 2 * ENTRY_BYTES);
+        state.add_bytes(
+            sizes::of_snapshot_text(&snapshot) + sizes::of_snapshot_meta(&snapshot.meta),
+        );
         let unstored = state
             .unstored_snapshots
             .entry((scope.tenant, tip))
@@ -309,8 +315,10 @@ impl SnapshotCache {
         snapshots: &[SnapshotMeta],
     ) {
         let mut state = self.state();
-        state.add_bytes(ENTRY_BYTES);
-        // Adding bytes may drop everything, so all entries are added after it.
+        let metas: usize = snapshots.iter().map(sizes::of_snapshot_meta).sum();
+        // Making room may drop everything, so all entries are added after it.
+        state.make_room(2 * ENTRY_BYTES + sizes::of_pin(label.model, label.thread_key) + metas);
+        state.bytes += ENTRY_BYTES + sizes::of_pin(label.model, label.thread_key);
         state.add_sent_prefix(scope, tip, sent_with.snapshot);
         for meta in snapshots {
             state.add_snapshot(scope, meta);
@@ -332,7 +340,9 @@ impl SnapshotCache {
     ) {
         let (mut state, key) = (self.state(), (scope.tenant, tip));
         if state.complete_links.contains(&key) {
-            state.add_bytes(ENTRY_BYTES);
+            if state.pins.get(&key, label.model).is_none() {
+                state.bytes += sizes::of_pin(label.model, label.thread_key);
+            }
             state.pins.add_recorded(key, label, sent_with);
         }
     }
@@ -353,9 +363,10 @@ impl SnapshotCache {
         self.state().paused.remove(&(scope.tenant, to))
     }
 
-    /// Drops everything, because something was deleted from the store.
+    /// Drops all that the store may not hold any more, because something was deleted from it. What requests in flight
+    /// were sent with stays, without its text.
     pub fn clear(&self) {
-        *self.state() = CacheState::default();
+        self.state().drop_all_but_pins_in_flight();
     }
 }
 

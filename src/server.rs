@@ -13,6 +13,7 @@ mod sighup;
 mod socket;
 
 pub use self::settings::Settings;
+use std::collections::VecDeque;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use http::Request;
 use hyper::body::Incoming;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
 
 use self::connection::ConnectionServer;
 pub use self::drain::{DrainReport, shutdown_signal};
@@ -179,13 +181,19 @@ async fn accept_admin(
     check: Arc<HostCheck>,
     tasks: Tasks,
 ) {
-    // More are closed without an answer: they would take the file descriptors of clients.
-    let permits = Arc::new(Semaphore::new(MAX_ADMIN_CONNECTIONS));
     let stopped = tasks.token();
+    let mut open: VecDeque<CancellationToken> = VecDeque::new();
     while let Some(stream) = stopped.run_until_cancelled(accept(&listener)).await {
-        let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
-            continue;
-        };
+        open.retain(|connection| !connection.is_cancelled());
+        // More would take the file descriptors of clients. The oldest one is closed, so that connections which are only
+        // held open do not keep a health check out.
+        if open.len() >= MAX_ADMIN_CONNECTIONS
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.cancel();
+        }
+        let closed = stopped.child_token();
+        open.push_back(closed.clone());
         let (connections, admin, check, drain) = (
             Arc::clone(&connections),
             Arc::clone(&admin),
@@ -193,7 +201,7 @@ async fn accept_admin(
             stopped.clone(),
         );
         tasks.spawn("admin connection", async move {
-            let _permit = permit;
+            let _ended = closed.clone().drop_guard();
             let answer = |request: Request<Incoming>| {
                 let answer = match check.foreign_name(&request) {
                     None => admin.handle(&request).map(body::full),
@@ -201,7 +209,8 @@ async fn accept_admin(
                 };
                 std::future::ready(answer)
             };
-            connections.serve(stream, &drain, answer).await;
+            let serve = connections.serve(stream, &drain, answer);
+            closed.run_until_cancelled(serve).await;
         });
     }
 }

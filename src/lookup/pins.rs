@@ -7,6 +7,7 @@
 
 use foldhash::HashMap;
 
+use super::sizes;
 use crate::history::Link;
 use crate::store::SentWith;
 
@@ -150,6 +151,23 @@ impl Pins {
         {
             pin.sent_with = stored;
         }
+    }
+
+    /// Takes the pins of requests in flight. The others are dropped with `self`.
+    pub(super) fn take_in_flight(&mut self) -> Self {
+        let mut taken = std::mem::take(&mut self.0);
+        taken.retain(|_, pins| {
+            pins.retain(|pin| pin.in_flight > 0);
+            !pins.is_empty()
+        });
+        Self(taken)
+    }
+
+    /// How many bytes all pins need.
+    pub(super) fn bytes(&self) -> usize {
+        let pins = self.0.values().flatten();
+        pins.map(|pin| sizes::of_pin(&pin.model, pin.thread_key.as_deref()))
+            .sum()
     }
 
     /// Counts one request in flight less; removes the pin if none is left and no upstream accepted it.

@@ -8,7 +8,6 @@ use std::cmp::Ordering;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic;
-use std::time::Duration;
 
 use super::SnapshotCache;
 use super::outcome::{Lookup, LookupParams, LookupSource, PrefixMatch};
@@ -18,7 +17,7 @@ use crate::memory::alignment::{
     Alignment, Evidence, find_alignment, messages_before_answer, summary_positions,
 };
 use crate::memory::{Snapshot, SnapshotId};
-use crate::store::{Candidates, LookupKeys, PrefixTrim, StoreError};
+use crate::store::{Candidates, LookupKeys, PrefixTrim};
 
 impl SnapshotCache {
     /// Looks `client` up. Returns what is known of its chain, and its alignment with another chain, if it
@@ -76,12 +75,8 @@ impl SnapshotCache {
             system: params.system,
             model: Some(params.model.to_owned()),
         };
-        match with_timeout(
-            self.read_timeout,
-            self.store.find_candidates(scope, &chain, &keys),
-        )
-        .await
-        {
+        let found = self.store.find_candidates(scope, &chain, &keys);
+        match self.reads.read(found).await {
             Ok(mut candidates) => {
                 let path = candidates.path.as_ref().and_then(|(_, path)| path.last());
                 let path_tip = path.map(|entry| entry.message.link);
@@ -210,7 +205,7 @@ impl SnapshotCache {
         if cached.is_some() {
             return cached;
         }
-        match with_timeout(self.read_timeout, self.store.snapshot(scope, id)).await {
+        match self.reads.read(self.store.snapshot(scope, id)).await {
             Ok(Some(snapshot)) => Some(self.insert_snapshot(scope, snapshot)),
             Ok(None) => None,
             Err(error) => {
@@ -288,13 +283,4 @@ fn may_be_compacted(
         .iter()
         .filter_map(|(_, behind)| behind.checked_sub(1));
     places.any(|place| !is_ordinary(place))
-}
-
-async fn with_timeout<T>(
-    timeout: Duration,
-    query: impl Future<Output = Result<T, StoreError>>,
-) -> Result<T, StoreError> {
-    tokio::time::timeout(timeout, query)
-        .await
-        .unwrap_or_else(|_| Err(StoreError::Busy(format!("no answer within {timeout:?}"))))
 }

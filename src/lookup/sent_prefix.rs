@@ -5,7 +5,8 @@
 use super::SnapshotCache;
 use super::outcome::{Lookup, PrefixMatch};
 use super::pins::Key;
-use super::state::{CacheState, ENTRY_BYTES};
+use super::sizes::ENTRY_BYTES;
+use super::state::CacheState;
 use crate::history::{History, Link, Scope};
 use crate::memory::peer_memory::MAX_CHANCE_PREFIX;
 use crate::memory::{SnapshotId, SnapshotMeta};
@@ -76,7 +77,8 @@ impl CacheState {
         let step = self.steps.get(&(scope.tenant, tip));
         let parent = step.map(|step| (scope.tenant, step.parent));
         if let Some(parent) = parent.filter(|_| scope.resource.is_some()) {
-            self.add_bytes(ENTRY_BYTES);
+            // `mark_complete` has made room for it.
+            self.bytes += ENTRY_BYTES;
             let sent_prefix = self.sent_prefixes.entry(parent).or_insert(snapshot);
             *sent_prefix = snapshot.min(*sent_prefix);
         }
@@ -131,6 +133,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::PinLabel;
+    use super::super::sizes;
     use super::super::state::MAX_BYTES;
     use super::*;
     use crate::history::{PathMessage, Role};
@@ -178,7 +181,10 @@ mod tests {
             model: "m",
             thread_key: None,
         };
-        for (room, drops) in [(2 * ENTRY_BYTES, false), (ENTRY_BYTES, true)] {
+        let needed = 2 * ENTRY_BYTES
+            + sizes::of_pin(label.model, label.thread_key)
+            + sizes::of_snapshot_meta(&meta);
+        for (room, drops) in [(needed, false), (needed - 1, true)] {
             cache.clear();
             let mut state = cache.state();
             state.steps.insert(key, step);
@@ -197,6 +203,43 @@ mod tests {
                 "{room}"
             );
             assert_eq!(state.steps.is_empty(), drops);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_in_flight_survives_that_the_cache_is_full() {
+        let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+        let cache = SnapshotCache::new(Arc::new(store));
+        let scope = Scope::new(b"tenant", None);
+        let [running, answered] = [1, 2].map(|byte| Link::from_slice(&[byte; 32]).expect("32"));
+        let sent = |id| SentWith {
+            snapshot: Some(SnapshotId(id)),
+            ..SentWith::default()
+        };
+        let label = PinLabel {
+            model: "m",
+            thread_key: None,
+        };
+        for clear in [true, false] {
+            cache.get_or_pin(&scope, running, label, sent(1), false);
+            cache.get_or_pin(&scope, answered, label, sent(2), false);
+            cache.release_pin(&scope, answered, "m", true);
+            if clear {
+                cache.clear();
+            } else {
+                cache.state().bytes = MAX_BYTES;
+                cache.mark_range_end(&scope, answered);
+            }
+            // An equal request is sent alike, whatever it would be sent with now.
+            let again = cache.get_or_pin(&scope, running, label, sent(3), false);
+            assert_eq!(again, sent(1));
+            assert_eq!(cache.pinned(&scope, answered, "m"), None);
+            let bytes =
+                sizes::of_pin(label.model, label.thread_key) + if clear { 0 } else { ENTRY_BYTES };
+            assert_eq!(cache.state().bytes, bytes);
+            for _ in 0..2 {
+                cache.release_pin(&scope, running, "m", false);
+            }
         }
     }
 }

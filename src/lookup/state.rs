@@ -8,6 +8,7 @@ use foldhash::{HashMap, HashSet};
 use super::origin_index::OriginIndex;
 use super::outcome::LookupParams;
 use super::pins::{Key, Pins};
+use super::sizes::{self, ENTRY_BYTES};
 use crate::history::align::MessageOrigin;
 use crate::history::{History, Link, PathMessage, Scope, ScopedHash, anchor};
 use crate::memory::alignment::{
@@ -18,9 +19,6 @@ use crate::store::Candidates;
 
 /// The cache holds at most this many bytes of texts and index entries.
 pub(super) const MAX_BYTES: usize = 64 * 1024 * 1024;
-
-/// Roughly the size of one index entry.
-pub(super) const ENTRY_BYTES: usize = 160;
 
 /// The alignment of a request that may have been sent before.
 #[derive(Clone, Debug)]
@@ -146,11 +144,6 @@ fn check_uniqueness(mut step: PathEntry, origin_index: &OriginIndex) -> PathEntr
     step
 }
 
-/// Roughly the size of a held alignment: two chains.
-pub(super) fn alignment_bytes(alignment: &Alignment) -> usize {
-    ENTRY_BYTES * (alignment.client.len() + alignment.history.len() + 1)
-}
-
 impl CacheState {
     /// The alignment of `client`, if it was sent before and is pinned, recorded or not.
     pub(super) fn pinned_alignment(
@@ -209,7 +202,7 @@ impl CacheState {
     /// Removes a held alignment: it is recorded now, or replaced.
     pub(super) fn release_alignment(&mut self, key: &Key) {
         if let Some(released) = self.held_alignments.remove(key) {
-            self.bytes = self.bytes.saturating_sub(alignment_bytes(&released));
+            self.bytes = self.bytes.saturating_sub(sizes::of_alignment(&released));
         }
     }
 
@@ -320,7 +313,7 @@ impl CacheState {
             .insert((scope.tenant, lineage), name.clone())
             .is_none()
         {
-            self.bytes += ENTRY_BYTES;
+            self.bytes += sizes::of_name(name);
         }
     }
 
@@ -427,7 +420,9 @@ impl CacheState {
             let new = self
                 .peer_intros
                 .insert((scope.tenant, meta.id), meta.clone());
-            self.bytes += if new.is_none() { ENTRY_BYTES } else { 0 };
+            if new.is_none() {
+                self.bytes += sizes::of_snapshot_meta(meta);
+            }
             let newest = self.newest_peer_intro.entry((scope.tenant, meta.to));
             let newest = newest.or_insert(meta.id);
             *newest = meta.id.max(*newest);
@@ -439,7 +434,7 @@ impl CacheState {
             .or_default();
         if ends.iter().all(|known| known.id != meta.id) {
             ends.push(meta.clone());
-            self.bytes += ENTRY_BYTES;
+            self.bytes += sizes::of_snapshot_meta(meta);
         }
     }
 
@@ -451,12 +446,52 @@ impl CacheState {
         snapshot
     }
 
-    /// Adds to the size of the cache. Above the limit everything is dropped: a cache that lost single entries
-    /// would no longer be complete for their chains.
-    pub(super) fn add_bytes(&mut self, bytes: usize) {
+    /// Makes room for `bytes` more. If they do not fit, everything is dropped but what requests in flight need: a
+    /// cache that lost single entries would no longer be complete for their chains.
+    pub(super) fn make_room(&mut self, bytes: usize) {
         if self.bytes + bytes > MAX_BYTES {
-            *self = Self::default();
+            self.drop_all_but_in_flight();
         }
+    }
+
+    /// Makes room for `bytes` more and counts them.
+    pub(super) fn add_bytes(&mut self, bytes: usize) {
+        self.make_room(bytes);
         self.bytes += bytes;
+    }
+
+    /// Drops everything but what requests in flight were sent with. Equal requests that come meanwhile are sent alike
+    /// (INV-SAME): the store does not know yet what the first one was sent with.
+    pub(super) fn drop_all_but_in_flight(&mut self) {
+        let mut alignments = std::mem::take(&mut self.held_alignments);
+        let mut unstored = std::mem::take(&mut self.unstored_snapshots);
+        let mut texts = std::mem::take(&mut self.texts);
+        self.drop_all_but_pins_in_flight();
+        alignments.retain(|(tenant, _), alignment| {
+            let tip = alignment.history.tip();
+            tip.is_some_and(|tip| self.pins.contains(&(*tenant, tip)))
+        });
+        unstored.retain(|key, _| self.pins.contains(key));
+        let needed: HashSet<([u8; 32], SnapshotId)> = unstored
+            .iter()
+            .flat_map(|((tenant, _), metas)| metas.iter().map(|meta| (*tenant, meta.id)))
+            .collect();
+        texts.retain(|key, _| needed.contains(key));
+        let alignment_bytes = alignments.values().map(|held| sizes::of_alignment(held));
+        let text_bytes = texts.values().map(|text| sizes::of_snapshot_text(text));
+        self.bytes += alignment_bytes.sum::<usize>() + text_bytes.sum::<usize>();
+        self.held_alignments = alignments;
+        self.unstored_snapshots = unstored;
+        self.texts = texts;
+    }
+
+    /// Like [`Self::drop_all_but_in_flight`], but drops texts and alignments too: they may be of something deleted.
+    pub(super) fn drop_all_but_pins_in_flight(&mut self) {
+        let pins = self.pins.take_in_flight();
+        *self = Self {
+            bytes: pins.bytes(),
+            pins,
+            ..Self::default()
+        };
     }
 }

@@ -279,7 +279,8 @@ impl World {
             messages: trunk.messages[..to].to_vec(),
             turns: 1,
             receipt: None,
-            last_owners: BTreeSet::new(),
+            // What went with its last owner is in the fork too.
+            last_owners: trunk.last_owners,
         });
         self.counts.shared += 1;
         for _ in 1..RECORDED_AFTER {

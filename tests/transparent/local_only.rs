@@ -89,20 +89,31 @@ async fn the_admin_port_tells_strangers_its_status_only() {
     }
 }
 
-/// Connections of the admin port take file descriptors that clients need.
+/// Connections of the admin port take file descriptors that clients need. Those that are only held open do not keep a
+/// health check out.
 #[tokio::test]
-async fn the_admin_port_has_a_bounded_number_of_connections() {
+async fn the_admin_port_closes_its_oldest_connection_for_a_new_one() {
     let upstream = RawUpstream::listen().await;
     let rig = Rig::start(&upstream.url(), |_| {});
     let mut open = Vec::new();
     for _ in 0..64 {
         let mut client = Peer::connect(rig.admin).await;
-        client
-            .send("GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n")
-            .await;
-        assert_eq!(status_and_body(&mut client).await.0, "HTTP/1.1 200 OK");
+        client.send("GET /healthz HTTP/1.1\r\n").await;
         open.push(client);
     }
-    let mut beyond = Peer::connect(rig.admin).await;
-    assert_eq!(beyond.rest().await.0, b"", "it is closed at once");
+    let mut checks = Vec::new();
+    for oldest in &mut open[..3] {
+        let mut check = Peer::connect(rig.admin).await;
+        check.send("GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n").await;
+        assert_eq!(status_and_body(&mut check).await.0, "HTTP/1.1 200 OK");
+        assert_eq!(oldest.rest().await.0, b"", "the oldest one is closed");
+        checks.push(check);
+    }
+    let last = &mut open[63];
+    last.send("host: a\r\n\r\n").await;
+    assert_eq!(
+        status_and_body(last).await.0,
+        "HTTP/1.1 200 OK",
+        "the others go on"
+    );
 }

@@ -121,14 +121,35 @@ pub(super) fn tail_start(client: &History, place: usize, path: &[PathEntry]) -> 
     let changed = behind
         .first()
         .map(|run| run.path.saturating_sub(run.client));
-    let kept_count = |from: usize| {
-        let both = known[from..].iter().zip(&sent[place..]);
-        both.take_while(|(known, sent)| known.content == sent.content)
-            .count()
-    };
-    let longest = (0..known.len()).max_by_key(|from| kept_count(*from));
-    let from = longest.filter(|from| kept_count(*from) > 0);
+    let contents = |keys: &[MessageKey]| keys.iter().map(|key| key.content).collect::<Vec<_>>();
+    let kept_counts = matching_prefixes(&contents(&sent[place..]), &contents(&known));
+    let longest = (0..known.len()).max_by_key(|from| kept_counts[*from]);
+    let from = longest.filter(|from| kept_counts[*from] > 0);
     Some(from.or(changed).unwrap_or(known.len()))
+}
+
+/// For each place of `text`, how many items from there on are the first ones of `pattern`. Linear in both, also where one
+/// item is repeated thousands of times: the Z function of pattern and text.
+fn matching_prefixes<T: Copy + PartialEq>(pattern: &[T], text: &[T]) -> Vec<usize> {
+    let items = [pattern, text].concat();
+    let mut matches = vec![0; items.len()];
+    // The match that reaches furthest: where it begins and ends.
+    let (mut begin, mut end) = (0, 0);
+    for at in 1..items.len() {
+        let known = if at < end {
+            matches[at - begin].min(end - at)
+        } else {
+            0
+        };
+        let more = items[at + known..].iter().zip(&items[known..]);
+        let count = known + more.take_while(|(one, other)| one == other).count();
+        matches[at] = count;
+        if at + count > end {
+            (begin, end) = (at, at + count);
+        }
+    }
+    let matches = matches.into_iter().skip(pattern.len());
+    matches.map(|count| count.min(pattern.len())).collect()
 }
 
 /// The runs of `path` that the client repeats in front of the last of its first `place` messages; they
@@ -143,4 +164,27 @@ pub(super) fn runs_before(client: &History, place: usize, path: &[PathEntry]) ->
         ..
     } = PathComparison::new(client, path)?;
     Some(common_runs(&known, &sent[..before]))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::matching_prefixes;
+
+    proptest! {
+        #[test]
+        fn matching_prefixes_are_those_that_are_counted_one_by_one(
+            pattern in prop::collection::vec(0_u8..3, 0..12),
+            text in prop::collection::vec(0_u8..3, 0..30),
+        ) {
+            let counted: Vec<usize> = (0..text.len())
+                .map(|from| {
+                    let both = text[from..].iter().zip(&pattern);
+                    both.take_while(|(one, other)| one == other).count()
+                })
+                .collect();
+            prop_assert_eq!(matching_prefixes(&pattern, &text), counted);
+        }
+    }
 }
