@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::tz::TimeZone;
 
-use crate::history::{History, Scope, ScopedHash};
+use crate::history::{AnswerHash, History, Scope, ScopedHash};
 use crate::memory::alignment::{Alignment, Origin};
 use crate::memory::{Node, PromptGrowth, message_tokens, record};
 use crate::store::{SentWith, StoreError};
@@ -43,7 +43,7 @@ pub struct Exchange {
     pub system: Option<ScopedHash>,
     /// The hash of the model's answer, if the client may send it back in place of the messages of this
     /// request (a summary).
-    pub answer: Option<ScopedHash>,
+    pub answer: Option<AnswerHash>,
     /// The snapshot and placement it was sent with.
     pub sent_with: SentWith,
     /// The model it named.

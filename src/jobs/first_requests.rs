@@ -13,7 +13,7 @@ use foldhash::{HashMap, HashSet};
 use jiff::tz::TimeZone;
 
 use super::exchange::Exchange;
-use crate::history::{Link, ScopedHash};
+use crate::history::{AnswerHash, Link, ScopedHash};
 use crate::lookup::anchors;
 use crate::store::{LookupKeys, SentWith, Store};
 use crate::telemetry;
@@ -37,7 +37,7 @@ struct FirstRequest {
     thread_key: Option<String>,
     sub_agent: bool,
     allows_peer_memory: bool,
-    answer: Option<ScopedHash>,
+    answer: Option<AnswerHash>,
     sent_with: SentWith,
     model: String,
     route: Option<[u8; 32]>,

@@ -9,7 +9,7 @@ use std::hash::Hash;
 
 use foldhash::{HashMap, HashSet};
 
-use crate::history::{History, Link, ScopedHash};
+use crate::history::{AnswerHash, History, Link, ScopedHash};
 use crate::memory::alignment::{Origin, Witness};
 
 /// Entries of each kind in one generation. Two generations are kept: about 40 bytes an entry, at most 25 MB
@@ -74,11 +74,21 @@ enum ReplyChain {
     Several,
 }
 
+/// An answer that may come back as a summary.
+#[derive(Clone, Copy, Debug)]
+struct Reply {
+    chain: ReplyChain,
+    /// The hash of its ending; `None` if only the store knows it.
+    ending: Option<ScopedHash>,
+}
+
 /// All three indexes.
 #[derive(Debug, Default)]
 pub(super) struct OriginIndex {
     messages: RecentMap<ScopedHash, Occurrence>,
-    replies: RecentMap<ScopedHash, ReplyChain>,
+    replies: RecentMap<ScopedHash, Reply>,
+    /// Their endings. Each is added whenever a reply is, so it stays at least as long.
+    reply_endings: RecentMap<ScopedHash, ()>,
     /// Answers of the upstream by the link before them, with their origin.
     answers: RecentMap<(Link, ScopedHash), Origin>,
     upstream_origins: [HashSet<Origin>; 2],
@@ -123,7 +133,7 @@ impl OriginIndex {
 
     /// Adds an answer to `chain` that may come back as a summary. One conversation may get the same answer
     /// twice; an answer that two conversations got identifies neither.
-    pub(super) fn add_reply(&mut self, mark: ScopedHash, chain: &History) {
+    pub(super) fn add_reply(&mut self, answer: AnswerHash, chain: &History) {
         let Some(tip) = chain.tip() else { return };
         let mut links = chain.turns().iter().rev().map(|turn| turn.link);
         let before = links.clone().nth(1).unwrap_or_else(|| chain.root());
@@ -131,7 +141,7 @@ impl OriginIndex {
             tip,
             parent: before,
         };
-        let now = match self.replies.get(&mark) {
+        let now = match self.replies.get(&answer.text).map(|reply| reply.chain) {
             None => now,
             Some(ReplyChain::Several) => return,
             Some(ReplyChain::To {
@@ -142,12 +152,25 @@ impl OriginIndex {
                 if continues { now } else { ReplyChain::Several }
             }
         };
-        self.replies.insert(mark, now);
+        self.insert_reply(answer.text, Some(answer.ending), now);
     }
 
     /// Marks an answer as quoted: a request contains it without continuing the chain that got it.
     pub(super) fn mark_quoted(&mut self, mark: ScopedHash) {
-        self.replies.insert(mark, ReplyChain::Several);
+        let ending = self.replies.get(&mark).and_then(|reply| reply.ending);
+        self.insert_reply(mark, ending, ReplyChain::Several);
+    }
+
+    fn insert_reply(&mut self, mark: ScopedHash, ending: Option<ScopedHash>, chain: ReplyChain) {
+        if let Some(ending) = ending {
+            self.reply_endings.insert(ending, ());
+        }
+        self.replies.insert(mark, Reply { chain, ending });
+    }
+
+    /// Whether a text with this ending may be one of these answers.
+    pub(super) fn has_reply_ending(&self, ending: &ScopedHash) -> bool {
+        self.reply_endings.get(ending).is_some()
     }
 
     pub(super) fn has_reply(&self, mark: &ScopedHash) -> bool {
@@ -157,7 +180,8 @@ impl OriginIndex {
     /// Whether this process has seen the witness of a proof in another conversation.
     pub(super) fn is_contested(&self, witness: &Witness) -> bool {
         let message = self.messages.get(&witness.hash);
-        let reply = match self.replies.get(&witness.hash) {
+        let reply = self.replies.get(&witness.hash).map(|reply| reply.chain);
+        let reply = match reply {
             None => false,
             Some(ReplyChain::Several) => true,
             Some(ReplyChain::To { tip, .. }) => Origin::for_link(&tip) != witness.origin,

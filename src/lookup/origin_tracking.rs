@@ -2,7 +2,7 @@
 //! quotations. Called for each request that can be read, whether it is accepted or not.
 
 use super::{LookupParams, SnapshotCache};
-use crate::history::{History, Message, MessageKey, Scope, ScopedHash};
+use crate::history::{AnswerHash, History, Message, MessageKey, Scope, ScopedHash};
 use crate::memory::alignment::{
     Alignment, AlignmentKind, Evidence, Origin, SharedMessages, origin_of_answer, origins,
     shared_messages,
@@ -82,8 +82,13 @@ impl SnapshotCache {
     }
 
     /// Adds an answer to `chain` that may come back as a summary.
-    pub fn track_reply(&self, chain: &History, mark: ScopedHash) {
-        self.origin_index().add_reply(mark, chain);
+    pub fn track_reply(&self, chain: &History, answer: AnswerHash) {
+        self.origin_index().add_reply(answer, chain);
+    }
+
+    /// Whether this process or the store may know an answer with this ending. `false` is certain.
+    pub fn may_know_ending(&self, ending: &ScopedHash) -> bool {
+        self.origin_index().has_reply_ending(ending) || self.store.may_know_ending(ending)
     }
 
     /// Whether this process has seen the upstream give the message of this origin.

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::tee::AnswerMessage;
-use crate::history::{History, Pepper, ScopedHash};
+use crate::history::{AnswerHash, History, Pepper};
 use crate::lookup::SnapshotCache;
 use crate::memory::alignment::Origin;
 use crate::wire::chat;
@@ -65,8 +65,8 @@ impl AnswerPosition {
                     .track_answer(&self.client_history, &self.origins, &self.chain, &parsed);
             }
             if SUMMARY_BYTES.contains(&message.text().len()) {
-                let mark = ScopedHash::from_text(&self.pepper, &self.chain.root(), message.text());
-                self.cache.track_reply(&self.chain, mark);
+                let hash = AnswerHash::from_text(&self.pepper, &self.chain.root(), message.text());
+                self.cache.track_reply(&self.chain, hash);
             }
         }
     }

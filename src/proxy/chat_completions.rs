@@ -33,7 +33,7 @@ use super::shared::Shared;
 use super::tee::{ObservedAnswer, OnAnswer, TeeSpec, tee};
 use super::{headers, sse, upstream_route};
 use crate::audit::{Audit, RequestKind};
-use crate::history::ScopedHash;
+use crate::history::AnswerHash;
 use crate::jobs::Exchange;
 use crate::store::SentWith;
 
@@ -355,7 +355,7 @@ fn finish(
         .filter(|words| SUMMARY_BYTES.contains(&words.len()))
         .map(|words| {
             let pepper = &request.policy.identity.pepper;
-            ScopedHash::from_text(pepper, &request.history.root(), &words)
+            AnswerHash::from_text(pepper, &request.history.root(), &words)
         });
     if request.writes && memory.join_account(&request.identity, &request.policy) {
         let request = Arc::unwrap_or_clone(request);

@@ -18,7 +18,7 @@ use super::memory::{Memory, MemoryRequest, RequestPolicy, SessionAffinity};
 use super::mode::{self, DecidedBy, Mode};
 use super::parsed_prefixes::PrefixHashes;
 use super::peer_memory;
-use crate::history::{History, MessageKey, Pepper, Scope, ScopedHash};
+use crate::history::{AnswerHash, History, MessageKey, Pepper, Scope, ScopedHash};
 use crate::lookup::{LookupParams, anchors};
 use crate::memory::{alignment, policy as providers};
 use crate::store::LookupKeys;
@@ -179,10 +179,13 @@ pub(super) async fn read_request(
     }
     let client_history = Arc::new(history);
     let pepper = policy.identity.pepper;
-    let answer_marks = || possible_answer_marks(&parsed, &client_history, &pepper);
+    let answer_marks = |is_ending_known: &dyn Fn(&ScopedHash) -> bool| {
+        possible_answer_marks(&parsed, &client_history, &pepper, is_ending_known)
+    };
     let lookup_keys = || LookupKeys {
         anchors: anchors(&client_history, 0).collect(),
-        answers: answer_marks(),
+        // Also answers that were forgotten.
+        answers: answer_marks(&|_| true),
         thread_key: identity.thread.key.clone(),
         ..LookupKeys::default()
     };
@@ -202,10 +205,11 @@ pub(super) async fn read_request(
         system,
         level: policy.evidence,
     };
-    let pending_lookup =
-        memory
-            .cache
-            .look_up(&identity.scope, &client_history, params, answer_marks);
+    let pending_lookup = memory
+        .cache
+        .look_up(&identity.scope, &client_history, params, || {
+            answer_marks(&|ending| memory.cache.may_know_ending(ending))
+        });
     let (mut lookup, alignment) = pending_lookup.await;
     let history = alignment.as_ref().map_or_else(
         || Arc::clone(&client_history),
@@ -338,24 +342,34 @@ async fn read_for_audit(
 const SUMMARY_START_LINES: usize = 6;
 
 /// The hashes of texts in this history that may be an earlier answer of the model, sent in the place of the
-/// messages that it summarises. Each with the position of its message.
+/// messages that it summarises. Each with the position of its message. Only texts whose ending is known are hashed as a
+/// whole: hashing up to six beginnings of each would take longer than all else that is done with a new request.
 fn possible_answer_marks(
     parsed: &wire::Request,
     history: &History,
     pepper: &Pepper,
+    is_ending_known: &dyn Fn(&ScopedHash) -> bool,
 ) -> Vec<(ScopedHash, usize)> {
     let root = history.root();
     let mut marks = Vec::new();
     for (position, text) in parsed.first_texts(alignment::summary_positions(history)) {
         let breaks = text.match_indices('\n').map(|(at, _)| at + 1);
-        marks.extend(
-            std::iter::once(0)
-                .chain(breaks)
-                .take(SUMMARY_START_LINES)
-                .map(|at| &text[at..])
-                .filter(|text| SUMMARY_BYTES.contains(&text.len()))
-                .map(|text| (ScopedHash::from_text(pepper, &root, text), position)),
-        );
+        let beginnings = std::iter::once(0).chain(breaks).take(SUMMARY_START_LINES);
+        let candidates = beginnings
+            .map(|at| &text[at..])
+            .filter(|text| SUMMARY_BYTES.contains(&text.len()));
+        // Nearly always all of them end alike.
+        let mut previous: Option<(&str, bool)> = None;
+        for candidate in candidates {
+            let is_known = match previous {
+                Some((other, is_known)) if AnswerHash::same_ending(other, candidate) => is_known,
+                _ => is_ending_known(&AnswerHash::ending_of(pepper, &root, candidate)),
+            };
+            previous = Some((candidate, is_known));
+            if is_known {
+                marks.push((ScopedHash::from_text(pepper, &root, candidate), position));
+            }
+        }
     }
     marks
 }

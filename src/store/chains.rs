@@ -9,7 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::{NewSnapshot, NewTimer, OperatorRequest, StoreResult};
-use crate::history::{History, Link, MessageKey, Scope, ScopedHash};
+use crate::history::{AnswerHash, History, Link, MessageKey, Scope, ScopedHash};
 use crate::memory::advance::ChainJob;
 use crate::memory::alignment::{LineageName, Origin, PathEntry, StoredAlignment, SummaryCandidate};
 use crate::memory::record::MessageContent;
@@ -79,6 +79,10 @@ pub trait Chains: Send + Sync {
     /// Whether the store may hold something that a request with this chain and these keys finds. `false` is
     /// certain: nothing is stored, and no other process can store it. Makes no query.
     fn may_know(&self, scope: &Scope, chain: &[Link], keys: &LookupKeys) -> bool;
+
+    /// Whether the store may hold an answer with this ending ([`AnswerHash`]). `false` is certain, as for
+    /// [`Chains::may_know`].
+    fn may_know_ending(&self, ending: &ScopedHash) -> bool;
 
     /// Which of these recorded messages another conversation of the owner holds too, by their content
     /// or by the ids of their tool calls; and whether several lineages have this thread key.
@@ -252,8 +256,8 @@ pub struct LookupEntries {
     /// The alignment of the request with the recorded chain, and the last link of what the client
     /// sent.
     pub alignment: Option<(Link, StoredAlignment)>,
-    /// The hash of the model's answer, and the chain that it answered.
-    pub answer: Option<(ScopedHash, Arc<History>)>,
+    /// The hashes of the model's answer, and the chain that it answered.
+    pub answer: Option<(AnswerHash, Arc<History>)>,
     /// The hash of the client's first leading system message.
     pub system: Option<ScopedHash>,
     /// Texts of messages to keep, already in the form in which they are kept.

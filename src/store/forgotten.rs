@@ -216,7 +216,11 @@ impl Tombstones {
             let anchors = entries.marks.iter().filter_map(|marks| marks.anchor);
             LookupKeys {
                 anchors: anchors.map(|anchor| (anchor, 0)).collect(),
-                answers: entries.answer.iter().map(|(hash, _)| (*hash, 0)).collect(),
+                answers: entries
+                    .answer
+                    .iter()
+                    .map(|(hash, _)| (hash.text, 0))
+                    .collect(),
                 thread_key: record.thread_key.clone(),
                 ..LookupKeys::default()
             }

@@ -4,7 +4,7 @@
 mod state;
 
 use async_trait::async_trait;
-use diarist::history::{Link, Scope};
+use diarist::history::{Link, Scope, ScopedHash};
 use diarist::memory::advance::ChainJob;
 use diarist::memory::peer_memory::Digest;
 use diarist::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span};
@@ -127,6 +127,10 @@ impl Chains for Watched {
 
     fn has_other_writers(&self) -> bool {
         self.store.has_other_writers()
+    }
+
+    fn may_know_ending(&self, ending: &ScopedHash) -> bool {
+        self.store.may_know_ending(ending)
     }
 
     fn may_know(&self, scope: &Scope, chain: &[Link], keys: &LookupKeys) -> bool {

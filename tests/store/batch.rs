@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use diarist::history::{History, Link, Scope, ScopedHash};
+use diarist::history::{AnswerHash, History, Link, Scope};
 use diarist::store::{
     Admin as _, Alarms, Chains as _, NewTimer, OperatorRequest, RecordedRequest, RequestRecord,
     SqliteStore, StoreError,
@@ -138,7 +138,7 @@ async fn a_batch_is_recorded_as_if_its_requests_came_one_by_one() {
             // A request with the mark of an answer is never written together with others.
             let history = Arc::new(History::chain(&scope, Vec::new()));
             record.lookup_entries.answer = Some((
-                ScopedHash::from_text(
+                AnswerHash::from_text(
                     &diarist::history::Pepper::NONE,
                     &Link::root(&scope),
                     "an answer",

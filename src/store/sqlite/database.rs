@@ -25,7 +25,7 @@ use super::known_keys::KnownKeys;
 use super::open;
 use super::process_lock::ProcessLock;
 use super::shrink;
-use crate::history::{Link, Scope};
+use crate::history::{Link, Scope, ScopedHash};
 use crate::store::{LookupKeys, StoreError, StoreResult};
 use crate::tasks::Tasks;
 
@@ -137,6 +137,12 @@ impl Database {
     pub(super) fn may_know(&self, scope: &Scope, chain: &[Link], keys: &LookupKeys) -> bool {
         let is_sole_writer = self.lock().is_some();
         !is_sole_writer || !self.known_keys.excludes(scope, chain, keys)
+    }
+
+    /// Whether it may hold an answer with this ending.
+    pub(super) fn may_know_ending(&self, ending: &ScopedHash) -> bool {
+        let is_sole_writer = self.lock().is_some();
+        !is_sole_writer || !self.known_keys.excludes_ending(ending)
     }
 
     /// The keys it may hold.

@@ -65,7 +65,7 @@ WHERE (tenant, resource, tip) > ($1, $2, $3) ORDER BY tenant, resource, tip LIMI
 
 /// As [`NODE_KEYS`]: answers that may come back as summaries.
 const ANSWER_KEYS: &str = "
-SELECT tenant, resource, mark FROM answers
+SELECT tenant, resource, mark, ending FROM answers
 WHERE (tenant, resource, mark) > ($1, $2, $3) ORDER BY tenant, resource, mark LIMIT $5";
 
 /// The names of all conversations, after an id (`$4`).
@@ -154,7 +154,14 @@ async fn add_page(
                 let (link, anchor): (&[u8], Option<&[u8]>) = (row.try_get(2)?, row.try_get(3)?);
                 known_keys.add([link].into_iter().chain(anchor));
             }
-            Table::Views | Table::Answers | Table::Snapshots => known_keys.add([row.try_get(2)?]),
+            Table::Views | Table::Snapshots => known_keys.add([row.try_get(2)?]),
+            Table::Answers => {
+                let (mark, ending): (&[u8], Option<&[u8]>) = (row.try_get(2)?, row.try_get(3)?);
+                known_keys.add([mark].into_iter().chain(ending));
+                if ending.is_none() {
+                    known_keys.add_unknown_ending();
+                }
+            }
             Table::Lineages => add_name(known_keys, row)?,
         }
     }

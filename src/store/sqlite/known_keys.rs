@@ -32,6 +32,8 @@ pub(super) struct KnownKeys {
     words: RwLock<Vec<u64>>,
     /// Whether every stored key is in the filter.
     complete: AtomicBool,
+    /// Whether an answer is stored without its ending, by an older version.
+    has_unknown_endings: AtomicBool,
 }
 
 impl KnownKeys {
@@ -39,6 +41,7 @@ impl KnownKeys {
         Self {
             words: RwLock::new(vec![0; BLOCKS * BLOCK_WORDS]),
             complete: AtomicBool::new(false),
+            has_unknown_endings: AtomicBool::new(false),
         }
     }
 
@@ -58,6 +61,22 @@ impl KnownKeys {
         !all.any(|key| contains(&words, key))
     }
 
+    /// Whether the database certainly holds no answer with this ending.
+    pub(super) fn excludes_ending(&self, ending: &ScopedHash) -> bool {
+        if !self.complete.load(Ordering::Acquire)
+            || self.has_unknown_endings.load(Ordering::Relaxed)
+        {
+            return false;
+        }
+        let words = self.words.read().unwrap_or_else(PoisonError::into_inner);
+        !contains(&words, ending.as_bytes())
+    }
+
+    /// Notes that an answer is stored whose ending is not known.
+    pub(super) fn add_unknown_ending(&self) {
+        self.has_unknown_endings.store(true, Ordering::Relaxed);
+    }
+
     /// Adds what `record` is found by. Call it before the transaction that stores the record commits.
     pub(super) fn add_record(&self, scope: &Scope, record: &RequestRecord) {
         let key = record.thread_key.as_ref();
@@ -70,7 +89,10 @@ impl KnownKeys {
             .marks
             .iter()
             .filter_map(|marks| marks.anchor.as_ref());
-        let answers = entries.answer.iter().map(|(hash, _)| hash);
+        let answer = entries.answer.as_ref().map(|(answer, _)| answer);
+        let answers = answer
+            .iter()
+            .flat_map(|answer| [&answer.text, &answer.ending]);
         let hashes = anchors
             .chain(answers)
             .chain(&name)
@@ -148,10 +170,11 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::history::{History, MessageKey, PositionMap, Role};
+    use crate::history::{AnswerHash, History, MessageKey, PositionMap, Role};
     use crate::memory::alignment::{Origin, StoredAlignment};
     use crate::store::sqlite::{SqliteStore, fault_tests};
-    use crate::store::{Chains as _, MessageMarks};
+    use crate::store::{Admin as _, Chains as _, MessageMarks};
+    use sqlx::Connection as _;
 
     fn key(number: u32) -> Link {
         Link::root(&Scope::new(&number.to_le_bytes(), None))
@@ -203,7 +226,11 @@ mod tests {
             from_upstream: false,
         }];
         let history = History::chain(&scope(), Vec::new());
-        record.lookup_entries.answer = Some((answer, Arc::new(history)));
+        let hashes = AnswerHash {
+            text: answer,
+            ending: hash("an ending"),
+        };
+        record.lookup_entries.answer = Some((hashes, Arc::new(history)));
         let alignment = StoredAlignment {
             count: 1,
             base: links[0],
@@ -236,10 +263,16 @@ mod tests {
         for (chain, keys) in &requests {
             assert!(known.excludes(&scope(), chain, keys), "before: {keys:?}");
         }
+        let ending = |record: &RequestRecord| {
+            let answer = record.lookup_entries.answer.as_ref();
+            answer.expect("an answer").0.ending
+        };
+        assert!(known.excludes_ending(&ending(&record)), "before");
         known.add_record(&scope(), &record);
         for (chain, keys) in &requests {
             assert!(!known.excludes(&scope(), chain, keys), "after: {keys:?}");
         }
+        assert!(!known.excludes_ending(&ending(&record)), "after");
     }
 
     #[tokio::test]
@@ -257,6 +290,45 @@ mod tests {
         assert!(may_know());
         let found = store.find_on_chain(&scope, &links).await.expect("found");
         assert!(found.tip_recorded);
+    }
+
+    /// Answers of an older version have no ending, so nothing can be excluded by it.
+    #[tokio::test]
+    async fn endings_count_over_a_restart_unless_one_is_missing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let url = format!("sqlite://{}", folder.path().join("diarist.db").display());
+        let hash = |text| ScopedHash::from_text(&Pepper::NONE, &Link::root(&scope()), text);
+        let [stored, other] = ["stored", "other"].map(hash);
+        let may_know = async || {
+            let store = SqliteStore::open_alone(&url).await.expect("a store");
+            // Until the keys of earlier runs are read, everything may be known.
+            while store.may_know(&scope(), &[key(1)], &LookupKeys::default()) {
+                tokio::task::yield_now().await;
+            }
+            let known = [&stored, &other].map(|ending| store.may_know_ending(ending));
+            store.close().await;
+            known
+        };
+        let (_, _, mut record) = fault_tests::request("hello", 1);
+        let answer = AnswerHash {
+            text: hash("an answer"),
+            ending: stored,
+        };
+        let history = Arc::new(History::chain(&scope(), Vec::new()));
+        record.lookup_entries.answer = Some((answer, history));
+        let store = SqliteStore::open_alone(&url).await.expect("a store");
+        store.record(&scope(), &record).await.expect("recorded");
+        store.close().await;
+        assert_eq!(may_know().await, [true, false]);
+        let mut database = sqlx::SqliteConnection::connect(&url).await.expect("open");
+        let statement = "UPDATE answers SET ending = NULL";
+        let rows = sqlx::query(statement)
+            .execute(&mut database)
+            .await
+            .expect("set");
+        assert_eq!(rows.rows_affected(), 1);
+        database.close().await.expect("closed");
+        assert_eq!(may_know().await, [true, true]);
     }
 
     #[test]

@@ -129,12 +129,12 @@ INSERT INTO views (tenant, resource, tip, count, base, runs, client, path, linea
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 ON CONFLICT (tenant, resource, tip) DO NOTHING";
 
-/// An answer (`$3`: its hash) to a chain (`$4`). If the chain continues the one that got the same answer
+/// An answer (`$3`: its hash, `$7`: that of its ending) to a chain (`$4`). If the chain continues the one that got the same answer
 /// before (`$6`), the new chain replaces it. If another conversation got the same answer, the answer
 /// identifies neither of them (a tip of zeros): models refuse, greet and say goodbye to everybody in the
 /// same words.
 const NEW_ANSWER: &str = "
-INSERT INTO answers (tenant, resource, mark, tip, lineage) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO answers (tenant, resource, mark, tip, lineage, ending) VALUES ($1, $2, $3, $4, $5, $7)
 ON CONFLICT (tenant, resource, mark) DO UPDATE SET tip = CASE
     WHEN $6 AND answers.tip <> zeroblob(32) THEN excluded.tip
     ELSE zeroblob(32) END";
@@ -170,13 +170,14 @@ async fn insert_lookup_entries(
             .execute(&mut *conn)
             .await?;
     }
-    if let Some((mark, chain)) = &record.lookup_entries.answer {
-        let continues_answered = continues_answered(conn, scope, *mark, chain).await?;
+    if let Some((answer, chain)) = &record.lookup_entries.answer {
+        let continues_answered = continues_answered(conn, scope, answer.text, chain).await?;
         scoped_query(NEW_ANSWER, scope)
-            .bind(mark.as_bytes().as_slice())
+            .bind(answer.text.as_bytes().as_slice())
             .bind(record.tip.as_bytes().as_slice())
             .bind(lineage)
             .bind(continues_answered)
+            .bind(answer.ending.as_bytes().as_slice())
             .execute(conn)
             .await?;
     }

@@ -11,7 +11,7 @@ use super::{
     admin, aliases, costs, find, forget, message_archive, operator_requests, overflow_observe,
     peer_memory, queue, read, record_batch, snapshots, tenant_accounts, timers,
 };
-use crate::history::{Link, Scope};
+use crate::history::{Link, Scope, ScopedHash};
 use crate::memory::advance::ChainJob;
 use crate::memory::peer_memory::Digest;
 use crate::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span};
@@ -132,6 +132,13 @@ impl Chains for SqliteStore {
     fn may_know(&self, scope: &Scope, chain: &[Link], keys: &LookupKeys) -> bool {
         match self.connection.database() {
             Ok(database) => database.may_know(scope, chain, keys),
+            Err(_) => true,
+        }
+    }
+
+    fn may_know_ending(&self, ending: &ScopedHash) -> bool {
+        match self.connection.database() {
+            Ok(database) => database.may_know_ending(ending),
             Err(_) => true,
         }
     }

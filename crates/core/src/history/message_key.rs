@@ -38,12 +38,8 @@ impl ScopedHash {
     /// The hash of a whole answer of the model as clients bring it back: trimmed, and without the
     /// thinking at its beginning. The root is stored, so the `pepper` keys the text too.
     pub fn from_text(pepper: &Pepper, root: &Link, text: &str) -> Self {
-        let text = text.trim();
-        let answer = text
-            .strip_prefix("<think>")
-            .and_then(|rest| rest.split_once("</think>"))
-            .map_or(text, |(_, answer)| answer.trim());
-        Self::keyed("text", &pepper.key(*root.as_bytes()), &[answer.as_bytes()])
+        let key = pepper.key(*root.as_bytes());
+        Self::keyed("text", &key, &[without_thinking(text).as_bytes()])
     }
 
     /// The same hash with its first bit set to `yes`.
@@ -71,6 +67,53 @@ impl std::fmt::Debug for ScopedHash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Mark({})", super::hex::hex(&self.0[..6]))
     }
+}
+
+/// What clients bring back of the answer `text`: trimmed, and without the thinking at its beginning.
+fn without_thinking(text: &str) -> &str {
+    let text = text.trim();
+    text.strip_prefix("<think>")
+        .and_then(|rest| rest.split_once("</think>"))
+        .map_or(text, |(_, answer)| answer.trim())
+}
+
+/// How many bytes at the end of an answer its ending has: enough that few texts end alike by chance.
+const ENDING_BYTES: usize = 64;
+
+/// The hashes of an answer of the model that may come back in place of what it summarises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnswerHash {
+    /// The hash of the whole text ([`ScopedHash::from_text`]).
+    pub text: ScopedHash,
+    /// The hash of its last bytes. A text whose ending is unknown is no answer that is known, and need not be hashed
+    /// as a whole.
+    pub ending: ScopedHash,
+}
+
+impl AnswerHash {
+    /// The hashes of `text`.
+    pub fn from_text(pepper: &Pepper, root: &Link, text: &str) -> Self {
+        Self {
+            text: ScopedHash::from_text(pepper, root, text),
+            ending: Self::ending_of(pepper, root, text),
+        }
+    }
+
+    /// The ending of `text` alone.
+    pub fn ending_of(pepper: &Pepper, root: &Link, text: &str) -> ScopedHash {
+        let key = pepper.key(*root.as_bytes());
+        ScopedHash::keyed("ending", &key, &[ending_bytes(text)])
+    }
+
+    /// Whether `suffix`, which ends as `text` does, has the same ending.
+    pub fn same_ending(text: &str, suffix: &str) -> bool {
+        ending_bytes(text) == ending_bytes(suffix)
+    }
+}
+
+fn ending_bytes(text: &str) -> &[u8] {
+    let answer = without_thinking(text).as_bytes();
+    &answer[answer.len().saturating_sub(ENDING_BYTES)..]
 }
 
 /// The key of a message for alignment.

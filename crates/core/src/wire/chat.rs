@@ -27,6 +27,7 @@ mod url;
 pub use self::attachments::Attachment;
 pub use self::body::{MAX_MESSAGES, MAX_MODEL_BYTES};
 use self::body::{Messages, StreamOptions, TopLevel};
+use self::content::ContentItem;
 use self::fields::Fields;
 use self::fingerprint::Reader;
 pub use self::other_fields::FieldValue;
@@ -253,7 +254,13 @@ impl ChatRequest {
     }
 
     fn text(&self, message: &Message) -> Option<String> {
-        let plain = plain_text::plain_text(&self.fields(message)?);
+        let fields = self.fields(message)?;
+        let mut items = content::items(&fields);
+        // Most messages are one text. It is copied once.
+        if let [ContentItem::Text(text)] = &mut items[..] {
+            return Some(std::mem::take(text).into_owned());
+        }
+        let plain = plain_text::plain_text(&fields);
         let texts: Vec<&str> = plain
             .pieces
             .iter()
