@@ -189,3 +189,43 @@ impl OriginIndex {
         reply || message.is_some_and(|occurrence| occurrence.is_outside(witness.origin))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{Pepper, Scope};
+
+    fn hash(text: &str) -> ScopedHash {
+        let root = Link::root(&Scope::new(b"alice", None));
+        ScopedHash::from_text(&Pepper::NONE, &root, text)
+    }
+
+    /// A request with an unknown ending is not compared with replies at all.
+    #[test]
+    fn the_ending_of_a_reply_is_known_for_as_long_as_the_reply() {
+        let body = br#"{"model":"m","messages":[{"role":"user","content":"Sum up."}]}"#;
+        let parsed = crate::wire::Request::parse_chat(&body.to_vec().into()).expect("a request");
+        let chain = parsed.history(&Scope::new(b"alice", None));
+        let answer = |number: usize| AnswerHash {
+            text: hash(&format!("answer {number}")),
+            ending: hash(&format!("ending {}", number / 3)),
+        };
+        let mut index = OriginIndex::default();
+        for number in 0..GENERATION * 5 / 2 {
+            index.add_reply(answer(number), &chain);
+            if number.is_multiple_of(1_000) {
+                index.mark_quoted(answer(number / 2).text);
+            }
+        }
+        let mut held = 0;
+        for number in 0..GENERATION * 5 / 2 {
+            let AnswerHash { text, ending } = answer(number);
+            if index.has_reply(&text) {
+                held += 1;
+                assert!(index.has_reply_ending(&ending), "{number}");
+            }
+        }
+        assert!(held >= GENERATION, "{held}");
+        assert!(!index.has_reply_ending(&hash("another ending")));
+    }
+}
