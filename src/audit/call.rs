@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::record::milliseconds;
+use crate::history::Scope;
 use crate::wire::usage::Usage;
 
 /// One line. Only these lines have the field `call`. The order of the fields does not change; new fields go to the
@@ -34,6 +35,9 @@ pub struct CallRecord {
     pub outcome: CallOutcome,
     /// From the call to its answer.
     pub total_ms: u64,
+    /// Whose it is: a database keeps it beside the line.
+    #[serde(skip)]
+    pub owner: Scope,
 }
 
 impl CallRecord {

@@ -1,6 +1,7 @@
 //! The rules of `[audit]` about its file: where it is, and when a new one begins. Called by `validate`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::common::positive_duration;
 use super::parse::{CheckResult, Invalid};
@@ -68,6 +69,16 @@ pub(super) fn rotation_warnings(raw: &RawAudit) -> Vec<String> {
         }
     }
     warnings
+}
+
+/// A warning for lines that are not stored, because this process writes nothing into the database.
+pub(super) fn store_warning(raw: &RawAudit, stored: Option<Duration>) -> Option<String> {
+    let ignored = raw.store_retention.value.is_some() && stored.is_none();
+    ignored.then(|| {
+        "audit.store_retention has no effect with memory.enabled = false or memory.read_only = true: then nothing is \
+         written into the database. Remove it, or switch memory on."
+            .to_owned()
+    })
 }
 
 /// Where the audit goes.

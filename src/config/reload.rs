@@ -22,6 +22,7 @@ const START_ONLY: &[&str] = &[
     "audit.max_file_bytes",
     "audit.max_file_age",
     "audit.keep_files",
+    "audit.store_retention",
     "otlp.",
     "memory.enabled",
 ];

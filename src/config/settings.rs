@@ -198,6 +198,9 @@ settings! {
         max_file_age: Option<Duration> = Example(r#""7d""#),
         /// How many old files stay, if Diarist rotates. The oldest one is deleted.
         keep_files: u64 = Default("10"),
+        /// How long lines of the audit are also kept in the database, where "diarist audit --store" reads them. Without
+        /// memory, or with memory.read_only, nothing is written there. Unset: none are stored; those of before stay.
+        store_retention: Option<Duration> = Example(r#""30d""#),
         /// Whether Diarist asks for token counts in streams if the client does not. "auto": if the upstream is
         /// known to support it. "always": until the upstream refuses. "never": not at all. The client does not
         /// see the extra event.

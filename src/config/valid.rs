@@ -37,6 +37,8 @@ pub struct Config {
     pub audit: AuditTarget,
     /// When a new audit file begins.
     pub audit_rotation: audit::Rotation,
+    /// How long audit lines stay in the database; `None`: none are stored.
+    pub audit_store_retention: Option<Duration>,
     /// Where audit lines go as spans and metrics.
     pub otlp: Option<audit::OtlpSettings>,
     /// `[memory] enabled`; `false` makes a plain proxy.

@@ -70,6 +70,7 @@ impl CallAudit {
                 completion_tokens: None,
                 outcome: CallOutcome::Abandoned,
                 total_ms: 0,
+                owner: job.scope.clone(),
             };
             (audit.clone(), record)
         });

@@ -50,6 +50,8 @@ pub struct Line<'a> {
     #[serde(borrow)]
     pub snapshot: Option<Text<'a>>,
     pub cut: Option<u64>,
+    /// Messages that were left out because the request was too long.
+    pub trimmed: Option<u64>,
     #[serde(borrow)]
     pub cause: Option<Text<'a>>,
     #[serde(borrow)]

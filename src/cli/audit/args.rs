@@ -13,6 +13,9 @@ pub(in crate::cli) struct Args {
     /// Audit files, also gzipped ones; "-" is standard input. Without FILE, the configured audit.path
     #[arg(value_name = "FILE")]
     pub(super) files: Vec<PathBuf>,
+    /// Read the lines in the database (audit.store_retention) instead of files
+    #[arg(long, conflicts_with = "files")]
+    pub(super) store: bool,
     /// One line for each model, conversation of a tenant, tenant, day in UTC, or cause of a missed cache
     #[arg(long, value_enum)]
     by: Option<By>,
@@ -41,10 +44,11 @@ pub(in crate::cli) struct Args {
     /// Exit with 1 if a condition on the totals does not hold: 'hit_rate>=0.8,net>=0'. A bad condition is 2
     #[arg(long, value_name = "CONDITIONS")]
     pub(super) check: Option<String>,
-    /// Explain one request, from its line and the one that it is compared with
+    /// Explain one request, from its line and the one that it is compared with. With --store, also print the observations
+    /// that it carried: text of users
     #[arg(long, value_name = "REQUEST_ID", conflicts_with_all = ["by", "format", "check", "since", "until", "tenant", "thread", "model"])]
     pub(super) why: Option<String>,
-    /// Follow one file that grows, and print the report whenever it has
+    /// Follow one file that grows, or the database, and print the report whenever it has
     #[arg(long, conflicts_with_all = ["why", "check"])]
     pub(super) watch: bool,
     #[command(flatten)]

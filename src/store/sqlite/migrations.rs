@@ -124,6 +124,11 @@ pub(super) fn migrations() -> Vec<Migration> {
             "cache_breakpoint",
             include_str!("../../../migrations/sqlite/0023_cache_breakpoint.sql"),
         ),
+        (
+            24,
+            "audit_lines",
+            include_str!("../../../migrations/sqlite/0024_audit_lines.sql"),
+        ),
     ]
     .into_iter()
     .map(|(version, name, text)| {
