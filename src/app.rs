@@ -114,7 +114,7 @@ impl App {
     pub async fn build_in(tasks: Tasks, config: &Config) -> Result<Self, StartError> {
         let url = config.database.to_string();
         let store = SqliteStore::reconnecting_with(&url, READ_TIMEOUT);
-        Self::build_on(store, tasks, config, READ_TIMEOUT).await
+        Box::pin(Self::build_on(store, tasks, config, READ_TIMEOUT)).await
     }
 
     /// As [`App::build`], but a request waits `store_timeout` for each read of the store instead of
@@ -126,7 +126,7 @@ impl App {
     pub async fn build_with(config: &Config, store_timeout: Duration) -> Result<Self, StartError> {
         let url = config.database.to_string();
         let store = SqliteStore::reconnecting_with(&url, store_timeout);
-        Self::build_on(store, Tasks::new(), config, store_timeout).await
+        Box::pin(Self::build_on(store, Tasks::new(), config, store_timeout)).await
     }
 
     /// As [`App::build_with`], for one of several processes on one database.
@@ -141,7 +141,7 @@ impl App {
     ) -> Result<Self, StartError> {
         let url = config.database.to_string();
         let store = SqliteStore::reconnecting_with(&url, store_timeout).shared();
-        Self::build_on(store, Tasks::new(), config, store_timeout).await
+        Box::pin(Self::build_on(store, Tasks::new(), config, store_timeout)).await
     }
 
     async fn build_on(

@@ -66,7 +66,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "config",
         &[
-            "audit", "wire", "memory", "upstream", "llm", "jobs", "proxy", "server",
+            "ledger", "audit", "wire", "memory", "upstream", "llm", "jobs", "proxy", "server",
         ],
     ),
     (

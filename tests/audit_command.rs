@@ -121,6 +121,8 @@ fn the_totals_of_a_day_are_exact() {
         "memory_cached_tokens": 300_000, "memory_completion_tokens": 10_000,
         "cost": 9.49, "memory_cost": 0.65, "without_diarist": 10.39, "net": 0.25,
         "unpriced_requests": 2, "unpriced_calls": 0,
+        // 1,600,000 of 4,000,000, as the costs without Diarist are computed above.
+        "without_prompt_tokens": 4_000_000, "without_hit_rate": 0.4,
     });
     assert_eq!(*total, expected, "{total:#}");
 }
@@ -273,6 +275,50 @@ fn the_configured_file_is_read_if_none_is_named() {
     assert!(said.contains("give the file"), "{said}");
     let said = stderr(&command(&["/nowhere/audit.jsonl"]).assert().code(1));
     assert!(said.contains("cannot read /nowhere/audit.jsonl"), "{said}");
+}
+
+#[test]
+fn prices_of_the_configuration_count_and_those_of_the_command_line_win() {
+    let files = Files::new();
+    let config = files.folder.path().join("diarist.toml");
+    let path = files.path();
+    let text =
+        format!("[audit]\npath = {path:?}\nprices = [\"big=2,0.5,10\", \"writes=4,0.4,20,5\"]");
+    std::fs::write(&config, text).unwrap();
+    let cost = |command: &mut Command, args: &[&str]| {
+        let assert = command.args(args).args(["--format", "json"]).assert();
+        let report: Value = serde_json::from_str(&stdout(&assert.success())).unwrap();
+        report["total"]["cost"].clone()
+    };
+    let config = ["--config", config.to_str().unwrap()];
+    let expected = files.json(&[])["total"]["cost"].clone();
+    assert!(expected.is_number());
+    assert_eq!(cost(&mut command(&[]), &config), expected);
+    assert_eq!(cost(&mut files.audit(&[]), &config), expected);
+    assert_eq!(cost(&mut files.audit(&[]), &[]), Value::Null, "no price");
+    let free = ["--price", "big=0,0,0", "--price", "writes=0,0,0"];
+    let args = [&config[..], &free].concat();
+    assert_eq!(cost(&mut command(&[]), &args), json!(0.0));
+}
+
+#[test]
+fn the_report_says_whether_the_cache_without_diarist_forgets() {
+    let files = Files::new();
+    let text = |args: &[&str]| {
+        let args = [&PRICES[..], args].concat();
+        stdout(&files.audit(&args).assert().success())
+    };
+    assert!(text(&[]).contains("its beginning always cached"));
+    let forgetting = text(&["--repeat-forgetting"]);
+    assert!(
+        forgetting.contains("cached unless the provider was seen to forget"),
+        "{forgetting}"
+    );
+    let json = |args: &[&str]| files.json(args)["repeats_forgetting"].clone();
+    assert_eq!(
+        (json(&[]), json(&["--repeat-forgetting"])),
+        (json!(false), json!(true))
+    );
 }
 
 #[test]

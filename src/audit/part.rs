@@ -40,7 +40,7 @@ pub struct PartRecord {
     pub kept: Map<String, Value>,
     /// Whose it is: a database keeps it beside the line.
     #[serde(skip)]
-    pub owner: Scope,
+    pub(crate) owner: Scope,
 }
 
 /// The kind of part.

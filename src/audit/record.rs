@@ -146,7 +146,7 @@ pub struct AuditRecord {
     pub usage: Option<Value>,
     /// Whose it is, if that was decided: a database keeps it beside the line.
     #[serde(skip)]
-    pub owner: Option<Scope>,
+    pub(crate) owner: Option<Scope>,
 }
 
 /// Bytes of each segment of a prompt as it was sent, and of what the observations replaced.

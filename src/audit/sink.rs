@@ -23,7 +23,7 @@ use super::otlp::{Otlp, SpanStart};
 #[cfg(feature = "otel")]
 use super::otlp_settings::{OtlpError, OtlpSettings};
 use super::span::{RequestKind, RequestSpan};
-use super::stored::{LineStore, Record, StoreQueue};
+use super::stored::{LineStore, Record, StoreQueue, StoreStatus};
 use super::{AuditRecord, CallRecord, ForgottenRecord, PartRecord, PassRecord};
 use crate::tasks::Tasks;
 
@@ -47,7 +47,7 @@ pub struct Audit {
     stopped: CancellationToken,
     dropped: Dropped,
     /// Lines that the database does not have yet, and those that it will not get.
-    stored: Option<(Arc<AtomicUsize>, Dropped)>,
+    stored: Option<Arc<StoreStatus>>,
     /// What requests need if spans are exported.
     #[cfg(feature = "otel")]
     pub(super) spans: Option<SpanStart>,
@@ -213,7 +213,7 @@ impl Audit {
     #[must_use]
     pub fn dropped(&self) -> u64 {
         let stored = self.stored.as_ref();
-        self.dropped.count() + stored.map_or(0, |(_, dropped)| dropped.count())
+        self.dropped.count() + stored.map_or(0, |stored| stored.dropped.count())
     }
 
     /// Logs what was lost and not yet said. Called when the tasks have ended.
@@ -226,11 +226,11 @@ impl Audit {
                 "the audit's writer did not end in time: the lines that wait for it are lost"
             );
         }
-        let Some((waiting, dropped)) = &self.stored else {
+        let Some(stored) = &self.stored else {
             return;
         };
-        dropped.losses.tell_rest();
-        let unstored = waiting.load(Ordering::Relaxed);
+        stored.dropped.losses.tell_rest();
+        let unstored = stored.waiting.load(Ordering::Relaxed);
         if unstored > 0 {
             tracing::warn!(
                 lost = unstored,
@@ -243,13 +243,9 @@ impl Audit {
         let (queue, messages) = mpsc::unbounded_channel();
         let waiting = Arc::<AtomicUsize>::default();
         let dropped = Dropped::new("audit", tasks);
-        let store_dropped = exporter
-            .store
-            .as_ref()
-            .map(|_| Dropped::new("audit_store", tasks));
-        let store = exporter.store.zip(store_dropped.clone());
-        let store = store.map(|(store, dropped)| StoreQueue::start(store, dropped, tasks));
-        let stored = store.as_ref().map(StoreQueue::waiting).zip(store_dropped);
+        let store = exporter.store;
+        let store = store.map(|store| StoreQueue::start(store, tasks));
+        let stored = store.as_ref().map(|store| Arc::clone(&store.status));
         let writer = Writer {
             output,
             line: Vec::new(),

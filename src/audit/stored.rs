@@ -125,49 +125,50 @@ enum Message {
     Flush(oneshot::Sender<()>),
 }
 
+/// What is not in the database.
+#[derive(Debug)]
+pub(super) struct StoreStatus {
+    /// Lines that are not stored yet.
+    pub(super) waiting: AtomicUsize,
+    /// Lines that will not be.
+    pub(super) dropped: Dropped,
+}
+
 /// The way to the database. Its task ends when this is dropped and everything is stored.
 #[derive(Debug)]
 pub(super) struct StoreQueue {
     queue: mpsc::Sender<Message>,
-    /// Lines that are not stored yet.
-    waiting: Arc<AtomicUsize>,
-    dropped: Dropped,
+    pub(super) status: Arc<StoreStatus>,
 }
 
 impl StoreQueue {
-    pub(super) fn start(store: Arc<dyn LineStore>, dropped: Dropped, tasks: &Tasks) -> Self {
+    pub(super) fn start(store: Arc<dyn LineStore>, tasks: &Tasks) -> Self {
         let (queue, messages) = mpsc::channel(QUEUE);
-        let waiting = Arc::<AtomicUsize>::default();
+        let status = Arc::new(StoreStatus {
+            waiting: AtomicUsize::default(),
+            dropped: Dropped::new("audit_store", tasks),
+        });
         let last = tasks.outlasting();
         let task = StoreTask {
             store,
             messages,
-            waiting: Arc::clone(&waiting),
-            dropped: dropped.clone(),
+            status: Arc::clone(&status),
             ended: last.token(),
         };
         last.spawn("audit-store", task.run());
-        Self {
-            queue,
-            waiting,
-            dropped,
-        }
-    }
-
-    /// The number of lines that are not stored yet, for the end of the process.
-    pub(super) fn waiting(&self) -> Arc<AtomicUsize> {
-        Arc::clone(&self.waiting)
+        Self { queue, status }
     }
 
     /// Takes a line. Never waits.
     pub(super) fn offer(&self, key: StoredLine, line: &[u8]) {
         // Lines are JSON, so this changes nothing.
         let line = String::from_utf8_lossy(line).into_owned();
-        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let StoreStatus { waiting, dropped } = &*self.status;
+        waiting.fetch_add(1, Ordering::Relaxed);
         let message = Message::Line(Box::new(StoredLine { line, ..key }));
         if self.queue.try_send(message).is_err() {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
-            self.dropped.add("store", LOST);
+            waiting.fetch_sub(1, Ordering::Relaxed);
+            dropped.add("store", LOST);
         }
     }
 
@@ -181,8 +182,7 @@ impl StoreQueue {
 struct StoreTask {
     store: Arc<dyn LineStore>,
     messages: mpsc::Receiver<Message>,
-    waiting: Arc<AtomicUsize>,
-    dropped: Dropped,
+    status: Arc<StoreStatus>,
     /// All other tasks of the process have ended.
     ended: CancellationToken,
 }
@@ -200,7 +200,8 @@ impl StoreTask {
             let batch = self.gather().await;
             if !batch.lines.is_empty() {
                 self.store_or_count(&batch.lines).await;
-                self.waiting.fetch_sub(batch.lines.len(), Ordering::Relaxed);
+                let waiting = &self.status.waiting;
+                waiting.fetch_sub(batch.lines.len(), Ordering::Relaxed);
             }
             for stored in batch.flushes {
                 // The caller may have stopped waiting.
@@ -239,10 +240,10 @@ impl StoreTask {
     }
 
     async fn store_or_count(&self, lines: &[StoredLine]) {
-        let mut tries = 0;
+        let (mut tries, dropped) = (0, &self.status.dropped);
         let error = loop {
             let Err(error) = self.store.append(lines).await else {
-                self.dropped.losses.recovered();
+                dropped.losses.recovered();
                 return;
             };
             tries += 1;
@@ -258,7 +259,7 @@ impl StoreTask {
         let error =
             format!("audit lines cannot be stored in the database, and are lost in it: {error}");
         for _ in lines {
-            self.dropped.add("store", &error);
+            dropped.add("store", &error);
         }
     }
 }

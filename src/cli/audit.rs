@@ -29,7 +29,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("--price names {model} twice: write one price for each model");
     }
     if let Some(id) = &args.why {
-        let prices = args.price_table();
+        let prices = args.price_table()?;
         let text = if args.store {
             stored::why(id, &args.sources, &prices)?
         } else {
@@ -90,7 +90,7 @@ fn follow(args: &Args) -> anyhow::Result<()> {
         _ => text(args, ledger),
     };
     if args.store {
-        return stored::watch(&args.sources, new_ledger(args), report);
+        return stored::watch(&args.sources, new_ledger(args)?, report);
     }
     ensure!(
         args.files.len() < 2,
@@ -105,16 +105,18 @@ fn follow(args: &Args) -> anyhow::Result<()> {
         !input::is_standard_input(file),
         "--watch follows a file, and standard input is none: name the file"
     );
-    watch::run(file, new_ledger(args), report)
+    watch::run(file, new_ledger(args)?, report)
 }
 
-fn new_ledger(args: &Args) -> Ledger {
-    Ledger::new(&args.groups(), args.filter(), args.price_table())
+fn new_ledger(args: &Args) -> anyhow::Result<Ledger> {
+    let mut ledger = Ledger::new(&args.groups(), args.filter(), args.price_table()?);
+    ledger.set_repeat_forgetting(args.repeat_forgetting);
+    Ok(ledger)
 }
 
 /// Reads all lines and prints the report.
 fn report(args: &Args) -> anyhow::Result<Ledger> {
-    let mut ledger = new_ledger(args);
+    let mut ledger = new_ledger(args)?;
     if args.store {
         stored::each_line(&args.sources, |line| ledger.add(line))?;
     } else {

@@ -78,6 +78,7 @@ mod tests {
         "audit.ask_usage",
         "audit.holdout",
         "audit.cache_rules",
+        "audit.prices",
         "identity.",
         "memory.read_only",
         "memory.rules",

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use secrecy::{ExposeSecret as _, SecretString};
 
-use super::audit_file::{audit_rotation, audit_target};
+use super::audit_file::{audit_prices, audit_rotation, audit_target};
 use super::cache_rules::cache_rules;
 use super::common::{in_range, one_of, positive_duration};
 use super::identity::identity;
@@ -52,6 +52,10 @@ pub(super) fn validate(
         .audit
         .store_retention
         .check_some(problems, positive_duration);
+    let audit_prices = raw
+        .audit
+        .prices
+        .check(problems, |texts| audit_prices(texts));
     let host = base_url.as_ref().ok().and_then(|url| url.host_str());
     let host = host.unwrap_or_default().to_owned();
     let otlp = otlp(&raw.otlp, &host, env, problems);
@@ -94,6 +98,7 @@ pub(super) fn validate(
         audit: audit?,
         audit_rotation: audit_rotation?,
         audit_store_retention: store_retention?.filter(|_| !writes_nothing),
+        audit_prices: audit_prices?,
         otlp: otlp?,
         memory_enabled: raw.memory.enabled.value,
         requests,

@@ -3,13 +3,14 @@
 //! 1. A request that went out as it came, in a conversation in which nothing was replaced before, costs the same.
 //! 2. Otherwise the client's whole history is sent. Its tokens are `prompt_tokens` × `bytes_received` / `bytes_sent`.
 //! 3. That prompt only grows: what the conversation's request before sent to the same model comes from the cache, and
-//!    the cache never forgets. If no line before is known, all but the last two messages come from the cache.
+//!    the cache never forgets. If no line before is known, all but the last two messages come from the cache. On demand
+//!    ([`Estimator::repeats_forgetting`]) the cache gives no more than the real one where that was seen to forget.
 //! 4. Where the provider reported no cache hit for the conversation so far, none is assumed.
 //! 5. Where the provider reported cache writes, what is new counts as written.
 //!
 //! Assumption 3 makes the estimate low, so the net is rather too small than too large.
 
-use super::line::Line;
+use super::line::{Line, Text};
 use super::price::BilledTokens;
 use super::recent::RecentMap;
 
@@ -27,6 +28,8 @@ struct Conversation {
 /// Remembers the conversations of the lines so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Estimator {
+    /// Whether the cache forgets where the real one did: after a pause, or for a reason that only the provider knows.
+    pub(super) repeats_forgetting: bool,
     conversations: RecentMap<Conversation>,
 }
 
@@ -70,6 +73,12 @@ impl Estimator {
             (false, _) => 0,
             (true, Some(before)) => before.min(prompt),
             (true, None) => without_last_two(prompt, line.messages_received?),
+        };
+        let cause = line.verdict_cause.as_ref().map(Text::as_str);
+        let cached = if self.repeats_forgetting && matches!(cause, Some("idle" | "provider")) {
+            cached.min(billed.cached)
+        } else {
+            cached
         };
         let new = prompt - cached;
         let written = line.cache_write_tokens.is_some_and(|tokens| tokens > 0);
@@ -153,6 +162,31 @@ mod tests {
     fn no_cache_is_assumed_where_none_was_seen() {
         let active = format!(r#"{ACTIVE},"cached_tokens":0"#);
         assert_eq!(estimates(&[&active, ACTIVE]), [Some((1_200, 0, 0)); 2]);
+    }
+
+    #[test]
+    fn on_demand_the_cache_forgets_where_the_real_one_did() {
+        let hit = format!(r#"{ACTIVE},"cached_tokens":10"#);
+        let idle = format!(r#"{ACTIVE},"cached_tokens":7,"verdict_cause":"idle""#);
+        let reflected = format!(r#"{ACTIVE},"cached_tokens":7,"verdict_cause":"reflection""#);
+        let lines = [&hit, &idle, &reflected].map(|fields| {
+            format!(
+                r#"{{"time":"2026-11-23T11:20:14.295Z","request_id":"a","completion_tokens":5,{fields}}}"#
+            )
+        });
+        for (repeats_forgetting, expected) in
+            [(false, [960, 1_200, 1_200]), (true, [960, 7, 1_200])]
+        {
+            let mut estimator = Estimator {
+                repeats_forgetting,
+                ..Estimator::default()
+            };
+            let cached = lines.each_ref().map(|text| {
+                let (_, line) = Line::parse(text.as_bytes()).unwrap();
+                estimator.without(&line).unwrap().cached
+            });
+            assert_eq!(cached, expected);
+        }
     }
 
     #[test]

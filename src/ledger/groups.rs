@@ -133,6 +133,16 @@ impl Ledger {
         }
     }
 
+    /// Whether the cache without Diarist forgets where the provider's cache was seen to forget.
+    pub fn set_repeat_forgetting(&mut self, repeat: bool) {
+        self.estimator.repeats_forgetting = repeat;
+    }
+
+    /// As [`Ledger::set_repeat_forgetting`].
+    pub fn repeats_forgetting(&self) -> bool {
+        self.estimator.repeats_forgetting
+    }
+
     /// Takes one line of a file, without its line break. Blank lines are nothing.
     pub fn add(&mut self, bytes: &[u8]) {
         if bytes.trim_ascii().is_empty() {
@@ -160,7 +170,7 @@ impl Ledger {
                 if let Some(cost) = cost {
                     self.holdout.add_request(line, cost.cost);
                 }
-                Box::new(move |totals| totals.add_request(line, cost))
+                Box::new(move |totals| totals.add_request(line, cost, without))
             }
             LineKind::Call => {
                 let cost = self.cost(line, billed(line));

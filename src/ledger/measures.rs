@@ -60,6 +60,12 @@ pub const MEASURES: &[(&str, Take)] = &[
     ("unpriced_calls", |it| {
         Measure::Count(Some(it.unpriced_calls))
     }),
+    ("without_prompt_tokens", |it| {
+        Measure::Count(it.without_prompt_tokens())
+    }),
+    ("without_hit_rate", |it| {
+        Measure::Share(it.without_hit_rate())
+    }),
 ];
 
 impl Measure {

@@ -55,11 +55,19 @@ const OPENAI_LONG: Option<u64> = Some(272_000);
 const LONG_INPUT: f64 = 2.0;
 const LONG_OUTPUT: f64 = 1.5;
 
+impl BilledTokens {
+    /// The whole prompt.
+    pub(super) fn prompt(&self) -> u64 {
+        self.input + self.cached + self.write
+    }
+}
+
 impl ModelPrice {
     pub(super) fn cost(&self, tokens: &BilledTokens) -> f64 {
         const MILLION: f64 = 1e6;
-        let prompt = tokens.input + tokens.cached + tokens.write;
-        let is_long = self.longest_prompt.is_some_and(|longest| prompt > longest);
+        let is_long = self
+            .longest_prompt
+            .is_some_and(|longest| tokens.prompt() > longest);
         let (input_factor, output_factor) = if is_long {
             (LONG_INPUT, LONG_OUTPUT)
         } else {

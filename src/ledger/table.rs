@@ -248,9 +248,18 @@ fn summary(totals: &Totals) -> String {
 }
 
 fn hit_rate_note(totals: &Totals) -> String {
-    match totals.hit_rate() {
-        Some(rate) => format!("hit rate {}", percent(Some(rate))),
-        None => format!("hit rate {UNKNOWN}"),
+    let with = match totals.hit_rate() {
+        Some(rate) => percent(Some(rate)),
+        None => UNKNOWN.to_owned(),
+    };
+    // Where nothing was replaced, it is the same.
+    let without = totals.without_hit_rate().filter(|_| totals.active > 0);
+    match without {
+        Some(rate) => format!(
+            "hit rate {with}, without Diarist about {}",
+            percent(Some(rate))
+        ),
+        None => format!("hit rate {with}"),
     }
 }
 
@@ -309,11 +318,15 @@ pub(super) fn notes(ledger: &Ledger) -> String {
                 .to_owned(),
         );
     }
-    note(
+    let cache = if ledger.repeats_forgetting() {
+        "its beginning cached unless the provider was seen to forget"
+    } else {
+        "its beginning always cached"
+    };
+    note(format!(
         "Without Diarist: an estimate. The whole history, its tokens by the ratio of bytes received and sent,\n\
-         its beginning always cached (see docs/audit.md). Net: this less both costs."
-            .to_owned(),
-    );
+         {cache} (see docs/audit.md). Net: this less both costs."
+    ));
     notes
 }
 

@@ -1,6 +1,7 @@
 //! The sums of a group of lines.
 
 use super::line::Line;
+use super::price::BilledTokens;
 
 /// A sum over lines, of which some report no number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +50,9 @@ pub struct Totals {
     cached: KnownSum,
     /// The prompts of the requests that report both numbers.
     prompt_with_cached: u64,
+    /// Of the same requests, as they would have been without Diarist: their prompts, and what came from the cache.
+    without_prompt: KnownSum,
+    without_cached: u64,
     cache_write: KnownSum,
     completion: KnownSum,
     reasoning: KnownSum,
@@ -65,8 +69,17 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Adds a request; `cost` is absent if it is not known.
-    pub(super) fn add_request(&mut self, line: &Line<'_>, cost: Option<RequestCost>) {
+    /// Adds a request; `cost` is absent if it is not known, and `without` if its tokens without Diarist are not.
+    pub(super) fn add_request(
+        &mut self,
+        line: &Line<'_>,
+        cost: Option<RequestCost>,
+        without: Option<BilledTokens>,
+    ) {
+        if let Some(without) = without.filter(|_| line.cached_tokens.is_some()) {
+            self.without_prompt.add(Some(without.prompt()));
+            self.without_cached = self.without_cached.saturating_add(without.cached);
+        }
         self.requests += 1;
         self.errors += u64::from(line.is_error());
         self.active += u64::from(line.is_active());
@@ -112,6 +125,16 @@ impl Totals {
 
     pub fn prompt_tokens(&self) -> Option<u64> {
         self.prompt.known()
+    }
+
+    /// Tokens of the prompts that report what came from the cache, as they would have been without Diarist.
+    pub fn without_prompt_tokens(&self) -> Option<u64> {
+        self.without_prompt.known()
+    }
+
+    /// The share of these that would have come from the cache.
+    pub fn without_hit_rate(&self) -> Option<f64> {
+        share(self.without_cached, self.without_prompt.sum)
     }
 
     pub fn cached_tokens(&self) -> Option<u64> {
@@ -207,7 +230,7 @@ mod tests {
         for fields in lines {
             let text = request(fields);
             let (_, line) = Line::parse(text.as_bytes()).unwrap();
-            totals.add_request(&line, None);
+            totals.add_request(&line, None, None);
         }
         totals
     }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use diarist::history::Scope;
+use diarist_provider::Options;
 use serde_json::Value;
 use sqlx::Row as _;
 
@@ -14,7 +15,7 @@ const STORED: (&str, &str) = ("AUDIT__STORE_RETENTION", "30d");
 const LINES: &str = "SELECT count(*) FROM audit_lines";
 
 async fn rig() -> Rig {
-    Rig::with(Default::default(), &[SMALL[0], SMALL[1], STORED]).await
+    Rig::with(Options::default(), &[SMALL[0], SMALL[1], STORED]).await
 }
 
 fn id(answer: &Answer) -> &str {

@@ -27,7 +27,7 @@ impl LineStore for Shelf {
 
 fn queue(shelf: &Arc<Shelf>, tasks: &Tasks) -> StoreQueue {
     let store = Arc::clone(shelf) as Arc<dyn LineStore>;
-    StoreQueue::start(store, Dropped::new("audit_store", tasks), tasks)
+    StoreQueue::start(store, tasks)
 }
 
 fn offer(queue: &StoreQueue, numbers: std::ops::Range<usize>) {
@@ -74,12 +74,12 @@ async fn a_database_that_comes_back_loses_nothing_and_one_that_does_not_is_count
     shelf.broken.store(false, Ordering::Relaxed);
     flush(&queue).await;
     assert_eq!(shelf.batches.lock().unwrap().concat(), ["0", "1"]);
-    assert_eq!(queue.dropped.count(), 0);
+    assert_eq!(queue.status.dropped.count(), 0);
 
     shelf.broken.store(true, Ordering::Relaxed);
     offer(&queue, 2..5);
     flush(&queue).await;
-    assert_eq!(queue.dropped.count(), 3);
+    assert_eq!(queue.status.dropped.count(), 3);
     let condition = || tasks.readiness().condition("audit_store");
     let Some(Condition::Degraded(reason)) = condition() else {
         panic!("{:?}", condition());
@@ -98,7 +98,7 @@ async fn what_does_not_fit_is_counted_and_nobody_waits() {
     let queue = queue(&shelf, &tasks);
     // The task has not run yet.
     offer(&queue, 0..QUEUE + 7);
-    assert_eq!(queue.dropped.count(), 7);
+    assert_eq!(queue.status.dropped.count(), 7);
     flush(&queue).await;
     // The flush did not fit either, so it answered at once.
     drop(queue);

@@ -6,6 +6,7 @@ use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, civil};
 
 use crate::cli::sources::ConfigSources;
+use crate::config::ConfigError;
 use crate::ledger::{Filter, GroupBy, NamedPrice, PAGE_GROUPS, PriceTable};
 
 #[derive(Debug, clap::Args)]
@@ -35,9 +36,13 @@ pub(in crate::cli) struct Args {
     #[arg(long)]
     model: Option<String>,
     /// Price of a model in dollars per million tokens: uncached, cached, output, and written to the cache (default:
-    /// as uncached). Can be repeated
+    /// as uncached). Can be repeated. Wins over audit.prices
     #[arg(long = "price", value_name = "MODEL=IN,CACHED,OUT[,WRITE]")]
     prices: Vec<NamedPrice>,
+    /// Without Diarist, let the provider's cache forget where it was seen to forget (causes idle and provider). By
+    /// default that cache never forgets, so the net is rather too small
+    #[arg(long, conflicts_with = "why")]
+    pub(super) repeat_forgetting: bool,
     /// Form of the output
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub(super) format: Format,
@@ -114,8 +119,21 @@ impl Args {
         numbered.find(twice).map(|(_, model)| model)
     }
 
-    pub(super) fn price_table(&self) -> PriceTable {
-        PriceTable::new(self.prices.iter().cloned())
+    /// Prices of the command line win over those of the configuration, and these over those that are built in. With
+    /// files and without --config there is no configuration: it may be of another machine.
+    ///
+    /// # Errors
+    ///
+    /// The configuration is not valid.
+    pub(super) fn price_table(&self) -> Result<PriceTable, ConfigError> {
+        let is_configured = self.files.is_empty() || self.sources.names_file();
+        let configured = if is_configured {
+            self.sources.load()?.audit_prices
+        } else {
+            Vec::new()
+        };
+        let own = configured.into_iter().chain(self.prices.iter().cloned());
+        Ok(PriceTable::new(own))
     }
 }
 
