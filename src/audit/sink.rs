@@ -435,8 +435,8 @@ impl Writer {
         }
         let start = self.line.len();
         serde_json::to_writer(&mut self.line, record)?;
-        if let Some(store) = &self.store {
-            store.offer(record.key(), &self.line[start..]);
+        if let Some(store) = &mut self.store {
+            store.offer(record, &self.line[start..]);
         }
         self.line.push(b'\n');
         let output: &mut dyn Write = match &mut self.output {

@@ -1,9 +1,11 @@
 //! Gives audit lines to a database, in batches, beside the file.
 //!
 //! Nobody waits for the database: the queue is bounded, and a line that does not fit is dropped and counted. A batch that
-//! cannot be stored is tried again for some seconds. The lines are those of the file, byte for byte. Called by
-//! [`super::sink`]; `app` implements [`LineStore`].
+//! cannot be stored is tried again for some seconds. The lines are those of the file, byte for byte, but for requests of
+//! strangers: of a tenant that the upstream has not accepted since the start, no refused request is stored. Otherwise
+//! anybody could fill the database (INV-OWN). Called by [`super::sink`]; `app` implements [`LineStore`].
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -59,13 +61,25 @@ pub struct StoredLine {
     pub line: String,
 }
 
+/// The most tenants that are known as accepted. With one more, all others are forgotten until their next request.
+const MAX_TENANTS: usize = 65_536;
+
 /// A record of the audit.
 pub(super) trait Record: Serialize {
     /// Its line with an empty text.
     fn key(&self) -> StoredLine;
+
+    /// Whether the upstream accepted the request; `None` if it is no line of a request.
+    fn accepted(&self) -> Option<bool> {
+        None
+    }
 }
 
 impl Record for AuditRecord {
+    fn accepted(&self) -> Option<bool> {
+        Some(self.error.is_none() && is_accepted(self.status))
+    }
+
     fn key(&self) -> StoredLine {
         StoredLine {
             request_id: Some(self.request_id.clone()),
@@ -97,6 +111,10 @@ impl Record for CallRecord {
 }
 
 impl Record for PassRecord {
+    fn accepted(&self) -> Option<bool> {
+        Some(is_accepted(self.status))
+    }
+
     fn key(&self) -> StoredLine {
         nameless(self.time)
     }
@@ -107,6 +125,10 @@ impl Record for ForgottenRecord {
     fn key(&self) -> StoredLine {
         nameless(self.time)
     }
+}
+
+fn is_accepted(status: Option<u16>) -> bool {
+    status.is_some_and(|status| status < 400)
 }
 
 fn nameless(time: Timestamp) -> StoredLine {
@@ -139,6 +161,8 @@ pub(super) struct StoreStatus {
 pub(super) struct StoreQueue {
     queue: mpsc::Sender<Message>,
     pub(super) status: Arc<StoreStatus>,
+    /// Tenants with an accepted request.
+    accepted: HashSet<[u8; 32]>,
 }
 
 impl StoreQueue {
@@ -156,11 +180,19 @@ impl StoreQueue {
             ended: last.token(),
         };
         last.spawn("audit-store", task.run());
-        Self { queue, status }
+        Self {
+            queue,
+            status,
+            accepted: HashSet::new(),
+        }
     }
 
-    /// Takes a line. Never waits.
-    pub(super) fn offer(&self, key: StoredLine, line: &[u8]) {
+    /// Takes the line of a record. Never waits.
+    pub(super) fn offer(&mut self, record: &impl Record, line: &[u8]) {
+        let key = record.key();
+        if !self.is_known(&key, record.accepted()) {
+            return;
+        }
         // Lines are JSON, so this changes nothing.
         let line = String::from_utf8_lossy(line).into_owned();
         let StoreStatus { waiting, dropped } = &*self.status;
@@ -170,6 +202,23 @@ impl StoreQueue {
             waiting.fetch_sub(1, Ordering::Relaxed);
             dropped.add("store", LOST);
         }
+    }
+
+    /// Whether a line may be stored. Learns from it.
+    fn is_known(&mut self, key: &StoredLine, accepted: Option<bool>) -> bool {
+        let Some(accepted) = accepted else {
+            return true;
+        };
+        let Some(owner) = &key.owner else {
+            return accepted;
+        };
+        if accepted {
+            if self.accepted.len() >= MAX_TENANTS && !self.accepted.contains(&owner.tenant) {
+                self.accepted.clear();
+            }
+            self.accepted.insert(owner.tenant);
+        }
+        accepted || self.accepted.contains(&owner.tenant)
     }
 
     /// Answers when all earlier lines are stored, or at once if there are too many.
