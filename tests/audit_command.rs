@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod estimates;
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -50,7 +52,7 @@ fn day() -> String {
             r#""status":429,"memory":"watching","bytes_received":5,"bytes_sent":5,"total_ms":9,"ended":"complete""#),
         // Memory: 200,000 × $2 + 300,000 × $0.5 + 10,000 × $10 = $0.65.
         r#"{"time":"2026-11-23T08:01:30.000Z","call":"observe","tenant":"ada","thread":"main","model":"big","prompt_tokens":500000,"cached_tokens":300000,"completion_tokens":10000,"outcome":"stored","total_ms":800}"#.to_owned(),
-        r#"{"time":"2026-11-23T08:01:31.000Z","wrote":"observation","part":"7","tenant":"ada","thread":"main","model":"big","messages":[1,3],"tokens_in":400,"tokens_out":40,"kept":{}}"#.to_owned(),
+        r#"{"time":"2026-11-23T08:01:31.000Z","wrote":"observation","part":"7","tenant":"ada","thread":"main","model":"big","messages":[1,3],"tokens_in":400,"tokens_out":40,"kept":{"name":[3,3],"high":[9,10]}}"#.to_owned(),
         // Half a line with the next one behind it, a line of something else, an empty one.
         r#"{"time":"2026-11-23T08:01:31.000Z","request_id":"tor{"time":"2026-11-23T09:01:00.000Z"}"#.to_owned(),
         r#"{"timestamp":"2026-11-23T08:01:31Z","level":"INFO","message":"ready"}"#.to_owned(),
@@ -123,6 +125,8 @@ fn the_totals_of_a_day_are_exact() {
         "unpriced_requests": 2, "unpriced_calls": 0,
         // 1,600,000 of 4,000,000, as the costs without Diarist are computed above.
         "without_prompt_tokens": 4_000_000, "without_hit_rate": 0.4,
+        // 5 bytes, where 2,000 bytes of this model were 2,400,000 tokens.
+        "unreported_prompt_tokens": 6_000, "important_items": 10, "lost_items": 1,
     });
     assert_eq!(*total, expected, "{total:#}");
 }
@@ -275,50 +279,6 @@ fn the_configured_file_is_read_if_none_is_named() {
     assert!(said.contains("give the file"), "{said}");
     let said = stderr(&command(&["/nowhere/audit.jsonl"]).assert().code(1));
     assert!(said.contains("cannot read /nowhere/audit.jsonl"), "{said}");
-}
-
-#[test]
-fn prices_of_the_configuration_count_and_those_of_the_command_line_win() {
-    let files = Files::new();
-    let config = files.folder.path().join("diarist.toml");
-    let path = files.path();
-    let text =
-        format!("[audit]\npath = {path:?}\nprices = [\"big=2,0.5,10\", \"writes=4,0.4,20,5\"]");
-    std::fs::write(&config, text).unwrap();
-    let cost = |command: &mut Command, args: &[&str]| {
-        let assert = command.args(args).args(["--format", "json"]).assert();
-        let report: Value = serde_json::from_str(&stdout(&assert.success())).unwrap();
-        report["total"]["cost"].clone()
-    };
-    let config = ["--config", config.to_str().unwrap()];
-    let expected = files.json(&[])["total"]["cost"].clone();
-    assert!(expected.is_number());
-    assert_eq!(cost(&mut command(&[]), &config), expected);
-    assert_eq!(cost(&mut files.audit(&[]), &config), expected);
-    assert_eq!(cost(&mut files.audit(&[]), &[]), Value::Null, "no price");
-    let free = ["--price", "big=0,0,0", "--price", "writes=0,0,0"];
-    let args = [&config[..], &free].concat();
-    assert_eq!(cost(&mut command(&[]), &args), json!(0.0));
-}
-
-#[test]
-fn the_report_says_whether_the_cache_without_diarist_forgets() {
-    let files = Files::new();
-    let text = |args: &[&str]| {
-        let args = [&PRICES[..], args].concat();
-        stdout(&files.audit(&args).assert().success())
-    };
-    assert!(text(&[]).contains("its beginning always cached"));
-    let forgetting = text(&["--repeat-forgetting"]);
-    assert!(
-        forgetting.contains("cached unless the provider was seen to forget"),
-        "{forgetting}"
-    );
-    let json = |args: &[&str]| files.json(args)["repeats_forgetting"].clone();
-    assert_eq!(
-        (json(&[]), json(&["--repeat-forgetting"])),
-        (json!(false), json!(true))
-    );
 }
 
 #[test]
@@ -581,21 +541,4 @@ fn the_samples_of_the_documents_are_what_the_command_prints() {
         let said = said.replace('\r', "");
         assert_eq!(said.trim_end(), shown, "diarist audit {typed}\n{said}");
     }
-}
-
-#[test]
-fn two_prices_of_one_model_are_an_error() {
-    let files = Files::new();
-    let twice = [
-        "--price",
-        "big=1,1,1",
-        "--price",
-        "own=1,1,1",
-        "--price",
-        "big=2,1,1",
-    ];
-    let said = stderr(&files.audit(&twice).assert().code(1));
-    assert!(said.contains("--price names big twice"), "{said}");
-    let said = stderr(&files.audit(&["--check", "errors=>2"]).assert().code(2));
-    assert!(said.contains("write >= or <="), "{said}");
 }

@@ -8,6 +8,9 @@
 //! 4. Where the provider reported no cache hit for the conversation so far, none is assumed.
 //! 5. Where the provider reported cache writes, what is new counts as written.
 //!
+//! The prompt of a request without usage is estimated too: its bytes, by the tokens of a byte in the requests of the same
+//! model before it.
+//!
 //! Assumption 3 makes the estimate low, so the net is rather too small than too large.
 
 use super::line::{Line, Text};
@@ -31,6 +34,8 @@ pub(super) struct Estimator {
     /// Whether the cache forgets where the real one did: after a pause, or for a reason that only the provider knows.
     pub(super) repeats_forgetting: bool,
     conversations: RecentMap<Conversation>,
+    /// Tokens and bytes of the prompts with usage, by model.
+    density: RecentMap<(u64, u64)>,
 }
 
 /// The tokens of a line as the provider counted them; `None` without a count of prompt and answer. If the cached part is
@@ -48,6 +53,24 @@ pub(super) fn billed(line: &Line<'_>) -> Option<BilledTokens> {
 }
 
 impl Estimator {
+    /// The tokens of a prompt that nobody reported: the stream was cut before, or the provider reports none. Takes every
+    /// request line, in order.
+    pub(super) fn unreported(&mut self, line: &Line<'_>) -> Option<u64> {
+        let sent = line.bytes_sent.filter(|_| !line.is_refused())?;
+        let (tokens, bytes) = self
+            .density
+            .get(line.model_name())
+            .copied()
+            .unwrap_or_default();
+        if let Some(prompt) = line.prompt_tokens {
+            let sums = (tokens.saturating_add(prompt), bytes.saturating_add(sent));
+            self.density.set(line.model_name().to_owned(), sums);
+            return None;
+        }
+        let estimate = u128::from(sent) * u128::from(tokens) / u128::from(bytes.max(1));
+        (bytes > 0).then(|| u64::try_from(estimate).unwrap_or(u64::MAX))
+    }
+
     /// The tokens of this request without Diarist. Takes every request line, in order.
     pub(super) fn without(&mut self, line: &Line<'_>) -> Option<BilledTokens> {
         let key = [line.tenant.as_str(), line.thread_name(), line.model_name()].join("\0");
@@ -193,6 +216,29 @@ mod tests {
     fn what_is_new_is_written_where_writes_are_reported() {
         let active = format!(r#"{ACTIVE},"cached_tokens":100,"cache_write_tokens":50"#);
         assert_eq!(estimates(&[&active]), [Some((0, 960, 240))]);
+    }
+
+    #[test]
+    fn a_prompt_without_usage_is_estimated_by_its_bytes() {
+        let line = |model: &str, fields: &str| {
+            format!(
+                r#"{{"time":"2026-11-23T11:20:14.295Z","request_id":"a","model":"{model}","bytes_sent":1000,{fields}}}"#
+            )
+        };
+        let lines = [
+            line("a", r#""status":200"#),
+            line("a", r#""status":200,"prompt_tokens":300"#),
+            line("a", r#""status":200,"prompt_tokens":200"#),
+            line("b", r#""status":200"#),
+            line("a", r#""status":429"#),
+            line("a", r#""status":200"#),
+        ];
+        let mut estimator = Estimator::default();
+        let estimates = lines.each_ref().map(|text| {
+            let (_, line) = Line::parse(text.as_bytes()).unwrap();
+            estimator.unreported(&line)
+        });
+        assert_eq!(estimates, [None, None, None, None, None, Some(250)]);
     }
 
     #[test]

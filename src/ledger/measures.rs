@@ -66,6 +66,11 @@ pub const MEASURES: &[(&str, Take)] = &[
     ("without_hit_rate", |it| {
         Measure::Share(it.without_hit_rate())
     }),
+    ("unreported_prompt_tokens", |it| {
+        Measure::Count(it.unreported_tokens())
+    }),
+    ("important_items", |it| Measure::Count(it.important_items())),
+    ("lost_items", |it| Measure::Count(it.lost_items())),
 ];
 
 impl Measure {

@@ -192,7 +192,7 @@ fn summary(totals: &Totals) -> String {
             totals.active,
             percent(totals.active_share()),
         ),
-        counted("  without usage", totals.no_usage, String::new()),
+        counted("  without usage", totals.no_usage, unreported_note(totals)),
         row(
             "prompt tokens",
             count(totals.prompt_tokens()),
@@ -231,6 +231,10 @@ fn summary(totals: &Totals) -> String {
             rows.push(row(name, count(number), String::new()));
         }
     }
+    if let Some((lost, all)) = totals.lost_items().zip(totals.important_items()) {
+        let note = format!("of {}", grouped(all));
+        rows.push(counted("important items lost", lost, note));
+    }
     if totals.has_prices() {
         for (name, amount) in [
             ("cost of the requests", totals.cost()),
@@ -245,6 +249,15 @@ fn summary(totals: &Totals) -> String {
         &rows,
         &[ColumnAlign::Left, ColumnAlign::Right, ColumnAlign::Left],
     )
+}
+
+/// What requests without usage may have sent.
+fn unreported_note(totals: &Totals) -> String {
+    totals
+        .unreported_tokens()
+        .map_or_else(String::new, |tokens| {
+            format!("about {} tokens of prompt, by their bytes", grouped(tokens))
+        })
 }
 
 fn hit_rate_note(totals: &Totals) -> String {
