@@ -5,12 +5,14 @@
 
 mod account_quota;
 mod alias_refresher;
+mod audit_store;
 mod conversation_caches;
 mod file_rights;
 mod forgotten_refresher;
 mod housekeeping;
 mod pepper;
 mod reload;
+mod token_ratios;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -21,12 +23,14 @@ use secrecy::ExposeSecret;
 use tokio_util::sync::CancellationToken;
 
 use self::alias_refresher::AliasRefresher;
+use self::audit_store::AuditStore;
 use self::conversation_caches::ConversationCaches;
 use self::forgotten_refresher::ForgottenRefresher;
 use self::housekeeping::Housekeeping;
 pub use self::pepper::{pepper_hint, pepper_place};
 pub use self::reload::Reloader;
 use self::reload::request_policy;
+use self::token_ratios::TokenRatios;
 
 use crate::admin::{Access, Admin, Condition, Readiness};
 use crate::audit::{Audit, AuditError, AuditOutput, Exporter, OtlpError};
@@ -110,7 +114,7 @@ impl App {
     pub async fn build_in(tasks: Tasks, config: &Config) -> Result<Self, StartError> {
         let url = config.database.to_string();
         let store = SqliteStore::reconnecting_with(&url, READ_TIMEOUT);
-        Self::build_on(store, tasks, config, READ_TIMEOUT).await
+        Box::pin(Self::build_on(store, tasks, config, READ_TIMEOUT)).await
     }
 
     /// As [`App::build`], but a request waits `store_timeout` for each read of the store instead of
@@ -122,7 +126,7 @@ impl App {
     pub async fn build_with(config: &Config, store_timeout: Duration) -> Result<Self, StartError> {
         let url = config.database.to_string();
         let store = SqliteStore::reconnecting_with(&url, store_timeout);
-        Self::build_on(store, Tasks::new(), config, store_timeout).await
+        Box::pin(Self::build_on(store, Tasks::new(), config, store_timeout)).await
     }
 
     /// As [`App::build_with`], for one of several processes on one database.
@@ -137,7 +141,7 @@ impl App {
     ) -> Result<Self, StartError> {
         let url = config.database.to_string();
         let store = SqliteStore::reconnecting_with(&url, store_timeout).shared();
-        Self::build_on(store, Tasks::new(), config, store_timeout).await
+        Box::pin(Self::build_on(store, Tasks::new(), config, store_timeout)).await
     }
 
     async fn build_on(
@@ -150,7 +154,6 @@ impl App {
         let server = Server::bind(config.server.clone())?;
         let metrics = telemetry::install_recorder()?;
         let upstream = Upstream::new(&config.upstream.base_url, config.upstream.timeouts, &tasks)?;
-        let audit = audit(config, &tasks)?;
         let llm = Arc::new(Llm::new()?);
         let admin_token = config.server.admin_token.as_ref();
         let access = Access::new(
@@ -166,6 +169,7 @@ impl App {
         };
         let store = Arc::new(store.with_pepper(&pepper).with_background(&tasks));
         let pepper = pepper.value;
+        let audit = audit(config, &store, &tasks)?;
         if config.memory_enabled {
             let timeout = store_timeout.max(STORE_OPEN_TIMEOUT);
             open_store(&store, config, timeout, admin.readiness(), &tasks).await?;
@@ -208,8 +212,11 @@ impl App {
             // Before the first request, if the disk is not slow: nothing that was forgotten may be used.
             let _timed_out = tokio::time::timeout(STORE_OPEN_TIMEOUT, refresher.refresh()).await;
             tasks.spawn_background("forgotten", refresher.run(tasks.token()));
+            let mut ratios = TokenRatios::new(&store, &jobs);
+            let _timed_out = tokio::time::timeout(STORE_OPEN_TIMEOUT, ratios.load()).await;
             // If the operator has closed the queue, this process writes nothing, so it deletes nothing either.
             if config.memory.concurrency > 0 {
+                tasks.spawn_background("token ratios", ratios.run(tasks.token()));
                 let housekeeping = Housekeeping::new(&store, &caches, config);
                 tasks.spawn_background("housekeeping", housekeeping.run(tasks.token()));
             }
@@ -423,7 +430,11 @@ async fn watch_store(
 }
 
 /// The audit, if anything becomes of its lines.
-fn audit(config: &Config, tasks: &Tasks) -> Result<Option<Audit>, StartError> {
+fn audit(
+    config: &Config,
+    store: &Arc<SqliteStore>,
+    tasks: &Tasks,
+) -> Result<Option<Audit>, StartError> {
     #[cfg(feature = "otel")]
     let exporter = match &config.otlp {
         Some(settings) => Exporter::start(settings, tasks)?,
@@ -432,8 +443,14 @@ fn audit(config: &Config, tasks: &Tasks) -> Result<Option<Audit>, StartError> {
     // A configuration with an export is not valid in this build.
     #[cfg(not(feature = "otel"))]
     let exporter = Exporter::default();
+    let stored = config.audit_store_retention.is_some();
+    let exporter = if stored {
+        exporter.with_store(Arc::new(AuditStore(Arc::clone(store))))
+    } else {
+        exporter
+    };
     let output = match &config.audit {
-        AuditTarget::Off if config.otlp.is_none() => return Ok(None),
+        AuditTarget::Off if config.otlp.is_none() && !stored => return Ok(None),
         AuditTarget::Off => AuditOutput::Nowhere,
         AuditTarget::Stdout => AuditOutput::Stdout,
         AuditTarget::File(path) => AuditOutput::File(path, &config.audit_rotation),

@@ -6,9 +6,10 @@
 //! fields in a fixed order. [`Audit`] takes records without waiting and writes them in the background. Decides nothing,
 //! and never holds text of messages or credentials. `proxy` makes a record when an answer has ended, in whatever way;
 //! `jobs` makes one when a part is stored and when a model call has ended. With the feature `otel`, the same records become
-//! spans and metrics ([`OtlpSettings`]).
+//! spans and metrics ([`OtlpSettings`]). If the operator wants it, a database gets the same lines ([`LineStore`]).
 
 mod call;
+mod dropped;
 mod file;
 mod forgotten;
 #[cfg(feature = "otel")]
@@ -19,6 +20,7 @@ mod pass;
 mod record;
 mod sink;
 mod span;
+mod stored;
 
 pub use call::{CallKind, CallOutcome, CallRecord};
 pub use file::{AuditError, Rotation, with_rotated};
@@ -29,3 +31,4 @@ pub use pass::PassRecord;
 pub use record::{AuditRecord, EndReason, MemoryState, SegmentSizes};
 pub use sink::{Audit, AuditOutput, Exporter};
 pub use span::{RequestKind, RequestSpan};
+pub use stored::{LineStore, StoredLine};

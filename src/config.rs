@@ -88,6 +88,8 @@ pub fn read(
                 &config.requests.cache_rules,
             ));
             warnings.extend(audit_file::rotation_warnings(&raw.audit));
+            let stored = config.audit_store_retention;
+            warnings.extend(audit_file::store_warning(&raw.audit, stored));
             warnings.extend(file_rights::secret_warning(&layers, file));
             Ok(Loaded {
                 values: ConfigValues::from_layers(SECTIONS, &layers),

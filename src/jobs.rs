@@ -54,6 +54,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+pub use calibration::MAX_MODELS as MAX_RATIO_MODELS;
 pub use clock::Clock;
 pub use events::status::status_event;
 pub use exchange::Exchange;
@@ -90,7 +91,7 @@ use crate::llm::ModelClient;
 use crate::lookup::SnapshotCache;
 use crate::memory::Policy;
 pub use crate::store::DailyLimits;
-use crate::store::{Store, TenantAccounts};
+use crate::store::{Store, StoredTokenRatio, TenantAccounts};
 use crate::tasks::{Losses, Tasks};
 use crate::tokens::TokenCounter;
 
@@ -279,6 +280,17 @@ impl Jobs {
     /// compared.
     pub fn token_ratio(&self, model: &str) -> Option<f64> {
         self.base.calibration.ratio(model)
+    }
+
+    /// Adds what an earlier process knew of the providers' counts.
+    pub fn add_token_ratios(&self, stored: &[StoredTokenRatio]) {
+        self.base.calibration.add_stored(stored);
+    }
+
+    /// What was learned of the providers' counts after the addition with the number `since` (0: all of it), and the
+    /// number of the newest addition.
+    pub fn changed_token_ratios(&self, since: u64) -> (Vec<StoredTokenRatio>, u64) {
+        self.base.calibration.changed_since(since)
     }
 
     /// Other settings are in force ([`Jobs::settings`]). Jobs that wait, because the last ones failed, are

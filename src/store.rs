@@ -7,6 +7,7 @@
 
 mod admin;
 pub mod aliases;
+mod audit_lines;
 mod chains;
 mod error;
 mod forgotten;
@@ -25,6 +26,7 @@ pub use admin::{
     Admin, Event, LongestChain, MAX_EVENTS_PER_KIND, ThreadDetail, ThreadRow, WaitingRanges,
 };
 pub use aliases::{AddAliasOutcome, Alias, Aliases, TenantRow};
+pub use audit_lines::{AuditLines, AuditPage, AuditRequest, NewAuditLine, StoredTokenRatio};
 pub use chains::{
     Candidates, Chains, LookupEntries, LookupKeys, MessageMarks, NewOverflowObservation,
     PrefixTrim, RecordedChain, RecordedRequest, RequestRecord, SentPrefix, SentWith, SharedContent,

@@ -211,7 +211,7 @@ fn register() {
     for by in ["diarist", "provider"] {
         metrics::counter!(COMPARED_TOKENS, "by" => by).increment(0);
     }
-    for reason in ["full", "closed", "write"] {
+    for reason in ["full", "closed", "write", "store"] {
         metrics::counter!(AUDIT_DROPPED, "reason" => reason).increment(0);
     }
     metrics::gauge!(OPEN_JOBS).increment(0.0);

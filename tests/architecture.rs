@@ -22,7 +22,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("report", &[]),
     ("ledger", &["report"]),
     ("wire", &["history"]),
-    ("audit", &["wire", "tasks", "telemetry"]),
+    ("audit", &["history", "wire", "tasks", "telemetry"]),
     ("memory", &["history", "tokens"]),
     ("provider", &["tokens", "tasks"]),
     ("upstream", &["telemetry", "tasks"]),
@@ -66,7 +66,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "config",
         &[
-            "audit", "wire", "memory", "upstream", "llm", "jobs", "proxy", "server",
+            "ledger", "audit", "wire", "memory", "upstream", "llm", "jobs", "proxy", "server",
         ],
     ),
     (

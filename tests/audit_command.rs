@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod estimates;
+
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -50,7 +52,7 @@ fn day() -> String {
             r#""status":429,"memory":"watching","bytes_received":5,"bytes_sent":5,"total_ms":9,"ended":"complete""#),
         // Memory: 200,000 × $2 + 300,000 × $0.5 + 10,000 × $10 = $0.65.
         r#"{"time":"2026-11-23T08:01:30.000Z","call":"observe","tenant":"ada","thread":"main","model":"big","prompt_tokens":500000,"cached_tokens":300000,"completion_tokens":10000,"outcome":"stored","total_ms":800}"#.to_owned(),
-        r#"{"time":"2026-11-23T08:01:31.000Z","wrote":"observation","part":"7","tenant":"ada","thread":"main","model":"big","messages":[1,3],"tokens_in":400,"tokens_out":40,"kept":{}}"#.to_owned(),
+        r#"{"time":"2026-11-23T08:01:31.000Z","wrote":"observation","part":"7","tenant":"ada","thread":"main","model":"big","messages":[1,3],"tokens_in":400,"tokens_out":40,"kept":{"name":[3,3],"high":[9,10]}}"#.to_owned(),
         // Half a line with the next one behind it, a line of something else, an empty one.
         r#"{"time":"2026-11-23T08:01:31.000Z","request_id":"tor{"time":"2026-11-23T09:01:00.000Z"}"#.to_owned(),
         r#"{"timestamp":"2026-11-23T08:01:31Z","level":"INFO","message":"ready"}"#.to_owned(),
@@ -121,6 +123,10 @@ fn the_totals_of_a_day_are_exact() {
         "memory_cached_tokens": 300_000, "memory_completion_tokens": 10_000,
         "cost": 9.49, "memory_cost": 0.65, "without_diarist": 10.39, "net": 0.25,
         "unpriced_requests": 2, "unpriced_calls": 0,
+        // 1,600,000 of 4,000,000, as the costs without Diarist are computed above.
+        "without_prompt_tokens": 4_000_000, "without_hit_rate": 0.4,
+        // 5 bytes, where 2,000 bytes of this model were 2,400,000 tokens.
+        "unreported_prompt_tokens": 6_000, "important_items": 10, "lost_items": 1,
     });
     assert_eq!(*total, expected, "{total:#}");
 }
@@ -535,21 +541,4 @@ fn the_samples_of_the_documents_are_what_the_command_prints() {
         let said = said.replace('\r', "");
         assert_eq!(said.trim_end(), shown, "diarist audit {typed}\n{said}");
     }
-}
-
-#[test]
-fn two_prices_of_one_model_are_an_error() {
-    let files = Files::new();
-    let twice = [
-        "--price",
-        "big=1,1,1",
-        "--price",
-        "own=1,1,1",
-        "--price",
-        "big=2,1,1",
-    ];
-    let said = stderr(&files.audit(&twice).assert().code(1));
-    assert!(said.contains("--price names big twice"), "{said}");
-    let said = stderr(&files.audit(&["--check", "errors=>2"]).assert().code(2));
-    assert!(said.contains("write >= or <="), "{said}");
 }

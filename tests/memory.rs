@@ -10,6 +10,7 @@ pub mod tools;
 
 mod accounts;
 mod answered_errors;
+mod audit_store;
 mod bad_input;
 mod batches;
 mod body_budget;

@@ -1,4 +1,4 @@
-//! Deletes what is too old (`store.retention`, `store.job_retention`) or too much (`store.max_account_bytes`), and
+//! Deletes what is too old (`store.retention`, `store.job_retention`, `audit.store_retention`) or too much (`store.max_account_bytes`), and
 //! measures the database. Called by `app`.
 //!
 //! Works in short transactions, so that the recorder can write between them. A conversation that goes on after it was
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::account_quota::AccountQuota;
 use super::conversation_caches::ConversationCaches;
 use crate::config::{Config, Database};
-use crate::store::{Forgetting as _, SqliteStore, StoreResult};
+use crate::store::{AuditLines as _, Forgetting as _, SqliteStore, StoreResult};
 use crate::telemetry;
 
 /// How often old rows are looked for.
@@ -25,6 +25,9 @@ const MEASURE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// The most conversations that one transaction deletes.
 const THREADS_AT_ONCE: u32 = 20;
+
+/// The most audit lines that one transaction deletes.
+const LINES_AT_ONCE: u32 = 1_000;
 
 /// Longer than a read of the request path may take.
 const CLEAR_AGAIN: Duration = Duration::from_secs(1);
@@ -43,6 +46,8 @@ pub(super) struct Housekeeping {
     caches: ConversationCaches,
     retention: Option<Duration>,
     job_retention: Duration,
+    /// `None`: no lines are stored, and those of before stay.
+    audit_retention: Option<Duration>,
     quota: Option<AccountQuota>,
     /// The database file; `None` in memory.
     file: Option<PathBuf>,
@@ -59,6 +64,7 @@ impl Housekeeping {
             caches: caches.clone(),
             retention: config.retention,
             job_retention: config.job_retention,
+            audit_retention: config.audit_store_retention,
             quota: AccountQuota::new(config.max_account_bytes),
             file: match &config.database {
                 Database::Sqlite(path) => Some(path.clone()),
@@ -134,6 +140,17 @@ impl Housekeeping {
         }
         let jobs_before_ms = before(now_ms, self.job_retention);
         deleted.old_jobs = self.store.expire_jobs(jobs_before_ms, now_ms).await?;
+        if let Some(retention) = self.audit_retention {
+            // No cache holds lines, and others fill the pages that they leave.
+            let before_ms = before(now_ms, retention);
+            while !stop.is_cancelled()
+                && self
+                    .store
+                    .expire_audit_lines(before_ms, LINES_AT_ONCE)
+                    .await?
+                    > 0
+            {}
+        }
         if let Some(quota) = self.quota {
             let beyond_quota = &mut deleted.beyond_quota;
             quota.enforce(&self.store, stop, beyond_quota).await?;

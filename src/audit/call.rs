@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::record::milliseconds;
+use crate::history::Scope;
 use crate::wire::usage::Usage;
 
 /// One line. Only these lines have the field `call`. The order of the fields does not change; new fields go to the
@@ -34,6 +35,15 @@ pub struct CallRecord {
     pub outcome: CallOutcome,
     /// From the call to its answer.
     pub total_ms: u64,
+    /// Tokens written to the provider's prompt cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_write_tokens: Option<u64>,
+    /// The part of `completion_tokens` that is reasoning.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_tokens: Option<u64>,
+    /// Whose it is: a database keeps it beside the line.
+    #[serde(skip)]
+    pub(crate) owner: Scope,
 }
 
 impl CallRecord {
@@ -42,6 +52,8 @@ impl CallRecord {
         self.prompt_tokens = usage.prompt;
         self.cached_tokens = usage.cached;
         self.completion_tokens = usage.completion;
+        self.cache_write_tokens = usage.cache_write;
+        self.reasoning_tokens = usage.reasoning;
     }
 }
 

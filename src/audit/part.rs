@@ -5,6 +5,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::record::milliseconds;
+use crate::history::Scope;
 
 /// One line. Only these lines have the field `wrote`; the lines of requests have not. The order of the fields does not change; new fields
 /// go to the end.
@@ -37,6 +38,9 @@ pub struct PartRecord {
     pub retention: Option<f64>,
     /// By kind: how many it kept, and of how many. `high` are those that must not be lost.
     pub kept: Map<String, Value>,
+    /// Whose it is: a database keeps it beside the line.
+    #[serde(skip)]
+    pub(crate) owner: Scope,
 }
 
 /// The kind of part.

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
+use crate::history::Scope;
 use crate::wire::usage::Usage;
 
 /// One line. The order of the fields is the order in the line and does not change; new fields go to the end. An
@@ -143,6 +144,9 @@ pub struct AuditRecord {
     /// The usage report as the provider wrote it, without anything that is not a number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Value>,
+    /// Whose it is, if that was decided: a database keeps it beside the line.
+    #[serde(skip)]
+    pub(crate) owner: Option<Scope>,
 }
 
 /// Bytes of each segment of a prompt as it was sent, and of what the observations replaced.
@@ -208,6 +212,7 @@ impl AuditRecord {
             added: None,
             token_ratio: None,
             usage: None,
+            owner: None,
         }
     }
 

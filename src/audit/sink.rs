@@ -8,24 +8,24 @@ use std::fmt;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::HeaderMap;
 use jiff::Timestamp;
-use serde::Serialize;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::dropped::Dropped;
 use super::file::{AuditError, AuditFile, Rotation};
 #[cfg(feature = "otel")]
 use super::otlp::{Otlp, SpanStart};
 #[cfg(feature = "otel")]
 use super::otlp_settings::{OtlpError, OtlpSettings};
 use super::span::{RequestKind, RequestSpan};
+use super::stored::{LineStore, Record, StoreQueue, StoreStatus};
 use super::{AuditRecord, CallRecord, ForgottenRecord, PartRecord, PassRecord};
-use crate::tasks::{Losses, Tasks};
-use crate::telemetry;
+use crate::tasks::Tasks;
 
 /// Records that may wait for the writer: some seconds of a very busy proxy, about 2 MB.
 const QUEUE: usize = 4096;
@@ -46,6 +46,8 @@ pub struct Audit {
     /// The process gives up its open requests.
     stopped: CancellationToken,
     dropped: Dropped,
+    /// Lines that the database does not have yet, and those that it will not get.
+    stored: Option<Arc<StoreStatus>>,
     /// What requests need if spans are exported.
     #[cfg(feature = "otel")]
     pub(super) spans: Option<SpanStart>,
@@ -62,9 +64,10 @@ pub enum AuditOutput<'a> {
     Nowhere,
 }
 
-/// What the lines become besides, if anything: spans and metrics.
+/// What the lines become besides, if anything: spans and metrics, and rows of a database.
 #[derive(Debug, Default)]
 pub struct Exporter {
+    store: Option<Arc<dyn LineStore>>,
     #[cfg(feature = "otel")]
     otlp: Option<Otlp>,
     #[cfg(feature = "otel")]
@@ -72,6 +75,13 @@ pub struct Exporter {
 }
 
 impl Exporter {
+    /// The same, and every line goes to this store.
+    #[must_use]
+    pub fn with_store(mut self, store: Arc<dyn LineStore>) -> Self {
+        self.store = Some(store);
+        self
+    }
+
     /// An exporter with these settings.
     ///
     /// # Errors
@@ -82,22 +92,8 @@ impl Exporter {
         Ok(Self {
             spans: otlp.span_start(settings),
             otlp: Some(otlp),
+            store: None,
         })
-    }
-}
-
-/// Records that were not written: counted, logged, and shown by `/readyz`.
-#[derive(Clone, Debug)]
-struct Dropped {
-    count: Arc<AtomicU64>,
-    losses: Losses,
-}
-
-impl Dropped {
-    fn add(&self, reason: &'static str, error: &str) {
-        self.count.fetch_add(1, Ordering::Relaxed);
-        metrics::counter!(telemetry::AUDIT_DROPPED, "reason" => reason).increment(1);
-        self.losses.lost(error);
     }
 }
 
@@ -216,7 +212,8 @@ impl Audit {
     /// Records that were not written since the start.
     #[must_use]
     pub fn dropped(&self) -> u64 {
-        self.dropped.count.load(Ordering::Relaxed)
+        let stored = self.stored.as_ref();
+        self.dropped.count() + stored.map_or(0, |stored| stored.dropped.count())
     }
 
     /// Logs what was lost and not yet said. Called when the tasks have ended.
@@ -229,33 +226,36 @@ impl Audit {
                 "the audit's writer did not end in time: the lines that wait for it are lost"
             );
         }
+        let Some(stored) = &self.stored else {
+            return;
+        };
+        stored.dropped.losses.tell_rest();
+        let unstored = stored.waiting.load(Ordering::Relaxed);
+        if unstored > 0 {
+            tracing::warn!(
+                lost = unstored,
+                "the database did not take the last audit lines in time: it does not have them"
+            );
+        }
     }
 
-    #[cfg_attr(
-        not(feature = "otel"),
-        expect(
-            clippy::needless_pass_by_value,
-            reason = "without the feature it holds nothing"
-        )
-    )]
     fn start(output: Output, exporter: Exporter, tasks: &Tasks) -> Self {
         let (queue, messages) = mpsc::unbounded_channel();
         let waiting = Arc::<AtomicUsize>::default();
-        let dropped = Dropped {
-            count: Arc::default(),
-            losses: Losses::new("audit", tasks.readiness()),
-        };
+        let dropped = Dropped::new("audit", tasks);
+        let store = exporter.store;
+        let store = store.map(|store| StoreQueue::start(store, tasks));
+        let stored = store.as_ref().map(|store| Arc::clone(&store.status));
         let writer = Writer {
             output,
             line: Vec::new(),
             torn: false,
             waiting: Arc::clone(&waiting),
             dropped: dropped.clone(),
+            store,
             #[cfg(feature = "otel")]
             otlp: exporter.otlp,
         };
-        #[cfg(not(feature = "otel"))]
-        let Exporter {} = exporter;
         let last = tasks.outlasting();
         let urgent = Arc::<Notify>::default();
         let gathering = Gathering {
@@ -269,6 +269,7 @@ impl Audit {
             urgent,
             stopped: tasks.token(),
             dropped,
+            stored,
             #[cfg(feature = "otel")]
             spans: exporter.spans,
         }
@@ -358,6 +359,7 @@ struct Writer {
     torn: bool,
     waiting: Arc<AtomicUsize>,
     dropped: Dropped,
+    store: Option<StoreQueue>,
     #[cfg(feature = "otel")]
     otlp: Option<Otlp>,
 }
@@ -373,10 +375,13 @@ impl Writer {
             Message::Pass(record) => self.write_or_count(&record.0),
             Message::Forgotten(record) => self.write_or_count(&*record),
             Message::Reopen => self.reopen(),
-            Message::Flush(written) => {
-                // The caller may have stopped waiting.
-                let _ = written.send(());
-            }
+            Message::Flush(written) => match &self.store {
+                Some(store) => store.flush(written),
+                None => {
+                    // The caller may have stopped waiting.
+                    let _ = written.send(());
+                }
+            },
         }
     }
 
@@ -403,7 +408,7 @@ impl Writer {
         }
     }
 
-    fn write_or_count(&mut self, record: &impl Serialize) {
+    fn write_or_count(&mut self, record: &impl Record) {
         match self.write(record) {
             Ok(()) => {
                 if std::mem::replace(&mut self.torn, false) {
@@ -422,13 +427,17 @@ impl Writer {
     }
 
     /// One write per line, so that lines of several processes never mix.
-    fn write(&mut self, record: &impl Serialize) -> io::Result<()> {
+    fn write(&mut self, record: &impl Record) -> io::Result<()> {
         self.line.clear();
         if self.torn {
             // A reader skips an empty line, and finds this one whole.
             self.line.push(b'\n');
         }
+        let start = self.line.len();
         serde_json::to_writer(&mut self.line, record)?;
+        if let Some(store) = &mut self.store {
+            store.offer(record, &self.line[start..]);
+        }
         self.line.push(b'\n');
         let output: &mut dyn Write = match &mut self.output {
             Output::Nowhere => return Ok(()),

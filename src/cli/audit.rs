@@ -1,8 +1,9 @@
-//! `diarist audit`: what the audit files say about cache, errors and cost.
+//! `diarist audit`: what the audit says about cache, errors and cost.
 
 mod args;
 mod input;
 mod lines;
+mod stored;
 mod watch;
 mod why;
 
@@ -28,8 +29,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("--price names {model} twice: write one price for each model");
     }
     if let Some(id) = &args.why {
-        let files = input::files(&args.files, &args.sources)?;
-        print(&why::text(id, &files, &args.price_table())?)?;
+        let prices = args.price_table()?;
+        let text = if args.store {
+            stored::why(id, &args.sources, &prices)?
+        } else {
+            let files = input::files(&args.files, &args.sources)?;
+            why::text(id, &files, &prices)?
+        };
+        print(&text)?;
         return Ok(ExitCode::SUCCESS);
     }
     if args.watch {
@@ -56,7 +63,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     if ledger.period.is_none() {
         print_error(
-            "--check: no line counts here, so nothing was checked: look at the files and the filters",
+            "--check: no line counts here, so nothing was checked: look at where the lines come from, and at the filters",
         );
         return Ok(ExitCode::from(CHECK_NOT_MADE));
     }
@@ -71,12 +78,20 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Prints the report whenever the file has grown.
+/// Prints the report whenever there are new lines.
 fn follow(args: &Args) -> anyhow::Result<()> {
     ensure!(
         matches!(args.format, Format::Table | Format::Json),
         "--watch prints the report again and again: choose --format table or json"
     );
+    let report = |ledger: &Ledger| match args.format {
+        // On a terminal the next report would clear what stands on standard error.
+        Format::Table => text(args, ledger) + &skipped(ledger).join("\n"),
+        _ => text(args, ledger),
+    };
+    if args.store {
+        return stored::watch(&args.sources, new_ledger(args)?, report);
+    }
     ensure!(
         args.files.len() < 2,
         "--watch follows one file: name only one"
@@ -90,22 +105,24 @@ fn follow(args: &Args) -> anyhow::Result<()> {
         !input::is_standard_input(file),
         "--watch follows a file, and standard input is none: name the file"
     );
-    watch::run(file, new_ledger(args), |ledger| match args.format {
-        // On a terminal the next report would clear what stands on standard error.
-        Format::Table => text(args, ledger) + &skipped(ledger).join("\n"),
-        _ => text(args, ledger),
-    })
+    watch::run(file, new_ledger(args)?, report)
 }
 
-fn new_ledger(args: &Args) -> Ledger {
-    Ledger::new(&args.groups(), args.filter(), args.price_table())
+fn new_ledger(args: &Args) -> anyhow::Result<Ledger> {
+    let mut ledger = Ledger::new(&args.groups(), args.filter(), args.price_table()?);
+    ledger.set_repeat_forgetting(args.repeat_forgetting);
+    Ok(ledger)
 }
 
-/// Reads the files and prints the report.
+/// Reads all lines and prints the report.
 fn report(args: &Args) -> anyhow::Result<Ledger> {
-    let files = input::files(&args.files, &args.sources)?;
-    let mut ledger = new_ledger(args);
-    input::each_line(&files, |line| ledger.add(line))?;
+    let mut ledger = new_ledger(args)?;
+    if args.store {
+        stored::each_line(&args.sources, |line| ledger.add(line))?;
+    } else {
+        let files = input::files(&args.files, &args.sources)?;
+        input::each_line(&files, |line| ledger.add(line))?;
+    }
     print(&text(args, &ledger))?;
     warn_of_skipped(&ledger);
     Ok(ledger)

@@ -8,10 +8,10 @@ use crate::config::{Config, Database};
 use crate::store::{Admin as _, OpenError, SqliteStore};
 
 /// Opens the database for reading, runs `query`, and closes it.
-pub(super) fn read(
+pub(super) fn read<T>(
     sources: &ConfigSources,
-    query: impl AsyncFnOnce(&SqliteStore, &Config) -> anyhow::Result<String>,
-) -> anyhow::Result<String> {
+    query: impl AsyncFnOnce(&SqliteStore, &Config) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
     with_store(sources, Access::Read, query)
 }
 
@@ -38,11 +38,11 @@ enum Access {
     Alone,
 }
 
-fn with_store(
+fn with_store<T>(
     sources: &ConfigSources,
     access: Access,
-    query: impl AsyncFnOnce(&SqliteStore, &Config) -> anyhow::Result<String>,
-) -> anyhow::Result<String> {
+    query: impl AsyncFnOnce(&SqliteStore, &Config) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
     let config = sources.load()?;
     if config.database == Database::SqliteInMemory {
         bail!("the configured database is in the memory of the server, so no command can read it");

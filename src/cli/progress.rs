@@ -51,6 +51,12 @@ pub(super) fn bytes_bar(what: &'static str, length: Option<u64>) -> ProgressBar 
     }
 }
 
+/// A bar of lines on standard error; nothing if that is not a terminal.
+pub(super) fn lines_bar(what: &'static str, lines: u64) -> ProgressBar {
+    let bar = ProgressBar::new(lines).with_message(what);
+    with_template(bar, "{msg}  {bar:40}  {human_pos}/{human_len}  {elapsed}")
+}
+
 fn with_template(bar: ProgressBar, template: &str) -> ProgressBar {
     // An invalid template would be a bug here; the default bar is shown then.
     match ProgressStyle::with_template(template) {

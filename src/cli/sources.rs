@@ -33,6 +33,11 @@ pub(super) struct ConfigSources {
 }
 
 impl ConfigSources {
+    /// Whether the command line names a configuration file.
+    pub(super) fn names_file(&self) -> bool {
+        self.config.is_some()
+    }
+
     /// The valid configuration, its values and its warnings.
     ///
     /// # Errors

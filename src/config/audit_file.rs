@@ -1,6 +1,8 @@
-//! The rules of `[audit]` about its file: where it is, and when a new one begins. Called by `validate`.
+//! The rules of `[audit]` about its file (where it is, and when a new one begins), its place in the database, and the
+//! prices of reports. Called by `validate`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::common::positive_duration;
 use super::parse::{CheckResult, Invalid};
@@ -8,6 +10,7 @@ use super::problem::Problem;
 use super::settings::RawAudit;
 use super::valid::AuditTarget;
 use crate::audit::Rotation;
+use crate::ledger::NamedPrice;
 
 /// Some hundred lines of the audit.
 const LEAST_FILE_BYTES: u64 = 100_000;
@@ -68,6 +71,38 @@ pub(super) fn rotation_warnings(raw: &RawAudit) -> Vec<String> {
         }
     }
     warnings
+}
+
+/// A warning for lines that are not stored, because this process writes nothing into the database.
+pub(super) fn store_warning(raw: &RawAudit, stored: Option<Duration>) -> Option<String> {
+    let ignored = raw.store_retention.value.is_some() && stored.is_none();
+    ignored.then(|| {
+        "audit.store_retention has no effect with memory.enabled = false or memory.read_only = true: then nothing is \
+         written into the database. Remove it, or switch memory on."
+            .to_owned()
+    })
+}
+
+/// Prices for reports. Each model has one.
+pub(super) fn audit_prices(texts: &[String]) -> Result<Vec<NamedPrice>, Invalid> {
+    let mut prices: Vec<NamedPrice> = Vec::with_capacity(texts.len());
+    for text in texts {
+        let price: NamedPrice = text.parse().map_err(|_| {
+            Invalid::new(
+                format!("\"{text}\" is not a model with its price"),
+                "write MODEL=IN,CACHED,OUT or MODEL=IN,CACHED,OUT,WRITE in dollars per million tokens, such as \
+                 \"own-model=0.2,0.02,0.8\"",
+            )
+        })?;
+        if prices.iter().any(|other| other.model == price.model) {
+            return Err(Invalid::new(
+                format!("{} has two prices", price.model),
+                "write one price for each model",
+            ));
+        }
+        prices.push(price);
+    }
+    Ok(prices)
 }
 
 /// Where the audit goes.

@@ -22,6 +22,7 @@ const START_ONLY: &[&str] = &[
     "audit.max_file_bytes",
     "audit.max_file_age",
     "audit.keep_files",
+    "audit.store_retention",
     "otlp.",
     "memory.enabled",
 ];
@@ -77,6 +78,7 @@ mod tests {
         "audit.ask_usage",
         "audit.holdout",
         "audit.cache_rules",
+        "audit.prices",
         "identity.",
         "memory.read_only",
         "memory.rules",

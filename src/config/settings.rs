@@ -198,6 +198,9 @@ settings! {
         max_file_age: Option<Duration> = Example(r#""7d""#),
         /// How many old files stay, if Diarist rotates. The oldest one is deleted.
         keep_files: u64 = Default("10"),
+        /// How long lines of the audit are also kept in the database, where "diarist audit --store" reads them. Without
+        /// memory, or with memory.read_only, nothing is written there. Unset: none are stored; those of before stay.
+        store_retention: Option<Duration> = Example(r#""30d""#),
         /// Whether Diarist asks for token counts in streams if the client does not. "auto": if the upstream is
         /// known to support it. "always": until the upstream refuses. "never": not at all. The client does not
         /// see the extra event.
@@ -212,6 +215,10 @@ settings! {
         /// counts. Write a list as here, or a section [[audit.cache_rules]] for each entry:
         /// { model = "qwen*", minimum_tokens = 16, step_tokens = 16, lifetime = "1h" }.
         cache_rules: TableList = Default("[]"),
+        /// Prices that "diarist audit" counts with, in dollars per million tokens: a model, and its price for uncached
+        /// tokens, cached ones, the answer, and ones written to the cache (without it: as uncached). They win over
+        /// those that are built in. One of the list is "own-model=0.2,0.02,0.8".
+        prices: Vec<String> = Default("[]"),
     }
 
     /// Spans and metrics over OTLP (HTTP with protobuf), for builds with the feature otel.

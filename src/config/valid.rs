@@ -13,6 +13,7 @@ use url::Url;
 
 use crate::audit;
 use crate::jobs;
+use crate::ledger::NamedPrice;
 use crate::memory::Pattern;
 use crate::proxy::{Limits, RequestPolicy};
 use crate::server;
@@ -37,6 +38,10 @@ pub struct Config {
     pub audit: AuditTarget,
     /// When a new audit file begins.
     pub audit_rotation: audit::Rotation,
+    /// How long audit lines stay in the database; `None`: none are stored.
+    pub audit_store_retention: Option<Duration>,
+    /// Prices for reports of the audit.
+    pub audit_prices: Vec<NamedPrice>,
     /// Where audit lines go as spans and metrics.
     pub otlp: Option<audit::OtlpSettings>,
     /// `[memory] enabled`; `false` makes a plain proxy.

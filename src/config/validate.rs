@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use secrecy::{ExposeSecret as _, SecretString};
 
-use super::audit_file::{audit_rotation, audit_target};
+use super::audit_file::{audit_prices, audit_rotation, audit_target};
 use super::cache_rules::cache_rules;
 use super::common::{in_range, one_of, positive_duration};
 use super::identity::identity;
@@ -48,6 +48,14 @@ pub(super) fn validate(
     let job_retention = raw.store.job_retention.check(problems, positive_duration);
     let audit = raw.audit.path.check(problems, |text| audit_target(text));
     let audit_rotation = audit_rotation(&raw.audit, problems);
+    let store_retention = raw
+        .audit
+        .store_retention
+        .check_some(problems, positive_duration);
+    let audit_prices = raw
+        .audit
+        .prices
+        .check(problems, |texts| audit_prices(texts));
     let host = base_url.as_ref().ok().and_then(|url| url.host_str());
     let host = host.unwrap_or_default().to_owned();
     let otlp = otlp(&raw.otlp, &host, env, problems);
@@ -70,7 +78,8 @@ pub(super) fn validate(
         default: raw.memory.read_only.value,
     };
     memory.common.overrides = matching().map(job_override).collect();
-    if !raw.memory.enabled.value || requests.read_only.for_all() {
+    let writes_nothing = !raw.memory.enabled.value || requests.read_only.for_all();
+    if writes_nothing {
         // The queue is left alone.
         memory.common.concurrency = 0;
     }
@@ -88,6 +97,8 @@ pub(super) fn validate(
         job_retention: job_retention?,
         audit: audit?,
         audit_rotation: audit_rotation?,
+        audit_store_retention: store_retention?.filter(|_| !writes_nothing),
+        audit_prices: audit_prices?,
         otlp: otlp?,
         memory_enabled: raw.memory.enabled.value,
         requests,

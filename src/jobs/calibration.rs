@@ -2,18 +2,23 @@
 //!
 //! The recorder adds to it, the request path reads it for the audit, and the thresholds follow it if the operator wants
 //! that (`memory.calibrate_tokens`). A threshold decides what is made from now on. What was made stays, so no request
-//! goes out otherwise than before. Lives in the memory of the process, for as many models as [`MAX_MODELS`].
+//! goes out otherwise than before. Lives in the memory of the process, for as many models as [`MAX_MODELS`]; `app`
+//! stores it and brings it back after a restart.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::{HashMap, HashMapExt as _};
 
 use super::exchange::Exchange;
 use crate::memory::{Node, Policy, TokenRatio};
+use crate::store::StoredTokenRatio;
 use crate::telemetry;
 
 /// Clients choose the names of models. The one that nothing was added to for the longest time makes room.
-const MAX_MODELS: usize = 256;
+pub const MAX_MODELS: u32 = 256;
+
+/// Longer names are not stored. No provider has such a model.
+const LONGEST_NAME: usize = 256;
 
 /// The figures of all models. A clone is a second handle to the same ones.
 #[derive(Clone, Debug)]
@@ -38,6 +43,21 @@ impl Default for Calibration {
             by_name: HashMap::new(),
             additions: 0,
         })))
+    }
+}
+
+impl Models {
+    /// The figure of a model, which is about to change.
+    fn entry(&mut self, model: &str) -> &mut Entry {
+        self.additions += 1;
+        if !self.by_name.contains_key(model) && self.by_name.len() >= MAX_MODELS as usize {
+            let oldest = self.by_name.iter().min_by_key(|(_, entry)| entry.last);
+            let oldest = oldest.map(|(name, _)| name.clone());
+            oldest.and_then(|name| self.by_name.remove(&name));
+        }
+        let entry = self.by_name.entry(model.to_owned()).or_default();
+        entry.last = self.additions;
+        entry
     }
 }
 
@@ -66,23 +86,43 @@ impl Calibration {
     }
 
     fn add_tokens(&self, model: &str, counted: u64, reported: u64) -> bool {
-        let mut models = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        models.additions += 1;
-        let last = models.additions;
-        if !models.by_name.contains_key(model) && models.by_name.len() >= MAX_MODELS {
-            let oldest = models.by_name.iter().min_by_key(|(_, entry)| entry.last);
-            let oldest = oldest.map(|(name, _)| name.clone());
-            oldest.and_then(|name| models.by_name.remove(&name));
+        self.lock().entry(model).ratio.add(counted, reported)
+    }
+
+    /// Adds what an earlier process knew.
+    pub(super) fn add_stored(&self, stored: &[StoredTokenRatio]) {
+        let mut models = self.lock();
+        for model in stored {
+            let ratio = &mut models.entry(&model.model).ratio;
+            *ratio = ratio.plus(TokenRatio::from_sums(model.counted, model.reported));
         }
-        let entry = models.by_name.entry(model.to_owned()).or_default();
-        entry.last = last;
-        entry.ratio.add(counted, reported)
+    }
+
+    /// What changed after the addition with the number `since`, and the number of the newest one.
+    pub(super) fn changed_since(&self, since: u64) -> (Vec<StoredTokenRatio>, u64) {
+        let models = self.lock();
+        let changed = models.by_name.iter().filter(|(name, entry)| {
+            let (counted, _) = entry.ratio.sums();
+            entry.last > since && counted > 0 && name.len() <= LONGEST_NAME
+        });
+        let stored = changed.map(|(name, entry)| {
+            let (counted, reported) = entry.ratio.sums();
+            StoredTokenRatio {
+                model: name.clone(),
+                counted,
+                reported,
+            }
+        });
+        (stored.collect(), models.additions)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Models> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reported tokens for one counted token of `model`; `None` as long as too few were compared.
     pub(super) fn ratio(&self, model: &str) -> Option<f64> {
-        let models = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        models.by_name.get(model)?.ratio.value()
+        self.lock().by_name.get(model)?.ratio.value()
     }
 
     /// `policy` in Diarist's tokens, if the provider of `model` counts otherwise.
@@ -109,6 +149,28 @@ mod tests {
         let ratios = ["0", "1", "2", "new"].map(|model| calibration.ratio(model));
         assert_eq!(ratios, [Some(1.1), None, Some(1.1), Some(1.2)]);
         let models = calibration.0.lock().unwrap();
-        assert_eq!(models.by_name.len(), MAX_MODELS);
+        assert_eq!(models.by_name.len(), MAX_MODELS as usize);
+    }
+
+    #[test]
+    fn what_was_stored_counts_again_and_only_what_changed_is_stored() {
+        let (before, after) = (Calibration::default(), Calibration::default());
+        before.add_tokens("a", 4_000, 4_400);
+        before.add_tokens("b", 4_000, 4_800);
+        before.add_tokens("nothing", 0, 4_800);
+        before.add_tokens(&"x".repeat(LONGEST_NAME + 1), 4_000, 4_800);
+        let (mut stored, last) = before.changed_since(0);
+        stored.sort_by(|one, other| one.model.cmp(&other.model));
+        assert_eq!(stored.len(), 2, "{stored:?}");
+        assert_eq!(before.changed_since(last), (Vec::new(), last));
+        before.add_tokens("b", 400, 480);
+        let (changed, _) = before.changed_since(last);
+        assert_eq!(changed[0].model, "b");
+
+        // This process has learned something before the figures came.
+        after.add_tokens("a", 4_000, 4_800);
+        after.add_stored(&stored);
+        let ratios = ["a", "b"].map(|model| after.ratio(model));
+        assert_eq!(ratios, [Some(1.15), Some(1.2)]);
     }
 }

@@ -70,6 +70,9 @@ impl CallAudit {
                 completion_tokens: None,
                 outcome: CallOutcome::Abandoned,
                 total_ms: 0,
+                cache_write_tokens: None,
+                reasoning_tokens: None,
+                owner: job.scope.clone(),
             };
             (audit.clone(), record)
         });

@@ -141,6 +141,7 @@ impl PartReporter {
             tokens_out: part.tokens,
             retention: (total.total > 0).then(|| 1.0 - total.loss()),
             kept: report.retention.to_map(),
+            owner: scope.clone(),
         });
     }
 }

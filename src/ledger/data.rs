@@ -30,6 +30,8 @@ pub fn json_report(ledger: &Ledger) -> Value {
     let models: Vec<&String> = ledger.unpriced_models.iter().collect();
     report.insert("unpriced_models".to_owned(), json!(models));
     report.insert("token_ratios".to_owned(), json!(ledger.token_ratios));
+    let repeats = ledger.repeats_forgetting();
+    report.insert("repeats_forgetting".to_owned(), repeats.into());
     report.insert("torn_lines".to_owned(), ledger.torn.into());
     report.insert("foreign_lines".to_owned(), ledger.foreign.into());
     report.into()

@@ -3,13 +3,17 @@
 //! 1. A request that went out as it came, in a conversation in which nothing was replaced before, costs the same.
 //! 2. Otherwise the client's whole history is sent. Its tokens are `prompt_tokens` × `bytes_received` / `bytes_sent`.
 //! 3. That prompt only grows: what the conversation's request before sent to the same model comes from the cache, and
-//!    the cache never forgets. If no line before is known, all but the last two messages come from the cache.
+//!    the cache never forgets. If no line before is known, all but the last two messages come from the cache. On demand
+//!    ([`Estimator::repeats_forgetting`]) the cache gives no more than the real one where that was seen to forget.
 //! 4. Where the provider reported no cache hit for the conversation so far, none is assumed.
 //! 5. Where the provider reported cache writes, what is new counts as written.
 //!
+//! The prompt of a request without usage is estimated too: its bytes, by the tokens of a byte in the requests of the same
+//! model before it.
+//!
 //! Assumption 3 makes the estimate low, so the net is rather too small than too large.
 
-use super::line::Line;
+use super::line::{Line, Text};
 use super::price::BilledTokens;
 use super::recent::RecentMap;
 
@@ -27,7 +31,11 @@ struct Conversation {
 /// Remembers the conversations of the lines so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Estimator {
+    /// Whether the cache forgets where the real one did: after a pause, or for a reason that only the provider knows.
+    pub(super) repeats_forgetting: bool,
     conversations: RecentMap<Conversation>,
+    /// Tokens and bytes of the prompts with usage, by model.
+    density: RecentMap<(u64, u64)>,
 }
 
 /// The tokens of a line as the provider counted them; `None` without a count of prompt and answer. If the cached part is
@@ -45,6 +53,24 @@ pub(super) fn billed(line: &Line<'_>) -> Option<BilledTokens> {
 }
 
 impl Estimator {
+    /// The tokens of a prompt that nobody reported: the stream was cut before, or the provider reports none. Takes every
+    /// request line, in order.
+    pub(super) fn unreported(&mut self, line: &Line<'_>) -> Option<u64> {
+        let sent = line.bytes_sent.filter(|_| !line.is_refused())?;
+        let (tokens, bytes) = self
+            .density
+            .get(line.model_name())
+            .copied()
+            .unwrap_or_default();
+        if let Some(prompt) = line.prompt_tokens {
+            let sums = (tokens.saturating_add(prompt), bytes.saturating_add(sent));
+            self.density.set(line.model_name().to_owned(), sums);
+            return None;
+        }
+        let estimate = u128::from(sent) * u128::from(tokens) / u128::from(bytes.max(1));
+        (bytes > 0).then(|| u64::try_from(estimate).unwrap_or(u64::MAX))
+    }
+
     /// The tokens of this request without Diarist. Takes every request line, in order.
     pub(super) fn without(&mut self, line: &Line<'_>) -> Option<BilledTokens> {
         let key = [line.tenant.as_str(), line.thread_name(), line.model_name()].join("\0");
@@ -70,6 +96,12 @@ impl Estimator {
             (false, _) => 0,
             (true, Some(before)) => before.min(prompt),
             (true, None) => without_last_two(prompt, line.messages_received?),
+        };
+        let cause = line.verdict_cause.as_ref().map(Text::as_str);
+        let cached = if self.repeats_forgetting && matches!(cause, Some("idle" | "provider")) {
+            cached.min(billed.cached)
+        } else {
+            cached
         };
         let new = prompt - cached;
         let written = line.cache_write_tokens.is_some_and(|tokens| tokens > 0);
@@ -156,9 +188,57 @@ mod tests {
     }
 
     #[test]
+    fn on_demand_the_cache_forgets_where_the_real_one_did() {
+        let hit = format!(r#"{ACTIVE},"cached_tokens":10"#);
+        let idle = format!(r#"{ACTIVE},"cached_tokens":7,"verdict_cause":"idle""#);
+        let reflected = format!(r#"{ACTIVE},"cached_tokens":7,"verdict_cause":"reflection""#);
+        let lines = [&hit, &idle, &reflected].map(|fields| {
+            format!(
+                r#"{{"time":"2026-11-23T11:20:14.295Z","request_id":"a","completion_tokens":5,{fields}}}"#
+            )
+        });
+        for (repeats_forgetting, expected) in
+            [(false, [960, 1_200, 1_200]), (true, [960, 7, 1_200])]
+        {
+            let mut estimator = Estimator {
+                repeats_forgetting,
+                ..Estimator::default()
+            };
+            let cached = lines.each_ref().map(|text| {
+                let (_, line) = Line::parse(text.as_bytes()).unwrap();
+                estimator.without(&line).unwrap().cached
+            });
+            assert_eq!(cached, expected);
+        }
+    }
+
+    #[test]
     fn what_is_new_is_written_where_writes_are_reported() {
         let active = format!(r#"{ACTIVE},"cached_tokens":100,"cache_write_tokens":50"#);
         assert_eq!(estimates(&[&active]), [Some((0, 960, 240))]);
+    }
+
+    #[test]
+    fn a_prompt_without_usage_is_estimated_by_its_bytes() {
+        let line = |model: &str, fields: &str| {
+            format!(
+                r#"{{"time":"2026-11-23T11:20:14.295Z","request_id":"a","model":"{model}","bytes_sent":1000,{fields}}}"#
+            )
+        };
+        let lines = [
+            line("a", r#""status":200"#),
+            line("a", r#""status":200,"prompt_tokens":300"#),
+            line("a", r#""status":200,"prompt_tokens":200"#),
+            line("b", r#""status":200"#),
+            line("a", r#""status":429"#),
+            line("a", r#""status":200"#),
+        ];
+        let mut estimator = Estimator::default();
+        let estimates = lines.each_ref().map(|text| {
+            let (_, line) = Line::parse(text.as_bytes()).unwrap();
+            estimator.unreported(&line)
+        });
+        assert_eq!(estimates, [None, None, None, None, None, Some(250)]);
     }
 
     #[test]

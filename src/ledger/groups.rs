@@ -7,7 +7,7 @@ use super::filter::Filter;
 use super::holdout::Holdout;
 use super::line::{Line, LineKind, SkippedLine};
 use super::price::{BilledTokens, PriceTable};
-use super::totals::{RequestCost, Totals};
+use super::totals::{RequestCost, RequestEstimates, Totals};
 
 /// What lines have in common in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +133,16 @@ impl Ledger {
         }
     }
 
+    /// Whether the cache without Diarist forgets where the provider's cache was seen to forget.
+    pub fn set_repeat_forgetting(&mut self, repeat: bool) {
+        self.estimator.repeats_forgetting = repeat;
+    }
+
+    /// As [`Ledger::set_repeat_forgetting`].
+    pub fn repeats_forgetting(&self) -> bool {
+        self.estimator.repeats_forgetting
+    }
+
     /// Takes one line of a file, without its line break. Blank lines are nothing.
     pub fn add(&mut self, bytes: &[u8]) {
         if bytes.trim_ascii().is_empty() {
@@ -147,9 +157,12 @@ impl Ledger {
 
     fn add_line(&mut self, kind: LineKind, line: &Line<'_>) {
         // Also of lines that the filter leaves out: what came before a request says what the cache held.
-        let without = match kind {
-            LineKind::Request => self.estimator.without(line),
-            LineKind::Part | LineKind::Call | LineKind::Deletion | LineKind::Pass => None,
+        let (without, unreported) = match kind {
+            LineKind::Request => (
+                self.estimator.without(line),
+                self.estimator.unreported(line),
+            ),
+            LineKind::Part | LineKind::Call | LineKind::Deletion | LineKind::Pass => (None, None),
         };
         if !self.filter.matches(line) {
             return;
@@ -160,7 +173,12 @@ impl Ledger {
                 if let Some(cost) = cost {
                     self.holdout.add_request(line, cost.cost);
                 }
-                Box::new(move |totals| totals.add_request(line, cost))
+                let estimates = RequestEstimates {
+                    cost,
+                    without,
+                    unreported,
+                };
+                Box::new(move |totals| totals.add_request(line, estimates))
             }
             LineKind::Call => {
                 let cost = self.cost(line, billed(line));

@@ -50,6 +50,8 @@ pub struct Line<'a> {
     #[serde(borrow)]
     pub snapshot: Option<Text<'a>>,
     pub cut: Option<u64>,
+    /// Messages that were left out because the request was too long.
+    pub trimmed: Option<u64>,
     #[serde(borrow)]
     pub cause: Option<Text<'a>>,
     #[serde(borrow)]
@@ -68,6 +70,8 @@ pub struct Line<'a> {
     pub ended: Option<Text<'a>>,
     #[serde(borrow)]
     pub error: Option<Text<'a>>,
+    /// What an observation or a reflection kept.
+    pub kept: Option<Kept>,
     /// What became of a model call.
     #[serde(borrow)]
     pub outcome: Option<Text<'a>>,
@@ -86,6 +90,14 @@ pub struct Line<'a> {
     pub segments: Option<Segments>,
     /// Tokens that the provider of the model counts where Diarist counts one.
     pub token_ratio: Option<f64>,
+}
+
+/// Items of a source that a part kept, and of how many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Kept {
+    /// Those that must not be lost.
+    pub high: Option<(u64, u64)>,
 }
 
 /// Bytes of a prompt as it was sent, by segment.

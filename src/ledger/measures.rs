@@ -60,6 +60,17 @@ pub const MEASURES: &[(&str, Take)] = &[
     ("unpriced_calls", |it| {
         Measure::Count(Some(it.unpriced_calls))
     }),
+    ("without_prompt_tokens", |it| {
+        Measure::Count(it.without_prompt_tokens())
+    }),
+    ("without_hit_rate", |it| {
+        Measure::Share(it.without_hit_rate())
+    }),
+    ("unreported_prompt_tokens", |it| {
+        Measure::Count(it.unreported_tokens())
+    }),
+    ("important_items", |it| Measure::Count(it.important_items())),
+    ("lost_items", |it| Measure::Count(it.lost_items())),
 ];
 
 impl Measure {

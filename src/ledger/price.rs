@@ -14,6 +14,8 @@ pub struct ModelPrice {
     pub write: f64,
     /// Tokens of the answer.
     pub output: f64,
+    /// The tokens of the longest prompt at these prices. A longer one costs more, by the rule of OpenAI.
+    pub longest_prompt: Option<u64>,
 }
 
 /// The tokens of one request or call.
@@ -25,28 +27,57 @@ pub(super) struct BilledTokens {
     pub output: u64,
 }
 
-/// Prices that Diarist brings. Only prices with a source that names the model stand here; `docs/audit.md` repeats them.
-///
-/// `claude-sonnet-5`: the prices by which context-guru's study of September 2026 counts (rossoctl/context-guru,
-/// docs/results/REPRODUCE.md at da73fed of 2026-08-22), as of 2026-11.
-const SHIPPED: &[(&str, ModelPrice)] = &[(
-    "claude-sonnet-5",
-    ModelPrice {
-        input: 2.0,
-        cached: 0.2,
-        write: 2.5,
-        output: 10.0,
-    },
-)];
+/// Prices that Diarist brings: model, uncached, cached, output, written, longest prompt at these prices. `docs/audit.md`
+/// repeats them. Only models stand here whose provider names one price for each kind of token on a page of its own, as of
+/// 2026-11: developers.openai.com/api/docs/models, platform.claude.com/docs/en/about-claude/pricing. Writes are those of
+/// the shortest lifetime.
+const SHIPPED: &[(&str, [f64; 4], Option<u64>)] = &[
+    ("gpt-6.2-sol", [2.0, 0.1, 10.0, 2.5], OPENAI_LONG),
+    ("gpt-6-luna", [0.1, 0.01, 0.5, 0.125], OPENAI_LONG),
+    ("gpt-5.6-luna", [0.2, 0.02, 1.2, 0.25], OPENAI_LONG),
+    ("gpt-5-mini", [0.25, 0.025, 2.0, 0.25], None),
+    ("gpt-5-nano", [0.05, 0.005, 0.4, 0.05], None),
+    ("claude-fable-5-1", [10.0, 0.25, 50.0, 12.5], None),
+    ("claude-fable-5", [10.0, 1.0, 50.0, 12.5], None),
+    ("claude-opus-5-5", [4.0, 0.2, 20.0, 5.0], None),
+    ("claude-opus-5", [5.0, 0.5, 25.0, 6.25], None),
+    ("claude-opus-4-8", [5.0, 0.5, 25.0, 6.25], None),
+    ("claude-opus-4-7", [5.0, 0.5, 25.0, 6.25], None),
+    ("claude-opus-4-6", [5.0, 0.5, 25.0, 6.25], None),
+    ("claude-opus-4-5", [5.0, 0.5, 25.0, 6.25], None),
+    ("claude-sonnet-5-5", [2.0, 0.2, 10.0, 2.5], None),
+    ("claude-sonnet-5", [2.0, 0.2, 10.0, 2.5], None),
+];
+
+/// From its models with a window of a million tokens on, OpenAI bills a longer prompt at [`LONG_INPUT`] and
+/// [`LONG_OUTPUT`] times the price, and all of it.
+const OPENAI_LONG: Option<u64> = Some(272_000);
+const LONG_INPUT: f64 = 2.0;
+const LONG_OUTPUT: f64 = 1.5;
+
+impl BilledTokens {
+    /// The whole prompt.
+    pub(super) fn prompt(&self) -> u64 {
+        self.input + self.cached + self.write
+    }
+}
 
 impl ModelPrice {
     pub(super) fn cost(&self, tokens: &BilledTokens) -> f64 {
         const MILLION: f64 = 1e6;
-        let dollars = tokens.input as f64 * self.input
+        let is_long = self
+            .longest_prompt
+            .is_some_and(|longest| tokens.prompt() > longest);
+        let (input_factor, output_factor) = if is_long {
+            (LONG_INPUT, LONG_OUTPUT)
+        } else {
+            (1.0, 1.0)
+        };
+        let input = tokens.input as f64 * self.input
             + tokens.cached as f64 * self.cached
-            + tokens.write as f64 * self.write
-            + tokens.output as f64 * self.output;
-        dollars / MILLION
+            + tokens.write as f64 * self.write;
+        let output = tokens.output as f64 * self.output;
+        (input * input_factor + output * output_factor) / MILLION
     }
 }
 
@@ -85,6 +116,7 @@ impl FromStr for NamedPrice {
                 cached,
                 write,
                 output,
+                longest_prompt: None,
             },
         })
     }
@@ -104,9 +136,17 @@ pub struct PriceTable {
 impl PriceTable {
     /// The prices that Diarist brings, and those of the operator, which win.
     pub fn new(own: impl IntoIterator<Item = NamedPrice>) -> Self {
-        let shipped = SHIPPED
-            .iter()
-            .map(|(model, price)| ((*model).to_owned(), *price));
+        let shipped = SHIPPED.iter().map(|&(model, prices, longest_prompt)| {
+            let [input, cached, output, write] = prices;
+            let price = ModelPrice {
+                input,
+                cached,
+                write,
+                output,
+                longest_prompt,
+            };
+            (model.to_owned(), price)
+        });
         let own = own.into_iter().map(|named| (named.model, named.price));
         Self {
             prices: shipped.chain(own).collect(),
@@ -172,6 +212,40 @@ mod tests {
     }
 
     #[test]
+    fn a_long_prompt_of_openai_costs_more_as_a_whole() {
+        let table = PriceTable::new([]);
+        let price = table.find("openai/gpt-6.2-sol").unwrap();
+        let cost = |input| {
+            price.cost(&BilledTokens {
+                input,
+                cached: 100_000,
+                write: 0,
+                output: 100_000,
+            })
+        };
+        assert!((cost(172_000) - (0.344 + 0.01 + 1.0)).abs() < 1e-9);
+        assert!((cost(172_001) - (0.688_004 + 0.02 + 1.5)).abs() < 1e-9);
+    }
+
+    /// Readers of the documents see what is counted with.
+    #[test]
+    fn the_documents_repeat_the_shipped_prices() {
+        let text = include_str!("../../docs/audit.md");
+        let rows: Vec<_> = text
+            .lines()
+            .filter(|line| line.starts_with("| `"))
+            .collect();
+        for (model, [input, cached, output, write], long) in SHIPPED {
+            let long = long.map_or(String::new(), |tokens| format!("{},000", tokens / 1_000));
+            let numbers = format!("| {input} | {cached} | {output} | {write} | {long}");
+            let found = rows
+                .iter()
+                .any(|row| row.contains(&format!("`{model}`")) && row.contains(numbers.trim_end()));
+            assert!(found, "{model} {numbers}");
+        }
+    }
+
+    #[test]
     fn providers_and_dates_are_no_part_of_a_model() {
         let table = PriceTable::new([named("gpt-5=2,0.5,10"), named("vendor/own=1,1,1")]);
         for known in [
@@ -184,7 +258,7 @@ mod tests {
         ] {
             assert!(table.find(known).is_some(), "{known}");
         }
-        for unknown in ["gpt-5-nano", "own", "gpt-5-12", "gpt", "", "é-20260807"] {
+        for unknown in ["gpt-5-pro", "own", "gpt-5-12", "gpt", "", "é-20260807"] {
             assert_eq!(table.find(unknown), None, "{unknown}");
         }
     }

@@ -192,7 +192,7 @@ fn summary(totals: &Totals) -> String {
             totals.active,
             percent(totals.active_share()),
         ),
-        counted("  without usage", totals.no_usage, String::new()),
+        counted("  without usage", totals.no_usage, unreported_note(totals)),
         row(
             "prompt tokens",
             count(totals.prompt_tokens()),
@@ -231,6 +231,10 @@ fn summary(totals: &Totals) -> String {
             rows.push(row(name, count(number), String::new()));
         }
     }
+    if let Some((lost, all)) = totals.lost_items().zip(totals.important_items()) {
+        let note = format!("of {}", grouped(all));
+        rows.push(counted("important items lost", lost, note));
+    }
     if totals.has_prices() {
         for (name, amount) in [
             ("cost of the requests", totals.cost()),
@@ -247,10 +251,28 @@ fn summary(totals: &Totals) -> String {
     )
 }
 
+/// What requests without usage may have sent.
+fn unreported_note(totals: &Totals) -> String {
+    totals
+        .unreported_tokens()
+        .map_or_else(String::new, |tokens| {
+            format!("about {} tokens of prompt, by their bytes", grouped(tokens))
+        })
+}
+
 fn hit_rate_note(totals: &Totals) -> String {
-    match totals.hit_rate() {
-        Some(rate) => format!("hit rate {}", percent(Some(rate))),
-        None => format!("hit rate {UNKNOWN}"),
+    let with = match totals.hit_rate() {
+        Some(rate) => percent(Some(rate)),
+        None => UNKNOWN.to_owned(),
+    };
+    // Where nothing was replaced, it is the same.
+    let without = totals.without_hit_rate().filter(|_| totals.active > 0);
+    match without {
+        Some(rate) => format!(
+            "hit rate {with}, without Diarist about {}",
+            percent(Some(rate))
+        ),
+        None => format!("hit rate {with}"),
     }
 }
 
@@ -309,11 +331,15 @@ pub(super) fn notes(ledger: &Ledger) -> String {
                 .to_owned(),
         );
     }
-    note(
+    let cache = if ledger.repeats_forgetting() {
+        "its beginning cached unless the provider was seen to forget"
+    } else {
+        "its beginning always cached"
+    };
+    note(format!(
         "Without Diarist: an estimate. The whole history, its tokens by the ratio of bytes received and sent,\n\
-         its beginning always cached (see docs/audit.md). Net: this less both costs."
-            .to_owned(),
-    );
+         {cache} (see docs/audit.md). Net: this less both costs."
+    ));
     notes
 }
 

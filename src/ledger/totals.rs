@@ -1,6 +1,7 @@
 //! The sums of a group of lines.
 
 use super::line::Line;
+use super::price::BilledTokens;
 
 /// A sum over lines, of which some report no number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +29,16 @@ pub(super) struct RequestCost {
     pub without: f64,
 }
 
+/// What is estimated of a request; each is absent if it is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct RequestEstimates {
+    pub cost: Option<RequestCost>,
+    /// Its tokens without Diarist.
+    pub without: Option<BilledTokens>,
+    /// The tokens of its prompt, if nobody reported them.
+    pub unreported: Option<u64>,
+}
+
 /// The sums of a group.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
@@ -49,6 +60,14 @@ pub struct Totals {
     cached: KnownSum,
     /// The prompts of the requests that report both numbers.
     prompt_with_cached: u64,
+    /// Of the same requests, as they would have been without Diarist: their prompts, and what came from the cache.
+    without_prompt: KnownSum,
+    without_cached: u64,
+    /// Prompts that nobody reported, as far as they can be estimated.
+    unreported: KnownSum,
+    /// Items that must not be lost, in what observations and reflections stand for, and those that were.
+    important: KnownSum,
+    lost: u64,
     cache_write: KnownSum,
     completion: KnownSum,
     reasoning: KnownSum,
@@ -65,8 +84,14 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Adds a request; `cost` is absent if it is not known.
-    pub(super) fn add_request(&mut self, line: &Line<'_>, cost: Option<RequestCost>) {
+    /// Adds a request.
+    pub(super) fn add_request(&mut self, line: &Line<'_>, estimates: RequestEstimates) {
+        let RequestEstimates { cost, without, .. } = estimates;
+        self.unreported.add(estimates.unreported);
+        if let Some(without) = without.filter(|_| line.cached_tokens.is_some()) {
+            self.without_prompt.add(Some(without.prompt()));
+            self.without_cached = self.without_cached.saturating_add(without.cached);
+        }
         self.requests += 1;
         self.errors += u64::from(line.is_error());
         self.active += u64::from(line.is_active());
@@ -108,10 +133,39 @@ impl Totals {
     /// Adds an observation or a reflection.
     pub(super) fn add_part(&mut self, line: &Line<'_>) {
         self.parts_by_model += u64::from(line.model_name() != "code");
+        if let Some((kept, all)) = line.kept.and_then(|kept| kept.high) {
+            self.important.add(Some(all));
+            self.lost = self.lost.saturating_add(all.saturating_sub(kept));
+        }
     }
 
     pub fn prompt_tokens(&self) -> Option<u64> {
         self.prompt.known()
+    }
+
+    /// Tokens of the prompts that report what came from the cache, as they would have been without Diarist.
+    pub fn without_prompt_tokens(&self) -> Option<u64> {
+        self.without_prompt.known()
+    }
+
+    /// The share of these that would have come from the cache.
+    pub fn without_hit_rate(&self) -> Option<f64> {
+        share(self.without_cached, self.without_prompt.sum)
+    }
+
+    /// Tokens of the prompts that nobody reported, by their bytes.
+    pub fn unreported_tokens(&self) -> Option<u64> {
+        self.unreported.known()
+    }
+
+    /// Items that must not be lost, in what observations and reflections stand for.
+    pub fn important_items(&self) -> Option<u64> {
+        self.important.known()
+    }
+
+    /// Those of them that are in no observation any more.
+    pub fn lost_items(&self) -> Option<u64> {
+        self.important_items().map(|_| self.lost)
     }
 
     pub fn cached_tokens(&self) -> Option<u64> {
@@ -207,7 +261,7 @@ mod tests {
         for fields in lines {
             let text = request(fields);
             let (_, line) = Line::parse(text.as_bytes()).unwrap();
-            totals.add_request(&line, None);
+            totals.add_request(&line, RequestEstimates::default());
         }
         totals
     }

@@ -182,7 +182,7 @@ fn answer(line: &Line<'_>) -> String {
 /// one that came last.
 fn before_it(line: &Line<'_>, before: Option<&Line<'_>>) -> String {
     let Some(before) = before else {
-        return "No earlier request of this tenant and conversation is in the files. Nothing could be cached by it."
+        return "No earlier request of this tenant and conversation has a line. Nothing could be cached by it."
             .to_owned();
     };
     let since = idle(line, before).map_or_else(String::new, |idle| match idle.as_millis() {

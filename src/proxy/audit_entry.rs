@@ -68,6 +68,7 @@ impl AuditEntry {
 
     pub(super) fn set_tenant(&mut self, scope: &Scope) {
         self.record.tenant = scope.tenant_label();
+        self.record.owner = Some(scope.clone());
     }
 
     /// The model of a request without memory, as far as its body can be read.

@@ -7,6 +7,7 @@
 mod accounts;
 mod admin;
 mod aliases;
+mod audit_lines;
 mod connection;
 mod costs;
 mod database;
@@ -44,6 +45,7 @@ mod tenant_accounts;
 mod thread_export;
 mod timers;
 mod verbs;
+mod verbs_audit;
 mod verbs_forget;
 
 use std::sync::Arc;

@@ -228,12 +228,13 @@ async fn parts_in_any_order() {
 /// A conversation whose requests go to one process or the other, and one of them dies at work.
 async fn two_processes() {
     let ground = Ground::new(&[]);
-    let mut processes = [ground.process().await, ground.process().await];
+    let mut first = ground.process().await;
+    let mut second = ground.process().await;
     let mut client = Client::new("ada");
     let (mut calls, mut held) = (0, None);
     let mut cuts = Vec::new();
     for turn in 0..36 {
-        let [one, two] = &mut processes;
+        let (one, two) = (&mut first, &mut second);
         let (one, two) = if turn % 3 == 1 {
             (two, one)
         } else {
@@ -259,15 +260,14 @@ async fn two_processes() {
         }
         if turn == 12 {
             // With a job in its hands: it is nobody's until its lease has run out.
-            processes[0] = ground.process().await;
+            first = ground.process().await;
             ground.clock.advance(Duration::from_secs(59));
         }
         if turn == 20 {
             ground.clock.advance(Duration::from_secs(2));
         }
     }
-    let [one, two] = &mut processes;
-    for process in [one, two] {
+    for process in [&mut first, &mut second] {
         calls += done(process).await;
     }
     assert!(held.is_some());

@@ -239,6 +239,15 @@ fn what_does_nothing_or_deletes_at_once_is_warned_of() {
             "max_file_age = \"1d\"\npath = \"a\"\nkeep_files = 0",
             "audit.keep_files is 0",
         ),
+        (
+            "store_retention = \"30d\"\n[memory]\nenabled = false",
+            "audit.store_retention has no effect with memory.enabled = false",
+        ),
+        (
+            "store_retention = \"30d\"\n[memory]\nread_only = true",
+            "audit.store_retention has no effect",
+        ),
+        ("store_retention = \"30d\"", ""),
         ("path = \"a\"\nkeep_files = 0", ""),
         ("max_file_age = \"1d\"\npath = \"a\"", ""),
     ] {
@@ -250,6 +259,21 @@ fn what_does_nothing_or_deletes_at_once_is_warned_of() {
         );
         assert!(said.concat().contains(part), "{said:?}");
     }
+}
+
+#[test]
+fn prices_of_the_audit_are_checked() {
+    let prices = |text: &str| ConfigInput::file(&format!("[audit]\nprices = [{text}]"));
+    let valid = prices(r#""own=1,0.1,4", "gpt-5=1.25,0.125,10,1.5""#).valid();
+    let models: Vec<_> = valid.audit_prices.iter().map(|it| &it.model).collect();
+    assert_eq!(models, ["own", "gpt-5"]);
+    let said = prices(r#""own=1,0.1""#).problems().concat();
+    assert!(
+        said.contains("\"own=1,0.1\" is not a model with its price"),
+        "{said}"
+    );
+    let said = prices(r#""own=1,1,1", "own=2,2,2""#).problems().concat();
+    assert!(said.contains("own has two prices"), "{said}");
 }
 
 #[test]

@@ -102,7 +102,18 @@ async fn what_went_out_before_the_figure_was_known_goes_out_the_same_after() {
             rig.send(&talk.body(*turn)).await;
             assert_eq!(rig.last().body, body, "turn {turn} in round {round}");
         }
-        // The figure is unknown again.
         rig.restart().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_forgets_no_figure() {
+    let mut rig = rig(3, "false").await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=ACTIVE).await;
+    let before = line(&rig, &talk.body(ACTIVE + 1)).await["token_ratio"].clone();
+    assert_ne!(before, Value::Null);
+    rig.restart().await;
+    let other = Talk::new("bob");
+    assert_eq!(line(&rig, &other.body(1)).await["token_ratio"], before);
 }

@@ -14,13 +14,30 @@ const FORGOTTEN: &str = "bypass; reason=forgotten";
 
 impl Rig {
     /// Runs the program as the operator does, on this database; its standard output.
-    async fn operator(&self, args: &[&str]) -> String {
+    pub async fn operator(&self, args: &[&str]) -> String {
         self.operator_with(None, args).await
     }
 
     /// The same, with this folder of failed model calls.
     async fn operator_with(&self, bundles: Option<&std::path::Path>, args: &[&str]) -> String {
-        let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_diarist"))
+        let output = self.run_operator(bundles, args).await;
+        let text = String::from_utf8(output.stdout).unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {text} {errors}");
+        text
+    }
+
+    /// As [`Rig::operator`], also if it fails; everything that it says.
+    pub async fn operator_output(&self, args: &[&str]) -> std::process::Output {
+        self.run_operator(None, args).await
+    }
+
+    async fn run_operator(
+        &self,
+        bundles: Option<&std::path::Path>,
+        args: &[&str],
+    ) -> std::process::Output {
+        tokio::process::Command::new(env!("CARGO_BIN_EXE_diarist"))
             .env_clear()
             .envs([("HOME", "/home/ada")])
             .envs([("DIARIST__IDENTITY__RESOURCE__HEADER", "x-user")])
@@ -30,11 +47,7 @@ impl Rig {
             .args(["--database", &self.file().display().to_string()])
             .output()
             .await
-            .unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{args:?}: {text} {errors}");
-        text
+            .unwrap()
     }
 
     /// Sends this turn until the server has noticed what the operator did.

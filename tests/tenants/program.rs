@@ -56,6 +56,7 @@ impl Program {
             )
             .env("DIARIST__SERVER__LISTEN", "127.0.0.1:0")
             .env("DIARIST__SERVER__ADMIN", "127.0.0.1:0")
+            .env("DIARIST__AUDIT__STORE_RETENTION", "30d")
             .env("DIARIST__MEMORY__OBSERVATION__MESSAGE_TOKENS", "1500")
             .env("DIARIST__MEMORY__OBSERVATION__BUFFER_TOKENS", "400")
             .env("DIARIST__MEMORY__REFLECTION__OBSERVATION_TOKENS", "1500")

@@ -6,6 +6,7 @@ use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, civil};
 
 use crate::cli::sources::ConfigSources;
+use crate::config::ConfigError;
 use crate::ledger::{Filter, GroupBy, NamedPrice, PAGE_GROUPS, PriceTable};
 
 #[derive(Debug, clap::Args)]
@@ -13,6 +14,9 @@ pub(in crate::cli) struct Args {
     /// Audit files, also gzipped ones; "-" is standard input. Without FILE, the configured audit.path
     #[arg(value_name = "FILE")]
     pub(super) files: Vec<PathBuf>,
+    /// Read the lines in the database (audit.store_retention) instead of files
+    #[arg(long, conflicts_with = "files")]
+    pub(super) store: bool,
     /// One line for each model, conversation of a tenant, tenant, day in UTC, or cause of a missed cache
     #[arg(long, value_enum)]
     by: Option<By>,
@@ -32,19 +36,24 @@ pub(in crate::cli) struct Args {
     #[arg(long)]
     model: Option<String>,
     /// Price of a model in dollars per million tokens: uncached, cached, output, and written to the cache (default:
-    /// as uncached). Can be repeated
+    /// as uncached). Can be repeated. Wins over audit.prices
     #[arg(long = "price", value_name = "MODEL=IN,CACHED,OUT[,WRITE]")]
     prices: Vec<NamedPrice>,
+    /// Without Diarist, let the provider's cache forget where it was seen to forget (causes idle and provider). By
+    /// default that cache never forgets, so the net is rather too small
+    #[arg(long, conflicts_with = "why")]
+    pub(super) repeat_forgetting: bool,
     /// Form of the output
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub(super) format: Format,
     /// Exit with 1 if a condition on the totals does not hold: 'hit_rate>=0.8,net>=0'. A bad condition is 2
     #[arg(long, value_name = "CONDITIONS")]
     pub(super) check: Option<String>,
-    /// Explain one request, from its line and the one that it is compared with
+    /// Explain one request, from its line and the one that it is compared with. With --store, also print the observations
+    /// that it carried: text of users
     #[arg(long, value_name = "REQUEST_ID", conflicts_with_all = ["by", "format", "check", "since", "until", "tenant", "thread", "model"])]
     pub(super) why: Option<String>,
-    /// Follow one file that grows, and print the report whenever it has
+    /// Follow one file that grows, or the database, and print the report whenever it has
     #[arg(long, conflicts_with_all = ["why", "check"])]
     pub(super) watch: bool,
     #[command(flatten)]
@@ -110,8 +119,21 @@ impl Args {
         numbered.find(twice).map(|(_, model)| model)
     }
 
-    pub(super) fn price_table(&self) -> PriceTable {
-        PriceTable::new(self.prices.iter().cloned())
+    /// Prices of the command line win over those of the configuration, and these over those that are built in. With
+    /// files and without --config there is no configuration: it may be of another machine.
+    ///
+    /// # Errors
+    ///
+    /// The configuration is not valid.
+    pub(super) fn price_table(&self) -> Result<PriceTable, ConfigError> {
+        let is_configured = self.files.is_empty() || self.sources.names_file();
+        let configured = if is_configured {
+            self.sources.load()?.audit_prices
+        } else {
+            Vec::new()
+        };
+        let own = configured.into_iter().chain(self.prices.iter().cloned());
+        Ok(PriceTable::new(own))
     }
 }
 

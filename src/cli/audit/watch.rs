@@ -12,7 +12,7 @@ use crate::cli::output::print_while_read;
 use crate::ledger::Ledger;
 
 /// Between two looks at the file.
-const PAUSE: Duration = Duration::from_secs(1);
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
 const BUFFER: usize = 256 * 1024;
 /// Moves to the top left corner and clears the screen.
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
@@ -29,11 +29,6 @@ pub(super) fn run(
     text: impl Fn(&Ledger) -> String,
 ) -> anyhow::Result<()> {
     let failed = || format!("cannot read {}", path.display());
-    let clear = if io::stdout().is_terminal() {
-        CLEAR
-    } else {
-        ""
-    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
@@ -43,7 +38,7 @@ pub(super) fn run(
         let mut has_news = true;
         loop {
             has_news |= follower.read(&mut ledger).with_context(failed)?;
-            if has_news && !print_while_read(&format!("{clear}{}", text(&ledger)))? {
+            if has_news && !print_report(&text(&ledger))? {
                 return Ok(());
             }
             has_news = follower.reopen_if_replaced(path, &mut ledger);
@@ -52,6 +47,17 @@ pub(super) fn run(
             }
         }
     })
+}
+
+/// Prints a report in the place of the one before. Whether somebody still reads.
+///
+/// # Errors
+///
+/// It cannot be written.
+pub(super) fn print_report(text: &str) -> io::Result<bool> {
+    let is_terminal = io::stdout().is_terminal();
+    let clear = if is_terminal { CLEAR } else { "" };
+    print_while_read(&format!("{clear}{text}"))
 }
 
 /// The open file, and the begin of a line that is still being written.

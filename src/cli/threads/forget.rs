@@ -119,7 +119,7 @@ pub(in crate::cli) async fn forget_target(
             "Deleted: all failed model calls in {folder_name} ({removed}). They do not say whose text they hold.\n"
         ));
     }
-    text.push_str("Not deleted: backups, logs and earlier lines of the audit.\n");
+    text.push_str("Not deleted: backups, logs and earlier lines of audit files.\n");
     Ok((text, receipt.id))
 }
 

@@ -169,7 +169,10 @@ SELECT kind, calls, sent, cached, written, guessed FROM costs
 WHERE tenant = $1 AND resource = $2 AND lineage = $3";
 
 /// A row of the list: the columns of [`THREADS`], with counts and costs.
-async fn thread_row(conn: &mut SqliteConnection, row: &SqliteRow) -> StoreResult<ThreadRow> {
+pub(super) async fn thread_row(
+    conn: &mut SqliteConnection,
+    row: &SqliteRow,
+) -> StoreResult<ThreadRow> {
     let (lineage, scope) = (get::<i64>(row, 0)?, rows::scope(row, 1)?);
     let totals = count_row(conn, TOTALS_OF_LINEAGE, &scope, lineage).await?;
     let counts = count_row(conn, COUNTS_OF_LINEAGE, &scope, lineage).await?;

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use sqlx::query;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::admin;
 use super::forget::{Counts, delete_lineage, reassign_shared_rows};
 use super::scoped::{lineage_rows, scoped_query, scoped_scalar};
+use super::{admin, audit_lines};
 use crate::history::{Link, Pepper, Scope};
 use crate::store::forgotten::{Mark, Tombstone, link_mark, name_mark, tenant_owner};
 use crate::store::rows::{self, corrupt, get, hex_text};
@@ -23,6 +23,9 @@ const BEGINNING: i64 = 8;
 
 /// Lineages of an owner that are deleted in one transaction. The server writes between two of them.
 const LINEAGES_AT_ONCE: i64 = 50;
+
+/// Audit lines of an owner that are deleted in one transaction.
+const LINES_AT_ONCE: u32 = 1_000;
 
 /// The length of the shortest request of a lineage (`$3`).
 const FIRST_REQUEST: &str = "
@@ -134,13 +137,18 @@ pub(super) async fn forget_thread(
         return Ok(None);
     };
     let scope = rows::scope(&row, 1)?;
+    // Before messages move to other lineages: its first one may.
+    let named = admin::thread_row(conn, &row).await?;
     reassign_shared_rows(conn, &scope, lineage).await?;
     let marks = marks_of_lineage(conn, &scope, lineage, pepper).await?;
     let marks: Vec<String> = marks.iter().map(|mark| hex_text(mark)).collect();
     let tenant = scope.tenant_label();
     let receipt = new_receipt(conn, "thread", &lineage.to_string(), &tenant, at_ms).await?;
     bury(conn, Link::root(&scope).as_bytes(), receipt, &marks).await?;
-    let counts = delete_lineage(conn, &scope, lineage).await?;
+    let mut counts = delete_lineage(conn, &scope, lineage).await?;
+    let names = (named.key.as_deref(), named.label.as_str());
+    let lines = audit_lines::forget_names(conn, &scope, names).await?;
+    counts.insert("audit_lines", lines);
     set_counts(conn, receipt, &counts, true).await?;
     Ok(Some(receipt))
 }
@@ -251,7 +259,7 @@ const SWEEP_SPENDING: &str =
     "DELETE FROM spending WHERE tenant = $1 AND ($2 IS NULL OR resource = $2)";
 const SWEEP_TENANT_ACCOUNTS: &str = "DELETE FROM tenant_accounts WHERE tenant = $1 AND $2 IS NULL";
 
-/// Deletes some conversations of an owner, and adds what it deleted to `counts`. Returns whether that was all.
+/// Deletes some conversations and audit lines of an owner, and adds what it deleted to `counts`. Returns whether that was all.
 pub(super) async fn forget_some(
     conn: &mut SqliteConnection,
     (receipt, (tenant, resource)): (i64, Owner),
@@ -268,7 +276,10 @@ pub(super) async fn forget_some(
         let (lineage, scope) = (get::<i64>(row, 0)?, rows::scope(row, 1)?);
         add(&mut counts, delete_lineage(conn, &scope, lineage).await?);
     }
-    let all = found.len() < usize::try_from(LINEAGES_AT_ONCE).unwrap_or(usize::MAX);
+    let swept = audit_lines::sweep(conn, &tenant, resource, LINES_AT_ONCE).await?;
+    *counts.entry("audit_lines").or_default() += swept;
+    let all = found.len() < usize::try_from(LINEAGES_AT_ONCE).unwrap_or(usize::MAX)
+        && swept < u64::from(LINES_AT_ONCE);
     if all {
         for (name, statement) in [
             ("jobs", SWEEP_JOBS),

@@ -126,8 +126,13 @@ pub(super) fn migrations() -> Vec<Migration> {
         ),
         (
             24,
+            "audit_lines",
+            include_str!("../../../migrations/sqlite/0024_audit_lines.sql"),
+        ),
+        (
+            25,
             "answer_ending",
-            include_str!("../../../migrations/sqlite/0024_answer_ending.sql"),
+            include_str!("../../../migrations/sqlite/0025_answer_ending.sql"),
         ),
     ]
     .into_iter()

@@ -8,8 +8,9 @@ use super::SqliteStore;
 
 /// Statements without an owner, on purpose: the claims of jobs and timers, waiting jobs that become due, the operator's
 /// lists, aliases, the keys of the filter, expiry, quotas, receipts and tombstones, the deletion of a whole owner, and checks of
-/// the database itself and its pepper; and what belongs to an account, which pays for its tenants with all their resources.
-const ABOVE_OWNERS: [&str; 72] = [
+/// the database itself and its pepper; audit lines, which only operators read, and figures of models; and what belongs to an
+/// account, which pays for its tenants with all their resources.
+const ABOVE_OWNERS: [&str; 82] = [
     "BYTES_OF_LINEAGES",
     "BYTES_OF_NODES",
     "BYTES_OF_CONTENTS",
@@ -82,12 +83,22 @@ const ABOVE_OWNERS: [&str; 72] = [
     "OWNERS_OF_RESOURCES",
     "EXPIRED_THREADS",
     "EXPIRED_JOBS",
+    "APPEND_AUDIT_LINES",
+    "AUDIT_PAGE",
+    "AUDIT_RANGE",
+    "AUDIT_REQUEST",
+    "SNAPSHOT_OWNER",
+    "EXPIRE_AUDIT_LINES",
+    "SWEEP_AUDIT_LINES",
+    "TOKEN_RATIOS",
+    "PUT_TOKEN_RATIOS",
+    "DROP_OLD_TOKEN_RATIOS",
 ];
 
 /// Scans that are intended: an index in order under a LIMIT, a partial index of open jobs, what an operator has
-/// deleted, the deletion of a whole owner, the sums and the list for a quota, the one row that says who pays for a tenant, and
-/// whether a table is empty.
-const EXPECTED_SCANS: [(&str, &str); 43] = [
+/// deleted, the deletion of a whole owner, the sums and the list for a quota, the one row that says who pays for a tenant,
+/// the figures of some hundred models, and whether a table is empty.
+const EXPECTED_SCANS: [(&str, &str); 46] = [
     (
         "BYTES_OF_LINEAGES",
         "SCAN lineages USING COVERING INDEX lineages_by_family",
@@ -191,6 +202,12 @@ const EXPECTED_SCANS: [(&str, &str); 43] = [
     ("OPEN_JOBS", "SCAN jobs USING COVERING INDEX jobs_by_route"),
     ("PING", "SCAN sqlite_master"),
     (
+        "SWEEP_AUDIT_LINES",
+        "SEARCH audit_lines USING COVERING INDEX audit_lines_by_thread (tenant=?)",
+    ),
+    ("TOKEN_RATIOS", "SCAN token_ratios"),
+    ("DROP_OLD_TOKEN_RATIOS", "SCAN token_ratios"),
+    (
         "TENANT_BACKLOGS",
         "SCAN jobs USING COVERING INDEX jobs_by_route",
     ),
@@ -265,6 +282,7 @@ fn mentions(text: &str) -> usize {
         "digests",
         "told",
         "messages",
+        "audit_lines",
     ];
     words
         .windows(2)

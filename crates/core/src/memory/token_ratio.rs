@@ -44,13 +44,43 @@ impl TokenRatio {
         if counted < SHORTEST || !plausible {
             return false;
         }
-        self.counted += counted;
-        self.reported += reported;
+        *self = self.plus(Self { counted, reported });
+        true
+    }
+
+    /// The figure with these sums of counted and of reported tokens, as [`TokenRatio::sums`] gave them.
+    #[must_use]
+    pub fn from_sums(counted: u64, reported: u64) -> Self {
+        let plausible = counted <= MOST && PLAUSIBLE.contains(&quotient(reported, counted));
+        if plausible {
+            Self { counted, reported }
+        } else {
+            Self::default()
+        }
+    }
+
+    /// The sums of counted and of reported tokens.
+    #[must_use]
+    pub fn sums(&self) -> (u64, u64) {
+        (self.counted, self.reported)
+    }
+
+    /// The figure of both.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            counted: self.counted + other.counted,
+            reported: self.reported + other.reported,
+        }
+        .bounded()
+    }
+
+    fn bounded(mut self) -> Self {
         if self.counted > MOST {
             self.counted /= 2;
             self.reported /= 2;
         }
-        true
+        self
     }
 
     /// Reported tokens for one counted token, in hundredths; `None` as long as too few were compared.

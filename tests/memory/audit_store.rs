@@ -1,0 +1,209 @@
+//! Audit lines in the database: they are those of the file, the command answers the same from them, `--why` prints the
+//! very observations that a request carried, and they go with what is forgotten or too old.
+
+use std::time::Duration;
+
+use diarist::history::Scope;
+use diarist_provider::Options;
+use serde_json::Value;
+use sqlx::Row as _;
+
+use crate::memory::rig::{Answer, Rig, SMALL};
+use crate::memory::tools::{ACTIVE, Talk};
+
+const STORED: (&str, &str) = ("AUDIT__STORE_RETENTION", "30d");
+const LINES: &str = "SELECT count(*) FROM audit_lines";
+
+async fn rig() -> Rig {
+    Rig::with(Options::default(), &[SMALL[0], SMALL[1], STORED]).await
+}
+
+fn id(answer: &Answer) -> &str {
+    answer.headers["x-diarist-request-id"].to_str().unwrap()
+}
+
+/// All lines in the database.
+async fn lines(rig: &Rig) -> Vec<String> {
+    let mut database = rig.database().await;
+    let rows = sqlx::query("SELECT line FROM audit_lines ORDER BY id")
+        .fetch_all(&mut database)
+        .await
+        .unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+async fn run(rig: &Rig, statement: &'static str) {
+    let mut database = rig.database().await;
+    sqlx::query(statement).execute(&mut database).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_database_has_the_lines_of_the_file_and_answers_as_the_file_does() {
+    let rig = rig().await;
+    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
+    rig.talk(&ada, 1..=ACTIVE).await;
+    rig.talk_as("Bearer sk-bob", &[], &bob, 1..=3).await;
+    let models = rig.client.get(rig.url("/v1/models")).send().await.unwrap();
+    models.bytes().await.unwrap();
+    let answer = rig.send(&ada.body(ACTIVE + 1)).await;
+    rig.audit_entry(&answer).await;
+    rig.quiet().await;
+    let path = rig.folder.path().join("audit.jsonl");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let file: Vec<&str> = text.lines().collect();
+    assert_eq!(lines(&rig).await, file);
+    for kind in ["\"wrote\":", "\"call\":", "\"path\":", "\"request_id\":"] {
+        assert!(file.iter().any(|line| line.contains(kind)), "{kind}");
+    }
+
+    let path = path.display().to_string();
+    for report in [
+        &["--format", "json"][..],
+        &["--by", "thread", "--format", "csv"],
+        &["--format", "html"],
+        &["--check", "errors==0"],
+    ] {
+        let of_file = rig
+            .operator(&[&["audit", path.as_str()], report].concat())
+            .await;
+        let of_store = rig
+            .operator(&[&["audit", "--store"], report].concat())
+            .await;
+        assert_eq!(of_store, of_file, "{report:?}");
+    }
+    let why = ["--why", id(&answer)];
+    let of_file = rig
+        .operator(&[&["audit", path.as_str()], &why[..]].concat())
+        .await;
+    let of_store = rig
+        .operator(&[&["audit", "--store"], &why[..]].concat())
+        .await;
+    let (explained, hint) = of_file.split_once("\nTo read its observations").unwrap();
+    assert!(hint.contains("--store"), "{of_file}");
+    assert!(of_store.starts_with(explained), "{of_store}");
+    let block = of_store.split_once("bytes).\n\n").unwrap().1;
+    let sent: Value = serde_json::from_slice(&rig.last().body).unwrap();
+    let mut contents = sent["messages"].as_array().unwrap().iter();
+    assert!(
+        contents.any(|message| message["content"]
+            .as_str()
+            .is_some_and(|it| it.trim_end() == block.trim_end())),
+        "the very block: {block}"
+    );
+    assert!(block.contains(&ada.canary()), "{block}");
+    assert!(!of_file.contains(&ada.canary()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn why_says_that_a_block_is_gone_and_finds_a_line_that_only_the_file_has() {
+    let rig = rig().await;
+    let talk = Talk::new("ada");
+    let answer = rig.talk(&talk, 1..=ACTIVE).await;
+    rig.audit_entry(&answer).await;
+    rig.quiet().await;
+    let why = ["audit", "--store", "--why", id(&answer)];
+    run(&rig, "DELETE FROM audit_lines").await;
+    let path = rig.folder.path().join("audit.jsonl").display().to_string();
+    let from_file = rig
+        .operator(&[&why[..], &["--audit", &path]].concat())
+        .await;
+    assert!(
+        from_file.contains("It carried these observations"),
+        "{from_file}"
+    );
+    // Another tenant's snapshot has the number: this is the database of others.
+    run(&rig, "UPDATE snapshots SET tenant = zeroblob(32)").await;
+    let foreign = rig
+        .operator(&[&why[..], &["--audit", &path]].concat())
+        .await;
+    assert!(
+        foreign.contains("are not in this database any more"),
+        "{foreign}"
+    );
+    run(&rig, "DELETE FROM snapshots").await;
+    let gone = rig
+        .operator(&[&why[..], &["--audit", &path]].concat())
+        .await;
+    assert!(gone.contains("are not in this database any more"), "{gone}");
+    assert!(!gone.contains(&talk.canary()), "{gone}");
+}
+
+/// How many lines of a tenant are in the database: those with a name of the conversation, and those without.
+async fn lines_of(rig: &Rig, key: &str) -> (usize, usize) {
+    let label = Scope::format_tenant_label(&rig.tenant(key));
+    let lines = lines(rig).await;
+    let lines = lines.iter().map(|line| serde_json::from_str(line).unwrap());
+    let is_own = |line: &Value| line["tenant"] == label.as_str() && line["forgot"].is_null();
+    let (named, nameless): (Vec<Value>, Vec<Value>) = lines
+        .filter(is_own)
+        .partition(|line| line["thread"] == "trip");
+    (named.len(), nameless.len())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lines_go_with_what_is_forgotten() {
+    let rig = rig().await;
+    let (ada, bob, eve) = (Talk::new("ada"), Talk::new("bob"), Talk::new("eve"));
+    let named = [("x-diarist-thread", "trip")];
+    rig.talk_as("Bearer sk-test", &named, &ada, 1..=3).await;
+    rig.talk_as("Bearer sk-test", &[], &bob, 1..=3).await;
+    rig.talk_as("Bearer sk-eve", &named, &eve, 1..=3).await;
+    rig.quiet().await;
+    let (trip, other) = lines_of(&rig, "sk-test").await;
+    let (eves, _) = lines_of(&rig, "sk-eve").await;
+    assert!(trip >= 3 && other >= 3 && eves >= 3);
+    let said = rig.operator(&["threads", "forget", "1"]).await;
+    assert!(said.contains(&format!("audit_lines {trip}")), "{said}");
+    assert_eq!(lines_of(&rig, "sk-test").await, (0, other));
+    // A conversation without a name is found by the hash of its first message.
+    let said = rig.operator(&["threads", "forget", "2"]).await;
+    assert!(said.contains(&format!("audit_lines {other}")), "{said}");
+    assert_eq!(lines_of(&rig, "sk-test").await, (0, 0));
+    assert_eq!(
+        lines_of(&rig, "sk-eve").await,
+        (eves, 0),
+        "of another tenant"
+    );
+    let label = Scope::format_tenant_label(&rig.tenant("sk-eve"));
+    let said = rig.operator(&["tenants", "forget", &label]).await;
+    assert!(said.contains(&format!("audit_lines {eves}")), "{said}");
+    assert_eq!(lines_of(&rig, "sk-eve").await, (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_lines_are_deleted_and_a_stop_loses_none() {
+    let mut rig = rig().await;
+    rig.talk(&Talk::new("ada"), 1..=2).await;
+    // Nothing waits for the lines here: the stop writes them.
+    rig.stop().await;
+    assert_eq!(rig.number(LINES).await, 2);
+    run(
+        &rig,
+        "INSERT INTO audit_lines (time_ms, tenant, resource, line) VALUES (1, x'', x'', '{}')",
+    )
+    .await;
+    rig.start().await;
+    for _ in 0..600 {
+        if rig.number(LINES).await == 2 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(rig.number(LINES).await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_setting_nothing_is_stored_and_the_command_says_so() {
+    let rig = Rig::small().await;
+    rig.talk(&Talk::new("ada"), 1..=2).await;
+    rig.quiet().await;
+    assert_eq!(rig.number(LINES).await, 0);
+    let output = rig.operator_output(&["audit", "--store"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("set audit.store_retention"), "{said}");
+    let both = rig
+        .operator_output(&["audit", "--store", "audit.jsonl"])
+        .await;
+    assert_eq!(both.status.code(), Some(64));
+}
