@@ -44,7 +44,7 @@ use run::run;
 use crate::properties::laws::Law;
 use crate::support::{parallel, planted_table};
 
-/// Runs of a plain test. `.ci/run` plays 200.
+/// Runs of a plain test. `.ci/run` plays 120.
 const SEEDS: u64 = 50;
 
 /// From this many runs on, each thing that can happen must have happened.
