@@ -68,9 +68,15 @@ impl SnapshotCache {
             return (lookup, alignment);
         }
         let chain: Vec<Link> = client.turns().iter().map(|turn| turn.link).collect();
+        let content_of_answer = |(_, behind): &(ScopedHash, usize)| {
+            let at = behind.checked_sub(1)?;
+            let is_answer = client.turns()[at].message.role == Role::Assistant;
+            is_answer.then(|| client.message_key(at).content)
+        };
         let keys = LookupKeys {
             anchors: anchors(client, 0).collect(),
             answers: answers.clone(),
+            answer_contents: answers.iter().map(content_of_answer).collect(),
             thread_key: None,
             system: params.system,
             model: Some(params.model.to_owned()),

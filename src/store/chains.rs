@@ -217,6 +217,8 @@ pub struct LookupKeys {
     pub anchors: Vec<(ScopedHash, usize)>,
     /// Hashes of texts among its first messages, and the positions behind them; the best comes first.
     pub answers: Vec<(ScopedHash, usize)>,
+    /// For each of `answers`, the hash of the content of its message, if the model is its author.
+    pub answer_contents: Vec<Option<ScopedHash>>,
     /// The thread key that its client gives. Only [`Chains::may_know`] uses it.
     pub thread_key: Option<String>,
     /// The hash of its first leading system message.

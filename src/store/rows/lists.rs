@@ -140,6 +140,28 @@ fn push_mark(out: &mut String, mark: Option<ScopedHash>) {
     out.push('"');
 }
 
+/// Answers, their positions, and the contents of their messages, for `FIND`.
+pub(in crate::store) fn answer_list(
+    answers: &[(ScopedHash, usize)],
+    contents: &[Option<ScopedHash>],
+) -> String {
+    let contents = contents.iter().copied().chain(std::iter::repeat(None));
+    let mut out = String::with_capacity(2 + 86 * answers.len());
+    out.push('[');
+    for ((answer, place), content) in answers.iter().zip(contents) {
+        if out.len() > 1 {
+            out.push(',');
+        }
+        out.push('[');
+        push_mark(&mut out, Some(*answer));
+        out.push_str(&format!(",{place},"));
+        push_mark(&mut out, content);
+        out.push(']');
+    }
+    out.push(']');
+    out
+}
+
 /// Pairs of a hash and a position, for `FIND`.
 pub(in crate::store) fn mark_list(marks: &[(ScopedHash, usize)]) -> String {
     let mut out = String::with_capacity(2 + 50 * marks.len());

@@ -12,14 +12,16 @@ use crate::store::{Candidates, LookupKeys, PrefixTrim, SentPrefix, StoreResult};
 
 /// Everything that is recorded of a request's chain and of the other chains it may stand on.
 ///
-/// Parameters: `$3` the links, `$4` the tip, `$5` pairs of anchor and position, `$6` pairs of answer hash
-/// and position, `$7` the number of links, `$8` the root, `$9` the model (NULL: every model), `$10` the
+/// Parameters: `$3` the links, `$4` the tip, `$5` pairs of anchor and position, `$6` answer hash, position, and
+/// content of the message if the model is its author, `$7` the number of links, `$8` the root, `$9` the model (NULL: every model), `$10` the
 /// hash of the system message.
 ///
 /// The other chains are: the *base* of the longest aligned prefix; the *path* of the latest message that an
 /// anchor finds; and the *answered* chain, whose answer the client has put into its history. An answer that
 /// something follows in its own chain does not count: a client that quotes it elsewhere talks about
-/// something else.
+/// something else. Nor does an answer that any chain has as an answer of the model: a summary is first sent back in
+/// place of what it summarises, and other answers in their turn. A client that drops its oldest messages may begin with
+/// such an answer, and may have rewritten what stood in front of it.
 ///
 /// | kind | row |
 /// |---|---|
@@ -71,6 +73,9 @@ answer (place, link, mark) AS (
           AND a.tip <> zeroblob(32)
           AND NOT EXISTS (SELECT 1 FROM nodes AS n
                           WHERE n.tenant = $1 AND n.resource = $2 AND n.parent = a.tip)
+          AND NOT EXISTS (SELECT 1 FROM nodes AS n
+                          WHERE n.tenant = $1 AND n.resource = $2 AND n.content = unhex(p.value ->> 2)
+                            AND n.role = 'assistant')
         ORDER BY p.key LIMIT 1)),
 up (kind, link) AS (
     SELECT 4, base FROM alias
@@ -239,7 +244,7 @@ pub(super) async fn find_candidates(
         .bind(rows::link_list(&chain))
         .bind(tip.as_bytes().as_slice())
         .bind(rows::mark_list(&keys.anchors))
-        .bind(rows::mark_list(&keys.answers))
+        .bind(rows::answer_list(&keys.answers, &keys.answer_contents))
         .bind(rows::count(chain.len()))
         .bind(root.as_bytes().as_slice())
         .bind(&keys.model)
