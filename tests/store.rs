@@ -6,6 +6,7 @@
     reason = "helpers of tests"
 )]
 
+mod answers;
 mod audit_lines;
 mod batch;
 mod budget;
