@@ -12,7 +12,7 @@ use foldhash::{HashMap, HashSet};
 use crate::history::{AnswerHash, History, Link, ScopedHash};
 use crate::memory::alignment::{Origin, Witness};
 
-/// Entries of each kind in one generation. Two generations are kept: about 40 bytes an entry, at most 25 MB
+/// Entries of each kind in one generation. Two generations are kept: about 40 bytes an entry, at most 40 MB
 /// in all.
 const GENERATION: usize = 100_000;
 
@@ -86,6 +86,8 @@ struct Reply {
 #[derive(Debug, Default)]
 pub(super) struct OriginIndex {
     messages: RecentMap<ScopedHash, Occurrence>,
+    /// Those of tenants that the upstream has not accepted yet. Anybody can send them, so they must not push out others.
+    stranger_messages: RecentMap<ScopedHash, Occurrence>,
     replies: RecentMap<ScopedHash, Reply>,
     /// Their endings. Each is added whenever a reply is, so it stays at least as long.
     reply_endings: RecentMap<ScopedHash, ()>,
@@ -97,16 +99,36 @@ pub(super) struct OriginIndex {
 impl OriginIndex {
     /// Adds a message with its origin. `true` if other entries were dropped for it: then the cache no longer
     /// knows which messages are unique to one conversation.
-    pub(super) fn add_message(&mut self, mark: ScopedHash, origin: Origin) -> bool {
-        let occurrence = self.messages.get(&mark);
-        if occurrence == Some(Occurrence::Once(origin)) || occurrence == Some(Occurrence::Several) {
-            return false;
-        }
+    pub(super) fn add_message(
+        &mut self,
+        mark: ScopedHash,
+        origin: Origin,
+        is_stranger: bool,
+    ) -> bool {
+        let occurrence = self.occurrence(&mark);
         let updated = match occurrence {
             None => Occurrence::Once(origin),
+            Some(Occurrence::Once(other)) if other == origin => Occurrence::Once(origin),
             Some(_) => Occurrence::Several,
         };
-        self.messages.insert(mark, updated)
+        let is_known = self.messages.get(&mark) == Some(updated);
+        if is_stranger {
+            if occurrence != Some(updated) {
+                self.stranger_messages.insert(mark, updated);
+            }
+            // A tenant that was never accepted has no memory that could be told wrongly.
+            return false;
+        }
+        !is_known && self.messages.insert(mark, updated)
+    }
+
+    /// In which conversations the message was seen.
+    fn occurrence(&self, mark: &ScopedHash) -> Option<Occurrence> {
+        let found = [&self.messages, &self.stranger_messages].map(|map| map.get(mark));
+        match found {
+            [Some(one), Some(other)] if one != other => Some(Occurrence::Several),
+            [one, other] => one.or(other),
+        }
     }
 
     /// Adds an answer of the upstream behind `tip`: its hash and its origin.
@@ -134,7 +156,10 @@ impl OriginIndex {
     /// Adds an answer to `chain` that may come back as a summary. One conversation may get the same answer
     /// twice; an answer that two conversations got identifies neither.
     pub(super) fn add_reply(&mut self, answer: AnswerHash, chain: &History) {
-        let Some(tip) = chain.tip() else { return };
+        let Some(tip) = chain.tip() else {
+            // Given to a request that cannot be read, or that has no message: it identifies no conversation.
+            return self.insert_reply(answer.text, Some(answer.ending), ReplyChain::Several);
+        };
         let mut links = chain.turns().iter().rev().map(|turn| turn.link);
         let before = links.clone().nth(1).unwrap_or_else(|| chain.root());
         let now = ReplyChain::To {
@@ -179,7 +204,7 @@ impl OriginIndex {
 
     /// Whether this process has seen the witness of a proof in another conversation.
     pub(super) fn is_contested(&self, witness: &Witness) -> bool {
-        let message = self.messages.get(&witness.hash);
+        let message = self.occurrence(&witness.hash);
         let reply = self.replies.get(&witness.hash).map(|reply| reply.chain);
         let reply = match reply {
             None => false,
@@ -198,6 +223,31 @@ mod tests {
     fn hash(text: &str) -> ScopedHash {
         let root = Link::root(&Scope::new(b"alice", None));
         ScopedHash::from_text(&Pepper::NONE, &root, text)
+    }
+
+    /// Anybody can send messages with a key that the upstream refuses.
+    #[test]
+    fn messages_of_strangers_push_out_no_others() {
+        let [own, other] = [1, 2].map(|byte| {
+            let link = Link::from_slice(&[byte; 32]).expect("32 bytes");
+            Origin::for_link(&link)
+        });
+        let mut index = OriginIndex::default();
+        index.add_message(hash("said by two"), other, false);
+        for number in 0..GENERATION * 5 / 2 {
+            let mark = hash(&format!("stranger {number}"));
+            assert!(!index.add_message(mark, other, true), "nothing is cleared");
+        }
+        let witness = |text: &str| Witness {
+            hash: hash(text),
+            origin: own,
+        };
+        assert!(index.is_contested(&witness("said by two")));
+        // What a tenant said before it was accepted counts too.
+        index.add_message(hash("said before"), other, true);
+        index.add_message(hash("said before"), own, false);
+        assert!(index.is_contested(&witness("said before")));
+        assert!(!index.is_contested(&witness("said by nobody")));
     }
 
     /// A request with an unknown ending is not compared with replies at all.

@@ -15,6 +15,7 @@ impl SnapshotCache {
         client: &History,
         evidence: &Evidence,
         alignment: Option<&Alignment>,
+        is_stranger: bool,
     ) -> Vec<Origin> {
         let origins = origins(client, evidence, alignment);
         let turns = client.turns().iter().zip(&origins).enumerate();
@@ -23,7 +24,8 @@ impl SnapshotCache {
         let mut origin_index = self.origin_index();
         for (place, (_, origin)) in new.filter(|(_, (turn, _))| turn.message.can_be_evidence()) {
             let item = client.message_key(place);
-            evicted |= origin_index.add_message(item.ids.unwrap_or(item.content), *origin);
+            evicted |=
+                origin_index.add_message(item.ids.unwrap_or(item.content), *origin, is_stranger);
         }
         drop(origin_index);
         if evicted {
@@ -34,8 +36,8 @@ impl SnapshotCache {
     }
 
     /// Adds the messages of a request that has no memory or was refused.
-    pub fn track_passthrough(&self, client: &History) -> Vec<Origin> {
-        self.track_origins(client, &Evidence::default(), None)
+    pub fn track_passthrough(&self, client: &History, is_stranger: bool) -> Vec<Origin> {
+        self.track_origins(client, &Evidence::default(), None, is_stranger)
     }
 
     /// Marks answers in a request as quotations, unless the request continues the chain that they summarise.
@@ -74,7 +76,7 @@ impl SnapshotCache {
         let mark = item.ids.unwrap_or(item.content);
         let mut origin_index = self.origin_index();
         origin_index.add_answer(chain.tip().unwrap_or_else(|| chain.root()), mark, origin);
-        let evicted = origin_index.add_message(mark, origin);
+        let evicted = origin_index.add_message(mark, origin, false);
         drop(origin_index);
         if evicted {
             self.clear();

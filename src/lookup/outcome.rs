@@ -31,6 +31,8 @@ pub struct LookupParams<'a> {
     pub system: Option<ScopedHash>,
     /// Which evidence proves an alignment.
     pub level: EvidenceLevel,
+    /// Whether the upstream has not accepted a request of its tenant yet.
+    pub is_stranger: bool,
 }
 
 /// What is known of one request's chain.

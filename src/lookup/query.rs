@@ -56,14 +56,8 @@ impl SnapshotCache {
         };
         if complete {
             let warm = self.warm_source();
-            let mut lookup = self.lookup_in_memory(
-                scope,
-                client,
-                params.model,
-                &evidence,
-                alignment.as_ref(),
-                warm,
-            );
+            let mut lookup =
+                self.lookup_in_memory(scope, client, params, &evidence, alignment.as_ref(), warm);
             lookup.withheld = evidence.is_withheld(alignment.as_ref());
             return (lookup, alignment);
         }
@@ -93,7 +87,8 @@ impl SnapshotCache {
                 };
                 let alignment = pinned.or_align(|| find_alignment(client, &evidence));
                 self.mark_quotations(&answers, &evidence, alignment.as_ref());
-                let origins = self.track_origins(client, &evidence, alignment.as_ref());
+                let origins =
+                    self.track_origins(client, &evidence, alignment.as_ref(), params.is_stranger);
                 let history = alignment
                     .as_ref()
                     .map_or(client, |alignment| &alignment.history);
@@ -116,7 +111,7 @@ impl SnapshotCache {
                 let mut lookup = self.lookup_in_memory(
                     scope,
                     client,
-                    params.model,
+                    params,
                     &evidence,
                     alignment.as_ref(),
                     failed,
@@ -140,14 +135,14 @@ impl SnapshotCache {
         &self,
         scope: &Scope,
         client: &Arc<History>,
-        model: &str,
+        params: LookupParams<'_>,
         evidence: &Evidence,
         alignment: Option<&Alignment>,
         source: LookupSource,
     ) -> Lookup {
         let history = alignment.map_or(client, |alignment| &alignment.history);
-        let mut lookup = self.cached_lookup(scope, history, model, source);
-        lookup.origins = self.track_origins(client, evidence, alignment);
+        let mut lookup = self.cached_lookup(scope, history, params.model, source);
+        lookup.origins = self.track_origins(client, evidence, alignment, params.is_stranger);
         let recorded_count = evidence.recorded_count;
         let prefix_match =
             self.state()

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::tee::AnswerMessage;
-use crate::history::{AnswerHash, History, Pepper};
+use crate::history::{AnswerHash, History, Pepper, without_thinking};
 use crate::lookup::SnapshotCache;
 use crate::memory::alignment::Origin;
 use crate::wire::chat;
@@ -16,7 +16,13 @@ use crate::wire::chat;
 /// The length of a summary, in bytes. A shorter text may be one that a model gives in any conversation: a greeting,
 /// a refusal, a goodbye. A summary is nearly the only evidence there is, so it must be longer than an answer that
 /// counts within a run of messages.
-pub(super) const SUMMARY_BYTES: Range<usize> = 256..256 * 1024;
+const SUMMARY_BYTES: Range<usize> = 256..256 * 1024;
+
+/// Whether `text` has the length of a summary. Thinking does not count: clients leave it out or change it, so it is not
+/// compared, and what is left may be "Done." or nothing.
+pub(super) fn may_be_summary(text: &str) -> bool {
+    SUMMARY_BYTES.contains(&without_thinking(text).len())
+}
 
 /// Where the answer to a request stands in its conversation.
 #[derive(Clone, Debug)]
@@ -51,8 +57,9 @@ impl AnswerPosition {
     pub(super) fn without_memory(
         (cache, pepper): (&Arc<SnapshotCache>, Pepper),
         client_history: History,
+        is_stranger: bool,
     ) -> Self {
-        let origins = cache.track_passthrough(&client_history);
+        let origins = cache.track_passthrough(&client_history, is_stranger);
         let client_history = Arc::new(client_history);
         Self::new((cache, pepper), &client_history, origins, &client_history)
     }
@@ -64,9 +71,11 @@ impl AnswerPosition {
                 self.cache
                     .track_answer(&self.client_history, &self.origins, &self.chain, &parsed);
             }
-            if SUMMARY_BYTES.contains(&message.text().len()) {
-                let hash = AnswerHash::from_text(&self.pepper, &self.chain.root(), message.text());
-                self.cache.track_reply(&self.chain, hash);
+            for text in [message.text(), message.refusal()] {
+                if may_be_summary(text) {
+                    let hash = AnswerHash::from_text(&self.pepper, &self.chain.root(), text);
+                    self.cache.track_reply(&self.chain, hash);
+                }
             }
         }
     }

@@ -14,7 +14,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 
 use super::abort::Abort;
-use super::answer_position::{AnswerPosition, SUMMARY_BYTES};
+use super::answer_position::{AnswerPosition, may_be_summary};
 use super::audit_entry::AuditEntry;
 use super::body::{self, IdleTimeout, ProxyBody};
 use super::body_budget::Reservation;
@@ -352,7 +352,7 @@ fn finish(
     }
     let answer = observed
         .text
-        .filter(|words| SUMMARY_BYTES.contains(&words.len()))
+        .filter(|words| may_be_summary(words))
         .map(|words| {
             let pepper = &request.policy.identity.pepper;
             AnswerHash::from_text(pepper, &request.history.root(), &words)

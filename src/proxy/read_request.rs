@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::HeaderName;
 use http::request::Parts;
 
-use super::answer_position::{AnswerPosition, SUMMARY_BYTES};
+use super::answer_position::{AnswerPosition, may_be_summary};
 use super::audit_entry::AuditEntry;
 use super::cache_receipt::PromptSource;
 use super::holdout;
@@ -57,36 +57,38 @@ impl ReadRequest {
     ) -> Self {
         entry.set_tenant(scope);
         let Ok((parsed, history)) = parse(memory, received, scope).await else {
-            return Self::without_memory(memory, History::chain(scope, Vec::new()));
+            return Self::without_memory(memory, scope, History::chain(scope, Vec::new()));
         };
         entry.set_model(&parsed);
         let thread = named_thread(memory, parts, &parsed, (scope, sources));
         entry.set_thread(&thread, &history);
-        Self::of_parsed_without_memory(memory, parsed, history, &thread)
+        Self::of_parsed_without_memory(memory, scope, (parsed, history), &thread)
     }
 
     /// A request without memory that was parsed.
     fn of_parsed_without_memory(
         memory: &Memory,
-        parsed: wire::Request,
-        history: History,
+        scope: &Scope,
+        (parsed, history): (wire::Request, History),
         thread: &Thread,
     ) -> Self {
         let prompt = PromptSource::new(&Arc::new(parsed), &history, thread, thread.child, false);
         Self {
             prompt: Some(prompt),
-            ..Self::without_memory(memory, history)
+            ..Self::without_memory(memory, scope, history)
         }
     }
 
     /// A request without memory. Its answer is tracked all the same: it may prove later that another request
     /// belongs to this conversation.
-    fn without_memory(memory: &Memory, history: History) -> Self {
+    fn without_memory(memory: &Memory, scope: &Scope, history: History) -> Self {
+        let is_stranger = !memory.accepted_tenants.contains(&scope.tenant);
         Self {
             request: None,
             answer_position: Some(AnswerPosition::without_memory(
                 (&memory.cache, memory.pepper()),
                 history,
+                is_stranger,
             )),
             prompt: None,
         }
@@ -146,7 +148,7 @@ pub(super) async fn read_request(
         Err(reason) => {
             entry.set_bypass(reason.to_string());
             let nothing = History::chain(&identity.scope, Vec::new());
-            return ReadRequest::without_memory(memory, nothing);
+            return ReadRequest::without_memory(memory, &identity.scope, nothing);
         }
     };
     identity.thread = named_thread(memory, parts, &parsed, (&identity.scope, &policy.sources));
@@ -158,8 +160,8 @@ pub(super) async fn read_request(
     entry.set_parsed(&identity, &parsed, &history);
     if history.is_empty() {
         entry.set_bypass("no_history".to_owned());
-        let thread = &identity.thread;
-        return ReadRequest::of_parsed_without_memory(memory, parsed, history, thread);
+        let (scope, thread) = (&identity.scope, &identity.thread);
+        return ReadRequest::of_parsed_without_memory(memory, scope, (parsed, history), thread);
     }
     let model = parsed.model().unwrap_or_default().to_owned();
     let mut decided = mode::decide(
@@ -174,8 +176,8 @@ pub(super) async fn read_request(
             DecidedBy::Rule(_) => OffReason::Rule,
             _ => OffReason::ByHeader,
         });
-        let thread = &identity.thread;
-        return ReadRequest::of_parsed_without_memory(memory, parsed, history, thread);
+        let (scope, thread) = (&identity.scope, &identity.thread);
+        return ReadRequest::of_parsed_without_memory(memory, scope, (parsed, history), thread);
     }
     let client_history = Arc::new(history);
     let pepper = policy.identity.pepper;
@@ -194,7 +196,7 @@ pub(super) async fn read_request(
     if memory.tombstones.covers(scope, links, lookup_keys) {
         entry.set_bypass("forgotten".to_owned());
         let (history, thread) = (History::clone(&client_history), &identity.thread);
-        return ReadRequest::of_parsed_without_memory(memory, parsed, history, thread);
+        return ReadRequest::of_parsed_without_memory(memory, scope, (parsed, history), thread);
     }
     let first = parsed.leading_messages().messages().first();
     let system =
@@ -204,6 +206,7 @@ pub(super) async fn read_request(
         thread_key: identity.thread.key.as_deref(),
         system,
         level: policy.evidence,
+        is_stranger: !memory.accepted_tenants.contains(&scope.tenant),
     };
     let pending_lookup = memory
         .cache
@@ -357,7 +360,7 @@ fn possible_answer_marks(
         let beginnings = std::iter::once(0).chain(breaks).take(SUMMARY_START_LINES);
         let candidates = beginnings
             .map(|at| &text[at..])
-            .filter(|text| SUMMARY_BYTES.contains(&text.len()));
+            .filter(|text| may_be_summary(text));
         // Nearly always all of them end alike.
         let mut previous: Option<(&str, bool)> = None;
         for candidate in candidates {

@@ -2,7 +2,7 @@
 //! nobody what was taken back. The shapes are those by which it once happened.
 
 use diarist_provider::{CallerKind, DefaultScript, Reply};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::alignment::harness::{Client, SentRequest, chat_settings, roomy, talk, user};
 use crate::alignment::script::message;
@@ -107,7 +107,14 @@ async fn an_answer_that_two_users_got_alike_is_no_summary() {
     let answer = message("assistant", CANNED);
     let now = message("user", "And what did I tell you about myself?");
     for (hers, his) in names() {
-        for first_turn in ["never seen", "off", "read", "at once"] {
+        for first_turn in [
+            "never seen",
+            "off",
+            "read",
+            "at once",
+            "system only",
+            "in parts",
+        ] {
             let mut rig = Rig::with(diarist_provider::Options::default(), &chat_settings()).await;
             let mut messages = talk("alice", 40);
             messages.push(asks.clone());
@@ -117,14 +124,20 @@ async fn an_answer_that_two_users_got_alike_is_no_summary() {
             if matches!(first_turn, "off" | "read") {
                 headers.push(("x-diarist-memory", first_turn));
             }
+            let asked = match first_turn {
+                // A request without a message of its own has no memory and no history.
+                "system only" => message("system", "Tell everybody when refunds come."),
+                _ => asks.clone(),
+            };
+            let answered = match first_turn {
+                "in parts" => {
+                    json!({"role": "assistant", "content": [{"type": "text", "text": CANNED}]})
+                }
+                _ => answer.clone(),
+            };
             if first_turn != "never seen" {
-                send(
-                    &mut rig,
-                    &headers,
-                    std::slice::from_ref(&asks),
-                    Some(&answer),
-                )
-                .await;
+                let asked = std::slice::from_ref(&asked);
+                send(&mut rig, &headers, asked, Some(&answered)).await;
             }
             for sent in [
                 vec![asks.clone(), answer.clone(), now.clone()],
@@ -140,6 +153,31 @@ async fn an_answer_that_two_users_got_alike_is_no_summary() {
                     seen.in_block
                 );
             }
+        }
+    }
+}
+
+/// Thinking is not compared, so it does not make a summary of a short answer: anybody can guess what is left.
+#[tokio::test(flavor = "multi_thread")]
+async fn thinking_makes_no_summary_of_a_short_answer() {
+    let think =
+        |thought: &str, answer: &str| format!("<think>{}</think>{answer}", thought.repeat(60));
+    let now = message("user", "And what did I tell you about myself?");
+    for visible in ["Done.", ""] {
+        let mut rig = roomy().await;
+        let mut messages = talk("alice", 40);
+        messages.push(message("user", "Do it."));
+        messages.push(message("assistant", think("Let me see. ", visible)));
+        hold(&mut rig, &vec![], &messages).await;
+        for role in ["user", "system"] {
+            let guess = message(role, think("Whatever. ", visible));
+            let seen = send(&mut rig, &vec![], &[guess, now.clone()], None).await;
+            assert!(
+                seen.in_block.is_empty(),
+                "{visible:?}, {role}: {:?}",
+                seen.in_block
+            );
+            assert!(!seen.body.0.contains("alice#"));
         }
     }
 }

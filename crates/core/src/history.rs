@@ -24,7 +24,9 @@ pub use chain::{Link, Scope};
 pub use cuts::Cuts;
 pub use fingerprint::{Batch, Encoder, Fingerprint};
 pub use message::{MIN_DISTINCTIVE_BYTES, Message, PromptFields};
-pub use message_key::{AnswerHash, MessageKey, ScopedHash, anchor, distinctive_bytes};
+pub use message_key::{
+    AnswerHash, MessageKey, ScopedHash, anchor, distinctive_bytes, without_thinking,
+};
 pub use pepper::Pepper;
 pub use plain_text::{AttachmentKind, Detail, Media, MessagePiece, PlainText};
 pub use position_map::{PathMessage, PositionMap};

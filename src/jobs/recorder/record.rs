@@ -221,6 +221,7 @@ impl Recorder {
             thread_key: exchange.thread_key.as_deref(),
             system: exchange.system,
             level: EvidenceLevel::default(),
+            is_stranger: false,
         };
         let cache = &self.base.cache;
         cache.find_overlap(&exchange.scope, &exchange.history, &params)

@@ -28,6 +28,8 @@ pub(super) const MAX_CHOICES: usize = 1024;
 
 /// An answer with the fields that are read; `None` if it is no JSON object.
 pub(super) fn read(json: &[u8]) -> Option<Value> {
+    // Clients read past a byte order mark.
+    let json = json.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(json);
     let answer: Answer = serde_json::from_slice(json).ok()?;
     Some(answer.0)
 }

@@ -44,6 +44,11 @@ impl AnswerMessage {
         &self.text
     }
 
+    /// Its refusal; clients show it like a text.
+    pub fn refusal(&self) -> &str {
+        &self.refusal
+    }
+
     /// Whether all of it was kept.
     pub(super) fn is_complete(&self) -> bool {
         self.size <= MAX_BYTES
@@ -79,6 +84,7 @@ impl AnswerMessage {
             return;
         }
         self.push_content(message);
+        self.push_refusal(message);
         if self.is_complete() {
             self.message = Some(message.clone());
         }
@@ -87,8 +93,7 @@ impl AnswerMessage {
     /// Adds one piece of a stream.
     pub(super) fn push_delta(&mut self, delta: &Value) {
         self.push_content(delta);
-        let refusal = member(delta, "refusal").and_then(Value::as_str);
-        append(&mut self.refusal, &mut self.size, refusal);
+        self.push_refusal(delta);
         let calls = member(delta, "tool_calls").and_then(Value::as_array);
         for (place, piece) in calls.into_iter().flatten().enumerate() {
             self.push_call(piece, place as u64);
@@ -96,8 +101,22 @@ impl AnswerMessage {
     }
 
     fn push_content(&mut self, message: &Value) {
-        let words = member(message, "content").and_then(Value::as_str);
-        append(&mut self.text, &mut self.size, words);
+        match member(message, "content") {
+            Some(Value::String(text)) => append(&mut self.text, &mut self.size, Some(text)),
+            // Some providers answer with parts, such as thinking and text.
+            Some(Value::Array(parts)) => {
+                for part in parts {
+                    let text = member(part, "text").and_then(Value::as_str);
+                    append(&mut self.text, &mut self.size, text);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn push_refusal(&mut self, message: &Value) {
+        let refusal = member(message, "refusal").and_then(Value::as_str);
+        append(&mut self.refusal, &mut self.size, refusal);
     }
 
     /// The tool call that a piece belongs to. Most servers number the calls; the others send each call whole.

@@ -20,8 +20,8 @@ const MAX_JSON: usize = 8 * 1024 * 1024;
 /// The beginning of a stream of events.
 const EVENT_PREFIX: &[u8] = b"data:";
 
-/// Choices whose text is kept. Clients continue with one of them, and ask for few.
-const MAX_MESSAGES: u64 = 16;
+/// Choices whose text is kept: the most that OpenAI gives.
+const MAX_MESSAGES: u64 = 128;
 
 /// How some servers write in every piece of a stream that it has not ended.
 pub(super) const NO_REASONS: [&str; 2] = ["", "null"];

@@ -70,7 +70,7 @@ impl std::fmt::Debug for ScopedHash {
 }
 
 /// What clients bring back of the answer `text`: trimmed, and without the thinking at its beginning.
-fn without_thinking(text: &str) -> &str {
+pub fn without_thinking(text: &str) -> &str {
     let text = text.trim();
     text.strip_prefix("<think>")
         .and_then(|rest| rest.split_once("</think>"))
