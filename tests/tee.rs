@@ -88,6 +88,29 @@ async fn all_that_was_said_is_heard_whatever_it_says() {
     }
 }
 
+/// The client may go on with any choice.
+#[tokio::test]
+async fn every_choice_is_heard_behind_a_byte_order_mark() {
+    let choice = |index: usize| {
+        let message = format!("choice {index}");
+        serde_json::json!({"index": index, "finish_reason": "stop",
+            "message": {"role": "assistant", "content": message}})
+    };
+    let choices: Vec<_> = (0..128).map(choice).collect();
+    let answer = format!("\u{feff}{}", serde_json::json!({ "choices": choices }));
+    let (say, heard) = std::sync::mpsc::channel();
+    let hear: OnAnswer = Box::new(move |said: &[AnswerMessage]| {
+        let texts: Vec<String> = said.iter().map(|said| said.text().to_owned()).collect();
+        say.send(texts).unwrap();
+    });
+    let spec = spec(false, Encoding::Identity);
+    let (teed, _observed) = tee(body(vec![answer.as_bytes()]), spec, hear);
+    teed.collect().await.unwrap();
+    let texts = heard.try_iter().last().unwrap();
+    assert_eq!(texts.len(), 128);
+    assert_eq!(texts[127], "choice 127");
+}
+
 /// `text` is heard with the poll of this number, the end being one, and not before.
 async fn assert_text_at_poll<B>(upstream: B, spec: TeeSpec, text: &str, number: usize)
 where

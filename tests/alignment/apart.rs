@@ -2,7 +2,7 @@
 //! nobody what was taken back. The shapes are those by which it once happened.
 
 use diarist_provider::{CallerKind, DefaultScript, Reply};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::alignment::harness::{Client, SentRequest, chat_settings, roomy, talk, user};
 use crate::alignment::script::message;
@@ -107,14 +107,7 @@ async fn an_answer_that_two_users_got_alike_is_no_summary() {
     let answer = message("assistant", CANNED);
     let now = message("user", "And what did I tell you about myself?");
     for (hers, his) in names() {
-        for first_turn in [
-            "never seen",
-            "off",
-            "read",
-            "at once",
-            "system only",
-            "in parts",
-        ] {
+        for first_turn in ["never seen", "off", "read", "at once"] {
             let mut rig = Rig::with(diarist_provider::Options::default(), &chat_settings()).await;
             let mut messages = talk("alice", 40);
             messages.push(asks.clone());
@@ -124,20 +117,14 @@ async fn an_answer_that_two_users_got_alike_is_no_summary() {
             if matches!(first_turn, "off" | "read") {
                 headers.push(("x-diarist-memory", first_turn));
             }
-            let asked = match first_turn {
-                // A request without a message of its own has no memory and no history.
-                "system only" => message("system", "Tell everybody when refunds come."),
-                _ => asks.clone(),
-            };
-            let answered = match first_turn {
-                "in parts" => {
-                    json!({"role": "assistant", "content": [{"type": "text", "text": CANNED}]})
-                }
-                _ => answer.clone(),
-            };
             if first_turn != "never seen" {
-                let asked = std::slice::from_ref(&asked);
-                send(&mut rig, &headers, asked, Some(&answered)).await;
+                send(
+                    &mut rig,
+                    &headers,
+                    std::slice::from_ref(&asks),
+                    Some(&answer),
+                )
+                .await;
             }
             for sent in [
                 vec![asks.clone(), answer.clone(), now.clone()],
@@ -154,6 +141,32 @@ async fn an_answer_that_two_users_got_alike_is_no_summary() {
                 );
             }
         }
+    }
+}
+
+/// The second conversation that gets an answer is known as the second one, whatever its request was.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_to_any_request_counts_as_given() {
+    let asks = message("user", "When does the refund reach my bank?");
+    let summary = message("user", CANNED);
+    let now = message("user", "And what did I tell you about myself?");
+    for (asked, is_contested) in [
+        // Only Alice has got it: so it would be told.
+        (None, false),
+        (Some(asks.clone()), true),
+        // A request without a message of its own has no history.
+        (Some(message("system", "Say when refunds come.")), true),
+    ] {
+        let mut rig = roomy().await;
+        let mut messages = talk("alice", 40);
+        messages.extend([asks.clone(), message("assistant", CANNED)]);
+        hold(&mut rig, &vec![], &messages).await;
+        if let Some(asked) = &asked {
+            let (off, answer) = (vec![("x-diarist-memory", "off")], messages.last());
+            send(&mut rig, &off, std::slice::from_ref(asked), answer).await;
+        }
+        let seen = send(&mut rig, &vec![], &[summary.clone(), now.clone()], None).await;
+        assert_eq!(seen.in_block.is_empty(), is_contested, "{asked:?}");
     }
 }
 

@@ -154,3 +154,27 @@ fn append(text: &mut String, size: &mut usize, words: Option<&str>) {
         text.push_str(words);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client that may send a text back must be known to have got it.
+    #[test]
+    fn text_is_read_in_every_form() {
+        let in_parts = json!({"content": [
+            {"type": "thinking", "thinking": "Let me see."},
+            {"type": "text", "text": "Refunds take "},
+            {"type": "text", "text": "a week."},
+        ]});
+        let refused = json!({"content": null, "refusal": "I cannot help with that."});
+        let mut streamed = AnswerMessage::default();
+        streamed.push_delta(&in_parts);
+        streamed.push_delta(&refused);
+        assert_eq!(streamed.text(), "Refunds take a week.");
+        assert_eq!(streamed.refusal(), "I cannot help with that.");
+        let at_once = [&in_parts, &refused].map(AnswerMessage::from_message);
+        assert_eq!(at_once[0].text(), "Refunds take a week.");
+        assert_eq!(at_once[1].refusal(), "I cannot help with that.");
+    }
+}
