@@ -30,6 +30,7 @@ mod changed;
 mod confusion;
 mod controls;
 mod cost_aware;
+mod cost_metrics;
 mod cut;
 mod database;
 mod day;

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::cost::{call_cost, request_cost};
 use super::estimate::{Estimator, billed};
 use super::filter::Filter;
 use super::holdout::Holdout;
 use super::line::{Line, LineKind, SkippedLine};
-use super::price::{BilledTokens, PriceTable};
-use super::totals::{RequestCost, RequestEstimates, Totals};
+use super::price::PriceTable;
+use super::totals::{RequestEstimates, Totals};
 
 /// What lines have in common in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,9 +170,10 @@ impl Ledger {
         }
         let add: Box<dyn Fn(&mut Totals)> = match kind {
             LineKind::Request => {
-                let cost = self.request_cost(line, without);
-                if let Some(cost) = cost {
-                    self.holdout.add_request(line, cost.cost);
+                let cost = request_cost(&self.prices, line, without);
+                match cost {
+                    Some(cost) => self.holdout.add_request(line, cost.cost),
+                    None => self.note_unpriced(line),
                 }
                 let estimates = RequestEstimates {
                     cost,
@@ -181,9 +183,10 @@ impl Ledger {
                 Box::new(move |totals| totals.add_request(line, estimates))
             }
             LineKind::Call => {
-                let cost = self.cost(line, billed(line));
-                if let Some(cost) = cost {
-                    self.holdout.add_call(line, cost);
+                let cost = call_cost(&self.prices, line);
+                match cost {
+                    Some(cost) => self.holdout.add_call(line, cost),
+                    None => self.note_unpriced(line),
                 }
                 Box::new(move |totals| totals.add_call(line, cost))
             }
@@ -208,33 +211,15 @@ impl Ledger {
         }
     }
 
-    fn request_cost(
-        &mut self,
-        line: &Line<'_>,
-        without: Option<BilledTokens>,
-    ) -> Option<RequestCost> {
-        if line.is_refused() && line.prompt_tokens.is_none() {
-            return Some(RequestCost {
-                cost: 0.0,
-                without: 0.0,
-            });
-        }
-        Some(RequestCost {
-            cost: self.cost(line, billed(line))?,
-            without: self.cost(line, without)?,
-        })
-    }
-
-    fn cost(&mut self, line: &Line<'_>, tokens: Option<BilledTokens>) -> Option<f64> {
-        let tokens = tokens?;
+    fn note_unpriced(&mut self, line: &Line<'_>) {
         let model = line.model_name();
-        let Some(price) = self.prices.find(model) else {
-            if self.unpriced_models.len() < MOST_MODELS && !self.unpriced_models.contains(model) {
-                self.unpriced_models.insert(model.to_owned());
-            }
-            return None;
-        };
-        Some(price.cost(&tokens))
+        if billed(line).is_some()
+            && self.prices.find(model).is_none()
+            && self.unpriced_models.len() < MOST_MODELS
+            && !self.unpriced_models.contains(model)
+        {
+            self.unpriced_models.insert(model.to_owned());
+        }
     }
 
     fn keep_token_ratio(&mut self, line: &Line<'_>) {
