@@ -28,7 +28,7 @@ pub use check::{BadCheck, Check, FailedClause};
 pub use cost_meter::{CostMeter, MeteredLine, RequestDollars};
 pub use data::{csv_report, json_report};
 pub use filter::Filter;
-pub use groups::{GroupBy, Grouping, Ledger};
+pub use groups::{GroupBy, Grouping, Ledger, SortBy};
 pub use holdout::{Holdout, HoldoutGroup, Saving};
 pub use line::{Line, LineKind, SkippedLine, Text};
 pub use measures::{MEASURES, Measure};

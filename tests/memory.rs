@@ -60,6 +60,7 @@ mod no_trace;
 mod observing;
 mod overflow;
 mod overrides;
+mod pass_lines;
 mod paths;
 mod pepper;
 mod pieces;

@@ -166,6 +166,13 @@ impl Totals {
         self.cached.known()
     }
 
+    /// Tokens that the cache did not give, over the requests that report both numbers.
+    pub fn uncached_tokens(&self) -> Option<u64> {
+        self.cached
+            .known()
+            .map(|cached| self.prompt_with_cached.saturating_sub(cached))
+    }
+
     pub fn cache_write_tokens(&self) -> Option<u64> {
         self.cache_write.known()
     }
