@@ -7,6 +7,7 @@ mod account_quota;
 mod alias_refresher;
 mod audit_store;
 mod conversation_caches;
+mod cost_metrics;
 mod file_rights;
 mod forgotten_refresher;
 mod housekeeping;
@@ -25,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use self::alias_refresher::AliasRefresher;
 use self::audit_store::AuditStore;
 use self::conversation_caches::ConversationCaches;
+use self::cost_metrics::CostMetrics;
 use self::forgotten_refresher::ForgottenRefresher;
 use self::housekeeping::Housekeeping;
 pub use self::pepper::{pepper_hint, pepper_place};
@@ -455,5 +457,6 @@ fn audit(
         AuditTarget::Stdout => AuditOutput::Stdout,
         AuditTarget::File(path) => AuditOutput::File(path, &config.audit_rotation),
     };
+    let exporter = exporter.with_reader(Box::new(CostMetrics::new(&config.audit_prices)));
     Ok(Some(Audit::open(&output, exporter, tasks)?))
 }

@@ -1,9 +1,12 @@
 //! What audit files say about cache and cost: the lines read, summed in groups, priced, and shown.
 //!
 //! Pure: takes bytes of lines and returns numbers and text. A count that no line reports stays unknown; it is never taken
-//! as 0. Groups are the only thing that grows with the files. Used by `diarist audit`, which opens the files and prints.
+//! as 0. Groups are the only thing that grows with the files. Used by `diarist audit`, which opens the files and prints, and by
+//! `app`, which counts dollars while lines are written ([`CostMeter`]).
 
 mod check;
+mod cost;
+mod cost_meter;
 mod data;
 mod estimate;
 mod filter;
@@ -22,9 +25,10 @@ mod totals;
 mod why;
 
 pub use check::{BadCheck, Check, FailedClause};
+pub use cost_meter::{CostMeter, MeteredLine, RequestDollars};
 pub use data::{csv_report, json_report};
 pub use filter::Filter;
-pub use groups::{GroupBy, Grouping, Ledger};
+pub use groups::{GroupBy, Grouping, Ledger, SortBy};
 pub use holdout::{Holdout, HoldoutGroup, Saving};
 pub use line::{Line, LineKind, SkippedLine, Text};
 pub use measures::{MEASURES, Measure};

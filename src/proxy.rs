@@ -34,6 +34,7 @@ mod pass_entry;
 mod peer_memory;
 mod places;
 mod read_request;
+mod refusals;
 mod request_metrics;
 pub mod respond;
 mod retry;
@@ -63,6 +64,7 @@ pub use self::parse_pool::ParsePool;
 pub use self::parsed_prefixes::ParsedPrefixes;
 pub use self::places::Peer;
 use self::places::Places;
+use self::refusals::Refusals;
 use self::request_metrics::RequestMetrics;
 pub use self::sent_prompts::SentPrompts;
 pub use self::shared::Limits;
@@ -87,6 +89,7 @@ impl Proxy {
             shared: Arc::new(Shared {
                 body_budget: BodyBudget::new(limits.max_buffered_bytes),
                 places: Places::new(limits.max_requests, limits.max_requests_per_address),
+                refusals: Refusals::default(),
                 upstream,
                 limits,
                 tasks,
@@ -115,8 +118,19 @@ impl Proxy {
         let request_metrics = RequestMetrics::start(&request);
         let response = match flow::handle(&self.shared, self.memory.as_ref(), request).await {
             Ok(response) => response,
-            Err(error) => respond::error(&error),
+            Err(refusal) => refusal.into_response(),
         };
         request_metrics.track_body(response)
+    }
+
+    /// Answers a request that the server does not accept, and lets it have an audit line.
+    pub fn refuse<B>(&self, request: &Request<B>, error: ProxyError) -> Response<ProxyBody> {
+        let audit = self
+            .memory
+            .as_ref()
+            .and_then(|memory| memory.audit.as_ref());
+        let (method, uri) = (request.method(), request.uri());
+        let refusal = self.shared.refusals.refuse(audit, method, uri, error);
+        refusal.into_response()
     }
 }

@@ -152,7 +152,7 @@ async fn accept_data(
                     async move {
                         match foreign {
                             None => proxy.handle(request).await,
-                            Some(name) => respond::error(&ProxyError::ForeignHost(name)),
+                            Some(name) => proxy.refuse(&request, ProxyError::ForeignHost(name)),
                         }
                     }
                 };
@@ -163,11 +163,13 @@ async fn accept_data(
         }
         metrics::counter!(telemetry::CONNECTIONS_REFUSED).increment(1);
         if let Ok(permit) = Arc::clone(&refusal_permits).try_acquire_owned() {
-            let connections = Arc::clone(&connections);
+            let (connections, proxy) = (Arc::clone(&connections), Arc::clone(&proxy));
             tasks.spawn("refusal", async move {
                 let _guards = (hold, permit);
-                let error = ProxyError::TooManyConnections(max_connections);
-                connections.refuse(stream, || respond::error(&error)).await;
+                let answer = |request: &Request<Incoming>| {
+                    proxy.refuse(request, ProxyError::TooManyConnections(max_connections))
+                };
+                connections.refuse(stream, answer).await;
             });
         }
     }

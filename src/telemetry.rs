@@ -40,6 +40,13 @@ pub const MEMORY_REQUESTS: &str = "diarist_memory_requests_total";
 /// Tokens of requests, as the provider reported them. Labels: `kind` (`input`, `cache_read`, `cache_write`, `output`,
 /// `reasoning`), `model` (see [`model_label`]).
 pub const PROMPT_TOKENS: &str = "diarist_prompt_tokens_total";
+/// Billionths of a dollar that requests and memory's model calls cost, as far as tokens and prices are known. Labels:
+/// `model`, `kind` (`request`, `observe`, `reflect`).
+pub const COST: &str = "diarist_cost_nanodollars_total";
+/// The same for the same requests without Diarist: an estimate. Label: `model`.
+pub const COST_WITHOUT: &str = "diarist_cost_without_nanodollars_total";
+/// Requests and memory's model calls that are in no cost: tokens or price are not known. Label: `kind`, as above.
+pub const UNPRICED: &str = "diarist_unpriced_total";
 /// Bytes of prompts as they were sent. Label: `segment` (`tools`, `system`, `observations`, `messages`; `replaced`: what
 /// the observations replaced, which was not sent).
 pub const PROMPT_BYTES: &str = "diarist_prompt_bytes_total";
@@ -211,6 +218,9 @@ fn register() {
     for by in ["diarist", "provider"] {
         metrics::counter!(COMPARED_TOKENS, "by" => by).increment(0);
     }
+    for kind in ["request", "observe", "reflect"] {
+        metrics::counter!(UNPRICED, "kind" => kind).increment(0);
+    }
     for reason in ["full", "closed", "write", "store"] {
         metrics::counter!(AUDIT_DROPPED, "reason" => reason).increment(0);
     }
@@ -222,6 +232,18 @@ fn describe_memory() {
     describe_counter!(
         PROMPT_TOKENS,
         "Tokens of requests, as the provider reported them, by kind and model"
+    );
+    describe_counter!(
+        COST,
+        "Billionths of a dollar for requests and memory's model calls, by model and kind"
+    );
+    describe_counter!(
+        COST_WITHOUT,
+        "Billionths of a dollar that the same requests would have cost without Diarist: an estimate"
+    );
+    describe_counter!(
+        UNPRICED,
+        "Requests and memory's model calls whose cost is not known, by kind"
     );
     describe_counter!(
         PROMPT_BYTES,

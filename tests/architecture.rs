@@ -77,6 +77,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "tasks",
             "telemetry",
             "config",
+            "ledger",
             "wire",
             "audit",
             "memory",

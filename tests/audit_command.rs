@@ -127,8 +127,28 @@ fn the_totals_of_a_day_are_exact() {
         "without_prompt_tokens": 4_000_000, "without_hit_rate": 0.4,
         // 5 bytes, where 2,000 bytes of this model were 2,400,000 tokens.
         "unreported_prompt_tokens": 6_000, "important_items": 10, "lost_items": 1,
+        "uncached_tokens": 2_200_000,
     });
     assert_eq!(*total, expected, "{total:#}");
+}
+
+#[test]
+fn groups_stand_in_the_order_that_is_wanted() {
+    let files = Files::new();
+    let order = |by: &str, sort: &str| -> Vec<String> {
+        let args = ["--by", by, "--sort", sort];
+        let groups = files.json(&args)["groups"].as_array().unwrap().clone();
+        let field = if by == "thread" { "tenant" } else { by };
+        let names = groups.iter().map(|group| group[field].as_str().unwrap());
+        names.map(str::to_owned).collect()
+    };
+    // Uncached: 1,900,000 and 300,000. Unknown numbers stand last.
+    assert_eq!(order("model", "uncached"), ["big", "writes", "own-model"]);
+    assert_eq!(order("model", "cost"), ["big", "writes", "own-model"]);
+    assert_eq!(order("model", "net"), ["writes", "big", "own-model"]);
+    assert_eq!(order("thread", "prompt"), ["ada", "bob"]);
+    assert_eq!(order("thread", "net"), ["bob", "ada"]);
+    command(&["--sort", "net"]).assert().failure().code(64);
 }
 
 #[test]

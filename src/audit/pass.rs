@@ -1,4 +1,5 @@
-//! The audit line of a request that is no chat completion with a body that was read. Made by `proxy`.
+//! The audit line of a request that is no chat completion with a body that was read, and of one that Diarist refuses
+//! before it reads it. Made by `proxy`.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -30,4 +31,13 @@ pub struct PassRecord {
     /// From the request's head to the answer's end.
     pub total_ms: u64,
     pub ended: EndReason,
+    /// Why Diarist refused the request: the code in its answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<&'static str>,
+    /// So many refusals before this one have no line, because there were too many in a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unlisted: Option<u64>,
+    /// The model, if the path names it. The body is not read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
 }

@@ -22,6 +22,7 @@ use super::file::{AuditError, AuditFile, Rotation};
 use super::otlp::{Otlp, SpanStart};
 #[cfg(feature = "otel")]
 use super::otlp_settings::{OtlpError, OtlpSettings};
+use super::reader::LineReader;
 use super::span::{RequestKind, RequestSpan};
 use super::stored::{LineStore, Record, StoreQueue, StoreStatus};
 use super::{AuditRecord, CallRecord, ForgottenRecord, PartRecord, PassRecord};
@@ -64,10 +65,11 @@ pub enum AuditOutput<'a> {
     Nowhere,
 }
 
-/// What the lines become besides, if anything: spans and metrics, and rows of a database.
+/// What the lines become besides, if anything: spans and metrics, rows of a database, and what a reader makes of them.
 #[derive(Debug, Default)]
 pub struct Exporter {
     store: Option<Arc<dyn LineStore>>,
+    reader: Option<Box<dyn LineReader>>,
     #[cfg(feature = "otel")]
     otlp: Option<Otlp>,
     #[cfg(feature = "otel")]
@@ -82,6 +84,13 @@ impl Exporter {
         self
     }
 
+    /// The same, and this reader takes every line.
+    #[must_use]
+    pub fn with_reader(mut self, reader: Box<dyn LineReader>) -> Self {
+        self.reader = Some(reader);
+        self
+    }
+
     /// An exporter with these settings.
     ///
     /// # Errors
@@ -93,6 +102,7 @@ impl Exporter {
             spans: otlp.span_start(settings),
             otlp: Some(otlp),
             store: None,
+            reader: None,
         })
     }
 }
@@ -253,6 +263,7 @@ impl Audit {
             waiting: Arc::clone(&waiting),
             dropped: dropped.clone(),
             store,
+            reader: exporter.reader,
             #[cfg(feature = "otel")]
             otlp: exporter.otlp,
         };
@@ -360,6 +371,7 @@ struct Writer {
     waiting: Arc<AtomicUsize>,
     dropped: Dropped,
     store: Option<StoreQueue>,
+    reader: Option<Box<dyn LineReader>>,
     #[cfg(feature = "otel")]
     otlp: Option<Otlp>,
 }
@@ -437,6 +449,9 @@ impl Writer {
         serde_json::to_writer(&mut self.line, record)?;
         if let Some(store) = &mut self.store {
             store.offer(record, &self.line[start..]);
+        }
+        if let Some(reader) = &mut self.reader {
+            reader.read(&self.line[start..]);
         }
         self.line.push(b'\n');
         let output: &mut dyn Write = match &mut self.output {

@@ -110,6 +110,7 @@ fn follow(args: &Args) -> anyhow::Result<()> {
 
 fn new_ledger(args: &Args) -> anyhow::Result<Ledger> {
     let mut ledger = Ledger::new(&args.groups(), args.filter(), args.price_table()?);
+    ledger.set_sort(args.sort());
     ledger.set_repeat_forgetting(args.repeat_forgetting);
     Ok(ledger)
 }

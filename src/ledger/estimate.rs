@@ -53,6 +53,14 @@ pub(super) fn billed(line: &Line<'_>) -> Option<BilledTokens> {
 }
 
 impl Estimator {
+    /// Remembers at most twice so many conversations.
+    pub(super) fn with_generation(conversations: usize) -> Self {
+        Self {
+            conversations: RecentMap::with_generation(conversations),
+            ..Self::default()
+        }
+    }
+
     /// The tokens of a prompt that nobody reported: the stream was cut before, or the provider reports none. Takes every
     /// request line, in order.
     pub(super) fn unreported(&mut self, line: &Line<'_>) -> Option<u64> {

@@ -1,13 +1,15 @@
 //! Sums lines in groups.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::cost::{call_cost, request_cost};
 use super::estimate::{Estimator, billed};
 use super::filter::Filter;
 use super::holdout::Holdout;
 use super::line::{Line, LineKind, SkippedLine};
-use super::price::{BilledTokens, PriceTable};
-use super::totals::{RequestCost, RequestEstimates, Totals};
+use super::price::PriceTable;
+use super::totals::{RequestEstimates, Totals};
 
 /// What lines have in common in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +58,51 @@ impl GroupBy {
     }
 }
 
+/// In which order groups stand. What is not known stands last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SortBy {
+    /// Days in order, others as with [`SortBy::Prompt`].
+    #[default]
+    Usual,
+    /// Most tokens of prompts first.
+    Prompt,
+    /// Most tokens of prompts first that the cache did not give.
+    Uncached,
+    /// The dearest first, memory's calls included.
+    Cost,
+    /// The smallest net first: where Diarist costs more than it saves.
+    Net,
+}
+
+impl SortBy {
+    /// Groups with a larger number come first; `None` is not known.
+    fn rank(self, by: GroupBy, totals: &Totals) -> Option<f64> {
+        let tokens = |tokens: u64| tokens as f64;
+        match self {
+            Self::Usual if by == GroupBy::Day => None,
+            Self::Usual | Self::Prompt => totals.prompt_tokens().map(tokens),
+            Self::Uncached => totals.uncached_tokens().map(tokens),
+            Self::Cost => {
+                let memory = totals.memory_cost().unwrap_or(0.0);
+                totals.cost().map(|cost| cost + memory)
+            }
+            Self::Net => totals.net().map(|net| -net),
+        }
+    }
+
+    fn compare(self, by: GroupBy, left: &Totals, right: &Totals) -> Ordering {
+        let rank = |totals: &Totals| self.rank(by, totals);
+        let by_rank = match (rank(left), rank(right)) {
+            (Some(left), Some(right)) => right.total_cmp(&left),
+            (left, right) => right.is_some().cmp(&left.is_some()),
+        };
+        if self == Self::Usual && by == GroupBy::Day {
+            return by_rank;
+        }
+        by_rank.then_with(|| right.requests.cmp(&left.requests))
+    }
+}
+
 /// Between the parts of a group's name.
 const SEPARATOR: char = '\0';
 
@@ -66,21 +113,17 @@ const MOST_MODELS: usize = 20;
 #[derive(Clone, Debug)]
 pub struct Grouping {
     pub by: GroupBy,
+    sort: SortBy,
     groups: HashMap<String, Totals>,
 }
 
 impl Grouping {
-    /// The groups: days in order, others with the longest prompts first. The values of its fields name a group.
+    /// The groups in their order. The values of its fields name a group.
     pub fn sorted(&self) -> Vec<(Vec<&str>, &Totals)> {
         let mut groups: Vec<(&String, &Totals)> = self.groups.iter().collect();
         groups.sort_by(|(a, left), (b, right)| {
-            let size = |totals: &Totals| (totals.prompt_tokens(), totals.requests);
-            let by_size = if self.by == GroupBy::Day {
-                std::cmp::Ordering::Equal
-            } else {
-                size(right).cmp(&size(left))
-            };
-            by_size.then_with(|| a.cmp(b))
+            let order = self.sort.compare(self.by, left, right);
+            order.then_with(|| a.cmp(b))
         });
         groups
             .into_iter()
@@ -115,6 +158,7 @@ impl Ledger {
     pub fn new(by: &[GroupBy], filter: Filter, prices: PriceTable) -> Self {
         let grouping = |by: &GroupBy| Grouping {
             by: *by,
+            sort: SortBy::default(),
             groups: HashMap::new(),
         };
         Self {
@@ -130,6 +174,13 @@ impl Ledger {
             filter,
             estimator: Estimator::default(),
             key: String::new(),
+        }
+    }
+
+    /// In which order groups stand.
+    pub fn set_sort(&mut self, sort: SortBy) {
+        for grouping in &mut self.groupings {
+            grouping.sort = sort;
         }
     }
 
@@ -169,9 +220,10 @@ impl Ledger {
         }
         let add: Box<dyn Fn(&mut Totals)> = match kind {
             LineKind::Request => {
-                let cost = self.request_cost(line, without);
-                if let Some(cost) = cost {
-                    self.holdout.add_request(line, cost.cost);
+                let cost = request_cost(&self.prices, line, without);
+                match cost {
+                    Some(cost) => self.holdout.add_request(line, cost.cost),
+                    None => self.note_unpriced(line),
                 }
                 let estimates = RequestEstimates {
                     cost,
@@ -181,9 +233,10 @@ impl Ledger {
                 Box::new(move |totals| totals.add_request(line, estimates))
             }
             LineKind::Call => {
-                let cost = self.cost(line, billed(line));
-                if let Some(cost) = cost {
-                    self.holdout.add_call(line, cost);
+                let cost = call_cost(&self.prices, line);
+                match cost {
+                    Some(cost) => self.holdout.add_call(line, cost),
+                    None => self.note_unpriced(line),
                 }
                 Box::new(move |totals| totals.add_call(line, cost))
             }
@@ -208,33 +261,15 @@ impl Ledger {
         }
     }
 
-    fn request_cost(
-        &mut self,
-        line: &Line<'_>,
-        without: Option<BilledTokens>,
-    ) -> Option<RequestCost> {
-        if line.is_refused() && line.prompt_tokens.is_none() {
-            return Some(RequestCost {
-                cost: 0.0,
-                without: 0.0,
-            });
-        }
-        Some(RequestCost {
-            cost: self.cost(line, billed(line))?,
-            without: self.cost(line, without)?,
-        })
-    }
-
-    fn cost(&mut self, line: &Line<'_>, tokens: Option<BilledTokens>) -> Option<f64> {
-        let tokens = tokens?;
+    fn note_unpriced(&mut self, line: &Line<'_>) {
         let model = line.model_name();
-        let Some(price) = self.prices.find(model) else {
-            if self.unpriced_models.len() < MOST_MODELS && !self.unpriced_models.contains(model) {
-                self.unpriced_models.insert(model.to_owned());
-            }
-            return None;
-        };
-        Some(price.cost(&tokens))
+        if billed(line).is_some()
+            && self.prices.find(model).is_none()
+            && self.unpriced_models.len() < MOST_MODELS
+            && !self.unpriced_models.contains(model)
+        {
+            self.unpriced_models.insert(model.to_owned());
+        }
     }
 
     fn keep_token_ratio(&mut self, line: &Line<'_>) {

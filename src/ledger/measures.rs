@@ -71,6 +71,7 @@ pub const MEASURES: &[(&str, Take)] = &[
     }),
     ("important_items", |it| Measure::Count(it.important_items())),
     ("lost_items", |it| Measure::Count(it.lost_items())),
+    ("uncached_tokens", |it| Measure::Count(it.uncached_tokens())),
 ];
 
 impl Measure {

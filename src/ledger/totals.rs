@@ -1,5 +1,6 @@
 //! The sums of a group of lines.
 
+use super::cost::RequestCost;
 use super::line::Line;
 use super::price::BilledTokens;
 
@@ -20,13 +21,6 @@ impl KnownSum {
     fn known(self) -> Option<u64> {
         (self.lines > 0).then_some(self.sum)
     }
-}
-
-/// What one request cost, and what it would have cost, in dollars.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct RequestCost {
-    pub cost: f64,
-    pub without: f64,
 }
 
 /// What is estimated of a request; each is absent if it is not known.
@@ -170,6 +164,13 @@ impl Totals {
 
     pub fn cached_tokens(&self) -> Option<u64> {
         self.cached.known()
+    }
+
+    /// Tokens that the cache did not give, over the requests that report both numbers.
+    pub fn uncached_tokens(&self) -> Option<u64> {
+        self.cached
+            .known()
+            .map(|cached| self.prompt_with_cached.saturating_sub(cached))
     }
 
     pub fn cache_write_tokens(&self) -> Option<u64> {

@@ -17,6 +17,7 @@ use super::error::ProxyError;
 use super::memory::Memory;
 use super::pass_entry::PassEntry;
 use super::places::Peer;
+use super::refusals::Refusal;
 use super::shared::Shared;
 use super::{chat_completions, forward, headers, respond, upgrade};
 use crate::audit::Audit;
@@ -34,14 +35,20 @@ pub(super) async fn handle(
     shared: &Arc<Shared>,
     memory: Option<&Arc<Memory>>,
     request: Request<Incoming>,
-) -> Result<Response<ProxyBody>, ProxyError> {
+) -> Result<Response<ProxyBody>, Refusal> {
     let (parts, body) = request.into_parts();
+    let audit = memory.and_then(|memory| memory.audit.as_ref());
+    let refuse = |parts: &Parts, error| shared.refusals.begin(audit, parts, error);
     if !headers::is_only_chunked(&parts.headers) {
-        return Err(ProxyError::TransferCoding);
+        return Err(refuse(&parts, ProxyError::TransferCoding));
     }
+    let take_place = |parts: &Parts, peer| {
+        let place = shared.places.take(peer);
+        place.map_err(|error| refuse(parts, error))
+    };
     let peer = parts.extensions.get::<Peer>().copied();
     let abort = Abort::for_client(&parts);
-    match route(memory, &parts, &body)? {
+    match route(memory, &parts, &body).map_err(|error| refuse(&parts, error))? {
         RequestKind::Chat(memory) => {
             // It takes its place when its body is in. If there is none, its body need not come.
             if let Err(error) = shared.places.check(peer) {
@@ -50,7 +57,7 @@ pub(super) async fn handle(
                     &parts,
                     IdleTimeout::new(body, shared.limits.request_idle),
                 );
-                return Err(error);
+                return Err(refuse(&parts, error));
             }
             // A body that is larger than the limit gets its 413 below.
             let announced = body.size_hint().lower();
@@ -61,22 +68,21 @@ pub(super) async fn handle(
                 let body = (body, reserved);
                 // Boxed, since it is large and the server moves it several times before it first runs.
                 let answer = chat_completions::handle(shared, memory, parts, body, abort);
-                return Box::pin(answer).await;
+                return Ok(Box::pin(answer).await?);
             }
-            let place = shared.places.take(peer)?;
+            let place = take_place(&parts, peer)?;
             let body =
                 IdleTimeout::paced(body, shared.limits.request_idle, shared.limits.body_pace);
             let response = pass_unread(shared, memory, parts, body, abort).await?;
             Ok(response.map(|body| with_guard(body, place)))
         }
         RequestKind::Tunnel => {
-            let place = shared.places.take(peer)?;
-            let response = upgrade::tunnel(shared, parts).await?;
+            let place = take_place(&parts, peer)?;
+            let response = upgrade::tunnel(shared, audit, parts).await?;
             Ok(response.map(|body| with_guard(body, place)))
         }
         RequestKind::Pass => {
-            let place = shared.places.take(peer)?;
-            let audit = memory.and_then(|memory| memory.audit.as_ref());
+            let place = take_place(&parts, peer)?;
             let has_memory = memory.is_some_and(|memory| memory.enabled);
             let without_memory = has_memory && is_unknown_chat(&parts);
             let body = IdleTimeout::new(body, shared.limits.request_idle);
@@ -95,9 +101,11 @@ async fn pass(
     mut parts: Parts,
     mut body: IdleTimeout<Incoming>,
     abort: Abort,
-) -> Result<Response<ProxyBody>, ProxyError> {
+) -> Result<Response<ProxyBody>, Refusal> {
     if !body.is_end_stream() {
-        body = body.guarded(shared.places.take_upload()?);
+        let upload = shared.places.take_upload();
+        let upload = upload.map_err(|error| shared.refusals.begin(audit, &parts, error))?;
+        body = body.guarded(upload);
     }
     let mut entry = PassEntry::new(audit, &mut parts, body.size_hint().exact());
     let response = forward::send(&shared.upstream, parts, OutBody::Stream(body))
@@ -114,7 +122,7 @@ async fn pass_unread(
     parts: Parts,
     body: IdleTimeout<Incoming>,
     abort: Abort,
-) -> Result<Response<ProxyBody>, ProxyError> {
+) -> Result<Response<ProxyBody>, Refusal> {
     metrics::counter!(telemetry::BODIES_UNREAD).increment(1);
     tracing::debug!("no room for one more body: the request is forwarded unread, without memory");
     let mut response = pass(shared, memory.audit.as_ref(), parts, body, abort).await?;

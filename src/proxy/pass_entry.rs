@@ -1,13 +1,14 @@
 //! The audit line of a request that passes through unread. It is written when it is dropped: when the answer has
-//! ended, or the client has left. Reads no body; it counts the bytes of the answer. Called by [`super::flow`].
+//! ended, or the client has left. Reads no body; it counts the bytes of the answer. Called by [`super::flow`],
+//! [`super::refusals`] and [`super::upgrade`].
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::Response;
 use http::request::Parts;
+use http::{Method, Response, StatusCode, Uri};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 
@@ -34,18 +35,7 @@ impl PassEntry {
     ) -> Self {
         let span = Audit::begin_span(audit, &mut parts.headers, RequestKind::Pass);
         let line = audit.map(|audit| {
-            let record = PassRecord {
-                time: jiff::Timestamp::now(),
-                method: parts.method.as_str().chars().take(MAX_PART_BYTES).collect(),
-                path: shown_path(parts.uri.path()),
-                status: None,
-                bytes_received,
-                bytes_answered: 0,
-                ttfb_ms: None,
-                total_ms: 0,
-                // Replaced as soon as something else is known.
-                ended: EndReason::HungUp,
-            };
+            let record = record(&parts.method, &parts.uri, bytes_received);
             (audit.clone(), record)
         });
         Self {
@@ -55,9 +45,30 @@ impl PassEntry {
         }
     }
 
+    /// The entry of a request that Diarist refuses, with the code of its answer; see [`super::refusals`].
+    pub(super) fn refused(
+        audit: &Audit,
+        method: &Method,
+        uri: &Uri,
+        code: &'static str,
+        unlisted: u64,
+    ) -> Self {
+        let record = PassRecord {
+            refused: Some(code),
+            unlisted: (unlisted > 0).then_some(unlisted),
+            ..record(method, uri, None)
+        };
+        Self {
+            line: Some((audit.clone(), record)),
+            span: RequestSpan::default(),
+            started: Instant::now(),
+        }
+    }
+
     pub(super) fn set_failed(&mut self, error: &ProxyError) {
         if let Some((_, record)) = &mut self.line {
             record.status = Some(respond::status(error).as_u16());
+            record.refused = (error.side() != Side::Upstream).then(|| respond::code(error));
             record.ended = match error.side() {
                 Side::Upstream => EndReason::UpstreamError,
                 Side::Internal => EndReason::Complete,
@@ -73,6 +84,26 @@ impl PassEntry {
         };
         record.status = Some(response.status().as_u16());
         response.map(|body| CountedBody { body, entry: self }.boxed_unsync())
+    }
+
+    /// Continues until a tunnel has ended, whose bytes are counted by whoever carries them.
+    pub(super) fn begin_tunnel(&mut self) {
+        let elapsed = self.elapsed_ms();
+        if let Some((_, record)) = &mut self.line {
+            record.status = Some(StatusCode::SWITCHING_PROTOCOLS.as_u16());
+            record.ttfb_ms = Some(elapsed);
+        }
+    }
+
+    /// The tunnel has ended. `is_whole`: both sides have ended it.
+    pub(super) fn end_tunnel(&mut self, received: u64, answered: u64, is_whole: bool) {
+        if let Some((_, record)) = &mut self.line {
+            record.bytes_received = Some(received);
+            record.bytes_answered = answered;
+            if is_whole {
+                record.ended = EndReason::Complete;
+            }
+        }
     }
 
     fn count(&mut self, bytes: usize) {
@@ -104,6 +135,25 @@ impl Drop for PassEntry {
     }
 }
 
+/// A line of which no more is known than the request's head.
+fn record(method: &Method, uri: &Uri, bytes_received: Option<u64>) -> PassRecord {
+    PassRecord {
+        time: jiff::Timestamp::now(),
+        method: method.as_str().chars().take(MAX_PART_BYTES).collect(),
+        path: shown_path(uri.path()),
+        status: None,
+        bytes_received,
+        bytes_answered: 0,
+        ttfb_ms: None,
+        total_ms: 0,
+        // Replaced as soon as something else is known.
+        ended: EndReason::HungUp,
+        refused: None,
+        unlisted: None,
+        model: path_model(uri.path()),
+    }
+}
+
 /// A longer part of a path may be an id or a secret.
 const MAX_PART_BYTES: usize = 24;
 
@@ -121,6 +171,22 @@ fn shown_path(path: &str) -> String {
         .map(|part| if is_word(part) { part } else { "*" })
         .collect();
     shown.join("/")
+}
+
+/// What stands in front of a model in a path: `/openai/deployments/NAME/…`, `/v1beta/models/NAME:generateContent`.
+const BEFORE_MODEL: [&str; 3] = ["deployments", "models", "engines"];
+
+/// A longer part of a path is no name of a model.
+const MAX_MODEL_BYTES: usize = 64;
+
+/// The model that a path names.
+fn path_model(path: &str) -> Option<String> {
+    let mut parts = path.split('/').take(MAX_PARTS);
+    parts.find(|part| BEFORE_MODEL.contains(part))?;
+    let name = parts.next()?.split(':').next()?;
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let is_name = (1..=MAX_MODEL_BYTES).contains(&name.len()) && name.bytes().all(plain);
+    is_name.then(|| name.to_owned())
 }
 
 struct CountedBody {
@@ -171,7 +237,26 @@ impl Drop for CountedBody {
 
 #[cfg(test)]
 mod tests {
-    use super::shown_path;
+    use super::{path_model, shown_path};
+
+    #[test]
+    fn a_model_is_read_where_the_path_names_it() {
+        for (path, model) in [
+            ("/openai/deployments/gpt-5/chat/completions", Some("gpt-5")),
+            (
+                "/v1beta/models/gemini-3-pro:generateContent",
+                Some("gemini-3-pro"),
+            ),
+            ("/v1/models/", None),
+            ("/v1/models/a%20b", None),
+            ("/v1/embeddings", None),
+            ("/v1/files/models", None),
+        ] {
+            assert_eq!(path_model(path).as_deref(), model, "{path}");
+        }
+        let long = format!("/v1/models/{}", "a".repeat(65));
+        assert_eq!(path_model(&long), None);
+    }
 
     #[test]
     fn a_path_shows_words_and_no_secret() {

@@ -91,6 +91,11 @@ pub(super) fn status(error: &ProxyError) -> StatusCode {
     describe(error).status
 }
 
+/// The code in the answer of [`error`].
+pub(super) fn code(error: &ProxyError) -> &'static str {
+    describe(error).code
+}
+
 fn describe(error: &ProxyError) -> ClientError {
     use StatusCode as S;
     let (status, code, message) = match error {

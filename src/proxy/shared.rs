@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::body::Pace;
 use super::body_budget::BodyBudget;
 use super::places::Places;
+use super::refusals::Refusals;
 use crate::tasks::Tasks;
 use crate::upstream::Upstream;
 
@@ -59,5 +60,6 @@ pub(super) struct Shared {
     pub(super) limits: Limits,
     pub(super) body_budget: BodyBudget,
     pub(super) places: Places,
+    pub(super) refusals: Refusals,
     pub(super) tasks: Tasks,
 }

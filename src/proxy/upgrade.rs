@@ -5,7 +5,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -20,8 +20,10 @@ use tokio::time::{Instant, sleep_until};
 use super::abort::Abort;
 use super::body::{self, OutBody, ProxyBody};
 use super::error::ProxyError;
+use super::pass_entry::PassEntry;
 use super::shared::Shared;
 use super::{forward, headers, respond};
+use crate::audit::Audit;
 use crate::tasks::Hold;
 use crate::telemetry;
 
@@ -44,9 +46,37 @@ fn names_websocket(headers: &HeaderMap) -> bool {
 /// Asks the upstream. If it switches, connects both sides; otherwise its answer is the client's.
 pub(super) async fn tunnel(
     shared: &Shared,
+    audit: Option<&Audit>,
     mut parts: Parts,
 ) -> Result<Response<ProxyBody>, ProxyError> {
-    let Some(client_side) = parts.extensions.remove::<OnUpgrade>() else {
+    let mut entry = PassEntry::new(audit, &mut parts, None);
+    let response = switch(shared, parts).await;
+    let (response, sides) = response.inspect_err(|error| entry.set_failed(error))?;
+    let Some(sides) = sides else {
+        return Ok(entry.track(response));
+    };
+    entry.begin_tunnel();
+    let (stopped, hold) = (shared.tasks.token(), shared.tasks.hold());
+    let idle = shared.limits.tunnel_idle;
+    shared.tasks.spawn("tunnel", async move {
+        let carried = connect(sides, idle, hold, entry);
+        stopped.run_until_cancelled(carried).await;
+    });
+    Ok(response)
+}
+
+/// Both sides of a tunnel, still in the hands of hyper.
+struct Sides {
+    client: OnUpgrade,
+    upstream: OnUpgrade,
+}
+
+/// The answer for the client; with both sides if the upstream has switched.
+async fn switch(
+    shared: &Shared,
+    mut parts: Parts,
+) -> Result<(Response<ProxyBody>, Option<Sides>), ProxyError> {
+    let Some(client) = parts.extensions.remove::<OnUpgrade>() else {
         return Err(ProxyError::Target(None));
     };
     let abort = Abort::for_client(&parts);
@@ -56,28 +86,21 @@ pub(super) async fn tunnel(
     let response = upstream.send_upgradable(request).await;
     let mut response = response.map_err(|error| forward::to_proxy_error(upstream, error))?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-        return Ok(respond::stream_back(
-            response,
-            shared.limits.response_idle,
-            abort,
-        ));
+        let answer = respond::stream_back(response, shared.limits.response_idle, abort);
+        return Ok((answer, None));
     }
     if !names_websocket(response.headers()) {
         let url = upstream.base_url();
         return Err(ProxyError::UnrequestedUpgrade { url });
     }
-    let upstream_side = hyper::upgrade::on(&mut response);
-    let (stopped, hold) = (shared.tasks.token(), shared.tasks.hold());
-    let idle = shared.limits.tunnel_idle;
-    shared.tasks.spawn("tunnel", async move {
-        stopped
-            .run_until_cancelled(connect(client_side, upstream_side, idle, hold))
-            .await;
-    });
+    let sides = Sides {
+        client,
+        upstream: hyper::upgrade::on(&mut response),
+    };
     let (mut parts, _) = response.into_parts();
     parts.headers = headers::towards_client(parts.headers);
     set_websocket_headers(&mut parts.headers);
-    Ok(Response::from_parts(parts, body::empty()))
+    Ok((Response::from_parts(parts, body::empty()), Some(sides)))
 }
 
 fn set_websocket_headers(headers: &mut HeaderMap) {
@@ -85,8 +108,8 @@ fn set_websocket_headers(headers: &mut HeaderMap) {
     headers.insert(UPGRADE, WEBSOCKET);
 }
 
-async fn connect(client_side: OnUpgrade, upstream_side: OnUpgrade, idle: Duration, _hold: Hold) {
-    let (client, upstream) = match futures_util::try_join!(client_side, upstream_side) {
+async fn connect(sides: Sides, idle: Duration, _hold: Hold, entry: PassEntry) {
+    let (client, upstream) = match futures_util::try_join!(sides.client, sides.upstream) {
         Ok(sides) => sides,
         Err(error) => {
             tracing::debug!("a tunnel could not be opened: {error}");
@@ -94,53 +117,98 @@ async fn connect(client_side: OnUpgrade, upstream_side: OnUpgrade, idle: Duratio
         }
     };
     metrics::gauge!(telemetry::TUNNELS).increment(1.0);
-    copy_both(TokioIo::new(client), TokioIo::new(upstream), idle).await;
+    let mut line = TunnelLine {
+        entry,
+        traffic: Traffic::default(),
+        is_whole: false,
+    };
+    let (client, upstream) = (TokioIo::new(client), TokioIo::new(upstream));
+    line.is_whole = copy_both(client, upstream, idle, &line.traffic).await;
     metrics::gauge!(telemetry::TUNNELS).decrement(1.0);
 }
 
-/// Carries bytes until one side breaks, both have ended, or none has moved for `idle`.
-async fn copy_both<C, U>(client: C, mut upstream: U, idle: Duration)
+/// The audit line of a tunnel. It is written when this is dropped, also if the process stops before the tunnel has ended.
+struct TunnelLine {
+    entry: PassEntry,
+    traffic: Traffic,
+    is_whole: bool,
+}
+
+impl Drop for TunnelLine {
+    fn drop(&mut self) {
+        let (received, answered) = self.traffic.bytes();
+        self.entry.end_tunnel(received, answered, self.is_whole);
+    }
+}
+
+/// Carries bytes until one side breaks, both have ended, or none has moved for `idle`. Whether both have ended.
+async fn copy_both<C, U>(client: C, mut upstream: U, idle: Duration, traffic: &Traffic) -> bool
 where
     C: AsyncRead + AsyncWrite + Unpin,
     U: AsyncRead + AsyncWrite + Unpin,
 {
-    let activity = LastActivity::default();
     // Whatever is carried is read from the client or written to it.
-    let mut tracked_client = ActivityStream {
+    let mut tracked_client = TrackedClient {
         side: client,
-        activity: activity.clone(),
+        traffic: traffic.clone(),
     };
     let copied = tokio::select! {
         copied = copy_bidirectional(&mut tracked_client, &mut upstream) => copied,
-        () = activity.wait_idle(idle) => {
+        () = traffic.wait_idle(idle) => {
             tracing::debug!("a tunnel was closed: it had no traffic for {idle:?}");
-            return;
+            return false;
         }
     };
-    if let Err(error) = copied {
+    if let Err(error) = &copied {
         tracing::debug!("a tunnel broke: {error}");
     }
+    copied.is_ok()
 }
 
-/// When a byte last moved.
+/// What a tunnel has carried. Clones share it.
 #[derive(Clone, Debug)]
-struct LastActivity(Arc<Mutex<Instant>>);
+struct Traffic(Arc<Mutex<Carried>>);
 
-impl Default for LastActivity {
+#[derive(Debug)]
+struct Carried {
+    /// When a byte last moved.
+    last: Instant,
+    /// Bytes from the client, and to it.
+    received: u64,
+    answered: u64,
+}
+
+impl Default for Traffic {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(Instant::now())))
+        Self(Arc::new(Mutex::new(Carried {
+            last: Instant::now(),
+            received: 0,
+            answered: 0,
+        })))
     }
 }
 
-impl LastActivity {
-    fn touch(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+impl Traffic {
+    fn lock(&self) -> MutexGuard<'_, Carried> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, received: usize, answered: usize) {
+        let mut carried = self.lock();
+        carried.last = Instant::now();
+        carried.received += received as u64;
+        carried.answered += answered as u64;
+    }
+
+    fn bytes(&self) -> (u64, u64) {
+        let carried = self.lock();
+        (carried.received, carried.answered)
     }
 
     /// Ready once none has moved for `limit`.
     async fn wait_idle(&self, limit: Duration) {
         loop {
-            let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let last = self.lock().last;
             if last.elapsed() >= limit {
                 return;
             }
@@ -149,13 +217,13 @@ impl LastActivity {
     }
 }
 
-/// One side of a tunnel.
-struct ActivityStream<S> {
+/// The client's side of a tunnel.
+struct TrackedClient<S> {
     side: S,
-    activity: LastActivity,
+    traffic: Traffic,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for ActivityStream<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for TrackedClient<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -163,22 +231,23 @@ impl<S: AsyncRead + Unpin> AsyncRead for ActivityStream<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.side).poll_read(cx, buffer);
-        if buffer.filled().len() > before {
-            self.activity.touch();
+        let read_bytes = buffer.filled().len() - before;
+        if read_bytes > 0 {
+            self.traffic.add(read_bytes, 0);
         }
         read
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for ActivityStream<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for TrackedClient<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.side).poll_write(cx, bytes);
-        if let Poll::Ready(Ok(1..)) = written {
-            self.activity.touch();
+        if let Poll::Ready(Ok(written_bytes @ 1..)) = written {
+            self.traffic.add(0, written_bytes);
         }
         written
     }
@@ -208,7 +277,8 @@ mod tests {
         let (mut client, ours) = duplex(64);
         let (mut upstream, theirs) = duplex(64);
         let started = Instant::now();
-        let carrying = copy_both(ours, theirs, IDLE);
+        let traffic = Traffic::default();
+        let carrying = copy_both(ours, theirs, IDLE, &traffic);
         let talking = async {
             for _ in 0..3 {
                 sleep(NEARLY).await;
@@ -224,7 +294,8 @@ mod tests {
             assert_eq!(upstream.read(&mut [0]).await.unwrap(), 0);
             started.elapsed().checked_sub(talked)
         };
-        let ((), silent) = tokio::join!(carrying, talking);
-        assert_eq!(silent, Some(IDLE));
+        let (is_whole, silent) = tokio::join!(carrying, talking);
+        assert_eq!((is_whole, silent), (false, Some(IDLE)));
+        assert_eq!(traffic.bytes(), (3, 3));
     }
 }

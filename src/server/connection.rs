@@ -128,11 +128,15 @@ impl ConnectionServer {
     }
 
     /// Gives a connection one answer, whatever it requests, and closes it.
-    pub(super) async fn refuse(&self, stream: TcpStream, answer: impl Fn() -> Response<ProxyBody>) {
+    pub(super) async fn refuse(
+        &self,
+        stream: TcpStream,
+        answer: impl Fn(&Request<Incoming>) -> Response<ProxyBody>,
+    ) {
         let drain = CancellationToken::new();
-        self.serve(stream, &drain, |_| {
+        self.serve(stream, &drain, |request| {
             drain.cancel();
-            std::future::ready(answer())
+            std::future::ready(answer(&request))
         })
         .await;
     }

@@ -7,7 +7,7 @@ use jiff::{Span, Timestamp, civil};
 
 use crate::cli::sources::ConfigSources;
 use crate::config::ConfigError;
-use crate::ledger::{Filter, GroupBy, NamedPrice, PAGE_GROUPS, PriceTable};
+use crate::ledger::{Filter, GroupBy, NamedPrice, PAGE_GROUPS, PriceTable, SortBy};
 
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Args {
@@ -20,6 +20,10 @@ pub(in crate::cli) struct Args {
     /// One line for each model, conversation of a tenant, tenant, day in UTC, or cause of a missed cache
     #[arg(long, value_enum)]
     by: Option<By>,
+    /// Order of these lines: most tokens of prompts, most of them uncached, dearest with memory's calls, or smallest net
+    /// first (default: prompt; days in order)
+    #[arg(long, value_enum, requires = "by")]
+    sort: Option<Sort>,
     /// Count lines from this time on: 2026-11-23, 2026-11-23T08:00:00Z, or 24h, 7d for so long ago. Dates are in UTC
     #[arg(long, value_name = "TIME", value_parser = audit_time)]
     since: Option<String>,
@@ -69,6 +73,14 @@ enum By {
     Cause,
 }
 
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Sort {
+    Prompt,
+    Uncached,
+    Cost,
+    Net,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Format {
     Table,
@@ -96,6 +108,16 @@ impl Args {
             By::Cause => GroupBy::Cause,
         };
         self.by.map(group).into_iter().collect()
+    }
+
+    pub(super) fn sort(&self) -> SortBy {
+        match self.sort {
+            None => SortBy::Usual,
+            Some(Sort::Prompt) => SortBy::Prompt,
+            Some(Sort::Uncached) => SortBy::Uncached,
+            Some(Sort::Cost) => SortBy::Cost,
+            Some(Sort::Net) => SortBy::Net,
+        }
     }
 
     pub(super) fn filter(&self) -> Filter {

@@ -1,0 +1,112 @@
+//! The short lines of what is not read: WebSockets, and requests that Diarist refuses.
+
+use diarist_provider::Options;
+use serde_json::{Value, json};
+
+use crate::memory::rig::{Rig, SMALL};
+use crate::memory::tools::{Caller, eventually};
+use crate::support::raw_upstream::RawUpstream;
+
+async fn line(rig: &Rig) -> Value {
+    eventually("the line", || !rig.audit("path").is_empty()).await;
+    rig.audit("path").pop().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_has_a_line_that_says_why() {
+    for (head, status, code) in [
+        (
+            "GET /v1/models HTTP/1.1\r\nhost: rebind.example\r\n",
+            421,
+            "unknown_host",
+        ),
+        (
+            "POST /v1/models HTTP/1.1\r\nhost: a.localhost\r\ntransfer-encoding: gzip, chunked\r\n",
+            501,
+            "transfer_coding_not_supported",
+        ),
+    ] {
+        let rig = Rig::small().await;
+        let mut caller = Caller::connect(&rig.address()).await;
+        caller.send(format!("{head}\r\n").as_bytes()).await;
+        caller.until("\"code\"").await;
+        let line = line(&rig).await;
+        assert_eq!(line["path"], "/v1/models");
+        assert_eq!(
+            (&line["status"], &line["refused"]),
+            (&json!(status), &json!(code))
+        );
+        assert_eq!(line["unlisted"], Value::Null);
+        assert!(line["bytes_answered"].as_u64().unwrap() > 0, "{line}");
+        assert_eq!(line["ended"], "complete", "{line}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_place_a_request_is_refused_with_a_line() {
+    let upstream = RawUpstream::listen().await;
+    let url = format!("{}/v1", upstream.url());
+    let settings = [
+        SMALL[0],
+        ("UPSTREAM__BASE_URL", url.as_str()),
+        ("SERVER__MAX_REQUESTS", "1"),
+    ];
+    let rig = Rig::with(Options::default(), &settings).await;
+    let mut first = Caller::connect(&rig.address()).await;
+    first
+        .send(b"GET /v1/first HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        .await;
+    let mut peer = upstream.accept().await;
+    peer.head().await;
+    for path in ["/v1/models/text-x", "/v1/chat/completions"] {
+        let mut second = Caller::connect(&rig.address()).await;
+        let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n");
+        second.send(head.as_bytes()).await;
+        second.until("\"code\"").await;
+    }
+    eventually("the lines", || rig.audit("path").len() == 2).await;
+    let lines = rig.audit("path");
+    assert_eq!(lines[0]["model"], "text-x");
+    for line in lines {
+        assert_eq!(line["refused"], "too_many_requests", "{line}");
+        assert_eq!(line["status"], 429, "{line}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_websocket_has_its_line_when_it_ends() {
+    let upstream = RawUpstream::listen().await;
+    let url = format!("{}/v1", upstream.url());
+    let settings = [SMALL[0], ("UPSTREAM__BASE_URL", url.as_str())];
+    let rig = Rig::with(Options::default(), &settings).await;
+    let mut client = Caller::connect(&rig.address()).await;
+    client
+        .send(
+            b"GET /v1/realtime?model=sk-secret HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade\r\n\
+              upgrade: websocket\r\nsec-websocket-key: k\r\nsec-websocket-version: 13\r\n\r\n",
+        )
+        .await;
+    let mut peer = upstream.accept().await;
+    peer.head().await;
+    peer.send(
+        "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\nhello",
+    )
+    .await;
+    client.until("hello").await;
+    client.send(b"ping").await;
+    peer.until("ping").await;
+    assert_eq!(rig.audit("path"), [Value::Null; 0]);
+    drop(client);
+    peer.rest().await;
+    drop(peer);
+    let line = line(&rig).await;
+    assert_eq!(
+        (&line["path"], &line["status"]),
+        (&json!("/v1/realtime"), &json!(101))
+    );
+    assert_eq!(
+        (&line["bytes_received"], &line["bytes_answered"]),
+        (&json!(4), &json!(5))
+    );
+    assert_eq!(line["ended"], "complete", "{line}");
+}
