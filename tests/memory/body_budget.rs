@@ -21,11 +21,13 @@ async fn a_body_without_room_is_forwarded_unread() {
     assert_eq!(large.status, 200);
     assert_eq!(large.memory(), "bypass; reason=busy");
     assert_eq!(rig.last().body, body.to_string());
+    // Other tests of this process count too.
     let metrics = rig.metrics().await;
-    assert!(
-        metrics.contains("diarist_bodies_unread_total 1"),
-        "{metrics}"
-    );
+    let mut values = metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("diarist_bodies_unread_total "));
+    let unread: Option<u64> = values.next().and_then(|value| value.parse().ok());
+    assert!(unread.is_some_and(|unread| unread > 0), "{metrics}");
     // The room of a body is free again when its exchange is over.
     for _ in 0..20 {
         assert_eq!(rig.send(&talk.body(1)).await.memory(), "watching");
