@@ -128,6 +128,41 @@ async fn why_says_that_a_block_is_gone_and_finds_a_line_that_only_the_file_has()
     assert!(!gone.contains(&talk.canary()), "{gone}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn why_prints_no_block_that_has_the_number_by_accident() {
+    let rig = rig().await;
+    let talk = Talk::new("ada");
+    let named = [("x-diarist-resource", "ada")];
+    let answer = rig
+        .talk_as("Bearer sk-test", &named, &talk, 1..=ACTIVE)
+        .await;
+    rig.audit_entry(&answer).await;
+    rig.quiet().await;
+    let why = ["audit", "--store", "--why", id(&answer)];
+    let own = rig.operator(&why).await;
+    assert!(own.contains(&talk.canary()), "{own}");
+    for other in [
+        // Another user of the tenant.
+        "UPDATE snapshots SET resource = zeroblob(32)",
+        // Made after the request: the number was given a second time.
+        "UPDATE snapshots SET resource = (SELECT max(resource) FROM audit_lines), at_ms = at_ms + 3600000",
+    ] {
+        run(&rig, other).await;
+        let gone = rig.operator(&why).await;
+        assert!(gone.contains("are not in this database any more"), "{gone}");
+        assert!(!gone.contains(&talk.canary()), "{gone}");
+    }
+    // The same without a stored line, from the file: only the time tells.
+    run(&rig, "DELETE FROM audit_lines").await;
+    let path = rig.folder.path().join("audit.jsonl").display().to_string();
+    let of_file = [&why[..], &["--audit", &path]].concat();
+    let gone = rig.operator(&of_file).await;
+    assert!(!gone.contains(&talk.canary()), "{gone}");
+    run(&rig, "UPDATE snapshots SET at_ms = at_ms - 3600000").await;
+    let own = rig.operator(&of_file).await;
+    assert!(own.contains(&talk.canary()), "{own}");
+}
+
 /// How many lines of a tenant are in the database: those with a name of the conversation, and those without.
 async fn lines_of(rig: &Rig, key: &str) -> (usize, usize) {
     let label = Scope::format_tenant_label(&rig.tenant(key));
