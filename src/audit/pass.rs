@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::EndReason;
 use super::record::milliseconds;
+use crate::history::Scope;
 
 /// One line. Only these lines have the field `path`. The order of the fields does not change; new fields go to the
 /// end.
@@ -30,4 +31,7 @@ pub struct PassRecord {
     /// From the request's head to the answer's end.
     pub total_ms: u64,
     pub ended: EndReason,
+    /// Whose it is, if its credentials say so: a database keeps it beside the line.
+    #[serde(skip)]
+    pub(crate) owner: Option<Scope>,
 }

@@ -13,6 +13,7 @@ use http_body_util::BodyExt as _;
 
 use super::body::ProxyBody;
 use super::error::{ProxyError, Side};
+use super::memory::Memory;
 use super::respond;
 use crate::audit::{Audit, EndReason, PassRecord, RequestKind, RequestSpan};
 use crate::upstream::BoxError;
@@ -28,10 +29,12 @@ pub(super) struct PassEntry {
 impl PassEntry {
     /// The headers of `parts` may get the span as their parent.
     pub(super) fn new(
-        audit: Option<&Audit>,
+        memory: Option<&Memory>,
         parts: &mut Parts,
         bytes_received: Option<u64>,
     ) -> Self {
+        let audit = memory.and_then(|memory| memory.audit.as_ref());
+        let owner = memory.and_then(|memory| memory.owner(parts));
         let span = Audit::begin_span(audit, &mut parts.headers, RequestKind::Pass);
         let line = audit.map(|audit| {
             let record = PassRecord {
@@ -45,6 +48,7 @@ impl PassEntry {
                 total_ms: 0,
                 // Replaced as soon as something else is known.
                 ended: EndReason::HungUp,
+                owner,
             };
             (audit.clone(), record)
         });
