@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::EndReason;
 use super::record::milliseconds;
+use crate::history::Scope;
 
 /// One line. Only these lines have the field `path`. The order of the fields does not change; new fields go to the
 /// end.
@@ -40,4 +41,7 @@ pub struct PassRecord {
     /// The model, if the path names it. The body is not read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// Whose it is, if its credentials say so: a database keeps it beside the line.
+    #[serde(skip)]
+    pub(crate) owner: Option<Scope>,
 }

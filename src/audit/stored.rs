@@ -2,8 +2,9 @@
 //!
 //! Nobody waits for the database: the queue is bounded, and a line that does not fit is dropped and counted. A batch that
 //! cannot be stored is tried again for some seconds. The lines are those of the file, byte for byte, but for requests of
-//! strangers: of a tenant that the upstream has not accepted since the start, no refused request is stored. Otherwise
-//! anybody could fill the database (INV-OWN). Called by [`super::sink`]; `app` implements [`LineStore`].
+//! strangers: of a tenant of which the upstream has accepted no chat completion since the start, neither a refused
+//! request nor one that passes is stored. Otherwise anybody could fill the database (INV-OWN). Called by
+//! [`super::sink`]; `app` implements [`LineStore`].
 
 use std::collections::HashSet;
 use std::fmt;
@@ -69,7 +70,7 @@ pub(super) trait Record: Serialize {
     /// Its line with an empty text.
     fn key(&self) -> StoredLine;
 
-    /// Whether the upstream accepted the request; `None` if it is no line of a request.
+    /// Whether the upstream accepted the chat completion; `None` if the line is not of a client's request.
     fn accepted(&self) -> Option<bool> {
         None
     }
@@ -77,7 +78,8 @@ pub(super) trait Record: Serialize {
 
 impl Record for AuditRecord {
     fn accepted(&self) -> Option<bool> {
-        Some(self.error.is_none() && is_accepted(self.status))
+        let is_good = |status| status < 400;
+        Some(self.error.is_none() && self.status.is_some_and(is_good))
     }
 
     fn key(&self) -> StoredLine {
@@ -111,12 +113,16 @@ impl Record for CallRecord {
 }
 
 impl Record for PassRecord {
+    /// Never: many upstreams give a list of models to anybody.
     fn accepted(&self) -> Option<bool> {
-        Some(is_accepted(self.status))
+        Some(false)
     }
 
     fn key(&self) -> StoredLine {
-        nameless(self.time)
+        StoredLine {
+            owner: self.owner.clone(),
+            ..nameless(self.time)
+        }
     }
 }
 
@@ -125,10 +131,6 @@ impl Record for ForgottenRecord {
     fn key(&self) -> StoredLine {
         nameless(self.time)
     }
-}
-
-fn is_accepted(status: Option<u16>) -> bool {
-    status.is_some_and(|status| status < 400)
 }
 
 fn nameless(time: Timestamp) -> StoredLine {

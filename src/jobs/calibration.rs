@@ -14,7 +14,8 @@ use crate::memory::{Node, Policy, TokenRatio};
 use crate::store::StoredTokenRatio;
 use crate::telemetry;
 
-/// Clients choose the names of models. The one that nothing was added to for the longest time makes room.
+/// Clients choose the names of models. The one that nothing was added to for the longest time makes room; those of which
+/// too little is known do so first.
 pub const MAX_MODELS: u32 = 256;
 
 /// Longer names are not stored. No provider has such a model.
@@ -51,7 +52,9 @@ impl Models {
     fn entry(&mut self, model: &str) -> &mut Entry {
         self.additions += 1;
         if !self.by_name.contains_key(model) && self.by_name.len() >= MAX_MODELS as usize {
-            let oldest = self.by_name.iter().min_by_key(|(_, entry)| entry.last);
+            // Those of which too little is known go first: it costs an invented name more to push out a real one.
+            let place = |entry: &Entry| (entry.ratio.value().is_some(), entry.last);
+            let oldest = self.by_name.iter().min_by_key(|(_, entry)| place(entry));
             let oldest = oldest.map(|(name, _)| name.clone());
             oldest.and_then(|name| self.by_name.remove(&name));
         }
@@ -86,7 +89,15 @@ impl Calibration {
     }
 
     fn add_tokens(&self, model: &str, counted: u64, reported: u64) -> bool {
-        self.lock().entry(model).ratio.add(counted, reported)
+        let mut models = self.lock();
+        let known = models.by_name.get(model).map(|entry| entry.ratio);
+        let mut ratio = known.unwrap_or_default();
+        // What is not used makes no entry: it would push out another one.
+        let is_used = ratio.add(counted, reported);
+        if is_used {
+            models.entry(model).ratio = ratio;
+        }
+        is_used
     }
 
     /// Adds what an earlier process knew.
@@ -148,6 +159,31 @@ mod tests {
         calibration.add_tokens("new", 4_000, 4_800);
         let ratios = ["0", "1", "2", "new"].map(|model| calibration.ratio(model));
         assert_eq!(ratios, [Some(1.1), None, Some(1.1), Some(1.2)]);
+        let models = calibration.0.lock().unwrap();
+        assert_eq!(models.by_name.len(), MAX_MODELS as usize);
+    }
+
+    #[test]
+    fn a_name_whose_tokens_are_not_used_takes_no_place() {
+        let calibration = Calibration::default();
+        calibration.add_tokens("real", 4_000, 4_400);
+        for number in 0..2 * MAX_MODELS {
+            // Too short, or not plausible.
+            calibration.add_tokens(&number.to_string(), 1, 1);
+            calibration.add_tokens(&number.to_string(), 4_000, 4_000_000);
+        }
+        assert_eq!(calibration.ratio("real"), Some(1.1));
+        assert_eq!(calibration.0.lock().unwrap().by_name.len(), 1);
+    }
+
+    #[test]
+    fn a_name_with_too_few_tokens_makes_room_before_one_with_a_figure() {
+        let calibration = Calibration::default();
+        calibration.add_tokens("real", 4_000, 4_400);
+        for number in 0..2 * MAX_MODELS {
+            calibration.add_tokens(&number.to_string(), 100, 110);
+        }
+        assert_eq!(calibration.ratio("real"), Some(1.1));
         let models = calibration.0.lock().unwrap();
         assert_eq!(models.by_name.len(), MAX_MODELS as usize);
     }

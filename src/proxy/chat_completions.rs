@@ -97,7 +97,7 @@ pub(super) async fn handle(
     let mut in_flight = InFlight {
         tenant: match &request {
             Some(request) => Some(request.identity.scope.tenant),
-            None => memory.tenant(&parts),
+            None => memory.owner(&parts).map(|owner| owner.tenant),
         },
         sent_with: answer.sent.outgoing.sent_with().clone(),
         asks_usage: answer.sent.outgoing.asks_usage,

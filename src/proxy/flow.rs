@@ -20,7 +20,6 @@ use super::places::Peer;
 use super::refusals::Refusal;
 use super::shared::Shared;
 use super::{chat_completions, forward, headers, respond, upgrade};
-use crate::audit::Audit;
 use crate::telemetry;
 
 /// What the path of every chat completion ends with.
@@ -78,7 +77,7 @@ pub(super) async fn handle(
         }
         RequestKind::Tunnel => {
             let place = take_place(&parts, peer)?;
-            let response = upgrade::tunnel(shared, audit, parts).await?;
+            let response = upgrade::tunnel(shared, memory.map(Arc::as_ref), parts).await?;
             Ok(response.map(|body| with_guard(body, place)))
         }
         RequestKind::Pass => {
@@ -86,7 +85,7 @@ pub(super) async fn handle(
             let has_memory = memory.is_some_and(|memory| memory.enabled);
             let without_memory = has_memory && is_unknown_chat(&parts);
             let body = IdleTimeout::new(body, shared.limits.request_idle);
-            let mut response = pass(shared, audit, parts, body, abort).await?;
+            let mut response = pass(shared, memory.map(Arc::as_ref), parts, body, abort).await?;
             if without_memory {
                 set_bypass(&mut response, "bypass; reason=path");
             }
@@ -97,17 +96,18 @@ pub(super) async fn handle(
 
 async fn pass(
     shared: &Shared,
-    audit: Option<&Audit>,
+    memory: Option<&Memory>,
     mut parts: Parts,
     mut body: IdleTimeout<Incoming>,
     abort: Abort,
 ) -> Result<Response<ProxyBody>, Refusal> {
     if !body.is_end_stream() {
         let upload = shared.places.take_upload();
+        let audit = memory.and_then(|memory| memory.audit.as_ref());
         let upload = upload.map_err(|error| shared.refusals.begin(audit, &parts, error))?;
         body = body.guarded(upload);
     }
-    let mut entry = PassEntry::new(audit, &mut parts, body.size_hint().exact());
+    let mut entry = PassEntry::new(memory, &mut parts, body.size_hint().exact());
     let response = forward::send(&shared.upstream, parts, OutBody::Stream(body))
         .await
         .inspect_err(|error| entry.set_failed(error))?;
@@ -125,7 +125,7 @@ async fn pass_unread(
 ) -> Result<Response<ProxyBody>, Refusal> {
     metrics::counter!(telemetry::BODIES_UNREAD).increment(1);
     tracing::debug!("no room for one more body: the request is forwarded unread, without memory");
-    let mut response = pass(shared, memory.audit.as_ref(), parts, body, abort).await?;
+    let mut response = pass(shared, Some(memory), parts, body, abort).await?;
     set_bypass(&mut response, "bypass; reason=busy");
     Ok(response)
 }
@@ -161,8 +161,8 @@ fn is_large(body: &Incoming) -> bool {
 
 /// Whether the upstream has accepted no request of this tenant yet.
 fn is_stranger(memory: &Memory, parts: &Parts) -> bool {
-    let tenant = memory.tenant(parts);
-    tenant.is_none_or(|tenant| !memory.accepted_tenants.contains(&tenant))
+    let owner = memory.owner(parts);
+    owner.is_none_or(|owner| !memory.accepted_tenants.contains(&owner.tenant))
 }
 
 /// How a request is handled.

@@ -19,7 +19,7 @@ use super::parsed_prefixes::ParsedPrefixes;
 use super::sent_prompts::SentPrompts;
 use super::singleflight::Singleflight;
 use crate::audit::Audit;
-use crate::history::{History, Pepper, ScopedHash};
+use crate::history::{History, Pepper, Scope, ScopedHash};
 use crate::jobs::{Exchange, Jobs, Reloadable};
 use crate::lookup::{Lookup, SnapshotCache};
 use crate::memory::alignment::{Alignment, EvidenceLevel};
@@ -165,10 +165,10 @@ impl Memory {
     }
 
     /// Whose request this is; `None` if that is not known.
-    pub(super) fn tenant(&self, parts: &Parts) -> Option<[u8; 32]> {
+    pub(super) fn owner(&self, parts: &Parts) -> Option<Scope> {
         let policy = self.policy.current();
         let owner = identify_owner(&parts.headers, parts.uri.query(), &policy.identity);
-        owner.ok().map(|owner| owner.scope.tenant)
+        owner.ok().map(|owner| owner.scope)
     }
 
     /// Whether the tenant is known, or its account may begin one more in this hour.

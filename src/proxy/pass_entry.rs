@@ -14,6 +14,7 @@ use http_body_util::BodyExt as _;
 
 use super::body::ProxyBody;
 use super::error::{ProxyError, Side};
+use super::memory::Memory;
 use super::respond;
 use crate::audit::{Audit, EndReason, PassRecord, RequestKind, RequestSpan};
 use crate::upstream::BoxError;
@@ -29,13 +30,18 @@ pub(super) struct PassEntry {
 impl PassEntry {
     /// The headers of `parts` may get the span as their parent.
     pub(super) fn new(
-        audit: Option<&Audit>,
+        memory: Option<&Memory>,
         parts: &mut Parts,
         bytes_received: Option<u64>,
     ) -> Self {
+        let audit = memory.and_then(|memory| memory.audit.as_ref());
+        let owner = memory.and_then(|memory| memory.owner(parts));
         let span = Audit::begin_span(audit, &mut parts.headers, RequestKind::Pass);
         let line = audit.map(|audit| {
-            let record = record(&parts.method, &parts.uri, bytes_received);
+            let record = PassRecord {
+                owner,
+                ..record(&parts.method, &parts.uri, bytes_received)
+            };
             (audit.clone(), record)
         });
         Self {
@@ -151,6 +157,7 @@ fn record(method: &Method, uri: &Uri, bytes_received: Option<u64>) -> PassRecord
         refused: None,
         unlisted: None,
         model: path_model(uri.path()),
+        owner: None,
     }
 }
 

@@ -20,10 +20,10 @@ use tokio::time::{Instant, sleep_until};
 use super::abort::Abort;
 use super::body::{self, OutBody, ProxyBody};
 use super::error::ProxyError;
+use super::memory::Memory;
 use super::pass_entry::PassEntry;
 use super::shared::Shared;
 use super::{forward, headers, respond};
-use crate::audit::Audit;
 use crate::tasks::Hold;
 use crate::telemetry;
 
@@ -46,10 +46,10 @@ fn names_websocket(headers: &HeaderMap) -> bool {
 /// Asks the upstream. If it switches, connects both sides; otherwise its answer is the client's.
 pub(super) async fn tunnel(
     shared: &Shared,
-    audit: Option<&Audit>,
+    memory: Option<&Memory>,
     mut parts: Parts,
 ) -> Result<Response<ProxyBody>, ProxyError> {
-    let mut entry = PassEntry::new(audit, &mut parts, None);
+    let mut entry = PassEntry::new(memory, &mut parts, None);
     let response = switch(shared, parts).await;
     let (response, sides) = response.inspect_err(|error| entry.set_failed(error))?;
     let Some(sides) = sides else {

@@ -34,8 +34,9 @@ pub trait AuditLines: Send + Sync {
         limit: u32,
     ) -> StoreResult<Option<AuditPage>>;
 
-    /// The owner of a snapshot, for an operator who knows only its number.
-    async fn snapshot_owner(&self, snapshot: SnapshotId) -> StoreResult<Option<Scope>>;
+    /// To whom a snapshot belongs and when it was made (milliseconds since 1970), for an operator who knows only its
+    /// number.
+    async fn snapshot_origin(&self, snapshot: SnapshotId) -> StoreResult<Option<(Scope, i64)>>;
 
     /// Deletes lines of requests that came before `before_ms`, at most `limit`. Returns how many.
     async fn expire_audit_lines(&self, before_ms: i64, limit: u32) -> StoreResult<u64>;
@@ -83,6 +84,14 @@ pub struct AuditRequest {
     pub(super) tenant: Vec<u8>,
     pub(super) resource: Vec<u8>,
     pub(super) thread: Option<String>,
+}
+
+impl AuditRequest {
+    /// Whether the request is of this tenant and of this user.
+    #[must_use]
+    pub fn is_of(&self, owner: &Scope) -> bool {
+        self.tenant == owner.tenant && self.resource == owner.resource_key()
+    }
 }
 
 /// The running figure of one model.

@@ -144,6 +144,12 @@ pub(super) fn tenant_owner(tenant: &[u8; 32]) -> [u8; 32] {
     blake3::derive_key("diarist 2026-11 forgotten tenant", tenant)
 }
 
+/// The owner in tombstones of the names that audit lines of a forgotten conversation have. No request is compared with
+/// them: other conversations may have the name too.
+pub(super) fn line_owner(root: &Link) -> [u8; 32] {
+    blake3::derive_key("diarist 2026-11 forgotten audit lines", root.as_bytes())
+}
+
 /// One tombstone: the owner, and a mark, or `None` if the whole owner was deleted.
 pub(super) type Tombstone = ([u8; 32], Option<Mark>);
 

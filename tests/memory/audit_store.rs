@@ -37,14 +37,44 @@ async fn run(rig: &Rig, statement: &'static str) {
     sqlx::query(statement).execute(&mut database).await.unwrap();
 }
 
+/// Asks for the list of models, which most upstreams give to anybody.
+async fn models(rig: &Rig, credential: Option<&str>) {
+    let mut request = rig.client.get(rig.url("/v1/models"));
+    if let Some(credential) = credential {
+        request = request.header("authorization", credential);
+    }
+    let answer = request.send().await.unwrap();
+    answer.bytes().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_do_not_fill_the_database_with_requests_that_pass() {
+    let rig = rig().await;
+    models(&rig, Some("Bearer sk-test")).await;
+    // A first request is recorded with the second one.
+    rig.talk(&Talk::new("ada"), 1..=2).await;
+    for credential in [None, Some("Bearer sk-nobody"), Some("Bearer sk-test")] {
+        models(&rig, credential).await;
+    }
+    rig.quiet().await;
+    let is_pass = |line: &&String| line.contains("\"path\":\"/v1/models\"");
+    assert_eq!(lines(&rig).await.iter().filter(is_pass).count(), 1);
+    let path = rig.folder.path().join("audit.jsonl");
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(text.matches("\"path\":\"/v1/models\"").count(), 4, "{text}");
+    // It goes with its tenant.
+    let label = Scope::format_tenant_label(&rig.tenant("sk-test"));
+    rig.operator(&["tenants", "forget", &label]).await;
+    assert_eq!(lines(&rig).await.iter().filter(is_pass).count(), 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_database_has_the_lines_of_the_file_and_answers_as_the_file_does() {
     let rig = rig().await;
     let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
     rig.talk(&ada, 1..=ACTIVE).await;
     rig.talk_as("Bearer sk-bob", &[], &bob, 1..=3).await;
-    let models = rig.client.get(rig.url("/v1/models")).send().await.unwrap();
-    models.bytes().await.unwrap();
+    models(&rig, Some("Bearer sk-test")).await;
     let answer = rig.send(&ada.body(ACTIVE + 1)).await;
     rig.audit_entry(&answer).await;
     rig.quiet().await;
@@ -126,6 +156,41 @@ async fn why_says_that_a_block_is_gone_and_finds_a_line_that_only_the_file_has()
         .await;
     assert!(gone.contains("are not in this database any more"), "{gone}");
     assert!(!gone.contains(&talk.canary()), "{gone}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn why_prints_no_block_that_has_the_number_by_accident() {
+    let rig = rig().await;
+    let talk = Talk::new("ada");
+    let named = [("x-diarist-resource", "ada")];
+    let answer = rig
+        .talk_as("Bearer sk-test", &named, &talk, 1..=ACTIVE)
+        .await;
+    rig.audit_entry(&answer).await;
+    rig.quiet().await;
+    let why = ["audit", "--store", "--why", id(&answer)];
+    let own = rig.operator(&why).await;
+    assert!(own.contains(&talk.canary()), "{own}");
+    for other in [
+        // Another user of the tenant.
+        "UPDATE snapshots SET resource = zeroblob(32)",
+        // Made after the request: the number was given a second time.
+        "UPDATE snapshots SET resource = (SELECT max(resource) FROM audit_lines), at_ms = at_ms + 3600000",
+    ] {
+        run(&rig, other).await;
+        let gone = rig.operator(&why).await;
+        assert!(gone.contains("are not in this database any more"), "{gone}");
+        assert!(!gone.contains(&talk.canary()), "{gone}");
+    }
+    // The same without a stored line, from the file: only the time tells.
+    run(&rig, "DELETE FROM audit_lines").await;
+    let path = rig.folder.path().join("audit.jsonl").display().to_string();
+    let of_file = [&why[..], &["--audit", &path]].concat();
+    let gone = rig.operator(&of_file).await;
+    assert!(!gone.contains(&talk.canary()), "{gone}");
+    run(&rig, "UPDATE snapshots SET at_ms = at_ms - 3600000").await;
+    let own = rig.operator(&of_file).await;
+    assert!(own.contains(&talk.canary()), "{own}");
 }
 
 /// How many lines of a tenant are in the database: those with a name of the conversation, and those without.

@@ -1,8 +1,12 @@
 //! Audit lines in the store: their order, how they are found, how they expire; and the figures of token counts.
 
-use diarist::store::{AuditLines as _, NewAuditLine, SqliteStore, StoredTokenRatio};
+use diarist::history::Scope;
+use diarist::store::{
+    AuditLines as _, Chains as _, ForgetTarget, Forgetting as _, NewAuditLine, SqliteStore,
+    StoredTokenRatio,
+};
 
-use crate::store::world::scope;
+use crate::store::world::{Talk, scope};
 
 fn line(number: i64, owner: &str, thread: Option<&str>) -> NewAuditLine {
     NewAuditLine {
@@ -76,6 +80,70 @@ async fn old_lines_expire_some_at_a_time() {
     let left = all(&store, 10).await;
     assert!(left[0].contains("\"number\":5,") && left[1].contains("\"number\":9,"));
     assert_eq!((expire(2).await, expire(2).await), (1, 0));
+}
+
+/// Offers lines of these owners, names and times. Returns the name and the time of those that are stored.
+async fn kept_of(store: &SqliteStore, offered: &[(&Scope, &str, i64)]) -> Vec<String> {
+    let before = all(store, 100).await.len();
+    let lines = offered.iter().map(|(owner, thread, number)| NewAuditLine {
+        owner: Some((*owner).clone()),
+        line: format!("{thread} {number}"),
+        ..line(*number, "", Some(thread))
+    });
+    let appended = store.append_audit_lines(lines.collect()).await;
+    appended.expect("appended");
+    all(store, 100).await.split_off(before)
+}
+
+#[tokio::test]
+async fn lines_that_waited_while_their_conversation_was_forgotten_are_not_stored() {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let talk = Talk::new(&scope("alice"), "secret", 4);
+    let mut record = talk.record(None, 0);
+    record.thread_key = Some("trip".to_owned());
+    let lineage = store.record(&talk.scope, &record).await.expect("recorded");
+    let target = ForgetTarget::Thread(lineage);
+    store.forget_target(&target, 50).await.expect("forgotten");
+    let (alice, bob, label) = (scope("alice"), scope("bob"), talk.links[0].label());
+    let offered = [
+        (&alice, "trip", 49),
+        (&alice, "trip", 50),
+        (&alice, "trip", 51),
+        (&alice, label.as_str(), 50),
+        (&alice, "other", 50),
+        (&bob, "trip", 50),
+    ];
+    let kept = kept_of(&store, &offered).await;
+    assert_eq!(kept, ["trip 51", "other 50", "trip 50"]);
+}
+
+#[tokio::test]
+async fn lines_that_waited_while_their_owner_was_forgotten_are_not_stored() {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let user = |tenant: &str, name: &str| Scope {
+        resource: Some(scope(name).tenant),
+        ..scope(tenant)
+    };
+    let (ada, ben, bob) = (user("a", "ada"), user("a", "ben"), scope("bob"));
+    let forget = async |owner: &Scope, at_ms| {
+        let (tenant, resource) = (owner.tenant, owner.resource);
+        let target = ForgetTarget::Owner { tenant, resource };
+        store
+            .forget_target(&target, at_ms)
+            .await
+            .expect("forgotten");
+    };
+    forget(&ada, 50).await;
+    let offered = [(&ada, "t", 50), (&ada, "t", 51), (&ben, "t", 50)];
+    assert_eq!(kept_of(&store, &offered).await, ["t 51", "t 50"]);
+    forget(&scope("a"), 70).await;
+    let offered = [
+        (&ada, "t", 70),
+        (&ben, "t", 70),
+        (&ben, "t", 71),
+        (&bob, "t", 70),
+    ];
+    assert_eq!(kept_of(&store, &offered).await, ["t 71", "t 70"]);
 }
 
 #[tokio::test]

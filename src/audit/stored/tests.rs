@@ -132,8 +132,35 @@ async fn strangers_cannot_fill_the_database() {
     ask("accepted", Some("ada"), Some(200), None);
     ask("known", Some("ada"), Some(429), None);
     ask("still a stranger", Some("eve"), Some(429), None);
+    let mut pass = |line: &str, name: Option<&str>, status| {
+        let record = PassRecord {
+            time: Timestamp::UNIX_EPOCH,
+            method: "GET".to_owned(),
+            path: "/v1/models".to_owned(),
+            status,
+            bytes_received: None,
+            bytes_answered: 0,
+            ttfb_ms: None,
+            total_ms: 0,
+            ended: crate::audit::EndReason::Complete,
+            refused: None,
+            unlisted: None,
+            model: None,
+            owner: name.map(|name| Scope::new(name.as_bytes(), None)),
+        };
+        queue.offer(&record, line.as_bytes());
+    };
+    pass("a stranger's list", Some("eve"), Some(200));
+    pass("nobody's list", None, Some(200));
+    pass("a known one's list", Some("ada"), Some(200));
+    pass("a known one's error", Some("ada"), Some(404));
+    pass("a stranger's list again", Some("eve"), Some(200));
     flush(&queue).await;
     let stored = shelf.batches.lock().unwrap().concat();
-    assert_eq!(stored, ["open", "accepted", "known"]);
+    let of_ada = ["a known one's list", "a known one's error"];
+    assert_eq!(
+        stored,
+        [&["open", "accepted", "known"][..], &of_ada].concat()
+    );
     assert_eq!(queue.status.dropped.count(), 0);
 }

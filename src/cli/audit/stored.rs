@@ -1,6 +1,8 @@
 //! `diarist audit --store`: the same answers from the lines in the database, and the observations that a request carried.
 
 use anyhow::{Context as _, bail, ensure};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 
 use super::input;
 use super::watch::{self, PAUSE};
@@ -11,10 +13,11 @@ use crate::cli::progress;
 use crate::cli::sources::ConfigSources;
 use crate::cli::terminal::harmless;
 use crate::config::{AuditTarget, Config};
+use crate::history::Scope;
 use crate::ledger::{Ledger, PriceTable};
 use crate::memory::SnapshotId;
 use crate::report::grouped;
-use crate::store::{AuditLines as _, AuditPage, Snapshots as _, SqliteStore};
+use crate::store::{AuditLines as _, AuditPage, AuditRequest, Snapshots as _, SqliteStore};
 
 /// Lines that are read at once: some ten megabytes. Each page takes several switches between threads, which cost time on
 /// a busy machine.
@@ -91,11 +94,12 @@ pub(super) fn why(
     prices: &PriceTable,
 ) -> anyhow::Result<String> {
     database::read(sources, async |store, config| {
-        let explained = match explain_stored(store, id, prices).await? {
-            Some(explained) => explained,
+        let stored = store.audit_request(id).await?;
+        let explained = match &stored {
+            Some(request) => explain_stored(store, id, request, prices).await?,
             None => explain_from_file(id, config, prices)?,
         };
-        let block = block_text(store, &explained).await?;
+        let block = block_text(store, &explained, stored.as_ref()).await?;
         Ok(explained.text + &block)
     })
 }
@@ -103,20 +107,18 @@ pub(super) fn why(
 async fn explain_stored(
     store: &SqliteStore,
     id: &str,
+    request: &AuditRequest,
     prices: &PriceTable,
-) -> anyhow::Result<Option<Explained>> {
-    let Some(request) = store.audit_request(id).await? else {
-        return Ok(None);
-    };
+) -> anyhow::Result<Explained> {
     let found = request.line.clone().into_bytes();
     let mut before = LineBefore::new(&found);
     let mut after = 0;
-    while let Some(page) = store.audit_page_of(&request, after, PAGE).await? {
+    while let Some(page) = store.audit_page_of(request, after, PAGE).await? {
         take_page(&page, &mut |line| before.take(line));
         after = page.last;
     }
     let before = before.found();
-    explain_lines(id, &found, before.as_deref(), prices).map(Some)
+    explain_lines(id, &found, before.as_deref(), prices)
 }
 
 fn explain_from_file(id: &str, config: &Config, prices: &PriceTable) -> anyhow::Result<Explained> {
@@ -132,22 +134,27 @@ fn explain_from_file(id: &str, config: &Config, prices: &PriceTable) -> anyhow::
     explain_lines(id, &found, before.found().as_deref(), prices)
 }
 
-/// The observations in the request, as they were sent; empty if it had none.
-async fn block_text(store: &SqliteStore, explained: &Explained) -> anyhow::Result<String> {
+/// The observations in the request, as they were sent; empty if it had none. `stored` is its line, if the database
+/// has it.
+async fn block_text(
+    store: &SqliteStore,
+    explained: &Explained,
+    stored: Option<&AuditRequest>,
+) -> anyhow::Result<String> {
     let Some(number) = &explained.snapshot else {
         return Ok(String::new());
     };
     let gone = format!(
         "\nIts observations (snapshot {}) are not in this database any more: their conversation was deleted because of its \
-         age, of a quota, or by an operator.\n",
+         age, of a quota, or by an operator; or this is a new database, or an older copy.\n",
         harmless(number)
     );
     let Ok(id) = number.parse().map(SnapshotId) else {
         return Ok(gone);
     };
-    // The numbers of another database may name something else: the tenant must be the one of the line.
-    let owner = store.snapshot_owner(id).await?;
-    let Some(owner) = owner.filter(|owner| owner.tenant_label() == explained.tenant) else {
+    let origin = store.snapshot_origin(id).await?;
+    let Some((owner, _)) = origin.filter(|origin| may_have_carried(explained, stored, origin))
+    else {
         return Ok(gone);
     };
     let Some(snapshot) = store.snapshot(&owner, id).await? else {
@@ -165,4 +172,22 @@ async fn block_text(store: &SqliteStore, explained: &Explained) -> anyhow::Resul
         grouped(block.len() as u64),
         harmless(block.trim_end())
     ))
+}
+
+/// Whether the request can have carried a snapshot of this owner and time. A new database, or one that was restored from
+/// a backup, gives numbers a second time: the number may name a block of another user, or of another conversation.
+fn may_have_carried(
+    explained: &Explained,
+    stored: Option<&AuditRequest>,
+    (owner, made_ms): &(Scope, i64),
+) -> bool {
+    let made = Timestamp::from_millisecond(*made_ms).ok();
+    let made = made.map(|made| TimeZone::UTC.to_datetime(made));
+    // The end and not the beginning: some snapshots are made while their request waits.
+    let was_made_before = made
+        .zip(explained.end)
+        .is_some_and(|(made, end)| made <= end);
+    was_made_before
+        && owner.tenant_label() == explained.tenant
+        && stored.is_none_or(|request| request.is_of(owner))
 }

@@ -47,6 +47,8 @@ pub(super) struct Explained {
     /// The number of its snapshot, if it had one.
     pub(super) snapshot: Option<String>,
     pub(super) tenant: String,
+    /// When its answer ended, in UTC.
+    pub(super) end: Option<DateTime>,
     /// How many messages were left out behind the observations.
     pub(super) trimmed: Option<u64>,
 }
@@ -71,6 +73,7 @@ pub(super) fn explain_lines(
         text: explain(&line, before, prices),
         snapshot: line.snapshot.as_ref().map(|text| text.as_str().to_owned()),
         tenant: line.tenant.as_str().to_owned(),
+        end: line.end(),
         trimmed: line.trimmed,
     })
 }

@@ -4,34 +4,62 @@
 use sqlx::query;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use crate::history::Scope;
+use crate::history::{Link, Pepper, Scope};
 use crate::memory::SnapshotId;
+use crate::store::forgotten::{line_owner, name_mark, tenant_owner};
 use crate::store::rows::{self, corrupt, get, hex_text};
 use crate::store::{AuditPage, AuditRequest, NewAuditLine, StoreResult, StoredTokenRatio};
 
-/// Lines in one list (`$1`). One statement for all of them: each statement costs two switches between threads.
+/// Lines in one list (`$1`), but those of requests that came before a deletion which covers them: they waited while it
+/// ran. One statement for all of them: each statement costs two switches between threads.
 const APPEND_AUDIT_LINES: &str = "
 INSERT INTO audit_lines (time_ms, request_id, tenant, resource, thread, line)
 SELECT p.value ->> 0, p.value ->> 1, unhex(p.value ->> 2), unhex(p.value ->> 3), p.value ->> 4, p.value ->> 5
-FROM json_each($1) AS p ORDER BY p.key";
+FROM json_each($1) AS p
+WHERE NOT EXISTS (
+    SELECT 1 FROM json_each(p.value, '$[6]') AS cover CROSS JOIN tombstones AS t CROSS JOIN receipts AS r
+    WHERE t.owner = unhex(cover.value ->> 0) AND t.mark = unhex(cover.value ->> 1)
+      AND r.id = t.receipt AND r.at_ms >= p.value ->> 0)
+ORDER BY p.key";
 
 pub(super) async fn append(
     conn: &mut SqliteConnection,
     lines: Vec<NewAuditLine>,
+    pepper: &Pepper,
 ) -> StoreResult<()> {
     let list: Vec<_> = lines
         .iter()
         .map(|line| {
+            let covers = line.owner.as_ref().map_or_else(Vec::new, |owner| {
+                covering_tombstones(owner, line.thread.as_deref(), pepper)
+            });
             let (tenant, resource) = line.owner.as_ref().map_or_else(Default::default, |owner| {
                 (hex_text(&owner.tenant), hex_text(owner.resource_key()))
             });
             let (id, thread) = (&line.request_id, &line.thread);
-            (line.time_ms, id, tenant, resource, thread, &line.line)
+            let text = &line.line;
+            (line.time_ms, id, tenant, resource, thread, text, covers)
         })
         .collect();
     let list = serde_json::to_string(&list).map_err(|_| corrupt("audit lines are no JSON"))?;
     query(APPEND_AUDIT_LINES).bind(list).execute(conn).await?;
     Ok(())
+}
+
+/// The tombstones that can cover a line, in hexadecimal: of its tenant, of its user, and of the name in it.
+fn covering_tombstones(
+    owner: &Scope,
+    thread: Option<&str>,
+    pepper: &Pepper,
+) -> Vec<(String, String)> {
+    let root = Link::root(owner);
+    let whole = [tenant_owner(&owner.tenant), *root.as_bytes()];
+    let whole = whole.map(|owner| (hex_text(&owner), String::new()));
+    let name = thread.map(|name| {
+        let mark = name_mark(pepper, &root, name);
+        (hex_text(&line_owner(&root)), hex_text(&mark))
+    });
+    whole.into_iter().chain(name).collect()
 }
 
 /// Lines behind `$1`, at most `$2`, as one text: a row for each would take longer than to read it.
@@ -107,16 +135,17 @@ pub(super) async fn page_of(
     page_of_row(&page.fetch_one(conn).await?)
 }
 
-/// The owner of a snapshot (`$1`).
-const SNAPSHOT_OWNER: &str = "SELECT tenant, resource FROM snapshots WHERE id = $1";
+/// The owner of a snapshot (`$1`), and when it was made.
+const SNAPSHOT_ORIGIN: &str = "SELECT tenant, resource, at_ms FROM snapshots WHERE id = $1";
 
-pub(super) async fn snapshot_owner(
+pub(super) async fn snapshot_origin(
     conn: &mut SqliteConnection,
     snapshot: SnapshotId,
-) -> StoreResult<Option<Scope>> {
-    let found = query(SNAPSHOT_OWNER).bind(snapshot.0);
+) -> StoreResult<Option<(Scope, i64)>> {
+    let found = query(SNAPSHOT_ORIGIN).bind(snapshot.0);
     let row = found.fetch_optional(conn).await?;
-    row.as_ref().map(|row| rows::scope(row, 0)).transpose()
+    let origin = |row: &SqliteRow| Ok((rows::scope(row, 0)?, get(row, 2)?));
+    row.as_ref().map(origin).transpose()
 }
 
 /// Lines of before `$1`, the oldest first, at most `$2`.

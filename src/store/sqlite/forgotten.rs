@@ -13,7 +13,7 @@ use super::forget::{Counts, delete_lineage, reassign_shared_rows};
 use super::scoped::{lineage_rows, scoped_query, scoped_scalar};
 use super::{admin, audit_lines};
 use crate::history::{Link, Pepper, Scope};
-use crate::store::forgotten::{Mark, Tombstone, link_mark, name_mark, tenant_owner};
+use crate::store::forgotten::{Mark, Tombstone, line_owner, link_mark, name_mark, tenant_owner};
 use crate::store::rows::{self, corrupt, get, hex_text};
 use crate::store::{Receipt, StoreResult, TombstoneVersion};
 
@@ -147,10 +147,26 @@ pub(super) async fn forget_thread(
     bury(conn, Link::root(&scope).as_bytes(), receipt, &marks).await?;
     let mut counts = delete_lineage(conn, &scope, lineage).await?;
     let names = (named.key.as_deref(), named.label.as_str());
+    bury_names(conn, &scope, receipt, names, pepper).await?;
     let lines = audit_lines::forget_names(conn, &scope, names).await?;
     counts.insert("audit_lines", lines);
     set_counts(conn, receipt, &counts, true).await?;
     Ok(Some(receipt))
+}
+
+/// Audit lines with one of these names that wait to be stored are not stored any more.
+async fn bury_names(
+    conn: &mut SqliteConnection,
+    scope: &Scope,
+    receipt: i64,
+    (key, label): (Option<&str>, &str),
+    pepper: &Pepper,
+) -> StoreResult<()> {
+    let root = Link::root(scope);
+    let names = key.into_iter().chain([label]);
+    let marks = names.map(|name| hex_text(&name_mark(pepper, &root, name)));
+    let marks: Vec<String> = marks.collect();
+    bury(conn, &line_owner(&root), receipt, &marks).await
 }
 
 async fn new_receipt(

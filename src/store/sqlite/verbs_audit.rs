@@ -12,8 +12,9 @@ use crate::store::{
 #[async_trait]
 impl AuditLines for SqliteStore {
     async fn append_audit_lines(&self, lines: Vec<NewAuditLine>) -> StoreResult<()> {
+        let pepper = self.pepper;
         self.write("store audit_lines::append", move |conn| {
-            Box::pin(audit_lines::append(conn, lines))
+            Box::pin(async move { audit_lines::append(conn, lines, &pepper).await })
         })
         .await
     }
@@ -53,9 +54,9 @@ impl AuditLines for SqliteStore {
         .await
     }
 
-    async fn snapshot_owner(&self, snapshot: SnapshotId) -> StoreResult<Option<Scope>> {
-        self.read("store audit_lines::snapshot_owner", move |conn| {
-            Box::pin(audit_lines::snapshot_owner(conn, snapshot))
+    async fn snapshot_origin(&self, snapshot: SnapshotId) -> StoreResult<Option<(Scope, i64)>> {
+        self.read("store audit_lines::snapshot_origin", move |conn| {
+            Box::pin(audit_lines::snapshot_origin(conn, snapshot))
         })
         .await
     }
