@@ -143,6 +143,7 @@ impl Rig {
     /// The database as another program sees it.
     pub async fn database(&self) -> SqliteConnection {
         let options = SqliteConnectOptions::new().filename(self.file());
+        let options = options.busy_timeout(PATIENCE);
         options.connect().await.unwrap()
     }
 
