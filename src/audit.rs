@@ -7,7 +7,7 @@
 //! and never holds text of messages or credentials. `proxy` makes a record when an answer has ended, in whatever way;
 //! `jobs` makes one when a part is stored and when a model call has ended. With the feature `otel`, the same records become
 //! spans and metrics ([`OtlpSettings`]). If the operator wants it, a database gets the same lines ([`LineStore`]).
-//! A [`LineReader`] sees every line while it is written.
+//! A [`RecordReader`] sees requests and calls while their lines are written.
 
 mod call;
 mod dropped;
@@ -30,7 +30,7 @@ pub use forgotten::ForgottenRecord;
 pub use otlp_settings::{OtlpError, OtlpSettings};
 pub use part::{PartKind, PartRecord};
 pub use pass::PassRecord;
-pub use reader::LineReader;
+pub use reader::RecordReader;
 pub use record::{AuditRecord, EndReason, MemoryState, SegmentSizes};
 pub use sink::{Audit, AuditOutput, Exporter};
 pub use span::{RequestKind, RequestSpan};

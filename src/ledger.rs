@@ -25,7 +25,7 @@ mod totals;
 mod why;
 
 pub use check::{BadCheck, Check, FailedClause};
-pub use cost_meter::{CostMeter, MeteredLine, RequestDollars};
+pub use cost_meter::{CostMeter, RequestDollars};
 pub use data::{csv_report, json_report};
 pub use filter::Filter;
 pub use groups::{GroupBy, Grouping, Ledger, SortBy};

@@ -1,18 +1,16 @@
 //! Counts dollars: what requests and memory's model calls cost, and what the same requests would have cost without
-//! Diarist. Reads audit lines while they are written, away from the requests. Called by `audit`.
+//! Diarist. Reads audit records while their lines are written, away from the requests. Called by `audit`.
 
-use crate::audit::LineReader;
-use crate::ledger::{CostMeter, MeteredLine, NamedPrice, PriceTable};
+use crate::audit::{AuditRecord, CallKind, CallRecord, MemoryState, RecordReader};
+use crate::ledger::{CostMeter, Line, NamedPrice, PriceTable, Text};
 use crate::telemetry::{self, model_label};
 
 /// Counters hold whole numbers. In billionths of a dollar the price of one token is one, also of the cheapest models.
 const NANODOLLARS: f64 = 1e9;
 
 const REQUEST: &str = "request";
-const OBSERVE: &str = "observe";
-const REFLECT: &str = "reflect";
 
-/// The reader of the audit's lines.
+/// The reader of the audit's records.
 #[derive(Debug)]
 pub(super) struct CostMetrics {
     meter: CostMeter,
@@ -32,44 +30,72 @@ impl CostMetrics {
     }
 }
 
-impl LineReader for CostMetrics {
-    fn read(&mut self, line: &[u8]) {
-        match self.meter.measure(line) {
-            None => {}
-            Some(MeteredLine::Request { model, dollars }) => match dollars {
-                // A refused request costs nothing, and its model may be an invented name.
-                Some(dollars) if dollars.without == 0.0 => {}
-                Some(dollars) => {
-                    let model = model_label(&model);
-                    register(&model);
-                    add_cost(&model, REQUEST, dollars.cost);
-                    metrics::counter!(telemetry::COST_WITHOUT, "model" => model)
-                        .increment(nanodollars(dollars.without));
-                }
-                None => add_unpriced(REQUEST),
-            },
-            Some(MeteredLine::Call {
-                model,
-                call,
-                dollars,
-            }) => {
-                let kind = if call == OBSERVE { OBSERVE } else { REFLECT };
-                match dollars {
-                    Some(dollars) => {
-                        let model = model_label(&model);
-                        register(&model);
-                        add_cost(&model, kind, dollars);
-                    }
-                    None => add_unpriced(kind),
-                }
+impl RecordReader for CostMetrics {
+    fn request(&mut self, record: &AuditRecord) {
+        match self.meter.request(&request_line(record)) {
+            None => add_unpriced(REQUEST),
+            // A refused request costs nothing, and its model may be an invented name.
+            Some(dollars) if dollars.without == 0.0 => {}
+            Some(dollars) => {
+                let model = model_label(record.model.as_deref().unwrap_or_default());
+                register(&model);
+                add_cost(&model, REQUEST, dollars.cost);
+                metrics::counter!(telemetry::COST_WITHOUT, "model" => model)
+                    .increment(nanodollars(dollars.without));
+            }
+        }
+    }
+
+    fn call(&mut self, record: &CallRecord) {
+        let kind = record.call.name();
+        match self.meter.call(&call_line(record)) {
+            None => add_unpriced(kind),
+            Some(dollars) => {
+                let model = model_label(&record.model);
+                register(&model);
+                add_cost(&model, kind, dollars);
             }
         }
     }
 }
 
+/// What dollars depend on, as a reader of the line finds it. To write the line and read it again would take longer than
+/// all else that becomes of it.
+fn request_line(record: &AuditRecord) -> Line<'_> {
+    let is_active = record.memory == MemoryState::Active;
+    Line {
+        tenant: record.tenant.as_str().into(),
+        thread: record.thread.as_deref().map(Text::from),
+        model: record.model.as_deref().map(Text::from),
+        status: record.status,
+        memory: is_active.then(|| "active".into()),
+        messages_received: record.messages_received.map(u64::from),
+        bytes_received: Some(record.bytes_received),
+        bytes_sent: Some(record.bytes_sent),
+        prompt_tokens: record.prompt_tokens,
+        cached_tokens: record.cached_tokens,
+        cache_write_tokens: record.cache_write_tokens,
+        completion_tokens: record.completion_tokens,
+        verdict_cause: record.verdict_cause.as_deref().map(Text::from),
+        ..Line::default()
+    }
+}
+
+fn call_line(record: &CallRecord) -> Line<'_> {
+    Line {
+        model: Some(record.model.as_str().into()),
+        prompt_tokens: record.prompt_tokens,
+        cached_tokens: record.cached_tokens,
+        cache_write_tokens: record.cache_write_tokens,
+        completion_tokens: record.completion_tokens,
+        ..Line::default()
+    }
+}
+
 /// Lets all series of a model exist, so that sums over kinds never lack one.
 fn register(model: &str) {
-    for kind in [REQUEST, OBSERVE, REFLECT] {
+    let calls = [CallKind::Observe, CallKind::Reflect].map(CallKind::name);
+    for kind in [REQUEST].into_iter().chain(calls) {
         add_cost(model, kind, 0.0);
     }
     metrics::counter!(telemetry::COST_WITHOUT, "model" => model.to_owned()).increment(0);
@@ -91,4 +117,54 @@ fn add_unpriced(kind: &'static str) {
 )]
 fn nanodollars(dollars: f64) -> u64 {
     (dollars * NANODOLLARS).round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the line of a record says, as the report reads it.
+    fn used<'a>(line: &'a Line<'_>) -> (Vec<&'a str>, Vec<Option<u64>>, bool) {
+        let cause = line.verdict_cause.as_ref().map_or("", Text::as_str);
+        let texts = vec![
+            line.tenant.as_str(),
+            line.thread_name(),
+            line.model_name(),
+            cause,
+        ];
+        let numbers = vec![
+            line.status.map(u64::from),
+            line.messages_received,
+            line.bytes_received,
+            line.bytes_sent,
+            line.prompt_tokens,
+            line.cached_tokens,
+            line.cache_write_tokens,
+            line.completion_tokens,
+        ];
+        (texts, numbers, line.is_active())
+    }
+
+    #[test]
+    fn a_record_says_what_its_line_says() {
+        let mut record =
+            AuditRecord::new(jiff::Timestamp::UNIX_EPOCH, "id".to_owned(), String::new());
+        for round in 0..2 {
+            let json = serde_json::to_vec(&record).expect("a line");
+            let (_, line) = Line::parse(&json).expect("a line");
+            assert_eq!(used(&request_line(&record)), used(&line), "{round}");
+            record.tenant = "tenant".to_owned();
+            record.thread = Some("thread".to_owned());
+            record.model = Some("model".to_owned());
+            record.status = Some(200);
+            record.memory = MemoryState::Active;
+            record.messages_received = Some(3);
+            (record.bytes_received, record.bytes_sent) = (4, 5);
+            record.prompt_tokens = Some(6);
+            record.cached_tokens = Some(7);
+            record.cache_write_tokens = Some(8);
+            record.completion_tokens = Some(9);
+            record.verdict_cause = Some("idle".into());
+        }
+    }
 }

@@ -1,5 +1,5 @@
-//! Deletes what is too old (`store.retention`, `store.job_retention`, `audit.store_retention`) or too much (`store.max_account_bytes`), and
-//! measures the database. Called by `app`.
+//! Deletes what is too old (`store.retention`, `store.job_retention`, `audit.store_retention`) or too much
+//! (`store.max_account_bytes`), and measures the database. Called by `app`.
 //!
 //! Works in short transactions, so that the recorder can write between them. A conversation that goes on after it was
 //! deleted begins anew.

@@ -1,9 +1,15 @@
-//! Something that reads the lines while they are written. `app` implements it, and counts dollars.
+//! Something that reads records while they are written. `app` implements it, and counts dollars.
 
 use std::fmt;
 
-/// Reads lines on the thread that writes them, so it must be quick and must not wait.
-pub trait LineReader: Send + fmt::Debug {
-    /// Takes a line without its line break, also one that the disk then refuses.
-    fn read(&mut self, line: &[u8]);
+use super::{AuditRecord, CallRecord};
+
+/// Reads records on the thread that writes their lines, so it must be quick and must not wait. Takes them also if the
+/// disk then refuses the line.
+pub trait RecordReader: Send + fmt::Debug {
+    /// Takes a request of a client.
+    fn request(&mut self, record: &AuditRecord);
+
+    /// Takes a model call of memory.
+    fn call(&mut self, record: &CallRecord);
 }

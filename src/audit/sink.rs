@@ -22,7 +22,7 @@ use super::file::{AuditError, AuditFile, Rotation};
 use super::otlp::{Otlp, SpanStart};
 #[cfg(feature = "otel")]
 use super::otlp_settings::{OtlpError, OtlpSettings};
-use super::reader::LineReader;
+use super::reader::RecordReader;
 use super::span::{RequestKind, RequestSpan};
 use super::stored::{LineStore, Record, StoreQueue, StoreStatus};
 use super::{AuditRecord, CallRecord, ForgottenRecord, PartRecord, PassRecord};
@@ -69,7 +69,7 @@ pub enum AuditOutput<'a> {
 #[derive(Debug, Default)]
 pub struct Exporter {
     store: Option<Arc<dyn LineStore>>,
-    reader: Option<Box<dyn LineReader>>,
+    reader: Option<Box<dyn RecordReader>>,
     #[cfg(feature = "otel")]
     otlp: Option<Otlp>,
     #[cfg(feature = "otel")]
@@ -84,9 +84,9 @@ impl Exporter {
         self
     }
 
-    /// The same, and this reader takes every line.
+    /// The same, and this reader takes every request and every call.
     #[must_use]
-    pub fn with_reader(mut self, reader: Box<dyn LineReader>) -> Self {
+    pub fn with_reader(mut self, reader: Box<dyn RecordReader>) -> Self {
         self.reader = Some(reader);
         self
     }
@@ -217,6 +217,12 @@ impl Audit {
             // The writer answers, or it has ended and written everything.
             let _ = done.await;
         }
+    }
+
+    /// Whether a database gets the lines too.
+    #[must_use]
+    pub fn is_stored(&self) -> bool {
+        self.stored.is_some()
     }
 
     /// Records that were not written since the start.
@@ -371,7 +377,7 @@ struct Writer {
     waiting: Arc<AtomicUsize>,
     dropped: Dropped,
     store: Option<StoreQueue>,
-    reader: Option<Box<dyn LineReader>>,
+    reader: Option<Box<dyn RecordReader>>,
     #[cfg(feature = "otel")]
     otlp: Option<Otlp>,
 }
@@ -381,9 +387,19 @@ impl Writer {
         #[cfg(feature = "otel")]
         self.export(&message);
         match message {
-            Message::Record(record) => self.write_or_count(&record.0),
+            Message::Record(record) => {
+                if let Some(reader) = &mut self.reader {
+                    reader.request(&record.0);
+                }
+                self.write_or_count(&record.0);
+            }
             Message::Part(record) => self.write_or_count(&*record),
-            Message::Call(record) => self.write_or_count(&*record),
+            Message::Call(record) => {
+                if let Some(reader) = &mut self.reader {
+                    reader.call(&record);
+                }
+                self.write_or_count(&*record);
+            }
             Message::Pass(record) => self.write_or_count(&record.0),
             Message::Forgotten(record) => self.write_or_count(&*record),
             Message::Reopen => self.reopen(),
@@ -449,9 +465,6 @@ impl Writer {
         serde_json::to_writer(&mut self.line, record)?;
         if let Some(store) = &mut self.store {
             store.offer(record, &self.line[start..]);
-        }
-        if let Some(reader) = &mut self.reader {
-            reader.read(&self.line[start..]);
         }
         self.line.push(b'\n');
         let output: &mut dyn Write = match &mut self.output {

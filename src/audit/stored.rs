@@ -94,21 +94,13 @@ impl Record for AuditRecord {
 
 impl Record for PartRecord {
     fn key(&self) -> StoredLine {
-        StoredLine {
-            owner: Some(self.owner.clone()),
-            thread: self.thread.clone(),
-            ..nameless(self.time)
-        }
+        of_memory(self.time, &self.owner, self.thread.as_ref())
     }
 }
 
 impl Record for CallRecord {
     fn key(&self) -> StoredLine {
-        StoredLine {
-            owner: Some(self.owner.clone()),
-            thread: self.thread.clone(),
-            ..nameless(self.time)
-        }
+        of_memory(self.time, &self.owner, self.thread.as_ref())
     }
 }
 
@@ -130,6 +122,15 @@ impl Record for PassRecord {
 impl Record for ForgottenRecord {
     fn key(&self) -> StoredLine {
         nameless(self.time)
+    }
+}
+
+/// Of a line about work of memory.
+fn of_memory(time: Timestamp, owner: &Scope, thread: Option<&String>) -> StoredLine {
+    StoredLine {
+        owner: Some(owner.clone()),
+        thread: thread.cloned(),
+        ..nameless(time)
     }
 }
 

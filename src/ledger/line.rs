@@ -14,6 +14,12 @@ use serde_json::Value;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
+impl<'a> From<&'a str> for Text<'a> {
+    fn from(text: &'a str) -> Self {
+        Self(Cow::Borrowed(text))
+    }
+}
+
 impl Text<'_> {
     pub fn as_str(&self) -> &str {
         &self.0

@@ -82,7 +82,7 @@ struct Reply {
     ending: Option<ScopedHash>,
 }
 
-/// All three indexes.
+/// All indexes.
 #[derive(Debug, Default)]
 pub(super) struct OriginIndex {
     messages: RecentMap<ScopedHash, Occurrence>,

@@ -35,7 +35,10 @@ impl PassEntry {
         bytes_received: Option<u64>,
     ) -> Self {
         let audit = memory.and_then(|memory| memory.audit.as_ref());
-        let owner = memory.and_then(|memory| memory.owner(parts));
+        // Hashed only for a database, which keeps it beside the line.
+        let is_stored = audit.is_some_and(Audit::is_stored);
+        let owner = memory.filter(|_| is_stored);
+        let owner = owner.and_then(|memory| memory.owner(parts));
         let span = Audit::begin_span(audit, &mut parts.headers, RequestKind::Pass);
         let line = audit.map(|audit| {
             let record = PassRecord {

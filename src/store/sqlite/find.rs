@@ -13,8 +13,8 @@ use crate::store::{Candidates, LookupKeys, PrefixTrim, SentPrefix, StoreResult};
 /// Everything that is recorded of a request's chain and of the other chains it may stand on.
 ///
 /// Parameters: `$3` the links, `$4` the tip, `$5` pairs of anchor and position, `$6` answer hash, position, and
-/// content of the message if the model is its author, `$7` the number of links, `$8` the root, `$9` the model (NULL: every model), `$10` the
-/// hash of the system message.
+/// content of the message if the model is its author, `$7` the number of links, `$8` the root, `$9` the model
+/// (NULL: every model), `$10` the hash of the system message.
 ///
 /// The other chains are: the *base* of the longest aligned prefix; the *path* of the latest message that an
 /// anchor finds; and the *answered* chain, whose answer the client has put into its history. An answer that

@@ -275,7 +275,8 @@ const SWEEP_SPENDING: &str =
     "DELETE FROM spending WHERE tenant = $1 AND ($2 IS NULL OR resource = $2)";
 const SWEEP_TENANT_ACCOUNTS: &str = "DELETE FROM tenant_accounts WHERE tenant = $1 AND $2 IS NULL";
 
-/// Deletes some conversations and audit lines of an owner, and adds what it deleted to `counts`. Returns whether that was all.
+/// Deletes some conversations and audit lines of an owner, and adds what it deleted to `counts`. Returns whether that was
+/// all.
 pub(super) async fn forget_some(
     conn: &mut SqliteConnection,
     (receipt, (tenant, resource)): (i64, Owner),

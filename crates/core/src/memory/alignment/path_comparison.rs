@@ -148,8 +148,8 @@ fn matching_prefixes<T: Copy + PartialEq>(pattern: &[T], text: &[T]) -> Vec<usiz
             (begin, end) = (at, at + count);
         }
     }
-    let matches = matches.into_iter().skip(pattern.len());
-    matches.map(|count| count.min(pattern.len())).collect()
+    let behind = matches[pattern.len()..].iter();
+    behind.map(|count| *count.min(&pattern.len())).collect()
 }
 
 /// The runs of `path` that the client repeats in front of the last of its first `place` messages; they
