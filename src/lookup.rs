@@ -17,6 +17,7 @@ mod sent_prefix;
 mod sizes;
 mod state;
 mod timed_reads;
+mod unrecorded_answers;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,6 +31,8 @@ use self::sizes::ENTRY_BYTES;
 use self::state::CacheState;
 pub use self::state::anchors;
 use self::timed_reads::TimedReads;
+pub use self::unrecorded_answers::AnswersInProgress;
+use self::unrecorded_answers::UnrecordedAnswers;
 use crate::history::align::MessageOrigin;
 use crate::history::{History, Link, PathMessage, Scope};
 use crate::memory::alignment::{Alignment, LineageName, PathEntry};
@@ -49,6 +52,7 @@ pub struct SnapshotCache {
     degraded: AtomicBool,
     shared_thread_keys: SharedThreadKeys,
     origin_index: Mutex<OriginIndex>,
+    unrecorded_answers: Arc<UnrecordedAnswers>,
 }
 
 impl SnapshotCache {
@@ -61,6 +65,7 @@ impl SnapshotCache {
             degraded: AtomicBool::new(false),
             shared_thread_keys: SharedThreadKeys::default(),
             origin_index: Mutex::default(),
+            unrecorded_answers: Arc::default(),
         }
     }
 

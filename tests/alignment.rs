@@ -21,5 +21,6 @@ mod replayed;
 mod retried;
 mod rows;
 mod script;
+mod summary_at_once;
 mod table;
 mod warm;

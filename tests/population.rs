@@ -21,7 +21,7 @@
 //! DIARIST_REQUESTS=100000                                              so many requests, from seed 0 on
 //! DIARIST_FIRST=40                                                     from another seed on
 //! DIARIST_TRACE=1                                                      each request of what went wrong
-//! DIARIST_TRACE=rewrites                                               or of conversations of a kind
+//! DIARIST_TRACE=rewrites                                               or of conversations of kinds that begin so
 //! DIARIST_WALLS=1                                                      a control, see below
 //! ```
 //!
@@ -122,9 +122,11 @@ async fn nobody_hears_what_another_conversation_said() {
         println!("{}", sent.told_of());
     }
     if let Some(which) = said("DIARIST_TRACE") {
-        let of_kind: Vec<&Sent> = all.iter().filter(|s| s.kind.name() == which).collect();
-        let mut cases = if of_kind.is_empty() { cases } else { of_kind };
-        cases.dedup_by_key(|sent| (sent.seed, sent.talk));
+        let of_kind: Vec<&Sent> = all
+            .iter()
+            .filter(|sent| sent.kind.name().starts_with(&which))
+            .collect();
+        let cases = if of_kind.is_empty() { cases } else { of_kind };
         judge::trace(&all, &cases);
     }
     let unseen = all.iter().filter(|sent| sent.bodies == 0).count();

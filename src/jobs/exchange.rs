@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use jiff::tz::TimeZone;
 
 use crate::history::{AnswerHash, History, Scope, ScopedHash};
+use crate::lookup::AnswersInProgress;
 use crate::memory::alignment::{Alignment, Origin};
 use crate::memory::{Node, PromptGrowth, message_tokens, record};
 use crate::store::{SentWith, StoreError};
@@ -44,6 +45,8 @@ pub struct Exchange {
     /// The hash of the model's answer, if the client may send it back in place of the messages of this
     /// request (a summary).
     pub answer: Option<AnswerHash>,
+    /// Makes a request that brings the answer back wait until this exchange is recorded.
+    pub answers_in_progress: Option<AnswersInProgress>,
     /// The snapshot and placement it was sent with.
     pub sent_with: SentWith,
     /// The model it named.

@@ -77,6 +77,7 @@ impl FirstRequest {
             origins: next.origins.iter().take(len).copied().collect(),
             system: next.system,
             answer: self.answer,
+            answers_in_progress: None,
             sent_with: self.sent_with,
             model: self.model,
             growth: None,

@@ -1,7 +1,7 @@
 //! Adds every message that passes to the origin index: messages of requests, answers to them, and
 //! quotations. Called for each request that can be read, whether it is accepted or not.
 
-use super::{LookupParams, SnapshotCache};
+use super::{AnswersInProgress, LookupParams, SnapshotCache};
 use crate::history::{AnswerHash, History, Message, MessageKey, Scope, ScopedHash};
 use crate::memory::alignment::{
     Alignment, AlignmentKind, Evidence, Origin, SharedMessages, origin_of_answer, origins,
@@ -81,6 +81,12 @@ impl SnapshotCache {
         if evicted {
             self.clear();
         }
+    }
+
+    /// Holds the answers of a new exchange until it is recorded. A request that brings one of them back as a summary
+    /// waits for that.
+    pub fn answers_in_progress(&self) -> AnswersInProgress {
+        AnswersInProgress::new(&self.unrecorded_answers)
     }
 
     /// Adds an answer to `chain` that may come back as a summary.

@@ -75,6 +75,10 @@ impl SnapshotCache {
             system: params.system,
             model: Some(params.model.to_owned()),
         };
+        let summaries = answers.iter().map(|(hash, _)| *hash);
+        let recorded = self.unrecorded_answers.wait_for(summaries);
+        // If the recorder takes longer, the conversation begins anew behind its summary.
+        let _in_time = tokio::time::timeout(self.reads.timeout, recorded).await;
         let found = self.store.find_candidates(scope, &chain, &keys);
         match self.reads.read(found).await {
             Ok(mut candidates) => {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::tee::AnswerMessage;
 use crate::history::{AnswerHash, History, Pepper, without_thinking};
-use crate::lookup::SnapshotCache;
+use crate::lookup::{AnswersInProgress, SnapshotCache};
 use crate::memory::alignment::Origin;
 use crate::wire::chat;
 
@@ -35,6 +35,8 @@ pub(super) struct AnswerPosition {
     origins: Vec<Origin>,
     /// The chain that memory knows it by.
     chain: Arc<History>,
+    /// Those of its answers that may come back as summaries. `None` for a request that is not recorded.
+    in_progress: Option<AnswersInProgress>,
 }
 
 impl AnswerPosition {
@@ -50,7 +52,17 @@ impl AnswerPosition {
             client_history: Arc::clone(client_history),
             origins,
             chain: Arc::clone(chain),
+            in_progress: None,
         }
+    }
+
+    /// Makes requests that bring one of its answers back as a summary wait until its exchange is recorded.
+    pub(super) fn hold_answers(&mut self) {
+        self.in_progress = Some(self.cache.answers_in_progress());
+    }
+
+    pub(super) fn into_in_progress(self) -> Option<AnswersInProgress> {
+        self.in_progress
     }
 
     /// The position for a request without memory. Its answer is tracked too.
@@ -75,6 +87,9 @@ impl AnswerPosition {
                 if may_be_summary(text) {
                     let hash = AnswerHash::from_text(&self.pepper, &self.chain.root(), text);
                     self.cache.track_reply(&self.chain, hash);
+                    if let Some(in_progress) = &self.in_progress {
+                        in_progress.add(hash.text);
+                    }
                 }
             }
         }

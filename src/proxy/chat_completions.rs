@@ -76,11 +76,16 @@ pub(super) async fn handle(
         .inspect_err(|error| entry.set_failed(error))?;
     let Decided {
         request,
-        answer_position,
+        mut answer_position,
         prompt,
         outgoing,
         guard,
     } = decide(shared, memory, &parts, &received, &mut entry).await;
+    if request.as_ref().is_some_and(|request| request.writes)
+        && let Some(position) = &mut answer_position
+    {
+        position.hold_answers();
+    }
     let answer = retry::send(
         shared,
         memory,
@@ -357,10 +362,14 @@ fn finish(
             let pepper = &request.policy.identity.pepper;
             AnswerHash::from_text(pepper, &request.history.root(), &words)
         });
+    let answers_in_progress = in_flight
+        .answer_position
+        .and_then(AnswerPosition::into_in_progress);
     if request.writes && memory.join_account(&request.identity, &request.policy) {
         let request = Arc::unwrap_or_clone(request);
         memory.jobs.intake().offer(Exchange {
             answer,
+            answers_in_progress,
             growth,
             answered_ms,
             ..request.into_exchange(in_flight.sent_with, in_flight.route_hash, at_ms)

@@ -353,6 +353,7 @@ impl MemoryRequest {
             origins: self.lookup.origins,
             system: self.system,
             answer: None,
+            answers_in_progress: None,
             sent_with,
             model: self.model,
             growth: None,

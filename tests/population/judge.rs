@@ -252,8 +252,8 @@ pub fn first_of_each(all: &[Sent]) -> Vec<&Sent> {
 
 /// Every request of the conversations of the first few `cases`.
 pub fn trace(all: &[Sent], cases: &[&Sent]) {
-    for case in cases.iter().take(12) {
-        let (seed, talk) = (case.seed, case.talk);
+    let talks: BTreeSet<(u64, usize)> = cases.iter().map(|sent| (sent.seed, sent.talk)).collect();
+    for (seed, talk) in talks {
         println!("\nDIARIST_SEED={seed} conversation {talk}");
         let mut before: &[String] = &[];
         let its = all.iter();

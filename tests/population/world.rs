@@ -360,8 +360,9 @@ fn words(body: &[u8], stream: bool) -> String {
 fn story(request: &Request) -> Vec<String> {
     let taken: Vec<String> = request.taken.iter().map(ToString::to_string).collect();
     let how = format!(
-        "{:?}, process {}, {:?}, taken back: [{}]",
+        "{:?}{}, process {}, {:?}, taken back: [{}]",
         request.fate,
+        if request.rests { ", rests" } else { "" },
         request.process,
         request.headers,
         taken.join(" "),

@@ -1,0 +1,60 @@
+//! A client that summarises goes on at once: its next request comes before the answer with the summary is recorded.
+
+use std::time::Duration;
+
+use serde_json::json;
+use sqlx::Connection as _;
+
+use crate::alignment::harness::{Client, marks, roomy, set_answer, talk, user};
+use crate::alignment::script::message;
+
+/// Longer than what a model says in any conversation.
+fn summary() -> String {
+    let sentence = "They looked at the harbour, counted the lanterns, and agreed on what to do with each of them. ";
+    format!("Summary: {}", sentence.repeat(4).trim())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_summary_that_comes_back_before_it_is_recorded_goes_on_with_its_conversation() {
+    let mut rig = roomy().await;
+    let messages = talk("alice", 40);
+    for count in (1..=messages.len()).step_by(2) {
+        let mut client = Client::new(&mut rig);
+        client
+            .send_with_answer(&messages[..count], messages.get(count))
+            .await;
+    }
+    let mut asking = messages.clone();
+    asking.push(message("user", "Summarise all of this for somebody else."));
+    let head = [
+        message("user", format!("What was said before:\n{}", summary())),
+        message("assistant", "Good."),
+        user("alice", 90),
+    ];
+    let client = Client::new(&mut rig);
+    let [asking, head] = [client.body(&asking), client.body(&head)];
+
+    // Another program writes to the database, so nothing can be recorded for a while.
+    let mut writer = rig.database().await;
+    let writing = writer.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    set_answer(&rig, Some(&message("assistant", summary())));
+    let answer = rig.send_as("Bearer sk-test", &[], &asking).await;
+    assert_eq!(
+        answer.json()["choices"][0]["message"]["content"],
+        json!(summary())
+    );
+    set_answer(&rig, None);
+    let release = async {
+        // Long enough for a request that does not wait to be decided; it does not matter if it is not.
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        writing.rollback().await.unwrap();
+    };
+    let (answer, ()) = tokio::join!(rig.send_as("Bearer sk-test", &[], &head), release);
+    assert_eq!(answer.status, 200);
+    let line = rig.audit_entry(&answer).await;
+    assert_eq!(line["reason"], "compaction_link");
+    let forwarded = rig.forwarded();
+    let sent = forwarded.last().unwrap();
+    let told = marks(&sent.to_string());
+    assert!(told.contains("alice#0") && !head.to_string().contains("alice#0"));
+}
