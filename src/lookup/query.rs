@@ -34,11 +34,9 @@ impl SnapshotCache {
     ) -> (Lookup, Option<Alignment>) {
         let (pinned, (evidence, is_complete)) = {
             let (state, origin_index) = (self.state(), self.origin_index());
-            let pinned = state.pinned_alignment(scope, client, &params, &origin_index);
-            (
-                pinned,
-                state.evidence(scope, client, &params, &origin_index),
-            )
+            let seen = origin_index.of(scope);
+            let pinned = state.pinned_alignment(scope, client, &params, seen);
+            (pinned, state.evidence(scope, client, &params, seen))
         };
         let alignment = pinned
             .clone()
@@ -83,12 +81,18 @@ impl SnapshotCache {
                 let evidence = {
                     let mut state = self.state();
                     let origin_index = self.origin_index();
-                    state.add_candidates(scope, client, &mut candidates, &params, &origin_index)
+                    let seen = origin_index.of(scope);
+                    state.add_candidates(scope, client, &mut candidates, &params, seen)
                 };
                 let alignment = pinned.or_align(|| find_alignment(client, &evidence));
-                self.mark_quotations(&answers, &evidence, alignment.as_ref());
-                let origins =
-                    self.track_origins(client, &evidence, alignment.as_ref(), params.is_stranger);
+                self.mark_quotations(scope, &answers, &evidence, alignment.as_ref());
+                let origins = self.track_origins(
+                    scope,
+                    client,
+                    &evidence,
+                    alignment.as_ref(),
+                    params.is_stranger,
+                );
                 let history = alignment
                     .as_ref()
                     .map_or(client, |alignment| &alignment.history);
@@ -142,7 +146,7 @@ impl SnapshotCache {
     ) -> Lookup {
         let history = alignment.map_or(client, |alignment| &alignment.history);
         let mut lookup = self.cached_lookup(scope, history, params.model, source);
-        lookup.origins = self.track_origins(client, evidence, alignment, params.is_stranger);
+        lookup.origins = self.track_origins(scope, client, evidence, alignment, params.is_stranger);
         let recorded_count = evidence.recorded_count;
         let prefix_match =
             self.state()
