@@ -22,7 +22,7 @@ use crate::memory::alignment::{Origin, Witness};
 pub(super) type Tenant = [u8; 32];
 
 /// Entries of all tenants. An exchange adds about five: its two messages, the answer with its origin, and for a long
-/// answer two more. They need 10 to 100 bytes each, so about 50 MB in all at most.
+/// answer two more. They need 20 to 130 bytes each, so some 60 MB in all at most.
 const MAX_ENTRIES: usize = 500_000;
 
 /// A tenant counts as this many entries more, for the room that it takes itself. So their number is bounded too.

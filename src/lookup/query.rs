@@ -17,7 +17,7 @@ use crate::memory::alignment::{
     Alignment, Evidence, find_alignment, messages_before_answer, summary_positions,
 };
 use crate::memory::{Snapshot, SnapshotId};
-use crate::store::{Candidates, LookupKeys, PrefixTrim};
+use crate::store::{Candidates, LARGE_REQUEST, LookupKeys, PrefixTrim};
 
 impl SnapshotCache {
     /// Looks `client` up. Returns what is known of its chain, and its alignment with another chain, if it
@@ -74,7 +74,7 @@ impl SnapshotCache {
             model: Some(params.model.to_owned()),
         };
         let found = self.store.find_candidates(scope, &chain, &keys);
-        match self.reads.read(found).await {
+        match self.reads.read(chain.len() >= LARGE_REQUEST, found).await {
             Ok(mut candidates) => {
                 let path = candidates.path.as_ref().and_then(|(_, path)| path.last());
                 let path_tip = path.map(|entry| entry.message.link);
@@ -210,7 +210,7 @@ impl SnapshotCache {
         if cached.is_some() {
             return cached;
         }
-        match self.reads.read(self.store.snapshot(scope, id)).await {
+        match self.reads.read(false, self.store.snapshot(scope, id)).await {
             Ok(Some(snapshot)) => Some(self.insert_snapshot(scope, snapshot)),
             Ok(None) => None,
             Err(error) => {

@@ -1,6 +1,9 @@
 use super::*;
 use crate::history::Pepper;
 
+/// A bound that a test reaches soon.
+const ENTRIES: usize = 50_000;
+
 fn scope(name: &str) -> Scope {
     Scope::new(name.as_bytes(), None)
 }
@@ -63,21 +66,21 @@ fn messages_of_strangers_push_out_no_others() {
 #[test]
 fn a_flood_of_one_tenant_pushes_out_nothing_of_another() {
     let (alice, chatty) = (scope("alice"), scope("chatty"));
-    let mut index = OriginIndex::default();
-    for number in 0..MAX_ENTRIES / 4 {
+    let mut index = OriginIndex::with_max_entries(ENTRIES);
+    for number in 0..ENTRIES / 4 {
         let mark = hash(&format!("alice {number}"));
         index.add_message(&alice, mark, origin(2), false);
     }
-    assert!(!flood(&mut index, &chatty, MAX_ENTRIES * 3));
+    assert!(!flood(&mut index, &chatty, ENTRIES * 3));
     check_size(&index);
-    for number in 0..MAX_ENTRIES / 4 {
+    for number in 0..ENTRIES / 4 {
         let text = format!("alice {number}");
         assert!(is_contested(&index, &alice, &text), "{number}");
     }
     // A tenant alone keeps its latest entries: no less than half of all.
     let kept = index.tenants[&chatty.tenant].len();
-    assert!(kept >= MAX_ENTRIES / 2, "{kept}");
-    let last = format!("flood {}", MAX_ENTRIES * 3 - 1);
+    assert!(kept >= ENTRIES / 2, "{kept}");
+    let last = format!("flood {}", ENTRIES * 3 - 1);
     assert!(is_contested(&index, &chatty, &last));
     assert!(!is_contested(&index, &chatty, "flood 0"));
 }
@@ -121,12 +124,12 @@ fn tenants_that_hold_much_come_to_equal_shares() {
 
 #[test]
 fn very_many_tiny_tenants_push_out_no_small_one_that_is_in_use() {
-    let mut index = OriginIndex::default();
+    let mut index = OriginIndex::with_max_entries(ENTRIES);
     let (alice, silent) = (scope("alice"), scope("silent"));
     for tenant in [&alice, &silent] {
         index.add_message(tenant, hash("said by two"), origin(2), false);
     }
-    for number in 0..MAX_ENTRIES / TENANT_ENTRIES * 3 {
+    for number in 0..ENTRIES / TENANT_ENTRIES * 3 {
         let tiny = scope(&format!("tiny {number}"));
         index.add_message(&tiny, hash("one message"), origin(2), false);
         if number.is_multiple_of(1_000) {
@@ -135,7 +138,7 @@ fn very_many_tiny_tenants_push_out_no_small_one_that_is_in_use() {
         }
     }
     check_size(&index);
-    assert!(index.tenants.len() <= MAX_ENTRIES / TENANT_ENTRIES);
+    assert!(index.tenants.len() <= ENTRIES / TENANT_ENTRIES);
     assert!(is_contested(&index, &alice, "said by two"));
     assert!(!is_contested(&index, &silent, "said by two"));
     let evicted = index.take_evicted();
@@ -153,8 +156,8 @@ fn the_ending_of_a_reply_is_known_for_as_long_as_the_reply() {
         text: hash(&format!("answer {number}")),
         ending: hash(&format!("ending {}", number / 3)),
     };
-    let mut index = OriginIndex::default();
-    for number in 0..MAX_ENTRIES {
+    let mut index = OriginIndex::with_max_entries(ENTRIES);
+    for number in 0..ENTRIES {
         index.add_reply(&alice, answer(number), &chain);
         if number.is_multiple_of(1_000) {
             index.mark_quoted(&alice, answer(number / 2).text);
@@ -163,18 +166,14 @@ fn the_ending_of_a_reply_is_known_for_as_long_as_the_reply() {
     check_size(&index);
     let mut held = 0;
     let seen = index.of(&alice);
-    for number in 0..MAX_ENTRIES {
+    for number in 0..ENTRIES {
         let AnswerHash { text, ending } = answer(number);
         if seen.has_reply(&text) {
             held += 1;
             assert!(seen.has_reply_ending(&ending), "{number}");
         }
     }
-    assert!(held >= MAX_ENTRIES / 4, "{held}");
+    assert!(held >= ENTRIES / 4, "{held}");
     assert!(!seen.has_reply_ending(&hash("another ending")));
-    assert!(
-        !index
-            .of(&scope("bob"))
-            .has_reply(&answer(MAX_ENTRIES - 1).text)
-    );
+    assert!(!index.of(&scope("bob")).has_reply(&answer(ENTRIES - 1).text));
 }

@@ -111,7 +111,7 @@ async fn a_query_that_never_ends_holds_nobody_up() {
     let store = &disk.store;
     let (scope, links, record) = request("hello", 3);
     store.record(&scope, &record).await.expect("recorded");
-    let endless = store.request_read("endless", |_| {
+    let endless = store.request_read(None, "endless", |_| {
         Box::pin(std::future::pending::<StoreResult<()>>())
     });
     let answer = tokio::time::timeout(NEVER, endless).await.expect("in time");
