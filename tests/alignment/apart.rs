@@ -176,7 +176,8 @@ async fn thinking_makes_no_summary_of_a_short_answer() {
     let think =
         |thought: &str, answer: &str| format!("<think>{}</think>{answer}", thought.repeat(60));
     let now = message("user", "And what did I tell you about myself?");
-    for visible in ["Done.", ""] {
+    // What is long without the thinking is a summary.
+    for (visible, told) in [("Done.", false), ("", false), (CANNED, true)] {
         let mut rig = roomy().await;
         let mut messages = talk("alice", 40);
         messages.push(message("user", "Do it."));
@@ -185,13 +186,12 @@ async fn thinking_makes_no_summary_of_a_short_answer() {
         for role in ["user", "system"] {
             let guess = message(role, think("Whatever. ", visible));
             let seen = send(&mut rig, &vec![], &[guess, now.clone()], None).await;
-            assert!(
-                seen.in_block.is_empty(),
-                "{visible:?}, {role}: {:?}",
-                seen.in_block
-            );
-            assert!(!seen.body.0.contains("alice#"));
+            assert_eq!(!seen.in_block.is_empty(), told, "{visible:?}, {role}");
+            assert_eq!(seen.body.0.contains("alice#"), told);
         }
+        messages.push(user("alice", 42));
+        let hers = send(&mut rig, &vec![], &messages, None).await;
+        assert!(hers.in_block.contains("alice#0"), "she has her memory");
     }
 }
 

@@ -6,7 +6,7 @@ use diarist_provider::{
 };
 use serde_json::{Value, json};
 
-use crate::alignment::harness::{Client, roomy, set_answer, system, talk, user};
+use crate::alignment::harness::{Client, assistant, roomy, set_answer, system, talk, user};
 use crate::alignment::script::message;
 use crate::memory::rig::Rig;
 
@@ -297,28 +297,77 @@ async fn who_got_the_same_answer_is_not_told_after_a_restart() {
     assert_alice_has_memory(&mut rig, &messages).await;
 }
 
+/// So much is remembered where a test sets the bound.
+const ENTRIES: usize = 4_000;
+
+/// Somebody says far more than is remembered, with memory off.
+async fn flood(rig: &Rig, key: &str) {
+    let off = [("x-diarist-memory", "off")];
+    for round in 0..4 {
+        let said = (0..ENTRIES).map(|number| {
+            let text = format!("Message {number} of round {round}, long enough to count.");
+            message("user", text)
+        });
+        let said: Vec<Value> = said.collect();
+        let body = json!({"model": "gpt-test", "messages": said});
+        assert_eq!(rig.send_as(key, &off, &body).await.status, 200);
+    }
+}
+
 /// What the process heard under one key is not pushed out by what is said under another one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_another_tenant_makes_nobody_forget_what_was_heard() {
-    const ENTRIES: usize = 4_000;
     let mut rig = roomy().await;
     rig.limit_seen_entries(ENTRIES);
     Receipt::off(&summary(0)).take_place(&rig).await;
     let messages = alice(&mut rig, 2).await;
-    let off = [("x-diarist-memory", "off")];
-    for flood in 0..4 {
-        let said = (0..ENTRIES).map(|number| {
-            message(
-                "user",
-                format!("Message {number} of flood {flood}, long enough to count."),
-            )
-        });
-        let said: Vec<Value> = said.collect();
-        let body = json!({"model": "gpt-test", "messages": said});
-        let answer = rig.send_as("Bearer sk-flood", &off, &body).await;
-        assert_eq!(answer.status, 200);
-    }
+    flood(&rig, "Bearer sk-flood").await;
     assert!(!is_told(&mut rig, 0).await);
     assert!(is_told(&mut rig, 1).await, "nobody else has it");
     assert_alice_has_memory(&mut rig, &messages).await;
+}
+
+/// Messages of a script, long enough to prove a conversation if nobody else has them.
+fn script() -> Vec<Value> {
+    (0..6)
+        .map(|number| {
+            let role = if number % 2 == 0 { "user" } else { "assistant" };
+            message(role, format!("Step {number}. {}", summary(number)))
+        })
+        .collect()
+}
+
+/// What the process has forgotten of a tenant is asked of the database, also where the conversation is cached.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tenant_whose_messages_are_forgotten_is_looked_up_in_the_database() {
+    for two_have_it in [false, true] {
+        let mut rig = roomy().await;
+        rig.limit_seen_entries(ENTRIES);
+        let alice = [talk("alice", 40), script(), vec![user("alice", 46)]].concat();
+        // Bob has the same messages apart from each other, so no look-up of his finds hers.
+        let apart = script().into_iter().enumerate().flat_map(|(place, said)| {
+            let (question, answer) = (user("bob", place), assistant("bob", place));
+            match place % 2 {
+                0 => [said, answer],
+                _ => [question, said],
+            }
+        });
+        let bob: Vec<Value> = apart.chain([user("bob", 46)]).collect();
+        let spoken = if two_have_it {
+            vec![alice, bob]
+        } else {
+            vec![alice]
+        };
+        for messages in spoken {
+            let mut client = Client::new(&mut rig);
+            for place in (0..messages.len()).step_by(2) {
+                let answer = messages.get(place + 1);
+                client.send_with_answer(&messages[..=place], answer).await;
+            }
+        }
+        flood(&rig, KEY).await;
+        let sent = [&script()[3..], &[message("user", "And what is next?")]].concat();
+        let seen = Client::new(&mut rig).send(&sent).await;
+        assert_eq!(seen.in_block.is_empty(), two_have_it, "{}", seen.reason);
+    }
 }
