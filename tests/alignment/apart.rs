@@ -64,13 +64,14 @@ async fn hold(rig: &mut Rig, headers: &Headers, messages: &[Value]) {
 }
 
 /// Alice's conversation ends with the script, and all of it but that is observed.
-async fn alice(rig: &mut Rig, headers: &Headers) {
+async fn alice(rig: &mut Rig, headers: &Headers) -> Vec<Value> {
     let mut messages = talk("alice", 41);
     messages.push(message("assistant", "What else may I do for you?"));
     messages.push(message("user", "When does the refund reach my bank?"));
     messages.extend(scripted());
     messages.push(user("alice", 46));
     hold(rig, headers, &messages).await;
+    messages
 }
 
 fn names() -> [(Headers, Headers); 2] {
@@ -83,7 +84,7 @@ fn names() -> [(Headers, Headers); 2] {
 async fn a_script_that_two_users_share_tells_neither_of_the_other() {
     for (hers, his) in names() {
         let mut rig = roomy().await;
-        alice(&mut rig, &hers).await;
+        let messages = alice(&mut rig, &hers).await;
         for turns in [2, 12] {
             let mut bob = talk("bob", turns);
             bob.push(message("user", "When does the refund reach my bank?"));
@@ -97,6 +98,8 @@ async fn a_script_that_two_users_share_tells_neither_of_the_other() {
             );
             assert!(!seen.body.0.contains("alice#"));
         }
+        let seen = send(&mut rig, &hers, &messages, None).await;
+        assert!(seen.in_block.contains("alice#0"), "she has her memory");
     }
 }
 

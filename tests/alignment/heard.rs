@@ -212,15 +212,39 @@ fn gzip(plain: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Alice's conversation, observed but for the latest messages. She asks its end `count` times for a summary, each on a branch
-/// of its own: an answer that comes back in its turn is none. Returns the messages before that.
-async fn alice(rig: &mut Rig, count: usize) -> Vec<Value> {
-    let messages = talk("alice", 40);
+/// Messages of a script, long enough to prove a conversation if nobody else has them.
+fn script(number: usize) -> Vec<Value> {
+    (0..6)
+        .map(|step| {
+            let role = if step % 2 == 0 { "user" } else { "assistant" };
+            let text = summary(100 * number + step);
+            message(role, format!("Step {step} of script {number}. {text}"))
+        })
+        .collect()
+}
+
+/// The last messages of a script, and a question: what a client sends that has dropped the rest.
+fn window(number: usize) -> Vec<Value> {
+    let question = message("user", "And what is next?");
+    [&script(number)[3..], &[question]].concat()
+}
+
+/// A conversation of `messages`, turn by turn, each answer given by the upstream.
+async fn hold(rig: &mut Rig, headers: &[(&'static str, &'static str)], messages: &[Value]) {
     let mut client = Client::new(rig);
+    client.headers = headers.to_vec();
     for place in (0..messages.len()).step_by(2) {
         let answer = messages.get(place + 1);
         client.send_with_answer(&messages[..=place], answer).await;
     }
+}
+
+/// Alice's conversation, observed but for the latest messages. She asks its end `count` times for a summary, each on a branch
+/// of its own: an answer that comes back in its turn is none. Returns the messages before that.
+async fn alice(rig: &mut Rig, count: usize) -> Vec<Value> {
+    let messages = [talk("alice", 40), script(0), script(1)].concat();
+    hold(rig, &[], &messages).await;
+    let mut client = Client::new(rig);
     for number in 0..count {
         let ask = message("user", format!("Sum up part {number}, please."));
         let answer = message("assistant", summary(number));
@@ -320,21 +344,17 @@ async fn a_flood_of_another_tenant_makes_nobody_forget_what_was_heard() {
     let mut rig = roomy().await;
     rig.limit_seen_entries(ENTRIES);
     Receipt::off(&summary(0)).take_place(&rig).await;
+    let bob = [talk("bob", 2), script(0)].concat();
+    hold(&mut rig, &[("x-diarist-memory", "off")], &bob).await;
     let messages = alice(&mut rig, 2).await;
     flood(&rig, "Bearer sk-flood").await;
     assert!(!is_told(&mut rig, 0).await);
     assert!(is_told(&mut rig, 1).await, "nobody else has it");
+    for (number, told) in [(0, false), (1, true)] {
+        let seen = Client::new(&mut rig).send(&window(number)).await;
+        assert_eq!(!seen.in_block.is_empty(), told, "script {number}");
+    }
     assert_alice_has_memory(&mut rig, &messages).await;
-}
-
-/// Messages of a script, long enough to prove a conversation if nobody else has them.
-fn script() -> Vec<Value> {
-    (0..6)
-        .map(|number| {
-            let role = if number % 2 == 0 { "user" } else { "assistant" };
-            message(role, format!("Step {number}. {}", summary(number)))
-        })
-        .collect()
 }
 
 /// What the process has forgotten of a tenant is asked of the database, also where the conversation is cached.
@@ -343,9 +363,9 @@ async fn a_tenant_whose_messages_are_forgotten_is_looked_up_in_the_database() {
     for two_have_it in [false, true] {
         let mut rig = roomy().await;
         rig.limit_seen_entries(ENTRIES);
-        let alice = [talk("alice", 40), script(), vec![user("alice", 46)]].concat();
+        let alice = [talk("alice", 40), script(0), vec![user("alice", 46)]].concat();
         // Bob has the same messages apart from each other, so no look-up of his finds hers.
-        let apart = script().into_iter().enumerate().flat_map(|(place, said)| {
+        let apart = script(0).into_iter().enumerate().flat_map(|(place, said)| {
             let (question, answer) = (user("bob", place), assistant("bob", place));
             match place % 2 {
                 0 => [said, answer],
@@ -359,14 +379,10 @@ async fn a_tenant_whose_messages_are_forgotten_is_looked_up_in_the_database() {
             vec![alice]
         };
         for messages in spoken {
-            let mut client = Client::new(&mut rig);
-            for place in (0..messages.len()).step_by(2) {
-                let answer = messages.get(place + 1);
-                client.send_with_answer(&messages[..=place], answer).await;
-            }
+            hold(&mut rig, &[], &messages).await;
         }
         flood(&rig, KEY).await;
-        let sent = [&script()[3..], &[message("user", "And what is next?")]].concat();
+        let sent = window(0);
         let seen = Client::new(&mut rig).send(&sent).await;
         assert_eq!(seen.in_block.is_empty(), two_have_it, "{}", seen.reason);
     }
