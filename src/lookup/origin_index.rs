@@ -28,25 +28,32 @@ const MAX_ENTRIES: usize = 500_000;
 /// A tenant counts as this many entries more, for the room that it takes itself. So their number is bounded too.
 const TENANT_ENTRIES: usize = 32;
 
-/// Messages of strangers in one generation. Two generations are kept, in at most 10 MB.
-const STRANGER_GENERATION: usize = 100_000;
-
 /// Messages of tenants that the upstream has not accepted yet, in two generations. New entries go into the younger one;
 /// when it is full, the older one is dropped. Anybody can send them, so all of them together push out only each other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct StrangerMessages {
+    /// Entries of one generation.
+    most: usize,
     young: HashMap<ScopedHash, Occurrence>,
     old: HashMap<ScopedHash, Occurrence>,
 }
 
 impl StrangerMessages {
+    fn new(most: usize) -> Self {
+        Self {
+            most,
+            young: HashMap::default(),
+            old: HashMap::default(),
+        }
+    }
+
     fn get(&self, mark: &ScopedHash) -> Option<Occurrence> {
         let found = self.young.get(mark).or_else(|| self.old.get(mark));
         found.copied()
     }
 
     fn insert(&mut self, mark: ScopedHash, occurrence: Occurrence) {
-        if self.young.len() >= STRANGER_GENERATION && !self.young.contains_key(&mark) {
+        if self.young.len() >= self.most && !self.young.contains_key(&mark) {
             // Cleared, so that it keeps its room: a table that grows moves all its entries, which takes milliseconds.
             std::mem::swap(&mut self.old, &mut self.young);
             self.young.clear();
@@ -78,7 +85,8 @@ impl OriginIndex {
     pub(super) fn with_max_entries(max_entries: usize) -> Self {
         Self {
             tenants: HashMap::default(),
-            strangers: StrangerMessages::default(),
+            // Two generations, in at most 10 MB.
+            strangers: StrangerMessages::new(max_entries / 5),
             max_entries,
             held: 0,
             additions: 0,

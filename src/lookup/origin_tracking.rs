@@ -20,17 +20,39 @@ impl SnapshotCache {
         is_stranger: bool,
     ) -> Vec<Origin> {
         let origins = origins(client, evidence, alignment);
-        let turns = client.turns().iter().zip(&origins).enumerate();
-        let new = turns.skip(evidence.recorded_count);
+        self.add_messages(
+            scope,
+            (client, &origins),
+            evidence.recorded_count,
+            is_stranger,
+        );
+        origins
+    }
+
+    /// Adds the messages of `client` from `from` on, each with its origin.
+    fn add_messages(
+        &self,
+        scope: &Scope,
+        (client, origins): (&History, &[Origin]),
+        from: usize,
+        is_stranger: bool,
+    ) {
+        let turns = client.turns().iter().zip(origins).enumerate().skip(from);
         self.update_origins(|origin_index| {
-            for (place, (_, origin)) in new.filter(|(_, (turn, _))| turn.message.can_be_evidence())
+            for (place, (_, origin)) in
+                turns.filter(|(_, (turn, _))| turn.message.can_be_evidence())
             {
                 let item = client.message_key(place);
                 let mark = item.ids.unwrap_or(item.content);
                 origin_index.add_message(scope, mark, *origin, is_stranger);
             }
         });
-        origins
+    }
+
+    /// Adds the messages of a stranger whom the upstream has just accepted to those of its tenant, where no stranger pushes
+    /// them out.
+    pub fn track_accepted(&self, scope: &Scope, client: &History, origins: &[Origin]) {
+        self.add_messages(scope, (client, origins), 0, false);
     }
 
     /// Changes what was seen. The index no longer knows which messages of a tenant are unique if it has dropped some, so

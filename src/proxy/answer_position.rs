@@ -30,6 +30,8 @@ pub(super) struct AnswerPosition {
     cache: Arc<SnapshotCache>,
     pepper: Pepper,
     scope: Scope,
+    /// Whether the upstream had not accepted the tenant before this request.
+    is_stranger: bool,
     /// The history as the client sent it.
     client_history: Arc<History>,
     /// Where each of its messages was said first.
@@ -41,7 +43,7 @@ pub(super) struct AnswerPosition {
 impl AnswerPosition {
     pub(super) fn new(
         (cache, pepper): (&Arc<SnapshotCache>, Pepper),
-        scope: &Scope,
+        (scope, is_stranger): (&Scope, bool),
         (client_history, origins): (&Arc<History>, Vec<Origin>),
         chain: &Arc<History>,
     ) -> Self {
@@ -49,6 +51,7 @@ impl AnswerPosition {
             cache: Arc::clone(cache),
             pepper,
             scope: scope.clone(),
+            is_stranger,
             client_history: Arc::clone(client_history),
             origins,
             chain: Arc::clone(chain),
@@ -66,7 +69,7 @@ impl AnswerPosition {
         let client_history = Arc::new(client_history);
         Self::new(
             (cache, pepper),
-            scope,
+            (scope, is_stranger),
             (&client_history, origins),
             &client_history,
         )
@@ -74,6 +77,10 @@ impl AnswerPosition {
 
     /// Marks what the model said, one message for each choice.
     pub(super) fn record_answers(&self, messages: &[AnswerMessage]) {
+        if self.is_stranger && !messages.is_empty() {
+            let (client, origins) = (&self.client_history, &self.origins);
+            self.cache.track_accepted(&self.scope, client, origins);
+        }
         for message in messages {
             if let Some(parsed) = chat::message(&message.json(), &self.pepper) {
                 let client = (&*self.client_history, self.origins.as_slice());

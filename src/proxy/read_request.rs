@@ -202,12 +202,13 @@ pub(super) async fn read_request(
     let first = parsed.leading_messages().messages().first();
     let system =
         first.map(|message| MessageKey::from_message(&client_history.root(), message).content);
+    let is_stranger = !memory.accepted_tenants.contains(&scope.tenant);
     let params = LookupParams {
         model: &model,
         thread_key: identity.thread.key.as_deref(),
         system,
         level: policy.evidence,
-        is_stranger: !memory.accepted_tenants.contains(&scope.tenant),
+        is_stranger,
     };
     let pending_lookup = memory
         .cache
@@ -222,7 +223,7 @@ pub(super) async fn read_request(
     let origins = lookup.origins.clone();
     let answer_position = AnswerPosition::new(
         (&memory.cache, pepper),
-        scope,
+        (scope, is_stranger),
         (&client_history, origins),
         &history,
     );

@@ -325,7 +325,7 @@ async fn who_got_the_same_answer_is_not_told_after_a_restart() {
 const ENTRIES: usize = 4_000;
 
 /// Somebody says far more than is remembered, with memory off.
-async fn flood(rig: &Rig, key: &str) {
+async fn flood(rig: &Rig, key: &str, status: u16) {
     let off = [("x-diarist-memory", "off")];
     for round in 0..4 {
         let said = (0..ENTRIES).map(|number| {
@@ -334,7 +334,7 @@ async fn flood(rig: &Rig, key: &str) {
         });
         let said: Vec<Value> = said.collect();
         let body = json!({"model": "gpt-test", "messages": said});
-        assert_eq!(rig.send_as(key, &off, &body).await.status, 200);
+        assert_eq!(rig.send_as(key, &off, &body).await.status, status);
     }
 }
 
@@ -347,9 +347,31 @@ async fn a_flood_of_another_tenant_makes_nobody_forget_what_was_heard() {
     let bob = [talk("bob", 2), script(0)].concat();
     hold(&mut rig, &[("x-diarist-memory", "off")], &bob).await;
     let messages = alice(&mut rig, 2).await;
-    flood(&rig, "Bearer sk-flood").await;
+    flood(&rig, "Bearer sk-flood", 200).await;
     assert!(!is_told(&mut rig, 0).await);
     assert!(is_told(&mut rig, 1).await, "nobody else has it");
+    for (number, told) in [(0, false), (1, true)] {
+        let seen = Client::new(&mut rig).send(&window(number)).await;
+        assert_eq!(!seen.in_block.is_empty(), told, "script {number}");
+    }
+    assert_alice_has_memory(&mut rig, &messages).await;
+}
+
+/// Anybody can send messages with keys that the upstream refuses. The first request of a key that it accepts comes from a
+/// stranger too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_strangers_makes_nobody_forget_what_was_heard() {
+    let mut rig = roomy().await;
+    rig.limit_seen_entries(ENTRIES);
+    let bob = [talk("bob", 2), script(0), vec![user("bob", 9)]].concat();
+    let off = [("x-diarist-memory", "off")];
+    let body = json!({"model": "gpt-test", "messages": bob});
+    assert_eq!(rig.send_as(KEY, &off, &body).await.status, 200);
+    let refusal = Behaviour::failing(401);
+    rig.provider.inject(CallerKind::Actor, refusal);
+    flood(&rig, "Bearer sk-unknown", 401).await;
+    rig.provider.inject(CallerKind::Actor, Behaviour::default());
+    let messages = alice(&mut rig, 0).await;
     for (number, told) in [(0, false), (1, true)] {
         let seen = Client::new(&mut rig).send(&window(number)).await;
         assert_eq!(!seen.in_block.is_empty(), told, "script {number}");
@@ -381,7 +403,7 @@ async fn a_tenant_whose_messages_are_forgotten_is_looked_up_in_the_database() {
         for messages in spoken {
             hold(&mut rig, &[], &messages).await;
         }
-        flood(&rig, KEY).await;
+        flood(&rig, KEY, 200).await;
         let sent = window(0);
         let seen = Client::new(&mut rig).send(&sent).await;
         assert_eq!(seen.in_block.is_empty(), two_have_it, "{}", seen.reason);

@@ -48,13 +48,14 @@ fn check_size(index: &OriginIndex) {
 #[test]
 fn messages_of_strangers_push_out_no_others() {
     let (alice, other) = (scope("alice"), origin(2));
-    let mut index = OriginIndex::default();
+    let mut index = OriginIndex::with_max_entries(ENTRIES);
     index.add_message(&alice, hash("said by two"), other, false);
-    for number in 0..STRANGER_GENERATION * 5 / 2 {
+    for number in 0..ENTRIES {
         let mark = hash(&format!("stranger {number}"));
         index.add_message(&scope("stranger"), mark, other, true);
     }
     assert!(index.take_evicted().is_empty());
+    assert!(index.strangers.young.len() + index.strangers.old.len() <= ENTRIES * 2 / 5);
     assert!(is_contested(&index, &alice, "said by two"));
     // What a tenant said before it was accepted counts too.
     index.add_message(&alice, hash("said before"), other, true);
