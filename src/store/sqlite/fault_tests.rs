@@ -125,6 +125,24 @@ async fn a_query_that_never_ends_holds_nobody_up() {
     );
 }
 
+/// A query whose caller is gone keeps its connection until it ends.
+#[tokio::test]
+async fn large_look_ups_that_never_end_leave_connections_to_others() {
+    let disk = disk().await;
+    let store = &disk.store;
+    let (scope, links, record) = request("hello", 3);
+    store.record(&scope, &record).await.expect("recorded");
+    for tenant in [7, 7, 7, 7, 8, 8, 9] {
+        let endless = store.request_read(Some([tenant; 32]), "endless", |_| {
+            Box::pin(std::future::pending::<StoreResult<()>>())
+        });
+        let answer = tokio::time::timeout(NEVER, endless).await.expect("in time");
+        assert!(matches!(answer, Err(StoreError::Busy(_))));
+    }
+    let found = store.find_on_chain(&scope, &links).await;
+    assert!(found.expect("found").tip_recorded);
+}
+
 #[tokio::test]
 async fn a_query_that_panics_leaves_no_transaction_behind() {
     let disk = disk().await;

@@ -1,4 +1,4 @@
-//! Turns for the look-ups of large requests. Each takes a connection for a good part of a second. Without turns those of
+//! Turns for the look-ups of large requests. Each takes a connection for up to a second. Without turns those of
 //! one tenant would take all connections of the request path, and nobody else would be found. Used by
 //! [`super::database`] only.
 
