@@ -95,7 +95,7 @@ impl OriginIndex {
     }
 
     /// What is known of the tenant of `scope`.
-    pub(super) fn of(&self, scope: &Scope) -> SeenOrigins<'_> {
+    pub(super) fn origins_of(&self, scope: &Scope) -> SeenOrigins<'_> {
         SeenOrigins {
             tenant: self.tenants.get(&scope.tenant),
             strangers: &self.strangers,
@@ -116,9 +116,9 @@ impl OriginIndex {
         origin: Origin,
         is_stranger: bool,
     ) {
-        let seen = self.of(scope);
-        let occurrence = seen.occurrence(&mark);
-        let own = seen.tenant.and_then(|tenant| tenant.message(&mark));
+        let seen_origins = self.origins_of(scope);
+        let occurrence = seen_origins.occurrence(&mark);
+        let own = seen_origins.tenant.and_then(|tenant| tenant.message(&mark));
         let updated = match occurrence {
             None => Occurrence::Once(origin),
             Some(Occurrence::Once(other)) if other == origin => Occurrence::Once(origin),
@@ -157,7 +157,11 @@ impl OriginIndex {
             tip,
             parent: before,
         };
-        let now = match self.of(scope).reply(&answer.text).map(|reply| reply.chain) {
+        let now = match self
+            .origins_of(scope)
+            .reply(&answer.text)
+            .map(|reply| reply.chain)
+        {
             None => now,
             Some(ReplyChain::Several) => return,
             Some(ReplyChain::To {
@@ -173,7 +177,10 @@ impl OriginIndex {
 
     /// Marks an answer as quoted: a request contains it without continuing the chain that got it.
     pub(super) fn mark_quoted(&mut self, scope: &Scope, mark: ScopedHash) {
-        let ending = self.of(scope).reply(&mark).and_then(|reply| reply.ending);
+        let ending = self
+            .origins_of(scope)
+            .reply(&mark)
+            .and_then(|reply| reply.ending);
         self.insert_reply(scope, mark, ending, ReplyChain::Several);
     }
 

@@ -91,9 +91,10 @@ impl SnapshotCache {
         let answered_mark = evidence.summary.as_ref().map(|answered| answered.hash);
         let mark_values = marks.iter().map(|(mark, _)| *mark);
         self.update_origins(|origin_index| {
-            let seen = origin_index.of(scope);
-            let quoted_marks: Vec<ScopedHash> =
-                mark_values.filter(|mark| seen.has_reply(mark)).collect();
+            let seen_origins = origin_index.origins_of(scope);
+            let quoted_marks: Vec<ScopedHash> = mark_values
+                .filter(|mark| seen_origins.has_reply(mark))
+                .collect();
             for mark in quoted_marks.into_iter().chain(answered_mark) {
                 origin_index.mark_quoted(scope, mark);
             }
@@ -127,12 +128,17 @@ impl SnapshotCache {
 
     /// Whether this process or the store may know an answer with this ending. `false` is certain.
     pub fn may_know_ending(&self, scope: &Scope, ending: &ScopedHash) -> bool {
-        self.origin_index().of(scope).has_reply_ending(ending) || self.store.may_know_ending(ending)
+        self.origin_index()
+            .origins_of(scope)
+            .has_reply_ending(ending)
+            || self.store.may_know_ending(ending)
     }
 
     /// Whether this process has seen the upstream give the message of this origin.
     pub fn is_from_upstream(&self, scope: &Scope, origin: Origin) -> bool {
-        self.origin_index().of(scope).is_from_upstream(origin)
+        self.origin_index()
+            .origins_of(scope)
+            .is_from_upstream(origin)
     }
 
     /// Which messages of a request on its own chain this process recorded on another chain; and the lineage of
@@ -145,7 +151,7 @@ impl SnapshotCache {
         params: &LookupParams<'_>,
     ) -> Option<(SharedMessages, Option<i64>)> {
         let (state, origin_index) = (self.state(), self.origin_index());
-        let (evidence, _) = state.evidence(scope, client, params, origin_index.of(scope));
+        let (evidence, _) = state.evidence(scope, client, params, origin_index.origins_of(scope));
         let lineage = evidence.path.last()?.lineage;
         let (shared, same) = shared_messages(client, &evidence)?;
         Some((shared, same.then_some(lineage)))

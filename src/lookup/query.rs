@@ -34,9 +34,9 @@ impl SnapshotCache {
     ) -> (Lookup, Option<Alignment>) {
         let (pinned, (evidence, is_complete)) = {
             let (state, origin_index) = (self.state(), self.origin_index());
-            let seen = origin_index.of(scope);
-            let pinned = state.pinned_alignment(scope, client, &params, seen);
-            (pinned, state.evidence(scope, client, &params, seen))
+            let seen_origins = origin_index.origins_of(scope);
+            let pinned = state.pinned_alignment(scope, client, &params, seen_origins);
+            (pinned, state.evidence(scope, client, &params, seen_origins))
         };
         let alignment = pinned
             .clone()
@@ -81,8 +81,8 @@ impl SnapshotCache {
                 let evidence = {
                     let mut state = self.state();
                     let origin_index = self.origin_index();
-                    let seen = origin_index.of(scope);
-                    state.add_candidates(scope, client, &mut candidates, &params, seen)
+                    let seen_origins = origin_index.origins_of(scope);
+                    state.add_candidates(scope, client, &mut candidates, &params, seen_origins)
                 };
                 let alignment = pinned.or_align(|| find_alignment(client, &evidence));
                 self.mark_quotations(scope, &answers, &evidence, alignment.as_ref());

@@ -95,13 +95,18 @@ pub fn anchors(client: &History, from: usize) -> impl Iterator<Item = (ScopedHas
 
 /// Adds the upstream's answer to the end of `path`, if the request continues with it. The end of `path` is the
 /// message at `place` of `client`. An answer is recorded only when a request has carried it back.
-fn add_answer(path: &mut Vec<PathEntry>, client: &History, place: usize, seen: SeenOrigins<'_>) {
+fn add_answer(
+    path: &mut Vec<PathEntry>,
+    client: &History,
+    place: usize,
+    seen_origins: SeenOrigins<'_>,
+) {
     let (Some(end), Some(next)) = (path.last().copied(), client.turns().get(place + 1)) else {
         return;
     };
     let item = client.message_key(place + 1);
     let tip = end.message.link;
-    let Some(origin) = seen.answer_origin(tip, item.ids.unwrap_or(item.content)) else {
+    let Some(origin) = seen_origins.answer_origin(tip, item.ids.unwrap_or(item.content)) else {
         return;
     };
     let step = PathEntry {
@@ -123,19 +128,19 @@ fn add_answer(path: &mut Vec<PathEntry>, client: &History, place: usize, seen: S
         },
         pending: true,
     };
-    path.push(check_uniqueness(step, seen));
+    path.push(check_uniqueness(step, seen_origins));
 }
 
 /// Updates whether the message is unique to its conversation, by what this process has seen since it was
 /// read.
-fn check_uniqueness(mut step: PathEntry, seen: SeenOrigins<'_>) -> PathEntry {
+fn check_uniqueness(mut step: PathEntry, seen_origins: SeenOrigins<'_>) -> PathEntry {
     let witness = step.witness().map(|mark| Witness {
         hash: mark,
         origin: step.origin,
     });
     let has_origin = step.origin != Origin::default();
     step.message_origin.unshared &=
-        has_origin && witness.is_some_and(|witness| !seen.is_contested(&witness));
+        has_origin && witness.is_some_and(|witness| !seen_origins.is_contested(&witness));
     step
 }
 
@@ -146,7 +151,7 @@ impl CacheState {
         scope: &Scope,
         client: &History,
         params: &LookupParams<'_>,
-        seen: SeenOrigins<'_>,
+        seen_origins: SeenOrigins<'_>,
     ) -> PinnedAlignment {
         let Some(tip) = client.tip() else {
             return PinnedAlignment::Undecided;
@@ -160,7 +165,7 @@ impl CacheState {
             tip.is_some_and(|tip| self.pins.contains(&(scope.tenant, tip)))
         };
         let is_proven =
-            |alignment: &&Arc<Alignment>| self.still_proven(scope, alignment, params, seen);
+            |alignment: &&Arc<Alignment>| self.still_proven(scope, alignment, params, seen_origins);
         match self
             .held_alignments
             .get(&key)
@@ -178,7 +183,7 @@ impl CacheState {
         scope: &Scope,
         alignment: &Alignment,
         params: &LookupParams<'_>,
-        seen: SeenOrigins<'_>,
+        seen_origins: SeenOrigins<'_>,
     ) -> bool {
         let name = alignment
             .lineage
@@ -188,7 +193,7 @@ impl CacheState {
             level: params.level,
             ..Evidence::default()
         };
-        let is_contested = |witness: &Witness| seen.is_contested(witness);
+        let is_contested = |witness: &Witness| seen_origins.is_contested(witness);
         alignment.proof.is_empty()
             || (evidence.allows_restoring_lineage(name.as_ref())
                 && !alignment.proof.iter().any(is_contested))
@@ -208,7 +213,7 @@ impl CacheState {
         scope: &Scope,
         client: &History,
         params: &LookupParams<'_>,
-        seen: SeenOrigins<'_>,
+        seen_origins: SeenOrigins<'_>,
     ) -> (Evidence, bool) {
         let mut evidence = Evidence {
             key: params.thread_key.map(str::to_owned),
@@ -229,16 +234,16 @@ impl CacheState {
         }
         if let Some(view) = newest_alignment {
             // Only of the newest one: a conversation that was aligned once has one for each request.
-            let base = self.path(scope, view.base, seen);
-            evidence.stored_holds = view.proof.iter().all(|w| !seen.is_contested(w));
+            let base = self.path(scope, view.base, seen_origins);
+            evidence.stored_holds = view.proof.iter().all(|w| !seen_origins.is_contested(w));
             evidence.stored = Some((view.clone(), base));
         }
         let aligned_count = evidence.stored.as_ref().map_or(0, |(view, _)| view.count);
         let hit = anchors(client, aligned_count.max(evidence.recorded_count))
             .find_map(|(mark, place)| Some((*self.anchors.get(&(scope.tenant, mark))?, place)));
         if let Some((link, place)) = hit {
-            evidence.path = self.path(scope, link, seen);
-            add_answer(&mut evidence.path, client, place, seen);
+            evidence.path = self.path(scope, link, seen_origins);
+            add_answer(&mut evidence.path, client, place, seen_origins);
         }
         let base = evidence.stored.iter().filter_map(|(_, base)| base.last());
         let ends = base.chain(evidence.path.last()).map(|end| end.lineage);
@@ -250,7 +255,12 @@ impl CacheState {
     }
 
     /// The recorded chain up to `link`; empty unless all its messages are cached.
-    pub(super) fn path(&self, scope: &Scope, link: Link, seen: SeenOrigins<'_>) -> Vec<PathEntry> {
+    pub(super) fn path(
+        &self,
+        scope: &Scope,
+        link: Link,
+        seen_origins: SeenOrigins<'_>,
+    ) -> Vec<PathEntry> {
         let root = Link::root(scope);
         let mut path = Vec::new();
         let mut at = link;
@@ -264,7 +274,7 @@ impl CacheState {
                 text_kept: self.kept_messages.contains(&key),
                 ..*step
             };
-            path.push(check_uniqueness(step, seen));
+            path.push(check_uniqueness(step, seen_origins));
             at = step.parent;
         }
         path.reverse();
@@ -325,7 +335,7 @@ impl CacheState {
         client: &History,
         candidates: &mut Candidates,
         params: &LookupParams<'_>,
-        seen: SeenOrigins<'_>,
+        seen_origins: SeenOrigins<'_>,
     ) -> Evidence {
         let peer_intros = candidates
             .peer_intros
@@ -358,12 +368,12 @@ impl CacheState {
         let aligned_count = candidates.alignment.as_ref().map_or(0, |view| view.count);
         let checked_path = |path: Vec<PathEntry>| {
             path.into_iter()
-                .map(|step| check_uniqueness(step, seen))
+                .map(|step| check_uniqueness(step, seen_origins))
                 .collect()
         };
         let proof = candidates.alignment.iter().flat_map(|view| &view.proof);
         let alignment_holds =
-            candidates.alignment_holds && !proof.into_iter().any(|w| seen.is_contested(w));
+            candidates.alignment_holds && !proof.into_iter().any(|w| seen_origins.is_contested(w));
         Evidence {
             recorded_count: candidates.depth,
             recorded_origin: candidates.depth_origin,
@@ -376,7 +386,7 @@ impl CacheState {
             // A request that continues a stored alignment is found by that.
             path: if hit >= aligned_count {
                 let mut path = checked_path(path);
-                add_answer(&mut path, client, hit, seen);
+                add_answer(&mut path, client, hit, seen_origins);
                 path
             } else {
                 Vec::new()
@@ -387,7 +397,7 @@ impl CacheState {
                     origin: answered.origin(),
                 };
                 SummaryCandidate {
-                    is_unique: answered.is_unique && !seen.is_contested(&witness),
+                    is_unique: answered.is_unique && !seen_origins.is_contested(&witness),
                     ..answered
                 }
             }),

@@ -22,7 +22,7 @@ fn is_contested(index: &OriginIndex, tenant: &Scope, text: &str) -> bool {
         hash: hash(text),
         origin: origin(1),
     };
-    index.of(tenant).is_contested(&witness)
+    index.origins_of(tenant).is_contested(&witness)
 }
 
 /// A tenant says `count` messages; returns whether another tenant than this one lost something.
@@ -166,15 +166,19 @@ fn the_ending_of_a_reply_is_known_for_as_long_as_the_reply() {
     }
     check_size(&index);
     let mut held = 0;
-    let seen = index.of(&alice);
+    let seen_origins = index.origins_of(&alice);
     for number in 0..ENTRIES {
         let AnswerHash { text, ending } = answer(number);
-        if seen.has_reply(&text) {
+        if seen_origins.has_reply(&text) {
             held += 1;
-            assert!(seen.has_reply_ending(&ending), "{number}");
+            assert!(seen_origins.has_reply_ending(&ending), "{number}");
         }
     }
     assert!(held >= ENTRIES / 4, "{held}");
-    assert!(!seen.has_reply_ending(&hash("another ending")));
-    assert!(!index.of(&scope("bob")).has_reply(&answer(ENTRIES - 1).text));
+    assert!(!seen_origins.has_reply_ending(&hash("another ending")));
+    assert!(
+        !index
+            .origins_of(&scope("bob"))
+            .has_reply(&answer(ENTRIES - 1).text)
+    );
 }
