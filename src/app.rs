@@ -317,6 +317,17 @@ impl App {
         }
     }
 
+    /// Lets the process remember only so many entries of what it has seen; see [`SnapshotCache::limit_seen_entries`].
+    #[cfg(feature = "testing")]
+    pub fn limit_seen_entries(&self) -> impl Fn(usize) + Send + Sync + use<> {
+        let proxy = Arc::clone(&self.proxy);
+        move |max_entries| {
+            if let Some(memory) = proxy.memory() {
+                memory.cache.limit_seen_entries(max_entries);
+            }
+        }
+    }
+
     /// Applies later configurations to this process. `values` are those that it was built from.
     #[must_use]
     pub fn reload(&self, values: ConfigValues) -> Reloader {

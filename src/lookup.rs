@@ -16,6 +16,7 @@ mod query;
 mod sent_prefix;
 mod sizes;
 mod state;
+mod tenant_origins;
 mod timed_reads;
 mod unrecorded_answers;
 
@@ -95,6 +96,12 @@ impl SnapshotCache {
     fn state(&self) -> MutexGuard<'_, CacheState> {
         // After a panic under the lock the maps are still valid; at worst an entry is missing.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets what was seen, and holds about this many entries from now on.
+    #[cfg(feature = "testing")]
+    pub fn limit_seen_entries(&self, max_entries: usize) {
+        *self.origin_index() = OriginIndex::with_max_entries(max_entries);
     }
 
     /// A caller that needs both locks takes the one of `state` first.

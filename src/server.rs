@@ -4,6 +4,7 @@
 //! drains in numbered steps. What requests mean, `proxy` (data port) and `admin` (admin port) decide. Called by `app`.
 
 mod activity;
+mod admin_connections;
 mod bad_request;
 mod connection;
 mod drain;
@@ -13,7 +14,6 @@ mod sighup;
 mod socket;
 
 pub use self::settings::Settings;
-use std::collections::VecDeque;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use http::Request;
 use hyper::body::Incoming;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio_util::sync::CancellationToken;
 
+use self::admin_connections::AdminConnections;
 use self::connection::ConnectionServer;
 pub use self::drain::{DrainReport, shutdown_signal};
 use self::host_check::HostCheck;
@@ -34,9 +34,6 @@ use crate::admin::Admin;
 use crate::proxy::{Proxy, ProxyError, body, respond};
 use crate::tasks::Tasks;
 use crate::telemetry;
-
-/// The most connections on the admin port. Health checks and a metrics server need a few.
-const MAX_ADMIN_CONNECTIONS: usize = 64;
 
 /// Whether `name` can stand in `server.hosts`: a name or address, without a port.
 pub fn is_host(name: &str) -> bool {
@@ -134,7 +131,7 @@ async fn accept_data(
     // A refusal needs a connection too. If there are even more, a socket is closed without an answer.
     let refusal_permits = Arc::new(Semaphore::new(64));
     let draining = tasks.draining();
-    while let Some(stream) = draining.run_until_cancelled(accept(&listener)).await {
+    while let Some((stream, _)) = draining.run_until_cancelled(accept(&listener)).await {
         let hold = tasks.hold();
         if let Ok(permit) = Arc::clone(&permits).try_acquire_owned() {
             let (connections, proxy, check, drain) = (
@@ -184,18 +181,10 @@ async fn accept_admin(
     tasks: Tasks,
 ) {
     let stopped = tasks.token();
-    let mut open: VecDeque<CancellationToken> = VecDeque::new();
-    while let Some(stream) = stopped.run_until_cancelled(accept(&listener)).await {
-        open.retain(|connection| !connection.is_cancelled());
-        // More would take the file descriptors of clients. The oldest one is closed, so that connections which are only
-        // held open do not keep a health check out.
-        if open.len() >= MAX_ADMIN_CONNECTIONS
-            && let Some(oldest) = open.pop_front()
-        {
-            oldest.cancel();
-        }
+    let mut open = AdminConnections::default();
+    while let Some((stream, peer)) = stopped.run_until_cancelled(accept(&listener)).await {
         let closed = stopped.child_token();
-        open.push_back(closed.clone());
+        open.add(peer.ip().to_canonical(), closed.clone());
         let (connections, admin, check, drain) = (
             Arc::clone(&connections),
             Arc::clone(&admin),
@@ -218,10 +207,10 @@ async fn accept_admin(
 }
 
 /// The next connection. If the process has no file descriptors left, it waits a second and tries again.
-async fn accept(listener: &TcpListener) -> TcpStream {
+async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => return stream,
+            Ok(accepted) => return accepted,
             Err(error) if socket::is_connection_error(&error) => {}
             Err(error) => {
                 tracing::error!("cannot accept connections, trying again in a second: {error}");

@@ -28,9 +28,9 @@ pub use admin::{
 pub use aliases::{AddAliasOutcome, Alias, Aliases, TenantRow};
 pub use audit_lines::{AuditLines, AuditPage, AuditRequest, NewAuditLine, StoredTokenRatio};
 pub use chains::{
-    Candidates, Chains, LookupEntries, LookupKeys, MessageMarks, NewOverflowObservation,
-    PrefixTrim, RecordedChain, RecordedRequest, RequestRecord, SentPrefix, SentWith, SharedContent,
-    StoredOverflowObservation,
+    Candidates, Chains, LARGE_REQUEST, LookupEntries, LookupKeys, MessageMarks,
+    NewOverflowObservation, PrefixTrim, RecordedChain, RecordedRequest, RequestRecord, SentPrefix,
+    SentWith, SharedContent, StoredOverflowObservation,
 };
 pub use error::{StoreError, StoreResult};
 pub use forgotten::{

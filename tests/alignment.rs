@@ -9,6 +9,7 @@ mod client_habits;
 mod compose;
 mod corpus;
 mod harness;
+mod heard;
 mod inflate;
 mod model_store;
 mod oracle;

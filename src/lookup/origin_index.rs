@@ -4,161 +4,152 @@
 //! A message proves a conversation only as long as no other conversation holds it. So every message is added
 //! here before anything is decided by it, also if the request has no memory, was refused, or was dropped by
 //! the recorder. Holds only hashes.
+//!
+//! Each tenant has its own entries. All together have a bound; at the bound the tenant that holds most loses its oldest
+//! entries. So what one tenant says pushes out nothing of another that holds less.
 
-use std::hash::Hash;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ops::RangeInclusive;
 
 use foldhash::{HashMap, HashSet};
 
-use crate::history::{AnswerHash, History, Link, ScopedHash};
+use super::tenant_origins::{Generation, Occurrence, Reply, ReplyChain, TenantOrigins};
+use crate::history::{AnswerHash, History, Link, Scope, ScopedHash};
 use crate::memory::alignment::{Origin, Witness};
 
-/// Entries of each kind in one generation. Two generations are kept: about 40 bytes an entry, at most 40 MB
-/// in all.
-const GENERATION: usize = 100_000;
+/// A tenant, as in [`Scope::tenant`].
+pub(super) type Tenant = [u8; 32];
 
-/// A map of the latest entries, in two generations. New entries go into the younger one; when it is full, the
-/// older one is dropped.
+/// Entries of all tenants. An exchange adds about five: its two messages, the answer with its origin, and for a long
+/// answer two more. They need 20 to 130 bytes each, so some 60 MB in all at most.
+const MAX_ENTRIES: usize = 500_000;
+
+/// A tenant counts as this many entries more, for the room that it takes itself. So their number is bounded too.
+const TENANT_ENTRIES: usize = 32;
+
+/// Messages of tenants that the upstream has not accepted yet, in two generations. New entries go into the younger one;
+/// when it is full, the older one is dropped. Anybody can send them, so all of them together push out only each other.
 #[derive(Debug)]
-struct RecentMap<K, V> {
-    young: HashMap<K, V>,
-    old: HashMap<K, V>,
+struct StrangerMessages {
+    /// Entries of one generation.
+    most: usize,
+    young: HashMap<ScopedHash, Occurrence>,
+    old: HashMap<ScopedHash, Occurrence>,
 }
 
-impl<K, V> Default for RecentMap<K, V> {
-    fn default() -> Self {
+impl StrangerMessages {
+    fn new(most: usize) -> Self {
         Self {
+            most,
             young: HashMap::default(),
             old: HashMap::default(),
         }
     }
-}
 
-impl<K: Eq + Hash, V: Copy> RecentMap<K, V> {
-    fn get(&self, key: &K) -> Option<V> {
-        let found = self.young.get(key).or_else(|| self.old.get(key));
+    fn get(&self, mark: &ScopedHash) -> Option<Occurrence> {
+        let found = self.young.get(mark).or_else(|| self.old.get(mark));
         found.copied()
     }
 
-    /// Adds an entry; returns whether others were dropped for it.
-    fn insert(&mut self, key: K, value: V) -> bool {
-        let full = self.young.len() >= GENERATION && !self.young.contains_key(&key);
-        let mut forgot = false;
-        if full {
+    fn insert(&mut self, mark: ScopedHash, occurrence: Occurrence) {
+        if self.young.len() >= self.most && !self.young.contains_key(&mark) {
             // Cleared, so that it keeps its room: a table that grows moves all its entries, which takes milliseconds.
             std::mem::swap(&mut self.old, &mut self.young);
             self.young.clear();
-            forgot = true;
         }
-        self.young.insert(key, value);
-        forgot
+        self.young.insert(mark, occurrence);
     }
 }
 
-/// In which conversations a message has occurred.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Occurrence {
-    Once(Origin),
-    Several,
-}
-
-impl Occurrence {
-    fn is_outside(self, origin: Origin) -> bool {
-        self != Self::Once(origin)
-    }
-}
-
-/// The chain that got an answer which may come back as a summary.
-#[derive(Clone, Copy, Debug)]
-enum ReplyChain {
-    To { tip: Link, parent: Link },
-    Several,
-}
-
-/// An answer that may come back as a summary.
-#[derive(Clone, Copy, Debug)]
-struct Reply {
-    chain: ReplyChain,
-    /// The hash of its ending; `None` if only the store knows it.
-    ending: Option<ScopedHash>,
-}
-
-/// All indexes.
-#[derive(Debug, Default)]
+/// What is known of all tenants.
+#[derive(Debug)]
 pub(super) struct OriginIndex {
-    messages: RecentMap<ScopedHash, Occurrence>,
-    /// Those of tenants that the upstream has not accepted yet. Anybody can send them, so they must not push out others.
-    stranger_messages: RecentMap<ScopedHash, Occurrence>,
-    replies: RecentMap<ScopedHash, Reply>,
-    /// Their endings. Each is added whenever a reply is, so it stays at least as long.
-    reply_endings: RecentMap<ScopedHash, ()>,
-    /// Answers of the upstream by the link before them, with their origin.
-    answers: RecentMap<(Link, ScopedHash), Origin>,
-    upstream_origins: [HashSet<Origin>; 2],
+    tenants: HashMap<Tenant, TenantOrigins>,
+    strangers: StrangerMessages,
+    max_entries: usize,
+    /// Entries of all tenants, with the tenants themselves.
+    held: usize,
+    additions: u64,
+    evicted: HashSet<Tenant>,
+}
+
+impl Default for OriginIndex {
+    fn default() -> Self {
+        Self::with_max_entries(MAX_ENTRIES)
+    }
 }
 
 impl OriginIndex {
-    /// Adds a message with its origin. `true` if other entries were dropped for it: then the cache no longer
-    /// knows which messages are unique to one conversation.
+    /// An empty index that holds about this many entries.
+    pub(super) fn with_max_entries(max_entries: usize) -> Self {
+        Self {
+            tenants: HashMap::default(),
+            // Two generations, in at most 10 MB.
+            strangers: StrangerMessages::new(max_entries / 5),
+            max_entries,
+            held: 0,
+            additions: 0,
+            evicted: HashSet::default(),
+        }
+    }
+
+    /// What is known of the tenant of `scope`.
+    pub(super) fn origins_of(&self, scope: &Scope) -> SeenOrigins<'_> {
+        SeenOrigins {
+            tenant: self.tenants.get(&scope.tenant),
+            strangers: &self.strangers,
+        }
+    }
+
+    /// The tenants that lost entries since the last call. The cache no longer knows which of their messages are unique to
+    /// one conversation.
+    pub(super) fn take_evicted(&mut self) -> HashSet<Tenant> {
+        std::mem::take(&mut self.evicted)
+    }
+
+    /// Adds a message with its origin. What a tenant says before the upstream has accepted it is kept apart.
     pub(super) fn add_message(
         &mut self,
+        scope: &Scope,
         mark: ScopedHash,
         origin: Origin,
         is_stranger: bool,
-    ) -> bool {
-        let occurrence = self.occurrence(&mark);
+    ) {
+        let seen_origins = self.origins_of(scope);
+        let occurrence = seen_origins.occurrence(&mark);
+        let own = seen_origins.tenant.and_then(|tenant| tenant.message(&mark));
         let updated = match occurrence {
             None => Occurrence::Once(origin),
             Some(Occurrence::Once(other)) if other == origin => Occurrence::Once(origin),
             Some(_) => Occurrence::Several,
         };
-        let is_known = self.messages.get(&mark) == Some(updated);
         if is_stranger {
             if occurrence != Some(updated) {
-                self.stranger_messages.insert(mark, updated);
+                self.strangers.insert(mark, updated);
             }
-            // A tenant that was never accepted has no memory that could be told wrongly.
-            return false;
-        }
-        !is_known && self.messages.insert(mark, updated)
-    }
-
-    /// In which conversations the message was seen.
-    fn occurrence(&self, mark: &ScopedHash) -> Option<Occurrence> {
-        let found = [&self.messages, &self.stranger_messages].map(|map| map.get(mark));
-        match found {
-            [Some(one), Some(other)] if one != other => Some(Occurrence::Several),
-            [one, other] => one.or(other),
+        } else if own != Some(updated) {
+            self.add(scope, |entries| entries.add_message(mark, updated));
         }
     }
 
     /// Adds an answer of the upstream behind `tip`: its hash and its origin.
-    pub(super) fn add_answer(&mut self, tip: Link, mark: ScopedHash, origin: Origin) {
-        self.answers.insert((tip, mark), origin);
-        let [young, old] = &mut self.upstream_origins;
-        if young.len() >= GENERATION {
-            *old = std::mem::take(young);
-        }
-        young.insert(origin);
-    }
-
-    /// The origin of the message with this hash, if the upstream gave it behind `tip`.
-    pub(super) fn answer_origin(&self, tip: Link, mark: ScopedHash) -> Option<Origin> {
-        self.answers.get(&(tip, mark))
-    }
-
-    /// Whether this process has seen the upstream give the message of this origin.
-    pub(super) fn is_from_upstream(&self, origin: Origin) -> bool {
-        self.upstream_origins
-            .iter()
-            .any(|origins| origins.contains(&origin))
+    pub(super) fn add_answer(
+        &mut self,
+        scope: &Scope,
+        tip: Link,
+        mark: ScopedHash,
+        origin: Origin,
+    ) {
+        self.add(scope, |entries| entries.add_answer(tip, mark, origin));
     }
 
     /// Adds an answer to `chain` that may come back as a summary. One conversation may get the same answer
     /// twice; an answer that two conversations got identifies neither.
-    pub(super) fn add_reply(&mut self, answer: AnswerHash, chain: &History) {
+    pub(super) fn add_reply(&mut self, scope: &Scope, answer: AnswerHash, chain: &History) {
         let Some(tip) = chain.tip() else {
             // Given to a request that cannot be read, or that has no message: it identifies no conversation.
-            return self.insert_reply(answer.text, Some(answer.ending), ReplyChain::Several);
+            return self.insert_reply(scope, answer.text, Some(answer.ending), ReplyChain::Several);
         };
         let mut links = chain.turns().iter().rev().map(|turn| turn.link);
         let before = links.clone().nth(1).unwrap_or_else(|| chain.root());
@@ -166,7 +157,11 @@ impl OriginIndex {
             tip,
             parent: before,
         };
-        let now = match self.replies.get(&answer.text).map(|reply| reply.chain) {
+        let now = match self
+            .origins_of(scope)
+            .reply(&answer.text)
+            .map(|reply| reply.chain)
+        {
             None => now,
             Some(ReplyChain::Several) => return,
             Some(ReplyChain::To {
@@ -177,35 +172,131 @@ impl OriginIndex {
                 if continues { now } else { ReplyChain::Several }
             }
         };
-        self.insert_reply(answer.text, Some(answer.ending), now);
+        self.insert_reply(scope, answer.text, Some(answer.ending), now);
     }
 
     /// Marks an answer as quoted: a request contains it without continuing the chain that got it.
-    pub(super) fn mark_quoted(&mut self, mark: ScopedHash) {
-        let ending = self.replies.get(&mark).and_then(|reply| reply.ending);
-        self.insert_reply(mark, ending, ReplyChain::Several);
+    pub(super) fn mark_quoted(&mut self, scope: &Scope, mark: ScopedHash) {
+        let ending = self
+            .origins_of(scope)
+            .reply(&mark)
+            .and_then(|reply| reply.ending);
+        self.insert_reply(scope, mark, ending, ReplyChain::Several);
     }
 
-    fn insert_reply(&mut self, mark: ScopedHash, ending: Option<ScopedHash>, chain: ReplyChain) {
-        if let Some(ending) = ending {
-            self.reply_endings.insert(ending, ());
+    fn insert_reply(
+        &mut self,
+        scope: &Scope,
+        mark: ScopedHash,
+        ending: Option<ScopedHash>,
+        chain: ReplyChain,
+    ) {
+        self.add(scope, |entries| {
+            entries.add_reply(mark, Reply { chain, ending });
+        });
+    }
+
+    fn add(&mut self, scope: &Scope, add: impl FnOnce(&mut Generation)) {
+        let (tenant, sizes) = (self.tenants.entry(scope.tenant), self.max_entries);
+        let sizes = generation_sizes(sizes);
+        let held = &mut self.held;
+        let tenant = tenant.or_insert_with(|| {
+            *held += TENANT_ENTRIES;
+            TenantOrigins::default()
+        });
+        let before = tenant.len();
+        tenant.add(&sizes, add);
+        self.additions += 1;
+        tenant.last_added = self.additions;
+        self.held += tenant.len() - before;
+        if self.held > self.max_entries {
+            self.evict();
         }
-        self.replies.insert(mark, Reply { chain, ending });
     }
 
-    /// Whether a text with this ending may be one of these answers.
+    /// Drops an eighth of all entries, so that the search for those that hold most is rare: the oldest ones of the tenant
+    /// that holds most, again and again. Below a share of 1 in 1,024 tenants count as equal; of those the one that was
+    /// silent for longest goes first. So very many tiny tenants push out no small one that is in use.
+    fn evict(&mut self) {
+        let goal = self.max_entries - self.max_entries / 8;
+        let small = self.max_entries / 1024;
+        let rank = |key: &Tenant, tenant: &TenantOrigins| {
+            let size = tenant.len().max(small);
+            (size, Reverse(tenant.last_added), *key)
+        };
+        let tenants = self.tenants.iter();
+        let mut largest: BinaryHeap<_> = tenants.map(|(key, tenant)| rank(key, tenant)).collect();
+        while self.held > goal
+            && let Some((_, _, key)) = largest.pop()
+            && let Some(tenant) = self.tenants.get_mut(&key)
+        {
+            let before = tenant.len();
+            tenant.drop_oldest();
+            self.held -= before - tenant.len();
+            if tenant.len() > 0 {
+                largest.push(rank(&key, tenant));
+            } else {
+                self.tenants.remove(&key);
+                self.held -= TENANT_ENTRIES;
+            }
+            self.evicted.insert(key);
+        }
+    }
+}
+
+/// The smallest and the largest size of a generation. A table of the largest size that grows moves its entries in about a
+/// millisecond. A tenant that counts as small has at least two of the smallest before it loses one.
+fn generation_sizes(max_entries: usize) -> RangeInclusive<usize> {
+    max_entries.div_ceil(2048)..=max_entries.div_ceil(8)
+}
+
+/// What is known of one tenant, and of the messages of strangers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SeenOrigins<'a> {
+    tenant: Option<&'a TenantOrigins>,
+    /// Hashes are scoped to their owner, so one of another tenant is never found here.
+    strangers: &'a StrangerMessages,
+}
+
+impl SeenOrigins<'_> {
+    /// In which conversations the message was seen. What a tenant said before it was accepted counts too.
+    fn occurrence(&self, mark: &ScopedHash) -> Option<Occurrence> {
+        let own = self.tenant.and_then(|tenant| tenant.message(mark));
+        match [own, self.strangers.get(mark)] {
+            [Some(one), Some(other)] if one != other => Some(Occurrence::Several),
+            [one, other] => one.or(other),
+        }
+    }
+
+    fn reply(&self, mark: &ScopedHash) -> Option<Reply> {
+        self.tenant.and_then(|tenant| tenant.reply(mark))
+    }
+
+    /// The origin of the message with this hash, if the upstream gave it behind `tip`.
+    pub(super) fn answer_origin(&self, tip: Link, mark: ScopedHash) -> Option<Origin> {
+        self.tenant?.answer_origin(tip, mark)
+    }
+
+    /// Whether this process has seen the upstream give the message of this origin.
+    pub(super) fn is_from_upstream(&self, origin: Origin) -> bool {
+        let tenant = self.tenant;
+        tenant.is_some_and(|tenant| tenant.is_from_upstream(origin))
+    }
+
+    /// Whether a text with this ending may be one of the answers that may come back as summaries.
     pub(super) fn has_reply_ending(&self, ending: &ScopedHash) -> bool {
-        self.reply_endings.get(ending).is_some()
+        let tenant = self.tenant;
+        tenant.is_some_and(|tenant| tenant.has_reply_ending(ending))
     }
 
     pub(super) fn has_reply(&self, mark: &ScopedHash) -> bool {
-        self.replies.get(mark).is_some()
+        self.reply(mark).is_some()
     }
 
     /// Whether this process has seen the witness of a proof in another conversation.
     pub(super) fn is_contested(&self, witness: &Witness) -> bool {
         let message = self.occurrence(&witness.hash);
-        let reply = self.replies.get(&witness.hash).map(|reply| reply.chain);
+        let reply = self.reply(&witness.hash).map(|reply| reply.chain);
         let reply = match reply {
             None => false,
             Some(ReplyChain::Several) => true,
@@ -216,66 +307,4 @@ impl OriginIndex {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::history::{Pepper, Scope};
-
-    fn hash(text: &str) -> ScopedHash {
-        let root = Link::root(&Scope::new(b"alice", None));
-        ScopedHash::from_text(&Pepper::NONE, &root, text)
-    }
-
-    /// Anybody can send messages with a key that the upstream refuses.
-    #[test]
-    fn messages_of_strangers_push_out_no_others() {
-        let [own, other] = [1, 2].map(|byte| {
-            let link = Link::from_slice(&[byte; 32]).expect("32 bytes");
-            Origin::for_link(&link)
-        });
-        let mut index = OriginIndex::default();
-        index.add_message(hash("said by two"), other, false);
-        for number in 0..GENERATION * 5 / 2 {
-            let mark = hash(&format!("stranger {number}"));
-            assert!(!index.add_message(mark, other, true), "nothing is cleared");
-        }
-        let witness = |text: &str| Witness {
-            hash: hash(text),
-            origin: own,
-        };
-        assert!(index.is_contested(&witness("said by two")));
-        // What a tenant said before it was accepted counts too.
-        index.add_message(hash("said before"), other, true);
-        index.add_message(hash("said before"), own, false);
-        assert!(index.is_contested(&witness("said before")));
-        assert!(!index.is_contested(&witness("said by nobody")));
-    }
-
-    /// A request with an unknown ending is not compared with replies at all.
-    #[test]
-    fn the_ending_of_a_reply_is_known_for_as_long_as_the_reply() {
-        let body = br#"{"model":"m","messages":[{"role":"user","content":"Sum up."}]}"#;
-        let parsed = crate::wire::Request::parse_chat(&body.to_vec().into()).expect("a request");
-        let chain = parsed.history(&Scope::new(b"alice", None));
-        let answer = |number: usize| AnswerHash {
-            text: hash(&format!("answer {number}")),
-            ending: hash(&format!("ending {}", number / 3)),
-        };
-        let mut index = OriginIndex::default();
-        for number in 0..GENERATION * 5 / 2 {
-            index.add_reply(answer(number), &chain);
-            if number.is_multiple_of(1_000) {
-                index.mark_quoted(answer(number / 2).text);
-            }
-        }
-        let mut held = 0;
-        for number in 0..GENERATION * 5 / 2 {
-            let AnswerHash { text, ending } = answer(number);
-            if index.has_reply(&text) {
-                held += 1;
-                assert!(index.has_reply_ending(&ending), "{number}");
-            }
-        }
-        assert!(held >= GENERATION, "{held}");
-        assert!(!index.has_reply_ending(&hash("another ending")));
-    }
-}
+mod tests;

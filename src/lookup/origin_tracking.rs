@@ -1,6 +1,7 @@
 //! Adds every message that passes to the origin index: messages of requests, answers to them, and
 //! quotations. Called for each request that can be read, whether it is accepted or not.
 
+use super::origin_index::OriginIndex;
 use super::{AnswersInProgress, LookupParams, SnapshotCache};
 use crate::history::{AnswerHash, History, Message, MessageKey, Scope, ScopedHash};
 use crate::memory::alignment::{
@@ -12,37 +13,74 @@ impl SnapshotCache {
     /// Adds the messages of `client` to the index and returns the origin of each.
     pub(super) fn track_origins(
         &self,
+        scope: &Scope,
         client: &History,
         evidence: &Evidence,
         alignment: Option<&Alignment>,
         is_stranger: bool,
     ) -> Vec<Origin> {
         let origins = origins(client, evidence, alignment);
-        let turns = client.turns().iter().zip(&origins).enumerate();
-        let new = turns.skip(evidence.recorded_count);
-        let mut evicted = false;
-        let mut origin_index = self.origin_index();
-        for (place, (_, origin)) in new.filter(|(_, (turn, _))| turn.message.can_be_evidence()) {
-            let item = client.message_key(place);
-            evicted |=
-                origin_index.add_message(item.ids.unwrap_or(item.content), *origin, is_stranger);
-        }
-        drop(origin_index);
-        if evicted {
-            // The index no longer knows which messages are unique, so the next look-up must ask the store.
-            self.clear();
-        }
+        self.add_messages(
+            scope,
+            (client, &origins),
+            evidence.recorded_count,
+            is_stranger,
+        );
         origins
     }
 
+    /// Adds the messages of `client` from `from` on, each with its origin.
+    fn add_messages(
+        &self,
+        scope: &Scope,
+        (client, origins): (&History, &[Origin]),
+        from: usize,
+        is_stranger: bool,
+    ) {
+        let turns = client.turns().iter().zip(origins).enumerate().skip(from);
+        self.update_origins(|origin_index| {
+            for (place, (_, origin)) in
+                turns.filter(|(_, (turn, _))| turn.message.can_be_evidence())
+            {
+                let item = client.message_key(place);
+                let mark = item.ids.unwrap_or(item.content);
+                origin_index.add_message(scope, mark, *origin, is_stranger);
+            }
+        });
+    }
+
+    /// Adds the messages of a stranger whom the upstream has just accepted to those of its tenant, where no stranger pushes
+    /// them out.
+    pub fn track_accepted(&self, scope: &Scope, client: &History, origins: &[Origin]) {
+        self.add_messages(scope, (client, origins), 0, false);
+    }
+
+    /// Changes what was seen. The index no longer knows which messages of a tenant are unique if it has dropped some, so
+    /// the next look-up of that tenant must ask the store.
+    fn update_origins(&self, update: impl FnOnce(&mut OriginIndex)) {
+        let mut origin_index = self.origin_index();
+        update(&mut origin_index);
+        let evicted = origin_index.take_evicted();
+        drop(origin_index);
+        if !evicted.is_empty() {
+            self.state().drop_evidence_of(&evicted);
+        }
+    }
+
     /// Adds the messages of a request that has no memory or was refused.
-    pub fn track_passthrough(&self, client: &History, is_stranger: bool) -> Vec<Origin> {
-        self.track_origins(client, &Evidence::default(), None, is_stranger)
+    pub fn track_passthrough(
+        &self,
+        scope: &Scope,
+        client: &History,
+        is_stranger: bool,
+    ) -> Vec<Origin> {
+        self.track_origins(scope, client, &Evidence::default(), None, is_stranger)
     }
 
     /// Marks answers in a request as quotations, unless the request continues the chain that they summarise.
     pub(super) fn mark_quotations(
         &self,
+        scope: &Scope,
         marks: &[(ScopedHash, usize)],
         evidence: &Evidence,
         alignment: Option<&Alignment>,
@@ -50,15 +88,17 @@ impl SnapshotCache {
         if alignment.is_some_and(|alignment| alignment.kind == AlignmentKind::Compacted) {
             return;
         }
-        let mut origin_index = self.origin_index();
         let answered_mark = evidence.summary.as_ref().map(|answered| answered.hash);
         let mark_values = marks.iter().map(|(mark, _)| *mark);
-        let quoted_marks: Vec<ScopedHash> = mark_values
-            .filter(|mark| origin_index.has_reply(mark))
-            .collect();
-        for mark in quoted_marks.into_iter().chain(answered_mark) {
-            origin_index.mark_quoted(mark);
-        }
+        self.update_origins(|origin_index| {
+            let seen_origins = origin_index.origins_of(scope);
+            let quoted_marks: Vec<ScopedHash> = mark_values
+                .filter(|mark| seen_origins.has_reply(mark))
+                .collect();
+            for mark in quoted_marks.into_iter().chain(answered_mark) {
+                origin_index.mark_quoted(scope, mark);
+            }
+        });
     }
 
     /// Adds the upstream's answer to `client`. `origins` are those of its messages; `chain` is the recorded
@@ -66,21 +106,19 @@ impl SnapshotCache {
     /// request may contain the answer.
     pub fn track_answer(
         &self,
-        client: &History,
-        origins: &[Origin],
+        scope: &Scope,
+        (client, origins): (&History, &[Origin]),
         chain: &History,
         message: &Message,
     ) {
         let origin = origin_of_answer(client, origins, &message.fingerprint);
         let item = MessageKey::from_message(&client.root(), message);
         let mark = item.ids.unwrap_or(item.content);
-        let mut origin_index = self.origin_index();
-        origin_index.add_answer(chain.tip().unwrap_or_else(|| chain.root()), mark, origin);
-        let evicted = origin_index.add_message(mark, origin, false);
-        drop(origin_index);
-        if evicted {
-            self.clear();
-        }
+        let tip = chain.tip().unwrap_or_else(|| chain.root());
+        self.update_origins(|origin_index| {
+            origin_index.add_answer(scope, tip, mark, origin);
+            origin_index.add_message(scope, mark, origin, false);
+        });
     }
 
     /// Holds the answers of a new exchange until it is recorded. A request that brings one of them back as a summary
@@ -90,18 +128,23 @@ impl SnapshotCache {
     }
 
     /// Adds an answer to `chain` that may come back as a summary.
-    pub fn track_reply(&self, chain: &History, answer: AnswerHash) {
-        self.origin_index().add_reply(answer, chain);
+    pub fn track_reply(&self, scope: &Scope, chain: &History, answer: AnswerHash) {
+        self.update_origins(|origin_index| origin_index.add_reply(scope, answer, chain));
     }
 
     /// Whether this process or the store may know an answer with this ending. `false` is certain.
-    pub fn may_know_ending(&self, ending: &ScopedHash) -> bool {
-        self.origin_index().has_reply_ending(ending) || self.store.may_know_ending(ending)
+    pub fn may_know_ending(&self, scope: &Scope, ending: &ScopedHash) -> bool {
+        self.origin_index()
+            .origins_of(scope)
+            .has_reply_ending(ending)
+            || self.store.may_know_ending(ending)
     }
 
     /// Whether this process has seen the upstream give the message of this origin.
-    pub fn is_from_upstream(&self, origin: Origin) -> bool {
-        self.origin_index().is_from_upstream(origin)
+    pub fn is_from_upstream(&self, scope: &Scope, origin: Origin) -> bool {
+        self.origin_index()
+            .origins_of(scope)
+            .is_from_upstream(origin)
     }
 
     /// Which messages of a request on its own chain this process recorded on another chain; and the lineage of
@@ -114,7 +157,7 @@ impl SnapshotCache {
         params: &LookupParams<'_>,
     ) -> Option<(SharedMessages, Option<i64>)> {
         let (state, origin_index) = (self.state(), self.origin_index());
-        let (evidence, _) = state.evidence(scope, client, params, &origin_index);
+        let (evidence, _) = state.evidence(scope, client, params, origin_index.origins_of(scope));
         let lineage = evidence.path.last()?.lineage;
         let (shared, same) = shared_messages(client, &evidence)?;
         Some((shared, same.then_some(lineage)))

@@ -17,7 +17,7 @@ use crate::memory::alignment::{
     Alignment, Evidence, find_alignment, messages_before_answer, summary_positions,
 };
 use crate::memory::{Snapshot, SnapshotId};
-use crate::store::{Candidates, LookupKeys, PrefixTrim};
+use crate::store::{Candidates, LARGE_REQUEST, LookupKeys, PrefixTrim};
 
 impl SnapshotCache {
     /// Looks `client` up. Returns what is known of its chain, and its alignment with another chain, if it
@@ -34,11 +34,9 @@ impl SnapshotCache {
     ) -> (Lookup, Option<Alignment>) {
         let (pinned, (evidence, is_complete)) = {
             let (state, origin_index) = (self.state(), self.origin_index());
-            let pinned = state.pinned_alignment(scope, client, &params, &origin_index);
-            (
-                pinned,
-                state.evidence(scope, client, &params, &origin_index),
-            )
+            let seen_origins = origin_index.origins_of(scope);
+            let pinned = state.pinned_alignment(scope, client, &params, seen_origins);
+            (pinned, state.evidence(scope, client, &params, seen_origins))
         };
         let alignment = pinned
             .clone()
@@ -80,19 +78,25 @@ impl SnapshotCache {
         // If the recorder takes longer, the conversation begins anew behind its summary.
         let _in_time = tokio::time::timeout(self.reads.timeout, recorded).await;
         let found = self.store.find_candidates(scope, &chain, &keys);
-        match self.reads.read(found).await {
+        match self.reads.read(chain.len() >= LARGE_REQUEST, found).await {
             Ok(mut candidates) => {
                 let path = candidates.path.as_ref().and_then(|(_, path)| path.last());
                 let path_tip = path.map(|entry| entry.message.link);
                 let evidence = {
                     let mut state = self.state();
                     let origin_index = self.origin_index();
-                    state.add_candidates(scope, client, &mut candidates, &params, &origin_index)
+                    let seen_origins = origin_index.origins_of(scope);
+                    state.add_candidates(scope, client, &mut candidates, &params, seen_origins)
                 };
                 let alignment = pinned.or_align(|| find_alignment(client, &evidence));
-                self.mark_quotations(&answers, &evidence, alignment.as_ref());
-                let origins =
-                    self.track_origins(client, &evidence, alignment.as_ref(), params.is_stranger);
+                self.mark_quotations(scope, &answers, &evidence, alignment.as_ref());
+                let origins = self.track_origins(
+                    scope,
+                    client,
+                    &evidence,
+                    alignment.as_ref(),
+                    params.is_stranger,
+                );
                 let history = alignment
                     .as_ref()
                     .map_or(client, |alignment| &alignment.history);
@@ -146,7 +150,7 @@ impl SnapshotCache {
     ) -> Lookup {
         let history = alignment.map_or(client, |alignment| &alignment.history);
         let mut lookup = self.cached_lookup(scope, history, params.model, source);
-        lookup.origins = self.track_origins(client, evidence, alignment, params.is_stranger);
+        lookup.origins = self.track_origins(scope, client, evidence, alignment, params.is_stranger);
         let recorded_count = evidence.recorded_count;
         let prefix_match =
             self.state()
@@ -210,7 +214,7 @@ impl SnapshotCache {
         if cached.is_some() {
             return cached;
         }
-        match self.reads.read(self.store.snapshot(scope, id)).await {
+        match self.reads.read(false, self.store.snapshot(scope, id)).await {
             Ok(Some(snapshot)) => Some(self.insert_snapshot(scope, snapshot)),
             Ok(None) => None,
             Err(error) => {

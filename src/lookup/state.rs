@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use foldhash::{HashMap, HashSet};
 
-use super::origin_index::OriginIndex;
+use super::origin_index::{SeenOrigins, Tenant};
 use super::outcome::LookupParams;
 use super::pins::{Key, Pins};
 use super::sizes::{self, ENTRY_BYTES};
@@ -99,14 +99,14 @@ fn add_answer(
     path: &mut Vec<PathEntry>,
     client: &History,
     place: usize,
-    origin_index: &OriginIndex,
+    seen_origins: SeenOrigins<'_>,
 ) {
     let (Some(end), Some(next)) = (path.last().copied(), client.turns().get(place + 1)) else {
         return;
     };
     let item = client.message_key(place + 1);
     let tip = end.message.link;
-    let Some(origin) = origin_index.answer_origin(tip, item.ids.unwrap_or(item.content)) else {
+    let Some(origin) = seen_origins.answer_origin(tip, item.ids.unwrap_or(item.content)) else {
         return;
     };
     let step = PathEntry {
@@ -128,19 +128,19 @@ fn add_answer(
         },
         pending: true,
     };
-    path.push(check_uniqueness(step, origin_index));
+    path.push(check_uniqueness(step, seen_origins));
 }
 
 /// Updates whether the message is unique to its conversation, by what this process has seen since it was
 /// read.
-fn check_uniqueness(mut step: PathEntry, origin_index: &OriginIndex) -> PathEntry {
+fn check_uniqueness(mut step: PathEntry, seen_origins: SeenOrigins<'_>) -> PathEntry {
     let witness = step.witness().map(|mark| Witness {
         hash: mark,
         origin: step.origin,
     });
     let has_origin = step.origin != Origin::default();
     step.message_origin.unshared &=
-        has_origin && witness.is_some_and(|witness| !origin_index.is_contested(&witness));
+        has_origin && witness.is_some_and(|witness| !seen_origins.is_contested(&witness));
     step
 }
 
@@ -151,7 +151,7 @@ impl CacheState {
         scope: &Scope,
         client: &History,
         params: &LookupParams<'_>,
-        origin_index: &OriginIndex,
+        seen_origins: SeenOrigins<'_>,
     ) -> PinnedAlignment {
         let Some(tip) = client.tip() else {
             return PinnedAlignment::Undecided;
@@ -165,7 +165,7 @@ impl CacheState {
             tip.is_some_and(|tip| self.pins.contains(&(scope.tenant, tip)))
         };
         let is_proven =
-            |alignment: &&Arc<Alignment>| self.still_proven(scope, alignment, params, origin_index);
+            |alignment: &&Arc<Alignment>| self.still_proven(scope, alignment, params, seen_origins);
         match self
             .held_alignments
             .get(&key)
@@ -183,7 +183,7 @@ impl CacheState {
         scope: &Scope,
         alignment: &Alignment,
         params: &LookupParams<'_>,
-        origin_index: &OriginIndex,
+        seen_origins: SeenOrigins<'_>,
     ) -> bool {
         let name = alignment
             .lineage
@@ -193,7 +193,7 @@ impl CacheState {
             level: params.level,
             ..Evidence::default()
         };
-        let is_contested = |witness: &Witness| origin_index.is_contested(witness);
+        let is_contested = |witness: &Witness| seen_origins.is_contested(witness);
         alignment.proof.is_empty()
             || (evidence.allows_restoring_lineage(name.as_ref())
                 && !alignment.proof.iter().any(is_contested))
@@ -213,7 +213,7 @@ impl CacheState {
         scope: &Scope,
         client: &History,
         params: &LookupParams<'_>,
-        origin_index: &OriginIndex,
+        seen_origins: SeenOrigins<'_>,
     ) -> (Evidence, bool) {
         let mut evidence = Evidence {
             key: params.thread_key.map(str::to_owned),
@@ -234,16 +234,16 @@ impl CacheState {
         }
         if let Some(view) = newest_alignment {
             // Only of the newest one: a conversation that was aligned once has one for each request.
-            let base = self.path(scope, view.base, origin_index);
-            evidence.stored_holds = view.proof.iter().all(|w| !origin_index.is_contested(w));
+            let base = self.path(scope, view.base, seen_origins);
+            evidence.stored_holds = view.proof.iter().all(|w| !seen_origins.is_contested(w));
             evidence.stored = Some((view.clone(), base));
         }
         let aligned_count = evidence.stored.as_ref().map_or(0, |(view, _)| view.count);
         let hit = anchors(client, aligned_count.max(evidence.recorded_count))
             .find_map(|(mark, place)| Some((*self.anchors.get(&(scope.tenant, mark))?, place)));
         if let Some((link, place)) = hit {
-            evidence.path = self.path(scope, link, origin_index);
-            add_answer(&mut evidence.path, client, place, origin_index);
+            evidence.path = self.path(scope, link, seen_origins);
+            add_answer(&mut evidence.path, client, place, seen_origins);
         }
         let base = evidence.stored.iter().filter_map(|(_, base)| base.last());
         let ends = base.chain(evidence.path.last()).map(|end| end.lineage);
@@ -259,7 +259,7 @@ impl CacheState {
         &self,
         scope: &Scope,
         link: Link,
-        origin_index: &OriginIndex,
+        seen_origins: SeenOrigins<'_>,
     ) -> Vec<PathEntry> {
         let root = Link::root(scope);
         let mut path = Vec::new();
@@ -274,7 +274,7 @@ impl CacheState {
                 text_kept: self.kept_messages.contains(&key),
                 ..*step
             };
-            path.push(check_uniqueness(step, origin_index));
+            path.push(check_uniqueness(step, seen_origins));
             at = step.parent;
         }
         path.reverse();
@@ -335,7 +335,7 @@ impl CacheState {
         client: &History,
         candidates: &mut Candidates,
         params: &LookupParams<'_>,
-        origin_index: &OriginIndex,
+        seen_origins: SeenOrigins<'_>,
     ) -> Evidence {
         let peer_intros = candidates
             .peer_intros
@@ -368,12 +368,12 @@ impl CacheState {
         let aligned_count = candidates.alignment.as_ref().map_or(0, |view| view.count);
         let checked_path = |path: Vec<PathEntry>| {
             path.into_iter()
-                .map(|step| check_uniqueness(step, origin_index))
+                .map(|step| check_uniqueness(step, seen_origins))
                 .collect()
         };
         let proof = candidates.alignment.iter().flat_map(|view| &view.proof);
         let alignment_holds =
-            candidates.alignment_holds && !proof.into_iter().any(|w| origin_index.is_contested(w));
+            candidates.alignment_holds && !proof.into_iter().any(|w| seen_origins.is_contested(w));
         Evidence {
             recorded_count: candidates.depth,
             recorded_origin: candidates.depth_origin,
@@ -386,7 +386,7 @@ impl CacheState {
             // A request that continues a stored alignment is found by that.
             path: if hit >= aligned_count {
                 let mut path = checked_path(path);
-                add_answer(&mut path, client, hit, origin_index);
+                add_answer(&mut path, client, hit, seen_origins);
                 path
             } else {
                 Vec::new()
@@ -397,7 +397,7 @@ impl CacheState {
                     origin: answered.origin(),
                 };
                 SummaryCandidate {
-                    is_unique: answered.is_unique && !origin_index.is_contested(&witness),
+                    is_unique: answered.is_unique && !seen_origins.is_contested(&witness),
                     ..answered
                 }
             }),
@@ -483,6 +483,27 @@ impl CacheState {
         self.held_alignments = alignments;
         self.unstored_snapshots = unstored;
         self.texts = texts;
+    }
+
+    /// Drops by what requests of these tenants are aligned, so that their next look-up asks the store.
+    pub(super) fn drop_evidence_of(&mut self, tenants: &HashSet<Tenant>) {
+        let mut freed = 0;
+        let mut is_kept = |tenant: &Tenant, bytes: usize| {
+            let is_kept = !tenants.contains(tenant);
+            freed += if is_kept { 0 } else { bytes };
+            is_kept
+        };
+        self.complete_links
+            .retain(|(tenant, _)| is_kept(tenant, ENTRY_BYTES));
+        // The size of a step counts its anchor.
+        self.steps
+            .retain(|(tenant, _), _| is_kept(tenant, 2 * ENTRY_BYTES));
+        self.anchors.retain(|(tenant, _), _| is_kept(tenant, 0));
+        self.alignments
+            .retain(|(tenant, _), view| is_kept(tenant, sizes::of_stored_alignment(view)));
+        self.held_alignments
+            .retain(|(tenant, _), held| is_kept(tenant, sizes::of_alignment(held)));
+        self.bytes = self.bytes.saturating_sub(freed);
     }
 
     /// Like [`Self::drop_all_but_in_flight`], but drops texts and alignments too: they may be of something deleted.

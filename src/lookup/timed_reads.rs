@@ -1,6 +1,7 @@
 //! Reads of the store with a limit of time. A store that hangs would cost each request that limit, again and again: after
 //! a few reads without an answer only one request at a time waits for it, until it answers. The others are served with
-//! what this process knows (INV-OPEN). Used by [`super::query`] only.
+//! what this process knows (INV-OPEN). The look-up of a large request is slow by itself, so it says nothing of the store
+//! if it has no answer in time. Used by [`super::query`] only.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -29,17 +30,22 @@ impl TimedReads {
         }
     }
 
-    /// The result of `query`.
+    /// The result of `query`, which `is_large` if it may take long where the store does not hang.
     ///
     /// # Errors
     /// That of the query, or that there is none in time.
     pub(super) async fn read<T>(
         &self,
+        is_large: bool,
         query: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
         let hangs = self.unanswered.load(Ordering::Relaxed) >= HANGS_AFTER;
         let _probe = if hangs {
-            let probe = Probe::begin(&self.probed);
+            let probe = if is_large {
+                None
+            } else {
+                Probe::begin(&self.probed)
+            };
             Some(probe.ok_or_else(|| StoreError::Busy("the store hangs".to_owned()))?)
         } else {
             None
@@ -48,7 +54,9 @@ impl TimedReads {
             self.unanswered.store(0, Ordering::Relaxed);
             return answer;
         }
-        self.unanswered.fetch_add(1, Ordering::Relaxed);
+        if !is_large {
+            self.unanswered.fetch_add(1, Ordering::Relaxed);
+        }
         let timeout = self.timeout;
         Err(StoreError::Busy(format!("no answer within {timeout:?}")))
     }
@@ -84,27 +92,47 @@ mod tests {
     async fn one_request_at_a_time_waits_for_a_store_that_hangs() {
         let reads = TimedReads::new(TIMEOUT);
         for _ in 0..HANGS_AFTER {
-            assert!(reads.read(pending::<Result<(), _>>()).await.is_err());
+            assert!(reads.read(false, pending::<Result<(), _>>()).await.is_err());
         }
-        let mut waiting = Box::pin(reads.read(pending::<Result<(), _>>()));
+        // A large one is not the request that waits.
+        let large = reads.read(true, ready(Ok(())));
+        assert!(large.await.is_err());
+        let mut waiting = Box::pin(reads.read(false, pending::<Result<(), _>>()));
         let mut context = Context::from_waker(Waker::noop());
         assert!(waiting.as_mut().poll(&mut context).is_pending());
         // Its own query would have an answer, and is not asked.
         let start = tokio::time::Instant::now();
-        assert!(reads.read(ready(Ok(()))).await.is_err());
+        assert!(reads.read(false, ready(Ok(()))).await.is_err());
         assert_eq!(start.elapsed(), Duration::ZERO, "it does not wait");
         // A client that leaves lets the next one try.
         drop(waiting);
-        assert!(reads.read(ready(Ok(()))).await.is_ok());
-        assert!(reads.read(ready(Ok(()))).await.is_ok(), "the store is back");
+        assert!(reads.read(false, ready(Ok(()))).await.is_ok());
+        assert!(
+            reads.read(false, ready(Ok(()))).await.is_ok(),
+            "the store is back"
+        );
         let mut both = [
-            reads.read(pending()),
-            reads.read(pending::<Result<(), _>>()),
+            reads.read(false, pending()),
+            reads.read(false, pending::<Result<(), _>>()),
         ]
         .map(Box::pin);
         for read in &mut both {
             let polled: Poll<_> = read.as_mut().poll(&mut context);
             assert!(polled.is_pending(), "both wait again");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_reads_do_not_make_the_store_count_as_hanging() {
+        let reads = TimedReads::new(TIMEOUT);
+        for _ in 0..HANGS_AFTER * 10 {
+            let large = reads.read(true, pending::<Result<(), _>>());
+            assert!(large.await.is_err());
+        }
+        let others = [(); 2].map(|()| Box::pin(reads.read(false, pending::<Result<(), _>>())));
+        let mut context = Context::from_waker(Waker::noop());
+        for mut other in others {
+            assert!(other.as_mut().poll(&mut context).is_pending());
         }
     }
 }

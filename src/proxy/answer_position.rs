@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::tee::AnswerMessage;
-use crate::history::{AnswerHash, History, Pepper, without_thinking};
+use crate::history::{AnswerHash, History, Pepper, Scope, without_thinking};
 use crate::lookup::{AnswersInProgress, SnapshotCache};
 use crate::memory::alignment::Origin;
 use crate::wire::chat;
@@ -29,6 +29,9 @@ pub(super) fn may_be_summary(text: &str) -> bool {
 pub(super) struct AnswerPosition {
     cache: Arc<SnapshotCache>,
     pepper: Pepper,
+    scope: Scope,
+    /// Whether the upstream had not accepted the tenant before this request.
+    is_stranger: bool,
     /// The history as the client sent it.
     client_history: Arc<History>,
     /// Where each of its messages was said first.
@@ -42,13 +45,15 @@ pub(super) struct AnswerPosition {
 impl AnswerPosition {
     pub(super) fn new(
         (cache, pepper): (&Arc<SnapshotCache>, Pepper),
-        client_history: &Arc<History>,
-        origins: Vec<Origin>,
+        (scope, is_stranger): (&Scope, bool),
+        (client_history, origins): (&Arc<History>, Vec<Origin>),
         chain: &Arc<History>,
     ) -> Self {
         Self {
             cache: Arc::clone(cache),
             pepper,
+            scope: scope.clone(),
+            is_stranger,
             client_history: Arc::clone(client_history),
             origins,
             chain: Arc::clone(chain),
@@ -68,25 +73,36 @@ impl AnswerPosition {
     /// The position for a request without memory. Its answer is tracked too.
     pub(super) fn without_memory(
         (cache, pepper): (&Arc<SnapshotCache>, Pepper),
+        scope: &Scope,
         client_history: History,
         is_stranger: bool,
     ) -> Self {
-        let origins = cache.track_passthrough(&client_history, is_stranger);
+        let origins = cache.track_passthrough(scope, &client_history, is_stranger);
         let client_history = Arc::new(client_history);
-        Self::new((cache, pepper), &client_history, origins, &client_history)
+        Self::new(
+            (cache, pepper),
+            (scope, is_stranger),
+            (&client_history, origins),
+            &client_history,
+        )
     }
 
     /// Marks what the model said, one message for each choice.
     pub(super) fn record_answers(&self, messages: &[AnswerMessage]) {
+        if self.is_stranger && !messages.is_empty() {
+            let (client, origins) = (&self.client_history, &self.origins);
+            self.cache.track_accepted(&self.scope, client, origins);
+        }
         for message in messages {
             if let Some(parsed) = chat::message(&message.json(), &self.pepper) {
+                let client = (&*self.client_history, self.origins.as_slice());
                 self.cache
-                    .track_answer(&self.client_history, &self.origins, &self.chain, &parsed);
+                    .track_answer(&self.scope, client, &self.chain, &parsed);
             }
             for text in [message.text(), message.refusal()] {
                 if may_be_summary(text) {
                     let hash = AnswerHash::from_text(&self.pepper, &self.chain.root(), text);
-                    self.cache.track_reply(&self.chain, hash);
+                    self.cache.track_reply(&self.scope, &self.chain, hash);
                     if let Some(in_progress) = &self.in_progress {
                         in_progress.add(hash.text);
                     }

@@ -87,6 +87,7 @@ impl ReadRequest {
             request: None,
             answer_position: Some(AnswerPosition::without_memory(
                 (&memory.cache, memory.pepper()),
+                scope,
                 history,
                 is_stranger,
             )),
@@ -201,17 +202,18 @@ pub(super) async fn read_request(
     let first = parsed.leading_messages().messages().first();
     let system =
         first.map(|message| MessageKey::from_message(&client_history.root(), message).content);
+    let is_stranger = !memory.accepted_tenants.contains(&scope.tenant);
     let params = LookupParams {
         model: &model,
         thread_key: identity.thread.key.as_deref(),
         system,
         level: policy.evidence,
-        is_stranger: !memory.accepted_tenants.contains(&scope.tenant),
+        is_stranger,
     };
     let pending_lookup = memory
         .cache
         .look_up(&identity.scope, &client_history, params, || {
-            answer_marks(&|ending| memory.cache.may_know_ending(ending))
+            answer_marks(&|ending| memory.cache.may_know_ending(scope, ending))
         });
     let (mut lookup, alignment) = pending_lookup.await;
     let history = alignment.as_ref().map_or_else(
@@ -219,8 +221,12 @@ pub(super) async fn read_request(
         |alignment| Arc::clone(&alignment.history),
     );
     let origins = lookup.origins.clone();
-    let answer_position =
-        AnswerPosition::new((&memory.cache, pepper), &client_history, origins, &history);
+    let answer_position = AnswerPosition::new(
+        (&memory.cache, pepper),
+        (scope, is_stranger),
+        (&client_history, origins),
+        &history,
+    );
     entry.set_parsed(&identity, &parsed, &history);
     if identity.thread.child && alignment.is_some() && decided.mode == Mode::On {
         // A sub-agent does not continue the conversation that it works for, but its messages would be

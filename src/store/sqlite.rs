@@ -21,6 +21,7 @@ mod forget;
 mod forgotten;
 mod held_tombstones;
 mod known_keys;
+mod large_reads;
 mod message_archive;
 mod migrations;
 mod open;
@@ -194,8 +195,13 @@ impl SqliteStore {
         }
     }
 
-    /// Runs one query of the request path.
-    async fn request_read<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
+    /// Runs one query of the request path. `large_read_of` is the tenant of one that takes long.
+    async fn request_read<T, W>(
+        &self,
+        large_read_of: Option<[u8; 32]>,
+        name: &'static str,
+        work: W,
+    ) -> StoreResult<T>
     where
         T: Send + 'static,
         W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
@@ -203,7 +209,7 @@ impl SqliteStore {
             + 'static,
     {
         let database = self.connection.database()?;
-        let result = database.request_read(name, work).await;
+        let result = database.request_read(large_read_of, name, work).await;
         self.connection.check_result(&database, result)
     }
 

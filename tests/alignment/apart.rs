@@ -64,13 +64,14 @@ async fn hold(rig: &mut Rig, headers: &Headers, messages: &[Value]) {
 }
 
 /// Alice's conversation ends with the script, and all of it but that is observed.
-async fn alice(rig: &mut Rig, headers: &Headers) {
+async fn alice(rig: &mut Rig, headers: &Headers) -> Vec<Value> {
     let mut messages = talk("alice", 41);
     messages.push(message("assistant", "What else may I do for you?"));
     messages.push(message("user", "When does the refund reach my bank?"));
     messages.extend(scripted());
     messages.push(user("alice", 46));
     hold(rig, headers, &messages).await;
+    messages
 }
 
 fn names() -> [(Headers, Headers); 2] {
@@ -83,7 +84,7 @@ fn names() -> [(Headers, Headers); 2] {
 async fn a_script_that_two_users_share_tells_neither_of_the_other() {
     for (hers, his) in names() {
         let mut rig = roomy().await;
-        alice(&mut rig, &hers).await;
+        let messages = alice(&mut rig, &hers).await;
         for turns in [2, 12] {
             let mut bob = talk("bob", turns);
             bob.push(message("user", "When does the refund reach my bank?"));
@@ -97,6 +98,8 @@ async fn a_script_that_two_users_share_tells_neither_of_the_other() {
             );
             assert!(!seen.body.0.contains("alice#"));
         }
+        let seen = send(&mut rig, &hers, &messages, None).await;
+        assert!(seen.in_block.contains("alice#0"), "she has her memory");
     }
 }
 
@@ -176,7 +179,8 @@ async fn thinking_makes_no_summary_of_a_short_answer() {
     let think =
         |thought: &str, answer: &str| format!("<think>{}</think>{answer}", thought.repeat(60));
     let now = message("user", "And what did I tell you about myself?");
-    for visible in ["Done.", ""] {
+    // What is long without the thinking is a summary.
+    for (visible, told) in [("Done.", false), ("", false), (CANNED, true)] {
         let mut rig = roomy().await;
         let mut messages = talk("alice", 40);
         messages.push(message("user", "Do it."));
@@ -185,13 +189,12 @@ async fn thinking_makes_no_summary_of_a_short_answer() {
         for role in ["user", "system"] {
             let guess = message(role, think("Whatever. ", visible));
             let seen = send(&mut rig, &vec![], &[guess, now.clone()], None).await;
-            assert!(
-                seen.in_block.is_empty(),
-                "{visible:?}, {role}: {:?}",
-                seen.in_block
-            );
-            assert!(!seen.body.0.contains("alice#"));
+            assert_eq!(!seen.in_block.is_empty(), told, "{visible:?}, {role}");
+            assert_eq!(seen.body.0.contains("alice#"), told);
         }
+        messages.push(user("alice", 42));
+        let hers = send(&mut rig, &vec![], &messages, None).await;
+        assert!(hers.in_block.contains("alice#0"), "she has her memory");
     }
 }
 

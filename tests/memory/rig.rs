@@ -41,6 +41,7 @@ struct Running {
     tasks: Tasks,
     quiet: Box<dyn Fn(Duration) -> futures_util::future::BoxFuture<'static, bool> + Send + Sync>,
     skip_time: Box<dyn Fn(Duration) + Send + Sync>,
+    limit_seen_entries: Box<dyn Fn(usize) + Send + Sync>,
     stop: oneshot::Sender<()>,
     ended: JoinHandle<()>,
 }
@@ -166,6 +167,7 @@ impl Rig {
             tasks: app.tasks().clone(),
             quiet: Box::new(app.quiet()),
             skip_time: Box::new(app.skip_time()),
+            limit_seen_entries: Box::new(app.limit_seen_entries()),
             stop,
             ended: tokio::spawn(async move {
                 app.run(async { drop(stopped.await) }).await;
@@ -248,6 +250,11 @@ impl Rig {
     /// Lets the proxy believe that every conversation was silent for this much longer.
     pub fn skip_time(&self, duration: Duration) {
         (self.running().skip_time)(duration);
+    }
+
+    /// Lets the proxy forget what it has heard, and remember only so much from now on.
+    pub fn limit_seen_entries(&self, entries: usize) {
+        (self.running().limit_seen_entries)(entries);
     }
 
     pub async fn send(&self, body: &Value) -> Answer {

@@ -117,3 +117,30 @@ async fn the_admin_port_closes_its_oldest_connection_for_a_new_one() {
         "the others go on"
     );
 }
+
+/// A probe that takes its time between connect and request is not closed by another address, however fast that one
+/// connects.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_flood_of_one_address_closes_no_connection_of_another_on_the_admin_port() {
+    let upstream = RawUpstream::listen().await;
+    let rig = Rig::start(&upstream.url(), |_| {});
+    let mut probe = Peer::connect(rig.admin).await;
+    probe.send("GET /healthz HTTP/1.1\r\n").await;
+    // All of 127.0.0.0/8 is this machine, so the flood has an address of its own.
+    let mut flood = Vec::new();
+    for _ in 0..200 {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        let mut client = Peer::new(socket.connect(rig.admin).await.unwrap());
+        client.send("GET /healthz HTTP/1.1\r\n").await;
+        flood.push(client);
+    }
+    // Connections are accepted in order: when the last one is answered, all have been accepted.
+    let last = flood.last_mut().unwrap();
+    last.send("host: a\r\n\r\n").await;
+    assert_eq!(status_and_body(last).await.0, "HTTP/1.1 200 OK");
+    assert_eq!(flood[0].rest().await.0, b"", "the flood is over the bound");
+    probe.send("host: a\r\n\r\n").await;
+    assert_eq!(status_and_body(&mut probe).await.0, "HTTP/1.1 200 OK");
+}

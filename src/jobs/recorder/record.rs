@@ -130,7 +130,10 @@ impl Recorder {
         let nodes: Vec<Node> = track.nodes.iter().chain(&new_nodes).copied().collect();
         // A repetition of an older request does not set the idle timer anew.
         let newest = !new_nodes.is_empty() || track.nodes.last().is_some_and(|tip| !tip.confirmed);
-        let is_from_upstream = |origin| self.base.cache.is_from_upstream(origin);
+        let is_from_upstream = |origin| {
+            let cache = &self.base.cache;
+            cache.is_from_upstream(&exchange.scope, origin)
+        };
         let mut traces = traces::for_exchange(exchange, &new_nodes, is_from_upstream);
         traces.kept_messages = self.archive.texts_to_keep(exchange, &nodes, &confirm).await;
         let mut record = RequestRecord {

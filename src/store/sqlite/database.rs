@@ -22,6 +22,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::error::OpenError;
 use super::fill_known_keys::fill_known_keys;
 use super::known_keys::KnownKeys;
+use super::large_reads::LargeReads;
 use super::open;
 use super::process_lock::ProcessLock;
 use super::shrink;
@@ -56,6 +57,7 @@ pub(super) struct Database {
     _stop: DropGuard,
     other_writers: Arc<OtherWriters>,
     known_keys: Arc<KnownKeys>,
+    large_reads: LargeReads,
     /// Held while this process serves with the file.
     lock: Mutex<Option<ProcessLock>>,
 }
@@ -176,6 +178,7 @@ impl Database {
             tasks,
             other_writers: Arc::default(),
             known_keys: Arc::new(KnownKeys::new()),
+            large_reads: LargeReads::new(),
             lock: Mutex::default(),
         }
     }
@@ -222,8 +225,13 @@ impl Database {
             .unwrap_or_else(|_| Err(StoreError::Unavailable("a query was ended".to_owned())))
     }
 
-    /// Runs one query of the request path, for at most its timeout.
-    pub(super) async fn request_read<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
+    /// Runs one query of the request path, for at most its timeout. `large_read_of` is the tenant of one that takes long.
+    pub(super) async fn request_read<T, W>(
+        &self,
+        large_read_of: Option<[u8; 32]>,
+        name: &'static str,
+        work: W,
+    ) -> StoreResult<T>
     where
         T: Send + 'static,
         W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
@@ -231,10 +239,19 @@ impl Database {
             + 'static,
     {
         let pool = self.request_pool.clone();
-        let query = self.run_detached(name, async move {
-            let mut conn = pool.acquire().await?;
-            work(&mut conn).await
-        });
+        let query = async {
+            // Outside of the task: a query whose caller is gone gets no turn.
+            let turn = match large_read_of {
+                Some(tenant) => self.large_reads.turn(tenant).await,
+                None => None,
+            };
+            let work = async move {
+                let _turn = turn;
+                let mut conn = pool.acquire().await?;
+                work(&mut conn).await
+            };
+            self.run_detached(name, work).await
+        };
         tokio::time::timeout(self.request_timeout, query)
             .await
             .unwrap_or_else(|_| {

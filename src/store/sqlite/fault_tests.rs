@@ -111,7 +111,7 @@ async fn a_query_that_never_ends_holds_nobody_up() {
     let store = &disk.store;
     let (scope, links, record) = request("hello", 3);
     store.record(&scope, &record).await.expect("recorded");
-    let endless = store.request_read("endless", |_| {
+    let endless = store.request_read(None, "endless", |_| {
         Box::pin(std::future::pending::<StoreResult<()>>())
     });
     let answer = tokio::time::timeout(NEVER, endless).await.expect("in time");
@@ -123,6 +123,24 @@ async fn a_query_that_never_ends_holds_nobody_up() {
             .expect("found")
             .tip_recorded
     );
+}
+
+/// A query whose caller is gone keeps its connection until it ends.
+#[tokio::test]
+async fn large_look_ups_that_never_end_leave_connections_to_others() {
+    let disk = disk().await;
+    let store = &disk.store;
+    let (scope, links, record) = request("hello", 3);
+    store.record(&scope, &record).await.expect("recorded");
+    for tenant in [7, 7, 7, 7, 8, 8, 9] {
+        let endless = store.request_read(Some([tenant; 32]), "endless", |_| {
+            Box::pin(std::future::pending::<StoreResult<()>>())
+        });
+        let answer = tokio::time::timeout(NEVER, endless).await.expect("in time");
+        assert!(matches!(answer, Err(StoreError::Busy(_))));
+    }
+    let found = store.find_on_chain(&scope, &links).await;
+    assert!(found.expect("found").tip_recorded);
 }
 
 #[tokio::test]

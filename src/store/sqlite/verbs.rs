@@ -17,8 +17,8 @@ use crate::memory::peer_memory::Digest;
 use crate::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span};
 use crate::store::{
     AddAliasOutcome, Admin, Alarms, Alias, Candidates, Chains, ClaimFilter, Cost, EnqueueOutcome,
-    Event, Job, LongestChain, LookupKeys, NewJob, NewOverflowObservation, NewSnapshot,
-    OperatorRequest, Queue, RecordedChain, RecordedRequest, Release, RequestRecord,
+    Event, Job, LARGE_REQUEST, LongestChain, LookupKeys, NewJob, NewOverflowObservation,
+    NewSnapshot, OperatorRequest, Queue, RecordedChain, RecordedRequest, Release, RequestRecord,
     RequestedJobOutcome, RequeuedJobs, SharedContent, Snapshots, Spent, StoreError, StoreResult,
     StoredOverflowObservation, TenantAccount, TenantBacklog, TenantRow, Tenants, ThreadDetail,
     ThreadRow, Timer, Urgency,
@@ -55,7 +55,8 @@ impl Chains for SqliteStore {
         if !database.may_know(scope, chain, keys) {
             return Ok(Candidates::default());
         }
-        run!(self.request_read => find::find_candidates(scope, chain, keys))
+        let large_read_of = (chain.len() >= LARGE_REQUEST).then_some(scope.tenant);
+        run!(self.request_read(large_read_of) => find::find_candidates(scope, chain, keys))
     }
 
     async fn load_chain(&self, scope: &Scope, chain: &[Link]) -> StoreResult<RecordedChain> {
@@ -304,7 +305,7 @@ impl Queue for SqliteStore {
 #[async_trait]
 impl Snapshots for SqliteStore {
     async fn snapshot(&self, scope: &Scope, id: SnapshotId) -> StoreResult<Option<Snapshot>> {
-        run!(self.request_read => read::snapshot(scope, id))
+        run!(self.request_read(None) => read::snapshot(scope, id))
     }
 
     async fn parts(&self, scope: &Scope, parts: &[PartId]) -> StoreResult<Vec<Part>> {
@@ -420,7 +421,7 @@ impl Admin for SqliteStore {
     async fn ping(&self) -> StoreResult<()> {
         let database = self.connection.database()?;
         let file = database.file().cloned();
-        let answered = database.request_read("store read::ping", move |conn| {
+        let answered = database.request_read(None, "store read::ping", move |conn| {
             Box::pin(async move {
                 if let Some(file) = file {
                     file.check_unchanged().await?;

@@ -1,0 +1,184 @@
+use super::*;
+use crate::history::Pepper;
+
+/// A bound that a test reaches soon.
+const ENTRIES: usize = 50_000;
+
+fn scope(name: &str) -> Scope {
+    Scope::new(name.as_bytes(), None)
+}
+
+fn hash(text: &str) -> ScopedHash {
+    ScopedHash::from_text(&Pepper::NONE, &Link::root(&scope("alice")), text)
+}
+
+fn origin(byte: u8) -> Origin {
+    Origin::for_link(&Link::from_slice(&[byte; 32]).expect("32 bytes"))
+}
+
+/// Whether `tenant` is known to have said this in another conversation than that of `origin(1)`.
+fn is_contested(index: &OriginIndex, tenant: &Scope, text: &str) -> bool {
+    let witness = Witness {
+        hash: hash(text),
+        origin: origin(1),
+    };
+    index.origins_of(tenant).is_contested(&witness)
+}
+
+/// A tenant says `count` messages; returns whether another tenant than this one lost something.
+fn flood(index: &mut OriginIndex, tenant: &Scope, count: usize) -> bool {
+    for number in 0..count {
+        let mark = hash(&format!("flood {number}"));
+        index.add_message(tenant, mark, origin(2), false);
+    }
+    let mut lost = index.take_evicted();
+    lost.remove(&tenant.tenant);
+    !lost.is_empty()
+}
+
+/// What `held` counts is what is there, and it keeps the bound.
+fn check_size(index: &OriginIndex) {
+    let tenants = index.tenants.values();
+    let held: usize = tenants.map(|tenant| tenant.len() + TENANT_ENTRIES).sum();
+    assert_eq!(index.held, held);
+    assert!(held <= index.max_entries, "{held}");
+}
+
+/// Anybody can send messages with a key that the upstream refuses.
+#[test]
+fn messages_of_strangers_push_out_no_others() {
+    let (alice, other) = (scope("alice"), origin(2));
+    let mut index = OriginIndex::with_max_entries(ENTRIES);
+    index.add_message(&alice, hash("said by two"), other, false);
+    for number in 0..ENTRIES {
+        let mark = hash(&format!("stranger {number}"));
+        index.add_message(&scope("stranger"), mark, other, true);
+    }
+    assert!(index.take_evicted().is_empty());
+    assert!(index.strangers.young.len() + index.strangers.old.len() <= ENTRIES * 2 / 5);
+    assert!(is_contested(&index, &alice, "said by two"));
+    // What a tenant said before it was accepted counts too.
+    index.add_message(&alice, hash("said before"), other, true);
+    index.add_message(&alice, hash("said before"), origin(1), false);
+    assert!(is_contested(&index, &alice, "said before"));
+    assert!(!is_contested(&index, &alice, "said by nobody"));
+}
+
+#[test]
+fn a_flood_of_one_tenant_pushes_out_nothing_of_another() {
+    let (alice, chatty) = (scope("alice"), scope("chatty"));
+    let mut index = OriginIndex::with_max_entries(ENTRIES);
+    for number in 0..ENTRIES / 4 {
+        let mark = hash(&format!("alice {number}"));
+        index.add_message(&alice, mark, origin(2), false);
+    }
+    assert!(!flood(&mut index, &chatty, ENTRIES * 3));
+    check_size(&index);
+    for number in 0..ENTRIES / 4 {
+        let text = format!("alice {number}");
+        assert!(is_contested(&index, &alice, &text), "{number}");
+    }
+    // A tenant alone keeps its latest entries: no less than half of all.
+    let kept = index.tenants[&chatty.tenant].len();
+    assert!(kept >= ENTRIES / 2, "{kept}");
+    let last = format!("flood {}", ENTRIES * 3 - 1);
+    assert!(is_contested(&index, &chatty, &last));
+    assert!(!is_contested(&index, &chatty, "flood 0"));
+}
+
+/// Few generations are searched, however a tenant grows.
+#[test]
+fn a_tenant_never_loses_more_than_half_of_it_at_once() {
+    let sizes = generation_sizes(MAX_ENTRIES);
+    let mut tenant = TenantOrigins::default();
+    for number in 0..MAX_ENTRIES {
+        let mark = hash(&format!("{number}"));
+        tenant.add(&sizes, |entries| {
+            entries.add_message(mark, Occurrence::Several);
+        });
+        if number.is_multiple_of(100) {
+            let (all, len) = (tenant.generation_sizes(), tenant.len());
+            let most = all.iter().max().copied().unwrap_or_default();
+            assert!(
+                len <= 2 * sizes.start() || most <= len / 2 + 1,
+                "{most} of {len}"
+            );
+            assert!(all.len() <= 16, "{all:?}");
+        }
+    }
+}
+
+#[test]
+fn tenants_that_hold_much_come_to_equal_shares() {
+    let mut index = OriginIndex::with_max_entries(20_000);
+    let tenants = ["a", "b", "c", "d"].map(scope);
+    // One after the other, so that the first ones hold all there is when the last ones come.
+    for tenant in &tenants {
+        flood(&mut index, tenant, 20_000);
+        check_size(&index);
+    }
+    for tenant in &tenants {
+        let held = index.tenants[&tenant.tenant].len();
+        assert!(held >= 20_000 / 4 / 2, "{held}");
+    }
+}
+
+#[test]
+fn very_many_tiny_tenants_push_out_no_small_one_that_is_in_use() {
+    let mut index = OriginIndex::with_max_entries(ENTRIES);
+    let (alice, silent) = (scope("alice"), scope("silent"));
+    for tenant in [&alice, &silent] {
+        index.add_message(tenant, hash("said by two"), origin(2), false);
+    }
+    for number in 0..ENTRIES / TENANT_ENTRIES * 3 {
+        let tiny = scope(&format!("tiny {number}"));
+        index.add_message(&tiny, hash("one message"), origin(2), false);
+        if number.is_multiple_of(1_000) {
+            let mark = hash(&format!("alice {number}"));
+            index.add_message(&alice, mark, origin(2), false);
+        }
+    }
+    check_size(&index);
+    assert!(index.tenants.len() <= ENTRIES / TENANT_ENTRIES);
+    assert!(is_contested(&index, &alice, "said by two"));
+    assert!(!is_contested(&index, &silent, "said by two"));
+    let evicted = index.take_evicted();
+    assert!(evicted.contains(&silent.tenant) && !evicted.contains(&alice.tenant));
+}
+
+/// A request with an unknown ending is not compared with replies at all.
+#[test]
+fn the_ending_of_a_reply_is_known_for_as_long_as_the_reply() {
+    let body = br#"{"model":"m","messages":[{"role":"user","content":"Sum up."}]}"#;
+    let parsed = crate::wire::Request::parse_chat(&body.to_vec().into()).expect("a request");
+    let alice = scope("alice");
+    let chain = parsed.history(&alice);
+    let answer = |number: usize| AnswerHash {
+        text: hash(&format!("answer {number}")),
+        ending: hash(&format!("ending {}", number / 3)),
+    };
+    let mut index = OriginIndex::with_max_entries(ENTRIES);
+    for number in 0..ENTRIES {
+        index.add_reply(&alice, answer(number), &chain);
+        if number.is_multiple_of(1_000) {
+            index.mark_quoted(&alice, answer(number / 2).text);
+        }
+    }
+    check_size(&index);
+    let mut held = 0;
+    let seen_origins = index.origins_of(&alice);
+    for number in 0..ENTRIES {
+        let AnswerHash { text, ending } = answer(number);
+        if seen_origins.has_reply(&text) {
+            held += 1;
+            assert!(seen_origins.has_reply_ending(&ending), "{number}");
+        }
+    }
+    assert!(held >= ENTRIES / 4, "{held}");
+    assert!(!seen_origins.has_reply_ending(&hash("another ending")));
+    assert!(
+        !index
+            .origins_of(&scope("bob"))
+            .has_reply(&answer(ENTRIES - 1).text)
+    );
+}

@@ -1,0 +1,143 @@
+//! What this process has seen of one tenant, in generations: the oldest one can be dropped as a whole. Holds only
+//! hashes. Used by [`super::origin_index`] only.
+
+use std::collections::VecDeque;
+use std::ops::RangeInclusive;
+
+use foldhash::{HashMap, HashSet};
+
+use crate::history::{Link, ScopedHash};
+use crate::memory::alignment::Origin;
+
+/// In which conversations a message has occurred.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Occurrence {
+    Once(Origin),
+    Several,
+}
+
+impl Occurrence {
+    pub(super) fn is_outside(self, origin: Origin) -> bool {
+        self != Self::Once(origin)
+    }
+}
+
+/// The chain that got an answer which may come back as a summary.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ReplyChain {
+    To { tip: Link, parent: Link },
+    Several,
+}
+
+/// An answer that may come back as a summary.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reply {
+    pub(super) chain: ReplyChain,
+    /// The hash of its ending; `None` if only the store knows it.
+    pub(super) ending: Option<ScopedHash>,
+}
+
+/// Entries that were added at about one time.
+#[derive(Debug, Default)]
+pub(super) struct Generation {
+    messages: HashMap<ScopedHash, Occurrence>,
+    replies: HashMap<ScopedHash, Reply>,
+    /// Their endings. Each is added whenever a reply is, so the two are dropped together.
+    reply_endings: HashSet<ScopedHash>,
+    /// Answers of the upstream by the link before them, with their origin.
+    answers: HashMap<(Link, ScopedHash), Origin>,
+    upstream_origins: HashSet<Origin>,
+}
+
+impl Generation {
+    fn len(&self) -> usize {
+        self.messages.len()
+            + self.replies.len()
+            + self.reply_endings.len()
+            + self.answers.len()
+            + self.upstream_origins.len()
+    }
+
+    pub(super) fn add_message(&mut self, mark: ScopedHash, occurrence: Occurrence) {
+        self.messages.insert(mark, occurrence);
+    }
+
+    pub(super) fn add_reply(&mut self, mark: ScopedHash, reply: Reply) {
+        self.reply_endings.extend(reply.ending);
+        self.replies.insert(mark, reply);
+    }
+
+    pub(super) fn add_answer(&mut self, tip: Link, mark: ScopedHash, origin: Origin) {
+        self.answers.insert((tip, mark), origin);
+        self.upstream_origins.insert(origin);
+    }
+}
+
+/// All that is known of one tenant.
+#[derive(Debug, Default)]
+pub(super) struct TenantOrigins {
+    /// The youngest first.
+    generations: VecDeque<Generation>,
+    len: usize,
+    /// When something was added, in additions of all tenants.
+    pub(super) last_added: u64,
+}
+
+impl TenantOrigins {
+    /// Entries of all generations.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Adds to the youngest generation. A new one begins when the youngest holds half of everything, so that the tenant
+    /// never loses more than half at once; `sizes` bounds that. The older ones are then small: few generations
+    /// are enough, and a look-up searches few.
+    pub(super) fn add(&mut self, sizes: &RangeInclusive<usize>, add: impl FnOnce(&mut Generation)) {
+        let youngest = self.generations.front().map_or(0, Generation::len);
+        let is_full = youngest >= (self.len / 2).clamp(*sizes.start(), *sizes.end());
+        if is_full || self.generations.is_empty() {
+            self.generations.push_front(Generation::default());
+        }
+        let youngest = &mut self.generations[0];
+        let before = youngest.len();
+        add(youngest);
+        self.len += youngest.len() - before;
+    }
+
+    #[cfg(test)]
+    pub(super) fn generation_sizes(&self) -> Vec<usize> {
+        self.generations.iter().map(Generation::len).collect()
+    }
+
+    pub(super) fn drop_oldest(&mut self) {
+        if let Some(oldest) = self.generations.pop_back() {
+            self.len -= oldest.len();
+        }
+    }
+
+    fn find<T>(&self, find: impl FnMut(&Generation) -> Option<T>) -> Option<T> {
+        self.generations.iter().find_map(find)
+    }
+
+    pub(super) fn message(&self, mark: &ScopedHash) -> Option<Occurrence> {
+        self.find(|generation| generation.messages.get(mark).copied())
+    }
+
+    pub(super) fn reply(&self, mark: &ScopedHash) -> Option<Reply> {
+        self.find(|generation| generation.replies.get(mark).copied())
+    }
+
+    pub(super) fn has_reply_ending(&self, ending: &ScopedHash) -> bool {
+        let mut generations = self.generations.iter();
+        generations.any(|generation| generation.reply_endings.contains(ending))
+    }
+
+    pub(super) fn answer_origin(&self, tip: Link, mark: ScopedHash) -> Option<Origin> {
+        self.find(|generation| generation.answers.get(&(tip, mark)).copied())
+    }
+
+    pub(super) fn is_from_upstream(&self, origin: Origin) -> bool {
+        let mut generations = self.generations.iter();
+        generations.any(|generation| generation.upstream_origins.contains(&origin))
+    }
+}

@@ -1,0 +1,89 @@
+//! Turns for the look-ups of large requests. Each takes a connection for up to a second. Without turns those of
+//! one tenant would take all connections of the request path, and nobody else would be found. Used by
+//! [`super::database`] only.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// At most so many at once: half of the connections of the request path.
+const AT_ONCE: usize = 2;
+
+/// One look-up of each tenant at a time, and a few of all. Tenants take turns, because each has one that waits.
+#[derive(Debug)]
+pub(super) struct LargeReads {
+    all: Arc<Semaphore>,
+    tenants: Mutex<HashMap<[u8; 32], Arc<Semaphore>>>,
+}
+
+/// The turn of one look-up, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Turn {
+    _own: OwnedSemaphorePermit,
+    _all: OwnedSemaphorePermit,
+}
+
+impl LargeReads {
+    pub(super) fn new() -> Self {
+        Self {
+            all: Arc::new(Semaphore::new(AT_ONCE)),
+            tenants: Mutex::default(),
+        }
+    }
+
+    /// Waits for the turn of a look-up of this tenant. `None` never happens while the store is open.
+    pub(super) async fn turn(&self, tenant: [u8; 32]) -> Option<Turn> {
+        let own = self.of_tenant(tenant).acquire_owned().await.ok()?;
+        let all = Arc::clone(&self.all).acquire_owned().await.ok()?;
+        Some(Turn {
+            _own: own,
+            _all: all,
+        })
+    }
+
+    fn of_tenant(&self, tenant: [u8; 32]) -> Arc<Semaphore> {
+        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever waits or has its turn holds a second handle.
+        tenants.retain(|_, turns| Arc::strong_count(turns) > 1);
+        let turns = tenants.entry(tenant);
+        Arc::clone(turns.or_insert_with(|| Arc::new(Semaphore::new(1))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_tenant_has_one_turn_and_leaves_one_to_others() {
+        let reads = LargeReads::new();
+        let first = reads.turn([1; 32]).now_or_never().flatten();
+        assert!(first.is_some());
+        for _ in 0..100 {
+            assert!(reads.turn([1; 32]).now_or_never().is_none());
+        }
+        let mut waiting = Box::pin(reads.turn([1; 32]));
+        assert!((&mut waiting).now_or_never().is_none());
+        let other = reads.turn([2; 32]).now_or_never().flatten();
+        assert!(other.is_some());
+        assert!(
+            reads.turn([3; 32]).now_or_never().is_none(),
+            "as many as may"
+        );
+        drop(other);
+        assert!(
+            (&mut waiting).now_or_never().is_none(),
+            "the other one of its tenant still runs"
+        );
+        drop(first);
+        assert!(waiting.now_or_never().flatten().is_some());
+        let all: Vec<_> = [4, 5, 6]
+            .map(|tenant| reads.turn([tenant; 32]).now_or_never().flatten())
+            .into();
+        assert_eq!(all.iter().flatten().count(), AT_ONCE);
+        assert_eq!(reads.tenants.lock().expect("its lock").len(), 3);
+    }
+}
