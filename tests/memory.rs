@@ -54,6 +54,7 @@ mod ladder;
 mod late;
 mod limited;
 mod losses;
+mod lost;
 mod lowered;
 mod modes;
 mod no_trace;
