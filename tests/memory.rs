@@ -57,6 +57,7 @@ mod losses;
 mod lost;
 mod lowered;
 mod modes;
+mod net_range;
 mod no_trace;
 mod observing;
 mod overflow;
