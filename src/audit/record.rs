@@ -147,6 +147,9 @@ pub struct AuditRecord {
     /// The tokens of the prompt by segment: an estimate in proportion to bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub segment_tokens: Option<SegmentSizes>,
+    /// The tokens of a prompt that nobody reported, by its bytes: an estimate. Absent if they were reported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub estimated_prompt_tokens: Option<u64>,
     /// Whose it is, if that was decided: a database keeps it beside the line.
     #[serde(skip)]
     pub(crate) owner: Option<Scope>,
@@ -218,6 +221,7 @@ impl AuditRecord {
             token_ratio: None,
             usage: None,
             segment_tokens: None,
+            estimated_prompt_tokens: None,
             owner: None,
         }
     }

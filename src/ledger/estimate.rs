@@ -107,8 +107,13 @@ impl Estimator {
         if line.prompt_tokens.is_some() || line.is_refused() {
             return None;
         }
-        let model = self.models.get(line.model_name())?;
-        model.density.tokens_of(line.bytes_sent?)
+        let by_bytes = || {
+            let sent = line.bytes_sent.filter(|sent| *sent > 0)?;
+            let model = self.models.get(line.model_name())?;
+            model.density.tokens_of(sent)
+        };
+        // What the line says was estimated from all that came before, not only from what is read now.
+        line.estimated_prompt_tokens.or_else(by_bytes)
     }
 
     /// The tokens of this request without Diarist. Takes every request line, in order.
@@ -412,6 +417,7 @@ mod tests {
             line("b", r#""status":200"#),
             line("a", r#""status":429"#),
             line("a", r#""status":200"#),
+            line("a", r#""status":200,"estimated_prompt_tokens":9"#),
         ];
         let mut estimator = Estimator::default();
         let estimates = lines.each_ref().map(|text| {
@@ -419,7 +425,10 @@ mod tests {
             estimator.without(&line);
             estimator.unreported(&line)
         });
-        assert_eq!(estimates, [None, None, None, None, None, Some(250)]);
+        assert_eq!(
+            estimates,
+            [None, None, None, None, None, Some(250), Some(9)]
+        );
     }
 
     #[test]

@@ -96,6 +96,8 @@ pub struct Line<'a> {
     pub segments: Option<Segments>,
     /// Tokens of the prompt by segment, estimated when the line was written.
     pub segment_tokens: Option<Segments>,
+    /// Tokens of a prompt that nobody reported, estimated when the line was written.
+    pub estimated_prompt_tokens: Option<u64>,
     /// Tokens that the provider of the model counts where Diarist counts one.
     pub token_ratio: Option<f64>,
 }
