@@ -156,7 +156,8 @@ async fn accept_data(
                         }
                     }
                 };
-                connections.serve(stream, &drain, answer).await;
+                let audited_by = Some(Arc::clone(&proxy));
+                connections.serve(stream, &drain, audited_by, answer).await;
                 metrics::gauge!(telemetry::CONNECTIONS).decrement(1.0);
             });
             continue;
@@ -169,7 +170,7 @@ async fn accept_data(
                 let answer = |request: &Request<Incoming>| {
                     proxy.refuse(request, ProxyError::TooManyConnections(max_connections))
                 };
-                connections.refuse(stream, answer).await;
+                connections.refuse(stream, Arc::clone(&proxy), answer).await;
             });
         }
     }
@@ -211,7 +212,7 @@ async fn accept_admin(
                 };
                 std::future::ready(answer)
             };
-            let serve = connections.serve(stream, &drain, answer);
+            let serve = connections.serve(stream, &drain, None, answer);
             closed.run_until_cancelled(serve).await;
         });
     }
