@@ -68,8 +68,8 @@ fn still_lost<'a>(parts: &[&'a Part], sent: &SearchedText) -> Vec<LostBy<'a>> {
     });
     let mut lost: Vec<LostBy<'_>> = all.filter(|(item, _)| !sent.has(item)).collect();
     lost.sort_by_key(|(item, part)| (!item.high, part.body.span.from_count, part.id));
-    let mut seen = HashSet::new();
-    lost.retain(|(item, _)| seen.insert((item.kind, &item.text)));
+    let mut listed = HashSet::new();
+    lost.retain(|(item, _)| listed.insert((item.kind, &item.text)));
     lost
 }
 
