@@ -4,10 +4,12 @@
 //! as 0. Groups are the only thing that grows with the files. Used by `diarist audit`, which opens the files and prints, and by
 //! `app`, which counts dollars while lines are written ([`CostMeter`]).
 
+mod cache_seen;
 mod check;
 mod cost;
 mod cost_meter;
 mod data;
+mod density;
 mod estimate;
 mod filter;
 mod groups;

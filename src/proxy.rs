@@ -70,6 +70,7 @@ pub use self::sent_prompts::SentPrompts;
 pub use self::shared::Limits;
 use self::shared::Shared;
 pub use self::singleflight::Singleflight;
+use crate::audit::Audit;
 use crate::tasks::Tasks;
 use crate::upstream::Upstream;
 
@@ -125,12 +126,22 @@ impl Proxy {
 
     /// Answers a request that the server does not accept, and lets it have an audit line.
     pub fn refuse<B>(&self, request: &Request<B>, error: ProxyError) -> Response<ProxyBody> {
-        let audit = self
-            .memory
-            .as_ref()
-            .and_then(|memory| memory.audit.as_ref());
+        let audit = self.audit();
         let (method, uri) = (request.method(), request.uri());
         let refusal = self.shared.refusals.refuse(audit, method, uri, error);
         refusal.into_response()
+    }
+
+    /// Lets a request whose head could not be read have an audit line. It was answered with so many bytes.
+    pub fn note_unread_head(&self, error: &ProxyError, bytes_answered: usize) {
+        if let Some(audit) = self.audit() {
+            self.shared
+                .refusals
+                .note_unread_head(audit, error, bytes_answered);
+        }
+    }
+
+    fn audit(&self) -> Option<&Audit> {
+        self.memory.as_ref()?.audit.as_ref()
     }
 }

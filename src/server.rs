@@ -153,7 +153,8 @@ async fn accept_data(
                         }
                     }
                 };
-                connections.serve(stream, &drain, answer).await;
+                let audited_by = Some(Arc::clone(&proxy));
+                connections.serve(stream, &drain, audited_by, answer).await;
                 metrics::gauge!(telemetry::CONNECTIONS).decrement(1.0);
             });
             continue;
@@ -166,7 +167,7 @@ async fn accept_data(
                 let answer = |request: &Request<Incoming>| {
                     proxy.refuse(request, ProxyError::TooManyConnections(max_connections))
                 };
-                connections.refuse(stream, answer).await;
+                connections.refuse(stream, Arc::clone(&proxy), answer).await;
             });
         }
     }
@@ -200,7 +201,7 @@ async fn accept_admin(
                 };
                 std::future::ready(answer)
             };
-            let serve = connections.serve(stream, &drain, answer);
+            let serve = connections.serve(stream, &drain, None, answer);
             closed.run_until_cancelled(serve).await;
         });
     }

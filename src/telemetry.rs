@@ -47,8 +47,8 @@ pub const COST: &str = "diarist_cost_nanodollars_total";
 pub const COST_WITHOUT: &str = "diarist_cost_without_nanodollars_total";
 /// Requests and memory's model calls that are in no cost: tokens or price are not known. Label: `kind`, as above.
 pub const UNPRICED: &str = "diarist_unpriced_total";
-/// Bytes of prompts as they were sent. Label: `segment` (`tools`, `system`, `observations`, `messages`; `replaced`: what
-/// the observations replaced, which was not sent).
+/// Bytes of prompts as they were sent. Label: `segment` (`tools`, `system`, `observations`, `reminder`, `messages`;
+/// `replaced`: what the observations replaced, which was not sent).
 pub const PROMPT_BYTES: &str = "diarist_prompt_bytes_total";
 /// Requests by what the provider's prompt cache did. Labels: `verdict`, `cause` (`none` if it needs none).
 pub const CACHE_VERDICTS: &str = "diarist_cache_verdicts_total";

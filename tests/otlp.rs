@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use diarist_provider::{OBSERVER_MODEL, Options};
+use diarist_provider::{CacheKind, OBSERVER_MODEL, Options};
 use serde_json::Value;
 
 use crate::memory::rig::{PATIENCE, Rig, SMALL};
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, Caller, Talk, eventually};
 use crate::support::collector::{Collector, Span};
+use crate::support::raw_upstream::RawUpstream;
 
 const ENDPOINT: &str = "OTLP__ENDPOINT";
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -36,6 +37,9 @@ fn attribute<'a>(span: &'a Span, name: &str) -> Option<&'a str> {
 async fn a_request_is_two_spans_and_a_call_of_memory_one_of_the_same_conversation() {
     let collector = Collector::start(200).await;
     let rig = rig(&collector, &[]).await;
+    // Its usage says what was written to the cache, too.
+    rig.provider
+        .rules(|rules| rules.cache = CacheKind::Breakpoints);
     let talk = Talk::new("ada");
     let mut lines = BTreeMap::new();
     for turn in 1..=ACTIVE {
@@ -92,6 +96,10 @@ async fn a_request_is_two_spans_and_a_call_of_memory_one_of_the_same_conversatio
                 number("cached_tokens").as_deref(),
             ),
             (
+                "gen_ai.usage.cache_creation.input_tokens",
+                number("cache_write_tokens").as_deref(),
+            ),
+            (
                 "gen_ai.usage.output_tokens",
                 number("completion_tokens").as_deref(),
             ),
@@ -112,6 +120,19 @@ async fn a_request_is_two_spans_and_a_call_of_memory_one_of_the_same_conversatio
         .collect();
     assert_eq!(of_memory.len(), calls.len());
     assert!(!calls.is_empty());
+    let mut written: Vec<u64> = calls
+        .iter()
+        .filter_map(|line| line["cache_write_tokens"].as_u64())
+        .collect();
+    let mut exported: Vec<u64> = of_memory
+        .iter()
+        .filter_map(|it| attribute(it, "gen_ai.usage.cache_creation.input_tokens"))
+        .map(|number| number.parse().unwrap())
+        .collect();
+    written.sort_unstable();
+    exported.sort_unstable();
+    assert!(!written.is_empty());
+    assert_eq!(exported, written);
     let thread = lines.values().next().unwrap()["thread"].as_str();
     for span in of_memory
         .iter()
@@ -316,4 +337,47 @@ async fn what_is_exported_does_not_need_an_audit_file_and_headers_go_along() {
         assert!(export.head.contains("x-org: 7"));
         assert!(export.head.contains("content-type: application/x-protobuf"));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_websocket_is_a_span_when_it_ends_and_a_refusal_is_none() {
+    let collector = Collector::start(200).await;
+    let upstream = RawUpstream::listen().await;
+    let url = format!("{}/v1", upstream.url());
+    let rig = rig(&collector, &[("UPSTREAM__BASE_URL", &url)]).await;
+    let mut refused = Caller::connect(&rig.address()).await;
+    refused
+        .send(b"GET /v1/models HTTP/1.1\r\nhost: rebind.example\r\n\r\n")
+        .await;
+    refused.until("\"code\"").await;
+    let mut client = Caller::connect(&rig.address()).await;
+    let head = format!(
+        "GET /v1/realtime HTTP/1.1\r\nhost: localhost\r\ntraceparent: {PARENT}\r\nconnection: Upgrade\r\n\
+         upgrade: websocket\r\nsec-websocket-key: k\r\nsec-websocket-version: 13\r\n\r\n"
+    );
+    client.send(head.as_bytes()).await;
+    let mut peer = upstream.accept().await;
+    peer.head().await;
+    peer.send("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\nhello")
+        .await;
+    client.until("hello").await;
+    drop(client);
+    peer.rest().await;
+    drop(peer);
+    eventually("both lines", || rig.audit("path").len() == 2).await;
+    let lines = rig.audit("path");
+    let line = lines.iter().find(|line| line["status"] == 101).unwrap();
+    let ms = line["total_ms"].as_u64().unwrap();
+    let spans = ended(rig, &collector).await;
+    let [tunnel] = &spans[..] else {
+        panic!("{spans:?}")
+    };
+    assert_eq!((&*tunnel.name, tunnel.kind), ("GET", 2));
+    assert_eq!(
+        (&*tunnel.trace, &*tunnel.parent),
+        (TRACE, "b7ad6b7169203331")
+    );
+    assert_eq!(attribute(tunnel, "url.path"), Some("/v1/realtime"));
+    assert_eq!(attribute(tunnel, "http.response.status_code"), Some("101"));
+    assert_eq!(tunnel.nanos, ms * 1_000_000);
 }

@@ -1,5 +1,6 @@
 //! Counts dollars: what requests and memory's model calls cost, and what the same requests would have cost without
-//! Diarist. Reads audit records while their lines are written, away from the requests. Called by `audit`.
+//! Diarist. Notes the estimate of a prompt that nobody counted in its record. Reads audit records before their lines are
+//! written, away from the requests. Called by `audit`.
 
 use crate::audit::{AuditRecord, CallKind, CallRecord, MemoryState, RecordReader};
 use crate::ledger::{CostMeter, Line, NamedPrice, PriceTable, Text};
@@ -31,8 +32,10 @@ impl CostMetrics {
 }
 
 impl RecordReader for CostMetrics {
-    fn request(&mut self, record: &AuditRecord) {
-        match self.meter.request(&request_line(record)) {
+    fn request(&mut self, record: &mut AuditRecord) {
+        let dollars = self.meter.request(&request_line(record));
+        record.estimated_prompt_tokens = self.meter.unreported(&request_line(record));
+        match dollars {
             None => add_unpriced(REQUEST),
             // A refused request costs nothing, and its model may be an invented name.
             Some(dollars) if dollars.without == 0.0 => {}

@@ -209,8 +209,9 @@ impl Otlp {
         let tokens = Tokens {
             input: line.prompt_tokens,
             cache_read: line.cached_tokens,
+            cache_write: line.cache_write_tokens,
             output: line.completion_tokens,
-            ..Tokens::default()
+            reasoning: line.reasoning_tokens,
         };
         let (model, call) = (Some(&*line.model), Some(line.call.name()));
         let error = call_error(line.outcome);

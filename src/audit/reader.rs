@@ -1,4 +1,5 @@
-//! Something that reads records while they are written. `app` implements it, and counts dollars.
+//! Something that reads records before they are written. `app` implements it, counts dollars, and estimates what no
+//! provider reported.
 
 use std::fmt;
 
@@ -7,8 +8,8 @@ use super::{AuditRecord, CallRecord};
 /// Reads records on the thread that writes their lines, so it must be quick and must not wait. Takes them also if the
 /// disk then refuses the line.
 pub trait RecordReader: Send + fmt::Debug {
-    /// Takes a request of a client.
-    fn request(&mut self, record: &AuditRecord);
+    /// Takes a request of a client, and may add what it knows from earlier ones.
+    fn request(&mut self, record: &mut AuditRecord);
 
     /// Takes a model call of memory.
     fn call(&mut self, record: &CallRecord);

@@ -144,12 +144,18 @@ pub struct AuditRecord {
     /// The usage report as the provider wrote it, without anything that is not a number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Value>,
+    /// The tokens of the prompt by segment: an estimate in proportion to bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub segment_tokens: Option<SegmentSizes>,
+    /// The tokens of a prompt that nobody reported, by its bytes: an estimate. Absent if they were reported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub estimated_prompt_tokens: Option<u64>,
     /// Whose it is, if that was decided: a database keeps it beside the line.
     #[serde(skip)]
     pub(crate) owner: Option<Scope>,
 }
 
-/// Bytes of each segment of a prompt as it was sent, and of what the observations replaced.
+/// Bytes or tokens of each segment of a prompt as it was sent, and of what the observations replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct SegmentSizes {
     pub tools: u64,
@@ -157,6 +163,8 @@ pub struct SegmentSizes {
     pub observations: u64,
     pub messages: u64,
     pub replaced: u64,
+    /// Diarist's own words around the observations.
+    pub reminder: u64,
 }
 
 impl AuditRecord {
@@ -212,6 +220,8 @@ impl AuditRecord {
             added: None,
             token_ratio: None,
             usage: None,
+            segment_tokens: None,
+            estimated_prompt_tokens: None,
             owner: None,
         }
     }

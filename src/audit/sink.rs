@@ -387,9 +387,9 @@ impl Writer {
         #[cfg(feature = "otel")]
         self.export(&message);
         match message {
-            Message::Record(record) => {
+            Message::Record(mut record) => {
                 if let Some(reader) = &mut self.reader {
-                    reader.request(&record.0);
+                    reader.request(&mut record.0);
                 }
                 self.write_or_count(&record.0);
             }

@@ -6,6 +6,7 @@
 mod export;
 pub(super) mod forget;
 mod log_lines;
+mod lost;
 mod observer_state;
 mod operator_request;
 mod show;

@@ -25,8 +25,8 @@ pub(super) fn message_range(span: &Span) -> MessageRange {
     }
 }
 
-/// Compares a chunk with the transcript of its job. What code wrote in the place of an Observer is not
-/// measured: it is made of the items that are counted, and says nothing of how well the text was understood.
+/// Compares a chunk with the transcript of its job. What code wrote in the place of an Observer has no
+/// share of what was kept: it is made of the items that are counted, and says nothing of how well the text was understood.
 pub(super) async fn for_chunk(job: &Job, part: &NewPart) -> PartAnalysis {
     let (words, text) = (job.spec.payload.clone(), part.text.clone());
     let whole = message_range(&part.span);
@@ -35,10 +35,12 @@ pub(super) async fn for_chunk(job: &Job, part: &NewPart) -> PartAnalysis {
         let payload = ObservationPayload::from_json(&words).unwrap_or_default();
         let messages = provenance::source_messages(&payload.transcript, &payload.places);
         let (observations, _) = system_messages::split_messages(&text);
+        let report = retention::check_observations(&payload.transcript, &observations);
         PartAnalysis {
             line_sources: provenance::attribute_lines(&text, &messages, whole),
+            lost: Some(retention::LostItems::from_report(&report)),
             retention: if by_model {
-                retention::check_observations(&payload.transcript, &observations).retention
+                report.retention
             } else {
                 retention::Retention::default()
             },
@@ -51,9 +53,11 @@ pub(super) async fn for_chunk(job: &Job, part: &NewPart) -> PartAnalysis {
 /// Compares the text of a reflection with the `parts` it condenses.
 pub(super) fn for_reflection(parts: &[Part], log: &str, text: &str, span: &Span) -> PartAnalysis {
     let (observations, _) = system_messages::split_messages(text);
+    let report = retention::check_reflection(log, &observations);
     PartAnalysis {
         line_sources: inherit_origins(parts, text, span),
-        retention: retention::check_reflection(log, &observations).retention,
+        lost: Some(retention::LostItems::from_report(&report)),
+        retention: report.retention,
     }
 }
 

@@ -41,6 +41,11 @@ impl CostMeter {
         })
     }
 
+    /// The tokens of a prompt that nobody reported, by its bytes. The request was taken before.
+    pub fn unreported(&self, line: &Line<'_>) -> Option<u64> {
+        self.estimator.unreported(line)
+    }
+
     /// The dollars of a model call of memory; `None` as above.
     pub fn call(&self, line: &Line<'_>) -> Option<f64> {
         call_cost(&self.prices, line)

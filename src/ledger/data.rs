@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::groups::{Grouping, Ledger};
-use super::holdout::{Holdout, HoldoutGroup};
+use super::holdout::HoldoutGroup;
 use super::measures::{MEASURES, rounded};
 use super::totals::Totals;
 
@@ -26,7 +26,7 @@ pub fn json_report(ledger: &Ledger) -> Value {
         report.insert("groups".to_owned(), groups.collect());
     }
     report.insert("total".to_owned(), measures(&ledger.totals).collect());
-    report.insert("holdout".to_owned(), holdout(&ledger.holdout));
+    report.insert("holdout".to_owned(), holdout(ledger));
     let models: Vec<&String> = ledger.unpriced_models.iter().collect();
     report.insert("unpriced_models".to_owned(), json!(models));
     report.insert("token_ratios".to_owned(), json!(ledger.token_ratios));
@@ -38,7 +38,8 @@ pub fn json_report(ledger: &Ledger) -> Value {
 }
 
 /// `null` if no conversation went without memory, or if its cost is not known.
-fn holdout(holdout: &Holdout) -> Value {
+fn holdout(ledger: &Ledger) -> Value {
+    let holdout = &ledger.holdout;
     let Some(saving) = holdout.saving() else {
         return Value::Null;
     };
@@ -53,12 +54,17 @@ fn holdout(holdout: &Holdout) -> Value {
     let (low, high) = interval
         .map(|(low, high)| (rounded(low), rounded(high)))
         .unzip();
+    let (estimated, ends) = ledger.totals.saving().unzip();
+    let (estimated_low, estimated_high) = ends.unzip();
     json!({
         "with_memory": group(&holdout.with_memory),
         "without_memory": group(&holdout.without_memory),
         "saving": rounded(saving.share),
         "saving_low": low,
         "saving_high": high,
+        "estimated_saving": estimated.map(rounded),
+        "estimated_low": estimated_low.map(rounded),
+        "estimated_high": estimated_high.map(rounded),
     })
 }
 

@@ -8,20 +8,53 @@
 //! 4. Where the provider reported no cache hit for the conversation so far, none is assumed.
 //! 5. Where the provider reported cache writes, what is new counts as written.
 //!
+//! Assumption 3 makes the estimate low, so the net is rather too small than too large. The truth lies between two ends:
+//!
+//! - The cheapest: the replaced messages have fewer tokens, by the spread of the tokens of a byte ([`Density::spread`]), and
+//!   the cache gives back all of the request before, from the model's first hit on.
+//! - The dearest: they have more by as much. Hits end at a whole step, and there are none of short prompts. Where the real
+//!   cache gave less than expected, or for a reason that is not memory's, the other one gives no more. Where memory changed
+//!   the prompt, nobody sees whether the cache forgot: it does so as often as elsewhere ([`CacheSeen::forgets`]), and
+//!   after a pause in which it may have.
+//!
 //! The prompt of a request without usage is estimated too: its bytes, by the tokens of a byte in the requests of the same
 //! model before it.
-//!
-//! Assumption 3 makes the estimate low, so the net is rather too small than too large.
 
+use super::cache_seen::CacheSeen;
+use super::density::Density;
 use super::line::{Line, Text};
 use super::price::BilledTokens;
 use super::recent::RecentMap;
+
+/// Most providers give back hits in such steps, and none of shorter prompts: see the rules of the caches in
+/// `docs/audit.md`.
+const STEP: u64 = 128;
+const SMALLEST_HIT: u64 = 1_024;
+
+/// Causes of a miss that lie in what memory did: without it they do not exist.
+const CAUSES_OF_MEMORY: [&str; 3] = ["activation", "reflection", "memory_switched"];
+
+/// A number of tokens as it is likely, and the ends between which it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Range {
+    likely: u64,
+    fewest: u64,
+    most: u64,
+}
+
+/// The tokens of a request without Diarist: as they are likely, and at both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Without {
+    pub likely: BilledTokens,
+    pub cheapest: BilledTokens,
+    pub dearest: BilledTokens,
+}
 
 /// What the lines before tell about one conversation with one model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Conversation {
     /// Tokens of the last request as it would have been.
-    prompt: Option<u64>,
+    prompt: Option<Range>,
     /// Messages were replaced.
     replaced: bool,
     /// The provider reported a cache hit.
@@ -34,8 +67,15 @@ pub(super) struct Estimator {
     /// Whether the cache forgets where the real one did: after a pause, or for a reason that only the provider knows.
     pub(super) repeats_forgetting: bool,
     conversations: RecentMap<Conversation>,
-    /// Tokens and bytes of the prompts with usage, by model.
-    density: RecentMap<(u64, u64)>,
+    /// The requests with usage, by model.
+    models: RecentMap<Model>,
+}
+
+/// What the lines tell about one model.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Model {
+    density: Density,
+    cache: CacheSeen,
 }
 
 /// The tokens of a line as the provider counted them; `None` without a count of prompt and answer. If the cached part is
@@ -61,77 +101,183 @@ impl Estimator {
         }
     }
 
-    /// The tokens of a prompt that nobody reported: the stream was cut before, or the provider reports none. Takes every
-    /// request line, in order.
-    pub(super) fn unreported(&mut self, line: &Line<'_>) -> Option<u64> {
-        let sent = line.bytes_sent.filter(|_| !line.is_refused())?;
-        let (tokens, bytes) = self
-            .density
-            .get(line.model_name())
-            .copied()
-            .unwrap_or_default();
-        if let Some(prompt) = line.prompt_tokens {
-            let sums = (tokens.saturating_add(prompt), bytes.saturating_add(sent));
-            self.density.set(line.model_name().to_owned(), sums);
+    /// The tokens of a prompt that nobody reported: the stream was cut before, or the provider reports none. Asked for
+    /// every request line, in order.
+    pub(super) fn unreported(&self, line: &Line<'_>) -> Option<u64> {
+        if line.prompt_tokens.is_some() || line.is_refused() {
             return None;
         }
-        let estimate = u128::from(sent) * u128::from(tokens) / u128::from(bytes.max(1));
-        (bytes > 0).then(|| u64::try_from(estimate).unwrap_or(u64::MAX))
+        let by_bytes = || {
+            let sent = line.bytes_sent.filter(|sent| *sent > 0)?;
+            let model = self.models.get(line.model_name())?;
+            model.density.tokens_of(sent)
+        };
+        // What the line says was estimated from all that came before, not only from what is read now.
+        line.estimated_prompt_tokens.or_else(by_bytes)
     }
 
     /// The tokens of this request without Diarist. Takes every request line, in order.
-    pub(super) fn without(&mut self, line: &Line<'_>) -> Option<BilledTokens> {
+    pub(super) fn without(&mut self, line: &Line<'_>) -> Option<Without> {
         let key = [line.tenant.as_str(), line.thread_name(), line.model_name()].join("\0");
         let before = self.conversations.get(&key).copied().unwrap_or_default();
+        let has_hit = line.cached_tokens.is_some_and(|cached| cached > 0);
         let mut conversation = Conversation {
             replaced: before.replaced || line.is_active(),
-            hit: before.hit || line.cached_tokens.is_some_and(|cached| cached > 0),
+            hit: before.hit || has_hit,
             ..before
         };
+        let model = self.with_prompt(line);
         let billed = billed(line);
-        let prompt = billed.and_then(|billed| whole_prompt(line, &billed));
+        let prompt = billed.and_then(|billed| whole_prompt(line, &billed, model.density.spread()));
         if let Some(prompt) = prompt {
             conversation.prompt = Some(prompt);
         }
         if line.thread.is_some() {
             self.conversations.set(key, conversation);
         }
+        let billed = billed?;
         if !conversation.replaced {
-            return billed;
+            return Some(Without {
+                likely: billed,
+                cheapest: billed,
+                dearest: billed,
+            });
         }
-        let (prompt, billed) = (prompt?, billed?);
-        let cached = match (conversation.hit, before.prompt) {
-            (false, _) => 0,
-            (true, Some(before)) => before.min(prompt),
-            (true, None) => without_last_two(prompt, line.messages_received?),
-        };
-        let cause = line.verdict_cause.as_ref().map(Text::as_str);
-        let cached = if self.repeats_forgetting && matches!(cause, Some("idle" | "provider")) {
-            cached.min(billed.cached)
-        } else {
-            cached
-        };
-        let new = prompt - cached;
+        let prompt = prompt?;
+        let cached = self.cached(
+            line,
+            prompt,
+            before.prompt,
+            (conversation.hit, &model.cache),
+        )?;
         let written = line.cache_write_tokens.is_some_and(|tokens| tokens > 0);
-        let (input, write) = if written { (0, new) } else { (new, 0) };
-        Some(BilledTokens {
-            input,
-            cached,
-            write,
-            output: billed.output,
+        let billed_with = |prompt: u64, cached: u64| {
+            let new = prompt - cached;
+            let (input, write) = if written { (0, new) } else { (new, 0) };
+            BilledTokens {
+                input,
+                cached,
+                write,
+                output: billed.output,
+            }
+        };
+        Some(Without {
+            likely: billed_with(prompt.likely, cached.likely),
+            cheapest: billed_with(prompt.fewest, cached.fewest),
+            dearest: billed_with(prompt.most, cached.most),
+        })
+    }
+
+    /// What is known of the line's model, the line included.
+    fn with_prompt(&mut self, line: &Line<'_>) -> Model {
+        let known = self.models.get(line.model_name()).copied();
+        let mut model = known.unwrap_or_default();
+        if let Some(tokens) = line.prompt_tokens
+            && !line.is_refused()
+        {
+            model.density.add(tokens, line.bytes_sent.unwrap_or(0));
+            model.cache.add(line);
+            self.models.set(line.model_name().to_owned(), model);
+        }
+        model
+    }
+
+    /// What the cache would have given back of `prompt`: likely, in the cheapest case, in the dearest. `before` is the
+    /// request before, as it would have been.
+    fn cached(
+        &self,
+        line: &Line<'_>,
+        prompt: Range,
+        before: Option<Range>,
+        (hit, cache): (bool, &CacheSeen),
+    ) -> Option<Range> {
+        let real = line.cached_tokens.unwrap_or(0);
+        let of_first = |prompt: u64| Some(without_last_two(prompt, line.messages_received?));
+        let give = |prompt: u64, before: Option<u64>| match before {
+            Some(before) => Some(before.min(prompt)),
+            None => of_first(prompt),
+        };
+        let full = give(prompt.likely, before.map(|before| before.likely))?;
+        let fewest = give(prompt.fewest, before.map(|before| before.fewest))?;
+        let cause = line.verdict_cause.as_ref().map(Text::as_str);
+        let forgot = self.repeats_forgetting && matches!(cause, Some("idle" | "provider"));
+        // Whether the cache of a first line held anything is not known.
+        let most = before.map_or(0, |before| before.most.min(prompt.most));
+        Some(Range {
+            likely: match (hit, forgot) {
+                (false, _) => 0,
+                (true, false) => full,
+                (true, true) => full.min(real),
+            },
+            fewest: if cache.hit { fewest } else { 0 },
+            most: if hit {
+                least_cached(line, most, cache)
+            } else {
+                0
+            },
         })
     }
 }
 
-/// The tokens of the prompt that the client sent.
-fn whole_prompt(line: &Line<'_>, billed: &BilledTokens) -> Option<u64> {
-    let prompt = billed.input + billed.cached + billed.write;
+/// The least that the cache would have given back of `most` tokens that it could have.
+fn least_cached(line: &Line<'_>, most: u64, cache: &CacheSeen) -> u64 {
+    if most < SMALLEST_HIT {
+        return 0;
+    }
+    let steps = most - most % STEP;
+    let real = line.cached_tokens.unwrap_or(0);
+    let expected = line.expected_cached_tokens.unwrap_or(0);
+    let cause = line.verdict_cause.as_ref().map(Text::as_str);
+    let is_memorys = cause.is_some_and(|cause| CAUSES_OF_MEMORY.contains(&cause));
+    let has_other_cause = cause.is_some() && !is_memorys;
+    let may_be_late = is_memorys && cache.may_drop_after(line.idle_ms.unwrap_or(0));
+    if has_other_cause || may_be_late || real.saturating_add(STEP) < expected {
+        steps.min(real)
+    } else if is_memorys {
+        steps - share_of(steps, cache.forgets())
+    } else {
+        steps
+    }
+}
+
+/// The tokens of the prompt that the client sent. `spread` says how far those of the replaced messages may be from the
+/// mean.
+fn whole_prompt(line: &Line<'_>, billed: &BilledTokens, spread: f64) -> Option<Range> {
+    let prompt = billed.prompt();
     if !line.is_active() {
-        return Some(prompt);
+        return Some(Range {
+            likely: prompt,
+            fewest: prompt,
+            most: prompt,
+        });
     }
     let (received, sent) = (line.bytes_received?, line.bytes_sent?);
-    let tokens = u128::from(prompt) * u128::from(received) / u128::from(sent).max(1);
-    (sent > 0).then(|| u64::try_from(tokens).unwrap_or(u64::MAX))
+    if sent == 0 {
+        return None;
+    }
+    let scaled = |bytes: u64| {
+        let tokens = u128::from(prompt) * u128::from(bytes) / u128::from(sent);
+        u64::try_from(tokens).unwrap_or(u64::MAX)
+    };
+    let likely = scaled(received);
+    // Older lines do not say how much was replaced.
+    let replaced = line.segments.map_or(0, |segments| segments.replaced);
+    let uncounted = scaled(replaced.max(received.saturating_sub(sent)));
+    let apart = share_of(uncounted, spread);
+    Some(Range {
+        likely,
+        fewest: likely.saturating_sub(apart),
+        most: likely.saturating_add(apart),
+    })
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a share of a number of tokens is a number of tokens"
+)]
+fn share_of(tokens: u64, share: f64) -> u64 {
+    (tokens as f64 * share) as u64
 }
 
 fn without_last_two(prompt: u64, messages: u64) -> u64 {
@@ -151,7 +297,7 @@ mod tests {
                 r#"{{"time":"2026-11-23T11:20:14.295Z","request_id":"a","completion_tokens":5,{fields}}}"#
             );
             let (_, line) = Line::parse(text.as_bytes()).unwrap();
-            let tokens = estimator.without(&line)?;
+            let tokens = estimator.without(&line)?.likely;
             Some((tokens.input, tokens.cached, tokens.write))
         };
         lines.iter().map(estimate).collect()
@@ -214,10 +360,41 @@ mod tests {
             };
             let cached = lines.each_ref().map(|text| {
                 let (_, line) = Line::parse(text.as_bytes()).unwrap();
-                estimator.without(&line).unwrap().cached
+                estimator.without(&line).unwrap().likely.cached
             });
             assert_eq!(cached, expected);
         }
+    }
+
+    #[test]
+    fn the_truth_lies_between_two_ends() {
+        let watching = r#""thread":"a","memory":"watching","bytes_received":8000,"bytes_sent":8000,"prompt_tokens":2000,"cached_tokens":1920"#;
+        let active = |cause: &str| {
+            format!(
+                r#""thread":"a","memory":"active","bytes_received":9000,"bytes_sent":3000,"messages_received":10,"prompt_tokens":1000,"cached_tokens":256,"verdict_cause":"{cause}","segments":{{"replaced":8000}}"#
+            )
+        };
+        let lines = [
+            watching.to_owned(),
+            active("activation"),
+            active("provider"),
+        ];
+        let lines = lines.map(|fields| {
+            format!(
+                r#"{{"time":"2026-11-23T11:20:14.295Z","request_id":"a","completion_tokens":5,{fields}}}"#
+            )
+        });
+        let mut estimator = Estimator::default();
+        let [exact, activated, forgotten] = lines.each_ref().map(|text| {
+            let (_, line) = Line::parse(text.as_bytes()).unwrap();
+            let without = estimator.without(&line).unwrap();
+            [without.likely, without.cheapest, without.dearest].map(|it| (it.input, it.cached))
+        });
+        assert_eq!(exact, [(80, 1_920); 3]);
+        // The replaced 8,000 bytes are 2,666 tokens, a quarter more or less.
+        // Whether the cache forgot at the activation is as likely as not.
+        assert_eq!(activated, [(1_000, 2_000), (334, 2_000), (2_706, 960)]);
+        assert_eq!(forgotten, [(0, 3_000), (0, 2_334), (3_410, 256)]);
     }
 
     #[test]
@@ -240,13 +417,18 @@ mod tests {
             line("b", r#""status":200"#),
             line("a", r#""status":429"#),
             line("a", r#""status":200"#),
+            line("a", r#""status":200,"estimated_prompt_tokens":9"#),
         ];
         let mut estimator = Estimator::default();
         let estimates = lines.each_ref().map(|text| {
             let (_, line) = Line::parse(text.as_bytes()).unwrap();
+            estimator.without(&line);
             estimator.unreported(&line)
         });
-        assert_eq!(estimates, [None, None, None, None, None, Some(250)]);
+        assert_eq!(
+            estimates,
+            [None, None, None, None, None, Some(250), Some(9)]
+        );
     }
 
     #[test]

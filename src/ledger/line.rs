@@ -94,6 +94,10 @@ pub struct Line<'a> {
     /// Whether the conversation goes without memory, for comparison.
     pub holdout: Option<bool>,
     pub segments: Option<Segments>,
+    /// Tokens of the prompt by segment, estimated when the line was written.
+    pub segment_tokens: Option<Segments>,
+    /// Tokens of a prompt that nobody reported, estimated when the line was written.
+    pub estimated_prompt_tokens: Option<u64>,
     /// Tokens that the provider of the model counts where Diarist counts one.
     pub token_ratio: Option<f64>,
 }
@@ -106,7 +110,7 @@ pub struct Kept {
     pub high: Option<(u64, u64)>,
 }
 
-/// Bytes of a prompt as it was sent, by segment.
+/// Bytes or tokens of a prompt as it was sent, by segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Segments {
@@ -116,6 +120,8 @@ pub struct Segments {
     pub messages: u64,
     /// What the observations replaced. Not part of the prompt.
     pub replaced: u64,
+    /// Diarist's own words around the observations. Older lines have them in `observations`.
+    pub reminder: u64,
 }
 
 /// The kinds of lines.

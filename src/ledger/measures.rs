@@ -72,6 +72,18 @@ pub const MEASURES: &[(&str, Take)] = &[
     ("important_items", |it| Measure::Count(it.important_items())),
     ("lost_items", |it| Measure::Count(it.lost_items())),
     ("uncached_tokens", |it| Measure::Count(it.uncached_tokens())),
+    ("without_low", |it| {
+        Measure::Dollars(it.without_range().map(|(low, _)| low))
+    }),
+    ("without_high", |it| {
+        Measure::Dollars(it.without_range().map(|(_, high)| high))
+    }),
+    ("net_low", |it| {
+        Measure::Dollars(it.net_range().map(|(low, _)| low))
+    }),
+    ("net_high", |it| {
+        Measure::Dollars(it.net_range().map(|(_, high)| high))
+    }),
 ];
 
 impl Measure {

@@ -2,7 +2,7 @@
 
 use super::groups::{GroupBy, Grouping, Ledger};
 use super::page_chart::{Bar, bars};
-use super::table::{notes, of_requests, shown_name};
+use super::table::{between, notes, of_requests, shown_name};
 use super::text::{count, dollars, escaped, minute, percent, shortened};
 use super::totals::Totals;
 use crate::report::grouped;
@@ -64,6 +64,7 @@ fn tiles(totals: &Totals) -> String {
         ("cost of memory", dollars(totals.memory_cost())),
         ("without Diarist, about", dollars(totals.without())),
         ("net", dollars(totals.net())),
+        ("net, between", between(totals.net_range())),
     ];
     let tiles: String = numbers
         .into_iter()
@@ -134,7 +135,7 @@ fn charts(days: &[(Vec<&str>, &Totals)]) -> String {
 type Write = fn(&Totals) -> String;
 
 /// The cells of a row behind its name.
-const COLUMNS: [(&str, Write); 9] = [
+const COLUMNS: [(&str, Write); 10] = [
     ("requests", |it| grouped(it.requests)),
     ("prompt", |it| of_requests(it, count(it.prompt_tokens()))),
     ("hit rate", |it| of_requests(it, percent(it.hit_rate()))),
@@ -144,6 +145,7 @@ const COLUMNS: [(&str, Write); 9] = [
     ("memory", |it| dollars(it.memory_cost())),
     ("without", |it| dollars(it.without())),
     ("net", |it| dollars(it.net())),
+    ("between", |it| between(it.net_range())),
 ];
 
 fn table(grouping: &Grouping, groups: &[(Vec<&str>, &Totals)]) -> String {

@@ -1,6 +1,6 @@
 //! What a prompt consisted of, drawn with characters: one row for each segment, in the order of the prompt.
 //!
-//! Tokens of a segment are estimated by its share of the bytes. Called by `why`.
+//! Tokens of a segment are an estimate, by its share of the bytes. Called by `why`.
 
 use super::line::{Line, Segments};
 use crate::report::grouped;
@@ -12,26 +12,36 @@ const WIDTH: u64 = 40;
 const SAME: &str = "#";
 const NEW: &str = ".";
 
+/// The segments in the order of the prompt.
+fn rows(segments: Segments) -> [(&'static str, u64); 5] {
+    [
+        ("tools", segments.tools),
+        ("system", segments.system),
+        // Most of it stands before the observations.
+        ("reminder", segments.reminder),
+        ("observations", segments.observations),
+        ("messages", segments.messages),
+    ]
+}
+
 /// The drawing; `None` if the line does not say what the prompt consisted of.
 pub(super) fn draw(line: &Line<'_>) -> Option<String> {
     let segments = line.segments?;
-    let rows = [
-        ("tools", segments.tools),
-        ("system", segments.system),
-        ("observations", segments.observations),
-        ("messages", segments.messages),
-    ];
-    let whole = rows
+    let whole = rows(segments)
         .iter()
         .fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes));
-    let longest = rows
+    let longest = rows(segments)
         .iter()
         .map(|(_, bytes)| *bytes)
         .max()
         .filter(|bytes| *bytes > 0)?;
+    let tokens = line.segment_tokens.map(rows);
     let mut text = vec![heading(line, whole)];
     let mut before = 0;
-    for (name, bytes) in rows.into_iter().filter(|(_, bytes)| *bytes > 0) {
+    for (at, (name, bytes)) in rows(segments).into_iter().enumerate() {
+        if bytes == 0 {
+            continue;
+        }
         // Without a request before, nothing is the same.
         let same = line
             .common_bytes
@@ -39,21 +49,28 @@ pub(super) fn draw(line: &Line<'_>) -> Option<String> {
             .saturating_sub(before)
             .min(bytes);
         before = before.saturating_add(bytes);
-        let tokens = line.prompt_tokens.map_or_else(String::new, |tokens| {
-            format!(", about {} tokens", grouped(scaled(bytes, tokens, whole)))
-        });
+        // Lines of older versions say only how many tokens the whole prompt had.
+        let by_bytes = || Some(scaled(bytes, line.prompt_tokens?, whole));
+        let tokens = tokens.map_or_else(by_bytes, |tokens| Some(tokens[at].1));
         let (length, same) = (
             scaled(bytes, WIDTH, longest).max(1),
             scaled(same, WIDTH, longest),
         );
         let bar = SAME.repeat(to_usize(same)) + &NEW.repeat(to_usize(length.saturating_sub(same)));
         text.push(format!(
-            "  {name:<12}  {bar} {} bytes{tokens}",
-            grouped(bytes)
+            "  {name:<12}  {bar} {} bytes{}",
+            grouped(bytes),
+            about(tokens)
         ));
     }
-    text.extend(replaced(segments));
+    text.extend(replaced(line, segments));
     Some(text.join("\n"))
+}
+
+fn about(tokens: Option<u64>) -> String {
+    tokens.map_or_else(String::new, |tokens| {
+        format!(", about {} tokens", grouped(tokens))
+    })
 }
 
 fn heading(line: &Line<'_>, whole: u64) -> String {
@@ -64,11 +81,12 @@ fn heading(line: &Line<'_>, whole: u64) -> String {
     format!("The prompt had {} bytes{legend}:", grouped(whole))
 }
 
-fn replaced(segments: Segments) -> Option<String> {
+fn replaced(line: &Line<'_>, segments: Segments) -> Option<String> {
     (segments.replaced > 0).then(|| {
         format!(
-            "The observations stand for {} bytes of messages.",
-            grouped(segments.replaced)
+            "The observations stand for {} bytes of messages{}.",
+            grouped(segments.replaced),
+            about(line.segment_tokens.map(|tokens| tokens.replaced))
         )
     })
 }
@@ -106,6 +124,22 @@ mod tests {
             \x20 messages      ........................................ 8,000 bytes, about 2,000 tokens\n\
             The observations stand for 90,000 bytes of messages.";
         assert_eq!(text.as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn tokens_are_those_of_the_line_if_it_has_them() {
+        let text = drawn(
+            r#","prompt_tokens":9,"segments":{"observations":50,"messages":40,"replaced":90,"reminder":10},"segment_tokens":{"observations":5,"messages":3,"replaced":8,"reminder":1}"#,
+        );
+        let text = text.unwrap();
+        for expected in [
+            "  reminder      ........ 10 bytes, about 1 tokens\n  observations  ",
+            " 50 bytes, about 5 tokens",
+            "  messages      ................................ 40 bytes, about 3 tokens",
+            "stand for 90 bytes of messages, about 8 tokens.",
+        ] {
+            assert!(text.contains(expected), "{expected}\n{text}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The report as text: the sums of all lines, or a line for each group.
 
 use super::groups::{Grouping, Ledger};
-use super::holdout::{Holdout, HoldoutGroup};
+use super::holdout::HoldoutGroup;
 use super::text::{UNKNOWN, count, dollars, minute, percent, short_count, shortened};
 use super::totals::Totals;
 use crate::report::{ColumnAlign, align_columns, grouped};
@@ -71,6 +71,7 @@ const TOKENS: &[Column] = &[
 
 const MONEY: &[Column] = &[
     Column::new("net", |it| dollars(it.net())),
+    Column::new("between", |it| between(it.net_range())),
     Column::new("requests", |it| dollars(it.cost())),
     Column::new("memory", |it| dollars(it.memory_cost())),
     Column::new("without Diarist, about", |it| dollars(it.without())),
@@ -236,18 +237,31 @@ fn summary(totals: &Totals) -> String {
         rows.push(counted("important items lost", lost, note));
     }
     if totals.has_prices() {
-        for (name, amount) in [
-            ("cost of the requests", totals.cost()),
-            ("cost of memory's calls", totals.memory_cost()),
-            ("without Diarist, about", totals.without()),
-            ("net", totals.net()),
+        for (name, amount, range) in [
+            ("cost of the requests", totals.cost(), None),
+            ("cost of memory's calls", totals.memory_cost(), None),
+            (
+                "without Diarist, about",
+                totals.without(),
+                totals.without_range(),
+            ),
+            ("net", totals.net(), totals.net_range()),
         ] {
-            rows.push(row(name, dollars(amount), String::new()));
+            let note = range.map_or_else(String::new, |range| between(Some(range)));
+            rows.push(row(name, dollars(amount), note));
         }
     }
     align_columns(
         &rows,
         &[ColumnAlign::Left, ColumnAlign::Right, ColumnAlign::Left],
+    )
+}
+
+/// Two ends in dollars.
+pub(super) fn between(range: Option<(f64, f64)>) -> String {
+    range.map_or_else(
+        || UNKNOWN.to_owned(),
+        |(low, high)| format!("{} to {}", dollars(Some(low)), dollars(Some(high))),
     )
 }
 
@@ -296,7 +310,7 @@ pub(super) fn notes(ledger: &Ledger) -> String {
             requests(totals.no_cached)
         ));
     }
-    if let Some(text) = holdout_note(&ledger.holdout) {
+    if let Some(text) = holdout_note(ledger) {
         note(text);
     }
     if !ledger.token_ratios.is_empty() {
@@ -338,26 +352,33 @@ pub(super) fn notes(ledger: &Ledger) -> String {
     };
     note(format!(
         "Without Diarist: an estimate. The whole history, its tokens by the ratio of bytes received and sent,\n\
-         {cache} (see docs/audit.md). Net: this less both costs."
+         {cache} (see docs/audit.md). Net: this less both costs. It lies between two ends:\n\
+         replaced text with fewer or more tokens, a cache that forgets nothing or as often as the real one."
     ));
     notes
 }
 
-/// What memory saves, as measured; `None` without a hold-out.
-fn holdout_note(holdout: &Holdout) -> Option<String> {
+/// What memory saves, as measured and as estimated; `None` without a hold-out.
+fn holdout_note(ledger: &Ledger) -> Option<String> {
+    let holdout = &ledger.holdout;
     let saving = holdout.saving()?;
     let rate = |group: &HoldoutGroup| dollars(group.dollars_per_megabyte());
-    let error = match saving.interval {
-        Some((low, high)) => format!(
-            "95 % interval: {} to {}",
-            percent(Some(low)),
-            percent(Some(high))
-        ),
-        None => "too few conversations for an interval".to_owned(),
-    };
+    let ends = |(low, high)| format!("{} to {}", percent(Some(low)), percent(Some(high)));
+    let error = saving.interval.map_or_else(
+        || "too few conversations for an interval".to_owned(),
+        |interval| format!("95 % interval: {}", ends(interval)),
+    );
+    let estimated = ledger.totals.saving();
+    let estimated = estimated.map_or_else(String::new, |(share, range)| {
+        let share = percent(Some(share));
+        format!(
+            "\nEstimated saving of all requests: {share} (between {}).",
+            ends(range)
+        )
+    });
     Some(format!(
         "Measured saving: {} ({error}). A megabyte that clients sent cost {} in {} conversations with memory,\n\
-         and {} in {} conversations of the hold-out.",
+         and {} in {} conversations of the hold-out.{estimated}",
         percent(Some(saving.share)),
         rate(&holdout.with_memory),
         grouped(holdout.with_memory.conversations),

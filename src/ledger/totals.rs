@@ -1,8 +1,8 @@
 //! The sums of a group of lines.
 
 use super::cost::RequestCost;
+use super::estimate::Without;
 use super::line::Line;
-use super::price::BilledTokens;
 
 /// A sum over lines, of which some report no number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl KnownSum {
 pub(super) struct RequestEstimates {
     pub cost: Option<RequestCost>,
     /// Its tokens without Diarist.
-    pub without: Option<BilledTokens>,
+    pub without: Option<Without>,
     /// The tokens of its prompt, if nobody reported them.
     pub unreported: Option<u64>,
 }
@@ -74,6 +74,9 @@ pub struct Totals {
     priced_requests: u64,
     cost: f64,
     without: f64,
+    /// The ends between which `without` lies.
+    without_low: f64,
+    without_high: f64,
     memory_cost: f64,
 }
 
@@ -82,7 +85,10 @@ impl Totals {
     pub(super) fn add_request(&mut self, line: &Line<'_>, estimates: RequestEstimates) {
         let RequestEstimates { cost, without, .. } = estimates;
         self.unreported.add(estimates.unreported);
-        if let Some(without) = without.filter(|_| line.cached_tokens.is_some()) {
+        if let Some(Without {
+            likely: without, ..
+        }) = without.filter(|_| line.cached_tokens.is_some())
+        {
             self.without_prompt.add(Some(without.prompt()));
             self.without_cached = self.without_cached.saturating_add(without.cached);
         }
@@ -105,6 +111,8 @@ impl Totals {
             Some(cost) => {
                 self.cost += cost.cost;
                 self.without += cost.without;
+                self.without_low += cost.cheapest;
+                self.without_high += cost.dearest;
                 self.priced_requests += u64::from(line.prompt_tokens.is_some());
             }
             None => self.unpriced_requests += 1,
@@ -220,6 +228,12 @@ impl Totals {
         self.has_costs().then_some(self.without)
     }
 
+    /// The ends between which these dollars lie.
+    pub fn without_range(&self) -> Option<(f64, f64)> {
+        self.has_costs()
+            .then_some((self.without_low, self.without_high))
+    }
+
     /// Dollars for memory's own calls. Not known as long as the cost of one call is not.
     pub fn memory_cost(&self) -> Option<f64> {
         (self.unpriced_calls == 0 && !self.lacks_calls()).then_some(self.memory_cost)
@@ -228,6 +242,21 @@ impl Totals {
     /// What Diarist saves, memory's calls paid; negative if it costs more.
     pub fn net(&self) -> Option<f64> {
         Some(self.without()? - self.cost()? - self.memory_cost()?)
+    }
+
+    /// The ends between which the net lies.
+    pub fn net_range(&self) -> Option<(f64, f64)> {
+        let (low, high) = self.without_range()?;
+        let paid = self.cost()? + self.memory_cost()?;
+        Some((low - paid, high - paid))
+    }
+
+    /// The share of the cost that Diarist saves by the estimate, and the ends between which it lies.
+    pub fn saving(&self) -> Option<(f64, (f64, f64))> {
+        let share = |net: f64, without: f64| (without > 0.0).then(|| net / without);
+        let ((net_low, net_high), (low, high)) = (self.net_range()?, self.without_range()?);
+        let ends = (share(net_low, low)?, share(net_high, high)?);
+        Some((share(self.net()?, self.without()?)?, ends))
     }
 
     /// A model wrote memory, but no line tells of its calls: the lines come from an older version.

@@ -129,8 +129,16 @@ fn memory(line: &Line<'_>) -> Option<String> {
 
 fn tokens(line: &Line<'_>, prices: &PriceTable) -> String {
     let Some(prompt) = line.prompt_tokens else {
-        return "The provider reported no token counts, so cache and cost are not known."
-            .to_owned();
+        let about = line.estimated_prompt_tokens;
+        let about = about.map_or_else(String::new, |tokens| {
+            format!(
+                " By its bytes, the prompt had about {} tokens.",
+                grouped(tokens)
+            )
+        });
+        return format!(
+            "The provider reported no token counts, so cache and cost are not known.{about}"
+        );
     };
     let cached = match line.cached_tokens {
         Some(cached) => {

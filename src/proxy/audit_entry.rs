@@ -253,15 +253,18 @@ impl AuditEntry {
         self.record.token_ratio = ratio;
     }
 
-    /// What the prompt consisted of.
-    pub(super) fn set_segments(&mut self, bytes: SegmentBytes) {
-        self.record.segments = Some(SegmentSizes {
-            tools: bytes.tools,
-            system: bytes.system,
-            observations: bytes.observations,
-            messages: bytes.messages,
-            replaced: bytes.replaced,
-        });
+    /// What the prompt consisted of, which had `tokens` if the provider reported them.
+    pub(super) fn set_segments(&mut self, bytes: SegmentBytes, tokens: Option<u64>) {
+        let sizes = |sizes: SegmentBytes| SegmentSizes {
+            tools: sizes.tools,
+            system: sizes.system,
+            observations: sizes.observations,
+            messages: sizes.messages,
+            replaced: sizes.replaced,
+            reminder: sizes.reminder,
+        };
+        self.record.segments = Some(sizes(bytes));
+        self.record.segment_tokens = tokens.map(|tokens| sizes(bytes.share_of(tokens)));
     }
 
     /// The answer has ended.

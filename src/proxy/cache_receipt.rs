@@ -135,7 +135,7 @@ pub(super) fn record(
 ) -> Option<PromptGrowth> {
     let mut prompt = source.prompt(form);
     let segments = prompt.segment_bytes();
-    entry.set_segments(segments);
+    entry.set_segments(segments, usage.prompt);
     count_bytes(segments);
     let key = source.key?;
     let previous = prompts.previous(&key, entry.started());
@@ -200,6 +200,7 @@ fn count_bytes(segments: SegmentBytes) {
         ("tools", segments.tools),
         ("system", segments.system),
         ("observations", segments.observations),
+        ("reminder", segments.reminder),
         ("messages", segments.messages),
         ("replaced", segments.replaced),
     ] {

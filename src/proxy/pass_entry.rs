@@ -74,6 +74,21 @@ impl PassEntry {
         }
     }
 
+    /// The entry of a request whose head could not be read, which was answered with so many bytes.
+    pub(super) fn unread(audit: &Audit, error: &ProxyError, bytes: usize, unlisted: u64) -> Self {
+        let code = respond::code(error);
+        let mut entry = Self::refused(audit, &Method::GET, &Uri::default(), code, unlisted);
+        if let Some((_, record)) = &mut entry.line {
+            // Nobody knows them.
+            record.method.clear();
+            record.path.clear();
+            record.status = Some(respond::status(error).as_u16());
+            record.bytes_answered = bytes as u64;
+            record.ended = EndReason::Complete;
+        }
+        entry
+    }
+
     pub(super) fn set_failed(&mut self, error: &ProxyError) {
         if let Some((_, record)) = &mut self.line {
             record.status = Some(respond::status(error).as_u16());

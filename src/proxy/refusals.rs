@@ -1,5 +1,5 @@
-//! The audit lines of requests that Diarist refuses before it reads them: too many, for another host, or in a form that
-//! it does not carry.
+//! The audit lines of requests that Diarist refuses before it reads them: too many, for another host, in a form that
+//! it does not carry, or with a head that nobody can read.
 //!
 //! Whoever sends them decides how many there are, so only some of a second get a line, and the next line says how many
 //! did not. Otherwise a flood would fill the disk, and take the places of other lines in the audit's queue. All are
@@ -81,6 +81,13 @@ impl Refusals {
             Some(Box::new(entry))
         });
         Refusal { error, entry }
+    }
+
+    /// The line of a request whose head could not be read. It was answered with so many bytes.
+    pub(super) fn note_unread_head(&self, audit: &Audit, error: &ProxyError, bytes: usize) {
+        if let Some(unlisted) = self.take_line(Instant::now()) {
+            drop(PassEntry::unread(audit, error, bytes, unlisted));
+        }
     }
 
     /// Whether a refusal gets a line now; if so, how many before it did not.

@@ -48,18 +48,22 @@ pub fn error(error: &ProxyError) -> Response<ProxyBody> {
     response
 }
 
-/// The whole answer, head and body, to a request whose head could not be read. `None` if `status` is none that
-/// hyper answers by itself. The connection ends with it.
-pub fn bad_request(status: StatusCode, max_head_bytes: usize) -> Option<Bytes> {
+/// What is wrong with a head that hyper answers with `status`. `None` if it is no status of a head.
+pub fn unread_head(status: StatusCode, max_head_bytes: usize) -> Option<ProxyError> {
     let limit = max_head_bytes;
-    let error = match status {
-        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => ProxyError::HeadTooLarge { limit },
-        StatusCode::URI_TOO_LONG => ProxyError::TargetTooLong,
-        StatusCode::BAD_REQUEST => ProxyError::HeadMalformed,
-        _ => return None,
-    };
-    let client_error = describe(&error);
-    record(&error, &client_error);
+    match status {
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => Some(ProxyError::HeadTooLarge { limit }),
+        StatusCode::URI_TOO_LONG => Some(ProxyError::TargetTooLong),
+        StatusCode::BAD_REQUEST => Some(ProxyError::HeadMalformed),
+        _ => None,
+    }
+}
+
+/// The whole answer, head and body, to a request whose head could not be read, and the bytes of its body. The connection
+/// ends with it.
+pub fn bad_request(error: &ProxyError) -> (Bytes, usize) {
+    let client_error = describe(error);
+    record(error, &client_error);
     let (status, body) = (client_error.status, render(&client_error));
     let mut answer = format!(
         "HTTP/1.1 {} {}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
@@ -69,7 +73,7 @@ pub fn bad_request(status: StatusCode, max_head_bytes: usize) -> Option<Bytes> {
     )
     .into_bytes();
     answer.extend_from_slice(&body);
-    Some(answer.into())
+    (answer.into(), body.len())
 }
 
 /// The upstream's response as the client gets it, frame by frame. The body fails after a pause of

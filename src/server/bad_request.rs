@@ -10,20 +10,27 @@ use bytes::Bytes;
 use http::StatusCode;
 
 use super::activity::Activity;
-use crate::proxy::respond;
+use crate::proxy::{Proxy, respond};
 
 /// Recognises the bodiless answers of one connection.
 #[derive(Debug)]
 pub(super) struct BadRequestAnswer {
     activity: Arc<Activity>,
     max_head_bytes: usize,
+    /// Notes them in its audit; `None` on the admin port.
+    proxy: Option<Arc<Proxy>>,
 }
 
 impl BadRequestAnswer {
-    pub(super) fn new(activity: Arc<Activity>, max_head_bytes: usize) -> Self {
+    pub(super) fn new(
+        activity: Arc<Activity>,
+        max_head_bytes: usize,
+        proxy: Option<Arc<Proxy>>,
+    ) -> Self {
         Self {
             activity,
             max_head_bytes,
+            proxy,
         }
     }
 
@@ -33,7 +40,12 @@ impl BadRequestAnswer {
         if self.activity.may_be_answer() {
             return None;
         }
-        respond::bad_request(status, self.max_head_bytes)
+        let error = respond::unread_head(status, self.max_head_bytes)?;
+        let (answer, body_bytes) = respond::bad_request(&error);
+        if let Some(proxy) = &self.proxy {
+            proxy.note_unread_head(&error, body_bytes);
+        }
+        Some(answer)
     }
 
     /// hyper has written everything.

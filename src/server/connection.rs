@@ -21,7 +21,7 @@ use super::bad_request::BadRequestAnswer;
 use super::settings::Settings;
 use super::socket::ClientStream;
 use crate::proxy::abort::ResetOnClose;
-use crate::proxy::{Peer, ProxyBody, body};
+use crate::proxy::{Peer, Proxy, ProxyBody, body};
 use crate::tasks::Tasks;
 
 /// How connections are served; shared by all of them.
@@ -69,9 +69,14 @@ impl ConnectionServer {
     }
 
     /// Serves a connection until it ends, is idle for too long, or everything is stopped. After `leave` is cancelled,
-    /// it ends once its requests are answered.
-    pub(super) async fn serve<H, F>(&self, stream: TcpStream, drain: &CancellationToken, handle: H)
-    where
+    /// it ends once its requests are answered. `audited_by` notes heads that cannot be read.
+    pub(super) async fn serve<H, F>(
+        &self,
+        stream: TcpStream,
+        drain: &CancellationToken,
+        audited_by: Option<Arc<Proxy>>,
+        handle: H,
+    ) where
         H: Fn(Request<Incoming>) -> F,
         F: Future<Output = Response<ProxyBody>> + Send + 'static,
     {
@@ -104,7 +109,7 @@ impl ConnectionServer {
             reset.clone(),
             self.header_timeout,
             self.write_timeout,
-            BadRequestAnswer::new(Arc::clone(&activity), self.max_head_bytes),
+            BadRequestAnswer::new(Arc::clone(&activity), self.max_head_bytes, audited_by),
         );
         let mut connection = pin!(
             self.http
@@ -131,10 +136,11 @@ impl ConnectionServer {
     pub(super) async fn refuse(
         &self,
         stream: TcpStream,
+        audited_by: Arc<Proxy>,
         answer: impl Fn(&Request<Incoming>) -> Response<ProxyBody>,
     ) {
         let drain = CancellationToken::new();
-        self.serve(stream, &drain, |request| {
+        self.serve(stream, &drain, Some(audited_by), |request| {
             drain.cancel();
             std::future::ready(answer(&request))
         })

@@ -330,7 +330,7 @@ mod tests {
         let mut client = TcpStream::connect(addr).await.unwrap();
         let (accepted, _) = listener.accept().await.unwrap();
         let limit = Duration::from_mins(1);
-        let unread = BadRequestAnswer::new(Arc::new(Activity::default()), 8 << 10);
+        let unread = BadRequestAnswer::new(Arc::new(Activity::default()), 8 << 10, None);
         let mut stream = ClientStream::new(accepted, ResetOnClose::default(), limit, limit, unread);
         for piece in chunks {
             client.write_all(piece).await.unwrap();

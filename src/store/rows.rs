@@ -13,7 +13,7 @@ use sqlx::sqlite::SqliteRow;
 use crate::history::align::{MessageOrigin, Run};
 use crate::history::{Link, MessageKey, PathMessage, PositionMap, Role, Scope, ScopedHash};
 use crate::memory::provenance::LineSources;
-use crate::memory::retention::Retention;
+use crate::memory::retention::{LostItems, Retention};
 use crate::memory::{
     NewPart, Node, Part, PartAnalysis, PartId, PartKind, PartMeta, Rendering, Snapshot,
     SnapshotCause, SnapshotId, SnapshotMeta, Span, Trim,
@@ -98,7 +98,9 @@ pub(super) fn part_meta(row: &SqliteRow) -> StoreResult<PartMeta> {
     })
 }
 
-/// All nineteen columns of a part.
+const LOST_UNREADABLE: &str = "the lost items of a part are not readable";
+
+/// All twenty columns of a part.
 pub(super) fn part(row: &SqliteRow) -> StoreResult<Part> {
     let meta = part_meta(row)?;
     Ok(Part {
@@ -121,6 +123,9 @@ pub(super) fn part(row: &SqliteRow) -> StoreResult<Part> {
                     .ok_or_else(|| corrupt("the origins of a part are not readable"))?,
                 retention: Retention::from_json(get(row, 16)?)
                     .ok_or_else(|| corrupt("the retention of a part is not readable"))?,
+                lost: get::<Option<&str>>(row, 19)?
+                    .map(|lost| LostItems::from_json(lost).ok_or_else(|| corrupt(LOST_UNREADABLE)))
+                    .transpose()?,
             },
         },
     })

@@ -1,7 +1,7 @@
 //! What Diarist adds for the caches of GPT-5.6 and of providers that route by a header: a breakpoint behind the log of the
 //! block, and a header with the conversation's hash. Only where the client leaves it open and the upstream takes it.
 
-use diarist_provider::{CallerKind, Options};
+use diarist_provider::{CacheKind, CallerKind, Options};
 use serde_json::{Value, json};
 
 use crate::memory::rig::{Answer, Rig, SMALL};
@@ -82,6 +82,52 @@ async fn an_activation_goes_on_from_what_was_stored_up_to_the_breakpoint() {
     rig.restart().await;
     rig.send(&talk.body(ACTIVE * 2)).await;
     assert_eq!(rig.last().body, sent);
+}
+
+/// What an activation costs at a cache that stores up to breakpoints only: with one behind the log, the provider reads what
+/// stands before it from its cache.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_activation_reads_the_older_observations_from_the_cache() {
+    let mut read = Vec::new();
+    for setting in ["always", "never"] {
+        let rig = rig((BREAKPOINT, setting)).await;
+        rig.provider
+            .rules(|rules| rules.cache = CacheKind::Breakpoints);
+        // The provider stores no less than 1,024 tokens.
+        let rules = "Say what is asked, and nothing else that comes to mind. ".repeat(90);
+        let talk = Talk {
+            model: "gpt-5.6",
+            system: None,
+            ..Talk::new("ada")
+        };
+        let (mut of_activations, mut of_others, mut activations) = (0, 0, 0);
+        for turn in 1..=ACTIVE * 2 {
+            let mut body = talk.body(turn);
+            let messages = body["messages"].as_array_mut().unwrap();
+            messages.insert(0, json!({"role": "system", "content": rules}));
+            let answer = rig.send(&body).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+            rig.quiet().await;
+            let line = rig.audit_entry(&answer).await;
+            let cached = line["cached_tokens"].as_u64().unwrap();
+            let is_activation = line["changed"] == "observations" && line["cause"] == "threshold";
+            if is_activation {
+                activations += 1;
+                of_activations += cached;
+            } else {
+                of_others += cached;
+            }
+        }
+        assert!(activations > 2, "{activations}");
+        read.push((of_activations, of_others));
+    }
+    let [with, without] = read[..] else {
+        panic!("two rigs")
+    };
+    println!("read by activations and by others: with a breakpoint {with:?}, without {without:?}");
+    assert_eq!(without.0, 0);
+    assert!(with.0 > 2_048, "{with:?}");
+    assert!(with.1 + 128 >= without.1, "{with:?} {without:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

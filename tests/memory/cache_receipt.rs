@@ -462,14 +462,26 @@ async fn the_segments_of_a_prompt_are_on_its_line() {
         assert!(size("tools") > 0, "{line}");
         assert_eq!(line["ended"], "complete", "{line}");
         let is_active = line["memory"] == "active";
-        assert_eq!(size("observations") > 0, is_active, "{line}");
+        for name in ["observations", "reminder"] {
+            assert_eq!(size(name) > 0, is_active, "{line}");
+        }
+        let tokens = |name: &str| line["segment_tokens"][name].as_u64().unwrap();
+        let prompt = ["tools", "system", "observations", "reminder", "messages"];
+        let sum: u64 = prompt.iter().map(|name| tokens(name)).sum();
+        assert_eq!(Some(sum), line["prompt_tokens"].as_u64(), "{line}");
+        assert_eq!(tokens("replaced") > 0, is_active, "{line}");
         assert_eq!(size("replaced") > 0, is_active, "{line}");
         if is_active {
             active += 1;
             // The rest of the body is punctuation and the names of fields.
-            let prompt = size("system") + size("observations") + size("messages") + size("tools");
+            let prompt: u64 = prompt.iter().map(|name| size(name)).sum();
             let sent = line["bytes_sent"].as_u64().unwrap();
             assert!(prompt <= sent && sent < prompt + 300, "{line}");
+            // Instructions and reminder alone are what every block has, however much was observed.
+            let text = String::from_utf8(rig.last().body.to_vec()).unwrap();
+            let (_, observed) = text.split_once("\\n<observations>\\n").unwrap();
+            let observed = observed.split_once("\"}").unwrap().0;
+            assert_eq!(size("observations"), observed.len() as u64, "{line}");
         }
     }
     assert!(active > 3, "{active}");

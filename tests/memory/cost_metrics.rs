@@ -2,9 +2,11 @@
 
 use std::process::Command;
 
+use diarist_provider::Options;
 use serde_json::Value;
 
 use crate::memory::process::{CONFIG, Program};
+use crate::memory::rig::Rig;
 use crate::memory::tools::{ACTIVE, Talk, metric};
 
 const PRICES: &str = "[audit]\nprices = [\"gpt-test=2,0.5,10\", \"observer-mini=0.25,0.025,2\", \"reflector-mini=0.3,0.03,3\"]\n";
@@ -96,4 +98,44 @@ async fn the_metrics_of_money_are_those_of_the_report() {
     let unknown = metric(&page, &unpriced("request"));
     assert!((unknown - 1.0).abs() < 0.5, "{unknown}");
     assert!(!page.contains("a model without a price\",kind=\"request"));
+}
+
+/// A stream that ends before its usage, or never has one, is not counted as nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_that_nobody_counted_has_an_estimate_on_its_line() {
+    let rig = Rig::with(Options::default(), &[("AUDIT__ASK_USAGE", "never")]).await;
+    let talk = Talk::new("ada");
+    let sent = async |body: Value| {
+        let answer = rig.send(&body).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        rig.quiet().await;
+        let line = rig.audit_entry(&answer).await;
+        let number = |field: &str| line[field].as_u64();
+        (number("prompt_tokens"), number("estimated_prompt_tokens"))
+    };
+    assert_eq!(
+        sent(talk.streamed(1)).await,
+        (None, None),
+        "the first of its model"
+    );
+    for turn in 1..=4 {
+        let (reported, estimated) = sent(talk.body(turn)).await;
+        assert!(reported.is_some() && estimated.is_none(), "{estimated:?}");
+    }
+    let (reported, estimated) = sent(talk.streamed(5)).await;
+    assert_eq!(reported, None);
+    let truth = u64::from(rig.last().prompt_usage.unwrap().prompt_tokens);
+    let estimated = estimated.unwrap();
+    assert!(
+        estimated.abs_diff(truth) * 10 < truth,
+        "{estimated} {truth}"
+    );
+
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_diarist"))
+        .args(["audit", "--format", "json"])
+        .arg(rig.folder.path().join("audit.jsonl"))
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["total"]["unreported_prompt_tokens"], estimated);
 }

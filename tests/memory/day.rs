@@ -18,8 +18,9 @@ const BREAKPOINTS: &str = "openai/gpt-5.6";
 const MARKS: &str = "anthropic/claude-sonnet-5";
 
 /// Dollars for a million tokens: uncached, read, answer, written.
-const PRICES: [(&str, [f64; 4]); 5] = [
+const PRICES: [(&str, [f64; 4]); 6] = [
     (STEPS, [2.0, 0.5, 8.0, 2.0]),
+    ("deepseek/deepseek-chat", [0.27, 0.07, 1.1, 0.27]),
     (BREAKPOINTS, [1.25, 0.125, 10.0, 1.5625]),
     (MARKS, [3.0, 0.3, 15.0, 3.75]),
     (OBSERVER_MODEL, [0.1, 0.025, 0.4, 0.1]),
@@ -78,7 +79,7 @@ fn price(model: &str) -> [f64; 4] {
     found.unwrap().1.map(|dollars| dollars / 1e6)
 }
 
-fn cost(model: &str, usage: diarist_provider::PromptUsage, output: u32) -> f64 {
+pub fn cost(model: &str, usage: diarist_provider::PromptUsage, output: u32) -> f64 {
     let [input, read, answer, write] = price(model);
     let written = usage.written_tokens().unwrap_or(0);
     let uncached = usage.prompt_tokens - usage.cached_tokens - written;
@@ -192,7 +193,7 @@ fn audit(play: &Play, args: &[&str]) -> Command {
     command
 }
 
-fn report(play: &Play, args: &[&str]) -> Value {
+pub fn report(play: &Play, args: &[&str]) -> Value {
     let args = [args, &["--format", "json"]].concat();
     let output = audit(play, &args).output().unwrap();
     assert!(output.status.success(), "{output:?}");

@@ -42,6 +42,49 @@ async fn a_refusal_has_a_line_that_says_why() {
     }
 }
 
+/// Nobody knows method and path then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_that_nobody_can_read_has_a_line_with_its_status() {
+    let rig = Rig::small().await;
+    let long = "a".repeat(70_000);
+    for (at, (head, status)) in [
+        (
+            format!("GET /v1/models HTTP/1.1\r\nhost: {long}\r\n\r\n"),
+            431,
+        ),
+        ("GET /v1/models\r\nsk-secret\r\n\r\n".to_owned(), 400),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut caller = Caller::connect(&rig.address()).await;
+        caller.send(head.as_bytes()).await;
+        let answer = caller.until("}}").await;
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status}")),
+            "{answer}"
+        );
+        eventually("the line", || rig.audit("path").len() > at).await;
+        let line = &rig.audit("path")[at];
+        assert_eq!((&line["method"], &line["path"]), (&json!(""), &json!("")));
+        assert_eq!(line["status"], status, "{line}");
+        let code = line["refused"].as_str().unwrap();
+        assert!(answer.contains(code), "{code} {answer}");
+        assert!(line["bytes_answered"].as_u64().unwrap() > 0, "{line}");
+        assert_eq!(line["ended"], "complete", "{line}");
+    }
+    let audit = std::fs::read_to_string(rig.folder.path().join("audit.jsonl")).unwrap();
+    assert!(!audit.contains("secret"), "{audit}");
+
+    // The report takes them as what they are.
+    let report = std::process::Command::new(env!("CARGO_BIN_EXE_diarist"))
+        .arg("audit")
+        .arg(rig.folder.path().join("audit.jsonl"))
+        .output()
+        .unwrap();
+    assert!(!String::from_utf8_lossy(&report.stderr).contains("left out"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_place_a_request_is_refused_with_a_line() {
     let upstream = RawUpstream::listen().await;

@@ -12,11 +12,12 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Row as _};
 use super::marks::{self, Owner, SEPARATORS};
 
 /// The only columns that hold words; the jobs' until they are observed.
-const WORDS: [&str; 6] = [
+const WORDS: [&str; 7] = [
     "jobs.payload",
     "parts.text",
     "parts.current_task",
     "parts.suggested_response",
+    "parts.lost",
     "snapshots.segments",
     "lineages.title",
 ];

@@ -143,6 +143,8 @@ pub struct PartAnalysis {
     pub line_sources: provenance::LineSources,
     /// What it retained of the text it was made from.
     pub retention: retention::Retention,
+    /// What it lost of that text, by name. `None` if nobody noted it.
+    pub lost: Option<retention::LostItems>,
 }
 
 /// A chunk or a reflection, before it has an id.

@@ -30,6 +30,8 @@ struct Node {
     chain: Digest,
     /// Chain digests at the ends of pieces that completed a unit, with the tokens up to there.
     blocks: Vec<(u32, Digest)>,
+    /// The same at the ends of all its pieces. Only for a cache with breakpoints, which may stand inside a segment.
+    pieces: Vec<(u32, Digest)>,
     /// When it was stored last, if it is.
     stored: Option<Duration>,
 }
@@ -64,7 +66,7 @@ impl std::fmt::Debug for PromptCache {
 /// The nodes of one measured prompt, for [`PromptCache::store`] after the request was accepted. A
 /// refused request warms nothing.
 #[derive(Debug)]
-pub struct PromptPath(Vec<Digest>);
+pub struct PromptPath(Vec<Digest>, Vec<Digest>);
 
 impl PromptCache {
     /// An empty cache that counts with `count`.
@@ -99,12 +101,16 @@ impl PromptCache {
         for segment in prompt.segments() {
             let id = link(&[&chain, segment.as_bytes()]);
             let node = self.nodes.entry(id).or_insert_with(|| {
-                Node::append_segment(chain, tokens, segment, &self.count_tokens)
+                Node::append_segment(chain, tokens, segment, &self.count_tokens, self.kind)
             });
             (chain, tokens) = (node.chain, node.tokens);
             path.push(id);
         }
-        let path = PromptPath(path);
+        let breakpoints = prompt.breakpoints().iter();
+        let breakpoints = breakpoints
+            .filter_map(|at| path.get(*at).copied())
+            .collect();
+        let path = PromptPath(path, breakpoints);
         let kind = self.kind;
         let (held, lost) = self.deepest(&path);
         let usable = |tokens: u32| {
@@ -134,8 +140,12 @@ impl PromptCache {
             used: self.now,
             is_forgotten: false,
         };
-        let end = path.0.last().and_then(|id| self.nodes.get(id));
-        self.breakpoints.extend(end.map(|node| (node.chain, entry)));
+        // The end of the newest message is one too.
+        let ends = path.1.iter().chain(path.0.last());
+        let ends = ends.filter_map(|id| self.nodes.get(id));
+        let ends: Vec<Digest> = ends.map(|node| node.chain).collect();
+        let ends = ends.into_iter().map(|chain| (chain, entry));
+        self.breakpoints.extend(ends);
         // From the end: if a prefix was stored now, everything before it was too.
         for id in path.0.iter().rev() {
             let Some(node) = self.nodes.get_mut(id) else {
@@ -169,7 +179,11 @@ impl PromptCache {
         let nodes = path.0.iter().rev().filter_map(|id| self.nodes.get(id));
         let places: Box<dyn Iterator<Item = (u32, Option<&Entry>)>> = match self.kind {
             CacheKind::Breakpoints => {
-                Box::new(nodes.map(|node| (node.tokens, self.breakpoints.get(&node.chain))))
+                let ends = nodes.flat_map(|node| {
+                    let end = (node.tokens, node.chain);
+                    std::iter::once(end).chain(node.pieces.iter().rev().copied())
+                });
+                Box::new(ends.map(|(tokens, chain)| (tokens, self.breakpoints.get(&chain))))
             }
             _ => Box::new(nodes.flat_map(|node| {
                 let blocks = node.blocks.iter().rev();
@@ -211,8 +225,9 @@ impl Node {
         mut tokens: u32,
         segment: &str,
         count: &CountTokens,
+        kind: CacheKind,
     ) -> Self {
-        let mut blocks = Vec::new();
+        let (mut blocks, mut ends) = (Vec::new(), Vec::new());
         for piece in pieces(segment) {
             let before = tokens / UNIT_TOKENS;
             tokens += count(piece);
@@ -220,11 +235,15 @@ impl Node {
             if tokens / UNIT_TOKENS > before {
                 blocks.push((tokens, chain));
             }
+            if kind == CacheKind::Breakpoints {
+                ends.push((tokens, chain));
+            }
         }
         Self {
             tokens,
             chain,
             blocks,
+            pieces: ends,
             stored: None,
         }
     }

@@ -23,10 +23,13 @@ pub fn estimate_tokens() -> CountTokens {
 /// its last piece changes. It also avoids inputs that tokenizers are slow or panic on.
 const PIECE_BYTES: usize = 320;
 
-/// A rendered prompt: the tools first, if there are any, then one segment for each message.
+/// A rendered prompt: the tools first, if there are any, then one segment for each message. A part with a
+/// `prompt_cache_breakpoint` ends a segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prompt {
     segments: Vec<String>,
+    /// The indices of the segments that end with a breakpoint.
+    breakpoints: Vec<usize>,
 }
 
 impl Prompt {
@@ -37,15 +40,25 @@ impl Prompt {
             .filter_map(|key| request.get(*key))
             .filter(|tools| !is_blank(tools))
             .map(|tools| format!("<|tools|>{tools}\n"));
-        let messages = request
-            .get("messages")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .map(render_message);
-        Self {
-            segments: tools.chain(messages).collect(),
+        let mut segments: Vec<String> = tools.collect();
+        let mut breakpoints = Vec::new();
+        let messages = request.get("messages").and_then(Value::as_array);
+        for message in messages.into_iter().flatten() {
+            let rest = render(message, &mut |before| {
+                breakpoints.push(segments.len());
+                segments.push(std::mem::take(before));
+            });
+            segments.push(rest);
         }
+        Self {
+            segments,
+            breakpoints,
+        }
+    }
+
+    /// The indices of the segments that end with a breakpoint.
+    pub(super) fn breakpoints(&self) -> &[usize] {
+        &self.breakpoints
     }
 
     /// The segments in prompt order.
@@ -95,12 +108,17 @@ fn piece_end(text: &str) -> usize {
 
 /// One message as the model reads it.
 pub(super) fn render_message(message: &Value) -> String {
+    render(message, &mut |_| {})
+}
+
+/// The same. `at_breakpoint` gets what stands before each breakpoint, and may take it away.
+fn render(message: &Value, at_breakpoint: &mut dyn FnMut(&mut String)) -> String {
     let Some(fields) = message.as_object() else {
         return message.to_string();
     };
     let mut out = format!("<|{}|>", text_of(fields, "role"));
     if let Some(content) = fields.get("content") {
-        render_content(content, &mut out);
+        render_content(content, &mut out, at_breakpoint);
     }
     for call in fields
         .get("tool_calls")
@@ -134,7 +152,7 @@ fn render_rest(fields: &Map<String, Value>, except: &[&str], out: &mut String) {
     }
 }
 
-fn render_content(content: &Value, out: &mut String) {
+fn render_content(content: &Value, out: &mut String, at_breakpoint: &mut dyn FnMut(&mut String)) {
     match content {
         Value::String(text) => out.push_str(text),
         Value::Array(parts) => {
@@ -142,6 +160,12 @@ fn render_content(content: &Value, out: &mut String) {
                 match part.get("text").and_then(Value::as_str) {
                     Some(text) => out.push_str(text),
                     None => render_media(part, out),
+                }
+                if part
+                    .get("prompt_cache_breakpoint")
+                    .is_some_and(|mark| !mark.is_null())
+                {
+                    at_breakpoint(out);
                 }
             }
         }

@@ -194,7 +194,9 @@ impl SpanMaker {
         all.text(A::ConversationId, line.thread.as_deref());
         all.count(A::InputTokens, line.prompt_tokens);
         all.count(A::CacheRead, line.cached_tokens);
+        all.count(A::CacheWrite, line.cache_write_tokens);
         all.count(A::OutputTokens, line.completion_tokens);
+        all.count(A::Reasoning, line.reasoning_tokens);
         all.text(A::Tenant, Some(&line.tenant));
         all.text(A::Call, Some(line.call.name()));
         all.text(A::Outcome, Some(line.outcome.name()));

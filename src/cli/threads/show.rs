@@ -4,7 +4,7 @@ use anyhow::{Context as _, bail};
 use jiff::tz::TimeZone;
 
 use super::log_lines::log;
-use super::{observer_state, snapshot_settings, time, timeline, why};
+use super::{lost, observer_state, snapshot_settings, time, timeline, why};
 use crate::cli::sources::ConfigSources;
 use crate::cli::terminal::harmless;
 use crate::config::Config;
@@ -27,6 +27,9 @@ pub(super) struct Args {
     /// Show from which messages one line of the observations comes; give its number, or some of its words
     #[arg(long, value_name = "LINE", conflicts_with = "timeline")]
     why: Option<String>,
+    /// Show the names, numbers, dates and paths that are in no request any more
+    #[arg(long, conflicts_with_all = ["timeline", "why"])]
+    lost: bool,
     /// Prices of the model that writes memory, in dollars per million tokens, to show the cost
     #[arg(long, value_name = "IN,CACHED,OUT")]
     memory_prices: Option<Price>,
@@ -44,16 +47,10 @@ pub(super) async fn text(
     let mut detail =
         detail.with_context(|| format!("conversation {lineage} was forgotten just now"))?;
     if let Some(line) = &args.why {
-        let links: Vec<Link> = detail.nodes.iter().map(|node| node.link).collect();
-        let archived = match store.longest_chain(lineage).await? {
-            Some(chain) => store.kept_messages(&chain.scope, &links).await?,
-            None => Vec::new(),
-        };
-        let words = why::MessageTexts {
-            pending: store.pending_texts(lineage).await?,
-            archived,
-        };
-        return why::text(&detail, &words, line);
+        return why::text(&detail, &message_texts(store, &detail).await?, line);
+    }
+    if args.lost {
+        return Ok(lost::text(&detail, &message_texts(store, &detail).await?));
     }
     if args.timeline
         && let Some(longest) = store.longest_chain(lineage).await?
@@ -78,6 +75,23 @@ pub(super) async fn text(
     }
     let head = head + &observer_state::text(&detail);
     Ok(head + &snapshots(&detail) + &snapshot_settings::text(&detail) + &log(&detail))
+}
+
+/// The texts of the conversation's messages, as far as they are stored.
+async fn message_texts(
+    store: &SqliteStore,
+    detail: &ThreadDetail,
+) -> anyhow::Result<why::MessageTexts> {
+    let lineage = detail.row.lineage;
+    let links: Vec<Link> = detail.nodes.iter().map(|node| node.link).collect();
+    let archived = match store.longest_chain(lineage).await? {
+        Some(chain) => store.kept_messages(&chain.scope, &links).await?,
+        None => Vec::new(),
+    };
+    Ok(why::MessageTexts {
+        pending: store.pending_texts(lineage).await?,
+        archived,
+    })
 }
 
 /// What the model calls of memory cost for this conversation; empty if there were none.

@@ -24,6 +24,23 @@ pub(super) struct MessageTexts {
     pub(super) archived: Vec<(Link, String)>,
 }
 
+impl MessageTexts {
+    /// The text of the message with this number; `None` if it is not stored.
+    pub(super) fn of_message(&self, detail: &ThreadDetail, place: usize) -> Option<String> {
+        let holds = |span: &Span| (span.from_count + 1..=span.to_count).contains(&place);
+        let pending = || {
+            let mut pending = self.pending.iter().filter(|(span, _)| holds(span));
+            pending.find_map(|(_, payload)| message_text(payload, place))
+        };
+        let node = detail.nodes.iter().find(|node| node.count == place);
+        let archived = node.and_then(|node| {
+            let (_, archived) = self.archived.iter().find(|(link, _)| *link == node.link)?;
+            archived_text(archived)
+        });
+        archived.or_else(pending)
+    }
+}
+
 /// The messages that a line comes from. `query` is the number of the line, or some of its words.
 pub(super) fn text(
     detail: &ThreadDetail,
@@ -121,17 +138,7 @@ fn message_table(detail: &ThreadDetail, range: MessageRange) -> String {
 fn message_texts(detail: &ThreadDetail, texts: &MessageTexts, range: MessageRange) -> String {
     let mut text = String::new();
     for place in range.first..=range.last {
-        let holds = |span: &Span| (span.from_count + 1..=span.to_count).contains(&place);
-        let pending = || {
-            let mut pending = texts.pending.iter().filter(|(span, _)| holds(span));
-            pending.find_map(|(_, payload)| message_text(payload, place))
-        };
-        let node = detail.nodes.iter().find(|node| node.count == place);
-        let archived = node.and_then(|node| {
-            let (_, archived) = texts.archived.iter().find(|(link, _)| *link == node.link)?;
-            archived_text(archived)
-        });
-        if let Some(found) = archived.or_else(pending) {
+        if let Some(found) = texts.of_message(detail, place) {
             text.push_str(&format!(
                 "\nMessage {place}:\n{}\n",
                 harmless(found.trim_end())

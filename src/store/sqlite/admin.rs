@@ -44,7 +44,7 @@ WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link";
 const PARTS_OF_LINEAGE: &str = "
 SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens,
        t.asked, t.stopgap, t.text, t.current_task, t.suggested_response, t.sources, t.model, t.origins,
-       t.retention, t.preamble, t.as_of
+       t.retention, t.preamble, t.as_of, t.lost
 FROM nodes AS n CROSS JOIN parts AS t
 WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3
   AND t.tenant = $1 AND t.resource = $2 AND t.to_link = n.link

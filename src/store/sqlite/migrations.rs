@@ -134,6 +134,11 @@ pub(super) fn migrations() -> Vec<Migration> {
             "answer_ending",
             include_str!("../../../migrations/sqlite/0025_answer_ending.sql"),
         ),
+        (
+            26,
+            "lost_items",
+            include_str!("../../../migrations/sqlite/0026_lost_items.sql"),
+        ),
     ]
     .into_iter()
     .map(|(version, name, text)| {

@@ -281,8 +281,8 @@ pub(super) async fn commit_code_reflection(
 const NEW_PART: &str = "
 INSERT INTO parts (tenant, resource, kind, from_link, from_count, to_link, to_count, text, tokens,
                    message_tokens, current_task, suggested_response, sources, model, at_ms, asked,
-                   origins, retention, stopgap)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
+                   origins, retention, stopgap, lost)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
 ON CONFLICT (tenant, resource, to_link, from_link, kind, stopgap) DO NOTHING
 RETURNING id";
 
@@ -311,6 +311,7 @@ pub(super) async fn insert_part(
         .bind(part.analysis.line_sources.to_json())
         .bind(part.analysis.retention.to_json())
         .bind(part.code_reflection)
+        .bind(part.analysis.lost.map(|lost| lost.to_json()))
         .fetch_optional(conn)
         .await?;
     Ok(id.map(PartId))

@@ -27,7 +27,7 @@ const BYTES_OF_ANSWERS: &str = "SELECT tenant, 170 * count(*) FROM answers GROUP
 
 const BYTES_OF_PARTS: &str = "
 SELECT tenant, sum(1300 + octet_length(text) + octet_length(sources) + octet_length(origins)
-                   + octet_length(retention))
+                   + octet_length(retention) + coalesce(octet_length(lost), 0))
 FROM parts NOT INDEXED GROUP BY tenant";
 
 const BYTES_OF_SNAPSHOTS: &str = "
@@ -121,7 +121,7 @@ const BYTES_OF_LINEAGE: &str = "
 SELECT 300
     + (SELECT coalesce(sum(620
           + (SELECT coalesce(sum(1300 + octet_length(p.text) + octet_length(p.sources) + octet_length(p.origins)
-                                 + octet_length(p.retention)), 0)
+                                 + octet_length(p.retention) + coalesce(octet_length(p.lost), 0)), 0)
              FROM parts AS p WHERE p.tenant = $1 AND p.resource = $2 AND p.to_link = n.link)
           + (SELECT coalesce(sum(1300 + octet_length(s.segments) + coalesce(octet_length(s.others), 0)), 0)
              FROM snapshots AS s WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = n.link)

@@ -187,7 +187,7 @@ async fn rows_of_chain(
 const PARTS: &str = "
 SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens,
        t.asked, t.stopgap, t.text, t.current_task, t.suggested_response, t.sources, t.model, t.origins,
-       t.retention, t.preamble, t.as_of
+       t.retention, t.preamble, t.as_of, t.lost
 FROM json_each($3) AS p CROSS JOIN parts AS t
 WHERE t.tenant = $1 AND t.resource = $2 AND t.id = p.value";
 
@@ -210,7 +210,7 @@ pub(super) async fn parts(
 const PART_ENDING: &str = "
 SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens,
        t.asked, t.stopgap, t.text, t.current_task, t.suggested_response, t.sources, t.model, t.origins,
-       t.retention, t.preamble, t.as_of
+       t.retention, t.preamble, t.as_of, t.lost
 FROM parts AS t
 WHERE t.tenant = $1 AND t.resource = $2 AND t.to_link = $3 AND t.kind = $4
 ORDER BY t.from_count, t.stopgap, t.id LIMIT 1";

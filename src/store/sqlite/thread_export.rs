@@ -54,7 +54,8 @@ WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)";
 const EXPORT_PARTS: &str = "
 SELECT json_array(t.id, t.sources, t.kind, hex(t.from_link), t.from_count, hex(t.to_link), t.to_count,
                   t.text, t.tokens, t.message_tokens, t.current_task, t.suggested_response, t.model,
-                  t.at_ms, t.origins, t.retention, t.asked, t.preamble, t.as_of, t.stopgap)
+                  t.at_ms, t.origins, t.retention, t.asked, t.preamble, t.as_of, t.stopgap,
+                  t.lost)
 FROM json_each($3) AS p CROSS JOIN parts AS t
 WHERE t.tenant = $1 AND t.resource = $2 AND t.to_link = unhex(p.value) ORDER BY t.id";
 
@@ -174,10 +175,10 @@ FROM json_each($4) AS p";
 const IMPORT_PART: &str = "
 INSERT INTO parts (tenant, resource, sources, kind, from_link, from_count, to_link, to_count, text,
                    tokens, message_tokens, current_task, suggested_response, model, at_ms, origins,
-                   retention, asked, preamble, as_of, stopgap)
+                   retention, asked, preamble, as_of, stopgap, lost)
 SELECT $1, $2, $4, $3 ->> 2, unhex($3 ->> 3), $3 ->> 4, unhex($3 ->> 5), $3 ->> 6, $3 ->> 7, $3 ->> 8,
        $3 ->> 9, $3 ->> 10, $3 ->> 11, $3 ->> 12, $3 ->> 13, $3 ->> 14, $3 ->> 15, $3 ->> 16,
-       $3 ->> 17, $3 ->> 18, $3 ->> 19
+       $3 ->> 17, $3 ->> 18, $3 ->> 19, $3 ->> 20
 RETURNING id";
 
 /// A snapshot (`$3`: a row of [`EXPORT_SNAPSHOTS`]) with the new ids of its parts (`$4`).

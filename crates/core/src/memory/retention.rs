@@ -12,6 +12,7 @@ mod dates;
 mod items;
 mod line_marks;
 mod line_words;
+mod lost;
 mod names;
 mod numbers;
 mod restore_lines;
@@ -21,6 +22,7 @@ use serde_json::{Map, Value, json};
 
 pub use check::{LostItem, RetentionReport, RetentionSource, check_observations, check_reflection};
 pub use items::{Feature, Item, ItemReader};
+pub use lost::{LostItems, NamedItem, SearchedText};
 pub use restore_lines::{newest_that_fit, restore_lines};
 
 /// The kinds of items.

@@ -192,6 +192,34 @@ fn units_are_read_from_the_first_on() {
 }
 
 #[test]
+fn what_stands_before_an_explicit_breakpoint_is_read_whatever_follows() {
+    let block = |behind: &str, seed: u32| {
+        let first = json!({"type": "text", "text": paragraph(0, 1500), "prompt_cache_breakpoint": {"mode": "explicit"}});
+        let parts = json!([first, {"type": "text", "text": behind}]);
+        let history = [
+            json!({"role": "system", "content": parts}),
+            message("user", paragraph(seed, 500)),
+        ];
+        let request = json!({"messages": history});
+        Prompt::render(request.as_object().unwrap())
+    };
+    let mut cache = cache();
+    cache.set_kind(CacheKind::Breakpoints);
+    assert_eq!(
+        cache
+            .read_and_write("key", "m", &block("one", 1))
+            .cached_tokens,
+        0
+    );
+    let second = cache.read_and_write("key", "m", &block("another", 2));
+    assert!(second.cached_tokens >= 1_408, "{second:?}");
+    assert!(
+        second.cached_tokens < second.prompt_tokens - 400,
+        "{second:?}"
+    );
+}
+
+#[test]
 fn only_the_whole_prefix_up_to_a_breakpoint_is_read_and_the_rest_is_written() {
     let mut cache = cache();
     cache.set_kind(CacheKind::Breakpoints);

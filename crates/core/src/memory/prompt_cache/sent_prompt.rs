@@ -4,7 +4,7 @@
 
 use super::rules::CacheReads;
 use crate::history::{Fingerprint, Message, PromptFields};
-use crate::memory::{PartId, Snapshot};
+use crate::memory::{PartId, Snapshot, render};
 
 /// The first 64 bits of a hash: enough to see a change, and small enough to keep one per message.
 type Digest = u64;
@@ -38,11 +38,52 @@ impl std::fmt::Display for PromptPart {
 pub struct SegmentBytes {
     pub tools: u64,
     pub system: u64,
+    /// What stands in the block of the conversation: observations, reflections, hints, other conversations.
     pub observations: u64,
+    /// Diarist's own words around them: instructions, notes, the reminder, and the JSON of their messages.
+    pub reminder: u64,
     /// The raw messages: in front of the block, pinned, and behind it.
     pub messages: u64,
     /// The messages that the block replaced. They are not part of the prompt.
     pub replaced: u64,
+}
+
+impl SegmentBytes {
+    /// The prompt's `tokens` divided by segment, in proportion to bytes: an estimate. What was replaced gets as many for
+    /// a byte. The sum of the segments is `tokens`.
+    #[must_use]
+    pub fn share_of(self, tokens: u64) -> Self {
+        let segments = [
+            self.tools,
+            self.system,
+            self.observations,
+            self.reminder,
+            self.messages,
+        ];
+        let whole = segments
+            .iter()
+            .fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
+        let scaled = |bytes: u64| {
+            let product = u128::from(bytes) * u128::from(tokens) + u128::from(whole) / 2;
+            let share = product.checked_div(u128::from(whole)).unwrap_or(0);
+            u64::try_from(share).unwrap_or(u64::MAX)
+        };
+        // Each ends where the scaled sum of bytes ends, so nothing is lost by rounding.
+        let mut end: u64 = 0;
+        let [tools, system, observations, reminder, messages] = segments.map(|bytes| {
+            let begin = scaled(end);
+            end = end.saturating_add(bytes);
+            scaled(end) - begin
+        });
+        Self {
+            tools,
+            system,
+            observations,
+            reminder,
+            messages,
+            replaced: scaled(self.replaced),
+        }
+    }
 }
 
 /// A part with its hash and size.
@@ -58,6 +99,8 @@ pub(super) struct SentPart {
 pub struct SentBlock {
     /// Its pieces: preamble, one for each part of the log, and the rest.
     pieces: Vec<(Digest, u32)>,
+    /// Bytes of the pieces that are no words of Diarist itself.
+    observed: u32,
     /// Whether it stands inside the client's last system message.
     pub(super) inside_system: bool,
 }
@@ -77,10 +120,9 @@ impl SentBlock {
             .filter(|_| note.is_none())
             .map_or(&[], |meta| &meta.parts);
         let texts = snapshot.map_or(&[][..], |snapshot| &snapshot.segments);
-        let written: usize = texts.iter().map(String::len).sum();
-        // In the body the text is escaped, so it is longer there.
-        let scaled = |length: usize| small((length * bytes).checked_div(written).unwrap_or(0));
-        let size_of = |index: usize| texts.get(index).map_or(0, |text| scaled(text.len()));
+        let size_of = |index: usize| small(texts.get(index).map_or(0, |text| escaped_length(text)));
+        let observed = render::observed_segments(texts, note.is_some());
+        let observed: usize = observed.map(|text| escaped_length(text)).sum();
         let mut pieces = Vec::with_capacity(parts.len() + 2);
         if !parts.is_empty() {
             pieces.push((PREAMBLE, size_of(0)));
@@ -95,6 +137,7 @@ impl SentBlock {
         ));
         Self {
             pieces,
+            observed: small(observed.min(bytes)),
             inside_system,
         }
     }
@@ -113,6 +156,17 @@ impl SentBlock {
         };
         parts(self).starts_with(&parts(previous))
     }
+}
+
+/// Bytes of `text` inside a JSON string.
+fn escaped_length(text: &str) -> usize {
+    let length = |byte: u8| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+        // `\u0000`
+        0..0x20 => 6,
+        _ => 1,
+    };
+    text.bytes().map(length).sum()
 }
 
 /// Stands for the text before the first part of a log, which all blocks share.
@@ -287,6 +341,10 @@ impl SentPrompt {
             };
             *segment += sent.bytes;
         }
+        let block = self.layout.block.as_ref();
+        let observed = block.map_or(0, |block| u64::from(block.observed));
+        bytes.reminder = bytes.observations.saturating_sub(observed);
+        bytes.observations -= bytes.reminder;
         let all = self.sizes[self.leading_count..].iter();
         let all: u64 = all.map(|size| u64::from(*size)).sum();
         // A front or a pin stands once in the prompt.

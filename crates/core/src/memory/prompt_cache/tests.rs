@@ -99,6 +99,52 @@ fn block(cut: usize, parts: &[i64]) -> SentLayout {
     }
 }
 
+#[test]
+fn tokens_by_segment_add_up_to_the_prompt() {
+    let bytes = SegmentBytes {
+        tools: 1,
+        system: 333,
+        observations: 333,
+        reminder: 334,
+        messages: 999,
+        replaced: 20_000,
+    };
+    for tokens in [0, 1, 7, 499, 500, 2_001] {
+        let share = bytes.share_of(tokens);
+        let prompt = [
+            share.tools,
+            share.system,
+            share.observations,
+            share.reminder,
+            share.messages,
+        ];
+        assert_eq!(prompt.iter().sum::<u64>(), tokens);
+        assert_eq!(share.replaced, tokens * 10);
+    }
+    assert_eq!(SegmentBytes::default().share_of(9), SegmentBytes::default());
+}
+
+#[test]
+fn a_block_is_observations_and_what_stands_around_them() {
+    let mut snapshot = snapshot(&[1]);
+    // As many bytes as in JSON, where a quote is two.
+    snapshot.segments = ["rules", "a \"b\"\n", "<current-task>c"]
+        .map(str::to_owned)
+        .to_vec();
+    let sent = |note| {
+        let layout = SentLayout {
+            block: Some(SentBlock::new(Some(&snapshot), note, 100, false)),
+            ..SentLayout::default()
+        };
+        let prompt = SentPrompt::new("m", None, &[], &[], layout, true);
+        let bytes = prompt.segment_bytes();
+        (bytes.observations, bytes.reminder)
+    };
+    assert_eq!(sent(None), (9 + 15, 100 - 24));
+    // A note takes the place of the hints.
+    assert_eq!(sent(Some((3, None))), (9, 91));
+}
+
 const RULES: CacheRules = CacheRules {
     minimum_tokens: 1_024,
     step_tokens: 128,

@@ -209,7 +209,7 @@ fn distinctive_words(text: &str) -> Vec<String> {
 }
 
 /// Everything that a text can be searched for.
-struct TextIndex {
+pub(super) struct TextIndex {
     marks: HashSet<String>,
     words: HashSet<String>,
     pairs: HashSet<u64>,
@@ -217,7 +217,7 @@ struct TextIndex {
 }
 
 impl TextIndex {
-    fn new(text: &str, reader: &ItemReader) -> Self {
+    pub(super) fn new(text: &str, reader: &ItemReader) -> Self {
         let mut index = Self {
             marks: HashSet::new(),
             words: HashSet::new(),
@@ -253,7 +253,7 @@ impl TextIndex {
     }
 
     /// Whether these words occur in a row.
-    fn has_phrase<T: AsRef<str>>(&self, words: &[T]) -> bool {
+    pub(super) fn has_phrase<T: AsRef<str>>(&self, words: &[T]) -> bool {
         match words {
             [word] => self.words.contains(word.as_ref()),
             words => words.windows(2).all(|two| {
@@ -263,7 +263,7 @@ impl TextIndex {
         }
     }
 
-    fn has_item(&self, item: &Item) -> bool {
+    pub(super) fn has_item(&self, item: &Item) -> bool {
         match item.kind {
             ItemKind::Name => item.match_keys.iter().any(|key| self.has_name(key)),
             ItemKind::Quote => {

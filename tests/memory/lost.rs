@@ -1,0 +1,140 @@
+//! `diarist threads show --lost`: what the conversation said and no request holds any more, by name.
+
+use diarist_provider::{CallerKind, Observer, ObserverStyle, Options};
+use serde_json::Value;
+
+use crate::memory::reflecting::threads;
+use crate::memory::rig::Rig;
+use crate::memory::tools::{ACTIVE, Talk, eventually};
+
+/// The number that the user says in this turn and never again.
+fn ticket(turn: usize) -> String {
+    format!("ZX-{}", 1_040 + turn)
+}
+
+fn with_tickets(talk: &Talk, turn: usize) -> Value {
+    let mut body = talk.body(turn);
+    let messages = body["messages"].as_array_mut().unwrap();
+    let users = messages
+        .iter_mut()
+        .filter(|message| message["role"] == "user");
+    for (at, message) in users.enumerate() {
+        let text = message["content"].as_str().unwrap();
+        message["content"] = format!("My ticket is {}. {text}", ticket(at + 1)).into();
+    }
+    body
+}
+
+/// A conversation whose Observer forgets every other line.
+async fn forgetful(settings: &[(&str, &str)]) -> (Rig, String) {
+    let thresholds = [
+        ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
+        ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "20000"),
+    ];
+    let rig = Rig::with(Options::default(), &[&thresholds, settings].concat()).await;
+    let style = ObserverStyle::Forgetful;
+    let forgetful = Observer { style };
+    rig.provider.script(CallerKind::Observer, forgetful);
+    let talk = Talk::new("ada");
+    for turn in 1..=2 * ACTIVE {
+        let answer = rig.send(&with_tickets(&talk, turn)).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        rig.quiet().await;
+    }
+    let sent = String::from_utf8(rig.last().body.to_vec()).unwrap();
+    (rig, sent)
+}
+
+/// The rows of the list: item, and whether it is important.
+fn rows(text: &str) -> Vec<(&str, bool)> {
+    let behind_head = text.lines().skip_while(|line| !line.starts_with("item "));
+    let rows = behind_head.skip(1).take_while(|line| !line.is_empty());
+    rows.map(|line| {
+        let item = line.split("  ").next().unwrap();
+        (item, line.contains(" yes "))
+    })
+    .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_request_holds_any_more_is_listed_by_name() {
+    let (rig, sent) = forgetful(&[]).await;
+    let (text, done) = threads(&rig, &["show", "1", "--lost"]);
+    assert!(done, "{text}");
+    let listed = rows(&text);
+    let (mut lost, mut held) = (0, 0);
+    for number in 1..=2 * ACTIVE {
+        let ticket = ticket(number);
+        let is_listed = listed.contains(&(ticket.as_str(), true));
+        assert_ne!(
+            sent.contains(&ticket),
+            is_listed,
+            "{ticket}\n{text}\n{sent}"
+        );
+        if is_listed {
+            lost += 1;
+        } else {
+            held += 1;
+        }
+    }
+    assert!(lost > 1 && held > 1, "{text}");
+    assert!(text.contains("Their text is not stored"), "{text}");
+
+    // The audit and the log have none of them.
+    eventually("a line of an observation", || !rig.audit("kept").is_empty()).await;
+    let audit = std::fs::read_to_string(rig.folder.path().join("audit.jsonl")).unwrap();
+    assert!(!audit.contains("ZX-"), "{audit}");
+
+    let said = rig.operator(&["threads", "forget", "1"]).await;
+    assert!(said.contains("forgotten"), "{said}");
+    assert_eq!(rig.number("SELECT count(lost) FROM parts").await, 0);
+}
+
+/// What a raw message says again is not lost, where its text is stored.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_stored_raw_message_says_is_not_lost() {
+    let (rig, _) = forgetful(&[("MEMORY__KEEP_MESSAGES", "always")]).await;
+    let listed = |rig: &Rig| {
+        let (text, done) = threads(rig, &["show", "1", "--lost"]);
+        assert!(done, "{text}");
+        let rows = rows(&text);
+        let first = rows.iter().find(|(item, _)| item.starts_with("ZX-"));
+        (first.map(|(item, _)| (*item).to_owned()), text.clone())
+    };
+    let (Some(ticket), text) = listed(&rig) else {
+        panic!("nothing is lost")
+    };
+    let talk = Talk::new("ada");
+    let turn = 2 * ACTIVE + 1;
+    let mut body = with_tickets(&talk, turn);
+    let newest = body["messages"].as_array_mut().unwrap().last_mut().unwrap();
+    newest["content"] = format!("Look at {ticket} again.").into();
+    let mut next = body.clone();
+    for _ in 0..2 {
+        let answer = rig.send(&next).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        rig.quiet().await;
+        // A message is recorded once a longer request has it.
+        let messages = next["messages"].as_array_mut().unwrap();
+        messages.push(serde_json::json!({"role": "assistant", "content": "I did."}));
+        messages.push(serde_json::json!({"role": "user", "content": "Thank you."}));
+    }
+    let (_, after) = listed(&rig);
+    assert!(
+        rows(&text).iter().any(|(item, _)| *item == ticket),
+        "{text}"
+    );
+    assert!(
+        !rows(&after).iter().any(|(item, _)| *item == ticket),
+        "{after}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn before_anything_is_replaced_nothing_is_lost() {
+    let rig = Rig::with(Options::default(), &[]).await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=2).await;
+    let (text, done) = threads(&rig, &["show", "1", "--lost"]);
+    assert!(done && text.contains("nothing is lost"), "{text}");
+}
