@@ -10,6 +10,7 @@ mod simulation;
     reason = "helpers of tests; not every program uses those that need it"
 )]
 mod support {
+    pub mod depth;
     pub mod dice;
     pub mod parallel;
     pub mod patient_store;

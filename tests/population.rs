@@ -14,7 +14,7 @@
 //! something of their own that they no longer held.
 //!
 //! A seed decides everything that is sent, and in which order; odd seeds have two processes on one database.
-//! How fast memory is made is left to the machine. A plain run plays about 3,000 requests.
+//! How fast memory is made is left to the machine. A plain run plays about 1,200 requests, the long form 3,000.
 //!
 //! ```text
 //! DIARIST_SEED=7 cargo test --test proxy population:: -- --nocapture   the world of one seed
@@ -52,8 +52,10 @@ use futures_util::stream::{self, StreamExt as _};
 
 use judge::{Sent, Table, Wrong};
 
-/// Requests of a plain run.
-const REQUESTS: usize = 3_000;
+use crate::support::depth;
+
+/// Requests of the long form, and of the plain one.
+const REQUESTS: [usize; 2] = [3_000, 1_200];
 
 /// Worlds that are played side by side.
 const WORLDS: usize = 4;
@@ -81,7 +83,8 @@ fn seeds() -> Vec<u64> {
     if let Some(seed) = asked("DIARIST_SEED") {
         return vec![seed];
     }
-    let wanted = asked("DIARIST_REQUESTS").map_or(REQUESTS, |n| usize::try_from(n).unwrap());
+    let plain = || depth::long_or(REQUESTS[0], REQUESTS[1]);
+    let wanted = asked("DIARIST_REQUESTS").map_or_else(plain, |n| usize::try_from(n).unwrap());
     let mut requests = 0;
     let seeds = asked("DIARIST_FIRST").unwrap_or(0)..;
     seeds

@@ -18,6 +18,7 @@ mod transparent;
 mod support {
     #[cfg(feature = "otel")]
     pub mod collector;
+    pub mod depth;
     pub mod dice;
     pub mod patient_store;
     pub mod planted_table;

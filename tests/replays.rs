@@ -3,7 +3,7 @@
 //! some of its own.
 //!
 //! `DIARIST_REPLAY=all cargo test --release --test proxy replays` plays every conversation in every mode;
-//! without it a sample is played. `DIARIST_REPLAY=long`, as in `.ci/run`, plays a larger sample
+//! without it a sample is played. `DIARIST_TESTS=long`, as in `.ci/run`, plays a larger sample
 //! and plants facts in every conversation.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -20,6 +20,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::memory::rig::Rig;
+use crate::support::depth;
 
 /// The thresholds of a replay, in tokens.
 #[derive(Clone, Copy)]
@@ -65,12 +66,17 @@ fn chosen() -> String {
 
 /// Whether every conversation is played in every mode.
 fn all() -> bool {
-    chosen() == "all"
+    let chosen = chosen();
+    assert!(
+        ["", "all"].contains(&chosen.as_str()),
+        "DIARIST_REPLAY is {chosen:?}: it may be \"all\", or unset"
+    );
+    chosen == "all"
 }
 
 /// Whether facts are planted in every conversation, and more conversations are played in each mode.
 fn is_long() -> bool {
-    all() || chosen() == "long"
+    all() || depth::is_long()
 }
 
 fn conversations() -> Vec<Conversation> {
@@ -432,7 +438,7 @@ fn print_totals(what: &str, totals: &Totals) {
 fn sample() -> Vec<Conversation> {
     let mut some = conversations();
     some.retain(|c| !c.id.starts_with("tau-long"));
-    some.truncate(14);
+    some.truncate(depth::long_or(14, 6));
     some
 }
 

@@ -42,10 +42,10 @@ use rules::Rule;
 use run::run;
 
 use crate::properties::laws::Law;
-use crate::support::{parallel, planted_table};
+use crate::support::{depth, parallel, planted_table};
 
-/// Runs of a plain test. `.ci/run` plays 120.
-const SEEDS: u64 = 50;
+/// Runs of the long form, and of the plain one.
+const SEEDS: [u64; 2] = [60, 6];
 
 /// From this many runs on, each thing that can happen must have happened.
 const MANY: usize = 50;
@@ -68,8 +68,10 @@ fn every_invariant_holds_after_every_step() {
     let seeds: Vec<u64> = match (env_number("DIARIST_SEED"), env_number("DIARIST_SEEDS")) {
         (Some(first), count) => (first..first + count.unwrap_or(1)).collect(),
         (None, count) => {
-            let count = count.unwrap_or(SEEDS);
-            let beyond = BROKEN_ONCE.into_iter().filter(|seed| *seed >= count);
+            let count = count.unwrap_or_else(|| depth::long_or(SEEDS[0], SEEDS[1]));
+            let once = BROKEN_ONCE.into_iter().enumerate();
+            let once = once.filter(|(index, _)| depth::is_played(*index, 4));
+            let beyond = once.map(|(_, seed)| seed).filter(|seed| *seed >= count);
             (0..count).chain(beyond).collect()
         }
     };
@@ -92,7 +94,7 @@ fn every_invariant_holds_after_every_step() {
 /// What a seed does follows from the seed alone: whoever looks into a failure meets it again.
 #[test]
 fn a_seed_plays_the_same_twice() {
-    for seed in 1_000..1_004 {
+    for seed in 1_000..depth::long_or(1_004, 1_001) {
         let (once, again) = (run(seed, None), run(seed, None));
         assert_eq!(once.trace, again.trace, "seed {seed}");
     }
@@ -209,7 +211,13 @@ const LIKELY_SEEDS: &[(Bug, u64)] = &[
 
 #[test]
 fn planted_bugs_are_noticed() {
-    let missed = parallel::map(NOTICED, |(bug, rule)| {
+    let planted: Vec<_> = NOTICED
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| depth::is_played(*index, 5))
+        .map(|(_, planted)| *planted)
+        .collect();
+    let missed = parallel::map(&planted, |(bug, rule)| {
         let likely = LIKELY_SEEDS.iter().filter(|(of, _)| of == bug);
         let likely = likely.map(|(_, seed)| *seed);
         let noticed = likely.chain(0..WITHIN).find(|seed| {
@@ -274,8 +282,9 @@ const FORGOTTEN: u64 = 20;
 #[test]
 fn what_is_forgotten_stays_forgotten_until_that_is_lifted() {
     let first = env_number("DIARIST_SEED").unwrap_or(0);
-    let seeds: Vec<u64> =
-        (first..first + env_number("DIARIST_SEEDS").unwrap_or(FORGOTTEN)).collect();
+    let plain = || depth::long_or(FORGOTTEN, 6);
+    let count = env_number("DIARIST_SEEDS").unwrap_or_else(plain);
+    let seeds: Vec<u64> = (first..first + count).collect();
     let reports = parallel::map(&seeds, |seed| forgetting::run(*seed, None));
     let mut all = forgetting::RunCounts::default();
     for (seed, (breaches, done)) in seeds.iter().zip(&reports) {

@@ -17,8 +17,9 @@ use crate::alignment::compose::{Ask, Composer, Op};
 use crate::alignment::harness::Client;
 use crate::alignment::model_store::format_counts;
 use crate::memory::rig::Rig;
+use crate::support::depth;
 
-const CASES: u64 = 24;
+const CASES: [u64; 2] = [24, 6];
 
 /// Steps of a case; some make several requests.
 const STEPS: usize = 34;
@@ -159,7 +160,7 @@ pub fn seeds(plain: u64) -> std::ops::Range<u64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_a_client_does() {
-    let played: Vec<_> = stream::iter(seeds(CASES))
+    let played: Vec<_> = stream::iter(seeds(depth::long_or(CASES[0], CASES[1])))
         .map(play)
         .buffer_unordered(3)
         .collect()

@@ -70,7 +70,7 @@ impl RecordedRequest {
 }
 
 /// How requests are played.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlayOptions {
     /// Against the strictest provider.
     pub strict: bool,

@@ -15,6 +15,7 @@ use crate::alignment::harness::{Client, SentRequest, marks, roomy};
 use crate::alignment::rows::ROWS;
 use crate::alignment::script::{Applied, Ask, Row, SUMMARY, grow};
 use crate::memory::rig::Rig;
+use crate::support::depth;
 
 /// What a row came to.
 struct RowResult {
@@ -253,7 +254,12 @@ async fn every_row_of_the_table() {
         .copied()
         .flatten()
         .filter(|row| row.what.contains(&wanted));
-    let plays = rows.flat_map(|row| [(row, false), (row, true)]);
+    // Each row with a restart and without one; the plain form plays one of both.
+    let plays = rows
+        .flat_map(|row| [(row, false), (row, true)])
+        .enumerate()
+        .filter(|(index, _)| !wanted.is_empty() || depth::is_played(index / 2 + index % 2, 2))
+        .map(|(_, play)| play);
     let plain = &Plain::default();
     let lines = stream::iter(plays).map(|(row, restart)| async move {
         let outcome = outcome(row, restart, plain).await;

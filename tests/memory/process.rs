@@ -13,6 +13,7 @@ use sqlx::{ConnectOptions as _, SqliteConnection};
 
 use crate::memory::rig::{Answer, PATIENCE};
 use crate::memory::tools::{ACTIVE, Caller, Talk, eventually, metric};
+use crate::support::depth;
 
 /// Thresholds small enough that a test reaches them.
 pub const CONFIG: &str =
@@ -505,22 +506,26 @@ const TOKENIZED: &str = "diarist_tokenized_bytes_total";
 async fn nothing_is_tokenised_twice_and_nothing_before_the_head_is_out() {
     let mut program = Program::start().await;
     let talk = Talk::new("ada");
-    for turn in 1..=100 {
+    let half = depth::long_or(100, 40);
+    for turn in 1..=half {
         assert_eq!(program.send(&talk.body(turn)).await.status, 200);
         // A recorder that a busy machine holds up would drop what its queue has no room for.
         program.wait_recorded(turn).await;
     }
-    let (first, new) = (program.metric(TOKENIZED).await, new_bytes(&talk, 1..=100));
+    let (first, new) = (program.metric(TOKENIZED).await, new_bytes(&talk, 1..=half));
     println!("{first} bytes tokenised of {new} new ones");
     assert!(first > 0.0 && first <= 1.2 * new, "{first} of {new}");
 
     program.terminate().await;
     program.again().await;
-    for turn in 101..=200 {
+    for turn in half + 1..=2 * half {
         assert_eq!(program.send(&talk.body(turn)).await.status, 200);
-        program.wait_recorded(turn - 100).await;
+        program.wait_recorded(turn - half).await;
     }
-    let (second, new) = (program.metric(TOKENIZED).await, new_bytes(&talk, 101..=200));
+    let (second, new) = (
+        program.metric(TOKENIZED).await,
+        new_bytes(&talk, half + 1..=2 * half),
+    );
     println!("{second} bytes tokenised of {new} new ones after a restart");
     assert!(second > 0.0 && second <= 1.2 * new, "{second} of {new}");
 
@@ -531,7 +536,7 @@ async fn nothing_is_tokenised_twice_and_nothing_before_the_head_is_out() {
     };
     program.provider.inject(CallerKind::Actor, silent);
     let mut caller = Caller::connect(&program.running().data).await;
-    caller.ask(&talk.body(201)).await;
+    caller.ask(&talk.body(2 * half + 1)).await;
     let held = |record: &[std::sync::Arc<diarist_provider::RecordedRequest>]| {
         let open = diarist_provider::Ending::Open;
         record

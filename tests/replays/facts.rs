@@ -11,18 +11,14 @@ use super::{MODES, Mode, conversations, is_long, sign};
 use crate::memory::rig::Rig;
 use crate::replays::planted::{Kind, Planted, notes, plant, strings};
 use crate::replays::scribes::{Condensing, Dropping, Extracting, Forgetting, reminded};
+use crate::support::depth;
 
 /// Facts in one conversation at most.
 const FACTS: usize = 100;
 
-/// In the order of what is played without `DIARIST_REPLAY`: conversations whose names begin so, and
+/// In the order of what is played in the plain form: conversations whose names begin so, and
 /// how many of them.
-const SAMPLE: [(&str, usize); 4] = [
-    ("made", 4),
-    ("swe", 3),
-    ("tau-airline", 10),
-    ("tau-long", 1),
-];
+const SAMPLE: [(&str, usize); 4] = [("made", 4), ("swe", 2), ("tau-airline", 8), ("tau-long", 0)];
 
 /// Messages of a sampled conversation at most.
 const SAMPLED: usize = 240;
@@ -275,7 +271,11 @@ async fn facts_that_an_observer_drops_are_noticed() {
         sum.told()
     ));
     assert!(ratio, "the metrics tell how much is kept");
-    assert!(counts.values().all(|count| count.dropped > 5), "{counts:?}");
+    let least = depth::long_or(6, 3);
+    assert!(
+        counts.values().all(|count| count.dropped >= least),
+        "{counts:?}"
+    );
     assert_eq!((sum.noticed, sum.wrong), (sum.dropped, 0), "{counts:?}");
 }
 
