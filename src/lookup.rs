@@ -122,6 +122,7 @@ impl SnapshotCache {
         shared: &SharedContent,
     ) {
         let (new, entries) = (&record.new_nodes, &record.lookup_entries);
+        self.unrecorded_answers.set_recorder_slow(false);
         let mut state = self.state();
         state.add_lineage_name(scope, lineage, name);
         let from = new.first().map_or(0, |node| node.count - 1);

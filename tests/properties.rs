@@ -246,9 +246,7 @@ const WITHIN: usize = 150;
 #[test]
 fn planted_bugs_are_noticed() {
     let mut missed = Vec::new();
-    let planted = NOTICED.iter().enumerate();
-    let planted = planted.filter(|(index, _)| depth::is_played(*index, 4));
-    for (_, (bug, law)) in planted {
+    for (bug, law) in depth::sample(NOTICED, 4) {
         let mut runner = TestRunner::deterministic();
         let cases = case();
         let noticed = (1..=WITHIN).find(|_| {

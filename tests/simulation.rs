@@ -69,9 +69,7 @@ fn every_invariant_holds_after_every_step() {
         (Some(first), count) => (first..first + count.unwrap_or(1)).collect(),
         (None, count) => {
             let count = count.unwrap_or_else(|| depth::long_or(SEEDS[0], SEEDS[1]));
-            let once = BROKEN_ONCE.into_iter().enumerate();
-            let once = once.filter(|(index, _)| depth::is_played(*index, 4));
-            let beyond = once.map(|(_, seed)| seed).filter(|seed| *seed >= count);
+            let beyond = depth::sample(BROKEN_ONCE, 4).filter(|seed| *seed >= count);
             (0..count).chain(beyond).collect()
         }
     };
@@ -211,12 +209,7 @@ const LIKELY_SEEDS: &[(Bug, u64)] = &[
 
 #[test]
 fn planted_bugs_are_noticed() {
-    let planted: Vec<_> = NOTICED
-        .iter()
-        .enumerate()
-        .filter(|(index, _)| depth::is_played(*index, 5))
-        .map(|(_, planted)| *planted)
-        .collect();
+    let planted: Vec<_> = depth::sample(NOTICED, 5).copied().collect();
     let missed = parallel::map(&planted, |(bug, rule)| {
         let likely = LIKELY_SEEDS.iter().filter(|(of, _)| of == bug);
         let likely = likely.map(|(_, seed)| *seed);

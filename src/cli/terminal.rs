@@ -1,10 +1,11 @@
 //! Text made safe for a terminal.
 
-/// `text` without control characters. Clients and models write some of the texts, and a control sequence could
-/// change what is on the screen.
+/// `text` without control characters and without those that change the direction of writing. Clients and models write
+/// some of the texts, and such a character could change what is on the screen.
 pub(super) fn harmless(text: &str) -> String {
+    let turns = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let replaced = |c: char| {
-        if c.is_control() && c != '\n' && c != '\t' {
+        if turns(c) || (c.is_control() && c != '\n' && c != '\t') {
             char::REPLACEMENT_CHARACTER
         } else {
             c
@@ -24,5 +25,6 @@ mod tests {
             harmless("\u{1b}[2Jx\r\u{9b}"),
             "\u{fffd}[2Jx\u{fffd}\u{fffd}"
         );
+        assert_eq!(harmless("a\u{202e}b\u{2066}"), "a\u{fffd}b\u{fffd}");
     }
 }

@@ -72,6 +72,8 @@ pub(super) struct OriginIndex {
     held: usize,
     additions: u64,
     evicted: HashSet<Tenant>,
+    /// Whether a tenant was dropped as a whole. One that is not here may be that one.
+    has_dropped_tenants: bool,
 }
 
 impl Default for OriginIndex {
@@ -91,14 +93,17 @@ impl OriginIndex {
             held: 0,
             additions: 0,
             evicted: HashSet::default(),
+            has_dropped_tenants: false,
         }
     }
 
     /// What is known of the tenant of `scope`.
     pub(super) fn origins_of(&self, scope: &Scope) -> SeenOrigins<'_> {
+        let tenant = self.tenants.get(&scope.tenant);
         SeenOrigins {
-            tenant: self.tenants.get(&scope.tenant),
+            tenant,
             strangers: &self.strangers,
+            has_lost: tenant.map_or(self.has_dropped_tenants, |tenant| tenant.has_lost),
         }
     }
 
@@ -199,10 +204,10 @@ impl OriginIndex {
     fn add(&mut self, scope: &Scope, add: impl FnOnce(&mut Generation)) {
         let (tenant, sizes) = (self.tenants.entry(scope.tenant), self.max_entries);
         let sizes = generation_sizes(sizes);
-        let held = &mut self.held;
+        let (held, has_lost) = (&mut self.held, self.has_dropped_tenants);
         let tenant = tenant.or_insert_with(|| {
             *held += TENANT_ENTRIES;
-            TenantOrigins::default()
+            TenantOrigins::new(has_lost)
         });
         let before = tenant.len();
         tenant.add(&sizes, add);
@@ -237,6 +242,7 @@ impl OriginIndex {
                 largest.push(rank(&key, tenant));
             } else {
                 self.tenants.remove(&key);
+                self.has_dropped_tenants = true;
                 self.held -= TENANT_ENTRIES;
             }
             self.evicted.insert(key);
@@ -256,6 +262,8 @@ pub(super) struct SeenOrigins<'a> {
     tenant: Option<&'a TenantOrigins>,
     /// Hashes are scoped to their owner, so one of another tenant is never found here.
     strangers: &'a StrangerMessages,
+    /// Whether something that was seen of the tenant may be gone.
+    has_lost: bool,
 }
 
 impl SeenOrigins<'_> {
@@ -293,10 +301,16 @@ impl SeenOrigins<'_> {
         self.reply(mark).is_some()
     }
 
-    /// Whether this process has seen the witness of a proof in another conversation.
+    /// Whether this process has seen the witness of a proof in another conversation, or may have: if entries of the tenant
+    /// were dropped, a witness counts only while it is held itself. The oldest are dropped first, so all that was seen
+    /// after it is held too.
     pub(super) fn is_contested(&self, witness: &Witness) -> bool {
         let message = self.occurrence(&witness.hash);
         let reply = self.reply(&witness.hash).map(|reply| reply.chain);
+        let is_held = message.is_some() || reply.is_some() || self.is_from_upstream(witness.origin);
+        if self.has_lost && !is_held {
+            return true;
+        }
         let reply = match reply {
             None => false,
             Some(ReplyChain::Several) => true,

@@ -73,10 +73,7 @@ impl SnapshotCache {
             system: params.system,
             model: Some(params.model.to_owned()),
         };
-        let summaries = answers.iter().map(|(hash, _)| *hash);
-        let recorded = self.unrecorded_answers.wait_for(summaries);
-        // If the recorder takes longer, the conversation begins anew behind its summary.
-        let _in_time = tokio::time::timeout(self.reads.timeout, recorded).await;
+        self.wait_for_summaries(scope, client, &keys.answers).await;
         let found = self.store.find_candidates(scope, &chain, &keys);
         match self.reads.read(chain.len() >= LARGE_REQUEST, found).await {
             Ok(mut candidates) => {
@@ -127,6 +124,48 @@ impl SnapshotCache {
                 lookup.peer_intro = None;
                 (lookup, alignment)
             }
+        }
+    }
+
+    /// Waits until the exchanges are recorded whose answers stand in `client` in place of what they summarise. If the
+    /// recorder takes too long, the conversation begins anew behind its summary, and nobody waits until the recorder
+    /// records again.
+    async fn wait_for_summaries(
+        &self,
+        scope: &Scope,
+        client: &History,
+        answers: &[(ScopedHash, usize)],
+    ) {
+        let summaries: Vec<ScopedHash> = {
+            let origin_index = self.origin_index();
+            let seen_origins = origin_index.origins_of(scope);
+            // An answer that stands where it was given is no summary.
+            let is_in_its_turn = |behind: usize| {
+                let Some(at) = behind.checked_sub(1) else {
+                    return false;
+                };
+                let before = at.checked_sub(1).map(|before| client.turns()[before].link);
+                let key = client.message_key(at);
+                let before = before.unwrap_or_else(|| client.root());
+                seen_origins
+                    .answer_origin(before, key.ids.unwrap_or(key.content))
+                    .is_some()
+            };
+            let answers = answers
+                .iter()
+                .filter(|(_, behind)| !is_in_its_turn(*behind));
+            answers.map(|(hash, _)| *hash).collect()
+        };
+        let in_progress = &self.unrecorded_answers;
+        let recorded = in_progress.wait_for(summaries.into_iter());
+        if in_progress.is_recorder_slow() {
+            return;
+        }
+        if tokio::time::timeout(self.reads.timeout, recorded)
+            .await
+            .is_err()
+        {
+            in_progress.set_recorder_slow(true);
         }
     }
 
@@ -292,4 +331,44 @@ fn may_be_compacted(
         .iter()
         .filter_map(|(_, behind)| behind.checked_sub(1));
     places.any(|place| !is_ordinary(place))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::poll;
+
+    use super::*;
+    use crate::history::Pepper;
+    use crate::store::SqliteStore;
+    use crate::wire;
+
+    /// Only a summary is waited for: not an answer that stands where it was given, and nothing while the recorder hangs.
+    #[tokio::test]
+    async fn a_request_waits_for_the_exchange_of_its_summary_and_for_no_other() {
+        let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+        let cache = SnapshotCache::new(Arc::new(store));
+        let scope = Scope::new(b"tenant", None);
+        let body = br#"{"model":"m","messages":[{"role":"user","content":"Sum up."},
+            {"role":"assistant","content":"All of it."},{"role":"user","content":"Go on."}]}"#;
+        let request = wire::Request::parse_chat(&body.to_vec().into()).expect("a request");
+        let client = request.history(&scope);
+        let text = ScopedHash::from_text(&Pepper::NONE, &client.root(), "All of it.");
+        let answers = [(text, 2)];
+        let in_progress = cache.answers_in_progress();
+        in_progress.add(text);
+        {
+            let mut waits = std::pin::pin!(cache.wait_for_summaries(&scope, &client, &answers));
+            assert!(poll!(waits.as_mut()).is_pending());
+            cache.unrecorded_answers.set_recorder_slow(true);
+            let mut second = std::pin::pin!(cache.wait_for_summaries(&scope, &client, &answers));
+            assert!(poll!(second.as_mut()).is_ready());
+            cache.unrecorded_answers.set_recorder_slow(false);
+        }
+        let answer = client.turns()[1].message.clone();
+        let asked = client.prefix(1);
+        let origins = cache.track_passthrough(&scope, &asked, false);
+        cache.track_answer(&scope, (&asked, &origins), &asked, &answer);
+        let mut waits = std::pin::pin!(cache.wait_for_summaries(&scope, &client, &answers));
+        assert!(poll!(waits.as_mut()).is_ready());
+    }
 }

@@ -81,9 +81,18 @@ pub(super) struct TenantOrigins {
     len: usize,
     /// When something was added, in additions of all tenants.
     pub(super) last_added: u64,
+    /// Whether entries may have been dropped.
+    pub(super) has_lost: bool,
 }
 
 impl TenantOrigins {
+    pub(super) fn new(has_lost: bool) -> Self {
+        Self {
+            has_lost,
+            ..Self::default()
+        }
+    }
+
     /// Entries of all generations.
     pub(super) fn len(&self) -> usize {
         self.len
@@ -112,6 +121,7 @@ impl TenantOrigins {
     pub(super) fn drop_oldest(&mut self) {
         if let Some(oldest) = self.generations.pop_back() {
             self.len -= oldest.len();
+            self.has_lost = true;
         }
     }
 

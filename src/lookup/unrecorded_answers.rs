@@ -2,6 +2,7 @@
 //! a few milliseconds after it got it, in place of what it summarises: the look-up waits until the exchange is recorded,
 //! because only the store knows which conversation it continues.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::HashMap;
@@ -15,11 +16,21 @@ pub(super) struct UnrecordedAnswers {
     counts: Mutex<HashMap<ScopedHash, u32>>,
     /// Wakes those who wait, whenever an exchange is done.
     changed: Notify,
+    /// Whether somebody waited in vain and nothing was recorded since.
+    is_recorder_slow: AtomicBool,
 }
 
 impl UnrecordedAnswers {
     fn counts(&self) -> MutexGuard<'_, HashMap<ScopedHash, u32>> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_recorder_slow(&self) -> bool {
+        self.is_recorder_slow.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_recorder_slow(&self, is_slow: bool) {
+        self.is_recorder_slow.store(is_slow, Ordering::Relaxed);
     }
 
     /// Waits until none of `answers` belongs to an exchange in progress.

@@ -2,13 +2,24 @@
 //! most, so that one address cannot keep the health checks of another out. Used by [`super`] only.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use tokio_util::sync::CancellationToken;
 
 /// The most connections on the admin port. Health checks and a metrics server need a few; more would take the file
 /// descriptors of clients.
 const MAX_CONNECTIONS: usize = 64;
+
+/// What counts as one address: of IPv6 the first 64 bits, because one machine has all addresses behind them.
+fn network(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(whole) => {
+            let own = if whole.is_loopback() { 0 } else { 64 };
+            Ipv6Addr::from_bits(whole.to_bits() >> own << own).into()
+        }
+    }
+}
 
 /// The open connections, each with its peer's address, the oldest first. Loopback counts as an address like others.
 #[derive(Debug, Default)]
@@ -18,7 +29,7 @@ impl AdminConnections {
     /// Adds a connection of `address`, which `closed` closes. A connection has ended when its token is cancelled.
     pub(super) fn add(&mut self, address: IpAddr, closed: CancellationToken) {
         self.0.retain(|(_, connection)| !connection.is_cancelled());
-        self.0.push_back((address, closed));
+        self.0.push_back((network(address), closed));
         if self.0.len() > MAX_CONNECTIONS
             && let Some(place) = self.place_to_close()
             && let Some((_, connection)) = self.0.remove(place)
@@ -70,6 +81,14 @@ mod tests {
             held.filter(|(held, _)| *held == address(last)).count()
         };
         assert_eq!([of(1), of(2), of(3)], [8, 28, 28]);
+    }
+
+    #[test]
+    fn a_network_of_ipv6_counts_as_one_address() {
+        let of = |text: &str| network(text.parse().expect("an address"));
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::1"), "::1".parse::<IpAddr>().expect("an address"));
     }
 
     #[test]

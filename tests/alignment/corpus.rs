@@ -150,8 +150,7 @@ fn behind(row: &Row, run: &str) -> usize {
 async fn all(clients: &'static [Expected], strict: bool) -> Vec<(&'static Expected, Row)> {
     println!("{}", Row::TITLES);
     let mut rows = Vec::new();
-    let clients = clients.iter().enumerate();
-    for (_, expected) in clients.filter(|(index, _)| depth::is_played(*index, 3)) {
+    for expected in depth::sample(clients, 3) {
         let how = PlayOptions {
             strict,
             restart: true,

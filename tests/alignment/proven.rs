@@ -570,9 +570,7 @@ const WITHIN: u64 = 300;
 #[test]
 fn planted_bugs_are_noticed() {
     let mut missed = Vec::new();
-    let planted = NOTICED.iter().enumerate();
-    let planted = planted.filter(|(index, _)| depth::is_played(*index, 4));
-    for (_, (bug, law)) in planted {
+    for (bug, law) in depth::sample(NOTICED, 4) {
         let noticed = (0..WITHIN).find(|seed| {
             let report = play(*seed, Some(*bug));
             report.broken.iter().any(|(broken, _)| broken == law)

@@ -71,8 +71,7 @@ async fn all(how: PlayOptions) -> Vec<(Expected, Row)> {
     let mut rows = Vec::new();
     // Played in four ways; the plain form plays all clients in the first way only.
     let every = if how == PlayOptions::default() { 1 } else { 4 };
-    let clients = CLIENTS.into_iter().enumerate();
-    for (_, expected) in clients.filter(|(index, _)| depth::is_played(*index, every)) {
+    for expected in depth::sample(CLIENTS, every) {
         let Some(text) = recording(expected.0) else {
             println!("{}: no recording beside the project", expected.0);
             continue;

@@ -255,11 +255,12 @@ async fn every_row_of_the_table() {
         .flatten()
         .filter(|row| row.what.contains(&wanted));
     // Each row with a restart and without one; the plain form plays one of both.
-    let plays = rows
-        .flat_map(|row| [(row, false), (row, true)])
-        .enumerate()
-        .filter(|(index, _)| !wanted.is_empty() || depth::is_played(index / 2 + index % 2, 2))
-        .map(|(_, play)| play);
+    let both = depth::is_long() || !wanted.is_empty();
+    let plays = rows.enumerate().flat_map(|(index, row)| {
+        let ways = [false, true].into_iter();
+        let ways = ways.filter(move |restart| both || *restart == (index % 2 == 1));
+        ways.map(move |restart| (row, restart))
+    });
     let plain = &Plain::default();
     let lines = stream::iter(plays).map(|(row, restart)| async move {
         let outcome = outcome(row, restart, plain).await;

@@ -21,7 +21,7 @@ pub fn long_or<T>(long: T, sample: T) -> T {
     if is_long() { long } else { sample }
 }
 
-/// Whether the plain form plays the item at `index` of a list: one of each `every`. The long form plays all.
-pub fn is_played(index: usize, every: usize) -> bool {
-    is_long() || index.is_multiple_of(every)
+/// What is played of `all`: everything in the long form, else one of each `every`.
+pub fn sample<T>(all: impl IntoIterator<Item = T>, every: usize) -> impl Iterator<Item = T> {
+    all.into_iter().step_by(long_or(1, every))
 }

@@ -5,7 +5,7 @@
 use super::counted_text::{CountedText, SecretMatch, is_token_byte};
 
 /// Endings of names (lower case, without `_` and `-`) whose values are secrets.
-const SECRET_NAMES: [(&str, &str); 11] = [
+const SECRET_NAMES: [(&str, &str); 14] = [
     ("password", "password"),
     ("passwd", "password"),
     ("passphrase", "password"),
@@ -17,6 +17,10 @@ const SECRET_NAMES: [(&str, &str); 11] = [
     ("privatekey", "secret"),
     ("accountkey", "secret"),
     ("token", "token"),
+    // Of links that were signed for somebody: Amazon's, Google's, Azure's.
+    ("amzsignature", "token"),
+    ("googsignature", "token"),
+    ("sig", "token"),
 ];
 
 /// Values that are placeholders for a secret.

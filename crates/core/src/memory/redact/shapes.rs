@@ -46,6 +46,9 @@ const PREFIXES: [(&str, usize); 33] = [
     ("AGE-SECRET-KEY-", 50),
 ];
 
+/// The beginning of a webhook of Slack. A secret path follows.
+const WEBHOOK: &[u8] = b"hooks.slack.com/services/";
+
 /// Prefixes of the ids of Amazon's access keys; exactly 16 capitals and digits follow. One in thirty has no digit.
 const AWS_PREFIXES: [&[u8]; 2] = [b"AKIA", b"ASIA"];
 const AWS_ID_BYTES: usize = 16;
@@ -76,6 +79,7 @@ impl<'a> Scanner<'a> {
         match bytes[at] {
             b':' if bytes[at..].starts_with(b"://") => self.user_info(at),
             b'=' | b':' => named_value(&mut self.counted, &mut self.unquoted, at),
+            b'h' if bytes[at..].starts_with(WEBHOOK) => self.webhook(at),
             b'-' if bytes[at..].starts_with(b"-----BEGIN ") => self.private_key(at),
             byte if byte.is_ascii_alphanumeric() && is_word_start(bytes, at) => self
                 .prefixed_key(at)
@@ -141,6 +145,18 @@ impl Scanner<'_> {
             start: at,
             end,
             kind: "API key",
+        })
+    }
+
+    /// The path of a webhook of Slack: whoever has it can write there.
+    fn webhook(&mut self, at: usize) -> Option<SecretMatch> {
+        let start = at + WEBHOOK.len();
+        let is_path_byte = |byte| is_token_byte(byte) || byte == b'/';
+        let length = self.counted.run_length(start, is_path_byte);
+        (length >= 20).then_some(SecretMatch {
+            start,
+            end: start + length,
+            kind: "token",
         })
     }
 

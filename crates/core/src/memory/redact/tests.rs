@@ -101,6 +101,18 @@ fn named_secrets_are_taken_and_their_names_kept() {
     for (text, want) in [
         ("password=hunter2", "password=[redacted: password]"),
         (
+            "https://hooks.slack.com/services/T0000/B0000/x8Kq93hfQw now",
+            "https://hooks.slack.com/services/[redacted: token] now",
+        ),
+        (
+            "/get?X-Amz-Signature=9f86d081884c7d659a2feaa0c55ad015&x=1",
+            "/get?X-Amz-Signature=[redacted: token]&x=1",
+        ),
+        (
+            "/blob?sv=2024&sig=a8fK29dk%2Fdl30sKq9w%3D",
+            "/blob?sv=2024&sig=[redacted: token]",
+        ),
+        (
             "DB_PASSWORD=correcthorse\nX=1",
             "DB_PASSWORD=[redacted: password]\nX=1",
         ),

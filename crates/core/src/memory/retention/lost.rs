@@ -46,10 +46,15 @@ impl LostItems {
         let all = high.into_iter().chain(other);
         let mut named = Self::default();
         for lost in all {
-            if named.items.len() < MAX_ITEMS && lost.text.len() <= MAX_BYTES {
+            let text = match lost.kind {
+                // The query of a link may hold a signature or a token.
+                ItemKind::Url => lost.text.split(['?', '#']).next().unwrap_or_default(),
+                _ => &lost.text,
+            };
+            if named.items.len() < MAX_ITEMS && text.len() <= MAX_BYTES {
                 named.items.push(NamedItem {
                     kind: lost.kind,
-                    text: lost.text.clone(),
+                    text: text.to_owned(),
                     high: lost.high,
                 });
             } else {
