@@ -236,6 +236,9 @@ impl OriginIndex {
             && let Some(tenant) = self.tenants.get_mut(&key)
         {
             let before = tenant.len();
+            // One that holds so much loses to itself. Its older conversations go on with their memory: what was recorded
+            // of them is asked of the database.
+            tenant.has_lost |= before < self.max_entries / 4;
             tenant.drop_oldest();
             self.held -= before - tenant.len();
             if tenant.len() > 0 {
@@ -262,7 +265,7 @@ pub(super) struct SeenOrigins<'a> {
     tenant: Option<&'a TenantOrigins>,
     /// Hashes are scoped to their owner, so one of another tenant is never found here.
     strangers: &'a StrangerMessages,
-    /// Whether something that was seen of the tenant may be gone.
+    /// Whether something that was seen of the tenant may be gone because of what other tenants said.
     has_lost: bool,
 }
 
@@ -301,8 +304,8 @@ impl SeenOrigins<'_> {
         self.reply(mark).is_some()
     }
 
-    /// Whether this process has seen the witness of a proof in another conversation, or may have: if entries of the tenant
-    /// were dropped, a witness counts only while it is held itself. The oldest are dropped first, so all that was seen
+    /// Whether this process has seen the witness of a proof in another conversation, or may have: if other tenants pushed
+    /// entries of this one out, a witness counts only while it is held itself. The oldest are dropped first, so all that was seen
     /// after it is held too.
     pub(super) fn is_contested(&self, witness: &Witness) -> bool {
         let message = self.occurrence(&witness.hash);

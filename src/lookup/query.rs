@@ -136,6 +136,9 @@ impl SnapshotCache {
         client: &History,
         answers: &[(ScopedHash, usize)],
     ) {
+        if answers.is_empty() {
+            return;
+        }
         let summaries: Vec<ScopedHash> = {
             let origin_index = self.origin_index();
             let seen_origins = origin_index.origins_of(scope);

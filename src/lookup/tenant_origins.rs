@@ -81,7 +81,7 @@ pub(super) struct TenantOrigins {
     len: usize,
     /// When something was added, in additions of all tenants.
     pub(super) last_added: u64,
-    /// Whether entries may have been dropped.
+    /// Whether entries may have been dropped because of what other tenants said.
     pub(super) has_lost: bool,
 }
 
@@ -121,7 +121,6 @@ impl TenantOrigins {
     pub(super) fn drop_oldest(&mut self) {
         if let Some(oldest) = self.generations.pop_back() {
             self.len -= oldest.len();
-            self.has_lost = true;
         }
     }
 
