@@ -413,6 +413,11 @@ fn a_page_needs_nothing_from_elsewhere() {
         !page.contains("<script") && !page.contains("http"),
         "{page}"
     );
+    // Without prices.
+    let page = stdout(&files.audit(&["--format", "html"]).assert().success());
+    assert!(page.contains("days have no bars"), "{page}");
+    let costs = page.split("Cost by day").nth(1).unwrap_or_default();
+    assert!(!costs.contains("<rect class=\"second\""), "{page}");
     let said = stderr(
         &files
             .audit(&["--format", "html", "--by", "day"])

@@ -103,7 +103,11 @@ fn charts(days: &[(Vec<&str>, &Totals)]) -> String {
             let with = with.map(|(requests, memory)| requests + memory);
             Bar {
                 label: name(key),
-                values: vec![with, totals.without()],
+                // One of two bars alone would look like a saving, or a loss, of everything.
+                values: match with.zip(totals.without()) {
+                    Some((with, without)) => vec![Some(with), Some(without)],
+                    None => vec![None, None],
+                },
                 title: format!(
                     "{}: {} with Diarist, about {} without; net {}",
                     name(key),
@@ -125,8 +129,15 @@ fn charts(days: &[(Vec<&str>, &Totals)]) -> String {
              <i class=\"second\"></i> without Diarist, an estimate</p>\n",
         );
         text.push_str(&bars(&costs, dearest, &dollars(Some(dearest))));
-    } else {
-        text.push_str("<p class=\"note\">No cost is known.</p>\n");
+    }
+    let is_unknown = |bar: &&Bar| bar.values.iter().any(Option::is_none);
+    let unknown = costs.iter().filter(is_unknown).count();
+    if unknown > 0 {
+        text.push_str(&format!(
+            "<p class=\"note\">{unknown} of {} days have no bars: the price of some requests or calls of memory is not \
+             known.</p>\n",
+            costs.len()
+        ));
     }
     text
 }
