@@ -33,8 +33,9 @@ impl CostMetrics {
 
 impl RecordReader for CostMetrics {
     fn request(&mut self, record: &mut AuditRecord) {
-        let dollars = self.meter.request(&request_line(record));
-        record.estimated_prompt_tokens = self.meter.unreported(&request_line(record));
+        let line = request_line(record);
+        let (dollars, estimated) = (self.meter.request(&line), self.meter.unreported(&line));
+        record.estimated_prompt_tokens = estimated;
         match dollars {
             None => add_unpriced(REQUEST),
             // A refused request costs nothing, and its model may be an invented name.

@@ -6,7 +6,8 @@
 //! the recorder. Holds only hashes.
 //!
 //! Each tenant has its own entries. All together have a bound; at the bound the tenant that holds most loses its oldest
-//! entries. So what one tenant says pushes out nothing of another that holds less.
+//! entries. So what one tenant says pushes out nothing of another that holds less. Very many tenants together can: then
+//! what is no longer held of a tenant proves nothing ([`SeenOrigins::is_contested`]).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -37,14 +37,13 @@ impl SnapshotCache {
         from: usize,
         is_stranger: bool,
     ) {
-        let turns = client.turns().iter().zip(origins).enumerate().skip(from);
         self.update_origins(|origin_index| {
-            for (place, (_, origin)) in
-                turns.filter(|(_, (turn, _))| turn.message.can_be_evidence())
-            {
-                let item = client.message_key(place);
-                let mark = item.ids.unwrap_or(item.content);
-                origin_index.add_message(scope, mark, *origin, is_stranger);
+            for (place, (turn, origin)) in client.turns().iter().zip(origins).enumerate() {
+                if place >= from && turn.message.can_be_evidence() {
+                    let item = client.message_key(place);
+                    let mark = item.ids.unwrap_or(item.content);
+                    origin_index.add_message(scope, mark, *origin, is_stranger);
+                }
             }
         });
     }

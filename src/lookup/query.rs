@@ -160,14 +160,12 @@ impl SnapshotCache {
             answers.map(|(hash, _)| *hash).collect()
         };
         let in_progress = &self.unrecorded_answers;
-        let recorded = in_progress.wait_for(summaries.into_iter());
         if in_progress.is_recorder_slow() {
             return;
         }
-        if tokio::time::timeout(self.reads.timeout, recorded)
-            .await
-            .is_err()
-        {
+        let recorded = in_progress.wait_for(summaries.into_iter());
+        let in_time = tokio::time::timeout(self.reads.timeout, recorded).await;
+        if in_time.is_err() {
             in_progress.set_recorder_slow(true);
         }
     }

@@ -5,11 +5,12 @@
 //! What a message is, the composer knows ([`Line::origin`]); what may be claimed of it, the [`Book`]. A
 //! failure names its seed: `DIARIST_SEED=7` plays that one alone, `DIARIST_CASES=5000` many.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+mod planted;
 
+use std::collections::BTreeMap;
+
+use diarist::history::MessageKey;
 use diarist::history::align::Run;
-use diarist::history::{History, MessageKey, PathMessage, PositionMap, Role};
 use diarist::memory::alignment::{Alignment, AlignmentKind, Evidence, find_alignment};
 
 use crate::alignment::compose::{Ask, Composer, Op};
@@ -18,6 +19,7 @@ use crate::alignment::random::seeds;
 use crate::support::depth;
 use crate::support::dice::Dice;
 use crate::support::planted_table;
+use planted::{Bug, misplaced, spoil};
 
 /// Compositions in a plain run.
 const CASES: u64 = 160;
@@ -43,31 +45,6 @@ enum Law {
     Same,
 }
 
-/// A mistake of whoever decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Bug {
-    /// Two messages prove, however short.
-    TwoProve,
-    /// An acknowledgement that a program writes counts as said by the model.
-    FixedProves,
-    /// The request is placed one message too far.
-    OneTooFar,
-    /// What was never observed counts as observed.
-    UnseenCovered,
-    /// An answer proves that nobody saw being given, as in a template.
-    GivenIgnored,
-    /// What other conversations say as well proves.
-    AloneIgnored,
-    /// What the client says in other words counts as said so before.
-    RewrittenTold,
-    /// The chain of another conversation is taken.
-    AnotherConversation,
-    /// That of another key.
-    AnotherKey,
-    /// A repetition is decided anew, by what is known since.
-    DecidedAnew,
-}
-
 const NOTICED: &[(Bug, Law)] = &[
     (Bug::TwoProve, Law::Proof),
     (Bug::FixedProves, Law::Proof),
@@ -80,94 +57,6 @@ const NOTICED: &[(Bug, Law)] = &[
     (Bug::AnotherKey, Law::Own),
     (Bug::DecidedAnew, Law::Same),
 ];
-
-/// What is told to whoever decides.
-fn spoil(bug: Option<Bug>, evidence: &mut Evidence, sent: &[MessageKey]) {
-    let path = &mut evidence.path;
-    let items = path.iter_mut().filter_map(|step| step.message_key.as_mut());
-    match bug {
-        Some(Bug::TwoProve) => {
-            for item in items.filter(|item| item.distinctive_bytes > 0 && item.ids.is_none()) {
-                item.distinctive_bytes = item.distinctive_bytes.max(200);
-            }
-        }
-        Some(Bug::FixedProves) => {
-            for item in
-                items.filter(|item| item.role == Role::Assistant && item.distinctive_bytes == 0)
-            {
-                item.distinctive_bytes = 200;
-            }
-        }
-        Some(Bug::UnseenCovered) => {
-            if let Some(step) = path.last_mut() {
-                step.range_end = true;
-            }
-        }
-        Some(Bug::GivenIgnored) => path
-            .iter_mut()
-            .for_each(|step| step.message_origin.from_upstream = true),
-        Some(Bug::AloneIgnored) => path
-            .iter_mut()
-            .for_each(|step| step.message_origin.unshared = true),
-        Some(Bug::RewrittenTold) => {
-            for (step, sent) in path.iter_mut().zip(sent) {
-                let known = step.message_key.as_mut().unwrap();
-                if known.role == sent.role && known.ids.is_none() && sent.ids.is_none() {
-                    *known = *sent;
-                }
-            }
-        }
-        _ => {}
-    }
-}
-
-/// What was decided, or what a mistake makes of it.
-fn misplaced(bug: Option<Bug>, seen: Alignment, ask: &Ask, book: &ModelStore) -> Alignment {
-    let turns = seen.history.turns().iter();
-    let path: Vec<PathMessage> = turns
-        .map(|turn| PathMessage {
-            link: turn.link,
-            role: turn.message.role,
-        })
-        .collect();
-    let (open, at) = seen.positions.open_start();
-    let other = |of: &dyn Fn(&StoredNode) -> bool| {
-        let tip = book
-            .nodes
-            .values()
-            .find(|known| of(known) && known.node.count >= at.max(1))?;
-        let path = book.path(tip.step.message.link);
-        Some(path.iter().map(|step| step.message).collect::<Vec<_>>())
-    };
-    let (view, path) = match bug {
-        Some(Bug::OneTooFar) => {
-            let runs = seen.positions.runs().to_vec();
-            (PositionMap::from_parts(runs, open, at + 1), Some(path))
-        }
-        Some(Bug::AnotherConversation) => {
-            let may = ask.allowed.iter().copied().collect();
-            let strange = |known: &StoredNode| {
-                let said = !known.origins.is_empty();
-                known.tenant == ask.tenant && said && known.origins.is_disjoint(&may)
-            };
-            (Some(seen.positions.clone()), other(&strange))
-        }
-        Some(Bug::AnotherKey) => {
-            let strange = |known: &StoredNode| known.tenant != ask.tenant;
-            (Some(seen.positions.clone()), other(&strange))
-        }
-        _ => return seen,
-    };
-    let wrong = view.zip(path).and_then(|(view, path)| {
-        let history = Arc::new(History::aligned(&view, &path, &seen.client)?);
-        Some(Alignment {
-            history,
-            positions: view,
-            ..seen.clone()
-        })
-    });
-    wrong.unwrap_or(seen)
-}
 
 /// What the request says at each of its places, and what is known of the place it stands at.
 struct AlignmentCheck<'a> {

@@ -47,8 +47,9 @@ async fn forgetful(settings: &[(&str, &str)]) -> (Rig, String) {
 
 /// The rows of the list: item, and whether it is important.
 fn rows(text: &str) -> Vec<(&str, bool)> {
-    let behind_head = text.lines().skip_while(|line| !line.starts_with("item "));
-    let rows = behind_head.skip(1).take_while(|line| !line.is_empty());
+    let (_, table) = text.split_once("\nitem ").unwrap();
+    let (_, rows) = table.split_once('\n').unwrap();
+    let rows = rows.lines().take_while(|line| !line.is_empty());
     rows.map(|line| {
         let item = line.split("  ").next().unwrap();
         (item, line.contains(" yes "))

@@ -66,7 +66,12 @@ impl std::fmt::Debug for PromptCache {
 /// The nodes of one measured prompt, for [`PromptCache::store`] after the request was accepted. A
 /// refused request warms nothing.
 #[derive(Debug)]
-pub struct PromptPath(Vec<Digest>, Vec<Digest>);
+pub struct PromptPath {
+    /// One for each segment of the prompt.
+    nodes: Vec<Digest>,
+    /// Those of them that end with a breakpoint of the client.
+    breakpoints: Vec<Digest>,
+}
 
 impl PromptCache {
     /// An empty cache that counts with `count`.
@@ -110,7 +115,10 @@ impl PromptCache {
         let breakpoints = breakpoints
             .filter_map(|at| path.get(*at).copied())
             .collect();
-        let path = PromptPath(path, breakpoints);
+        let path = PromptPath {
+            nodes: path,
+            breakpoints,
+        };
         let kind = self.kind;
         let (held, lost) = self.deepest(&path);
         let usable = |tokens: u32| {
@@ -141,13 +149,13 @@ impl PromptCache {
             is_forgotten: false,
         };
         // The end of the newest message is one too.
-        let ends = path.1.iter().chain(path.0.last());
+        let ends = path.breakpoints.iter().chain(path.nodes.last());
         let ends = ends.filter_map(|id| self.nodes.get(id));
         let ends: Vec<Digest> = ends.map(|node| node.chain).collect();
         let ends = ends.into_iter().map(|chain| (chain, entry));
         self.breakpoints.extend(ends);
         // From the end: if a prefix was stored now, everything before it was too.
-        for id in path.0.iter().rev() {
+        for id in path.nodes.iter().rev() {
             let Some(node) = self.nodes.get_mut(id) else {
                 continue;
             };
@@ -176,7 +184,7 @@ impl PromptCache {
 
     /// Up to where the prompt can be read, and up to where it could be read once, and why no longer.
     fn deepest(&self, path: &PromptPath) -> (u32, Option<(u32, Lost)>) {
-        let nodes = path.0.iter().rev().filter_map(|id| self.nodes.get(id));
+        let nodes = path.nodes.iter().rev().filter_map(|id| self.nodes.get(id));
         let places: Box<dyn Iterator<Item = (u32, Option<&Entry>)>> = match self.kind {
             CacheKind::Breakpoints => {
                 let ends = nodes.flat_map(|node| {
@@ -213,7 +221,7 @@ impl PromptCache {
 
     /// The end of the last block.
     fn last_block(&self, path: &PromptPath) -> u32 {
-        let nodes = path.0.iter().rev().filter_map(|id| self.nodes.get(id));
+        let nodes = path.nodes.iter().rev().filter_map(|id| self.nodes.get(id));
         let mut blocks = nodes.filter_map(|node| node.blocks.last());
         blocks.next().map_or(0, |(tokens, _)| *tokens)
     }

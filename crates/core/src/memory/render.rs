@@ -73,13 +73,6 @@ pub fn segments(parts: &[BlockPart<'_>], hints: Option<Hints<'_>>) -> Vec<String
     segments
 }
 
-/// The segments of a block that speak of the conversation or of others: all but Diarist's own preamble. `is_trimmed` says
-/// that a note about left out messages takes the place of the hints ([`trimmed`]).
-pub fn observed_segments(segments: &[String], is_trimmed: bool) -> impl Iterator<Item = &String> {
-    let behind_preamble = segments.iter().skip(1);
-    behind_preamble.filter(move |segment| !(is_trimmed && is_hint(segment)))
-}
-
 /// The same for a block that makes its request smaller by `saved_tokens`, without hints. The hints are
 /// left out if they would cost as much (INV-WORTH).
 pub fn affordable_segments(
@@ -195,6 +188,12 @@ pub fn trimmed<T: AsRef<str>>(
     );
     block.push(with_system_messages(&note, system_messages) + "\n");
     block
+}
+
+/// Whether the segment at `index` of a block speaks of the conversation or of others: all do but Diarist's own preamble.
+/// `is_trimmed` says that a note about left out messages takes the place of the hints ([`trimmed`]).
+pub fn is_observed(index: usize, segment: &str, is_trimmed: bool) -> bool {
+    index > 0 && !(is_trimmed && is_hint(segment))
 }
 
 /// The approximate tokens of [`REMINDER`].

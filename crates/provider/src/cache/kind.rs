@@ -22,7 +22,8 @@ pub enum CacheKind {
     /// DeepSeek: whole units of 64 tokens, for an hour. Usage has a hit and a miss.
     Units,
     /// GPT-5.6 and later: a prefix is stored up to a breakpoint only, and only all of it can be read. The end of the
-    /// newest message is a breakpoint, and each part with a `prompt_cache_breakpoint` ends with one. Kept for 30 minutes. Usage has what was written.
+    /// newest message is a breakpoint, and each part with a `prompt_cache_breakpoint` ends with one. Kept for 30
+    /// minutes. Usage has what was written.
     Breakpoints,
     /// Anthropic: a prefix is stored up to each of the client's marks (`cache_control`), for 5 minutes or an hour. A
     /// mark reads what was stored at most 20 blocks before it. The least size depends on the model. Usage is in

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::sent_prompt::escaped_length;
 use super::*;
 use crate::history::{Encoder, Link, Message, PromptFields, Role, Scope};
 use crate::memory::{PartId, Snapshot, SnapshotCause, SnapshotId, SnapshotMeta};
@@ -122,6 +123,16 @@ fn tokens_by_segment_add_up_to_the_prompt() {
         assert_eq!(share.replaced, tokens * 10);
     }
     assert_eq!(SegmentBytes::default().share_of(9), SegmentBytes::default());
+}
+
+#[test]
+fn the_length_of_a_text_is_that_of_its_json() {
+    let text: String = (0..0x100_u32)
+        .filter_map(char::from_u32)
+        .collect::<String>()
+        + "🔴\n\"";
+    let json = serde_json::to_string(&text).expect("a text");
+    assert_eq!(escaped_length(&text), json.len() - 2);
 }
 
 #[test]

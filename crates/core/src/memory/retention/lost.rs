@@ -13,7 +13,7 @@ use super::{ItemKind, RetentionReport};
 /// The most items of one part. A part stands for some thousand tokens; few have more.
 const MAX_ITEMS: usize = 128;
 
-/// Bytes of the longest item. A longer one is a sentence in quotes or a link with a query.
+/// Bytes of the longest item. A longer one is a sentence in quotes or a very long path.
 const MAX_BYTES: usize = 200;
 
 /// An item that a part lost.
