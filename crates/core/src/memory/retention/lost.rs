@@ -189,6 +189,18 @@ mod tests {
         }
     }
 
+    /// A query may hold a key of a form that redaction does not know.
+    #[test]
+    fn a_link_is_kept_without_its_query() {
+        let text =
+            "User (09:00): get https://files.example.com/a/report.pdf?key=hunter2#page of it";
+        let lost = LostItems::from_report(&check_observations(text, "* 🔴 (09:00) nothing"));
+        let links = lost.items.iter().filter(|item| item.kind == ItemKind::Url);
+        let links: Vec<&str> = links.map(|item| item.text.as_str()).collect();
+        assert_eq!(links, ["https://files.example.com/a/report.pdf"]);
+        assert!(!lost.to_json().contains("hunter2"), "{lost:?}");
+    }
+
     #[test]
     fn there_is_room_for_so_many() {
         let text: Vec<String> = (0..MAX_ITEMS + 9)
