@@ -150,6 +150,7 @@ impl SnapshotCache {
                         from_upstream: marks.from_upstream,
                         unshared: !shared.messages.contains(&node.link),
                     },
+                    is_client_summary: marks.is_client_summary,
                     pending: false,
                 },
             );

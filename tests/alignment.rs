@@ -11,6 +11,7 @@ mod corpus;
 mod harness;
 mod heard;
 mod inflate;
+mod many_summaries;
 mod model_store;
 mod oracle;
 mod overflow;

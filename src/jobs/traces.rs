@@ -21,6 +21,10 @@ pub(super) fn for_exchange(
         .alignment
         .as_ref()
         .map_or(&exchange.history, |alignment| &alignment.client);
+    let client_summary = exchange
+        .alignment
+        .as_ref()
+        .and_then(|alignment| alignment.client_summary);
     let item = |index: usize| (index < client.len()).then(|| client.message_key(index));
     let mark = |node: &Node| {
         // The neighbour in the request, not on the chain: the next request is looked up by its own
@@ -34,6 +38,7 @@ pub(super) fn for_exchange(
             anchor: previous.and_then(|previous| anchor(&root, &previous, &current)),
             origin,
             from_upstream: node.role == Role::Assistant && is_from_upstream(origin),
+            is_client_summary: client_summary == Some(index),
         })
     };
     LookupEntries {

@@ -28,15 +28,30 @@ pub(super) struct BilledTokens {
 }
 
 /// Prices that Diarist brings: model, uncached, cached, output, written, longest prompt at these prices. `docs/audit.md`
-/// repeats them. Only models stand here whose provider names one price for each kind of token on a page of its own, as of
-/// 2026-11: developers.openai.com/api/docs/models, platform.claude.com/docs/en/about-claude/pricing. Writes are those of
-/// the shortest lifetime.
+/// repeats them. Only models stand here that have one price for each kind of token, as of 2026-11. The sources: the pages
+/// of the providers (developers.openai.com/api/docs/models, platform.claude.com/docs/en/about-claude/pricing); the table
+/// by which GitHub bills them (github/docs, data/tables/copilot/models-and-pricing.yml); for OpenAI's models of 2025 and
+/// before, price tables of others, of which three agree. Writes are those of the shortest lifetime.
 const SHIPPED: &[(&str, [f64; 4], Option<u64>)] = &[
     ("gpt-6.2-sol", [2.0, 0.1, 10.0, 2.5], OPENAI_LONG),
     ("gpt-6-luna", [0.1, 0.01, 0.5, 0.125], OPENAI_LONG),
     ("gpt-5.6-luna", [0.2, 0.02, 1.2, 0.25], OPENAI_LONG),
+    ("gpt-5.6-sol", [5.0, 0.5, 30.0, 6.25], OPENAI_LONG),
+    ("gpt-5.6-terra", [2.0, 0.2, 12.0, 2.5], OPENAI_LONG),
+    ("gpt-5.5", [5.0, 0.5, 30.0, 5.0], OPENAI_LONG),
+    ("gpt-5.4", [2.5, 0.25, 15.0, 2.5], OPENAI_LONG),
+    ("gpt-5.4-mini", [0.75, 0.075, 4.5, 0.75], None),
+    ("gpt-5.4-nano", [0.2, 0.02, 1.25, 0.2], None),
+    ("gpt-5.3-codex", [1.75, 0.175, 14.0, 1.75], None),
+    ("gpt-5.1", [1.25, 0.125, 10.0, 1.25], None),
+    ("gpt-5", [1.25, 0.125, 10.0, 1.25], None),
     ("gpt-5-mini", [0.25, 0.025, 2.0, 0.25], None),
     ("gpt-5-nano", [0.05, 0.005, 0.4, 0.05], None),
+    ("gpt-4.1", [2.0, 0.5, 8.0, 2.0], None),
+    ("gpt-4.1-mini", [0.4, 0.1, 1.6, 0.4], None),
+    ("gpt-4.1-nano", [0.1, 0.025, 0.4, 0.1], None),
+    ("gpt-4o", [2.5, 1.25, 10.0, 2.5], None),
+    ("gpt-4o-mini", [0.15, 0.075, 0.6, 0.15], None),
     ("claude-fable-5-1", [10.0, 0.25, 50.0, 12.5], None),
     ("claude-fable-5", [10.0, 1.0, 50.0, 12.5], None),
     ("claude-opus-5-5", [4.0, 0.2, 20.0, 5.0], None),
@@ -47,6 +62,9 @@ const SHIPPED: &[(&str, [f64; 4], Option<u64>)] = &[
     ("claude-opus-4-5", [5.0, 0.5, 25.0, 6.25], None),
     ("claude-sonnet-5-5", [2.0, 0.2, 10.0, 2.5], None),
     ("claude-sonnet-5", [2.0, 0.2, 10.0, 2.5], None),
+    ("claude-sonnet-4-6", [3.0, 0.3, 15.0, 3.75], None),
+    ("claude-sonnet-4-5", [3.0, 0.3, 15.0, 3.75], None),
+    ("claude-haiku-4-5", [1.0, 0.1, 5.0, 1.25], None),
 ];
 
 /// From its models with a window of a million tokens on, OpenAI bills a longer prompt at [`LONG_INPUT`] and

@@ -126,6 +126,7 @@ fn add_answer(
             from_upstream: true,
             unshared: true,
         },
+        is_client_summary: false,
         pending: true,
     };
     path.push(check_uniqueness(step, seen_origins));

@@ -244,6 +244,8 @@ pub struct MessageMarks {
     pub origin: Origin,
     /// Whether the upstream gave it as its answer in this conversation.
     pub from_upstream: bool,
+    /// Whether the client put it in the place of what it summarises.
+    pub is_client_summary: bool,
 }
 
 /// What a recorded request shares with other conversations of the owner.

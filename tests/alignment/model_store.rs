@@ -314,6 +314,8 @@ impl ModelStore {
                     from_upstream: self.answer_origins.contains(&origins[at]),
                     unshared: true,
                 },
+                is_client_summary: seen
+                    .is_some_and(|alignment| alignment.client_summary == Some(at)),
                 pending: false,
             };
             self.nodes.insert(

@@ -86,6 +86,15 @@ fn numbers(all: impl Iterator<Item = i64>) -> String {
     out
 }
 
+/// The column `given`: what of the message the upstream gave in this conversation. 1: all of it, as its answer; 2: the
+/// answer that the client repeats in it as a summary.
+fn given(marks: &MessageMarks) -> u8 {
+    match (marks.is_client_summary, marks.from_upstream) {
+        (true, _) => 2,
+        (false, from_upstream) => u8::from(from_upstream),
+    }
+}
+
 /// New messages for `NEW_NODES`. `parent` is the link before the first; `marks` holds the marks of each
 /// message, or is empty.
 pub(in crate::store) fn node_list(nodes: &[Node], marks: &[MessageMarks], parent: Link) -> String {
@@ -122,7 +131,7 @@ pub(in crate::store) fn node_list(nodes: &[Node], marks: &[MessageMarks], parent
             None => out.push_str(",null,"),
         }
         push_mark(&mut out, node_marks.and_then(|marks| marks.anchor));
-        let origin_fields = node_marks.map(|marks| (marks.origin.0, u8::from(marks.from_upstream)));
+        let origin_fields = node_marks.map(|marks| (marks.origin.0, given(marks)));
         let (origin, given) = origin_fields.unwrap_or_default();
         out.push_str(&format!(",{origin},{given}]"));
         parent = node.link;

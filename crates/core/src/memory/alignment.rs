@@ -121,6 +121,7 @@ fn align_by_runs(
                 client_len: client.len(),
             },
         ),
+        client_summary: None,
     };
     let shared = SharedMessages::new(aligned.runs, path, aligned.missing);
     Alignment::new(client, &path[..kept_count], positions, shared, basis)
@@ -178,6 +179,7 @@ fn align_by_stored(client: &Arc<History>, evidence: &Evidence) -> Option<Alignme
         is_same: true,
         proof: stored.proof.clone(),
         withheld: stored.withheld,
+        client_summary: None,
     };
     let positions = stored.positions.clone();
     Alignment::new(client, base, positions, SharedMessages::default(), basis)

@@ -143,6 +143,7 @@ fn path_entries(path: &History, known: u8) -> Vec<PathEntry> {
                 from_upstream: has(0),
                 unshared: has(1),
             },
+            is_client_summary: has(7),
             pending: has(6) && at == path.len(),
         });
         parent = turn.link;

@@ -90,6 +90,7 @@ pub(super) fn align_by_summary(client: &Arc<History>, evidence: &Evidence) -> Op
             origin: summary.origin(),
         }],
         withheld: None,
+        client_summary: count.checked_sub(1),
     };
     let positions = PositionMap::from_parts(runs, continues_at, from)?;
     Alignment::new(
@@ -125,7 +126,8 @@ fn is_summary_position(client: &History, count: usize, names: NameComparison) ->
 }
 
 /// Whether the client changed or removed a user message among those that it keeps in front of the
-/// summary. If it keeps all of them, the user took nothing back that memory would still send.
+/// summary. If it keeps all of them, the user took nothing back that memory would still send. An earlier
+/// summary has the role of a user, but the new one stands for it: no user took it back.
 fn removes_user_text(client: &History, runs: &[Run], path: &[PathEntry]) -> bool {
     let sent: HashSet<ScopedHash> = (0..client.len())
         .map(|at| client.message_key(at).content)
@@ -138,7 +140,8 @@ fn removes_user_text(client: &History, runs: &[Run], path: &[PathEntry]) -> bool
         let has_weight = step
             .message_key
             .is_some_and(|item| item.distinctive_bytes >= MIN_DISTINCTIVE_BYTES);
-        step.message.role == Role::User && has_weight && !is_sent(step)
+        let is_users = step.message.role == Role::User && !step.is_client_summary;
+        is_users && has_weight && !is_sent(step)
     };
     let gaps = runs.windows(2).map(|pair| {
         let from = pair[0].path + pair[0].len;

@@ -68,6 +68,8 @@ pub struct PathEntry {
     /// Whether the upstream gave it as an answer in this conversation, and whether another
     /// conversation holds it.
     pub message_origin: MessageOrigin,
+    /// Whether the client put it in the place of what it summarises.
+    pub is_client_summary: bool,
     /// Whether it is an answer of the upstream that no recorded request has carried yet.
     pub pending: bool,
 }

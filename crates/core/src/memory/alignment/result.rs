@@ -44,6 +44,8 @@ pub struct Alignment {
     pub proof: Vec<Witness>,
     /// The part of the chain that is not sent for the time being.
     pub withheld: Option<Withheld>,
+    /// The index in the request of the client's summary that led to the chain.
+    pub client_summary: Option<usize>,
 }
 
 impl Alignment {
@@ -80,6 +82,7 @@ impl Alignment {
                 .filter(|_| basis.is_same),
             proof: basis.proof,
             withheld: basis.withheld,
+            client_summary: basis.client_summary,
         })
     }
 }
@@ -91,6 +94,7 @@ pub(super) struct AlignmentBasis {
     pub(super) is_same: bool,
     pub(super) proof: Vec<Witness>,
     pub(super) withheld: Option<Withheld>,
+    pub(super) client_summary: Option<usize>,
 }
 
 /// The messages that a request and a path have in common.

@@ -50,6 +50,7 @@ fn path(history: &History, observed: usize) -> Vec<PathEntry> {
                 from_upstream: at > 0,
                 unshared: true,
             },
+            is_client_summary: false,
             pending: false,
         })
         .collect()
