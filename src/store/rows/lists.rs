@@ -88,7 +88,7 @@ fn numbers(all: impl Iterator<Item = i64>) -> String {
 
 /// The column `given`: what of the message the upstream gave in this conversation. 1: all of it, as its answer; 2: the
 /// answer that the client repeats in it as a summary.
-fn given(marks: &MessageMarks) -> u8 {
+fn answer_share(marks: &MessageMarks) -> u8 {
     match (marks.is_client_summary, marks.from_upstream) {
         (true, _) => 2,
         (false, from_upstream) => u8::from(from_upstream),
@@ -131,7 +131,7 @@ pub(in crate::store) fn node_list(nodes: &[Node], marks: &[MessageMarks], parent
             None => out.push_str(",null,"),
         }
         push_mark(&mut out, node_marks.and_then(|marks| marks.anchor));
-        let origin_fields = node_marks.map(|marks| (marks.origin.0, given(marks)));
+        let origin_fields = node_marks.map(|marks| (marks.origin.0, answer_share(marks)));
         let (origin, given) = origin_fields.unwrap_or_default();
         out.push_str(&format!(",{origin},{given}]"));
         parent = node.link;
