@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use self::origin_index::OriginIndex;
-pub use self::outcome::{Lookup, LookupParams, LookupSource, PrefixMatch};
+pub use self::outcome::{Lookup, LookupParams, LookupSource, PossibleSummaries, PrefixMatch};
 pub use self::pins::PinLabel;
 use self::sizes::ENTRY_BYTES;
 use self::state::CacheState;
@@ -150,7 +150,7 @@ impl SnapshotCache {
                         from_upstream: marks.from_upstream,
                         unshared: !shared.messages.contains(&node.link),
                     },
-                    is_client_summary: marks.is_client_summary,
+                    summary_start: marks.summary_start,
                     pending: false,
                 },
             );

@@ -38,7 +38,9 @@ pub(super) fn for_exchange(
             anchor: previous.and_then(|previous| anchor(&root, &previous, &current)),
             origin,
             from_upstream: node.role == Role::Assistant && is_from_upstream(origin),
-            is_client_summary: client_summary == Some(index),
+            summary_start: client_summary
+                .filter(|(at, _)| *at == index)
+                .map(|(_, start)| start),
         })
     };
     LookupEntries {

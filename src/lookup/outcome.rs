@@ -1,7 +1,7 @@
 //! The values of one look-up: by what a request is looked up, and what is known of its chain.
 
 use crate::history::ScopedHash;
-use crate::memory::alignment::{self, EvidenceLevel};
+use crate::memory::alignment::{self, EvidenceLevel, SummaryStart};
 use crate::memory::peer_memory::MAX_CHANCE_PREFIX;
 use crate::memory::select::PreviousSend;
 use crate::memory::{SnapshotMeta, Trim};
@@ -127,5 +127,24 @@ impl Lookup {
                 snapshot: Some(id), ..
             }) => PreviousSend::Snapshot(*id),
         }
+    }
+}
+
+/// Texts among the first messages of a request that may be an earlier answer of the model, in the place of what it
+/// summarises.
+#[derive(Clone, Debug, Default)]
+pub struct PossibleSummaries {
+    /// See [`LookupKeys::answers`].
+    pub marks: Vec<(ScopedHash, usize)>,
+    /// For each of `marks`, what stands in front of it in its message.
+    pub starts: Vec<SummaryStart>,
+}
+
+impl PossibleSummaries {
+    /// What stands in front of the text with this hash, in the last of the first `count` messages.
+    pub(super) fn start_of(&self, hash: ScopedHash, count: usize) -> Option<SummaryStart> {
+        let mut marks = self.marks.iter();
+        let at = marks.position(|mark| *mark == (hash, count))?;
+        self.starts.get(at).copied()
     }
 }

@@ -5,12 +5,11 @@
 
 use std::cell::LazyCell;
 use std::cmp::Ordering;
-use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic;
 
 use super::SnapshotCache;
-use super::outcome::{Lookup, LookupParams, LookupSource, PrefixMatch};
+use super::outcome::{Lookup, LookupParams, LookupSource, PossibleSummaries, PrefixMatch};
 use super::state::anchors;
 use crate::history::{History, Link, Role, Scope, ScopedHash};
 use crate::memory::alignment::{
@@ -30,7 +29,7 @@ impl SnapshotCache {
         scope: &Scope,
         client: &Arc<History>,
         params: LookupParams<'_>,
-        answers: impl FnOnce() -> Vec<(ScopedHash, usize)> + Send,
+        answers: impl FnOnce() -> PossibleSummaries + Send,
     ) -> (Lookup, Option<Alignment>) {
         let (pinned, (evidence, is_complete)) = {
             let (state, origin_index) = (self.state(), self.origin_index());
@@ -50,7 +49,7 @@ impl SnapshotCache {
                 !may_be_contested(alignment)
                     && self.state().has_complete_link(scope, &alignment.history)
             }
-            None => is_complete && !may_be_compacted(client, &evidence, &answers),
+            None => is_complete && !may_be_compacted(client, &evidence, || &answers.marks),
         };
         if complete {
             let warm = self.warm_source();
@@ -67,8 +66,8 @@ impl SnapshotCache {
         };
         let keys = LookupKeys {
             anchors: anchors(client, 0).collect(),
-            answers: answers.clone(),
-            answer_contents: answers.iter().map(content_of_answer).collect(),
+            answers: answers.marks.clone(),
+            answer_contents: answers.marks.iter().map(content_of_answer).collect(),
             thread_key: None,
             system: params.system,
             model: Some(params.model.to_owned()),
@@ -79,14 +78,17 @@ impl SnapshotCache {
             Ok(mut candidates) => {
                 let path = candidates.path.as_ref().and_then(|(_, path)| path.last());
                 let path_tip = path.map(|entry| entry.message.link);
-                let evidence = {
+                let mut evidence = {
                     let mut state = self.state();
                     let origin_index = self.origin_index();
                     let seen_origins = origin_index.origins_of(scope);
                     state.add_candidates(scope, client, &mut candidates, &params, seen_origins)
                 };
+                if let Some(summary) = &mut evidence.summary {
+                    summary.start = answers.start_of(summary.hash, summary.count);
+                }
                 let alignment = pinned.or_align(|| find_alignment(client, &evidence));
-                self.mark_quotations(scope, &answers, &evidence, alignment.as_ref());
+                self.mark_quotations(scope, &answers.marks, &evidence, alignment.as_ref());
                 let origins = self.track_origins(
                     scope,
                     client,
@@ -311,11 +313,11 @@ fn merge_earlier_sends(
 ///
 /// The next answer after the recorded messages and the newest message are ordinary: every second turn of a
 /// conversation has them. But if the model says nothing in the whole request, the newest message may contain
-/// a summary behind the user's text. `answers` is read only if there may be a summary.
-fn may_be_compacted(
+/// a summary behind the user's text. `answers` is called only if there may be a summary.
+fn may_be_compacted<'a>(
     client: &History,
     evidence: &Evidence,
-    answers: &impl Deref<Target = Vec<(ScopedHash, usize)>>,
+    answers: impl FnOnce() -> &'a Vec<(ScopedHash, usize)>,
 ) -> bool {
     if summary_positions(client).all(|place| place < evidence.recorded_count) {
         return false;
@@ -328,7 +330,7 @@ fn may_be_compacted(
         }
         Ordering::Greater => place + 1 == client.len() && !is_silent,
     };
-    let mut places = answers
+    let mut places = answers()
         .iter()
         .filter_map(|(_, behind)| behind.checked_sub(1));
     places.any(|place| !is_ordinary(place))

@@ -175,7 +175,7 @@ mod tests {
             lineage: 1,
             origin: crate::memory::alignment::Origin::default(),
             message_origin: crate::history::align::MessageOrigin::default(),
-            is_client_summary: false,
+            summary_start: None,
             pending: false,
         };
         let label = PinLabel {

@@ -126,7 +126,7 @@ fn add_answer(
             from_upstream: true,
             unshared: true,
         },
-        is_client_summary: false,
+        summary_start: None,
         pending: true,
     };
     path.push(check_uniqueness(step, seen_origins));

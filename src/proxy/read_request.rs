@@ -19,7 +19,8 @@ use super::mode::{self, DecidedBy, Mode};
 use super::parsed_prefixes::PrefixHashes;
 use super::peer_memory;
 use crate::history::{AnswerHash, History, MessageKey, Pepper, Scope, ScopedHash};
-use crate::lookup::{LookupParams, anchors};
+use crate::lookup::{LookupParams, PossibleSummaries, anchors};
+use crate::memory::alignment::SummaryStart;
 use crate::memory::{alignment, policy as providers};
 use crate::store::LookupKeys;
 use crate::wire::chat::ParseError;
@@ -188,7 +189,7 @@ pub(super) async fn read_request(
     let lookup_keys = || LookupKeys {
         anchors: anchors(&client_history, 0).collect(),
         // Also answers that were forgotten.
-        answers: answer_marks(&|_| true),
+        answers: answer_marks(&|_| true).marks,
         thread_key: identity.thread.key.clone(),
         ..LookupKeys::default()
     };
@@ -358,29 +359,32 @@ fn possible_answer_marks(
     history: &History,
     pepper: &Pepper,
     is_ending_known: &dyn Fn(&ScopedHash) -> bool,
-) -> Vec<(ScopedHash, usize)> {
+) -> PossibleSummaries {
     let root = history.root();
-    let mut marks = Vec::new();
+    let mut found = PossibleSummaries::default();
     for (position, text) in parsed.first_texts(alignment::summary_positions(history)) {
         let breaks = text.match_indices('\n').map(|(at, _)| at + 1);
         let beginnings = std::iter::once(0).chain(breaks).take(SUMMARY_START_LINES);
         let candidates = beginnings
-            .map(|at| &text[at..])
-            .filter(|text| may_be_summary(text));
+            .map(|at| text.split_at(at))
+            .filter(|(_, text)| may_be_summary(text));
         // Nearly always all of them end alike.
         let mut previous: Option<(&str, bool)> = None;
-        for candidate in candidates {
+        for (start, candidate) in candidates {
             let is_known = match previous {
                 Some((other, is_known)) if AnswerHash::same_ending(other, candidate) => is_known,
                 _ => is_ending_known(&AnswerHash::ending_of(pepper, &root, candidate)),
             };
             previous = Some((candidate, is_known));
             if is_known {
-                marks.push((ScopedHash::from_text(pepper, &root, candidate), position));
+                let hash = ScopedHash::from_text(pepper, &root, candidate);
+                found.marks.push((hash, position));
+                let start = SummaryStart::from_text(pepper, &root, start);
+                found.starts.push(start);
             }
         }
     }
-    marks
+    found
 }
 
 /// Bodies of which this much is to be read are parsed in the pool. Parsing takes about a millisecond per megabyte: a

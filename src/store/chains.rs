@@ -11,7 +11,9 @@ use async_trait::async_trait;
 use super::{NewSnapshot, NewTimer, OperatorRequest, StoreResult};
 use crate::history::{AnswerHash, History, Link, MessageKey, Scope, ScopedHash};
 use crate::memory::advance::ChainJob;
-use crate::memory::alignment::{LineageName, Origin, PathEntry, StoredAlignment, SummaryCandidate};
+use crate::memory::alignment::{
+    LineageName, Origin, PathEntry, StoredAlignment, SummaryCandidate, SummaryStart,
+};
 use crate::memory::record::MessageContent;
 use crate::memory::{
     NewPart, Node, PartId, PartMeta, Rendering, Snapshot, SnapshotId, SnapshotMeta, Trim,
@@ -244,8 +246,8 @@ pub struct MessageMarks {
     pub origin: Origin,
     /// Whether the upstream gave it as its answer in this conversation.
     pub from_upstream: bool,
-    /// Whether the client put it in the place of what it summarises.
-    pub is_client_summary: bool,
+    /// What stands in front of the summary, if the client put the message in the place of what it summarises.
+    pub summary_start: Option<SummaryStart>,
 }
 
 /// What a recorded request shares with other conversations of the owner.

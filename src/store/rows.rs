@@ -24,7 +24,9 @@ use super::{
     Timer,
 };
 use crate::memory::advance::{ChainJob, JobState};
-use crate::memory::alignment::{Origin, PathEntry, StoredAlignment, Withheld, Witness};
+use crate::memory::alignment::{
+    Origin, PathEntry, StoredAlignment, SummaryStart, Withheld, Witness,
+};
 
 pub(super) use column::{corrupt, get, int};
 pub(super) use lists::{
@@ -222,8 +224,8 @@ pub(super) fn step(row: &SqliteRow) -> StoreResult<(usize, PathEntry)> {
     };
     // 1: an observed or queued range ends here; 2: its text is kept.
     let range_flags: i64 = get(row, 5)?;
-    // 1: it came in a live request; 2: the upstream gave it; 4: another conversation holds it too;
-    // 8: it is a summary of the client.
+    // 1: it came in a live request; 2: the upstream gave it; 4: another conversation holds it too; from 8 on: the
+    // start of a summary.
     let origin_flags: i64 = get(row, 11)?;
     let step = PathEntry {
         message: PathMessage { link, role },
@@ -239,7 +241,7 @@ pub(super) fn step(row: &SqliteRow) -> StoreResult<(usize, PathEntry)> {
             from_upstream: origin_flags & 2 != 0,
             unshared: origin_flags & 4 == 0,
         },
-        is_client_summary: origin_flags & 8 != 0,
+        summary_start: SummaryStart::from_stored(origin_flags >> 3),
         pending: false,
     };
     Ok((int(row, 1)?, step))

@@ -1,5 +1,9 @@
 //! A client that keeps all its user said in front of each summary, and summarises again and again.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use futures_util::future::join_all;
 use serde_json::Value;
 
 use crate::alignment::harness::{Client, SentRequest, assistant, marks, roomy, user};
@@ -52,6 +56,12 @@ impl Conversation {
 
     /// Asks for a summary and puts it behind all the user said.
     async fn summarise(&mut self, rig: &mut Rig) {
+        let start = "Another model was at work before you and left this:\n";
+        self.summarise_behind(rig, start).await;
+    }
+
+    /// The same, where the summary stands behind this `start` in its message.
+    async fn summarise_behind(&mut self, rig: &mut Rig, start: &str) {
         let mut asking = self.context.clone();
         asking.push(message("user", "Summarise all of this for somebody else."));
         self.summaries += 1;
@@ -60,8 +70,7 @@ impl Conversation {
             .send_with_answer(&asking, Some(&message("assistant", text.clone())))
             .await;
         self.context.clone_from(&self.said);
-        let head = format!("Another model was at work before you and left this:\n{text}");
-        self.context.push(message("user", head));
+        self.context.push(message("user", format!("{start}{text}")));
     }
 
     /// Whether `sent` tells of answers that its own messages do not hold.
@@ -104,4 +113,88 @@ async fn the_user_speaks_behind_each_summary() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_model_goes_on_from_each_summary() {
     play(true).await;
+}
+
+/// Which of the user's messages are taken back, if so many are observed of so many.
+type Gone = fn(usize, usize) -> Range<usize>;
+
+/// The user takes back messages `gone` of those that stand in front of the summary, or writes them anew. Returns what of
+/// them is told afterwards, and whether anything is.
+async fn take_back(gone: Gone, edits: bool) -> (BTreeSet<String>, bool) {
+    let mut rig = roomy().await;
+    let mut talk = Conversation::new();
+    let mut observed = 0;
+    for _ in 0..24 {
+        let sent = talk.turn(&mut rig).await;
+        let is_observed = |said: &&Value| !marks(&said.to_string()).is_disjoint(&sent.in_block);
+        observed = talk.said.iter().filter(is_observed).count();
+    }
+    assert!(observed > 4, "{observed}");
+    talk.summarise(&mut rig).await;
+    let gone = gone(observed, talk.said.len());
+    let taken_back = marks(&Value::from(&talk.said[gone.clone()]).to_string());
+    assert_eq!(taken_back.len(), gone.len());
+    let mut at = 0;
+    talk.context.retain_mut(|kept| {
+        let is_gone = gone.contains(&at);
+        at += 1;
+        if is_gone && edits {
+            *kept = message(
+                "user",
+                format!("Please go on without number {at}, as we said."),
+            );
+        }
+        !is_gone || edits
+    });
+    let (mut told, mut tells) = (BTreeSet::new(), false);
+    for _ in 0..6 {
+        let sent = talk.turn(&mut rig).await;
+        told.extend(sent.in_block.intersection(&taken_back).cloned());
+        tells |= talk.recalls(&sent);
+    }
+    (told, tells)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_taken_back_in_front_of_a_summary_is_not_told() {
+    let (told, tells) = take_back(|_, _| 0..0, false).await;
+    assert!(tells && told.is_empty(), "nothing was taken back");
+    let gone: [Gone; 5] = [
+        |_, _| 0..1,
+        |_, _| 0..2,
+        |observed, _| observed / 2..observed / 2 + 1,
+        |observed, all| observed - 2..all,
+        |observed, all| observed..all,
+    ];
+    let plays = (0..gone.len()).flat_map(|at| [(at, false), (at, true)]);
+    let plays = plays.map(async |(at, edits)| {
+        let (told, _) = take_back(gone[at], edits).await;
+        assert!(told.is_empty(), "{at} {edits}: {told:?}");
+    });
+    join_all(plays).await;
+}
+
+/// What stands in front of a summary is the user's own if it is not what the client puts there each time.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_user_says_in_front_of_a_summary_can_be_taken_back() {
+    let mut rig = roomy().await;
+    let mut talk = Conversation::new();
+    for _ in 0..20 {
+        talk.turn(&mut rig).await;
+    }
+    let own = user("alice", 900);
+    let own = format!("{}\n", own["content"].as_str().unwrap());
+    talk.summarise_behind(&mut rig, &own).await;
+    talk.ask(&mut rig).await;
+    let mut told = false;
+    for _ in 0..20 {
+        let sent = talk.turn(&mut rig).await;
+        told |= sent.in_block.contains("alice#900");
+    }
+    assert!(told, "it was observed");
+    talk.summarise(&mut rig).await;
+    for _ in 0..6 {
+        let sent = talk.turn(&mut rig).await;
+        assert!(!sent.in_block.contains("alice#900"), "{}", sent.reason);
+    }
 }

@@ -171,6 +171,7 @@ impl ModelStore {
                 SummaryCandidate {
                     count: place,
                     hash: mark,
+                    start: None,
                     same_system: path.iter().any(system),
                     path,
                     is_unique: true,
@@ -314,8 +315,10 @@ impl ModelStore {
                     from_upstream: self.answer_origins.contains(&origins[at]),
                     unshared: true,
                 },
-                is_client_summary: seen
-                    .is_some_and(|alignment| alignment.client_summary == Some(at)),
+                summary_start: seen
+                    .and_then(|alignment| alignment.client_summary)
+                    .filter(|(summary, _)| *summary == at)
+                    .map(|(_, start)| start),
                 pending: false,
             };
             self.nodes.insert(

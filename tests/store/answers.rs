@@ -50,7 +50,7 @@ async fn an_answer_that_came_back_in_its_turn_is_no_summary() {
         anchor: None,
         origin: Origin::default(),
         from_upstream: true,
-        is_client_summary: false,
+        summary_start: None,
     };
     let other = ScopedHash::from_text(&Pepper::NONE, &root, "another content");
     record.lookup_entries.marks = vec![marks(other), marks(content)];

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use crate::history::{Link, PositionMap, ScopedHash};
-use crate::memory::alignment::Witness;
+use crate::memory::alignment::{SummaryStart, Witness};
 use crate::memory::record::MessageContent;
 use crate::memory::{Node, PartId};
 use crate::store::MessageMarks;
@@ -86,15 +86,6 @@ fn numbers(all: impl Iterator<Item = i64>) -> String {
     out
 }
 
-/// The column `given`: what of the message the upstream gave in this conversation. 1: all of it, as its answer; 2: the
-/// answer that the client repeats in it as a summary.
-fn answer_share(marks: &MessageMarks) -> u8 {
-    match (marks.is_client_summary, marks.from_upstream) {
-        (true, _) => 2,
-        (false, from_upstream) => u8::from(from_upstream),
-    }
-}
-
 /// New messages for `NEW_NODES`. `parent` is the link before the first; `marks` holds the marks of each
 /// message, or is empty.
 pub(in crate::store) fn node_list(nodes: &[Node], marks: &[MessageMarks], parent: Link) -> String {
@@ -131,9 +122,11 @@ pub(in crate::store) fn node_list(nodes: &[Node], marks: &[MessageMarks], parent
             None => out.push_str(",null,"),
         }
         push_mark(&mut out, node_marks.and_then(|marks| marks.anchor));
-        let origin_fields = node_marks.map(|marks| (marks.origin.0, answer_share(marks)));
+        let origin_fields = node_marks.map(|marks| (marks.origin.0, u8::from(marks.from_upstream)));
         let (origin, given) = origin_fields.unwrap_or_default();
-        out.push_str(&format!(",{origin},{given}]"));
+        let summary_start = node_marks.and_then(|marks| marks.summary_start);
+        let summary_start = summary_start.map_or(0, SummaryStart::to_stored);
+        out.push_str(&format!(",{origin},{given},{summary_start}]"));
         parent = node.link;
     }
     out.push(']');

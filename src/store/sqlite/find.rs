@@ -156,7 +156,7 @@ SELECT up.kind, n.count, n.link, n.weight, n.lineage, (EXISTS (
              AND j.state = 'open'))
        + 2 * EXISTS (SELECT 1 FROM messages AS m
                      WHERE m.tenant = $1 AND m.resource = $2 AND m.link = n.link),
-       n.content, n.ids, n.role, n.anchor, n.parent, n.live + 2 * (n.given = 1) + 8 * (n.given = 2) + 4 * (
+       n.content, n.ids, n.role, n.anchor, n.parent, n.live + 2 * n.given + 8 * n.summary_start + 4 * (
            n.origin = 0 OR CASE WHEN n.ids IS NULL
            THEN EXISTS (
                SELECT 1 FROM nodes AS o
@@ -283,6 +283,7 @@ pub(super) async fn find_candidates(
                 answer = Some(SummaryCandidate {
                     count: rows::int(row, 1)?,
                     hash: rows::mark(row, 6)?.ok_or_else(|| corrupt("an answer without a mark"))?,
+                    start: None,
                     path: Vec::new(),
                     same_system: get(row, 3)?,
                     is_unique: true,

@@ -224,7 +224,7 @@ mod tests {
             anchor: Some(anchor),
             origin: Origin::default(),
             from_upstream: false,
-            is_client_summary: false,
+            summary_start: None,
         }];
         let history = History::chain(&scope(), Vec::new());
         let hashes = AnswerHash {

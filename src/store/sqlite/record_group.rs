@@ -49,11 +49,12 @@ const NEW_NODES_OF_ALL: &str = "
 WITH r AS MATERIALIZED (
     SELECT p.value ->> 0 AS lineage, p.value ->> 1 AS messages FROM json_each($4) AS p)
 INSERT INTO nodes (tenant, resource, lineage, link, parent, count, role, tokens, closed, turn_end,
-                   born, confirmed, seen_ms, live, content, ids, weight, anchor, origin, given)
+                   born, confirmed, seen_ms, live, content, ids, weight, anchor, origin, given,
+                   summary_start)
 SELECT $1, $2, r.lineage, unhex(p.value ->> 0), unhex(p.value ->> 1), p.value ->> 2,
        p.value ->> 3, p.value ->> 4, p.value ->> 5, p.value ->> 6, p.value ->> 7, p.value ->> 8,
        p.value ->> 9, p.value ->> 10, unhex(p.value ->> 11), unhex(p.value ->> 12), p.value ->> 13,
-       unhex(p.value ->> 14), p.value ->> 15, p.value ->> 16
+       unhex(p.value ->> 14), p.value ->> 15, p.value ->> 16, p.value ->> 17
 FROM r CROSS JOIN json_each(r.messages) AS p WHERE true
 ON CONFLICT (tenant, resource, link) DO NOTHING;";
 

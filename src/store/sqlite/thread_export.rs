@@ -46,7 +46,8 @@ WHERE tenant = $1 AND resource = $2 AND lineage = $3 ORDER BY place";
 const EXPORT_NODES: &str = "
 SELECT json_array(hex(n.link), hex(n.parent), n.count, n.role, n.tokens, n.closed, n.turn_end, n.born,
                   n.confirmed, n.seen_ms, n.live, nullif(hex(n.content), ''), nullif(hex(n.ids), ''),
-                  n.weight, nullif(hex(n.anchor), ''), n.origin, n.given)
+                  n.weight, nullif(hex(n.anchor), ''), n.origin, n.given,
+                  n.summary_start)
 FROM json_each($3) AS p CROSS JOIN nodes AS n
 WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)";
 
@@ -164,11 +165,12 @@ SELECT $1, $2, $3, p.value ->> 0, p.value ->> 1, p.value ->> 2 FROM json_each($4
 /// As [`IMPORT_ACCOUNT`].
 const IMPORT_NODES: &str = "
 INSERT INTO nodes (tenant, resource, lineage, link, parent, count, role, tokens, closed, turn_end,
-                   born, confirmed, seen_ms, live, content, ids, weight, anchor, origin, given)
+                   born, confirmed, seen_ms, live, content, ids, weight, anchor, origin, given,
+                   summary_start)
 SELECT $1, $2, $3, unhex(p.value ->> 0), unhex(p.value ->> 1), p.value ->> 2, p.value ->> 3,
        p.value ->> 4, p.value ->> 5, p.value ->> 6, p.value ->> 7, p.value ->> 8, p.value ->> 9,
        p.value ->> 10, unhex(p.value ->> 11), unhex(p.value ->> 12), p.value ->> 13,
-       unhex(p.value ->> 14), p.value ->> 15, p.value ->> 16
+       unhex(p.value ->> 14), p.value ->> 15, p.value ->> 16, coalesce(p.value ->> 17, 0)
 FROM json_each($4) AS p";
 
 /// A part (`$3`: a row of [`EXPORT_PARTS`]) with the new ids of its sources (`$4`).

@@ -18,7 +18,7 @@ pub use self::client_summary::{messages_before_answer, summary_positions};
 use self::evidence::NameComparison;
 pub use self::evidence::{
     Evidence, EvidenceLevel, LineageName, Origin, PathEntry, StoredAlignment, SummaryCandidate,
-    Withheld, Witness,
+    SummaryStart, Withheld, Witness,
 };
 pub use self::origin::{origin_of_answer, origins};
 use self::path_comparison::{PathComparison, first_changed, observed_count};

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use diarist::history::align::MessageOrigin;
 use diarist::history::{History, Link, MessageKey, PathMessage, Scope};
 use diarist::memory::alignment::{
-    Alignment, Evidence, EvidenceLevel, LineageName, Origin, PathEntry, find_alignment,
+    Alignment, Evidence, EvidenceLevel, LineageName, Origin, PathEntry, SummaryStart,
+    find_alignment,
 };
 use diarist::wire::Request;
 use serde_json::{Value, json};
@@ -143,7 +144,7 @@ fn path_entries(path: &History, known: u8) -> Vec<PathEntry> {
                 from_upstream: has(0),
                 unshared: has(1),
             },
-            is_client_summary: has(7),
+            summary_start: SummaryStart::from_stored(i64::from(has(7))),
             pending: has(6) && at == path.len(),
         });
         parent = turn.link;

@@ -21,11 +21,11 @@ pub struct Run {
 }
 
 impl Run {
-    pub(super) fn client_end(&self) -> usize {
+    pub(crate) fn client_end(&self) -> usize {
         self.client + self.len
     }
 
-    pub(super) fn path_end(&self) -> usize {
+    pub(crate) fn path_end(&self) -> usize {
         self.path + self.len
     }
 

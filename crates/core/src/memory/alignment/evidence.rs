@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use crate::history::align::MessageOrigin;
 use crate::history::{
-    Fingerprint, History, Link, MessageKey, PathMessage, PositionMap, ScopedHash,
+    Fingerprint, History, Link, MessageKey, PathMessage, Pepper, PositionMap, ScopedHash,
 };
 
 /// Where a message was first said: a short hash of the message and of all messages before it. Zero
@@ -41,6 +41,35 @@ impl Origin {
     }
 }
 
+/// A short hash of the text in front of a summary, in the same message. A client introduces each summary with the same
+/// words; what differs was written by a person.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SummaryStart(i64);
+
+impl SummaryStart {
+    /// The bits of the hash: the store keeps it beside three flags.
+    const MASK: i64 = (1 << 59) - 1;
+
+    /// The hash of `text`, which stands in a conversation with this `root`.
+    pub fn from_text(pepper: &Pepper, root: &Link, text: &str) -> Self {
+        let hash = ScopedHash::from_text(pepper, root, text);
+        let mut first = [0; 8];
+        first.copy_from_slice(&hash.as_bytes()[..8]);
+        // The lowest bit is set, so that no hash is zero.
+        Self((i64::from_be_bytes(first) & Self::MASK) | 1)
+    }
+
+    /// The stored form; never zero.
+    pub fn to_stored(self) -> i64 {
+        self.0
+    }
+
+    /// Reads the stored form. Zero: the message is no summary.
+    pub fn from_stored(stored: i64) -> Option<Self> {
+        (stored != 0).then_some(Self(stored))
+    }
+}
+
 /// One message of a known path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathEntry {
@@ -68,8 +97,8 @@ pub struct PathEntry {
     /// Whether the upstream gave it as an answer in this conversation, and whether another
     /// conversation holds it.
     pub message_origin: MessageOrigin,
-    /// Whether the client put it in the place of what it summarises.
-    pub is_client_summary: bool,
+    /// What stands in front of the summary, if the client put the message in the place of what it summarises.
+    pub summary_start: Option<SummaryStart>,
     /// Whether it is an answer of the upstream that no recorded request has carried yet.
     pub pending: bool,
 }
@@ -198,6 +227,8 @@ pub struct SummaryCandidate {
     pub count: usize,
     /// The hash of its text.
     pub hash: ScopedHash,
+    /// What stands in front of it, in the same message.
+    pub start: Option<SummaryStart>,
     /// The chain that it was the answer to.
     pub path: Vec<PathEntry>,
     /// Whether a request of that chain began with the same system message as this request.

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::evidence::{Evidence, PathEntry, Withheld, Witness};
+use super::evidence::{Evidence, PathEntry, SummaryStart, Withheld, Witness};
 use crate::history::align::Run;
 use crate::history::{History, PathMessage, PositionMap, Turn};
 
@@ -44,8 +44,8 @@ pub struct Alignment {
     pub proof: Vec<Witness>,
     /// The part of the chain that is not sent for the time being.
     pub withheld: Option<Withheld>,
-    /// The index in the request of the client's summary that led to the chain.
-    pub client_summary: Option<usize>,
+    /// The index in the request of the client's summary that led to the chain, and what stands in front of it.
+    pub client_summary: Option<(usize, SummaryStart)>,
 }
 
 impl Alignment {
@@ -94,7 +94,7 @@ pub(super) struct AlignmentBasis {
     pub(super) is_same: bool,
     pub(super) proof: Vec<Witness>,
     pub(super) withheld: Option<Withheld>,
-    pub(super) client_summary: Option<usize>,
+    pub(super) client_summary: Option<(usize, SummaryStart)>,
 }
 
 /// The messages that a request and a path have in common.

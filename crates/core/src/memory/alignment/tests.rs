@@ -50,7 +50,7 @@ fn path(history: &History, observed: usize) -> Vec<PathEntry> {
                 from_upstream: at > 0,
                 unshared: true,
             },
-            is_client_summary: false,
+            summary_start: None,
             pending: false,
         })
         .collect()
@@ -274,6 +274,7 @@ fn summarised(sent: Vec<Message>, place: usize, depth: usize) -> Option<Alignmen
         summary: Some(SummaryCandidate {
             count: place,
             hash: ScopedHash::from_text(&Pepper::NONE, &Link::root(&scope), SAID),
+            start: None,
             path,
             same_system: true,
             is_unique: true,
