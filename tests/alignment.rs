@@ -8,7 +8,7 @@ mod archived;
 mod client_habits;
 mod compose;
 mod corpus;
-mod harness;
+pub mod harness;
 mod heard;
 mod inflate;
 mod many_summaries;

@@ -46,6 +46,8 @@ impl ForgottenRefresher {
 
     /// If the store does not answer, nothing changes; `watch_store` reports it.
     pub(super) async fn refresh(&mut self) {
+        // What is not stored is tried again with the next refresh.
+        let _unsaved = self.store.save_tombstones().await;
         let Ok(version) = self.store.refresh_tombstones().await else {
             return;
         };
@@ -90,6 +92,7 @@ impl ForgottenRefresher {
         {
             self.refresh().await;
         }
+        let _lost = self.store.save_tombstones().await;
     }
 }
 

@@ -11,6 +11,7 @@ use super::tee::AnswerMessage;
 use crate::history::{AnswerHash, History, Pepper, Scope, without_thinking};
 use crate::lookup::{AnswersInProgress, SnapshotCache};
 use crate::memory::alignment::Origin;
+use crate::store::Tombstones;
 use crate::wire::chat;
 
 /// The length of a summary, in bytes. A shorter text may be one that a model gives in any conversation: a greeting,
@@ -40,6 +41,8 @@ pub(super) struct AnswerPosition {
     chain: Arc<History>,
     /// Those of its answers that may come back as summaries. `None` for a request that is not recorded.
     in_progress: Option<AnswersInProgress>,
+    /// For a request of a forgotten conversation: the tombstones, and the receipt.
+    forgotten: Option<(Tombstones, i64)>,
 }
 
 impl AnswerPosition {
@@ -58,12 +61,18 @@ impl AnswerPosition {
             origins,
             chain: Arc::clone(chain),
             in_progress: None,
+            forgotten: None,
         }
     }
 
     /// Makes requests that bring one of its answers back as a summary wait until its exchange is recorded.
     pub(super) fn hold_answers(&mut self) {
         self.in_progress = Some(self.cache.answers_in_progress());
+    }
+
+    /// Keeps its answers from bringing back a forgotten conversation as summaries of it.
+    pub(super) fn forget_answers(&mut self, tombstones: &Tombstones, receipt: i64) {
+        self.forgotten = Some((tombstones.clone(), receipt));
     }
 
     pub(super) fn into_in_progress(self) -> Option<AnswersInProgress> {
@@ -103,6 +112,9 @@ impl AnswerPosition {
                 if may_be_summary(text) {
                     let hash = AnswerHash::from_text(&self.pepper, &self.chain.root(), text);
                     self.cache.track_reply(&self.scope, &self.chain, hash);
+                    if let Some((tombstones, receipt)) = &self.forgotten {
+                        tombstones.add_answer(&self.scope, &hash.text, *receipt);
+                    }
                     if let Some(in_progress) = &self.in_progress {
                         in_progress.add(hash.text);
                     }

@@ -195,10 +195,15 @@ pub(super) async fn read_request(
     };
     let links = client_history.turns().iter().map(|turn| turn.link);
     let scope = &identity.scope;
-    if memory.tombstones.covers(scope, links, lookup_keys) {
+    if let Some(receipt) = memory.tombstones.receipt_for(scope, links, lookup_keys) {
         entry.set_bypass("forgotten".to_owned());
         let (history, thread) = (History::clone(&client_history), &identity.thread);
-        return ReadRequest::of_parsed_without_memory(memory, scope, (parsed, history), thread);
+        let mut read =
+            ReadRequest::of_parsed_without_memory(memory, scope, (parsed, history), thread);
+        if let Some(position) = &mut read.answer_position {
+            position.forget_answers(&memory.tombstones, receipt);
+        }
+        return read;
     }
     let first = parsed.leading_messages().messages().first();
     let system =

@@ -47,6 +47,9 @@ pub trait Forgetting: Send + Sync {
     /// The tombstones in force. Clones share them.
     fn tombstones(&self) -> Tombstones;
 
+    /// Stores the tombstones that requests of forgotten conversations have added.
+    async fn save_tombstones(&self) -> StoreResult<()>;
+
     /// Deletes the conversations whose last request came before `before_ms`, at most `limit` of them, and leaves
     /// no tombstone. Returns how many.
     async fn expire_threads(&self, before_ms: i64, limit: u32) -> StoreResult<u64>;
@@ -150,19 +153,33 @@ pub(super) fn line_owner(root: &Link) -> [u8; 32] {
     blake3::derive_key("diarist 2026-11 forgotten audit lines", root.as_bytes())
 }
 
-/// One tombstone: the owner, and a mark, or `None` if the whole owner was deleted.
-pub(super) type Tombstone = ([u8; 32], Option<Mark>);
+/// One tombstone.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tombstone {
+    pub(super) owner: [u8; 32],
+    /// `None`: the whole owner was deleted.
+    pub(super) mark: Option<Mark>,
+    pub(super) receipt: i64,
+}
 
+/// What was forgotten of one owner, with the receipts.
 #[derive(Debug, Default)]
 struct Buried {
-    everything: bool,
-    marks: HashSet<Mark>,
+    everything: Option<i64>,
+    marks: HashMap<Mark, i64>,
+}
+
+#[derive(Debug, Default)]
+struct HeldTombstones {
+    owners: HashMap<[u8; 32], Buried>,
+    /// Those that are held, and not stored yet.
+    unsaved: Vec<Tombstone>,
 }
 
 /// The tombstones in force. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Tombstones {
-    held: Arc<RwLock<HashMap<[u8; 32], Buried>>>,
+    held: Arc<RwLock<HeldTombstones>>,
     pepper: Pepper,
 }
 
@@ -175,43 +192,81 @@ impl Tombstones {
         }
     }
 
-    /// Whether a request with this chain and these keys belongs to something that was forgotten. `keys` is called
-    /// only if something of this owner was.
+    /// Whether a request with this chain and these keys belongs to something that was forgotten; see
+    /// [`Tombstones::receipt_for`].
     pub fn covers(
         &self,
         scope: &Scope,
         chain: impl IntoIterator<Item = Link>,
         keys: impl FnOnce() -> LookupKeys,
     ) -> bool {
+        self.receipt_for(scope, chain, keys).is_some()
+    }
+
+    /// The receipt of what was forgotten, if a request with this chain and these keys belongs to that. `keys` is
+    /// called only if something of this owner was forgotten.
+    pub fn receipt_for(
+        &self,
+        scope: &Scope,
+        chain: impl IntoIterator<Item = Link>,
+        keys: impl FnOnce() -> LookupKeys,
+    ) -> Option<i64> {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
-        if held.is_empty() {
-            return false;
+        if held.owners.is_empty() {
+            return None;
         }
-        if is_buried(&held, &tenant_owner(&scope.tenant)) {
-            return true;
-        }
+        let tenant = held.owners.get(&tenant_owner(&scope.tenant));
         let root = Link::root(scope);
-        let Some(buried) = held.get(root.as_bytes()) else {
-            return false;
-        };
-        if buried.everything {
-            return true;
+        let owner = held.owners.get(root.as_bytes());
+        let everything = |buried: &Buried| buried.everything;
+        if let Some(receipt) = tenant.and_then(everything).or(owner.and_then(everything)) {
+            return Some(receipt);
         }
-        if buried.marks.is_empty() {
-            return false;
-        }
-        let has = |mark: &Mark| buried.marks.contains(mark);
-        if chain.into_iter().any(|link| has(&link_mark(&link))) {
-            return true;
+        let marks = &owner.filter(|buried| !buried.marks.is_empty())?.marks;
+        let receipt = |mark: &Mark| marks.get(mark).copied();
+        let mut links = chain.into_iter();
+        if let Some(receipt) = links.find_map(|link| receipt(&link_mark(&link))) {
+            return Some(receipt);
         }
         let keys = keys();
+        let anchors = keys.anchors.iter();
         // Two conversations may have one pair of messages in common by chance.
-        let mut anchors = keys.anchors.iter().filter(|(hash, _)| has(hash.as_bytes()));
+        let mut anchors = anchors.filter_map(|(hash, _)| receipt(hash.as_bytes()));
         let mut answers = keys.answers.iter();
         let name = keys.thread_key.as_deref();
-        name.is_some_and(|name| has(&name_mark(&self.pepper, &root, name)))
-            || answers.any(|(hash, _)| has(hash.as_bytes()))
-            || anchors.nth(1).is_some()
+        name.and_then(|name| receipt(&name_mark(&self.pepper, &root, name)))
+            .or_else(|| answers.find_map(|(hash, _)| receipt(hash.as_bytes())))
+            .or_else(|| anchors.nth(1))
+    }
+
+    /// Adds an answer to a request that belongs to what was forgotten with this `receipt`: a summary that the model
+    /// writes of a forgotten conversation does not bring it back.
+    pub fn add_answer(&self, scope: &Scope, answer: &ScopedHash, receipt: i64) {
+        let owner = *Link::root(scope).as_bytes();
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        let Some(buried) = held.owners.get_mut(&owner) else {
+            return;
+        };
+        let mark = *answer.as_bytes();
+        if buried.everything.is_none() && buried.marks.insert(mark, receipt).is_none() {
+            held.unsaved.push(Tombstone {
+                owner,
+                mark: Some(mark),
+                receipt,
+            });
+        }
+    }
+
+    /// Those that are not stored yet.
+    pub(super) fn unsaved(&self) -> Vec<Tombstone> {
+        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
+        held.unsaved.clone()
+    }
+
+    /// Notes that the first `count` of [`Tombstones::unsaved`] are stored.
+    pub(super) fn saved(&self, count: usize) {
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        held.unsaved.drain(..count);
     }
 
     /// Whether `record` would bring back something that was forgotten.
@@ -234,22 +289,23 @@ impl Tombstones {
         self.covers(scope, new.chain([record.parent, record.tip]), keys)
     }
 
-    /// Replaces all tombstones.
-    pub(super) fn replace(&self, tombstones: impl IntoIterator<Item = Tombstone>) {
-        let mut next: HashMap<[u8; 32], Buried> = HashMap::new();
-        for (owner, mark) in tombstones {
-            let buried = next.entry(owner).or_default();
-            match mark {
-                Some(mark) => _ = buried.marks.insert(mark),
-                None => buried.everything = true,
+    /// Replaces all tombstones by the stored ones. Those that are not stored yet stay, unless their receipt has been
+    /// lifted.
+    pub(super) fn replace(&self, stored: Vec<Tombstone>) {
+        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        let receipts: HashSet<i64> = stored.iter().map(|tombstone| tombstone.receipt).collect();
+        held.unsaved
+            .retain(|tombstone| receipts.contains(&tombstone.receipt));
+        let mut owners: HashMap<[u8; 32], Buried> = HashMap::new();
+        for tombstone in stored.iter().chain(&held.unsaved) {
+            let buried = owners.entry(tombstone.owner).or_default();
+            match tombstone.mark {
+                Some(mark) => _ = buried.marks.insert(mark, tombstone.receipt),
+                None => buried.everything = Some(tombstone.receipt),
             }
         }
-        *self.held.write().unwrap_or_else(PoisonError::into_inner) = next;
+        held.owners = owners;
     }
-}
-
-fn is_buried(held: &HashMap<[u8; 32], Buried>, owner: &[u8; 32]) -> bool {
-    held.get(owner).is_some_and(|buried| buried.everything)
 }
 
 #[cfg(test)]
@@ -267,14 +323,52 @@ mod tests {
         })
     }
 
+    fn tombstone(owner: [u8; 32], mark: Option<Mark>) -> Tombstone {
+        Tombstone {
+            owner,
+            mark,
+            receipt: 7,
+        }
+    }
+
+    fn answered(text: &str) -> LookupKeys {
+        let root = Link::root(&Scope::new(b"ada", None));
+        LookupKeys {
+            answers: vec![(ScopedHash::from_text(&Pepper::NONE, &root, text), 1)],
+            ..LookupKeys::default()
+        }
+    }
+
+    #[test]
+    fn an_answer_to_a_forgotten_conversation_is_forgotten_until_its_receipt_is_lifted() {
+        let held = Tombstones::default();
+        let scope = Scope::new(b"ada", None);
+        let root = *Link::root(&scope).as_bytes();
+        let stored = || vec![tombstone(root, Some(link_mark(&link(1))))];
+        held.replace(stored());
+        let covers = |text: &str| held.covers(&scope, [], || answered(text));
+        assert!(!covers("a summary"));
+        let receipt = held.receipt_for(&scope, [link(1)], LookupKeys::default);
+        assert_eq!(receipt, Some(7));
+        let (answer, _) = answered("a summary").answers[0];
+        held.add_answer(&scope, &answer, 7);
+        held.add_answer(&scope, &answer, 7);
+        assert!(covers("a summary") && !covers("another"));
+        assert_eq!(held.unsaved().len(), 1);
+        held.replace(stored());
+        assert!(covers("a summary"), "it is not stored yet");
+        held.replace(Vec::new());
+        assert!(!covers("a summary") && held.unsaved().is_empty());
+    }
+
     #[test]
     fn a_tombstone_covers_its_conversation_and_no_other() {
         let held = Tombstones::default();
         let (ada, bob) = (Scope::new(b"ada", None), Scope::new(b"bob", None));
         let root = Link::root(&ada);
-        held.replace([
-            (*root.as_bytes(), Some(link_mark(&link(1)))),
-            (
+        held.replace(vec![
+            tombstone(*root.as_bytes(), Some(link_mark(&link(1)))),
+            tombstone(
                 *root.as_bytes(),
                 Some(name_mark(&Pepper::NONE, &root, "trip")),
             ),
@@ -285,7 +379,7 @@ mod tests {
         assert!(!covers(&held, &bob, &[link(1)], Some("trip")));
         let user = Scope::new(b"ada", Some(b"user"));
         assert!(!covers(&held, &user, &[link(1)], Some("trip")));
-        held.replace([]);
+        held.replace(Vec::new());
         assert!(!covers(&held, &ada, &[link(1)], Some("trip")));
     }
 
@@ -293,10 +387,10 @@ mod tests {
     fn a_whole_tenant_is_covered_with_its_users_and_a_user_alone() {
         let held = Tombstones::default();
         let (ada, user) = (Scope::new(b"ada", None), Scope::new(b"ada", Some(b"user")));
-        held.replace([(*Link::root(&user).as_bytes(), None)]);
+        held.replace(vec![tombstone(*Link::root(&user).as_bytes(), None)]);
         assert!(covers(&held, &user, &[link(1)], None));
         assert!(!covers(&held, &ada, &[link(1)], None));
-        held.replace([(tenant_owner(&ada.tenant), None)]);
+        held.replace(vec![tombstone(tenant_owner(&ada.tenant), None)]);
         assert!(covers(&held, &user, &[link(1)], None) && covers(&held, &ada, &[], None));
         assert!(!covers(
             &held,

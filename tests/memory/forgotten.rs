@@ -4,8 +4,10 @@
 use std::sync::Arc;
 
 use diarist_provider::{Behaviour, CallerKind, Failure, Options};
+use serde_json::json;
 use tokio::sync::Semaphore;
 
+use crate::alignment::harness::set_answer;
 use crate::memory::rig::{Answer, Rig, SMALL};
 use crate::memory::tools::{ACTIVE, Talk, eventually};
 
@@ -182,6 +184,52 @@ async fn a_conversation_is_forgotten_while_it_goes_on_until_that_is_lifted() {
     assert!(listed.contains("\"lifted\":\"2"), "{listed}");
     eventually("the line of the lifting", || rig.audit("forgot").len() == 2).await;
     assert_eq!(rig.audit("forgot")[1]["lifted"], true);
+}
+
+/// The model summarises a conversation after it was forgotten, and its client goes on from the summary.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_summary_of_a_forgotten_conversation_does_not_bring_it_back() {
+    let mut rig = Rig::small().await;
+    let ada = Talk::new("ada");
+    assert_eq!(rig.talk(&ada, 1..=ACTIVE).await.memory(), "active");
+    rig.operator(&["threads", "forget", "1"]).await;
+    rig.until_noticed(&[], &ada, ACTIVE + 1, |memory| memory == FORGOTTEN)
+        .await;
+    let summaries = ["first", "second"].map(|number| {
+        let words = "what was agreed on, and what is still to be done. ".repeat(8);
+        format!("The {number} summary: {} wants {words}", ada.canary())
+    });
+    let mut asking = ada.body(ACTIVE + 2);
+    for (at, summary) in summaries.iter().enumerate() {
+        set_answer(
+            &rig,
+            Some(&json!({"role": "assistant", "content": summary})),
+        );
+        assert_eq!(rig.send(&asking).await.memory(), FORGOTTEN);
+        set_answer(&rig, None);
+        if at == 0 {
+            // What the process knows goes; what it has stored stays.
+            rig.restart().await;
+        }
+        let mut messages = vec![json!({"role": "user", "content": format!("So far:\n{summary}")})];
+        for turn in 1..=ACTIVE {
+            let body = json!({"model": "gpt-test", "messages": messages});
+            assert_eq!(rig.send(&body).await.memory(), FORGOTTEN, "turn {turn}");
+            let next = Talk::new("eve").messages(turn + 1);
+            messages.extend_from_slice(&next[next.len() - 2..]);
+        }
+        asking = json!({"model": "gpt-test", "messages": messages});
+    }
+    rig.quiet().await;
+    assert_eq!(rig.number(LINEAGES).await, 0);
+    assert!(!rig.has_on_disk(&ada.canary()));
+
+    rig.operator(&["threads", "unforget", "1"]).await;
+    rig.until_noticed(&[], &ada, ACTIVE + 3, |memory| memory == "watching")
+        .await;
+    let again = json!({"model": "gpt-test", "messages": [
+        {"role": "user", "content": format!("So far:\n{}", summaries[1])}]});
+    assert_eq!(rig.send(&again).await.memory(), "watching");
 }
 
 /// A client that gives its conversation a name may write a new one under it, with nothing of the old one.

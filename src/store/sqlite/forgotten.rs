@@ -123,6 +123,30 @@ INSERT INTO tombstones (owner, mark, receipt)
 SELECT $1, unhex(p.value), $2 FROM json_each($3) AS p WHERE true
 ON CONFLICT (owner, mark, receipt) DO NOTHING";
 
+/// Tombstones of receipts that are in force (`$1`: owner, mark, receipt).
+const ADD_TOMBSTONES: &str = "
+INSERT INTO tombstones (owner, mark, receipt)
+SELECT unhex(p.value ->> 0), unhex(p.value ->> 1), p.value ->> 2 FROM json_each($1) AS p
+WHERE EXISTS (SELECT 1 FROM receipts AS r WHERE r.id = p.value ->> 2 AND r.lifted_ms IS NULL)
+ON CONFLICT (owner, mark, receipt) DO NOTHING";
+
+/// Stores tombstones that were added to receipts.
+pub(super) async fn add_tombstones(
+    conn: &mut SqliteConnection,
+    tombstones: &[Tombstone],
+) -> StoreResult<()> {
+    let rows = tombstones.iter().map(|tombstone| {
+        let mark = tombstone
+            .mark
+            .map(|mark| hex_text(&mark))
+            .unwrap_or_default();
+        serde_json::json!([hex_text(&tombstone.owner), mark, tombstone.receipt])
+    });
+    let rows = serde_json::Value::from_iter(rows).to_string();
+    query(ADD_TOMBSTONES).bind(rows).execute(conn).await?;
+    Ok(())
+}
+
 /// What was deleted for a receipt (`$1`), and whether that is all (`$3`).
 const SET_COUNTS: &str = "UPDATE receipts SET counts = $2, done = $3 WHERE id = $1";
 
@@ -387,7 +411,7 @@ pub(super) async fn tombstone_version(
 }
 
 /// All tombstones.
-const TOMBSTONES: &str = "SELECT owner, mark FROM tombstones";
+const TOMBSTONES: &str = "SELECT owner, mark, receipt FROM tombstones";
 
 pub(super) async fn tombstones(conn: &mut SqliteConnection) -> StoreResult<Vec<Tombstone>> {
     let rows = query(TOMBSTONES).fetch_all(conn).await?;
@@ -399,7 +423,11 @@ pub(super) async fn tombstones(conn: &mut SqliteConnection) -> StoreResult<Vec<T
             let wrong = |_| corrupt("a mark has a wrong length");
             Some(bytes.try_into().map_err(wrong)?)
         };
-        Ok((rows::tenant(row, 0)?, mark))
+        Ok(Tombstone {
+            owner: rows::tenant(row, 0)?,
+            mark,
+            receipt: get(row, 2)?,
+        })
     };
     rows.iter().map(tombstone).collect()
 }

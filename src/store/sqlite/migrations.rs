@@ -157,28 +157,3 @@ pub(super) fn migrations() -> Vec<Migration> {
     })
     .collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::migrations;
-
-    #[test]
-    fn every_file_is_a_step() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/sqlite");
-        let mut files: Vec<String> = std::fs::read_dir(folder)
-            .expect("the folder")
-            .map(|file| {
-                file.expect("a file")
-                    .file_name()
-                    .into_string()
-                    .expect("a name")
-            })
-            .collect();
-        files.sort();
-        let steps: Vec<String> = migrations()
-            .iter()
-            .map(|step| format!("{:04}_{}.sql", step.version, step.description))
-            .collect();
-        assert_eq!(files, steps);
-    }
-}

@@ -89,6 +89,22 @@ impl Forgetting for SqliteStore {
         self.held_tombstones.tombstones.clone()
     }
 
+    async fn save_tombstones(&self) -> StoreResult<()> {
+        let tombstones = self.tombstones();
+        let unsaved = tombstones.unsaved();
+        if unsaved.is_empty() {
+            return Ok(());
+        }
+        let count = unsaved.len();
+        self.write("store tombstones", move |conn| {
+            let unsaved = unsaved.clone();
+            Box::pin(async move { forgotten::add_tombstones(conn, &unsaved).await })
+        })
+        .await?;
+        tombstones.saved(count);
+        Ok(())
+    }
+
     async fn expire_threads(&self, before_ms: i64, limit: u32) -> StoreResult<u64> {
         self.write("store expiry::expire_threads", move |conn| {
             Box::pin(expiry::expire_threads(conn, before_ms, limit))
