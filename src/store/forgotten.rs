@@ -291,7 +291,7 @@ impl Tombstones {
 
     /// Replaces all tombstones by the stored ones. Those that are not stored yet stay, unless their receipt has been
     /// lifted.
-    pub(super) fn replace(&self, stored: Vec<Tombstone>) {
+    pub(super) fn replace(&self, stored: &[Tombstone]) {
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
         let receipts: HashSet<i64> = stored.iter().map(|tombstone| tombstone.receipt).collect();
         held.unsaved
@@ -345,7 +345,7 @@ mod tests {
         let scope = Scope::new(b"ada", None);
         let root = *Link::root(&scope).as_bytes();
         let stored = || vec![tombstone(root, Some(link_mark(&link(1))))];
-        held.replace(stored());
+        held.replace(&stored());
         let covers = |text: &str| held.covers(&scope, [], || answered(text));
         assert!(!covers("a summary"));
         let receipt = held.receipt_for(&scope, [link(1)], LookupKeys::default);
@@ -355,9 +355,9 @@ mod tests {
         held.add_answer(&scope, &answer, 7);
         assert!(covers("a summary") && !covers("another"));
         assert_eq!(held.unsaved().len(), 1);
-        held.replace(stored());
+        held.replace(&stored());
         assert!(covers("a summary"), "it is not stored yet");
-        held.replace(Vec::new());
+        held.replace(&[]);
         assert!(!covers("a summary") && held.unsaved().is_empty());
     }
 
@@ -366,7 +366,7 @@ mod tests {
         let held = Tombstones::default();
         let (ada, bob) = (Scope::new(b"ada", None), Scope::new(b"bob", None));
         let root = Link::root(&ada);
-        held.replace(vec![
+        held.replace(&[
             tombstone(*root.as_bytes(), Some(link_mark(&link(1)))),
             tombstone(
                 *root.as_bytes(),
@@ -379,7 +379,7 @@ mod tests {
         assert!(!covers(&held, &bob, &[link(1)], Some("trip")));
         let user = Scope::new(b"ada", Some(b"user"));
         assert!(!covers(&held, &user, &[link(1)], Some("trip")));
-        held.replace(Vec::new());
+        held.replace(&[]);
         assert!(!covers(&held, &ada, &[link(1)], Some("trip")));
     }
 
@@ -387,10 +387,10 @@ mod tests {
     fn a_whole_tenant_is_covered_with_its_users_and_a_user_alone() {
         let held = Tombstones::default();
         let (ada, user) = (Scope::new(b"ada", None), Scope::new(b"ada", Some(b"user")));
-        held.replace(vec![tombstone(*Link::root(&user).as_bytes(), None)]);
+        held.replace(&[tombstone(*Link::root(&user).as_bytes(), None)]);
         assert!(covers(&held, &user, &[link(1)], None));
         assert!(!covers(&held, &ada, &[link(1)], None));
-        held.replace(vec![tombstone(tenant_owner(&ada.tenant), None)]);
+        held.replace(&[tombstone(tenant_owner(&ada.tenant), None)]);
         assert!(covers(&held, &user, &[link(1)], None) && covers(&held, &ada, &[], None));
         assert!(!covers(
             &held,

@@ -142,7 +142,7 @@ pub(super) async fn add_tombstones(
             .unwrap_or_default();
         serde_json::json!([hex_text(&tombstone.owner), mark, tombstone.receipt])
     });
-    let rows = serde_json::Value::from_iter(rows).to_string();
+    let rows = rows.collect::<serde_json::Value>().to_string();
     query(ADD_TOMBSTONES).bind(rows).execute(conn).await?;
     Ok(())
 }

@@ -33,7 +33,7 @@ impl HeldTombstones {
     ) -> StoreResult<TombstoneVersion> {
         let now = forgotten::tombstone_version(&mut *conn).await?;
         if now != *self.version.lock().unwrap_or_else(PoisonError::into_inner) {
-            self.tombstones.replace(forgotten::tombstones(conn).await?);
+            self.tombstones.replace(&forgotten::tombstones(conn).await?);
             *self.version.lock().unwrap_or_else(PoisonError::into_inner) = now;
         }
         Ok(now)
