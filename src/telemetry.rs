@@ -32,6 +32,9 @@ pub const ERRORS: &str = "diarist_errors_total";
 pub const CONNECTIONS: &str = "diarist_connections";
 /// Connections turned away because the limit was reached.
 pub const CONNECTIONS_REFUSED: &str = "diarist_connections_refused_total";
+/// Answers that were ended because their clients did not read them. Label: `reason` (`time`; `full`: another request
+/// needed the place).
+pub const ANSWERS_UNREAD: &str = "diarist_answers_unread_total";
 /// Open tunnels (WebSocket connections that passed through).
 pub const TUNNELS: &str = "diarist_tunnels";
 
@@ -173,6 +176,10 @@ fn describe() {
     );
     describe_gauge!(TUNNELS, "Open tunnels");
     describe_memory();
+    describe_counter!(
+        ANSWERS_UNREAD,
+        "Answers ended because their clients did not read them, by reason"
+    );
 }
 
 /// Lets the counters of memory and of losses exist before their first event, so that an alert sees the first one.
@@ -214,6 +221,9 @@ fn register() {
     }
     for change in ["paused", "resumed"] {
         metrics::counter!(OBSERVER_PAUSES, "change" => change).increment(0);
+    }
+    for reason in ["time", "full"] {
+        metrics::counter!(ANSWERS_UNREAD, "reason" => reason).increment(0);
     }
     for by in ["diarist", "provider"] {
         metrics::counter!(COMPARED_TOKENS, "by" => by).increment(0);
