@@ -44,6 +44,7 @@ mod shared;
 mod singleflight;
 pub mod sse;
 pub mod tee;
+pub mod unread;
 mod upgrade;
 mod upstream_route;
 pub mod usage_filter;

@@ -12,6 +12,7 @@ mod host_check;
 mod settings;
 mod sighup;
 mod socket;
+mod stream_tasks;
 
 pub use self::settings::Settings;
 use std::future::Future;

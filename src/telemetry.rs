@@ -32,6 +32,9 @@ pub const ERRORS: &str = "diarist_errors_total";
 pub const CONNECTIONS: &str = "diarist_connections";
 /// Connections turned away because the limit was reached.
 pub const CONNECTIONS_REFUSED: &str = "diarist_connections_refused_total";
+/// Answers that were ended because their clients did not read them. Label: `reason` (`time`; `full`: another request
+/// needed the place).
+pub const ANSWERS_UNREAD: &str = "diarist_answers_unread_total";
 /// Open tunnels (WebSocket connections that passed through).
 pub const TUNNELS: &str = "diarist_tunnels";
 
@@ -58,6 +61,8 @@ pub const EXCHANGES_RECORDED: &str = "diarist_exchanges_recorded_total";
 pub const BODIES_UNREAD: &str = "diarist_bodies_unread_total";
 /// First requests of conversations that wait for a second one before they are recorded. A gauge.
 pub const EXCHANGES_WAITING: &str = "diarist_exchanges_waiting";
+/// Those that were forgotten, because too many waited.
+pub const FIRST_REQUESTS_FORGOTTEN: &str = "diarist_first_requests_forgotten_total";
 /// Bytes of accepted requests that the recorder has not recorded yet. A gauge.
 pub const INTAKE_BYTES: &str = "diarist_intake_bytes";
 /// Accepted requests that were dropped because the recorder's intake was full.
@@ -171,6 +176,10 @@ fn describe() {
         CONNECTIONS_REFUSED,
         "Connections turned away because the limit was reached"
     );
+    describe_counter!(
+        ANSWERS_UNREAD,
+        "Answers ended because their clients did not read them, by reason"
+    );
     describe_gauge!(TUNNELS, "Open tunnels");
     describe_memory();
 }
@@ -189,6 +198,7 @@ fn register() {
         CONNECTIONS_REFUSED,
         EXCHANGES_RECORDED,
         EXCHANGES_DROPPED,
+        FIRST_REQUESTS_FORGOTTEN,
         BODIES_UNREAD,
         TOKENIZED_BYTES,
         REFLECTIONS_REMINDED,
@@ -211,6 +221,9 @@ fn register() {
     }
     for cause in ["rate_limit", "budget"] {
         metrics::gauge!(RESTING, "cause" => cause).increment(0.0);
+    }
+    for reason in ["time", "full"] {
+        metrics::counter!(ANSWERS_UNREAD, "reason" => reason).increment(0);
     }
     for change in ["paused", "resumed"] {
         metrics::counter!(OBSERVER_PAUSES, "change" => change).increment(0);
@@ -262,6 +275,10 @@ fn describe_memory() {
     describe_gauge!(
         EXCHANGES_WAITING,
         "First requests of conversations, waiting for a second one before they are recorded"
+    );
+    describe_counter!(
+        FIRST_REQUESTS_FORGOTTEN,
+        "First requests of conversations, forgotten before their second one because too many waited"
     );
     describe_gauge!(
         INTAKE_BYTES,

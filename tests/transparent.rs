@@ -20,3 +20,4 @@ mod pooling;
 mod streaming;
 mod tls;
 mod tunnels;
+mod unread;

@@ -105,8 +105,8 @@ settings! {
         max_buffered_bytes: u64 = Default("268435456"),
         /// Time a client has to send the head of a request. It also closes idle HTTP/1 connections.
         header_timeout: Duration = Default(r#""60s""#),
-        /// Time a connection may pass without any byte in either direction. Models that think may pause for
-        /// minutes.
+        /// Time a connection may pass without any byte in either direction, or an answer over HTTP/2 without its
+        /// client reading. Models that think may pause for minutes.
         idle_timeout: Duration = Default(r#""5m""#),
         /// Time to connect to the upstream, TLS included.
         connect_timeout: Duration = Default(r#""10s""#),
@@ -117,7 +117,8 @@ settings! {
         /// Open client connections. One more gets 503.
         max_connections: u64 = Default("4096"),
         /// Requests in progress. One more gets 429. A chat completion counts when its body is in. One connection
-        /// may have as many as it leaves free for others.
+        /// may have as many as it leaves free for others. While none is free, an answer over HTTP/2 that its client
+        /// has not read for 2 seconds is reset to make room.
         max_requests: u64 = Default("1024"),
         /// Requests in progress of one address that is not of this machine; a network of IPv6 (/64) is one
         /// address. One more gets 429. Behind a load balancer all requests come from its address: write the

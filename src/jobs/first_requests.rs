@@ -6,7 +6,12 @@
 //! are recorded. A process that ends forgets what waits; the next request of such a conversation counts as
 //! its first one, and is sent as it would have been. Decides before the queue of the recorder, so that a flood of
 //! such requests takes no place in it. Owned by [`super::intake`].
+//!
+//! All that waits has a bound. At the bound the account that holds most loses its oldest requests, so a flood of one
+//! account pushes out nothing of another that holds less.
 
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use foldhash::{HashMap, HashSet};
@@ -18,9 +23,15 @@ use crate::lookup::anchors;
 use crate::store::{LookupKeys, SentWith, Store};
 use crate::telemetry;
 
-/// What waits may use this many bytes. It is kept in two halves; when the younger one is full, the older one
-/// is dropped. 16 MiB are some 20,000 to 40,000 requests.
+/// What waits may use this many bytes. 16 MiB are some 20,000 to 40,000 requests of few accounts.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
+
+/// Below this share, 16 KiB, accounts count as equal when room is needed: of those the one that was silent for longest
+/// loses first.
+const SMALL_BYTES: usize = MAX_BYTES / 1024;
+
+/// The size of an account without requests: itself, and its tables with the space that they keep free.
+const ACCOUNT_BYTES: usize = 1024;
 
 /// The size of an entry without its text: the entry itself, its key, and the space that the table keeps free.
 const ENTRY_BYTES: usize =
@@ -30,6 +41,8 @@ const ENTRY_BYTES: usize =
 const MARK_BYTES: usize = 2 * size_of::<ScopedHash>();
 
 type Key = ([u8; 32], Link);
+
+type Account = [u8; 32];
 
 /// A request that waits: what its successor does not carry.
 #[derive(Debug)]
@@ -94,6 +107,7 @@ impl FirstRequest {
     }
 }
 
+/// Requests that came at about one time. They are dropped together.
 #[derive(Debug, Default)]
 struct Generation {
     /// Boxed, because a table that grows moves its entries.
@@ -102,6 +116,58 @@ struct Generation {
     /// their messages without continuing them.
     marks: HashSet<ScopedHash>,
     bytes: usize,
+}
+
+/// The requests of one account.
+#[derive(Debug, Default)]
+struct Share {
+    /// The youngest first.
+    generations: VecDeque<Generation>,
+    bytes: usize,
+    /// When something was added, in additions of all accounts.
+    last_added: u64,
+}
+
+impl Share {
+    /// The generation for a new request. One is full when it holds half of the share, so that never more than about half
+    /// is lost at once; it is never so small that a small account loses all, nor larger than a quarter of all.
+    fn youngest(&mut self) -> &mut Generation {
+        let most = (self.bytes / 2).clamp(SMALL_BYTES / 2, MAX_BYTES / 4);
+        if self
+            .generations
+            .front()
+            .is_none_or(|youngest| youngest.bytes >= most)
+        {
+            self.generations.push_front(Generation::default());
+        }
+        &mut self.generations[0]
+    }
+
+    /// Takes the longest waiting request that `exchange` continues or repeats, with its number of messages.
+    fn take_prefix(&mut self, exchange: &Exchange) -> Option<(usize, Box<FirstRequest>)> {
+        let turns = exchange.history.turns().iter().enumerate().rev();
+        for (index, turn) in turns {
+            let key = (exchange.scope.tenant, turn.link);
+            for generation in &mut self.generations {
+                if let Some(first) = generation.requests.remove(&key) {
+                    generation.bytes -= first.bytes();
+                    self.bytes -= first.bytes();
+                    return Some((index + 1, first));
+                }
+            }
+        }
+        None
+    }
+
+    fn has_mark(&self, mark: &ScopedHash) -> bool {
+        let mut generations = self.generations.iter();
+        generations.any(|generation| generation.marks.contains(mark))
+    }
+
+    /// How it stands when room is needed; the first one to lose is the greatest.
+    fn rank(&self) -> (usize, Reverse<u64>) {
+        (self.bytes.max(SMALL_BYTES), Reverse(self.last_added))
+    }
 }
 
 /// The requests that wait for a second one.
@@ -126,7 +192,7 @@ impl FirstRequests {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let due = waiting.admit(exchange, &*self.store);
         #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-        let count = waiting.len() as f64;
+        let count = waiting.count as f64;
         metrics::gauge!(telemetry::EXCHANGES_WAITING).set(count);
         due
     }
@@ -140,8 +206,12 @@ impl FirstRequests {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    young: Generation,
-    old: Generation,
+    shares: HashMap<Account, Share>,
+    /// How many requests wait.
+    count: usize,
+    /// Bytes of all shares, with the accounts themselves.
+    bytes: usize,
+    additions: u64,
 }
 
 impl Waiting {
@@ -171,7 +241,8 @@ impl Waiting {
             // A request that shares messages with one that waits, but does not continue it, may belong to a
             // client that drops its oldest messages. All its requests would begin anew.
             let mut marks = keys.anchors.iter().map(|(anchor, _)| anchor);
-            let overlaps = marks.any(|mark| self.has_mark(mark));
+            let share = self.shares.get(&exchange.account);
+            let overlaps = share.is_some_and(|share| marks.any(|mark| share.has_mark(mark)));
             if !overlaps && !store.may_know(&exchange.scope, &chain, &keys) {
                 self.insert(&exchange, &keys);
                 return Vec::new();
@@ -180,31 +251,12 @@ impl Waiting {
         vec![exchange]
     }
 
-    /// How many requests wait.
-    fn len(&self) -> usize {
-        self.young.requests.len() + self.old.requests.len()
-    }
-
-    /// Takes the longest waiting request that `exchange` continues or repeats, with its number of messages.
     fn take_prefix(&mut self, exchange: &Exchange) -> Option<(usize, Box<FirstRequest>)> {
-        if self.len() == 0 {
-            return None;
-        }
-        let turns = exchange.history.turns().iter().enumerate().rev();
-        for (index, turn) in turns {
-            let key = (exchange.scope.tenant, turn.link);
-            for generation in [&mut self.young, &mut self.old] {
-                if let Some(first) = generation.requests.remove(&key) {
-                    generation.bytes -= first.bytes();
-                    return Some((index + 1, first));
-                }
-            }
-        }
-        None
-    }
-
-    fn has_mark(&self, mark: &ScopedHash) -> bool {
-        self.young.marks.contains(mark) || self.old.marks.contains(mark)
+        let share = self.shares.get_mut(&exchange.account)?;
+        let (len, first) = share.take_prefix(exchange)?;
+        self.bytes -= first.bytes();
+        self.count -= 1;
+        Some((len, first))
     }
 
     fn insert(&mut self, exchange: &Exchange, keys: &LookupKeys) {
@@ -213,15 +265,54 @@ impl Waiting {
         };
         let first = Box::new(FirstRequest::new(exchange));
         let new_bytes = first.bytes() + MARK_BYTES * keys.anchors.len();
-        if self.young.bytes + new_bytes > MAX_BYTES / 2 {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.bytes += new_bytes;
+        let all = &mut self.bytes;
+        let share = self.shares.entry(exchange.account).or_insert_with(|| {
+            *all += ACCOUNT_BYTES;
+            Share::default()
+        });
+        self.additions += 1;
+        share.last_added = self.additions;
+        let generation = share.youngest();
+        generation.bytes += new_bytes;
         let marks = keys.anchors.iter().map(|(anchor, _)| *anchor);
-        self.young.marks.extend(marks);
-        self.young
+        generation.marks.extend(marks);
+        generation
             .requests
             .insert((exchange.scope.tenant, tip), first);
+        share.bytes += new_bytes;
+        self.bytes += new_bytes;
+        self.count += 1;
+        if self.bytes > MAX_BYTES {
+            self.make_room();
+        }
+    }
+
+    /// Drops an eighth of all, so that the search for those that hold most is rare: the oldest requests of the account
+    /// that holds most, again and again.
+    fn make_room(&mut self) {
+        let shares = self.shares.iter();
+        let mut largest: BinaryHeap<_> = shares
+            .map(|(account, share)| (share.rank(), *account))
+            .collect();
+        let mut forgotten = 0;
+        while self.bytes > MAX_BYTES - MAX_BYTES / 8
+            && let Some((_, account)) = largest.pop()
+            && let Some(share) = self.shares.get_mut(&account)
+        {
+            if let Some(oldest) = share.generations.pop_back() {
+                share.bytes -= oldest.bytes;
+                self.bytes -= oldest.bytes;
+                forgotten += oldest.requests.len();
+            }
+            if share.generations.is_empty() {
+                self.shares.remove(&account);
+                self.bytes -= ACCOUNT_BYTES;
+            } else {
+                largest.push((share.rank(), account));
+            }
+        }
+        self.count -= forgotten;
+        metrics::counter!(telemetry::FIRST_REQUESTS_FORGOTTEN).increment(forgotten as u64);
     }
 }
 
@@ -234,4 +325,126 @@ fn was_sent_as_written(exchange: &Exchange) -> bool {
         && sent_with.snapshot.is_none()
         && sent_with.trim.is_none()
         && !exchange.allows_peer_memory
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::Scope;
+    use crate::store::SqliteStore;
+    use crate::wire;
+
+    /// A request of an account with `turns` messages of `name`, for a model with a name of so many bytes.
+    fn exchange(account: &str, name: &str, turns: usize, model_bytes: usize) -> Exchange {
+        let scope = Scope::new(account.as_bytes(), None);
+        let message = |turn| match turn % 2 {
+            0 => serde_json::json!({"role": "user", "content": format!("{name} {turn}")}),
+            _ => serde_json::json!({"role": "assistant", "content": format!("Yes, {turn}")}),
+        };
+        let messages: Vec<_> = (0..turns).map(message).collect();
+        let body = serde_json::json!({"model": "m", "messages": messages}).to_string();
+        let parsed = wire::Request::parse_chat(&body.into()).expect("a request");
+        let history = Arc::new(parsed.history(&scope));
+        Exchange {
+            account: scope.tenant,
+            scope,
+            thread_key: None,
+            sub_agent: false,
+            held_out: false,
+            allows_peer_memory: false,
+            parsed: Arc::new(parsed),
+            history,
+            alignment: None,
+            origins: Vec::new(),
+            system: None,
+            answer: None,
+            answers_in_progress: None,
+            sent_with: SentWith::default(),
+            model: "m".repeat(model_bytes),
+            growth: None,
+            route: None,
+            zone: None,
+            at_ms: 0,
+            answered_ms: 0,
+        }
+    }
+
+    struct Rig {
+        waiting: Waiting,
+        store: Arc<dyn Store>,
+    }
+
+    impl Rig {
+        async fn new() -> Self {
+            let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+            let store: Arc<dyn Store> = Arc::new(store);
+            // Until its keys are read, it may know everything.
+            let unknown = exchange("nobody", "nothing", 1, 1);
+            let chain = [unknown.history.tip().expect("a message")];
+            while store.may_know(&unknown.scope, &chain, &LookupKeys::default()) {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+            let waiting = Waiting::default();
+            Self { waiting, store }
+        }
+
+        /// How many exchanges are to be recorded now.
+        fn admit(&mut self, exchange: Exchange) -> usize {
+            self.waiting.admit(exchange, &*self.store).len()
+        }
+
+        /// The sums are those of the parts.
+        fn check(&self) {
+            let waiting = &self.waiting;
+            assert!(waiting.bytes <= MAX_BYTES);
+            let shares = || waiting.shares.values();
+            let bytes: usize = shares().map(|share| share.bytes + ACCOUNT_BYTES).sum();
+            assert_eq!(waiting.bytes, bytes);
+            let generations = || shares().flat_map(|share| &share.generations);
+            let held: usize = generations().map(|generation| generation.bytes).sum();
+            assert_eq!(held + waiting.shares.len() * ACCOUNT_BYTES, bytes);
+            let count: usize = generations().map(|it| it.requests.len()).sum();
+            assert_eq!(waiting.count, count);
+        }
+    }
+
+    /// In a table of generations for all, 16 MiB of one account dropped what waited of the others.
+    #[tokio::test]
+    async fn a_flood_of_one_account_makes_nobody_else_begin_again() {
+        let mut rig = Rig::new().await;
+        assert_eq!(rig.admit(exchange("quiet", "ada", 1, 9)), 0);
+        for number in 0..500 {
+            let name = format!("once {number}");
+            assert_eq!(rig.admit(exchange("flood", &name, 1, 100_000)), 0);
+        }
+        assert!(rig.waiting.count < 200, "most are forgotten");
+        assert_eq!(rig.admit(exchange("quiet", "ada", 3, 9)), 2);
+        // Of its own it has lost the oldest.
+        assert_eq!(rig.admit(exchange("flood", "once 499", 3, 9)), 2);
+        assert_eq!(rig.admit(exchange("flood", "once 0", 3, 9)), 0);
+        rig.check();
+    }
+
+    #[tokio::test]
+    async fn very_many_accounts_have_a_bound_and_the_one_that_was_silent_for_longest_loses_first() {
+        let mut rig = Rig::new().await;
+        for number in 0..3_000 {
+            let account = format!("account {number}");
+            assert_eq!(rig.admit(exchange(&account, "ada", 1, 9_000)), 0);
+        }
+        assert_eq!(rig.admit(exchange("account 2999", "ada", 3, 9)), 2);
+        assert_eq!(rig.admit(exchange("account 0", "ada", 3, 9)), 0);
+        rig.check();
+    }
+
+    /// A client that drops its oldest messages continues nothing that waits.
+    #[tokio::test]
+    async fn what_shares_messages_with_one_that_waits_is_recorded() {
+        let mut rig = Rig::new().await;
+        assert_eq!(rig.admit(exchange("quiet", "ada", 9, 9)), 0);
+        let mut slid = exchange("quiet", "ada", 11, 9);
+        let messages = slid.parsed.messages()[2..].to_vec();
+        slid.history = Arc::new(crate::history::History::chain(&slid.scope, messages));
+        assert_eq!(rig.admit(slid), 1);
+    }
 }

@@ -33,6 +33,8 @@ pub struct LookupParams<'a> {
     pub level: EvidenceLevel,
     /// Whether the upstream has not accepted a request of its tenant yet.
     pub is_stranger: bool,
+    /// Who pays for its tenant.
+    pub account: [u8; 32],
 }
 
 /// What is known of one request's chain.

@@ -71,6 +71,7 @@ impl SnapshotCache {
             thread_key: None,
             system: params.system,
             model: Some(params.model.to_owned()),
+            account: Some(params.account),
         };
         self.wait_for_summaries(scope, client, &keys.answers).await;
         let found = self.store.find_candidates(scope, &chain, &keys);

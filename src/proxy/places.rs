@@ -4,14 +4,23 @@
 //! may hold as many places as it leaves free for others, so a few HTTP/2 connections cannot take them all, and a new
 //! connection always finds one. An address may hold a fixed number; addresses of this machine any: a reverse proxy
 //! there speaks for many clients. A request that is streamed to the upstream takes its place before its body is in. At
-//! most half of the places are for bodies that still come, so that uploads that never end do not take all.
+//! most half of the places are for bodies that still come, so that uploads that never end do not take all. Where no place
+//! is left, answers that their clients do not read make room.
 //! Called by [`super::flow`] and [`super::chat_completions`].
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use foldhash::HashMap;
 
 use super::error::ProxyError;
+use super::unread::Reading;
+
+/// An answer of which its client has read nothing for so long gives its place to a request that finds none. A client
+/// that reads is slower than that only over a broken line; one that pauses is safe while places are free.
+const MAKES_ROOM_AFTER: Duration = Duration::from_secs(2);
 
 /// Who sends a request. `server` puts it into the extensions of each request.
 #[derive(Clone, Copy, Debug)]
@@ -28,17 +37,57 @@ enum Holder {
     Address(IpAddr),
 }
 
+/// The connection and the address that hold a place.
+type Holders = [Option<Holder>; 2];
+
 #[derive(Debug)]
 struct State {
     free: usize,
     /// Requests with a place whose body still comes.
     uploads: usize,
     held: HashMap<Holder, usize>,
+    /// The requests with a place.
+    requests: HashMap<u64, (Holders, Option<Arc<Reading>>)>,
+    /// The number of the next request.
+    next: u64,
 }
 
 impl State {
     fn held(&self, holder: Holder) -> usize {
         self.held.get(&holder).copied().unwrap_or(0)
+    }
+
+    /// Gives the place of a request back, unless it was given to another one.
+    fn give_back(&mut self, number: u64) -> Option<Arc<Reading>> {
+        let (holders, reading) = self.requests.remove(&number)?;
+        self.free += 1;
+        for holder in holders.into_iter().flatten() {
+            if let Some(held) = self.held.get_mut(&holder) {
+                *held -= 1;
+                if *held == 0 {
+                    self.held.remove(&holder);
+                }
+            }
+        }
+        reading
+    }
+
+    /// The requests whose clients do not read, of `address` only if there is one. First those of the connection that has
+    /// most of them, and the one that has waited longest.
+    fn unread(&self, address: Option<Holder>) -> Vec<u64> {
+        let mut of_connection = HashMap::<_, usize>::default();
+        let mut unread = Vec::new();
+        for (number, (holders, reading)) in &self.requests {
+            let waited = reading.as_ref().and_then(|reading| reading.unread_for());
+            if let Some(waited) = waited.filter(|waited| *waited >= MAKES_ROOM_AFTER)
+                && (address.is_none() || holders[1] == address)
+            {
+                *of_connection.entry(holders[0]).or_default() += 1;
+                unread.push((holders[0], waited, *number));
+            }
+        }
+        unread.sort_by_key(|(connection, waited, _)| Reverse((of_connection[connection], *waited)));
+        unread.into_iter().map(|(.., number)| number).collect()
     }
 }
 
@@ -54,7 +103,7 @@ pub(super) struct Places {
 #[derive(Debug)]
 pub(super) struct Place {
     places: Places,
-    holders: [Option<Holder>; 2],
+    number: u64,
 }
 
 impl Places {
@@ -63,7 +112,9 @@ impl Places {
             state: Arc::new(Mutex::new(State {
                 free: limit,
                 uploads: 0,
-                held: HashMap::new(),
+                held: HashMap::default(),
+                requests: HashMap::default(),
+                next: 0,
             })),
             limit,
             per_address,
@@ -79,18 +130,16 @@ impl Places {
     /// # Errors
     /// Why there is none.
     pub(super) fn check(&self, peer: Option<Peer>) -> Result<(), ProxyError> {
-        self.refusal(&self.lock(), peer).map_or(Ok(()), Err)
+        self.make_room(&mut self.lock(), peer)
     }
 
-    /// Takes a place for a request of `peer`.
+    /// Takes a place for a request of `peer`. To be called in the task that sends the answer.
     ///
     /// # Errors
     /// Why there is none.
     pub(super) fn take(&self, peer: Option<Peer>) -> Result<Place, ProxyError> {
         let mut state = self.lock();
-        if let Some(refusal) = self.refusal(&state, peer) {
-            return Err(refusal);
-        }
+        self.make_room(&mut state, peer)?;
         state.free -= 1;
         let holders = [
             peer.map(|peer| Holder::Connection(peer.connection)),
@@ -99,11 +148,34 @@ impl Places {
         for holder in holders.into_iter().flatten() {
             *state.held.entry(holder).or_default() += 1;
         }
+        let number = state.next;
+        state.next += 1;
+        state.requests.insert(number, (holders, Reading::current()));
         drop(state);
         Ok(Place {
             places: self.clone(),
-            holders,
+            number,
         })
+    }
+
+    /// Lets answers that their clients do not read make room for a request of `peer`, if it finds no place otherwise.
+    fn make_room(&self, state: &mut State, peer: Option<Peer>) -> Result<(), ProxyError> {
+        while let Some(refusal) = self.refusal(state, peer) {
+            let (missing, address) = if let ProxyError::TooManyOfAddress(_) = refusal {
+                (1, peer.and_then(|peer| counted(peer.address)))
+            } else {
+                let own = peer.map_or(0, |peer| state.held(Holder::Connection(peer.connection)));
+                (own + 1 - state.free, None)
+            };
+            let unread = state.unread(address);
+            let Some(first) = unread.first().filter(|_| unread.len() >= missing) else {
+                return Err(refusal);
+            };
+            if let Some(reading) = state.give_back(*first) {
+                reading.end();
+            }
+        }
+        Ok(())
     }
 
     /// Takes one of the places for bodies that still come, beside the place of the request itself. It is given back when
@@ -123,17 +195,15 @@ impl Places {
     }
 
     fn refusal(&self, state: &State, peer: Option<Peer>) -> Option<ProxyError> {
+        let address = peer.and_then(|peer| counted(peer.address));
+        if address.is_some_and(|address| state.held(address) >= self.per_address) {
+            return Some(ProxyError::TooManyOfAddress(self.per_address));
+        }
         if state.free == 0 {
             return Some(ProxyError::TooManyRequests(self.limit));
         }
-        let peer = peer?;
-        let of_connection = state.held(Holder::Connection(peer.connection));
-        if of_connection >= state.free {
-            return Some(ProxyError::TooManyOfConnection(of_connection));
-        }
-        let holder = counted(peer.address)?;
-        (state.held(holder) >= self.per_address)
-            .then_some(ProxyError::TooManyOfAddress(self.per_address))
+        let of_connection = state.held(Holder::Connection(peer?.connection));
+        (of_connection >= state.free).then_some(ProxyError::TooManyOfConnection(of_connection))
     }
 }
 
@@ -162,22 +232,14 @@ impl Drop for Upload {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut state = self.places.lock();
-        state.free += 1;
-        for holder in self.holders.into_iter().flatten() {
-            if let Some(held) = state.held.get_mut(&holder) {
-                *held -= 1;
-                if *held == 0 {
-                    state.held.remove(&holder);
-                }
-            }
-        }
+        self.places.lock().give_back(self.number);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proxy::{body, unread};
 
     fn peer(connection: u64, address: &str) -> Peer {
         Peer {
@@ -251,5 +313,68 @@ mod tests {
         assert!(matches!(refused, Err(ProxyError::TooManyRequests(1))));
         drop(first);
         assert!(places.take(Some(peer(1, "127.0.0.1"))).is_ok());
+    }
+
+    /// A place of a stream whose client reads nothing, and what ends when the stream is told to.
+    async fn take_unread(places: &Places, peer: Peer) -> tokio::task::JoinHandle<()> {
+        let places = places.clone();
+        let (taken, is_taken) = tokio::sync::oneshot::channel();
+        let task = tokio::spawn(async move {
+            let stream = async {
+                let _place = places.take(Some(peer)).expect("a place");
+                let _body = unread::watch(body::full("x".into()));
+                taken.send(()).expect("a listener");
+                std::future::pending::<()>().await;
+            };
+            unread::limited(stream, Duration::from_hours(1)).await;
+        });
+        is_taken.await.expect("a place");
+        task
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_no_place_is_left_answers_that_nobody_reads_make_room() {
+        let places = Places::new(5, 9);
+        let honest = take_unread(&places, peer(1, "127.0.0.1")).await;
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let flood = [
+            take_unread(&places, peer(2, "127.0.0.1")).await,
+            take_unread(&places, peer(2, "127.0.0.1")).await,
+        ];
+        let busy = fill(&places, [peer(3, "127.0.0.1"), peer(4, "127.0.0.1")]);
+        assert_eq!(busy.len(), 2);
+        let ask = || places.check(Some(peer(9, "127.0.0.1")));
+        assert!(matches!(ask(), Err(ProxyError::TooManyRequests(5))));
+        tokio::time::advance(MAKES_ROOM_AFTER).await;
+        assert!(ask().is_ok());
+        let ended = || flood.iter().filter(|task| task.is_finished()).count();
+        tokio::task::yield_now().await;
+        assert_eq!((ended(), honest.is_finished()), (1, false));
+        assert_eq!(places.lock().free, 1, "its own end gives no second one");
+        let _first = places.take(Some(peer(9, "127.0.0.1"))).expect("a place");
+        let second = places.take(Some(peer(8, "127.0.0.1")));
+        tokio::task::yield_now().await;
+        assert!(second.is_ok());
+        // Both are left with one: now the longest counts.
+        assert!(honest.is_finished());
+        // A connection with one request needs two free places, and one can be had: nobody ends in vain.
+        let greedy = places.take(Some(peer(8, "127.0.0.1")));
+        assert!(matches!(greedy, Err(ProxyError::TooManyRequests(5))));
+        assert_eq!(ended(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_full_address_makes_room_of_its_own() {
+        let places = Places::new(100, 2);
+        let other = take_unread(&places, peer(1, "192.0.2.1")).await;
+        let mut own = Vec::new();
+        for connection in [2, 3] {
+            own.push(take_unread(&places, peer(connection, "192.0.2.2")).await);
+            tokio::time::advance(MAKES_ROOM_AFTER).await;
+        }
+        assert!(places.take(Some(peer(4, "192.0.2.2"))).is_ok());
+        tokio::task::yield_now().await;
+        let ended = [&other, &own[0], &own[1]].map(tokio::task::JoinHandle::is_finished);
+        assert_eq!(ended, [false, true, false]);
     }
 }

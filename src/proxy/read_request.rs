@@ -215,6 +215,7 @@ pub(super) async fn read_request(
         system,
         level: policy.evidence,
         is_stranger,
+        account: identity.account,
     };
     let pending_lookup = memory
         .cache

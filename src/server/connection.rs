@@ -20,14 +20,15 @@ use super::activity::Activity;
 use super::bad_request::BadRequestAnswer;
 use super::settings::Settings;
 use super::socket::ClientStream;
+use super::stream_tasks::StreamTasks;
 use crate::proxy::abort::ResetOnClose;
-use crate::proxy::{Peer, Proxy, ProxyBody, body};
+use crate::proxy::{Peer, Proxy, ProxyBody, body, unread};
 use crate::tasks::Tasks;
 
 /// How connections are served; shared by all of them.
 #[derive(Debug)]
 pub(super) struct ConnectionServer {
-    http: auto::Builder<Tasks>,
+    http: auto::Builder<StreamTasks>,
     header_timeout: Duration,
     idle_timeout: Duration,
     write_timeout: Duration,
@@ -39,7 +40,7 @@ pub(super) struct ConnectionServer {
 
 impl ConnectionServer {
     pub(super) fn new(settings: &Settings, tasks: &Tasks) -> Arc<Self> {
-        let mut http = auto::Builder::new(tasks.clone());
+        let mut http = auto::Builder::new(StreamTasks::new(tasks, settings.write_timeout));
         // hyper accepts no less than 8 KiB.
         let max_head_bytes = settings.max_head_bytes.max(8 << 10);
         // Without a timer, hyper's own timeouts do nothing.
@@ -101,7 +102,8 @@ impl ConnectionServer {
                 if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
                     active_request.mark_upgraded();
                 }
-                Ok::<_, Infallible>(answer.map(|body| body::with_guard(body, active_request)))
+                let guarded = |body| unread::watch(body::with_guard(body, active_request));
+                Ok::<_, Infallible>(answer.map(guarded))
             }
         });
         let stream = ClientStream::new(
@@ -124,6 +126,8 @@ impl ConnectionServer {
                     closing = true;
                     connection.as_mut().graceful_shutdown();
                 }
+                // In HTTP/2, the last bytes of an answer may wait for a client that never takes them.
+                () = activity.idle_for(self.idle_timeout + self.write_timeout), if closing => return,
             }
         };
         if let Err(error) = ended {

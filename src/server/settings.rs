@@ -19,7 +19,7 @@ pub struct Settings {
     /// How long a connection without a request is kept. If it is less than `header_timeout`, it ends HTTP/1 connections
     /// too; HTTP/2 has only this limit.
     pub idle_timeout: Duration,
-    /// How long a client may take no byte at all.
+    /// How long a client may take no byte at all, of its connection or, in HTTP/2, of one answer.
     pub write_timeout: Duration,
     /// Bytes of a request's head; more is answered 431.
     pub max_head_bytes: usize,

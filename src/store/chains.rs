@@ -233,6 +233,8 @@ pub struct LookupKeys {
     /// The model it asks for. Only what was sent to this model counts as sent before; `None`: every
     /// model counts.
     pub model: Option<String>,
+    /// Who pays for its tenant; `None`: the tenant itself. Look-ups of large requests take turns by it.
+    pub account: Option<[u8; 32]>,
 }
 
 /// By what a message is found, besides its link.

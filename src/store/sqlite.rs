@@ -195,7 +195,7 @@ impl SqliteStore {
         }
     }
 
-    /// Runs one query of the request path. `large_read_of` is the tenant of one that takes long.
+    /// Runs one query of the request path. `large_read_of` is the account of one that takes long.
     async fn request_read<T, W>(
         &self,
         large_read_of: Option<[u8; 32]>,

@@ -225,6 +225,7 @@ impl Recorder {
             system: exchange.system,
             level: EvidenceLevel::default(),
             is_stranger: false,
+            account: exchange.account,
         };
         let cache = &self.base.cache;
         cache.find_overlap(&exchange.scope, &exchange.history, &params)

@@ -225,7 +225,7 @@ impl Database {
             .unwrap_or_else(|_| Err(StoreError::Unavailable("a query was ended".to_owned())))
     }
 
-    /// Runs one query of the request path, for at most its timeout. `large_read_of` is the tenant of one that takes long.
+    /// Runs one query of the request path, for at most its timeout. `large_read_of` is the account of one that takes long.
     pub(super) async fn request_read<T, W>(
         &self,
         large_read_of: Option<[u8; 32]>,
@@ -242,7 +242,7 @@ impl Database {
         let query = async {
             // Outside of the task: a query whose caller is gone gets no turn.
             let turn = match large_read_of {
-                Some(tenant) => self.large_reads.turn(tenant).await,
+                Some(account) => self.large_reads.turn(account).await,
                 None => None,
             };
             let work = async move {

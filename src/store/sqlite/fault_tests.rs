@@ -6,7 +6,9 @@ use super::SqliteStore;
 use super::record;
 use crate::history::{Encoder, Link, Role, Scope};
 use crate::memory::Node;
-use crate::store::{Chains as _, RequestRecord, SentWith, StoreError, StoreResult};
+use crate::store::{
+    Chains as _, LARGE_REQUEST, LookupKeys, RequestRecord, SentWith, StoreError, StoreResult,
+};
 
 struct Disk {
     folder: tempfile::TempDir,
@@ -141,6 +143,30 @@ async fn large_look_ups_that_never_end_leave_connections_to_others() {
     }
     let found = store.find_on_chain(&scope, &links).await;
     assert!(found.expect("found").tip_recorded);
+}
+
+/// One key makes many tenants, with headers that its upstream ignores.
+#[tokio::test]
+async fn the_tenants_of_one_account_share_one_turn() {
+    let disk = disk().await;
+    let store = &disk.store;
+    let (scope, links, record) = request("hello", LARGE_REQUEST);
+    store.record(&scope, &record).await.expect("recorded");
+    let endless = store.request_read(Some([7; 32]), "endless", |_| {
+        Box::pin(std::future::pending::<StoreResult<()>>())
+    });
+    let answer = tokio::time::timeout(NEVER, endless).await.expect("in time");
+    assert!(matches!(answer, Err(StoreError::Busy(_))));
+    let find = async |account| {
+        let account = Some(account);
+        let keys = LookupKeys {
+            account,
+            ..LookupKeys::default()
+        };
+        store.find_candidates(&scope, &links, &keys).await
+    };
+    assert!(matches!(find([7; 32]).await, Err(StoreError::Busy(_))));
+    assert!(find([8; 32]).await.expect("found").tip_recorded);
 }
 
 #[tokio::test]

@@ -55,7 +55,8 @@ impl Chains for SqliteStore {
         if !database.may_know(scope, chain, keys) {
             return Ok(Candidates::default());
         }
-        let large_read_of = (chain.len() >= LARGE_REQUEST).then_some(scope.tenant);
+        let account = keys.account.unwrap_or(scope.tenant);
+        let large_read_of = (chain.len() >= LARGE_REQUEST).then_some(account);
         run!(self.request_read(large_read_of) => find::find_candidates(scope, chain, keys))
     }
 
