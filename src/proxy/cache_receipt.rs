@@ -10,6 +10,7 @@ use super::audit_entry::AuditEntry;
 use super::identify::Thread;
 use super::outgoing_request::{Fallback, MessageLayout, OutgoingRequest};
 use super::sent_prompts::{ConversationKey, SentPrompts};
+use super::tee::ObservedAnswer;
 use crate::history::{History, Message};
 use crate::memory::prompt_cache::{
     self, CacheRules, CacheRulesOverride, Judgement, Reported, SegmentBytes, SentBlock, SentLayout,
@@ -17,7 +18,7 @@ use crate::memory::prompt_cache::{
 };
 use crate::memory::{PromptGrowth, Snapshot, Trim};
 use crate::telemetry;
-use crate::wire::usage::Usage;
+use crate::wire::usage::{RawUsage, Usage};
 use crate::wire::{self, Placement};
 
 /// What is compared of a request: its conversation and its messages.
@@ -130,9 +131,10 @@ pub(super) fn record(
     (prompts, overrides): (&SentPrompts, &[CacheRulesOverride]),
     source: PromptSource,
     form: &SentForm,
-    usage: Usage,
+    observed: &ObservedAnswer,
     entry: &mut AuditEntry,
 ) -> Option<PromptGrowth> {
+    let usage = observed.usage.unwrap_or_default();
     let mut prompt = source.prompt(form);
     let segments = prompt.segment_bytes();
     entry.set_segments(segments, usage.prompt);
@@ -143,7 +145,10 @@ pub(super) fn record(
     let parsed = &source.parsed;
     let model = parsed.model().unwrap_or_default();
     let retention = parsed.cache_retention();
-    let published = CacheRules::for_model(&prompts.host, model, retention.as_deref());
+    // llama.cpp's older servers report a cache outside of their usage.
+    let has_plain_usage = observed.raw_usage.as_ref().is_none_or(RawUsage::is_plain);
+    let published = CacheRules::for_model(&prompts.host, model, retention.as_deref())
+        .or_of_own_server(&prompts.host, model, has_plain_usage);
     let rules = CacheRulesOverride::apply(overrides, model, published);
     let reported = Reported {
         prompt_tokens: usage.prompt,
@@ -212,6 +217,9 @@ fn count_bytes(segments: SegmentBytes) {
 pub(super) fn register_metrics() {
     count_tokens(None, Usage::default());
     count_bytes(SegmentBytes::default());
+    for fallback in Fallback::ALL {
+        metrics::counter!(telemetry::MEMORY_REQUESTS, "rung" => fallback.name()).increment(0);
+    }
     for verdict in Verdict::ALL {
         if verdict.has_cause() {
             for cause in VerdictCause::ALL {
