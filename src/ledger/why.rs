@@ -478,7 +478,9 @@ mod tests {
     fn every_reason_and_cause_of_the_document_has_words() {
         let document = include_str!("../../docs/audit.md");
         let names = |heading: &str| {
-            let (_, section) = document.split_once(&format!("\n### `{heading}`\n")).unwrap();
+            let (_, section) = document
+                .split_once(&format!("\n### `{heading}`\n"))
+                .unwrap();
             let section = section.split("\n#").next().unwrap();
             let rows = section.lines().filter(|line| line.starts_with("| `"));
             let cells = rows.map(|row| row.split('|').nth(1).unwrap().to_owned());

@@ -3,6 +3,7 @@
 //! Compares what was sent with what the conversation sent before, when the answer has ended. Nothing of it runs
 //! before the request goes out. The decision is [`prompt_cache`]'s. Called by `chat_completions`.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -148,7 +149,11 @@ pub(super) fn record(
     // llama.cpp's older servers report a cache outside of their usage.
     let has_plain_usage = observed.raw_usage.as_ref().is_none_or(RawUsage::is_plain);
     let published = CacheRules::for_model(&prompts.host, model, retention.as_deref())
-        .or_of_own_server(&prompts.host, model, has_plain_usage);
+        .or_of_own_server(
+            &prompts.host,
+            model,
+            has_plain_usage && is_own_host(&prompts.host),
+        );
     let rules = CacheRulesOverride::apply(overrides, model, published);
     let reported = Reported {
         prompt_tokens: usage.prompt,
@@ -167,6 +172,20 @@ pub(super) fn record(
     entry.set_judgement(&judgement, idle);
     prompts.record(key, prompt, Instant::now());
     judgement.growth
+}
+
+/// Whether `host` is no name of the public internet: a private address, or a name without a dot or of a private domain.
+fn is_own_host(host: &str) -> bool {
+    let name = host.trim_start_matches('[').trim_end_matches(']');
+    match name.parse::<IpAddr>() {
+        Ok(IpAddr::V4(address)) => address.is_loopback() || address.is_private(),
+        Ok(IpAddr::V6(address)) => address.is_loopback() || address.is_unique_local(),
+        Err(_) => {
+            let name = name.to_ascii_lowercase();
+            let private = [".local", ".internal", ".lan", ".localhost"];
+            !name.contains('.') || private.iter().any(|domain| name.ends_with(domain))
+        }
+    }
 }
 
 fn count(judgement: &Judgement) {
@@ -227,6 +246,28 @@ pub(super) fn register_metrics() {
             }
         } else {
             count_verdict(verdict, NO_CAUSE, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_ones_own_is_none_of_the_internet() {
+        for (host, is_own) in [
+            ("127.0.0.1", true),
+            ("[::1]", true),
+            ("192.168.7.3", true),
+            ("fd00::7", true),
+            ("vllm", true),
+            ("GPU.internal", true),
+            ("api.mistral.ai", false),
+            ("8.8.8.8", false),
+            ("2606:4700::1", false),
+        ] {
+            assert_eq!(is_own_host(host), is_own, "{host}");
         }
     }
 }
