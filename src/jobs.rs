@@ -179,6 +179,8 @@ impl Jobs {
         audit: Option<Audit>,
         tasks: &Tasks,
     ) -> Self {
+        snapshots::register_metrics();
+        evidence::register_metrics();
         let clock = Clock::default();
         let base = Base {
             events: Events::start(Arc::clone(&store), clock.clone(), settings.clone(), tasks),

@@ -86,6 +86,7 @@ impl Proxy {
     /// A proxy that forwards every request unchanged; [`Proxy::with_memory`] adds memory.
     #[must_use]
     pub fn new(upstream: Upstream, limits: Limits, tasks: Tasks) -> Self {
+        respond::register_metrics();
         Self {
             memory: None,
             shared: Arc::new(Shared {

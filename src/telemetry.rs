@@ -184,12 +184,18 @@ fn describe() {
     describe_memory();
 }
 
-/// Lets the counters of memory and of losses exist before their first event, so that an alert sees the first one.
+/// Lets series exist before their first event, so that an alert sees the first one: those whose labels are known here.
 fn register() {
+    for name in [REQUEST_DURATION, UPSTREAM_HEAD] {
+        let _ = metrics::histogram!(name);
+    }
+    for name in [EXCHANGES_WAITING, INTAKE_BYTES] {
+        metrics::gauge!(name).increment(0.0);
+    }
     for name in [CONNECTIONS, REQUESTS_IN_FLIGHT, TUNNELS] {
         metrics::gauge!(name).increment(0.0);
     }
-    for status in ["2xx", "3xx", "4xx", "5xx", "none"] {
+    for status in ["1xx", "2xx", "3xx", "4xx", "5xx", "none"] {
         for end in ["complete", "hung_up", "broken", "stalled"] {
             metrics::counter!(REQUESTS, "status" => status, "end" => end).increment(0);
         }
@@ -236,6 +242,9 @@ fn register() {
     }
     for reason in ["full", "closed", "write", "store"] {
         metrics::counter!(AUDIT_DROPPED, "reason" => reason).increment(0);
+    }
+    for file in ["database", "journal"] {
+        metrics::gauge!(DATABASE_BYTES, "file" => file).increment(0.0);
     }
     metrics::gauge!(OPEN_JOBS).increment(0.0);
 }

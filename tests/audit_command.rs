@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod estimates;
+mod reported;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
@@ -130,6 +131,7 @@ fn the_totals_of_a_day_are_exact() {
         "uncached_tokens": 2_200_000,
         // The third request: 300,000 tokens less, or as many more and half of its beginning forgotten.
         "without_low": 9.79, "without_high": 11.740_048, "net_low": -0.35, "net_high": 1.600_048,
+        "impossible_usage": 0, "one_sided_requests": 0, "unreported_requests": 1,
     });
     assert_eq!(*total, expected, "{total:#}");
 }

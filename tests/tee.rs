@@ -7,6 +7,8 @@
     reason = "a test fails by panicking"
 )]
 
+mod usage_shapes;
+
 use std::convert::Infallible;
 use std::io::Write as _;
 use std::time::Duration;

@@ -2,8 +2,10 @@
 //! Diarist. Notes the estimate of a prompt that nobody counted in its record. Reads audit records before their lines are
 //! written, away from the requests. Called by `audit`.
 
+use serde_json::Value;
+
 use crate::audit::{AuditRecord, CallKind, CallRecord, MemoryState, RecordReader};
-use crate::ledger::{CostMeter, Line, NamedPrice, PriceTable, Text};
+use crate::ledger::{CostMeter, Line, NamedPrice, PriceTable, ReportedUsage, Text};
 use crate::telemetry::{self, model_label};
 
 /// Counters hold whole numbers. In billionths of a dollar the price of one token is one, also of the cheapest models.
@@ -81,6 +83,7 @@ fn request_line(record: &AuditRecord) -> Line<'_> {
         cache_write_tokens: record.cache_write_tokens,
         completion_tokens: record.completion_tokens,
         verdict_cause: record.verdict_cause.as_deref().map(Text::from),
+        usage: reported(record.usage.as_ref()),
         ..Line::default()
     }
 }
@@ -92,8 +95,13 @@ fn call_line(record: &CallRecord) -> Line<'_> {
         cached_tokens: record.cached_tokens,
         cache_write_tokens: record.cache_write_tokens,
         completion_tokens: record.completion_tokens,
+        usage: reported(record.usage.as_ref()),
         ..Line::default()
     }
+}
+
+fn reported(usage: Option<&Value>) -> ReportedUsage {
+    usage.map(ReportedUsage::new).unwrap_or_default()
 }
 
 /// Lets all series of a model exist, so that sums over kinds never lack one.
@@ -128,7 +136,7 @@ mod tests {
     use super::*;
 
     /// What the line of a record says, as the report reads it.
-    fn used<'a>(line: &'a Line<'_>) -> (Vec<&'a str>, Vec<Option<u64>>, bool) {
+    fn used<'a>(line: &'a Line<'_>) -> (Vec<&'a str>, Vec<Option<u64>>, bool, ReportedUsage) {
         let cause = line.verdict_cause.as_ref().map_or("", Text::as_str);
         let texts = vec![
             line.tenant.as_str(),
@@ -146,7 +154,7 @@ mod tests {
             line.cache_write_tokens,
             line.completion_tokens,
         ];
-        (texts, numbers, line.is_active())
+        (texts, numbers, line.is_active(), line.usage)
     }
 
     #[test]
@@ -164,11 +172,14 @@ mod tests {
             record.memory = MemoryState::Active;
             record.messages_received = Some(3);
             (record.bytes_received, record.bytes_sent) = (4, 5);
-            record.prompt_tokens = Some(6);
+            record.prompt_tokens = Some(60);
             record.cached_tokens = Some(7);
             record.cache_write_tokens = Some(8);
             record.completion_tokens = Some(9);
             record.verdict_cause = Some("idle".into());
+            record.usage = Some(serde_json::json!({
+                "cost": 0.5, "cache_creation": {"ephemeral_1h_input_tokens": 8},
+            }));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::record::milliseconds;
 use crate::history::Scope;
@@ -41,6 +42,12 @@ pub struct CallRecord {
     /// The part of `completion_tokens` that is reasoning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reasoning_tokens: Option<u64>,
+    /// The usage report as the provider wrote it, without anything that is not a number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Value>,
+    /// `true` if more was reported of the cache than the prompt has: then what came from it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub impossible_usage: Option<bool>,
     /// Whose it is: a database keeps it beside the line.
     #[serde(skip)]
     pub(crate) owner: Scope,
@@ -54,6 +61,7 @@ impl CallRecord {
         self.completion_tokens = usage.completion;
         self.cache_write_tokens = usage.cache_write;
         self.reasoning_tokens = usage.reasoning;
+        self.impossible_usage = usage.impossible_cache.then_some(true);
     }
 }
 

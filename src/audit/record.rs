@@ -150,6 +150,9 @@ pub struct AuditRecord {
     /// The tokens of a prompt that nobody reported, by its bytes: an estimate. Absent if they were reported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub estimated_prompt_tokens: Option<u64>,
+    /// `true` if more was reported of the cache than the prompt has: then what came from it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub impossible_usage: Option<bool>,
     /// Whose it is, if that was decided: a database keeps it beside the line.
     #[serde(skip)]
     pub(crate) owner: Option<Scope>,
@@ -222,6 +225,7 @@ impl AuditRecord {
             usage: None,
             segment_tokens: None,
             estimated_prompt_tokens: None,
+            impossible_usage: None,
             owner: None,
         }
     }
@@ -234,6 +238,7 @@ impl AuditRecord {
         self.cache_write_tokens = usage.cache_write;
         self.completion_tokens = usage.completion;
         self.reasoning_tokens = usage.reasoning;
+        self.impossible_usage = usage.impossible_cache.then_some(true);
     }
 }
 

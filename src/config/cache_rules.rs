@@ -13,7 +13,13 @@ use super::tables::{Table, TableError, TableList, check_each, unknown_keys};
 use crate::memory::Pattern;
 use crate::memory::prompt_cache::CacheRulesOverride;
 
-const KEYS: [&str; 4] = ["model", "minimum_tokens", "step_tokens", "lifetime"];
+const KEYS: [&str; 5] = [
+    "model",
+    "minimum_tokens",
+    "step_tokens",
+    "lifetime",
+    "look_back",
+];
 
 /// The entries, unless one of them is invalid.
 pub(super) fn cache_rules(
@@ -59,7 +65,7 @@ fn cache_rule(table: &Table) -> Result<CacheRulesOverride, Vec<TableError>> {
     if !has_unknown && !KEYS[1..].iter().any(|key| table.contains_key(*key)) {
         error(
             "it changes nothing",
-            "add minimum_tokens, step_tokens or lifetime",
+            "add minimum_tokens, step_tokens, lifetime or look_back",
         );
     }
     let rule = CacheRulesOverride {
@@ -67,10 +73,18 @@ fn cache_rule(table: &Table) -> Result<CacheRulesOverride, Vec<TableError>> {
         minimum_tokens: value(table, "minimum_tokens", &mut errors),
         step_tokens: value(table, "step_tokens", &mut errors),
         lifetime: value::<Duration>(table, "lifetime", &mut errors),
+        look_back: value::<u64>(table, "look_back", &mut errors)
+            .map(|blocks| u32::try_from(blocks).unwrap_or(u32::MAX)),
     };
     let mut error = |what: &str, remedy: &str| errors.push((what.to_owned(), remedy.to_owned()));
     if rule.step_tokens == Some(0) {
         error("step_tokens is 0", "write 1 if hits come in single tokens");
+    }
+    if rule.look_back == Some(0) {
+        error(
+            "look_back is 0",
+            "write how many blocks back a mark finds what was stored, such as 20",
+        );
     }
     if rule.lifetime == Some(Duration::ZERO) {
         error(

@@ -212,8 +212,9 @@ settings! {
         /// Rules of a prompt cache that Diarist does not know, or knows otherwise. They change what the audit
         /// says about the cache, and nothing else. An entry has model, with * for any text and ? for one
         /// character, and what differs: minimum_tokens (a shorter prompt is never cached), step_tokens (hits come
-        /// in multiples of it), lifetime (after this pause a prompt may be gone). The first entry that matches
-        /// counts. Write a list as here, or a section [[audit.cache_rules]] for each entry:
+        /// in multiples of it), lifetime (after this pause a prompt may be gone), look_back (the cache reads up to marks,
+        /// and a mark finds what is at most so many blocks before it). The first entry that matches counts. Write a
+        /// list as here, or a section [[audit.cache_rules]] for each entry:
         /// { model = "qwen*", minimum_tokens = 16, step_tokens = 16, lifetime = "1h" }.
         cache_rules: TableList = Default("[]"),
         /// Prices that "diarist audit" counts with, in dollars per million tokens: a model, and its price for uncached

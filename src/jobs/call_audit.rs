@@ -13,6 +13,7 @@ use crate::history::{Link, Scope};
 use crate::llm::{CallError, Reply};
 use crate::memory::PartKind;
 use crate::store::Job;
+use crate::wire::usage::RawUsage;
 
 /// The most conversations whose names are kept. Lines about others have no name.
 const MAX_THREADS: usize = 4_096;
@@ -72,6 +73,8 @@ impl CallAudit {
                 total_ms: 0,
                 cache_write_tokens: None,
                 reasoning_tokens: None,
+                usage: None,
+                impossible_usage: None,
                 owner: job.scope.clone(),
             };
             (audit.clone(), record)
@@ -101,6 +104,7 @@ impl OpenCall {
         match answer {
             Ok(reply) => {
                 record.set_usage(reply.usage);
+                record.usage = reply.raw_usage.as_ref().and_then(RawUsage::to_json);
                 record.model.clone_from(&reply.model);
             }
             Err(CallError::Refused { .. }) => record.outcome = CallOutcome::Refused,

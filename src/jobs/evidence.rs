@@ -165,3 +165,14 @@ fn record_retention(kind: PartKind, retention: &retention::Retention) {
     record("high", retention.high);
     record("others", retention.for_non_user());
 }
+
+/// Lets every series exist before its first event.
+pub(super) fn register_metrics() {
+    let items = retention::ItemKind::ALL.map(retention::ItemKind::name);
+    for kind in [PartKind::Chunk, PartKind::Reflection] {
+        for item in items.into_iter().chain(["high", "others"]) {
+            let _ =
+                metrics::histogram!(telemetry::RETENTION, "kind" => kind.name(), "item" => item);
+        }
+    }
+}

@@ -12,7 +12,7 @@ use super::peer_memory::PeerSection;
 use super::settings::Settings;
 use crate::history::{Link, Scope};
 use crate::memory::advance::SnapshotPlan;
-use crate::memory::{Part, Policy, Rendering, Snapshot, dates, render};
+use crate::memory::{Part, Policy, Rendering, Snapshot, SnapshotCause, dates, render};
 use crate::store::{NewSnapshot, StoreError};
 use crate::telemetry;
 
@@ -262,4 +262,11 @@ fn made_with(entries: &[render::BlockPart<'_>], target: &SnapshotTarget<'_>) -> 
         "observation_tokens": policy.observation_tokens,
     })
     .to_string()
+}
+
+/// Lets every series exist before its first event.
+pub(super) fn register_metrics() {
+    for cause in SnapshotCause::ALL {
+        metrics::counter!(telemetry::SNAPSHOTS, "cause" => cause.name()).increment(0);
+    }
 }

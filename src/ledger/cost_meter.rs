@@ -34,10 +34,12 @@ impl CostMeter {
     /// Takes a request of a client. `None` if its tokens or the price of its model are not known.
     pub fn request(&mut self, line: &Line<'_>) -> Option<RequestDollars> {
         let without = self.estimator.without(line);
+        // A counter of the cost with no counterpart would look like a loss.
         let request = request_cost(&self.prices, line, without)?;
+        let without = request.without?;
         Some(RequestDollars {
             cost: request.cost,
-            without: request.without,
+            without: without.likely,
         })
     }
 

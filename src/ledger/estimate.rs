@@ -18,7 +18,7 @@
 //!   after a pause in which it may have.
 //!
 //! The prompt of a request without usage is estimated too: its bytes, by the tokens of a byte in the requests of the same
-//! model before it.
+//! model before it, or of all models if none of its own had usage.
 
 use super::cache_seen::CacheSeen;
 use super::density::Density;
@@ -69,6 +69,8 @@ pub(super) struct Estimator {
     conversations: RecentMap<Conversation>,
     /// The requests with usage, by model.
     models: RecentMap<Model>,
+    /// The same of all models together.
+    all_models: Density,
 }
 
 /// What the lines tell about one model.
@@ -88,6 +90,7 @@ pub(super) fn billed(line: &Line<'_>) -> Option<BilledTokens> {
         input: prompt - cached - write,
         cached,
         write,
+        hour_write: line.usage.hour_writes().min(write),
         output: line.completion_tokens?,
     })
 }
@@ -109,8 +112,9 @@ impl Estimator {
         }
         let by_bytes = || {
             let sent = line.bytes_sent.filter(|sent| *sent > 0)?;
-            let model = self.models.get(line.model_name())?;
-            model.density.tokens_of(sent)
+            let own = self.models.get(line.model_name());
+            let own = own.and_then(|model| model.density.tokens_of(sent));
+            own.or_else(|| self.all_models.tokens_of(sent))
         };
         // What the line says was estimated from all that came before, not only from what is read now.
         line.estimated_prompt_tokens.or_else(by_bytes)
@@ -158,6 +162,8 @@ impl Estimator {
                 input,
                 cached,
                 write,
+                // For as long as the real ones.
+                hour_write: part_of(write, billed.hour_write, billed.write),
                 output: billed.output,
             }
         };
@@ -175,7 +181,9 @@ impl Estimator {
         if let Some(tokens) = line.prompt_tokens
             && !line.is_refused()
         {
-            model.density.add(tokens, line.bytes_sent.unwrap_or(0));
+            let bytes = line.bytes_sent.unwrap_or(0);
+            model.density.add(tokens, bytes);
+            self.all_models.add(tokens, bytes);
             model.cache.add(line);
             self.models.set(line.model_name().to_owned(), model);
         }
@@ -278,6 +286,13 @@ fn whole_prompt(line: &Line<'_>, billed: &BilledTokens, spread: f64) -> Option<R
 )]
 fn share_of(tokens: u64, share: f64) -> u64 {
     (tokens as f64 * share) as u64
+}
+
+/// The part of `whole` that `part` is of `all`.
+fn part_of(whole: u64, part: u64, all: u64) -> u64 {
+    let product = u128::from(whole) * u128::from(part);
+    let part = product.checked_div(u128::from(all)).unwrap_or(0);
+    u64::try_from(part).unwrap_or(whole)
 }
 
 fn without_last_two(prompt: u64, messages: u64) -> u64 {
@@ -414,6 +429,7 @@ mod tests {
             line("a", r#""status":200"#),
             line("a", r#""status":200,"prompt_tokens":300"#),
             line("a", r#""status":200,"prompt_tokens":200"#),
+            // Of the requests of all models, since none of its own has usage.
             line("b", r#""status":200"#),
             line("a", r#""status":429"#),
             line("a", r#""status":200"#),
@@ -427,7 +443,7 @@ mod tests {
         });
         assert_eq!(
             estimates,
-            [None, None, None, None, None, Some(250), Some(9)]
+            [None, None, None, Some(250), None, Some(250), Some(9)]
         );
     }
 

@@ -10,6 +10,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
+use super::reported::ReportedUsage;
+
 /// Text of a line, borrowed from it where it has no escapes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
@@ -66,6 +68,11 @@ pub struct Line<'a> {
     pub memory: Option<Text<'a>>,
     #[serde(borrow)]
     pub reason: Option<Text<'a>>,
+    /// Since when memory's calls wait, and until when.
+    #[serde(borrow)]
+    pub since: Option<Text<'a>>,
+    #[serde(borrow)]
+    pub until: Option<Text<'a>>,
     pub prompt_tokens: Option<u64>,
     pub cached_tokens: Option<u64>,
     pub cache_write_tokens: Option<u64>,
@@ -100,6 +107,10 @@ pub struct Line<'a> {
     pub estimated_prompt_tokens: Option<u64>,
     /// Tokens that the provider of the model counts where Diarist counts one.
     pub token_ratio: Option<f64>,
+    /// More was reported of the cache than the prompt has.
+    pub impossible_usage: Option<bool>,
+    /// The report of the provider.
+    pub usage: ReportedUsage,
 }
 
 /// Items of a source that a part kept, and of how many.
@@ -155,7 +166,7 @@ impl<'a> Line<'a> {
     ///
     /// It is not a line of the audit.
     pub fn parse(bytes: &'a [u8]) -> Result<(LineKind, Self), SkippedLine> {
-        let line: Self = serde_json::from_slice(bytes).map_err(|error| {
+        let mut line: Self = serde_json::from_slice(bytes).map_err(|error| {
             let is_json = || serde_json::from_slice::<IgnoredAny>(bytes).is_ok();
             if error.is_data() && is_json() {
                 SkippedLine::Foreign
@@ -164,7 +175,22 @@ impl<'a> Line<'a> {
             }
         })?;
         let kind = line.kind().ok_or(SkippedLine::Foreign)?;
+        line.drop_impossible();
         Ok((kind, line))
+    }
+
+    /// Older versions wrote whatever was reported. With more from the cache than the prompt has, hit rates would be above
+    /// 100 %.
+    fn drop_impossible(&mut self) {
+        let of_cache = self
+            .cached_tokens
+            .into_iter()
+            .chain(self.cache_write_tokens);
+        let of_cache = of_cache.fold(0, u64::saturating_add);
+        if self.prompt_tokens.is_some_and(|prompt| of_cache > prompt) {
+            (self.cached_tokens, self.cache_write_tokens) = (None, None);
+            self.impossible_usage = Some(true);
+        }
     }
 
     fn kind(&self) -> Option<LineKind> {
@@ -254,6 +280,34 @@ fn is_time(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn more_from_the_cache_than_the_prompt_has_is_not_known() {
+        let numbers = |fields: &str| {
+            let text =
+                format!(r#"{{"time":"2026-11-23T11:20:14.295Z","request_id":"a",{fields}}}"#);
+            let (_, line) = Line::parse(text.as_bytes()).unwrap();
+            let numbers = (line.cached_tokens, line.cache_write_tokens);
+            (numbers, line.impossible_usage)
+        };
+        for (fields, expected) in [
+            (
+                r#""prompt_tokens":10,"cached_tokens":99999"#,
+                ((None, None), Some(true)),
+            ),
+            (
+                r#""prompt_tokens":10,"cached_tokens":6,"cache_write_tokens":5"#,
+                ((None, None), Some(true)),
+            ),
+            (
+                r#""prompt_tokens":10,"cached_tokens":6,"cache_write_tokens":4"#,
+                ((Some(6), Some(4)), None),
+            ),
+            (r#""cached_tokens":6"#, ((Some(6), None), None)),
+        ] {
+            assert_eq!(numbers(fields), expected, "{fields}");
+        }
+    }
 
     #[test]
     fn lines_are_told_apart() {

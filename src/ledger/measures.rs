@@ -84,6 +84,15 @@ pub const MEASURES: &[(&str, Take)] = &[
     ("net_high", |it| {
         Measure::Dollars(it.net_range().map(|(_, high)| high))
     }),
+    ("impossible_usage", |it| {
+        Measure::Count(Some(it.impossible_usage))
+    }),
+    ("one_sided_requests", |it| {
+        Measure::Count(Some(it.one_sided_requests))
+    }),
+    ("unreported_requests", |it| {
+        Measure::Count(Some(it.unreported_requests()))
+    }),
 ];
 
 impl Measure {

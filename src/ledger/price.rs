@@ -24,6 +24,8 @@ pub(super) struct BilledTokens {
     pub input: u64,
     pub cached: u64,
     pub write: u64,
+    /// Those of `write` that stay in the cache for an hour.
+    pub hour_write: u64,
     pub output: u64,
 }
 
@@ -73,6 +75,10 @@ const OPENAI_LONG: Option<u64> = Some(272_000);
 const LONG_INPUT: f64 = 2.0;
 const LONG_OUTPUT: f64 = 1.5;
 
+/// What a token costs that is written for an hour, where one for five minutes costs 1: Anthropic bills 2 and 1.25 times
+/// the price of a token that the cache neither gave nor took.
+const HOUR_WRITE: f64 = 1.6;
+
 impl BilledTokens {
     /// The whole prompt.
     pub(super) fn prompt(&self) -> u64 {
@@ -81,6 +87,15 @@ impl BilledTokens {
 }
 
 impl ModelPrice {
+    /// A price for writes that is the one of other tokens is none.
+    fn hour_write(&self) -> f64 {
+        if self.write > self.input {
+            self.write * HOUR_WRITE
+        } else {
+            self.write
+        }
+    }
+
     pub(super) fn cost(&self, tokens: &BilledTokens) -> f64 {
         const MILLION: f64 = 1e6;
         let is_long = self
@@ -93,7 +108,8 @@ impl ModelPrice {
         };
         let input = tokens.input as f64 * self.input
             + tokens.cached as f64 * self.cached
-            + tokens.write as f64 * self.write;
+            + (tokens.write - tokens.hour_write) as f64 * self.write
+            + tokens.hour_write as f64 * self.hour_write();
         let output = tokens.output as f64 * self.output;
         (input * input_factor + output * output_factor) / MILLION
     }
@@ -211,6 +227,7 @@ mod tests {
             input: 1_000_000,
             cached: 2_000_000,
             write: 4_000_000,
+            hour_write: 0,
             output: 100_000,
         };
         assert!((price.cost(&tokens) - (2.0 + 1.0 + 10.0 + 1.0)).abs() < 1e-9);
@@ -238,6 +255,7 @@ mod tests {
                 input,
                 cached: 100_000,
                 write: 0,
+                hour_write: 0,
                 output: 100_000,
             })
         };

@@ -52,10 +52,13 @@ pub(super) fn draw(line: &Line<'_>) -> Option<String> {
         // Lines of older versions say only how many tokens the whole prompt had.
         let by_bytes = || Some(scaled(bytes, line.prompt_tokens?, whole));
         let tokens = tokens.map_or_else(by_bytes, |tokens| Some(tokens[at].1));
-        let (length, same) = (
-            scaled(bytes, WIDTH, longest).max(1),
-            scaled(same, WIDTH, longest),
-        );
+        let length = scaled(bytes, WIDTH, longest).max(1);
+        // A small segment is drawn longer than it is.
+        let same = if same == bytes {
+            length
+        } else {
+            scaled(same, WIDTH, longest)
+        };
         let bar = SAME.repeat(to_usize(same)) + &NEW.repeat(to_usize(length.saturating_sub(same)));
         text.push(format!(
             "  {name:<12}  {bar} {} bytes{}",
@@ -124,6 +127,17 @@ mod tests {
             \x20 messages      ........................................ 8,000 bytes, about 2,000 tokens\n\
             The observations stand for 90,000 bytes of messages.";
         assert_eq!(text.as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn a_small_segment_that_did_not_change_is_drawn_as_the_same() {
+        let text = drawn(
+            r#","common_bytes":2001,"segments":{"tools":1,"system":0,"observations":0,"messages":4000}"#,
+        );
+        let text = text.unwrap();
+        assert!(text.contains("  tools         # 1 bytes\n"), "{text}");
+        let changed = drawn(r#","common_bytes":0,"segments":{"tools":1,"messages":4000}"#);
+        assert!(changed.unwrap().contains("  tools         . 1 bytes\n"));
     }
 
     #[test]

@@ -270,7 +270,16 @@ fn unreported_note(totals: &Totals) -> String {
     totals
         .unreported_tokens()
         .map_or_else(String::new, |tokens| {
-            format!("about {} tokens of prompt, by their bytes", grouped(tokens))
+            let known = totals.unreported_requests();
+            let part = if known < totals.no_usage {
+                format!(" in {} of them", grouped(known))
+            } else {
+                String::new()
+            };
+            format!(
+                "about {} tokens of prompt{part}, by their bytes",
+                grouped(tokens)
+            )
         })
 }
 
@@ -310,6 +319,12 @@ pub(super) fn notes(ledger: &Ledger) -> String {
             requests(totals.no_cached)
         ));
     }
+    if totals.impossible_usage > 0 {
+        note(format!(
+            "{} reported more tokens from the cache than the prompt has. What came from the cache counts as not reported.",
+            lines(totals.impossible_usage)
+        ));
+    }
     if let Some(text) = holdout_note(ledger) {
         note(text);
     }
@@ -339,6 +354,13 @@ pub(super) fn notes(ledger: &Ledger) -> String {
             requests(totals.unpriced_requests)
         ));
     }
+    if totals.one_sided_requests > 0 {
+        note(format!(
+            "The net leaves out {}: the provider reported the cost, but no price is known that says what they would have \
+             cost without Diarist.",
+            requests(totals.one_sided_requests)
+        ));
+    }
     if totals.lacks_calls() {
         note(
             "The cost of memory is not known: a model wrote observations, but no line tells of its calls."
@@ -363,17 +385,17 @@ fn holdout_note(ledger: &Ledger) -> Option<String> {
     let holdout = &ledger.holdout;
     let saving = holdout.saving()?;
     let rate = |group: &HoldoutGroup| dollars(group.dollars_per_megabyte());
-    let ends = |(low, high)| format!("{} to {}", percent(Some(low)), percent(Some(high)));
+    let ends = |(low, high), word| format!("{} {word} {}", percent(Some(low)), percent(Some(high)));
     let error = saving.interval.map_or_else(
         || "too few conversations for an interval".to_owned(),
-        |interval| format!("95 % interval: {}", ends(interval)),
+        |interval| format!("95 % interval: {}", ends(interval, "to")),
     );
     let estimated = ledger.totals.saving();
     let estimated = estimated.map_or_else(String::new, |(share, range)| {
         let share = percent(Some(share));
         format!(
             "\nEstimated saving of all requests: {share} (between {}).",
-            ends(range)
+            ends(range, "and")
         )
     });
     Some(format!(
@@ -385,6 +407,11 @@ fn holdout_note(ledger: &Ledger) -> Option<String> {
         rate(&holdout.without_memory),
         grouped(holdout.without_memory.conversations),
     ))
+}
+
+fn lines(number: u64) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} line{plural}", grouped(number))
 }
 
 fn requests(number: u64) -> String {
@@ -433,6 +460,28 @@ mod tests {
         assert!(
             narrow.contains("12.3M") && narrow.contains("Not shown"),
             "{narrow}"
+        );
+    }
+
+    /// 19 requests without usage, of which the estimate knows one.
+    #[test]
+    fn an_estimate_says_how_many_requests_it_is_of() {
+        let mut ledger = ledger(&[]);
+        let bare =
+            r#"{"time":"2026-11-23T11:20:14.295Z","request_id":"a","model":"m","status":200"#;
+        let add =
+            |ledger: &mut Ledger, fields: &str| ledger.add(format!("{bare}{fields}}}").as_bytes());
+        add(&mut ledger, r#","estimated_prompt_tokens":5979"#);
+        let text = text_report(&ledger, None);
+        assert!(
+            text.contains("1  about 5,979 tokens of prompt, by their bytes\n"),
+            "{text}"
+        );
+        add(&mut ledger, "");
+        let text = text_report(&ledger, None);
+        assert!(
+            text.contains("2  about 5,979 tokens of prompt in 1 of them, by their bytes\n"),
+            "{text}"
         );
     }
 

@@ -44,12 +44,16 @@ pub struct Totals {
     pub no_usage: u64,
     /// Requests whose prompt has a count, but not the part that came from the cache.
     pub no_cached: u64,
+    /// Requests and calls of memory that reported more of the cache than the prompt has.
+    pub impossible_usage: u64,
     pub memory_calls: u64,
     /// Calls of memory whose answer could not be used.
     pub unusable_calls: u64,
     /// Requests, and calls of memory, whose cost is not known.
     pub unpriced_requests: u64,
     pub unpriced_calls: u64,
+    /// Requests whose cost the provider reported, and whose cost without Diarist is not known.
+    pub one_sided_requests: u64,
     prompt: KnownSum,
     cached: KnownSum,
     /// The prompts of the requests that report both numbers.
@@ -73,6 +77,8 @@ pub struct Totals {
     /// Requests with tokens and a price.
     priced_requests: u64,
     cost: f64,
+    /// The part of it whose other side, the cost without Diarist, is known too.
+    compared_cost: f64,
     without: f64,
     /// The ends between which `without` lies.
     without_low: f64,
@@ -96,6 +102,7 @@ impl Totals {
         self.errors += u64::from(line.is_error());
         self.active += u64::from(line.is_active());
         self.no_usage += u64::from(line.prompt_tokens.is_none() && !line.is_refused());
+        self.impossible_usage += u64::from(line.impossible_usage == Some(true));
         self.prompt.add(line.prompt_tokens);
         self.cache_write.add(line.cache_write_tokens);
         self.completion.add(line.completion_tokens);
@@ -110,10 +117,16 @@ impl Totals {
         match cost {
             Some(cost) => {
                 self.cost += cost.cost;
-                self.without += cost.without;
-                self.without_low += cost.cheapest;
-                self.without_high += cost.dearest;
                 self.priced_requests += u64::from(line.prompt_tokens.is_some());
+                match cost.without {
+                    Some(without) => {
+                        self.compared_cost += cost.cost;
+                        self.without += without.likely;
+                        self.without_low += without.cheapest;
+                        self.without_high += without.dearest;
+                    }
+                    None => self.one_sided_requests += 1,
+                }
             }
             None => self.unpriced_requests += 1,
         }
@@ -123,6 +136,7 @@ impl Totals {
     pub(super) fn add_call(&mut self, line: &Line<'_>, cost: Option<f64>) {
         self.memory_calls += 1;
         self.unusable_calls += u64::from(line.is_unusable_call());
+        self.impossible_usage += u64::from(line.impossible_usage == Some(true));
         self.memory_prompt.add(line.prompt_tokens);
         self.memory_cached.add(line.cached_tokens);
         self.memory_completion.add(line.completion_tokens);
@@ -153,6 +167,11 @@ impl Totals {
     /// The share of these that would have come from the cache.
     pub fn without_hit_rate(&self) -> Option<f64> {
         share(self.without_cached, self.without_prompt.sum)
+    }
+
+    /// How many of the prompts that nobody reported have an estimate.
+    pub fn unreported_requests(&self) -> u64 {
+        self.unreported.lines
     }
 
     /// Tokens of the prompts that nobody reported, by their bytes.
@@ -223,14 +242,14 @@ impl Totals {
         self.has_costs().then_some(self.cost)
     }
 
-    /// Dollars that the same requests would have cost without Diarist: an estimate.
+    /// Dollars that the same requests would have cost without Diarist, as far as that is known: an estimate.
     pub fn without(&self) -> Option<f64> {
-        self.has_costs().then_some(self.without)
+        self.has_both_costs().then_some(self.without)
     }
 
     /// The ends between which these dollars lie.
     pub fn without_range(&self) -> Option<(f64, f64)> {
-        self.has_costs()
+        self.has_both_costs()
             .then_some((self.without_low, self.without_high))
     }
 
@@ -241,13 +260,13 @@ impl Totals {
 
     /// What Diarist saves, memory's calls paid; negative if it costs more.
     pub fn net(&self) -> Option<f64> {
-        Some(self.without()? - self.cost()? - self.memory_cost()?)
+        Some(self.without()? - self.compared_cost - self.memory_cost()?)
     }
 
     /// The ends between which the net lies.
     pub fn net_range(&self) -> Option<(f64, f64)> {
         let (low, high) = self.without_range()?;
-        let paid = self.cost()? + self.memory_cost()?;
+        let paid = self.compared_cost + self.memory_cost()?;
         Some((low - paid, high - paid))
     }
 
@@ -271,6 +290,12 @@ impl Totals {
 
     fn has_costs(&self) -> bool {
         self.unpriced_requests == 0 || self.priced_requests > 0
+    }
+
+    /// Some request has a cost on both sides, or none lacks one.
+    fn has_both_costs(&self) -> bool {
+        self.has_costs()
+            && (self.one_sided_requests == 0 || self.priced_requests > self.one_sided_requests)
     }
 }
 
@@ -313,6 +338,19 @@ mod tests {
         assert_eq!(some.prompt_tokens(), Some(6_000));
         assert_eq!(some.hit_rate(), Some(0.25));
         assert_eq!((some.no_usage, some.no_cached), (1, 1));
+    }
+
+    /// A gateway that reports 99,999 cached tokens of 10 would give a hit rate far above 1.
+    #[test]
+    fn impossible_numbers_are_counted_and_in_no_rate() {
+        let some = totals(&[
+            r#","prompt_tokens":1000,"cached_tokens":250"#,
+            r#","prompt_tokens":10,"cached_tokens":99999"#,
+            r#","prompt_tokens":10,"impossible_usage":true"#,
+        ]);
+        assert_eq!((some.impossible_usage, some.no_cached), (2, 2));
+        assert_eq!(some.hit_rate(), Some(0.25));
+        assert_eq!(some.uncached_tokens(), Some(750));
     }
 
     #[test]

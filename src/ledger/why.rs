@@ -8,7 +8,7 @@ use super::line::{Line, Text};
 use super::price::PriceTable;
 use super::table::shown_name;
 use super::text::{count, dollars, percent};
-use super::{estimate, segments, text};
+use super::{estimate, reasons, segments, text};
 use crate::report::grouped;
 
 /// After a longer pause, providers may have dropped a prompt from their cache; the shortest lifetime is five minutes.
@@ -65,7 +65,7 @@ const CAUSES: &[(&str, &str)] = &[
     ),
     (
         "provider",
-        "The prompt had the same begin as before. The provider did not use its cache; only the provider knows why.",
+        "The prompt had the same beginning as before. The provider did not use its cache; only the provider knows why.",
     ),
 ];
 
@@ -79,7 +79,7 @@ pub fn explain(line: &Line<'_>, before: Option<&Line<'_>>, prices: &PriceTable) 
     sentences.push(answer(line));
     sentences.push(String::new());
     sentences.push(before_it(line, before));
-    sentences.extend(reasons(line, before));
+    sentences.extend(cache_causes(line, before));
     sentences.join("\n") + "\n"
 }
 
@@ -107,12 +107,19 @@ fn body(line: &Line<'_>) -> Option<String> {
 
 fn memory(line: &Line<'_>) -> Option<String> {
     let state = line.memory.as_ref()?.as_str();
-    let reason = line.reason.as_ref().map_or(String::new(), |reason| {
-        format!(
-            " The reason in the line is `{}`.",
-            shown_name(reason.as_str())
-        )
+    let reason = line.reason.as_ref().map_or_else(String::new, |reason| {
+        let words = reasons::sentence(reason.as_str()).map_or_else(
+            || {
+                format!(
+                    "The reason in the line is `{}`.",
+                    shown_name(reason.as_str())
+                )
+            },
+            str::to_owned,
+        );
+        format!(" {words}")
     });
+    let pause = pause_of_memory(line);
     let text = match (state, &line.snapshot) {
         ("active", Some(snapshot)) => format!(
             "Observations (snapshot {}) replaced {} messages.",
@@ -124,7 +131,18 @@ fn memory(line: &Line<'_>) -> Option<String> {
         ("off", _) => "Memory was off.".to_owned(),
         _ => "Memory could not be used. The original request was sent.".to_owned(),
     };
-    Some(text + &reason)
+    Some(text + &reason + &pause)
+}
+
+/// Since when memory's calls wait, and until when.
+fn pause_of_memory(line: &Line<'_>) -> String {
+    let shown = |time: Option<&Text<'_>>| time.map(|time| shown_name(time.as_str()));
+    match (shown(line.since.as_ref()), shown(line.until.as_ref())) {
+        (Some(since), Some(until)) => format!(" They wait since {since}, until {until}."),
+        (Some(since), None) => format!(" They wait since {since}."),
+        (None, Some(until)) => format!(" They wait until {until}."),
+        (None, None) => String::new(),
+    }
 }
 
 fn tokens(line: &Line<'_>, prices: &PriceTable) -> String {
@@ -153,10 +171,16 @@ fn tokens(line: &Line<'_>, prices: &PriceTable) -> String {
     };
     let price = prices.find(line.model_name());
     let cost = estimate::billed(line).zip(price);
-    let cost = cost.map_or_else(
-        || "The price is not known.".to_owned(),
-        |(tokens, price)| format!("They cost {}.", dollars(Some(price.cost(&tokens)))),
-    );
+    let cost = match (cost, line.usage.cost().filter(|_| price.is_none())) {
+        (Some((tokens, price)), _) => format!("They cost {}.", dollars(Some(price.cost(&tokens)))),
+        (None, Some(reported)) => {
+            format!(
+                "The provider says that they cost {}.",
+                dollars(Some(reported))
+            )
+        }
+        (None, None) => "The price is not known.".to_owned(),
+    };
     let ratio = line.token_ratio.map_or_else(String::new, |ratio| {
         format!(" Where Diarist counts one token of a message, it counts {ratio:.2}.")
     });
@@ -190,8 +214,7 @@ fn answer(line: &Line<'_>) -> String {
 /// one that came last.
 fn before_it(line: &Line<'_>, before: Option<&Line<'_>>) -> String {
     let Some(before) = before else {
-        return "No earlier request of this tenant and conversation has a line. Nothing could be cached by it."
-            .to_owned();
+        return "No earlier request of this tenant and conversation has a line.".to_owned();
     };
     let since = idle(line, before).map_or_else(String::new, |idle| match idle.as_millis() {
         0 => " and ended while this one was in progress".to_owned(),
@@ -208,7 +231,7 @@ fn before_it(line: &Line<'_>, before: Option<&Line<'_>>) -> String {
 }
 
 /// Why the cache gave what it gave: what the line says itself, or else what a comparison shows.
-fn reasons(line: &Line<'_>, before: Option<&Line<'_>>) -> Vec<String> {
+fn cache_causes(line: &Line<'_>, before: Option<&Line<'_>>) -> Vec<String> {
     let mut reasons = Vec::new();
     if let Some(expected) = line.expected_cached_tokens {
         reasons.push(format!(
@@ -219,7 +242,11 @@ fn reasons(line: &Line<'_>, before: Option<&Line<'_>>) -> Vec<String> {
     match line.verdict.as_ref().map(Text::as_str) {
         Some("warm") => reasons.push("The cache worked as expected.".to_owned()),
         Some("cold_start") => {
-            reasons.push("It is a first request, so nothing was in the cache.".to_owned());
+            reasons.push(
+                "Diarist knew no earlier request of this conversation: it is the first one, or the first since Diarist \
+                 started."
+                    .to_owned(),
+            );
         }
         Some("unknown") => reasons.push("Whether the cache was used is not known.".to_owned()),
         _ => {}
@@ -341,8 +368,13 @@ mod tests {
     const BEFORE: &str = r#"{"time":"2026-11-23T11:20:00.000Z","request_id":"a","tenant":"t","thread":"c","model":"m","memory":"watching","prompt_tokens":9000}"#;
 
     fn explained(fields: &str) -> String {
+        let memory = if fields.contains(r#""memory":"#) {
+            ""
+        } else {
+            r#""memory":"active","#
+        };
         let text = format!(
-            r#"{{"time":"2026-11-23T11:23:00.000Z","request_id":"b","tenant":"t","thread":"c","memory":"active","cut":39,"status":200,"total_ms":1500,{fields}}}"#
+            r#"{{"time":"2026-11-23T11:23:00.000Z","request_id":"b","tenant":"t","thread":"c",{memory}"cut":39,"status":200,"total_ms":1500,{fields}}}"#
         );
         let (_, line) = Line::parse(text.as_bytes()).unwrap();
         let (_, before) = Line::parse(BEFORE.as_bytes()).unwrap();
@@ -413,6 +445,70 @@ mod tests {
         assert!(text.contains("worked as expected"), "{text}");
         let text = explained(r#""model":"m","verdict":"miss","verdict_cause":"new_one""#);
         assert!(text.contains("`new_one`"), "{text}");
+    }
+
+    /// After a restart, the cache still holds what the process has forgotten.
+    #[test]
+    fn a_first_request_is_told_as_what_diarist_knew_and_not_what_the_cache_held() {
+        let text = explained(
+            r#""model":"m","verdict":"cold_start","prompt_tokens":4883,"cached_tokens":4352"#,
+        );
+        let expected = "Diarist knew no earlier request of this conversation: it is the first one, or the first since \
+                        Diarist started.";
+        assert!(text.contains(expected), "{text}");
+        assert!(!text.contains("nothing was in"), "{text}");
+    }
+
+    #[test]
+    fn a_reason_is_told_in_words_and_with_its_time() {
+        let text = explained(
+            r#""model":"m","memory":"watching","reason":"observer_resting","since":"2026-11-23T11:20:00.000Z","until":"2026-11-23T11:30:00.000Z""#,
+        );
+        let expected = "Memory makes no calls with the client's credential for now, because of its rate limit. They wait \
+                        since 2026-11-23T11:20:00.000Z, until 2026-11-23T11:30:00.000Z.";
+        assert!(text.contains(expected), "{text}");
+        let text = explained(r#""model":"m","memory":"bypass","reason":"new_one""#);
+        assert!(
+            text.contains("The reason in the line is `new_one`."),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn every_reason_and_cause_of_the_document_has_words() {
+        let document = include_str!("../../docs/audit.md");
+        let names = |heading: &str| {
+            let (_, section) = document
+                .split_once(&format!("\n### `{heading}`\n"))
+                .unwrap();
+            let section = section.split("\n#").next().unwrap();
+            let rows = section.lines().filter(|line| line.starts_with("| `"));
+            let cells = rows.map(|row| row.split('|').nth(1).unwrap().to_owned());
+            let names = cells.flat_map(|cell| {
+                let quoted: Vec<String> = cell
+                    .split('`')
+                    .skip(1)
+                    .step_by(2)
+                    .map(str::to_owned)
+                    .collect();
+                quoted
+            });
+            names.collect::<Vec<_>>()
+        };
+        let reasons = names("reason");
+        assert!(reasons.len() > 40, "{reasons:?}");
+        for reason in reasons {
+            let text = explained(&format!(
+                r#""model":"m","memory":"watching","reason":"{reason}""#
+            ));
+            assert!(!text.contains(&format!("`{reason}`")), "{text}");
+        }
+        for cause in names("verdict_cause") {
+            let text = explained(&format!(
+                r#""model":"m","verdict":"miss","verdict_cause":"{cause}""#
+            ));
+            assert!(!text.contains(&format!("`{cause}`")), "{text}");
+        }
     }
 
     #[test]

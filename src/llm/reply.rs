@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::call::CallSettings;
 use super::error::{CallError, Redaction};
-use crate::wire::usage::Usage;
+use crate::wire::usage::{RawUsage, Usage};
 
 /// The answer of a model. The text may be empty.
 #[derive(Clone)]
@@ -15,6 +15,8 @@ pub struct Reply {
     pub text: String,
     /// The reported usage. Fields that were not reported are absent.
     pub usage: Usage,
+    /// The same as the provider wrote it.
+    pub raw_usage: Option<RawUsage>,
     pub finish: Finish,
     /// The model that answered, by its own report.
     pub model: String,
@@ -25,6 +27,7 @@ impl std::fmt::Debug for Reply {
         f.debug_struct("Reply")
             .field("text_bytes", &self.text.len())
             .field("usage", &self.usage)
+            .field("raw_usage", &self.raw_usage)
             .field("finish", &self.finish)
             .field("model", &self.model)
             .finish()
@@ -85,7 +88,8 @@ pub(super) fn parse(
     let model = body.get("model").and_then(Value::as_str);
     Ok(Reply {
         text: text(choice.pointer("/message/content")),
-        usage: Usage::in_answer(&body).unwrap_or_default(),
+        usage: Usage::in_answer(&body).unwrap_or_default().checked(),
+        raw_usage: RawUsage::in_answer(&body),
         finish,
         model: model.unwrap_or(&settings.model).to_owned(),
     })

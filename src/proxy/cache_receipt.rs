@@ -3,6 +3,7 @@
 //! Compares what was sent with what the conversation sent before, when the answer has ended. Nothing of it runs
 //! before the request goes out. The decision is [`prompt_cache`]'s. Called by `chat_completions`.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use super::audit_entry::AuditEntry;
 use super::identify::Thread;
 use super::outgoing_request::{Fallback, MessageLayout, OutgoingRequest};
 use super::sent_prompts::{ConversationKey, SentPrompts};
+use super::tee::ObservedAnswer;
 use crate::history::{History, Message};
 use crate::memory::prompt_cache::{
     self, CacheRules, CacheRulesOverride, Judgement, Reported, SegmentBytes, SentBlock, SentLayout,
@@ -17,7 +19,7 @@ use crate::memory::prompt_cache::{
 };
 use crate::memory::{PromptGrowth, Snapshot, Trim};
 use crate::telemetry;
-use crate::wire::usage::Usage;
+use crate::wire::usage::{RawUsage, Usage};
 use crate::wire::{self, Placement};
 
 /// What is compared of a request: its conversation and its messages.
@@ -130,9 +132,10 @@ pub(super) fn record(
     (prompts, overrides): (&SentPrompts, &[CacheRulesOverride]),
     source: PromptSource,
     form: &SentForm,
-    usage: Usage,
+    observed: &ObservedAnswer,
     entry: &mut AuditEntry,
 ) -> Option<PromptGrowth> {
+    let usage = observed.usage.unwrap_or_default();
     let mut prompt = source.prompt(form);
     let segments = prompt.segment_bytes();
     entry.set_segments(segments, usage.prompt);
@@ -143,7 +146,14 @@ pub(super) fn record(
     let parsed = &source.parsed;
     let model = parsed.model().unwrap_or_default();
     let retention = parsed.cache_retention();
-    let published = CacheRules::for_model(&prompts.host, model, retention.as_deref());
+    // llama.cpp's older servers report a cache outside of their usage.
+    let has_plain_usage = observed.raw_usage.as_ref().is_none_or(RawUsage::is_plain);
+    let published = CacheRules::for_model(&prompts.host, model, retention.as_deref())
+        .or_of_own_server(
+            &prompts.host,
+            model,
+            has_plain_usage && is_own_host(&prompts.host),
+        );
     let rules = CacheRulesOverride::apply(overrides, model, published);
     let reported = Reported {
         prompt_tokens: usage.prompt,
@@ -162,6 +172,20 @@ pub(super) fn record(
     entry.set_judgement(&judgement, idle);
     prompts.record(key, prompt, Instant::now());
     judgement.growth
+}
+
+/// Whether `host` is no name of the public internet: a private address, or a name without a dot or of a private domain.
+fn is_own_host(host: &str) -> bool {
+    let name = host.trim_start_matches('[').trim_end_matches(']');
+    match name.parse::<IpAddr>() {
+        Ok(IpAddr::V4(address)) => address.is_loopback() || address.is_private(),
+        Ok(IpAddr::V6(address)) => address.is_loopback() || address.is_unique_local(),
+        Err(_) => {
+            let name = name.to_ascii_lowercase();
+            let private = [".local", ".internal", ".lan", ".localhost"];
+            !name.contains('.') || private.iter().any(|domain| name.ends_with(domain))
+        }
+    }
 }
 
 fn count(judgement: &Judgement) {
@@ -212,6 +236,9 @@ fn count_bytes(segments: SegmentBytes) {
 pub(super) fn register_metrics() {
     count_tokens(None, Usage::default());
     count_bytes(SegmentBytes::default());
+    for fallback in Fallback::ALL {
+        metrics::counter!(telemetry::MEMORY_REQUESTS, "rung" => fallback.name()).increment(0);
+    }
     for verdict in Verdict::ALL {
         if verdict.has_cause() {
             for cause in VerdictCause::ALL {
@@ -219,6 +246,28 @@ pub(super) fn register_metrics() {
             }
         } else {
             count_verdict(verdict, NO_CAUSE, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_ones_own_is_none_of_the_internet() {
+        for (host, is_own) in [
+            ("127.0.0.1", true),
+            ("[::1]", true),
+            ("192.168.7.3", true),
+            ("fd00::7", true),
+            ("vllm", true),
+            ("GPU.internal", true),
+            ("api.mistral.ai", false),
+            ("8.8.8.8", false),
+            ("2606:4700::1", false),
+        ] {
+            assert_eq!(is_own_host(host), is_own, "{host}");
         }
     }
 }

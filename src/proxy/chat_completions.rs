@@ -328,7 +328,7 @@ fn finish(
     let growth = sent.and_then(|(source, form)| {
         let policy = memory.policy.current();
         let cache = (&*memory.sent_prompts, &*policy.cache_rules);
-        cache_receipt::record(cache, source, &form, usage, &mut entry)
+        cache_receipt::record(cache, source, &form, &observed, &mut entry)
     });
     if let Some(request) = &in_flight.request {
         entry.set_token_ratio(memory.jobs.token_ratio(&request.model));

@@ -44,6 +44,18 @@ pub(super) enum Fallback {
 }
 
 impl Fallback {
+    pub(super) const ALL: [Self; 9] = [
+        Self::NotNeeded,
+        Self::ProcessCache,
+        Self::Original,
+        Self::Refused,
+        Self::Blocked,
+        Self::Observed,
+        Self::LowerPlacement,
+        Self::OverflowObserved,
+        Self::Trimmed,
+    ];
+
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::NotNeeded => "whole",

@@ -260,9 +260,44 @@ fn render(client_error: &ClientError) -> Bytes {
     Bytes::from(body.to_string())
 }
 
+/// Every code with its side.
+const CODES: [(Side, &str); 20] = [
+    (Side::Downstream, "method_not_supported"),
+    (Side::Downstream, "unknown_host"),
+    (Side::Downstream, "invalid_target"),
+    (Side::Downstream, "request_head_too_large"),
+    (Side::Downstream, "target_too_long"),
+    (Side::Downstream, "malformed_request"),
+    (Side::Downstream, "transfer_coding_not_supported"),
+    (Side::Downstream, "request_too_large"),
+    (Side::Downstream, "request_timeout"),
+    (Side::Downstream, "request_incomplete"),
+    (Side::Internal, "too_many_bytes"),
+    (Side::Internal, "too_many_requests"),
+    (Side::Internal, "too_many_uploads"),
+    (Side::Internal, "too_many_requests_from_address"),
+    (Side::Internal, "too_many_connections"),
+    (Side::Upstream, "upstream_invalid_response"),
+    (Side::Upstream, "upstream_unreachable"),
+    (Side::Upstream, "upstream_connect_timeout"),
+    (Side::Upstream, "upstream_timeout"),
+    (Side::Upstream, "upstream_disconnected"),
+];
+
+/// Lets every series exist before its first event.
+pub(super) fn register_metrics() {
+    for (side, code) in CODES {
+        count(side, code, 0);
+    }
+}
+
+fn count(side: Side, code: &'static str, times: u64) {
+    metrics::counter!(telemetry::ERRORS, "side" => side.label(), "code" => code).increment(times);
+}
+
 fn record(error: &ProxyError, client_error: &ClientError) {
     let (side, code) = (error.side().label(), client_error.code);
-    metrics::counter!(telemetry::ERRORS, "side" => side, "code" => code).increment(1);
+    count(error.side(), code, 1);
     let status = client_error.status.as_u16();
     let detail = with_causes(error);
     if error.side() == Side::Downstream {

@@ -300,7 +300,7 @@ impl Reader {
             refusal: summary.refusal,
             error: summary.error,
             text: summary.take_text(),
-            usage: summary.usage,
+            usage: summary.usage.map(Usage::checked),
             raw_usage: summary.raw_usage,
             first_byte: stats.first_byte,
             bytes: stats.bytes,

@@ -111,6 +111,7 @@ impl ModelClient for Scripted {
         Ok(Reply {
             text,
             usage: Usage::default(),
+            raw_usage: None,
             finish: Finish::Stop,
             model: settings.model.clone(),
         })

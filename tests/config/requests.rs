@@ -137,6 +137,7 @@ fn rules_of_prompt_caches_are_read() {
         minimum_tokens,
         step_tokens,
         lifetime: Some(Duration::from_mins(minutes)),
+        look_back: None,
     };
     let tables = r#"
         [[audit.cache_rules]]
@@ -147,11 +148,19 @@ fn rules_of_prompt_caches_are_read() {
         [[audit.cache_rules]]
         model = "claude-*"
         lifetime = "60m"
+        [[audit.cache_rules]]
+        model = "our-claude"
+        look_back = 20
     "#;
     let requests = ConfigInput::file(tables).valid().requests;
     let expected = [
         own("qwen*", Some(0), Some(16), 60),
         own("claude-*", None, None, 60),
+        CacheRulesOverride {
+            lifetime: None,
+            look_back: Some(20),
+            ..own("our-claude", None, None, 0)
+        },
     ];
     assert_eq!(requests.cache_rules, expected);
     assert!(
@@ -175,6 +184,7 @@ fn every_wrong_rule_of_a_prompt_cache_is_named() {
         { model = "x", lifetime = 5 },
         { model = "x", lifetime = "0s" },
         { model = 4, step_tokens = 0, lifetime = 5, other = 1 },
+        { model = "x", look_back = 0 },
         { model = "x", lifetime = "5m" },
     ]"#;
     let list = wrong.replace('\n', " ");
@@ -193,6 +203,7 @@ fn every_wrong_rule_of_a_prompt_cache_is_named() {
             "audit.cache_rules: cache rule 9: model is not a text",
             "audit.cache_rules: cache rule 9: lifetime is not a duration",
             "audit.cache_rules: cache rule 9: step_tokens is 0",
+            "audit.cache_rules: cache rule 10: look_back is 0",
         ],
     );
 }

@@ -69,6 +69,7 @@ impl ModelClient for Important {
         Ok(Reply {
             text: format!("<observations>\n{}\n</observations>", lines.join("\n")),
             usage: Usage::default(),
+            raw_usage: None,
             finish: Finish::Stop,
             model: "observer".to_owned(),
         })

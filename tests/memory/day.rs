@@ -33,7 +33,7 @@ const TOLERANCE: f64 = 0.01;
 const TENANTS: [&str; 2] = ["Bearer sk-ada", "Bearer sk-bob"];
 
 /// What happens to a conversation that is too short for observations.
-const ACTS: [Act; 19] = [
+const ACTS: [Act; 22] = [
     Act::Edit,
     Act::Grow,
     Act::ChangeTools,
@@ -46,6 +46,9 @@ const ACTS: [Act; 19] = [
     Act::Grow,
     Act::Stream,
     Act::Retry,
+    Act::Grow,
+    Act::Stream,
+    Act::Grow,
     Act::Unmarked,
     Act::Grow,
     Act::Unmarked,

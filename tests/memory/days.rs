@@ -65,6 +65,7 @@ impl ModelClient for Scribe {
         Ok(Reply {
             text: format!("<observations>\n{}\n</observations>", lines.join("\n")),
             usage: Usage::default(),
+            raw_usage: None,
             finish: Finish::Stop,
             model: "scribe".to_owned(),
         })

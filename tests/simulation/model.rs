@@ -192,6 +192,7 @@ impl ModelClient for Scripted {
             return Ok(Reply {
                 text,
                 usage: Usage::default(),
+                raw_usage: None,
                 finish: Finish::Stop,
                 model: settings.model.clone(),
             });
@@ -258,6 +259,7 @@ impl ModelClient for Scripted {
         Ok(Reply {
             text,
             usage: Usage::default(),
+            raw_usage: None,
             finish: if cut { Finish::Length } else { Finish::Stop },
             model: settings.model.clone(),
         })

@@ -155,6 +155,7 @@ impl ModelClient for QuotingModel {
                 lines.join("\n")
             ),
             usage: diarist::wire::usage::Usage::default(),
+            raw_usage: None,
             finish: Finish::Stop,
             model: settings.model.clone(),
         })

@@ -233,6 +233,16 @@ pub enum SnapshotCause {
 }
 
 impl SnapshotCause {
+    pub const ALL: [Self; 7] = [
+        Self::Threshold,
+        Self::Reflection,
+        Self::Overflow,
+        Self::Idle,
+        Self::ModelChange,
+        Self::Dropped,
+        Self::PeerMemory,
+    ];
+
     /// The stable name in the store and the audit.
     pub fn name(self) -> &'static str {
         match self {
@@ -248,17 +258,7 @@ impl SnapshotCause {
 
     /// The inverse of [`SnapshotCause::name`].
     pub fn from_name(name: &str) -> Option<Self> {
-        [
-            Self::Threshold,
-            Self::Reflection,
-            Self::Overflow,
-            Self::Idle,
-            Self::ModelChange,
-            Self::Dropped,
-            Self::PeerMemory,
-        ]
-        .into_iter()
-        .find(|cause| cause.name() == name)
+        Self::ALL.into_iter().find(|cause| cause.name() == name)
     }
 }
 

@@ -53,6 +53,7 @@ fn the_fields_stand_in_their_order() {
         cache_write: Some(2),
         completion: Some(1),
         reasoning: Some(0),
+        ..Usage::default()
     }));
     record.ttfb_ms = Some(5);
     record.total_ms = 6;

@@ -27,7 +27,7 @@ pub(in crate::cli) struct Args {
     /// Count lines from this time on: 2026-11-23, 2026-11-23T08:00:00Z, or 24h, 7d for so long ago. Dates are in UTC
     #[arg(long, value_name = "TIME", value_parser = audit_time)]
     since: Option<String>,
-    /// Count lines before this time, in the same forms. A date is the begin of that day
+    /// Count lines before this time, in the same forms. A date is the beginning of that day
     #[arg(long, value_name = "TIME", value_parser = audit_time)]
     until: Option<String>,
     /// Count lines of this tenant only

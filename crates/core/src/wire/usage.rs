@@ -33,9 +33,28 @@ pub struct Usage {
     pub completion: Option<u64>,
     /// The part of the answer that is reasoning.
     pub reasoning: Option<u64>,
+    /// More was reported of the cache than the whole prompt has, so `cached` and `cache_write` were left out.
+    pub impossible_cache: bool,
 }
 
 impl Usage {
+    /// Without the numbers of the cache if the whole prompt is smaller than they are: a gateway that counts wrong. Call
+    /// it when the answer has ended, since a stream reports in pieces.
+    #[must_use]
+    pub fn checked(self) -> Self {
+        let of_cache = self.cached.into_iter().chain(self.cache_write);
+        let of_cache = of_cache.fold(0, u64::saturating_add);
+        if self.prompt.is_none_or(|prompt| of_cache <= prompt) {
+            return self;
+        }
+        Self {
+            cached: None,
+            cache_write: None,
+            impossible_cache: true,
+            ..self
+        }
+    }
+
     /// Reads one `usage` object; `None` if it has no known number.
     #[must_use]
     pub fn from_json(usage: &Value) -> Option<Self> {
@@ -45,6 +64,7 @@ impl Usage {
             cache_write: cache_write(usage),
             completion: completion(usage),
             reasoning: reasoning(usage),
+            impossible_cache: false,
         };
         (usage != Self::default()).then_some(usage)
     }

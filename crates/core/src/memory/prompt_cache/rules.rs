@@ -50,9 +50,10 @@ impl CacheRules {
             CacheProvider::DeepSeek => (64, 64, HOURS),
             // console.groq.com, prompt caching, 2026-10: kept for 2 hours without a request.
             CacheProvider::Groq => (1_024, 128, 2 * HOURS),
-            // docs.x.ai, 2026-10: steps of 128. platform.claude.com, 2026-10: 5 minutes, or an hour where the mark says
-            // so, and a minimum for each model; it counts in single tokens, and a step only makes `warm` less strict.
-            // Unknown providers count the same.
+            // docs.x.ai, 2026-10: no minimum and no lifetime; hits come in blocks of 128.
+            CacheProvider::Other if is_grok(model) => (128, 128, 5 * MINUTES),
+            // platform.claude.com, 2026-10: 5 minutes, or an hour where the mark says so, and a minimum for each model; it
+            // counts in single tokens, and a step only makes `warm` less strict. Unknown providers count the same.
             CacheProvider::Other => {
                 let minutes = if retention == Some("1h") { 60 } else { 5 };
                 let minimum = anthropic_minimum(model);
@@ -76,6 +77,20 @@ impl CacheRules {
         }
     }
 
+    /// These rules, or those of a server of one's own if the answer of `model` at `host` came from one: vLLM, SGLang or
+    /// llama.cpp. `looks_so` says that its address and its report look like theirs, see
+    /// [`RawUsage::is_plain`](crate::wire::usage::RawUsage::is_plain).
+    #[must_use]
+    pub fn or_of_own_server(self, host: &str, model: &str, looks_so: bool) -> Self {
+        let is_unknown = CacheProvider::for_model(host, model) == CacheProvider::Other
+            && self.reads == CacheReads::AnyBeginning;
+        if looks_so && is_unknown {
+            OWN_SERVER
+        } else {
+            self
+        }
+    }
+
     /// How many of `tokens` at the beginning of a prompt can be in the cache.
     #[must_use]
     pub fn cacheable(&self, tokens: u64) -> u64 {
@@ -85,6 +100,19 @@ impl CacheRules {
             tokens - tokens % self.step_tokens
         }
     }
+}
+
+/// docs.vllm.ai, automatic prefix caching, 2026-10: blocks of 16 tokens, kept until their memory is needed. SGLang's radix
+/// cache and llama.cpp's slots give back single tokens, for which a step only makes `warm` less strict.
+const OWN_SERVER: CacheRules = CacheRules {
+    minimum_tokens: 16,
+    step_tokens: 16,
+    lifetime: Duration::from_secs(24 * HOURS),
+    reads: CacheReads::AnyBeginning,
+};
+
+fn is_grok(model: &str) -> bool {
+    model_name(model).to_ascii_lowercase().starts_with("grok-")
 }
 
 fn openai_lifetime(model: &str, retention: Option<&str>) -> u64 {
@@ -149,6 +177,8 @@ pub struct CacheRulesOverride {
     pub step_tokens: Option<u64>,
     /// See [`CacheRules::lifetime`].
     pub lifetime: Option<Duration>,
+    /// The cache reads up to marks, and a mark finds what is at most so many blocks before it.
+    pub look_back: Option<u32>,
 }
 
 impl CacheRulesOverride {
@@ -160,7 +190,11 @@ impl CacheRulesOverride {
             minimum_tokens: own.minimum_tokens.unwrap_or(published.minimum_tokens),
             step_tokens: own.step_tokens.unwrap_or(published.step_tokens),
             lifetime: own.lifetime.unwrap_or(published.lifetime),
-            reads: published.reads,
+            reads: own
+                .look_back
+                .map_or(published.reads, |look_back| CacheReads::UpToMarks {
+                    look_back,
+                }),
         })
     }
 }
@@ -210,7 +244,7 @@ mod tests {
             ),
             ("api.deepseek.com", "deepseek-chat", None, 64, 64, 60),
             ("api.groq.com", "llama", None, 1_024, 128, 120),
-            ("api.x.ai", "grok-4", None, 1_024, 128, 5),
+            ("api.x.ai", "grok-4", None, 128, 128, 5),
             ("127.0.0.1", "local", Some("24h"), 1_024, 128, 5),
             ("api.anthropic.com", "claude-opus-5", None, 512, 128, 5),
             (
@@ -294,6 +328,38 @@ mod tests {
         }
     }
 
+    /// A prompt of 300 tokens is not too short for llama.cpp.
+    #[test]
+    fn a_server_of_ones_own_caches_short_prompts() {
+        for (host, model, looks_so, is_own) in [
+            ("127.0.0.1", "qwen3", true, true),
+            ("vllm", "Qwen/Qwen3-32B", true, true),
+            ("127.0.0.1", "qwen3", false, false),
+            ("127.0.0.1", "openai/gpt-5", true, false),
+            ("127.0.0.1", "claude-sonnet-5", true, false),
+        ] {
+            let published = CacheRules::for_model(host, model, None);
+            let rules = published.or_of_own_server(host, model, looks_so);
+            let expected = if is_own { OWN_SERVER } else { published };
+            assert_eq!(rules, expected, "{host} {model} {looks_so}");
+        }
+    }
+
+    #[test]
+    fn an_override_says_that_a_cache_reads_up_to_marks() {
+        let own = CacheRulesOverride {
+            model: Pattern::new("our-claude"),
+            minimum_tokens: None,
+            step_tokens: None,
+            lifetime: None,
+            look_back: Some(8),
+        };
+        let published = CacheRules::for_model("gateway.example", "our-claude", None);
+        let applied = CacheRulesOverride::apply(&[own], "our-claude", published);
+        assert_eq!(applied.reads, CacheReads::UpToMarks { look_back: 8 });
+        assert_eq!(applied.minimum_tokens, published.minimum_tokens);
+    }
+
     #[test]
     fn the_first_override_for_a_model_counts_and_says_no_more_than_it_names() {
         let published = CacheRules::for_model("127.0.0.1", "qwen", None);
@@ -302,6 +368,7 @@ mod tests {
             minimum_tokens,
             step_tokens: Some(16),
             lifetime: None,
+            look_back: None,
         };
         let overrides = [own("qwen*", Some(0)), own("*", None)];
         let applied = CacheRulesOverride::apply(&overrides, "qwen", published);

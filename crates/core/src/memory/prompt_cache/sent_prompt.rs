@@ -296,8 +296,11 @@ impl SentPrompt {
 
     /// Where the marked messages that were sent end. Their tokens are estimated by bytes, except those of the last one.
     fn marked_ends(&self, marked: &[usize]) -> Vec<(u64, u64)> {
+        // An end without a number of tokens would hide the earlier ones that have one.
+        let Some(tokens) = self.prompt_tokens else {
+            return Vec::new();
+        };
         let (whole, mut leading, mut end) = (self.bytes().max(1), 0, 0);
-        let tokens = self.prompt_tokens.unwrap_or_default();
         let mut ends = Vec::new();
         for sent in self.parts().take_while(|_| !marked.is_empty()) {
             end += sent.bytes;

@@ -353,6 +353,60 @@ fn without_a_request_before_or_a_report_there_is_no_cause() {
     }
 }
 
+/// A stream that was cut before its usage: what its prompt left in the cache is estimated by its bytes.
+#[test]
+fn after_a_prompt_without_a_count_nobody_is_blamed_for_what_was_new() {
+    let mut before = Sent::new(50).prompt();
+    before.prompt_tokens = None;
+    let judged = |now: &Sent<'_>, tokens: u64, cached: u64, rules: &CacheRules| {
+        let reported = Reported {
+            prompt_tokens: Some(tokens),
+            cached_tokens: Some(cached),
+            ..Reported::default()
+        };
+        named(judge(Some(&before), &now.prompt(), reported, rules))
+    };
+    let grown = Sent::new(55);
+    // 51 messages of 100 tokens are 39 steps, and 5 new ones have 100 or, if they are dense, 150.
+    for (tokens, cached, expected) in [
+        (5_600, 39 * 128, ("warm", None)),
+        (5_850, 39 * 128, ("warm", None)),
+        (5_600, 30 * 128, ("partial", Some("provider"))),
+        (5_600, 0, ("miss", Some("provider"))),
+    ] {
+        let found = judged(&grown, tokens, cached, &RULES);
+        assert_eq!(found, expected, "{tokens} {cached}");
+    }
+    let edited = grown.with(|sent| sent.text[9] = "other".into());
+    let found = judged(&edited, 5_600, 8 * 128, &RULES);
+    assert_eq!(found, ("partial", Some("message_changed")));
+}
+
+/// Only what was counted is known to be in a cache of whole prefixes.
+#[test]
+fn a_prompt_without_a_count_leaves_the_ends_that_were_counted_before() {
+    for reads in [
+        CacheReads::WholePrompts,
+        CacheReads::UpToMarks { look_back: 20 },
+    ] {
+        let mut counted = Sent::new(30).prompt();
+        counted.stored_tokens = counted.prompt_tokens;
+        counted.set_stored_ends(reads, None, &[30]);
+        let mut uncounted = Sent::new(40).prompt();
+        uncounted.prompt_tokens = None;
+        uncounted.set_stored_ends(reads, Some((&counted, counted.bytes())), &[35, 40]);
+        let now = Sent::new(42).with(|sent| sent.text[37] = "other".into());
+        let reported = Reported {
+            prompt_tokens: now.prompt().prompt_tokens,
+            ..Reported::default()
+        };
+        let rules = CacheRules { reads, ..RULES };
+        let judgement = judge(Some(&uncounted), &now.prompt(), reported, &rules);
+        // The counted one had 31 messages of 100 tokens: 24 steps.
+        assert_eq!(judgement.expected_cached_tokens, Some(24 * 128));
+    }
+}
+
 /// With marks, what the request before left is what was read and written there.
 #[test]
 fn what_no_mark_reaches_is_named() {

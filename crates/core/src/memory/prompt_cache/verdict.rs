@@ -173,12 +173,14 @@ pub fn judge(
     let Some(((previous, change), common)) = pair.zip(common) else {
         return judgement(Verdict::ColdStart, None);
     };
-    let left_there = left_by(previous, rules).unwrap_or(prompt).min(prompt);
+    let (left_there, unsure) = left_by(previous, current, change, prompt, rules);
+    let left_there = left_there.min(prompt);
     let without_marks = cached == 0 && lacks_marks(previous, reported, rules);
     let is_short = left_there < rules.minimum_tokens + rules.step_tokens && change.first.is_none();
     let below_minimum =
         cached == 0 && !without_marks && (is_short || left_there < rules.minimum_tokens);
-    let is_warm = cached + rules.step_tokens >= rules.cacheable(left_there);
+    let unsure = if cached > 0 { unsure } else { 0 };
+    let is_warm = cached + rules.step_tokens + unsure >= rules.cacheable(left_there);
     if is_warm && !below_minimum && !without_marks {
         return judgement(Verdict::Warm, None);
     }
@@ -225,11 +227,31 @@ fn growth(previous: &SentPrompt, current: &SentPrompt, change: Change) -> Option
     })
 }
 
-/// How much of the prompt before is in the cache. Where marks are needed, this is what the provider read and wrote.
-fn left_by(previous: &SentPrompt, rules: &CacheRules) -> Option<u64> {
+/// How much of the prompt before is in the cache, and by how much that may be wrong. Where marks are needed, it is what
+/// the provider read and wrote.
+fn left_by(
+    previous: &SentPrompt,
+    current: &SentPrompt,
+    change: Change,
+    prompt: u64,
+    rules: &CacheRules,
+) -> (u64, u64) {
     let needs_marks = matches!(rules.reads, CacheReads::UpToMarks { .. });
     let stored = previous.stored_tokens.filter(|_| needs_marks);
-    stored.or(previous.prompt_tokens)
+    if let Some(counted) = stored.or(previous.prompt_tokens) {
+        return (counted, 0);
+    }
+    // Nobody counted it: a stream that was cut, or not asked for usage. Its bytes say how much it was.
+    let estimated = share_of(prompt, previous.bytes(), current.bytes());
+    // The new text may have half as many tokens again for a byte as the rest: code behind prose. Where the client changed
+    // something, the change is the cause, whatever the estimate.
+    let only_grew = change.first.is_none();
+    let unsure = if only_grew {
+        prompt.saturating_sub(estimated) / 2
+    } else {
+        0
+    };
+    (estimated, unsure)
 }
 
 /// Whether one of the two prompts is long enough, and the provider neither read nor wrote anything of it: it has no mark
@@ -285,7 +307,7 @@ fn cause_of_change(
 }
 
 /// Tokens of the common prefix that the cache can give back. Where it gives back whole prefixes only, the longest that was
-/// sent before. Otherwise exact if the prompt only grew and the provider counted the one before. Otherwise
+/// sent and counted before. Otherwise exact if the prompt only grew and the provider counted the one before. Otherwise
 /// estimated by bytes, with the ratio of the prompt that gives less: images have many bytes and few tokens.
 fn common_tokens(
     previous: &SentPrompt,
@@ -294,22 +316,18 @@ fn common_tokens(
     prompt_tokens: Option<u64>,
     rules: &CacheRules,
 ) -> Option<u64> {
-    if rules.reads != CacheReads::AnyBeginning && previous.prompt_tokens.is_some() {
-        let is_reached = change.first.is_some() || !is_too_far_behind(previous, current, rules);
-        return Some(if is_reached {
-            previous.stored_within(change.common_bytes)
-        } else {
-            0
-        });
+    if rules.reads != CacheReads::AnyBeginning {
+        let only_grew = change.first.is_none();
+        if only_grew && is_too_far_behind(previous, current, rules) {
+            return Some(0);
+        }
+        // If nobody counted the prompt before, its own end has no number of tokens.
+        if !only_grew || previous.prompt_tokens.is_some() {
+            return Some(previous.stored_within(change.common_bytes));
+        }
     }
     let by_ratio = |prompt: &SentPrompt, tokens: Option<u64>| {
-        let share = change.common_bytes as f64 / prompt.bytes().max(1) as f64;
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a share of a number of tokens"
-        )]
-        tokens.map(|tokens| (tokens as f64 * share.min(1.0)) as u64)
+        tokens.map(|tokens| share_of(tokens, change.common_bytes, prompt.bytes()))
     };
     let whole = previous.prompt_tokens.filter(|_| change.first.is_none());
     let before = whole.or_else(|| by_ratio(previous, previous.prompt_tokens));
@@ -319,4 +337,10 @@ fn common_tokens(
         (None, Some(before), Some(now)) => Some(before.min(now)),
         (None, before, now) => before.or(now),
     }
+}
+
+/// The tokens of `bytes`, if those of `whole` bytes are `tokens`.
+fn share_of(tokens: u64, bytes: u64, whole: u64) -> u64 {
+    let share = u128::from(tokens) * u128::from(bytes.min(whole)) / u128::from(whole.max(1));
+    u64::try_from(share).unwrap_or(tokens)
 }

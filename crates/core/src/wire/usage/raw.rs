@@ -31,6 +31,20 @@ impl RawUsage {
         self.0.extend(later.0);
     }
 
+    /// Whether it has no field but those that vLLM, SGLang and llama.cpp write: neither the details of hosted models, nor
+    /// a cost, nor a cache of another form.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        let is_known = |(name, value): (&String, &Value)| match name.as_str() {
+            "prompt_tokens" | "completion_tokens" | "total_tokens" | "reasoning_tokens" => true,
+            "prompt_tokens_details" => value
+                .as_object()
+                .is_some_and(|details| details.keys().all(|name| name == "cached_tokens")),
+            _ => false,
+        };
+        self.0.iter().all(is_known)
+    }
+
     /// Its JSON; `None` if that is too long.
     #[must_use]
     pub fn to_json(&self) -> Option<Value> {
@@ -84,6 +98,36 @@ mod tests {
         assert_eq!(kept(&json!({ "usage": usage })), Some(expected));
         let tier = json!({"usage": {"service_tier": "the words of a conversation"}});
         assert_eq!(kept(&tier), None);
+    }
+
+    #[test]
+    fn the_report_of_a_server_of_ones_own_is_plain() {
+        for (usage, is_plain) in [
+            (
+                json!({"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10}),
+                true,
+            ),
+            (
+                json!({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 8}}),
+                true,
+            ),
+            (
+                json!({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 8, "audio_tokens": 0}}),
+                false,
+            ),
+            (
+                json!({"prompt_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 0}}),
+                false,
+            ),
+            (json!({"prompt_tokens": 9, "cost": 0.1}), false),
+            (
+                json!({"prompt_tokens": 9, "prompt_cache_hit_tokens": 1}),
+                false,
+            ),
+        ] {
+            let usage = RawUsage::in_answer(&json!({ "usage": usage })).unwrap();
+            assert_eq!(usage.is_plain(), is_plain, "{usage:?}");
+        }
     }
 
     #[test]

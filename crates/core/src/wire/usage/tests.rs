@@ -15,7 +15,7 @@ fn usage(
         cached: cached.into(),
         cache_write: cache_write.into(),
         completion: completion.into(),
-        reasoning: None,
+        ..Usage::default()
     }
 }
 
@@ -157,6 +157,41 @@ fn a_later_report_keeps_what_it_does_not_repeat() {
     let mut merged = usage(12, 8, None, 1);
     merged.update(usage(None, None, None, 40));
     assert_eq!(merged, usage(12, 8, None, 40));
+}
+
+/// By the rule of its own shape: Anthropic counts the cache beside its input, so the prompt is their sum.
+#[test]
+fn more_from_the_cache_than_the_prompt_has_is_no_report_about_the_cache() {
+    let checked = |object: Value| Usage::from_json(&object).unwrap().checked();
+    for (object, expected) in [
+        (
+            json!({"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 99_999}, "completion_tokens": 3}),
+            usage(10, None, None, 3),
+        ),
+        (
+            json!({"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 6, "cache_write_tokens": 5}}),
+            usage(10, None, None, None),
+        ),
+    ] {
+        let expected = Usage {
+            impossible_cache: true,
+            ..expected
+        };
+        assert_eq!(checked(object.clone()), expected, "{object}");
+    }
+    for (object, expected) in [
+        (
+            json!({"prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 6, "cache_write_tokens": 4}}),
+            usage(10, 6, 4, None),
+        ),
+        (
+            json!({"input_tokens": 1, "cache_read_input_tokens": 8, "cache_creation_input_tokens": 3}),
+            usage(12, 8, 3, None),
+        ),
+        (json!({"cached_tokens": 9}), usage(None, 9, None, None)),
+    ] {
+        assert_eq!(checked(object.clone()), expected, "{object}");
+    }
 }
 
 /// One real answer for each of the eleven published wordings and codes.
