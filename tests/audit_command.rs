@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod estimates;
+mod sums;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;

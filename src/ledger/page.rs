@@ -78,7 +78,7 @@ fn section(grouping: &Grouping) -> String {
     match grouping.by {
         GroupBy::Day => charts(&groups),
         GroupBy::Model => format!(
-            "<h2>Models</h2>\n<p class=\"note\">A call of memory counts under the model that was called.</p>\n{}",
+            "<h2>Models</h2>\n<p class=\"note\">A call of memory counts under the model of its conversation.</p>\n{}",
             table(grouping, &groups)
         ),
         _ => format!("<h2>Conversations</h2>\n{}", table(grouping, &groups)),

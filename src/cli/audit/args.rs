@@ -17,7 +17,8 @@ pub(in crate::cli) struct Args {
     /// Read the lines in the database (audit.store_retention) instead of files
     #[arg(long, conflicts_with = "files")]
     pub(super) store: bool,
-    /// One line for each model, conversation of a tenant, tenant, day in UTC, or cause of a missed cache
+    /// One line for each model, conversation of a tenant, tenant, day in UTC, or cause of a missed cache. The lines add up
+    /// to the total: by model, memory's calls count under the model of their conversation
     #[arg(long, value_enum)]
     by: Option<By>,
     /// Order of these lines: most tokens of prompts, most of them uncached, dearest with memory's calls, or smallest net
@@ -27,7 +28,7 @@ pub(in crate::cli) struct Args {
     /// Count lines from this time on: 2026-11-23, 2026-11-23T08:00:00Z, or 24h, 7d for so long ago. Dates are in UTC
     #[arg(long, value_name = "TIME", value_parser = audit_time)]
     since: Option<String>,
-    /// Count lines before this time, in the same forms. A date is the begin of that day
+    /// Count lines before this time, in the same forms. A date is the beginning of that day
     #[arg(long, value_name = "TIME", value_parser = audit_time)]
     until: Option<String>,
     /// Count lines of this tenant only
@@ -36,7 +37,7 @@ pub(in crate::cli) struct Args {
     /// Count lines of conversations with this name only
     #[arg(long)]
     thread: Option<String>,
-    /// Count lines of this model only; memory's calls count if its own model is this one
+    /// Count lines of this model only. Memory's calls count under the model of their conversation
     #[arg(long)]
     model: Option<String>,
     /// Price of a model in dollars per million tokens: uncached, cached, output, and written to the cache (default:
