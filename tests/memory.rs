@@ -73,6 +73,7 @@ mod reflecting;
 mod refusals;
 mod reproduced;
 mod resource;
+mod resting;
 mod rotated;
 mod same;
 mod shown;

@@ -39,7 +39,11 @@ fn lines() -> String {
         request("r1", "22T08:00:00", who, "big", usage),
         request("r2", "23T08:00:00", ("ada", "side"), "nano", usage),
         memory("23T08:01:00", "main", call),
-        memory("23T08:01:01", "main", r#""wrote":"observation","kept":{"high":[9,10]}"#),
+        memory(
+            "23T08:01:01",
+            "main",
+            r#""wrote":"observation","kept":{"high":[9,10]}"#,
+        ),
         memory("23T08:02:00", "unknown", call),
         request(
             "r3",
