@@ -194,7 +194,7 @@ impl Exchange {
     }
 
     /// How many of the client's messages behind its system message the provider did not receive.
-    fn replaced(&self) -> usize {
+    pub fn replaced(&self) -> usize {
         let received = messages(&self.received());
         let all = self.client_messages();
         let first = all.iter().position(|message| message["role"] != "system");
