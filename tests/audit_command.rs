@@ -200,12 +200,13 @@ fn groups_are_exact_and_two_tenants_with_one_name_stay_apart() {
             ["ada", 1, 400_000, 0.0, 1.8, 0.25]
         ])
     );
-    // Calls of memory have no cause.
+    // Calls of memory have no cause, and a line of their own.
     assert_eq!(
         json!(of_group(&["--by", "cause"], &["verdict_cause"])),
         json!([
             ["", 6, 2_400_700, 0.25, 7.69, 0.0],
             ["activation", 1, 400_000, 0.0, 1.8, 0.9],
+            ["memory", 0, null, null, 0.0, -0.65],
         ])
     );
 }
