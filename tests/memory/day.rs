@@ -30,11 +30,6 @@ const PRICES: [(&str, [f64; 4]); 6] = [
 /// Numbers may differ by this share.
 const TOLERANCE: f64 = 0.01;
 
-/// What conversations with observations would have cost without Diarist may differ by this share. The provider never counted
-/// the replaced messages, so the report takes them to have as many tokens for a byte as what was sent; here they have up to
-/// so many more or fewer. Where nothing was replaced, the cost without Diarist is known, and held to [`TOLERANCE`].
-const ESTIMATE_TOLERANCE: f64 = 0.1;
-
 const TENANTS: [&str; 2] = ["Bearer sk-ada", "Bearer sk-bob"];
 
 /// What happens to a conversation that is too short for observations.
@@ -70,9 +65,10 @@ struct Sums {
     cost: f64,
     /// The calls of memory.
     memory: f64,
-    /// Without Diarist, and how far the report may be from it.
     without: f64,
-    uncertain: f64,
+    /// The part of it in conversations in which observations replaced messages. The provider never counted these messages,
+    /// so the report has an estimate, and two ends between which the truth must lie.
+    estimated: f64,
 }
 
 struct Day {
@@ -130,11 +126,11 @@ impl Day {
             self.replaced.insert(thread.clone());
         }
         let paid = cost(model, usage, output);
-        let (without, uncertain) = if self.replaced.contains(&thread) {
+        let (without, estimated) = if self.replaced.contains(&thread) {
             let without = cost(model, whole, output);
-            (without, without * ESTIMATE_TOLERANCE)
+            (without, without)
         } else {
-            (paid, paid * TOLERANCE)
+            (paid, 0.0)
         };
         let cause = answered.truth.label().to_owned();
         let day = dated(&text("time"), self.first_day == 0);
@@ -160,7 +156,7 @@ impl Day {
             sums.cached += f64::from(usage.cached_tokens);
             sums.cost += paid;
             sums.without += without;
-            sums.uncertain += uncertain;
+            sums.estimated += estimated;
         }
         self.answered.push(answered);
     }
@@ -270,14 +266,21 @@ pub fn report(play: &Play, args: &[&str]) -> Value {
 }
 
 fn close(what: &str, told: &Value, truth: f64) {
-    near(what, told, truth, TOLERANCE * truth.abs());
-}
-
-fn near(what: &str, told: &Value, truth: f64, most: f64) {
     let told = told.as_f64().unwrap();
     let apart = (told - truth).abs();
     // Sums of dollars are rounded to billionths.
-    assert!(apart <= most + 1e-9, "{what}: {told} and not {truth}");
+    let most = TOLERANCE * truth.abs() + 1e-9;
+    assert!(apart <= most, "{what}: {told} and not {truth}");
+}
+
+/// The truth lies between the two ends of the report, which may be as far off as other numbers of this size.
+fn between(what: &str, [low, high]: [&Value; 2], truth: f64, size: f64) {
+    let [low, high] = [low, high].map(|end| end.as_f64().unwrap());
+    let apart = TOLERANCE * size;
+    assert!(
+        low - apart <= truth && truth <= high + apart,
+        "{what}: {truth} is not between {low} and {high}"
+    );
 }
 
 /// The dollars of a group.
@@ -285,11 +288,21 @@ fn same_dollars(what: &str, told: &Value, sums: &Sums) {
     close(&format!("{what} cost"), &told["cost"], sums.cost);
     let memory = &told["memory_cost"];
     close(&format!("{what} memory"), memory, sums.memory);
-    let (without, most) = (sums.without, sums.uncertain);
-    let name = format!("{what} without");
-    near(&name, &told["without_diarist"], without, most);
+    let without = sums.without;
     let net = without - sums.cost - sums.memory;
-    near(&format!("{what} net"), &told["net"], net, most);
+    if sums.estimated <= 0.0 {
+        close(
+            &format!("{what} without"),
+            &told["without_diarist"],
+            without,
+        );
+        // Nothing was replaced, so nothing was saved.
+        close(&format!("{what} net"), &told["net"], -sums.memory);
+    }
+    let ends = [&told["without_low"], &told["without_high"]];
+    between(&format!("{what} without"), ends, without, without);
+    let ends = [&told["net_low"], &told["net_high"]];
+    between(&format!("{what} net"), ends, net, without);
 }
 
 /// The groups of a report are those of the truth, with its numbers.
@@ -401,6 +414,9 @@ fn same_totals(play: &Play, day: &Day) {
     close("hit rate", &total["hit_rate"], sums.cached / sums.prompt);
     close("calls", &total["memory_calls"], day.calls.0 as f64);
     same_dollars("total", total, &sums);
+    // The likely number is no worse than this for the whole, if it can be twice so far off for one conversation.
+    let without = total["without_diarist"].as_f64().unwrap();
+    assert!((without / sums.without - 1.0).abs() < 0.1, "{without}");
     println!(
         "cost ${:.4}, memory ${:.4}, without about {}; with a cache that forgets nothing ${:.4}",
         sums.cost, sums.memory, total["without_diarist"], sums.without
