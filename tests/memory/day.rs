@@ -33,8 +33,10 @@ const TOLERANCE: f64 = 0.01;
 const TENANTS: [&str; 2] = ["Bearer sk-ada", "Bearer sk-bob"];
 
 /// What happens to a conversation that is too short for observations.
-const ACTS: [Act; 19] = [
+const ACTS: [Act; 21] = [
     Act::Edit,
+    Act::Grow,
+    Act::Insert,
     Act::Grow,
     Act::ChangeTools,
     Act::Grow,
@@ -495,6 +497,7 @@ async fn documented(play: &Play, day: &Day) {
         ("tools_changed", "changed its tools"),
         ("system_changed", "changed its system message"),
         ("message_changed", "changed an older message"),
+        ("message_inserted", "inserted messages"),
         ("forked", "from an earlier message"),
         ("idle", "pause was longer"),
         ("provider", "only the provider knows"),
