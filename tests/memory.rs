@@ -62,6 +62,7 @@ mod no_trace;
 mod observing;
 mod overflow;
 mod overrides;
+mod panics;
 mod pass_lines;
 mod paths;
 mod pepper;
