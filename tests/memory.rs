@@ -29,6 +29,7 @@ mod calls;
 mod changed;
 mod confusion;
 mod controls;
+mod corpus;
 mod cost_aware;
 mod cost_metrics;
 mod cut;
