@@ -201,6 +201,11 @@ impl Ledger {
         self.estimator.repeats_forgetting
     }
 
+    /// The only conversation that counts, if the filter names one.
+    pub(super) fn only_thread(&self) -> Option<&str> {
+        self.filter.thread.as_deref()
+    }
+
     /// Takes one line of a file, without its line break. Blank lines are nothing.
     pub fn add(&mut self, bytes: &[u8]) {
         if bytes.trim_ascii().is_empty() {

@@ -117,6 +117,22 @@ fn a_call_of_memory_is_charged_to_the_model_of_its_conversation() {
 }
 
 #[test]
+fn the_report_says_how_to_see_what_was_lost() {
+    let report = Report::new();
+    let text = |args: &[&str]| {
+        let mut command = command(&[args, &["audit.jsonl"]].concat());
+        stdout(&command.current_dir(report.0.path()).assert().success())
+    };
+    let said = "The important items that were lost: diarist threads show";
+    assert!(text(&["--thread", "main"]).contains(&format!("{said} main --lost\n")));
+    assert!(text(&[]).contains(&format!("{said} CONVERSATION --lost\n")));
+    assert!(
+        !text(&["--thread", "side"]).contains(said),
+        "nothing was lost there"
+    );
+}
+
+#[test]
 fn what_memory_cost_has_a_row_beside_the_causes() {
     let report = Report::new();
     let cell = |row, number| report.cell("cause", row, number);
