@@ -405,8 +405,11 @@ fn a_page_needs_nothing_from_elsewhere() {
     for expected in [
         "prefers-color-scheme: dark",
         "2026-11-22: 25.0 %",
-        "<td>$0.2500</td>",
+        "<td>$0.2500<small>-$0.3500 to $1.6000</small></td>",
         "own-model",
+        ">activation</td><td>1</td><td>400,000</td><td>400,000</td><td>0.0 %</td>",
+        "<td>1 of 10</td>",
+        "<b>1 of 10</b><span>important items lost</span>",
     ] {
         assert!(page.contains(expected), "{expected}\n{page}");
     }

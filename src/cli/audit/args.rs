@@ -87,7 +87,7 @@ pub(super) enum Format {
     Table,
     Json,
     Csv,
-    /// One page with charts by day, models and conversations, that loads nothing from elsewhere
+    /// One page with charts by day, causes, models and conversations, that loads nothing from elsewhere
     Html,
 }
 
