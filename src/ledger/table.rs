@@ -381,17 +381,19 @@ fn holdout_note(ledger: &Ledger) -> Option<String> {
     let holdout = &ledger.holdout;
     let saving = holdout.saving()?;
     let rate = |group: &HoldoutGroup| dollars(group.dollars_per_megabyte());
-    let ends = |(low, high)| format!("{} to {}", percent(Some(low)), percent(Some(high)));
+    let ends = |(low, high), between: &str| {
+        format!("{}{between}{}", percent(Some(low)), percent(Some(high)))
+    };
     let error = saving.interval.map_or_else(
         || "too few conversations for an interval".to_owned(),
-        |interval| format!("95 % interval: {}", ends(interval)),
+        |interval| format!("95 % interval: {}", ends(interval, " to ")),
     );
     let estimated = ledger.totals.saving();
     let estimated = estimated.map_or_else(String::new, |(share, range)| {
         let share = percent(Some(share));
         format!(
             "\nEstimated saving of all requests: {share} (between {}).",
-            ends(range)
+            ends(range, " and ")
         )
     });
     Some(format!(

@@ -69,7 +69,7 @@ const CAUSES: &[(&str, &str)] = &[
     ),
     (
         "provider",
-        "The prompt had the same begin as before. The provider did not use its cache; only the provider knows why.",
+        "The prompt had the same beginning as before. The provider did not use its cache; only the provider knows why.",
     ),
 ];
 

@@ -5,7 +5,7 @@ use memchr::memchr;
 /// More bytes of one line are dropped. No line of the audit is nearly so long, and what is cut counts as torn.
 const LONGEST: usize = 1024 * 1024;
 
-/// Holds the begin of a line whose end has not come yet.
+/// Holds the beginning of a line whose end has not come yet.
 #[derive(Debug, Default)]
 pub(super) struct LineSplitter {
     rest: Vec<u8>,

@@ -60,7 +60,7 @@ pub(super) fn print_report(text: &str) -> io::Result<bool> {
     print_while_read(&format!("{clear}{text}"))
 }
 
-/// The open file, and the begin of a line that is still being written.
+/// The open file, and the beginning of a line that is still being written.
 struct Follower {
     file: File,
     read: u64,
