@@ -23,7 +23,7 @@ impl ConversationModels {
     }
 
     /// The model of the conversation that a call or a part belongs to; `None` without a request of it before.
-    pub(super) fn of(&self, line: &Line<'_>) -> Option<&str> {
+    pub(super) fn model_of(&self, line: &Line<'_>) -> Option<&str> {
         let model = self.models.get(&key(line)?)?;
         Some(model.as_str())
     }

@@ -226,8 +226,8 @@ impl Ledger {
         }
         let model = match kind {
             LineKind::Part | LineKind::Call => {
-                let asked = self.conversation_models.of(line);
-                Cow::Owned(asked.unwrap_or(MEMORY).to_owned())
+                let model = self.conversation_models.model_of(line);
+                Cow::Owned(model.unwrap_or(MEMORY).to_owned())
             }
             LineKind::Request | LineKind::Deletion | LineKind::Pass => {
                 Cow::Borrowed(line.model_name())
