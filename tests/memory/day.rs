@@ -282,6 +282,8 @@ fn close(what: &str, told: &Value, truth: f64) {
 /// The truth lies between the two ends of the report, which may be off by `apart`.
 fn between(what: &str, [low, high]: [&Value; 2], truth: f64, apart: f64) {
     let [low, high] = [low, high].map(|end| end.as_f64().unwrap());
+    // Sums of dollars are rounded to billionths.
+    let apart = apart + 1e-9;
     assert!(
         low - apart <= truth && truth <= high + apart,
         "{what}: {truth} is not between {low} and {high}"
