@@ -42,15 +42,11 @@ pub(super) fn dollars(amount: Option<f64>) -> String {
         return UNKNOWN.to_owned();
     };
     let size = amount.abs();
+    let more = (1..=MORE_DIGITS).take_while(|more| size < 0.01 / 10_f64.powi(*more));
     let digits = match size {
         100.0.. => 2,
-        0.01.. => 4,
-        ..SMALLEST => 4,
-        _ => {
-            4 + (1..=MORE_DIGITS)
-                .take_while(|more| size < 0.01 / 10_f64.powi(*more))
-                .count()
-        }
+        SMALLEST..0.01 => 4 + more.count(),
+        _ => 4,
     };
     let written = format!("{size:.digits$}");
     let is_zero = written.bytes().all(|byte| b"0.".contains(&byte));

@@ -84,7 +84,7 @@ struct Day {
     /// Conversations in which observations replaced messages.
     replaced: BTreeSet<String>,
     /// The lines up to here are told to be of the day before.
-    first_day: usize,
+    dated_back: usize,
     sums: BTreeMap<(&'static str, String), Sums>,
     /// What the whole histories would have cost with a cache that forgets nothing.
     ideal: SimulatedCache,
@@ -139,7 +139,7 @@ impl Day {
             (paid, 0.0)
         };
         let cause = answered.truth.label().to_owned();
-        let day = dated(&text("time"), self.first_day == 0);
+        let day = dated(&text("time"), self.dated_back == 0);
         for (by, name) in [
             ("all", String::new()),
             ("model", model.to_owned()),
@@ -368,7 +368,7 @@ async fn the_questions_about_a_day_are_answered() {
         answered: Vec::new(),
         calls: (0, 0.0),
         replaced: BTreeSet::new(),
-        first_day: 0,
+        dated_back: 0,
         sums: BTreeMap::new(),
         ideal: SimulatedCache::new(&estimate_tokens()),
         table: Table::default(),
@@ -383,7 +383,7 @@ async fn the_questions_about_a_day_are_answered() {
     .enumerate()
     {
         if number == 2 {
-            day.first_day = audit_lines(&play).lines().count();
+            day.dated_back = audit_lines(&play).lines().count();
         }
         play.kind = Kind { models, ..kind };
         play.rig.provider.rules(|rules| rules.cache = kind.cache);
@@ -408,7 +408,7 @@ async fn the_questions_about_a_day_are_answered() {
     let (overall, mean) = day.table.agreement();
     assert!(overall >= WANTED && mean >= WANTED, "{overall} {mean}");
 
-    date_back(&play, day.first_day);
+    date_back(&play, day.dated_back);
     for by in ["model", "tenant", "thread", "day", "cause"] {
         same_groups(&play, &day, by);
     }

@@ -81,7 +81,8 @@ async fn an_endpoint_that_is_left_alone_is_said_with_both_times() {
         .provider
         .inject(CallerKind::Observer, Behaviour::failing(500));
     for cause in CAUSES {
-        assert_eq!(program.rest(cause).await, [0.0; 3], "{cause}");
+        let rest = program.rest(cause).await;
+        assert!(rest.iter().all(|number| number.abs() < 0.1), "{cause}");
     }
     // Each conversation makes one call, and then waits. The fifth failure in a row opens the circuit.
     for user in 1..=6 {

@@ -97,7 +97,7 @@ fn an_endpoint_that_is_left_alone_is_said_with_both_times_until_it_answers() {
     assert_eq!(notice(), failing(1_000_000, 1_030_000));
     clock.advance(Duration::from_secs(30));
     assert_eq!(notice(), None, "one call tries it now");
-    health.left_alone(&endpoint, &job, Duration::from_secs(60));
+    health.left_alone(&endpoint, &job, Duration::from_mins(1));
     assert_eq!(notice(), failing(1_000_000, 1_090_000), "it began before");
     assert_eq!(health.notice(&job.scope.tenant, &borrowed, "m"), None);
     health.called_again(&endpoint, &job);
