@@ -40,6 +40,7 @@ mod payload;
 mod peer_memory;
 mod recorder;
 mod reflector;
+mod resting;
 mod retry_delay;
 mod routes;
 mod settings;
@@ -314,6 +315,7 @@ impl Jobs {
 
     /// Lets what is over expire: rests, and losses that a minute has passed since.
     pub fn expire(&self) {
+        self.budget.expire();
         self.base.health.expire();
         self.base.recording.expire();
     }

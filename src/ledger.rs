@@ -6,6 +6,7 @@
 
 mod cache_seen;
 mod check;
+mod conversation_models;
 mod cost;
 mod cost_meter;
 mod data;

@@ -51,7 +51,7 @@ pub struct Tasks {
     /// Where background tasks run; `None`: where all others do.
     background: Option<Handle>,
     #[cfg(feature = "testing")]
-    faults: std::sync::Arc<std::sync::Mutex<Vec<&'static str>>>,
+    faults: std::sync::Arc<std::sync::Mutex<Vec<String>>>,
 }
 
 /// Work in progress. The drain waits until it is dropped.
@@ -152,11 +152,17 @@ impl Tasks {
 
     /// Panics here once if a test has asked for that ([`Tasks::plant_fault`]); does nothing in a release.
     #[inline]
+    pub fn fault_point(&self, name: &'static str) {
+        self.fault_point_quoting(name, b"");
+    }
+
+    /// As [`Tasks::fault_point`], where what panics would quote a `text`.
+    #[inline]
     #[cfg_attr(
         not(feature = "testing"),
         expect(unused_variables, reason = "a release has no faults")
     )]
-    pub fn fault_point(&self, name: &'static str) {
+    pub fn fault_point_quoting(&self, name: &'static str, text: &[u8]) {
         #[cfg(feature = "testing")]
         {
             let mut faults = self
@@ -166,30 +172,30 @@ impl Tasks {
             if let Some(at) = faults.iter().position(|planted| *planted == name) {
                 faults.swap_remove(at);
                 drop(faults);
-                panic!("a planted fault: {name}");
+                panic!("a planted fault: {name}: {}", String::from_utf8_lossy(text));
             }
         }
     }
 
     /// Lets the next [`Tasks::fault_point`] of this name panic.
     #[cfg(feature = "testing")]
-    pub fn plant_fault(&self, name: &'static str) {
+    pub fn plant_fault(&self, name: &str) {
         let mut faults = self
             .faults
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        faults.push(name);
+        faults.push(name.to_owned());
     }
 
     /// Whether this planted fault has not happened yet.
     #[cfg(feature = "testing")]
     #[must_use]
-    pub fn is_fault_planted(&self, name: &'static str) -> bool {
+    pub fn is_fault_planted(&self, name: &str) -> bool {
         let faults = self
             .faults
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        faults.contains(&name)
+        faults.iter().any(|planted| planted == name)
     }
 
     /// Cancelled when the drain begins: finish the work in progress, take nothing new.

@@ -87,9 +87,13 @@ pub const JOBS: &str = "diarist_jobs_total";
 pub const OPEN_JOBS: &str = "diarist_jobs_open";
 /// Models of memory that fail, refuse or answer what cannot be used. Label: `kind` (of the parts they write).
 pub const MODELS_FAILING: &str = "diarist_models_failing";
-/// Credentials and budgets for which memory's model calls wait now. Label: `cause` (`rate_limit`: credentials of
-/// clients; `budget`: budgets of today that are spent).
+/// What memory's model calls wait for now. Label: `cause` (`rate_limit`: credentials of clients; `budget`: budgets of
+/// today that are spent; `breaker`: endpoints that keep failing and are left alone).
 pub const RESTING: &str = "diarist_memory_resting";
+/// Since when they wait, in seconds since 1970: the first that waits. 0 if nothing does. Label: as above.
+pub const RESTING_SINCE: &str = "diarist_memory_resting_since_timestamp_seconds";
+/// Until when they wait: the last that ends. 0 if nothing waits. Label: as above.
+pub const RESTING_UNTIL: &str = "diarist_memory_resting_until_timestamp_seconds";
 /// Tokens of memory's own model calls. Labels: `kind`, `direction` (`in`, `cached`, `out`).
 pub const MODEL_TOKENS: &str = "diarist_model_tokens_total";
 /// Events that were dropped because the queue to their timeline was full.
@@ -225,8 +229,10 @@ fn register() {
         }
         metrics::gauge!(MODELS_FAILING, "kind" => kind).increment(0.0);
     }
-    for cause in ["rate_limit", "budget"] {
-        metrics::gauge!(RESTING, "cause" => cause).increment(0.0);
+    for cause in ["rate_limit", "budget", "breaker"] {
+        for name in [RESTING, RESTING_SINCE, RESTING_UNTIL] {
+            metrics::gauge!(name, "cause" => cause).increment(0.0);
+        }
     }
     for reason in ["time", "full"] {
         metrics::counter!(ANSWERS_UNREAD, "reason" => reason).increment(0);
@@ -316,7 +322,17 @@ fn describe_memory() {
     );
     describe_gauge!(
         RESTING,
-        "Credentials and budgets for which memory's model calls wait now, by cause"
+        "Credentials, budgets and endpoints for which memory's model calls wait now, by cause"
+    );
+    describe_gauge!(
+        RESTING_SINCE,
+        Unit::Seconds,
+        "Since when memory's model calls wait, by cause; 0 if they do not"
+    );
+    describe_gauge!(
+        RESTING_UNTIL,
+        Unit::Seconds,
+        "Until when memory's model calls wait, by cause; 0 if they do not"
     );
     describe_histogram!(
         RETENTION,

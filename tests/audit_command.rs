@@ -5,6 +5,7 @@
 
 mod estimates;
 mod reported;
+mod sums;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
@@ -201,12 +202,13 @@ fn groups_are_exact_and_two_tenants_with_one_name_stay_apart() {
             ["ada", 1, 400_000, 0.0, 1.8, 0.25]
         ])
     );
-    // Calls of memory have no cause.
+    // Calls of memory have no cause, and a line of their own.
     assert_eq!(
         json!(of_group(&["--by", "cause"], &["verdict_cause"])),
         json!([
             ["", 6, 2_400_700, 0.25, 7.69, 0.0],
             ["activation", 1, 400_000, 0.0, 1.8, 0.9],
+            ["memory", 0, null, null, 0.0, -0.65],
         ])
     );
 }
@@ -405,8 +407,11 @@ fn a_page_needs_nothing_from_elsewhere() {
     for expected in [
         "prefers-color-scheme: dark",
         "2026-11-22: 25.0 %",
-        "<td>$0.2500</td>",
+        "<td>$0.2500<small>-$0.3500 to $1.6000</small></td>",
         "own-model",
+        ">activation</td><td>1</td><td>400,000</td><td>400,000</td><td>0.0 %</td>",
+        "<td>1 of 10</td>",
+        "<b>1 of 10</b><span>important items lost</span>",
     ] {
         assert!(page.contains(expected), "{expected}\n{page}");
     }

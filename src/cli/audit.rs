@@ -23,7 +23,7 @@ const CHECK_NOT_MADE: u8 = 2;
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     ensure!(
         args.format != Format::Html || !args.has_groups(),
-        "the page shows days, models and conversations: leave out --by"
+        "the page shows days, causes, models and conversations: leave out --by"
     );
     if let Some(model) = args.priced_twice() {
         bail!("--price names {model} twice: write one price for each model");

@@ -11,6 +11,7 @@ mod recorder_proxy;
 mod report;
 
 pub(super) use self::args::Args;
+use self::args::Policy;
 use self::report::ReplayedConversation;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -184,6 +185,28 @@ fn settings(
             .filter_map(|(key, model)| Some((key, model.clone()?))),
     );
     settings.extend(args.database.clone().map(|url| ("store.url", url)));
+    if args.policy == Policy::CostAware {
+        settings.extend(cost_settings(args));
+    }
+    settings
+}
+
+/// The prices of the command line as multiples of an uncached token of the conversation's model.
+fn cost_settings(args: &Args) -> Vec<(&'static str, String)> {
+    let prices = args.prices.prices();
+    let input = prices.conversation.input;
+    let mut settings = vec![("memory.policy", args.policy.name().to_owned())];
+    if input > 0.0 {
+        let memory = prices.memory;
+        settings.extend(
+            [
+                ("memory.cost.cache_read", prices.conversation.cached),
+                ("memory.cost.observer_input", memory.input),
+                ("memory.cost.observer_output", memory.output),
+            ]
+            .map(|(key, price)| (key, (price / input).to_string())),
+        );
+    }
     settings
 }
 

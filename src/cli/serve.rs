@@ -31,10 +31,21 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .context("the runtime cannot start")?;
     let background = Background::start().context("the background runtime cannot start")?;
     let tasks = Tasks::new().with_background(background.handle());
+    #[cfg(feature = "testing")]
+    plant_faults(&tasks, &environment());
     let served = runtime.block_on(serve(loaded, tasks, &args.sources));
     runtime.shutdown_timeout(RUNTIME_SHUTDOWN);
     background.shut_down(RUNTIME_SHUTDOWN);
     served.map(|()| ExitCode::SUCCESS)
+}
+
+/// Plants the faults that a test names, with commas between them: a test cannot reach into a process of its own.
+#[cfg(feature = "testing")]
+fn plant_faults(tasks: &Tasks, env: &BTreeMap<String, String>) {
+    let names = env.get("DIARIST_PLANTED_FAULTS");
+    for name in names.into_iter().flat_map(|names| names.split(',')) {
+        tasks.plant_fault(name);
+    }
 }
 
 /// `DIARIST_LOG`, else `RUST_LOG`, as `tracing` directives: `info`, `diarist=debug,hyper=warn`.

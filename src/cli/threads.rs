@@ -36,6 +36,14 @@ use crate::store::{
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(super) struct Args {
+    #[command(flatten)]
+    list: ListArgs,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, clap::Args)]
+struct ListArgs {
     /// How many conversations to list, the latest first
     #[arg(long, value_name = "N", default_value_t = 20)]
     limit: u32,
@@ -44,12 +52,13 @@ pub(super) struct Args {
     json: bool,
     #[command(flatten)]
     sources: ConfigSources,
-    #[command(subcommand)]
-    command: Option<Command>,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    /// The same as without a subcommand: people expect one
+    #[command(hide = true, alias = "ls")]
+    List(ListArgs),
     /// Show the memory of one conversation: its observations and its snapshots
     Show(show::Args),
     /// Observe now every message that two answered requests have carried, without waiting for a threshold
@@ -79,15 +88,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(Command::Delete(_)) => return Ok(moved::explain(moved::DELETE)),
         Some(Command::Stats(_)) => return Ok(moved::explain(moved::STATS)),
         Some(Command::Logs(_)) => return Ok(moved::explain(moved::LOGS)),
-        None if args.json => read(&args.sources, async |store, _| {
-            let threads = store.threads(args.limit).await?;
-            Ok(threads.iter().map(json_line).collect())
-        }),
-        None => read(&args.sources, async |store, config| {
-            let daily = config.memory.daily.account;
-            let text = list(store, args.limit).await? + &shared_thread_keys(store).await?;
-            Ok(text + &over_budget(store, daily).await?)
-        }),
+        None => list_text(&args.list),
+        Some(Command::List(args)) => list_text(args),
         Some(Command::Show(show)) => read(&show.sources, async |store, config| {
             show::text(store, config, show).await
         }),
@@ -115,6 +117,18 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }?;
     print(&text)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn list_text(args: &ListArgs) -> anyhow::Result<String> {
+    read(&args.sources, async |store, config| {
+        if args.json {
+            let threads = store.threads(args.limit).await?;
+            return Ok(threads.iter().map(json_line).collect());
+        }
+        let daily = config.memory.daily.account;
+        let text = list(store, args.limit).await? + &shared_thread_keys(store).await?;
+        Ok(text + &over_budget(store, daily).await?)
+    })
 }
 
 async fn list(store: &SqliteStore, limit: u32) -> anyhow::Result<String> {

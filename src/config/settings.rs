@@ -188,12 +188,13 @@ settings! {
         job_retention: Duration = Default(r#""7d""#),
     }
 
-    /// The audit: one JSON line for each memory request, observation and reflection.
+    /// The audit: one JSON line for each request, each model call of memory, each observation and reflection that is stored,
+    /// and each deletion by an operator.
     ["audit"] audit: RawAudit {
         /// File of the audit. "-" is standard output (logs go to standard error). "off" writes no audit.
         path: String = Default(r#""-""#),
         /// Size in bytes beyond which a new file begins. The old one gets the name with ".1" at its end, the one
-        /// before it ".2", and so on. Unset: never.
+        /// before it ".2", and so on. At least 100000. Unset: never.
         max_file_bytes: Option<u64> = Example("100000000"),
         /// Age of the first line beyond which a new file begins. Unset: never.
         max_file_age: Option<Duration> = Example(r#""7d""#),

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::base::Base;
 use super::model_health::Rest;
+use super::resting;
 use crate::history::{Link, Scope};
 use crate::llm::{CallError, Prompt, Reply};
 use crate::store::{Cost, Job, Spent, utc_day};
@@ -36,7 +37,7 @@ impl SpentBudgets {
         let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if cached.0 != today {
             *cached = (today, HashMap::new());
-            count_spent(0);
+            publish_spent(&cached.1);
         }
         look(&mut cached.1)
     }
@@ -51,16 +52,21 @@ impl SpentBudgets {
         self.on_day(today, |exhausted| {
             let is_new = !exhausted.contains_key(&payer);
             exhausted.entry(payer).or_insert(now_ms);
-            count_spent(exhausted.len());
+            publish_spent(exhausted);
             is_new
         })
     }
 }
 
-/// How many budgets are spent today.
-pub(super) fn count_spent(budgets: usize) {
-    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-    metrics::gauge!(telemetry::RESTING, "cause" => "budget").set(budgets as f64);
+/// Tells the metrics which budgets are spent today.
+fn publish_spent(budgets: &HashMap<Payer, i64>) {
+    let rest = |since: &i64| (*since, end_of_day(*since));
+    resting::publish("budget", budgets.values().map(rest));
+}
+
+/// When the UTC day of this time ends. Both in milliseconds since 1970.
+fn end_of_day(at_ms: i64) -> i64 {
+    at_ms - at_ms.rem_euclid(DAY_MS) + DAY_MS
 }
 
 /// The most owners with unbilled costs. With one more, all others are forgotten.
@@ -178,6 +184,11 @@ impl Budget {
         Rest::from_millis(since, until)
     }
 
+    /// Forgets the budgets of a day that is over.
+    pub(super) fn expire(&self) {
+        self.exhausted.on_day(utc_day(self.base.now_ms()), |_| ());
+    }
+
     fn spent(&self, tenant: &[u8; 32], now: i64) -> Option<(i64, i64)> {
         let limits = self.base.settings().daily;
         if !limits.any() {
@@ -189,7 +200,7 @@ impl Budget {
             let all = limits.all.and_then(|_| spent.get(&Payer::All));
             account.into_iter().chain(all).min().copied()
         })?;
-        Some((since, now - now.rem_euclid(DAY_MS) + DAY_MS))
+        Some((since, end_of_day(now)))
     }
 
     /// Records the cost of a call: the usage that the endpoint reported, or our own count if it

@@ -98,13 +98,18 @@ impl ModelCaller {
         let mut line = self.audit.begin(job, &settings.model);
         let answer = self.answer(&settings, endpoint, job, prompt).await;
         line.set_answer(&answer);
+        let health = &self.base.health;
         match &answer {
             Err(error) if error.blames_endpoint() => {
-                self.breaker.failed(&key, self.base.clock.instant());
+                if let Some(pause) = self.breaker.failed(&key, self.base.clock.instant()) {
+                    health.left_alone(endpoint, job, pause);
+                }
             }
-            _ => self.breaker.succeeded(&key),
+            _ => {
+                self.breaker.succeeded(&key);
+                health.called_again(endpoint, job);
+            }
         }
-        let health = &self.base.health;
         match &answer {
             Err(error) => health.failed(endpoint, &settings.model, job, Problem::Call(error)),
             // Whether an Observer's answer is usable is found out when it is read.

@@ -4,7 +4,7 @@
 //! once if no call can succeed. That is said by `/readyz` (the parts `observer` and `reflector`), by a
 //! response header, by a metric and, once a minute, by a log line that names the model, the endpoint, a
 //! conversation and the remedy. A call that takes unusually long is said while it runs. Calls that wait on purpose, because a rate limit asks for it, are said to
-//! *rest*. Makes no call and stops none.
+//! *rest*. So are endpoints that the circuit breaker leaves alone. Makes no call and stops none.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +15,7 @@ use jiff::Timestamp;
 
 use super::clock::Clock;
 use super::model_problem::{Problem, remedy, role};
+use super::resting;
 use super::settings::Phase;
 use crate::llm::{CallError, Endpoint};
 use crate::memory::PartKind;
@@ -87,13 +88,35 @@ struct State {
     targets: HashMap<Target, Health>,
     /// Tenants whose borrowed credentials rest: since when, and until when.
     rests: HashMap<Tenant, (i64, i64)>,
+    /// Endpoints that get no calls because they keep failing: since when, and until when. Once the time is over, one call
+    /// tries them; the entry stays until it succeeds.
+    left_alone: HashMap<LeftAlone, (i64, i64)>,
+}
+
+/// An endpoint as the circuit breaker tells them apart.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct LeftAlone {
+    /// Whose credential is borrowed; `None` for the operator's own.
+    tenant: Option<Tenant>,
+    origin: String,
+}
+
+impl LeftAlone {
+    fn new(endpoint: &Endpoint, job: &Job) -> Self {
+        let borrowed = matches!(endpoint, Endpoint::Borrowed(_));
+        Self {
+            tenant: borrowed.then_some(job.scope.tenant),
+            origin: endpoint.origin(),
+        }
+    }
 }
 
 /// Why a conversation may get no memory for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// The Observer fails, refuses, or answers what cannot be used.
-    ObserverFailing,
+    /// The Observer fails, refuses, or answers what cannot be used; with the time in which its endpoint gets no calls, if it
+    /// keeps failing.
+    ObserverFailing(Option<Rest>),
     /// Memory's calls with the client's credential rest, because of its rate limit.
     ObserverResting(Rest),
     /// The tokens that memory may use today are spent, for this account or for all.
@@ -311,6 +334,28 @@ impl ModelHealth {
         self.publish(&state);
     }
 
+    /// The endpoint keeps failing, and gets no calls for this time.
+    pub(super) fn left_alone(&self, endpoint: &Endpoint, job: &Job, pause: Duration) {
+        let now_ms = self.clock.now_ms();
+        let pause_ms = i64::try_from(pause.as_millis()).unwrap_or(i64::MAX);
+        let until_ms = now_ms.saturating_add(pause_ms);
+        let mut state = self.lock();
+        state.make_room();
+        // A pause that is made longer began before.
+        let entry = state.left_alone.entry(LeftAlone::new(endpoint, job));
+        entry.or_insert((now_ms, until_ms)).1 = until_ms;
+        self.publish(&state);
+    }
+
+    /// The endpoint answered.
+    pub(super) fn called_again(&self, endpoint: &Endpoint, job: &Job) {
+        let mut state = self.lock();
+        let key = LeftAlone::new(endpoint, job);
+        if state.left_alone.remove(&key).is_some() {
+            self.publish(&state);
+        }
+    }
+
     /// What a request of `tenant` for a conversation with `model` is told. `phase` is its Observer.
     pub(super) fn notice(&self, tenant: &Tenant, phase: &Phase, model: &str) -> Option<Notice> {
         let state = self.lock();
@@ -323,14 +368,26 @@ impl ModelHealth {
                     None => target.model == model,
                 }
         };
+        let now_ms = self.clock.now_ms();
+        let origin = phase.endpoint.as_ref().map(Endpoint::origin);
+        let mut left_alone = state.left_alone.iter().filter(|(endpoint, (_, until))| {
+            *until > now_ms
+                && endpoint.tenant == borrowed.then_some(*tenant)
+                && origin.as_ref().is_none_or(|it| *it == endpoint.origin)
+        });
+        let pause = left_alone
+            .next()
+            .and_then(|(_, (since, until))| Rest::from_millis(*since, *until));
         let mut targets = state.targets.iter();
-        if targets.any(|(target, health)| health.failing.is_some() && is_observer(target)) {
-            return Some(Notice::ObserverFailing);
+        let fails =
+            |(target, health): (&Target, &Health)| health.failing.is_some() && is_observer(target);
+        // The Reflector's calls can be what the endpoint failed: the Observer is not called then either.
+        if pause.is_some() || targets.any(fails) {
+            return Some(Notice::ObserverFailing(pause));
         }
         let (since, until) = state.rests.get(tenant).filter(|_| borrowed)?;
-        let rests = *until > self.clock.now_ms();
         Rest::from_millis(*since, *until)
-            .filter(|_| rests)
+            .filter(|_| *until > now_ms)
             .map(Notice::ObserverResting)
     }
 
@@ -339,6 +396,9 @@ impl ModelHealth {
         let (now, now_ms) = (self.clock.instant(), self.clock.now_ms());
         let mut state = self.lock();
         state.rests.retain(|_, (_, until)| *until > now_ms);
+        let kept_ms = i64::try_from(BORROWED_TTL.as_millis()).unwrap_or(i64::MAX);
+        let is_recent = |until: i64| until.saturating_add(kept_ms) > now_ms;
+        state.left_alone.retain(|_, (_, until)| is_recent(*until));
         state.targets.retain(|target, health| {
             let age = health
                 .last_call
@@ -352,12 +412,17 @@ impl ModelHealth {
     pub(super) fn reset(&self) {
         let mut state = self.lock();
         state.targets.clear();
+        state.left_alone.clear();
         self.publish(&state);
     }
 
     fn publish(&self, state: &State) {
-        #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-        metrics::gauge!(telemetry::RESTING, "cause" => "rate_limit").set(state.rests.len() as f64);
+        let now_ms = self.clock.now_ms();
+        let waiting = |(_, until): &(i64, i64)| *until > now_ms;
+        let rests = state.rests.values().copied();
+        resting::publish("rate_limit", rests.filter(waiting));
+        let left_alone = state.left_alone.values().copied();
+        resting::publish("breaker", left_alone.filter(waiting));
         for (kind, part) in [
             (PartKind::Chunk, "observer"),
             (PartKind::Reflection, "reflector"),
@@ -410,6 +475,9 @@ impl State {
         }
         if self.targets.len() >= MAX_TARGETS {
             self.targets.clear();
+        }
+        if self.left_alone.len() >= MAX_TARGETS {
+            self.left_alone.clear();
         }
     }
 }

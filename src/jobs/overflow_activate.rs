@@ -108,7 +108,7 @@ impl OverflowActivator {
             .base
             .health
             .notice(&scope.tenant, phase, &request.model);
-        if notice != Some(Notice::ObserverFailing) {
+        if !matches!(notice, Some(Notice::ObserverFailing(_))) {
             return Ok(None);
         }
         let track = Track::load(&*self.base.store, scope, &request.history).await?;

@@ -279,7 +279,8 @@ impl Worker {
     }
 
     async fn process_job(&self, job: &Job, cycle: &Arc<Cycle>) -> JobOutcome {
-        self.base.tasks.fault_point("job");
+        let payload = job.spec.payload.as_bytes();
+        self.base.tasks.fault_point_quoting("job", payload);
         let result = self.call_for_job(job, cycle).await;
         self.finish_job(job, result).await
     }

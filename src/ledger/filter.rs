@@ -11,11 +11,13 @@ pub struct Filter {
     pub until: Option<String>,
     pub tenant: Option<String>,
     pub thread: Option<String>,
+    /// The model that the line is charged to; see [`super::GroupBy::Model`].
     pub model: Option<String>,
 }
 
 impl Filter {
-    pub fn matches(&self, line: &Line<'_>) -> bool {
+    /// Whether the line counts. `model` is the one that it is charged to.
+    pub(super) fn matches(&self, line: &Line<'_>, model: &str) -> bool {
         let time = line.time.as_str();
         let is = |wanted: &Option<String>, value: &str| {
             wanted.as_deref().is_none_or(|wanted| wanted == value)
@@ -24,7 +26,7 @@ impl Filter {
             && self.until.as_deref().is_none_or(|until| time < until)
             && is(&self.tenant, line.tenant.as_str())
             && is(&self.thread, line.thread_name())
-            && is(&self.model, line.model_name())
+            && is(&self.model, model)
     }
 }
 
@@ -33,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_begin_counts_and_the_end_does_not() {
+    fn the_beginning_counts_and_the_end_does_not() {
         let text =
             r#"{"time":"2026-11-23T11:20:14.295Z","request_id":"a","tenant":"t","model":"m"}"#;
         let (_, line) = Line::parse(text.as_bytes()).unwrap();
@@ -46,7 +48,7 @@ mod tests {
                 thread: None,
                 model: some(model),
             };
-            filter.matches(&line)
+            filter.matches(&line, line.model_name())
         };
         assert!(counts("", "", "", ""));
         assert!(counts("2026-11-23T11:20:14.295Z", "", "t", "m"));

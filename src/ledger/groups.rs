@@ -1,8 +1,10 @@
 //! Sums lines in groups.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::conversation_models::ConversationModels;
 use super::cost::{call_cost, request_cost};
 use super::estimate::{Estimator, billed};
 use super::filter::Filter;
@@ -14,15 +16,19 @@ use super::totals::{RequestEstimates, Totals};
 /// What lines have in common in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupBy {
+    /// The model that the client asked. A call of memory counts under the model of its conversation.
     Model,
     /// The name of a conversation, of one tenant: two tenants may use the same name.
     Thread,
     Tenant,
     /// In UTC.
     Day,
-    /// Why the provider's cache gave less than expected.
+    /// Why the provider's cache gave less than expected. Memory's calls have a row of their own.
     Cause,
 }
+
+/// The row of memory's calls, by cause; by model, the row of those whose conversation has no request before.
+const MEMORY: &str = "memory";
 
 impl GroupBy {
     /// The fields that make a group.
@@ -36,11 +42,11 @@ impl GroupBy {
         }
     }
 
-    /// Writes the name of the line's group; `false` if it belongs to none.
-    fn write_key(self, kind: LineKind, line: &Line<'_>, key: &mut String) -> bool {
+    /// Writes the name of the line's group. `model` is the one that the line is charged to.
+    fn write_key(self, kind: LineKind, line: &Line<'_>, model: &str, key: &mut String) {
         key.clear();
         match self {
-            Self::Model => key.push_str(line.model_name()),
+            Self::Model => key.push_str(model),
             Self::Thread => {
                 key.push_str(line.tenant.as_str());
                 key.push(SEPARATOR);
@@ -48,13 +54,12 @@ impl GroupBy {
             }
             Self::Tenant => key.push_str(line.tenant.as_str()),
             Self::Day => key.push_str(line.day()),
-            Self::Cause if kind != LineKind::Request => return false,
+            Self::Cause if kind != LineKind::Request => key.push_str(MEMORY),
             Self::Cause => {
                 let text = line.verdict_cause.as_ref().or(line.verdict.as_ref());
                 key.push_str(text.map_or("", |text| text.as_str()));
             }
         }
-        true
     }
 }
 
@@ -151,6 +156,7 @@ pub struct Ledger {
     pub holdout: Holdout,
     filter: Filter,
     estimator: Estimator,
+    conversation_models: ConversationModels,
     key: String,
 }
 
@@ -173,6 +179,7 @@ impl Ledger {
             holdout: Holdout::default(),
             filter,
             estimator: Estimator::default(),
+            conversation_models: ConversationModels::default(),
             key: String::new(),
         }
     }
@@ -194,6 +201,11 @@ impl Ledger {
         self.estimator.repeats_forgetting
     }
 
+    /// The only conversation that counts, if the filter names one.
+    pub(super) fn only_thread(&self) -> Option<&str> {
+        self.filter.thread.as_deref()
+    }
+
     /// Takes one line of a file, without its line break. Blank lines are nothing.
     pub fn add(&mut self, bytes: &[u8]) {
         if bytes.trim_ascii().is_empty() {
@@ -207,7 +219,20 @@ impl Ledger {
     }
 
     fn add_line(&mut self, kind: LineKind, line: &Line<'_>) {
-        // Also of lines that the filter leaves out: what came before a request says what the cache held.
+        // Also of lines that the filter leaves out: what came before a request says what the cache held, and what came
+        // before a call of memory which model its conversation asks.
+        if kind == LineKind::Request {
+            self.conversation_models.note(line);
+        }
+        let model = match kind {
+            LineKind::Part | LineKind::Call => {
+                let model = self.conversation_models.model_of(line);
+                Cow::Owned(model.unwrap_or(MEMORY).to_owned())
+            }
+            LineKind::Request | LineKind::Deletion | LineKind::Pass => {
+                Cow::Borrowed(line.model_name())
+            }
+        };
         let (without, unreported) = match kind {
             LineKind::Request => (
                 self.estimator.without(line),
@@ -215,7 +240,7 @@ impl Ledger {
             ),
             LineKind::Part | LineKind::Call | LineKind::Deletion | LineKind::Pass => (None, None),
         };
-        if !self.filter.matches(line) {
+        if !self.filter.matches(line, &model) {
             return;
         }
         let add: Box<dyn Fn(&mut Totals)> = match kind {
@@ -250,9 +275,7 @@ impl Ledger {
         add(&mut self.totals);
         let key = &mut self.key;
         for grouping in &mut self.groupings {
-            if !grouping.by.write_key(kind, line, key) {
-                continue;
-            }
+            grouping.by.write_key(kind, line, &model, key);
             if let Some(totals) = grouping.groups.get_mut(key.as_str()) {
                 add(totals);
             } else {
@@ -373,11 +396,11 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_memory_have_no_cause_and_count_in_the_total() {
+    fn calls_of_memory_have_a_row_beside_the_causes() {
         let mut ledger = ledger(&[GroupBy::Cause], Filter::default());
         let call = r#"{"time":"2026-11-23T11:20:14.295Z","call":"observe","model":"m","prompt_tokens":900000,"completion_tokens":100000}"#;
         ledger.add(call.as_bytes());
-        assert_eq!(names(&ledger, 0), []);
+        assert_eq!(names(&ledger, 0), [("memory".to_owned(), 0)]);
         assert_eq!(ledger.totals.memory_cost(), Some(1.0));
         assert_eq!(ledger.totals.net(), Some(-1.0));
     }

@@ -8,7 +8,12 @@ use super::totals::Totals;
 use crate::report::grouped;
 
 /// The groups that the page shows.
-pub const PAGE_GROUPS: [GroupBy; 3] = [GroupBy::Day, GroupBy::Model, GroupBy::Thread];
+pub const PAGE_GROUPS: [GroupBy; 4] = [
+    GroupBy::Day,
+    GroupBy::Cause,
+    GroupBy::Model,
+    GroupBy::Thread,
+];
 
 /// Rows of a table; a page with every conversation of a year would not open.
 const MOST_ROWS: usize = 100;
@@ -65,6 +70,7 @@ fn tiles(totals: &Totals) -> String {
         ("without Diarist, about", dollars(totals.without())),
         ("net", dollars(totals.net())),
         ("net, between", between(totals.net_range())),
+        ("important items lost", lost(totals)),
     ];
     let tiles: String = numbers
         .into_iter()
@@ -78,10 +84,18 @@ fn section(grouping: &Grouping) -> String {
     match grouping.by {
         GroupBy::Day => charts(&groups),
         GroupBy::Model => format!(
-            "<h2>Models</h2>\n<p class=\"note\">A call of memory counts under the model that was called.</p>\n{}",
-            table(grouping, &groups)
+            "<h2>Models</h2>\n<p class=\"note\">A call of memory counts under the model of its conversation.</p>\n{}",
+            table(grouping, &groups, COLUMNS)
         ),
-        _ => format!("<h2>Conversations</h2>\n{}", table(grouping, &groups)),
+        GroupBy::Cause => format!(
+            "<h2>What the cache did, and why</h2>\n<p class=\"note\">Each request has the cause for which the cache gave less \
+             than it could, or a verdict that needs none. Calls of memory stand by themselves.</p>\n{}",
+            table(grouping, &groups, COLUMNS_OF_CAUSES)
+        ),
+        GroupBy::Thread | GroupBy::Tenant => {
+            let rows = table(grouping, &groups, COLUMNS);
+            format!("<h2>Conversations</h2>\n{rows}")
+        }
     }
 }
 
@@ -145,8 +159,10 @@ fn charts(days: &[(Vec<&str>, &Totals)]) -> String {
 /// How a cell is written.
 type Write = fn(&Totals) -> String;
 
+type Column = (&'static str, Write);
+
 /// The cells of a row behind its name.
-const COLUMNS: [(&str, Write); 10] = [
+const COLUMNS: &[Column] = &[
     ("requests", |it| grouped(it.requests)),
     ("prompt", |it| of_requests(it, count(it.prompt_tokens()))),
     ("hit rate", |it| of_requests(it, percent(it.hit_rate()))),
@@ -155,15 +171,45 @@ const COLUMNS: [(&str, Write); 10] = [
     ("cost", |it| dollars(it.cost())),
     ("memory", |it| dollars(it.memory_cost())),
     ("without", |it| dollars(it.without())),
-    ("net", |it| dollars(it.net())),
-    ("between", |it| between(it.net_range())),
+    ("net", |it| {
+        let range = it.net_range().map(|_| between(it.net_range()));
+        format!(
+            "{}<small>{}</small>",
+            dollars(it.net()),
+            range.unwrap_or_default()
+        )
+    }),
+    ("lost", lost),
 ];
 
-fn table(grouping: &Grouping, groups: &[(Vec<&str>, &Totals)]) -> String {
+/// The same for causes, of which most have no money of their own.
+const COLUMNS_OF_CAUSES: &[Column] = &[
+    ("requests", |it| grouped(it.requests)),
+    ("prompt", |it| of_requests(it, count(it.prompt_tokens()))),
+    ("not from the cache", |it| {
+        of_requests(it, count(it.uncached_tokens()))
+    }),
+    ("hit rate", |it| of_requests(it, percent(it.hit_rate()))),
+    ("cost", |it| of_requests(it, dollars(it.cost()))),
+    ("memory", |it| dollars(it.memory_cost())),
+];
+
+/// Important items that are in no observation any more, and of how many.
+fn lost(totals: &Totals) -> String {
+    let both = totals.lost_items().zip(totals.important_items());
+    both.map_or_else(
+        || "-".to_owned(),
+        |(lost, all)| format!("{} of {}", grouped(lost), grouped(all)),
+    )
+}
+
+fn table(grouping: &Grouping, groups: &[(Vec<&str>, &Totals)], columns: &[Column]) -> String {
     let fields = grouping.by.fields().iter();
-    let mut text = "<div class=\"scroll\"><table>\n<thead><tr>".to_owned();
+    // A keyboard can scroll only what it can reach.
+    let mut text = "<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr>".to_owned();
     text.extend(fields.map(|field| format!("<th class=\"name\">{field}</th>")));
-    text.extend(COLUMNS.map(|(title, _)| format!("<th>{title}</th>")));
+    let titles = columns.iter().map(|(title, _)| format!("<th>{title}</th>"));
+    text.extend(titles);
     text.push_str("</tr></thead>\n<tbody>\n");
     for (key, totals) in groups.iter().take(MOST_ROWS) {
         text.push_str("<tr>");
@@ -175,7 +221,10 @@ fn table(grouping: &Grouping, groups: &[(Vec<&str>, &Totals)]) -> String {
                 escaped(&shortened(&name, LONGEST_NAME))
             ));
         }
-        text.extend(COLUMNS.map(|(_, cell)| format!("<td>{}</td>", cell(totals))));
+        let cells = columns
+            .iter()
+            .map(|(_, cell)| format!("<td>{}</td>", cell(totals)));
+        text.extend(cells);
         text.push_str("</tr>\n");
     }
     text.push_str("</tbody>\n</table></div>\n");

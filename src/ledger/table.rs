@@ -328,6 +328,13 @@ pub(super) fn notes(ledger: &Ledger) -> String {
     if let Some(text) = holdout_note(ledger) {
         note(text);
     }
+    if totals.lost_items() > Some(0) {
+        let thread = ledger.only_thread();
+        let thread = thread.map_or_else(|| "CONVERSATION".to_owned(), shell_word);
+        note(format!(
+            "The important items that were lost: diarist threads show {thread} --lost"
+        ));
+    }
     if !ledger.token_ratios.is_empty() {
         let ratios = ledger.token_ratios.iter();
         let ratios = ratios.map(|(name, ratio)| format!("{} {ratio:.2}", shown_name(name)));
@@ -378,6 +385,17 @@ pub(super) fn notes(ledger: &Ledger) -> String {
          replaced text with fewer or more tokens, a cache that forgets nothing or as often as the real one."
     ));
     notes
+}
+
+/// A name as one word of a shell: clients choose it.
+fn shell_word(name: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/@".contains(c);
+    let shown = shown_name(name);
+    if shown.chars().all(is_plain) && !shown.starts_with('-') {
+        shown
+    } else {
+        format!("'{}'", shown.replace('\'', "'\\''"))
+    }
 }
 
 /// What memory saves, as measured and as estimated; `None` without a hold-out.
@@ -483,6 +501,19 @@ mod tests {
             text.contains("2  about 5,979 tokens of prompt in 1 of them, by their bytes\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_name_is_one_word_of_a_shell() {
+        for (name, word) in [
+            ("trip", "trip"),
+            ("a b", "'a b'"),
+            ("$(x)", "'$(x)'"),
+            ("it's", "'it'\\''s'"),
+            ("--all", "'--all'"),
+        ] {
+            assert_eq!(shell_word(name), word);
+        }
     }
 
     #[test]

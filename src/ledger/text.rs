@@ -31,13 +31,23 @@ pub(super) fn percent(share: Option<f64>) -> String {
     )
 }
 
-/// `-$0.1234`, and whole cents from a hundred dollars on.
+/// Less is nothing: sums of dollars are rounded to billionths.
+const SMALLEST: f64 = 5e-10;
+const MORE_DIGITS: i32 = 5;
+
+/// `-$0.1234`, and whole cents from a hundred dollars on. Below a cent, two digits that are not 0: a request of a cheap
+/// model costs millionths.
 pub(super) fn dollars(amount: Option<f64>) -> String {
     let Some(amount) = amount else {
         return UNKNOWN.to_owned();
     };
     let size = amount.abs();
-    let digits = if size < 100.0 { 4 } else { 2 };
+    let more = (1..=MORE_DIGITS).take_while(|more| size < 0.01 / 10_f64.powi(*more));
+    let digits = match size {
+        100.0.. => 2,
+        SMALLEST..0.01 => 4 + more.count(),
+        _ => 4,
+    };
     let written = format!("{size:.digits$}");
     let is_zero = written.bytes().all(|byte| b"0.".contains(&byte));
     let sign = if amount < 0.0 && !is_zero { "-" } else { "" };
@@ -103,7 +113,12 @@ mod tests {
     #[test]
     fn a_loss_is_negative_and_nothing_is_not() {
         assert_eq!(dollars(Some(-0.12345)), "-$0.1235");
-        assert_eq!(dollars(Some(-0.000_001)), "$0.0000");
+        assert_eq!(dollars(Some(0.0)), "$0.0000");
+        assert_eq!(dollars(Some(0.01)), "$0.0100");
+        assert_eq!(dollars(Some(0.009_76)), "$0.0098");
+        assert_eq!(dollars(Some(0.000_976)), "$0.00098");
+        assert_eq!(dollars(Some(-0.000_002)), "-$0.0000020");
+        assert_eq!(dollars(Some(1e-12)), "$0.0000");
         assert_eq!(dollars(Some(12_345.678)), "$12,345.68");
         assert_eq!(dollars(None), "?");
     }

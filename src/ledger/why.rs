@@ -39,6 +39,10 @@ const CAUSES: &[(&str, &str)] = &[
         "The client changed an older message, so everything behind it was new.",
     ),
     (
+        "message_inserted",
+        "The client inserted messages before older ones, so everything from there on was new.",
+    ),
+    (
         "forked",
         "The conversation went on from an earlier message, so what follows that message was new.",
     ),

@@ -66,8 +66,8 @@ impl Breaker {
     }
 
     /// Reports a failed call for which [the endpoint is to
-    /// blame](super::CallError::blames_endpoint).
-    pub fn failed(&self, endpoint: &str, now: Instant) {
+    /// blame](super::CallError::blames_endpoint). Returns for how long the endpoint gets no calls, if the circuit is open.
+    pub fn failed(&self, endpoint: &str, now: Instant) -> Option<Duration> {
         let mut failing = self.lock();
         if failing.len() >= MAX_ENDPOINTS && !failing.contains_key(endpoint) {
             failing.retain(|_, entry| entry.open_until.is_some_and(|until| until > now));
@@ -77,10 +77,12 @@ impl Breaker {
             open_until: None,
         });
         entry.consecutive = entry.consecutive.saturating_add(1);
-        if let Some(excess) = entry.consecutive.checked_sub(self.threshold) {
-            let doubled = 2u32.pow(excess.min(MAX_DOUBLINGS));
-            entry.open_until = Some(now + self.pause.saturating_mul(doubled));
-        }
+        let excess = entry.consecutive.checked_sub(self.threshold)?;
+        let pause = self
+            .pause
+            .saturating_mul(2u32.pow(excess.min(MAX_DOUBLINGS)));
+        entry.open_until = Some(now + pause);
+        Some(pause)
     }
 
     /// Forgets all failures.
@@ -107,10 +109,10 @@ mod tests {
         breaker.failed("a", start);
         breaker.failed("a", start);
         breaker.succeeded("a");
-        breaker.failed("a", start);
-        breaker.failed("a", start);
+        assert_eq!(breaker.failed("a", start), None);
+        assert_eq!(breaker.failed("a", start), None);
         assert_eq!(breaker.admit("a", start), Ok(()), "two in a row");
-        breaker.failed("a", start);
+        assert_eq!(breaker.failed("a", start), Some(PAUSE));
         assert_eq!(breaker.admit("a", start), Err(PAUSE), "three in a row");
         assert_eq!(breaker.admit("b", start), Ok(()), "another endpoint");
         assert_eq!(
@@ -131,7 +133,7 @@ mod tests {
         let breaker = Breaker::new(1, PAUSE);
         let mut now = Instant::now();
         for factor in [1, 2, 4, 8, 8, 8] {
-            breaker.failed("a", now);
+            assert_eq!(breaker.failed("a", now), Some(PAUSE * factor));
             assert_eq!(breaker.admit("a", now), Err(PAUSE * factor));
             now += PAUSE * factor;
             assert_eq!(breaker.admit("a", now), Ok(()));

@@ -344,7 +344,7 @@ impl Drop for AuditEntry {
 
 fn notice_name(notice: Notice) -> &'static str {
     match notice {
-        Notice::ObserverFailing => "observer_failing",
+        Notice::ObserverFailing(_) => "observer_failing",
         Notice::ObserverResting(_) => "observer_resting",
         Notice::BudgetSpent(_) => "budget_spent",
     }
@@ -353,7 +353,7 @@ fn notice_name(notice: Notice) -> &'static str {
 /// When the calls began to wait, and until when they do, if they wait for a time.
 fn rest_of(notice: Notice) -> Option<Rest> {
     match notice {
-        Notice::ObserverFailing => None,
+        Notice::ObserverFailing(rest) => rest,
         Notice::ObserverResting(rest) | Notice::BudgetSpent(rest) => Some(rest),
     }
 }

@@ -138,7 +138,7 @@ async fn decide(
     entry: &mut AuditEntry,
 ) -> Decided {
     let deciding = async {
-        shared.tasks.fault_point("request");
+        shared.tasks.fault_point_quoting("request", &received.body);
         let ReadRequest {
             request,
             answer_position,

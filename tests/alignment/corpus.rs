@@ -14,6 +14,11 @@ fn corpus(client: &str) -> String {
     std::fs::read_to_string(format!("{folder}/{client}.jsonl")).unwrap()
 }
 
+/// The requests of a client, in the order in which they were recorded.
+pub fn requests_of(client: &str) -> Vec<RecordedRequest> {
+    read(&corpus(client))
+}
+
 /// Reads requests in which what was spelled out before stands as its number.
 fn read(text: &str) -> Vec<RecordedRequest> {
     let (mut messages, mut tools) = (Vec::new(), Vec::<Value>::new());

@@ -63,6 +63,34 @@ fn below_the_threshold_diarist_costs_what_the_observer_costs() {
     assert!(number(&text, "read from the cache", 0) > 0, "{text}");
 }
 
+/// Where memory is free it is made below every threshold, where it is dear not at all: the prices of the command line decide.
+#[test]
+fn the_policy_that_weighs_costs_can_be_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = recording(&folder, &[long()]);
+    let replay = |policy: &[&str]| {
+        let args = ["replay", &file, "--upstream", "scripted", "--no-baseline"];
+        let (text, code) = run(&[&args, policy].concat());
+        assert_eq!(code, Some(0), "{text}");
+        text
+    };
+    let text = replay(&[]);
+    assert!(text.contains("policy = published,"), "{text}");
+    assert!(
+        text.contains("No conversation reached 30,000 tokens"),
+        "{text}"
+    );
+    let cost_aware = ["--policy", "cost_aware", "--memory-prices"];
+    let text = replay(&[&cost_aware[..], &["0,0,0"]].concat());
+    assert!(text.contains("policy = cost_aware,"), "{text}");
+    assert!(!text.contains("did an activation pay"), "{text}");
+    let text = replay(&[&cost_aware[..], &["2000,2000,2000"]].concat());
+    assert!(
+        text.contains("In no conversation did an activation pay"),
+        "{text}"
+    );
+}
+
 #[test]
 fn the_baseline_and_all_but_the_first_conversations_can_be_left_out() {
     let folder = tempfile::tempdir().unwrap();

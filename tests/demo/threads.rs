@@ -46,6 +46,9 @@ fn cells(text: &str, name: &str) -> Vec<String> {
 fn a_conversation_is_listed_and_shown_by_each_of_its_names() {
     let (_folder, url) = filled();
     let (list, code) = run(&["threads", "--database", &url]);
+    // People type what other programs call it.
+    let args = ["threads", "list", "--limit", "20", "--database", &url];
+    assert_eq!(run(&args), (list.clone(), code));
     assert_eq!(code, Some(0), "{list}");
     let row = cells(&list, &long().id);
     let (id, key, label) = (&row[0], &row[1], &row[2]);

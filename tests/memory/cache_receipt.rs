@@ -156,7 +156,7 @@ async fn what_the_client_changes_is_named() {
     let found = rig.after(&Talk::new("dora"), &body).await;
     assert_eq!(
         found,
-        receipt("partial", "message_changed", "message 14", "client")
+        receipt("partial", "message_inserted", "message 14", "client")
     );
 
     // An early change leaves less than the cache's minimum.
@@ -305,8 +305,8 @@ async fn the_metrics_have_every_series_from_the_start() {
             .filter(|line| line.starts_with("diarist_cache_verdicts_total{"))
             .count()
     };
-    // Three without a cause, and twelve causes of two.
-    assert_eq!(verdicts(&page), 3 + 2 * 12, "{page}");
+    // Three without a cause, and thirteen causes of two.
+    assert_eq!(verdicts(&page), 3 + 2 * 13, "{page}");
     let series = [
         "diarist_prompt_tokens_total{model=\"gpt-test\",kind=\"input\"}",
         "diarist_prompt_tokens_total{model=\"gpt-test\",kind=\"cache_read\"}",
@@ -326,7 +326,7 @@ async fn the_metrics_have_every_series_from_the_start() {
             .all(|(before, after)| after > before),
         "{before:?} {after:?}"
     );
-    assert_eq!(verdicts(&page), 3 + 2 * 12);
+    assert_eq!(verdicts(&page), 3 + 2 * 13);
 }
 
 /// Every model call of memory has a line, with the tokens that the provider counted.

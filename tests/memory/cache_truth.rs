@@ -194,7 +194,7 @@ impl Exchange {
     }
 
     /// How many of the client's messages behind its system message the provider did not receive.
-    fn replaced(&self) -> usize {
+    pub fn replaced(&self) -> usize {
         let received = messages(&self.received());
         let all = self.client_messages();
         let first = all.iter().position(|message| message["role"] != "system");
@@ -234,6 +234,8 @@ fn change(before: &Exchange, now: &Exchange) -> Option<&'static str> {
     let at = (0..old.len()).find(|at| new.get(*at) != old.get(*at))?;
     let by_client = if now.went_back {
         "forked"
+    } else if has_insertion(before, now) {
+        "message_inserted"
     } else {
         "message_changed"
     };
@@ -263,6 +265,20 @@ fn change(before: &Exchange, now: &Exchange) -> Option<&'static str> {
         (Some(old), Some(new)) if !new.starts_with(&old) => "reflection",
         (_, Some(_)) => "activation",
     })
+}
+
+/// Whether the client put something in front of messages that it had sent, and changed none of them.
+fn has_insertion(before: &Exchange, now: &Exchange) -> bool {
+    let (old, mut new) = (before.client_messages(), now.client_messages());
+    if let Some(first) = old.iter().zip(&new).position(|(old, new)| old != new) {
+        // Without what is new in front of the next old message, everything stands as it was.
+        let Some(again) = new.iter().skip(first).position(|it| *it == old[first]) else {
+            return false;
+        };
+        new.drain(first..first + again);
+        return new.starts_with(&old);
+    }
+    false
 }
 
 /// The messages without marks, text as one string.

@@ -11,6 +11,7 @@ use diarist_provider::{CacheKind, Conversation, Options, Style};
 use serde_json::{Value, json};
 
 use crate::memory::cache_truth::{self, Exchange, Truth};
+use crate::memory::corpus;
 use crate::memory::rig::Rig;
 use crate::support::dice::Dice;
 
@@ -18,7 +19,7 @@ use crate::support::dice::Dice;
 pub const WANTED: f64 = 0.99;
 
 /// All causes that docs/audit.md lists, and the verdicts that need none.
-pub const CAUSES: [&str; 14] = [
+pub const CAUSES: [&str; 15] = [
     "warm",
     "cold_start",
     "activation",
@@ -26,6 +27,7 @@ pub const CAUSES: [&str; 14] = [
     "tools_changed",
     "system_changed",
     "message_changed",
+    "message_inserted",
     "forked",
     "model_changed",
     "idle",
@@ -73,6 +75,7 @@ const ACTS: [Act; 40] = {
         Act::Retry,
         Act::Edit,
         Act::Edit,
+        Act::Insert,
         Act::Insert,
         Act::GoBack,
         Act::GoBack,
@@ -483,6 +486,7 @@ fn clients(number: usize) -> Vec<Client> {
     let made =
         (0..6).map(|seed| Conversation::generate(seed + 40 * number as u64, 90, style(seed)));
     made.chain(recorded(2))
+        .chain(corpus::conversations())
         .enumerate()
         .map(|(at, conversation)| {
             let ttl = if at % 3 == 2 { "1h" } else { "5m" };
@@ -497,7 +501,7 @@ async fn the_verdicts_are_what_the_cache_did_and_why() {
     for (number, kind) in KINDS.into_iter().enumerate() {
         let never = [("AUDIT__ASK_USAGE", "never")];
         let mut play = Play::new(kind, 7 + number as u64, &never).await;
-        play.play(&mut clients(number), 400).await;
+        play.play(&mut clients(number), 500).await;
         play.table.print(kind.name);
         whole.merge(&play.table);
     }

@@ -8,7 +8,7 @@ use diarist_provider::{
     Behaviour, CallerKind, OBSERVER_MODEL, Observer, Options, Reply, ScriptInput,
 };
 
-use crate::memory::rig::{Rig, SMALL};
+use crate::memory::rig::{Answer, Rig, SMALL};
 use crate::memory::tools::{ACTIVE, Talk, eventually};
 
 /// A rig whose Observer has an endpoint and a key of its own.
@@ -39,6 +39,13 @@ impl Rig {
     }
 }
 
+/// With the end of a pause, if so many calls have failed already that the endpoint is left alone.
+fn is_said_to_fail(answer: &Answer) -> bool {
+    let said = answer.memory();
+    let rest = said.strip_prefix("watching; reason=observer_failing");
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("; until="))
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_observer_with_a_wrong_key_is_said_to_fail_and_a_corrected_one_goes_on_at_once() {
     let mut rig = configured().await;
@@ -58,7 +65,7 @@ async fn an_observer_with_a_wrong_key_is_said_to_fail_and_a_corrected_one_goes_o
     assert_eq!(rig.admin("/readyz").await.status, 200, "requests pass");
 
     let answer = rig.send(&talk.body(6)).await;
-    assert_eq!(answer.memory(), "watching; reason=observer_failing");
+    assert!(is_said_to_fail(&answer), "{}", answer.memory());
     assert_eq!(rig.audit_entry(&answer).await["reason"], "observer_failing");
     let off = [("x-diarist-memory", "read")];
     let answer = rig.send_as("Bearer sk-test", &off, &talk.body(7)).await;
@@ -129,7 +136,7 @@ async fn what_a_useless_observer_leaves_out_stays_in_the_history() {
     let error = part["error"].as_str().unwrap();
     assert!(error.contains("hold no observations"), "{error}");
     let answer = rig.send(&talk.body(ACTIVE + 1)).await;
-    assert_eq!(answer.memory(), "watching; reason=observer_failing");
+    assert!(is_said_to_fail(&answer), "{}", answer.memory());
     assert!(answer.status == 200 && rig.last().body == talk.body(ACTIVE + 1).to_string());
     let by_code = "SELECT count(*) FROM parts";
     assert_eq!(rig.number(by_code).await, 0, "nothing stands in for it");

@@ -48,7 +48,7 @@ impl Program {
     }
 
     /// `shell` runs first, in a shell that then becomes the program.
-    async fn within(shell: Option<&'static str>) -> Self {
+    pub async fn within(shell: Option<&'static str>) -> Self {
         let mut program = Self {
             provider: Provider::start(Options::default()).await.unwrap(),
             folder: tempfile::tempdir().unwrap(),
@@ -318,7 +318,7 @@ impl Program {
 }
 
 /// Where `secret` stands in a file; `None` where it does not.
-fn found(path: &std::path::Path, secret: &str) -> Option<String> {
+pub fn found(path: &std::path::Path, secret: &str) -> Option<String> {
     let bytes = std::fs::read(path).unwrap();
     let at = memchr::memmem::find(&bytes, secret.as_bytes())?;
     let around = &bytes[at.saturating_sub(80)..(at + 80).min(bytes.len())];

@@ -17,7 +17,8 @@ pub(in crate::cli) struct Args {
     /// Read the lines in the database (audit.store_retention) instead of files
     #[arg(long, conflicts_with = "files")]
     pub(super) store: bool,
-    /// One line for each model, conversation of a tenant, tenant, day in UTC, or cause of a missed cache
+    /// One line for each model, conversation of a tenant, tenant, day in UTC, or cause of a missed cache. The lines add up
+    /// to the total: by model, memory's calls count under the model of their conversation
     #[arg(long, value_enum)]
     by: Option<By>,
     /// Order of these lines: most tokens of prompts, most of them uncached, dearest with memory's calls, or smallest net
@@ -36,7 +37,7 @@ pub(in crate::cli) struct Args {
     /// Count lines of conversations with this name only
     #[arg(long)]
     thread: Option<String>,
-    /// Count lines of this model only; memory's calls count if its own model is this one
+    /// Count lines of this model only. Memory's calls count under the model of their conversation
     #[arg(long)]
     model: Option<String>,
     /// Price of a model in dollars per million tokens: uncached, cached, output, and written to the cache (default:
@@ -86,7 +87,7 @@ pub(super) enum Format {
     Table,
     Json,
     Csv,
-    /// One page with charts by day, models and conversations, that loads nothing from elsewhere
+    /// One page with charts by day, causes, models and conversations, that loads nothing from elsewhere
     Html,
 }
 

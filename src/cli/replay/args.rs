@@ -19,6 +19,9 @@ pub(in crate::cli) struct Args {
     /// The model of Observer and Reflector; without it the same model
     #[arg(long, value_name = "M")]
     pub(super) memory_model: Option<String>,
+    /// As memory.policy. "cost_aware" takes the prices below as those of [memory.cost]
+    #[arg(long, value_enum, default_value_t = Policy::Published)]
+    pub(super) policy: Policy,
     /// As memory.observation.message_tokens
     #[arg(long, value_name = "N", default_value_t = 30_000)]
     pub(super) message_tokens: u32,
@@ -36,4 +39,23 @@ pub(in crate::cli) struct Args {
     pub(super) database: Option<String>,
     #[command(flatten)]
     pub(super) prices: prices::PriceArgs,
+}
+
+/// When memory is made and used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(in crate::cli) enum Policy {
+    #[value(name = "published")]
+    Published,
+    #[value(name = "cost_aware")]
+    CostAware,
+}
+
+impl Policy {
+    /// Its name in the configuration.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Published => "published",
+            Self::CostAware => "cost_aware",
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! The text of the replay.
 
-use super::args::Args;
+use super::args::{Args, Policy};
 use crate::cli::progress;
 use crate::cli::terminal::harmless;
 use crate::report::{MemoryChange, Size, Story, chart, conversations, grouped, notes, table};
@@ -26,7 +26,7 @@ pub(super) fn render(args: &Args, replayed: &[ReplayedConversation]) -> String {
     }
     let mut text = format!(
         "{}: {} conversation{}, {} requests through Diarist to {}{}.\n\
-         message_tokens = {}, observation_tokens = {}.\n\n",
+         policy = {}, message_tokens = {}, observation_tokens = {}.\n\n",
         args.file.display(),
         replayed.len(),
         if replayed.len() == 1 { "" } else { "s" },
@@ -37,6 +37,7 @@ pub(super) fn render(args: &Args, replayed: &[ReplayedConversation]) -> String {
         } else {
             ", and directly"
         },
+        args.policy.name(),
         grouped(args.message_tokens.into()),
         grouped(args.observation_tokens.into()),
     );
@@ -67,10 +68,15 @@ pub(super) fn render(args: &Args, replayed: &[ReplayedConversation]) -> String {
         );
     }
     if whole.count(MemoryChange::Activation) == 0 {
-        text.push_str(&format!(
-            "No conversation reached {} tokens of messages, so there was no activation. To see one, lower --message-tokens.\n",
-            grouped(args.message_tokens.into())
-        ));
+        text.push_str(&match args.policy {
+            Policy::Published => format!(
+                "No conversation reached {} tokens of messages, so there was no activation. To see one, lower --message-tokens.\n",
+                grouped(args.message_tokens.into())
+            ),
+            Policy::CostAware => {
+                "In no conversation did an activation pay, so there was none.\n".to_owned()
+            }
+        });
     }
     for (id, one) in ids.iter().zip(replayed) {
         for error in &one.errors {

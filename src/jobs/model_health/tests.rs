@@ -73,3 +73,33 @@ fn a_call_hangs_until_it_ends() {
     drop(two);
     assert_eq!(readiness.condition("observer"), Some(Condition::Up));
 }
+
+#[test]
+fn an_endpoint_that_is_left_alone_is_said_with_both_times_until_it_answers() {
+    let clock = Clock::manual(1_000_000);
+    let health = ModelHealth::new(clock.clone(), &Readiness::new());
+    let (endpoint, job) = (endpoint(), job());
+    let phase = |endpoint: Option<Endpoint>| Phase {
+        endpoint,
+        model: None,
+        temperature: None,
+        max_output_tokens: None,
+        parameters: serde_json::Map::new(),
+        options: serde_json::Map::new(),
+        deadline: DEADLINE,
+        instruction: None,
+    };
+    let (borrowed, phase) = (phase(None), phase(Some(endpoint.clone())));
+    let notice = || health.notice(&job.scope.tenant, &phase, "m");
+    let failing = |since, until| Some(Notice::ObserverFailing(Rest::from_millis(since, until)));
+    assert_eq!(notice(), None);
+    health.left_alone(&endpoint, &job, Duration::from_secs(30));
+    assert_eq!(notice(), failing(1_000_000, 1_030_000));
+    clock.advance(Duration::from_secs(30));
+    assert_eq!(notice(), None, "one call tries it now");
+    health.left_alone(&endpoint, &job, Duration::from_mins(1));
+    assert_eq!(notice(), failing(1_000_000, 1_090_000), "it began before");
+    assert_eq!(health.notice(&job.scope.tenant, &borrowed, "m"), None);
+    health.called_again(&endpoint, &job);
+    assert_eq!(notice(), None);
+}

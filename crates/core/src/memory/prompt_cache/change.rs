@@ -29,6 +29,8 @@ pub struct Change {
     pub first: Option<(PromptPart, Author)>,
     /// Whether the client went back to an earlier point of the conversation.
     pub(super) forked: bool,
+    /// Whether the client inserted messages, and all that it sent before follows them unchanged.
+    pub(super) inserted: bool,
 }
 
 impl Change {
@@ -43,12 +45,14 @@ impl Change {
                 (old, new) => break first_difference(old, new),
             }
         };
-        let kept = common_count(previous.client_messages(), current.client_messages());
+        let (old, new) = (previous.client_messages(), current.client_messages());
+        let kept = common_count(old, new);
         let first = first.map(|part| (part, author(part, previous, current, kept)));
         Self {
             common_bytes,
             first,
-            forked: is_fork(previous.client_messages(), current.client_messages(), kept),
+            forked: is_fork(old, new, kept),
+            inserted: is_insertion(&old[kept..], &new[kept..]),
         }
     }
 }
@@ -94,6 +98,14 @@ fn is_fork(old: &[u64], new: &[u64], kept: usize) -> bool {
         .last()
         .is_some_and(|newest| new[kept..].contains(newest));
     new.len() <= old.len() && !newest_is_kept
+}
+
+/// Whether `old` is not empty, and stands in `new` as it was, behind something else.
+fn is_insertion(old: &[u64], new: &[u64]) -> bool {
+    let Some(behind_first) = new.get(1..).filter(|_| !old.is_empty()) else {
+        return false;
+    };
+    behind_first.windows(old.len()).any(|run| run == old)
 }
 
 fn common_count(old: &[u64], new: &[u64]) -> usize {

@@ -231,6 +231,33 @@ fn every_cause_is_named() {
             0,
         ),
         (
+            "message_inserted",
+            &before,
+            grown
+                .clone()
+                .with(|sent| sent.text.insert(0, "first".into())),
+            0,
+        ),
+        (
+            "message_inserted",
+            &active,
+            grown.clone().with(|sent| {
+                sent.text.insert(30, "one".into());
+                sent.text.insert(30, "two".into());
+                sent.layout = block(20, &[1]);
+            }),
+            0,
+        ),
+        (
+            "message_changed",
+            &before,
+            grown.clone().with(|sent| {
+                sent.text.insert(3, "one".into());
+                sent.text[40] = "other".into();
+            }),
+            0,
+        ),
+        (
             "forked",
             &before,
             Sent::new(40).with(|sent| sent.text[20] = "other".into()),

@@ -62,8 +62,10 @@ pub enum VerdictCause {
     ToolsChanged,
     /// The client changed its leading system messages.
     SystemChanged,
-    /// The client changed, removed or inserted an earlier message.
+    /// The client changed or removed an earlier message.
     MessageChanged,
+    /// The client inserted messages, and what it sent before follows them unchanged.
+    MessageInserted,
     /// The client went back to an earlier point.
     Forked,
     /// Another model was asked.
@@ -81,12 +83,13 @@ pub enum VerdictCause {
 }
 
 impl VerdictCause {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Activation,
         Self::Reflection,
         Self::ToolsChanged,
         Self::SystemChanged,
         Self::MessageChanged,
+        Self::MessageInserted,
         Self::Forked,
         Self::ModelChanged,
         Self::Idle,
@@ -105,6 +108,7 @@ impl VerdictCause {
             Self::ToolsChanged => "tools_changed",
             Self::SystemChanged => "system_changed",
             Self::MessageChanged => "message_changed",
+            Self::MessageInserted => "message_inserted",
             Self::Forked => "forked",
             Self::ModelChanged => "model_changed",
             Self::Idle => "idle",
@@ -199,7 +203,7 @@ pub fn judge(
     } else if idle && came_short {
         VerdictCause::Idle
     } else if let Some(first) = change.first {
-        cause_of_change(first, change.forked, previous, current)
+        cause_of_change(first, change, previous, current)
     } else if is_out_of_reach(previous, current, reported, rules) {
         VerdictCause::CacheMarks
     } else if idle {
@@ -286,14 +290,15 @@ fn is_too_far_behind(previous: &SentPrompt, current: &SentPrompt, rules: &CacheR
 /// The cause that lies in the prompt itself.
 fn cause_of_change(
     (part, author): (PromptPart, Author),
-    forked: bool,
+    change: Change,
     previous: &SentPrompt,
     current: &SentPrompt,
 ) -> VerdictCause {
     match (part, author) {
         (PromptPart::Tools, _) => VerdictCause::ToolsChanged,
         (PromptPart::System, _) => VerdictCause::SystemChanged,
-        (_, Author::Client) if forked => VerdictCause::Forked,
+        (_, Author::Client) if change.forked => VerdictCause::Forked,
+        (_, Author::Client) if change.inserted => VerdictCause::MessageInserted,
         (_, Author::Client) => VerdictCause::MessageChanged,
         (_, Author::Memory) => match &current.layout.block {
             Some(_) if previous.has_memory != current.has_memory => VerdictCause::MemorySwitched,
