@@ -388,11 +388,10 @@ mod tests {
                 tokio::task::yield_now().await;
             }
             let waiting = Waiting::default();
-            let _folder = folder;
             Self {
                 waiting,
                 store,
-                _folder,
+                _folder: folder,
             }
         }
 
