@@ -240,6 +240,7 @@ impl Drop for Place {
 mod tests {
     use super::*;
     use crate::proxy::{body, unread};
+    use crate::tasks::Tasks;
 
     fn peer(connection: u64, address: &str) -> Peer {
         Peer {
@@ -319,7 +320,7 @@ mod tests {
     async fn take_unread(places: &Places, peer: Peer) -> tokio::task::JoinHandle<()> {
         let places = places.clone();
         let (taken, is_taken) = tokio::sync::oneshot::channel();
-        let task = tokio::spawn(async move {
+        let task = Tasks::new().spawn("stream", async move {
             let stream = async {
                 let _place = places.take(Some(peer)).expect("a place");
                 let _body = unread::watch(body::full("x".into()));

@@ -196,8 +196,9 @@ mod tests {
 
     use super::*;
     use crate::proxy::body;
+    use crate::tasks::Tasks;
 
-    const LIMIT: Duration = Duration::from_secs(300);
+    const LIMIT: Duration = Duration::from_mins(5);
 
     /// How long the stream of an answer lives whose frames the client asks for after these pauses, and whether it came
     /// to its end. Each piece comes `upstream` after it was asked for.
@@ -231,7 +232,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_upstream_may_take_its_time() {
-        let hour = Duration::from_secs(3600);
+        let hour = Duration::from_hours(1);
         assert_eq!(ends_after(5, hour, &[0, 0]).await, (7200, true));
     }
 
@@ -248,7 +249,7 @@ mod tests {
         let stream = async {
             let _body = watch(body::full(Bytes::from("x")));
             let reading = Reading::current().expect("a stream");
-            tokio::spawn(async move {
+            Tasks::new().spawn("end", async move {
                 tokio::time::sleep(Duration::from_secs(7)).await;
                 assert_eq!(reading.unread_for(), Some(Duration::from_secs(7)));
                 reading.end();
