@@ -136,7 +136,7 @@ impl Lookup {
 /// summarises.
 #[derive(Clone, Debug, Default)]
 pub struct PossibleSummaries {
-    /// See [`LookupKeys::answers`].
+    /// See [`LookupKeys::answers`](crate::store::LookupKeys::answers).
     pub marks: Vec<(ScopedHash, usize)>,
     /// For each of `marks`, what stands in front of it in its message.
     pub starts: Vec<SummaryStart>,
