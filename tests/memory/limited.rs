@@ -1,23 +1,34 @@
 //! A client whose upstream limits its rate: memory that borrows its credential yields, and goes on.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use diarist_provider::{Behaviour, CallerKind, Options};
 
 use crate::memory::rig::{PATIENCE, Rig, SMALL};
 use crate::memory::tools::{ACTIVE, Talk};
 
-/// Plays conversations side by side, and says how many long requests there were and how many of them went
-/// out with memory. Of so many requests one is refused, without a word about how long.
-async fn play(limited_in: Option<usize>) -> (usize, usize) {
+/// What came of conversations that were played side by side.
+struct Played {
+    /// How many requests were long, and how many of these went out with memory.
+    long: usize,
+    with_memory: usize,
+    /// How long memory worked after a request, at the mean.
+    work: Duration,
+}
+
+/// Plays conversations side by side. Of so many requests one is refused, without a word about how long. After each,
+/// memory has `pause` for its work.
+async fn play(limited_in: Option<usize>, pause: Duration) -> Played {
     const TALKS: usize = 4;
     const TURNS: usize = 40;
     let rig = Rig::small().await;
     let sent = AtomicUsize::new(0);
     let (long, with_memory) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let worked_ms = AtomicUsize::new(0);
     let conversations = (0..TALKS).map(|number| {
         let (rig, sent, long, with_memory) = (&rig, &sent, &long, &with_memory);
+        let worked_ms = &worked_ms;
         async move {
             let talk = Talk::new(&format!("user{number}"));
             for turn in 1..=TURNS {
@@ -31,9 +42,11 @@ async fn play(limited_in: Option<usize>) -> (usize, usize) {
                     answer = rig.send(&talk.body(turn)).await;
                 }
                 assert_eq!(answer.status, 200);
-                // People read what they got. Half a second is little for that; memory needs less, unless the
-                // machine is busy or memory's calls wait.
-                rig.quiet_within(Duration::from_millis(500)).await;
+                // People read what they got.
+                let began = Instant::now();
+                rig.quiet_within(pause).await;
+                let elapsed = usize::try_from(began.elapsed().as_millis()).unwrap();
+                worked_ms.fetch_add(elapsed, Ordering::SeqCst);
                 if turn > ACTIVE {
                     long.fetch_add(1, Ordering::SeqCst);
                     let active = answer.memory() == "active";
@@ -43,19 +56,27 @@ async fn play(limited_in: Option<usize>) -> (usize, usize) {
         }
     });
     futures_util::future::join_all(conversations).await;
-    (long.into_inner(), with_memory.into_inner())
+    let mean = worked_ms.into_inner() / sent.into_inner();
+    Played {
+        long: long.into_inner(),
+        with_memory: with_memory.into_inner(),
+        work: Duration::from_millis(mean as u64),
+    }
 }
 
 /// One request in fifty is refused. Nine in ten of the long requests that would have had memory without
-/// that have it: how many these are depends on the speed of the machine.
+/// that have it, if people read for half a second: on a busy machine longer, as memory takes longer there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_now_and_then_does_not_take_memory_away() {
-    let (long, without_limits) = play(None).await;
-    let (_, with_limits) = play(Some(50)).await;
+    let unlimited = play(None, PATIENCE).await;
+    let pause = Duration::from_millis(500).max(8 * unlimited.work);
+    let limited = play(Some(50), pause).await;
+    let (with_limits, without_limits) = (limited.with_memory, unlimited.with_memory);
+    let long = limited.long;
     println!("of {long} long requests with memory: {with_limits}, without limits {without_limits}");
     assert!(
         with_limits * 10 >= without_limits * 9,
-        "{with_limits}, without limits {without_limits}"
+        "{with_limits}, without limits {without_limits}, with a pause of {pause:?}"
     );
 }
 

@@ -295,6 +295,23 @@ impl Program {
         lines.count().try_into().unwrap()
     }
 
+    /// Waits until so many exchanges of this process are recorded, or the store has failed at one.
+    async fn wait_recorded_or_lost(&self, recorded: usize) {
+        let began = std::time::Instant::now();
+        loop {
+            let seen = self.metric("diarist_exchanges_recorded_total").await;
+            let failures = self.metric("diarist_store_failures_total").await;
+            #[expect(clippy::cast_precision_loss, reason = "a few hundred")]
+            if seen >= recorded as f64 || failures > 0.0 {
+                // Once it fails, each request has a little time for what is left to do.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "{seen} of {recorded}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     /// Waits until so many exchanges of this process are recorded, or wait for a second one, and no job is left.
     pub async fn wait_recorded(&self, recorded: usize) {
         let began = std::time::Instant::now();
@@ -565,7 +582,7 @@ async fn out_of_disk_it_serves_what_it_knows_and_says_so() {
         let answer = program.send(&talk.body(turn)).await;
         assert_eq!(answer.status, 200, "turn {turn}");
         told.push(answer.memory().to_owned());
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        program.wait_recorded_or_lost(turn).await;
         if told
             .iter()
             .filter(|said| said.ends_with("rung=process"))

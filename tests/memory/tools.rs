@@ -177,6 +177,18 @@ impl Rig {
         rows
     }
 
+    /// Waits until `query` gives this number or more.
+    pub async fn until_at_least(&self, number: usize, query: &'static str) {
+        let began = Instant::now();
+        while usize::try_from(self.number(query).await).unwrap() < number {
+            assert!(
+                began.elapsed() < PATIENCE,
+                "waited in vain for {number}: {query}"
+            );
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
     /// A number out of the database.
     pub async fn number(&self, query: &'static str) -> i64 {
         let mut database = self.database().await;
