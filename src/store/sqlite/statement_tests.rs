@@ -67,6 +67,7 @@ const ABOVE_OWNERS: [&str; 82] = [
     "ALL_PAGES",
     "NEW_RECEIPT",
     "NEW_TOMBSTONES",
+    "ADD_TOMBSTONES",
     "SET_COUNTS",
     "LINEAGES_OF_OWNER",
     "SWEEP_JOBS",
