@@ -28,6 +28,7 @@ use std::time::Duration;
 use self::origin_index::OriginIndex;
 pub use self::outcome::{Lookup, LookupParams, LookupSource, PossibleSummaries, PrefixMatch};
 pub use self::pins::PinLabel;
+pub use self::query::answer_contents;
 use self::sizes::ENTRY_BYTES;
 use self::state::CacheState;
 pub use self::state::anchors;

@@ -59,15 +59,10 @@ impl SnapshotCache {
             return (lookup, alignment);
         }
         let chain: Vec<Link> = client.turns().iter().map(|turn| turn.link).collect();
-        let content_of_answer = |(_, behind): &(ScopedHash, usize)| {
-            let at = behind.checked_sub(1)?;
-            let is_answer = client.turns()[at].message.role == Role::Assistant;
-            is_answer.then(|| client.message_key(at).content)
-        };
         let keys = LookupKeys {
             anchors: anchors(client, 0).collect(),
             answers: answers.marks.clone(),
-            answer_contents: answers.marks.iter().map(content_of_answer).collect(),
+            answer_contents: answer_contents(client, &answers.marks),
             thread_key: None,
             system: params.system,
             model: Some(params.model.to_owned()),
@@ -307,6 +302,19 @@ fn merge_earlier_sends(
         .map(|(_, sent)| sent)
         .chain(lookup.sent_prefix.take())
         .max_by_key(|sent| sent.shared_messages);
+}
+
+/// See [`LookupKeys::answer_contents`].
+pub fn answer_contents(
+    client: &History,
+    answers: &[(ScopedHash, usize)],
+) -> Vec<Option<ScopedHash>> {
+    let content_of_answer = |(_, behind): &(ScopedHash, usize)| {
+        let at = behind.checked_sub(1)?;
+        let is_answer = client.turns()[at].message.role == Role::Assistant;
+        is_answer.then(|| client.message_key(at).content)
+    };
+    answers.iter().map(content_of_answer).collect()
 }
 
 /// Whether a text among the first messages of `client`, behind the recorded ones, may be an answer that

@@ -19,8 +19,9 @@ use super::error::ProxyError;
 use super::unread::Reading;
 
 /// An answer of which its client has read nothing for so long gives its place to a request that finds none. A client
-/// that reads is slower than that only over a broken line; one that pauses is safe while places are free.
-const MAKES_ROOM_AFTER: Duration = Duration::from_secs(2);
+/// that reads slowly says so in lumps: curl at 400 KB a second opens its window every 12 seconds. One that pauses is safe
+/// while places are free.
+const MAKES_ROOM_AFTER: Duration = Duration::from_secs(15);
 
 /// Who sends a request. `server` puts it into the extensions of each request.
 #[derive(Clone, Copy, Debug)]
@@ -72,15 +73,15 @@ impl State {
         reading
     }
 
-    /// The requests whose clients do not read, of `address` only if there is one. First those of the connection that has
+    /// The requests whose clients do not read, of `holder` only if there is one. First those of the connection that has
     /// most of them, and the one that has waited longest.
-    fn unread(&self, address: Option<Holder>) -> Vec<u64> {
+    fn unread(&self, holder: Option<Holder>) -> Vec<u64> {
         let mut of_connection = HashMap::<_, usize>::default();
         let mut unread = Vec::new();
         for (number, (holders, reading)) in &self.requests {
             let waited = reading.as_ref().and_then(|reading| reading.unread_for());
             if let Some(waited) = waited.filter(|waited| *waited >= MAKES_ROOM_AFTER)
-                && (address.is_none() || holders[1] == address)
+                && (holder.is_none() || holders.contains(&holder))
             {
                 *of_connection.entry(holders[0]).or_default() += 1;
                 unread.push((holders[0], waited, *number));
@@ -161,13 +162,17 @@ impl Places {
     /// Lets answers that their clients do not read make room for a request of `peer`, if it finds no place otherwise.
     fn make_room(&self, state: &mut State, peer: Option<Peer>) -> Result<(), ProxyError> {
         while let Some(refusal) = self.refusal(state, peer) {
-            let (missing, address) = if let ProxyError::TooManyOfAddress(_) = refusal {
-                (1, peer.and_then(|peer| counted(peer.address)))
-            } else {
-                let own = peer.map_or(0, |peer| state.held(Holder::Connection(peer.connection)));
-                (own + 1 - state.free, None)
+            let connection = peer.map(|peer| Holder::Connection(peer.connection));
+            let own = connection.map_or(0, |connection| state.held(connection));
+            let (missing, holder) = match refusal {
+                ProxyError::TooManyOfAddress(_) => (1, peer.and_then(|peer| counted(peer.address))),
+                // Places are free: what it asks for more than its share is no reason to end the answer of another one.
+                ProxyError::TooManyOfConnection(_) => {
+                    ((own + 1 - state.free).div_ceil(2), connection)
+                }
+                _ => (own + 1 - state.free, None),
             };
-            let unread = state.unread(address);
+            let unread = state.unread(holder);
             let Some(first) = unread.first().filter(|_| unread.len() >= missing) else {
                 return Err(refusal);
             };
@@ -362,6 +367,26 @@ mod tests {
         let greedy = places.take(Some(peer(8, "127.0.0.1")));
         assert!(matches!(greedy, Err(ProxyError::TooManyRequests(5))));
         assert_eq!(ended(), 1);
+    }
+
+    /// While places are free, nobody's answer ends because another connection asks for more than its share.
+    #[tokio::test(start_paused = true)]
+    async fn a_greedy_connection_makes_room_of_its_own() {
+        let places = Places::new(6, 9);
+        let other = take_unread(&places, peer(1, "127.0.0.1")).await;
+        let own = [
+            take_unread(&places, peer(2, "127.0.0.1")).await,
+            take_unread(&places, peer(2, "127.0.0.1")).await,
+        ];
+        let busy = fill(&places, [peer(3, "127.0.0.1")]);
+        assert_eq!(busy.len(), 1);
+        let ask = || places.check(Some(peer(2, "127.0.0.1")));
+        assert!(matches!(ask(), Err(ProxyError::TooManyOfConnection(2))));
+        tokio::time::advance(MAKES_ROOM_AFTER).await;
+        assert!(ask().is_ok());
+        tokio::task::yield_now().await;
+        let ended = own.iter().filter(|task| task.is_finished()).count();
+        assert_eq!((other.is_finished(), ended), (false, 1));
     }
 
     #[tokio::test(start_paused = true)]

@@ -19,7 +19,7 @@ use super::mode::{self, DecidedBy, Mode};
 use super::parsed_prefixes::PrefixHashes;
 use super::peer_memory;
 use crate::history::{AnswerHash, History, MessageKey, Pepper, Scope, ScopedHash};
-use crate::lookup::{LookupParams, PossibleSummaries, anchors};
+use crate::lookup::{LookupParams, PossibleSummaries, anchors, answer_contents};
 use crate::memory::alignment::SummaryStart;
 use crate::memory::{alignment, policy as providers};
 use crate::store::LookupKeys;
@@ -186,12 +186,16 @@ pub(super) async fn read_request(
     let answer_marks = |is_ending_known: &dyn Fn(&ScopedHash) -> bool| {
         possible_answer_marks(&parsed, &client_history, &pepper, is_ending_known)
     };
-    let lookup_keys = || LookupKeys {
-        anchors: anchors(&client_history, 0).collect(),
+    let lookup_keys = || {
         // Also answers that were forgotten.
-        answers: answer_marks(&|_| true).marks,
-        thread_key: identity.thread.key.clone(),
-        ..LookupKeys::default()
+        let answers = answer_marks(&|_| true).marks;
+        LookupKeys {
+            anchors: anchors(&client_history, 0).collect(),
+            answer_contents: answer_contents(&client_history, &answers),
+            answers,
+            thread_key: identity.thread.key.clone(),
+            ..LookupKeys::default()
+        }
     };
     let links = client_history.turns().iter().map(|turn| turn.link);
     let scope = &identity.scope;

@@ -142,6 +142,16 @@ pub(super) fn name_mark(pepper: &Pepper, root: &Link, thread_key: &str) -> Mark 
     *ScopedHash::from_text(pepper, root, thread_key).as_bytes()
 }
 
+/// The mark of an answer that the model gave to a forgotten conversation afterwards. It differs from that of an answer
+/// from before, which is known to have been given in that conversation alone.
+fn later_answer_mark(answer: &ScopedHash) -> Mark {
+    let context = "diarist 2026-11 answer to a forgotten conversation";
+    let hash = blake3::derive_key(context, answer.as_bytes());
+    let mut mark = [0; MARK_BYTES];
+    mark.copy_from_slice(&hash[..MARK_BYTES]);
+    mark
+}
+
 /// The owner in tombstones of a whole tenant.
 pub(super) fn tenant_owner(tenant: &[u8; 32]) -> [u8; 32] {
     blake3::derive_key("diarist 2026-11 forgotten tenant", tenant)
@@ -233,9 +243,16 @@ impl Tombstones {
         // Two conversations may have one pair of messages in common by chance.
         let mut anchors = anchors.filter_map(|(hash, _)| receipt(hash.as_bytes()));
         let mut answers = keys.answers.iter();
+        // A model may give a canned answer in many conversations. There it stands as the answer of a turn; a client's
+        // summary stands as a message of the user, or at the beginning.
+        let mut summaries = keys.answers.iter().enumerate().filter(|(at, (_, count))| {
+            let by_model = keys.answer_contents.get(*at).is_some_and(Option::is_some);
+            !by_model || *count <= 1
+        });
         let name = keys.thread_key.as_deref();
         name.and_then(|name| receipt(&name_mark(&self.pepper, &root, name)))
             .or_else(|| answers.find_map(|(hash, _)| receipt(hash.as_bytes())))
+            .or_else(|| summaries.find_map(|(_, (hash, _))| receipt(&later_answer_mark(hash))))
             .or_else(|| anchors.nth(1))
     }
 
@@ -247,7 +264,7 @@ impl Tombstones {
         let Some(buried) = held.owners.get_mut(&owner) else {
             return;
         };
-        let mark = *answer.as_bytes();
+        let mark = later_answer_mark(answer);
         if buried.everything.is_none() && buried.marks.insert(mark, receipt).is_none() {
             held.unsaved.push(Tombstone {
                 owner,

@@ -232,6 +232,51 @@ async fn a_summary_of_a_forgotten_conversation_does_not_bring_it_back() {
     assert_eq!(rig.send(&again).await.memory(), "watching");
 }
 
+/// The model gives a forgotten conversation a canned answer, which others have as the answer of a turn.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_canned_answer_to_a_forgotten_conversation_makes_no_other_one_forgotten() {
+    let mut rig = Rig::small().await;
+    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
+    let greeting = "I am the assistant of Example, and I help with all its products. ".repeat(6);
+    let canned = json!({"role": "assistant", "content": greeting});
+    let greeted = |turn: usize| {
+        let mut body = bob.body(turn);
+        if turn > 1 {
+            body["messages"][2] = canned.clone();
+        }
+        body
+    };
+    assert_eq!(rig.talk(&ada, 1..=ACTIVE).await.memory(), "active");
+    for turn in 1..=ACTIVE {
+        set_answer(&rig, (turn == 1).then_some(&canned));
+        rig.send(&greeted(turn)).await;
+        set_answer(&rig, None);
+        rig.quiet().await;
+    }
+    let said = rig.operator(&["threads", "forget", "1"]).await;
+    assert!(said.starts_with("Forgotten"), "{said}");
+    rig.until_noticed(&[], &ada, ACTIVE + 1, |memory| memory == FORGOTTEN)
+        .await;
+    assert_eq!(
+        rig.send(&greeted(ACTIVE + 1)).await.memory(),
+        "active",
+        "control"
+    );
+    set_answer(&rig, Some(&canned));
+    assert_eq!(rig.send(&ada.body(ACTIVE + 2)).await.memory(), FORGOTTEN);
+    set_answer(&rig, None);
+    for restarted in [false, true] {
+        if restarted {
+            rig.restart().await;
+        }
+        assert_eq!(
+            rig.send(&greeted(ACTIVE + 1)).await.memory(),
+            "active",
+            "{restarted}"
+        );
+    }
+}
+
 /// A client that gives its conversation a name may write a new one under it, with nothing of the old one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_that_one_conversation_has_is_forgotten_with_it() {
