@@ -125,6 +125,10 @@ pub struct Receipt {
     pub lifted_ms: Option<i64>,
 }
 
+/// How many marks an owner may have before its later answers get none. A client that goes on with a forgotten
+/// conversation for ever would fill the memory: these are some 5 MB.
+const MAX_MARKS: usize = 100_000;
+
 /// The bytes of a mark: 128 bits of a hash do not collide within one owner.
 const MARK_BYTES: usize = 16;
 
@@ -164,7 +168,7 @@ pub(super) fn line_owner(root: &Link) -> [u8; 32] {
 }
 
 /// One tombstone.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Tombstone {
     pub(super) owner: [u8; 32],
     /// `None`: the whole owner was deleted.
@@ -247,7 +251,7 @@ impl Tombstones {
         // summary stands as a message of the user, or at the beginning.
         let mut summaries = keys.answers.iter().enumerate().filter(|(at, (_, count))| {
             let by_model = keys.answer_contents.get(*at).is_some_and(Option::is_some);
-            !by_model || *count <= 1
+            !by_model || *count == 1
         });
         let name = keys.thread_key.as_deref();
         name.and_then(|name| receipt(&name_mark(&self.pepper, &root, name)))
@@ -257,7 +261,7 @@ impl Tombstones {
     }
 
     /// Adds an answer to a request that belongs to what was forgotten with this `receipt`: a summary that the model
-    /// writes of a forgotten conversation does not bring it back.
+    /// writes of a forgotten conversation does not bring it back. An owner with [`MAX_MARKS`] gets no more.
     pub fn add_answer(&self, scope: &Scope, answer: &ScopedHash, receipt: i64) {
         let owner = *Link::root(scope).as_bytes();
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
@@ -265,7 +269,8 @@ impl Tombstones {
             return;
         };
         let mark = later_answer_mark(answer);
-        if buried.everything.is_none() && buried.marks.insert(mark, receipt).is_none() {
+        let has_room = buried.everything.is_none() && buried.marks.len() < MAX_MARKS;
+        if has_room && buried.marks.insert(mark, receipt).is_none() {
             held.unsaved.push(Tombstone {
                 owner,
                 mark: Some(mark),
@@ -280,10 +285,10 @@ impl Tombstones {
         held.unsaved.clone()
     }
 
-    /// Notes that the first `count` of [`Tombstones::unsaved`] are stored.
-    pub(super) fn saved(&self, count: usize) {
+    /// Notes that these of [`Tombstones::unsaved`] are stored.
+    pub(super) fn set_saved(&self, stored: &HashSet<Tombstone>) {
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
-        held.unsaved.drain(..count);
+        held.unsaved.retain(|tombstone| !stored.contains(tombstone));
     }
 
     /// Whether `record` would bring back something that was forgotten.
@@ -292,13 +297,12 @@ impl Tombstones {
         let keys = || {
             let entries = &record.lookup_entries;
             let anchors = entries.marks.iter().filter_map(|marks| marks.anchor);
+            let answer = entries.answer.iter().map(|(hash, _)| hash.text);
             LookupKeys {
                 anchors: anchors.map(|anchor| (anchor, 0)).collect(),
-                answers: entries
-                    .answer
-                    .iter()
-                    .map(|(hash, _)| (hash.text, 0))
-                    .collect(),
+                answers: answer.clone().map(|hash| (hash, 0)).collect(),
+                // It is what the model said now, and no summary.
+                answer_contents: answer.map(Some).collect(),
                 thread_key: record.thread_key.clone(),
                 ..LookupKeys::default()
             }
@@ -371,11 +375,21 @@ mod tests {
         held.add_answer(&scope, &answer, 7);
         held.add_answer(&scope, &answer, 7);
         assert!(covers("a summary") && !covers("another"));
-        assert_eq!(held.unsaved().len(), 1);
+        let unsaved = held.unsaved();
+        assert_eq!(unsaved.len(), 1);
+        // What the model says now is no summary of what was forgotten, and may be canned.
+        let by_model = LookupKeys {
+            answer_contents: vec![Some(answer)],
+            answers: vec![(answer, 0)],
+            ..LookupKeys::default()
+        };
+        assert!(!held.covers(&scope, [], || by_model));
         held.replace(&stored());
         assert!(covers("a summary"), "it is not stored yet");
         held.replace(&[]);
         assert!(!covers("a summary") && held.unsaved().is_empty());
+        // They were being stored meanwhile.
+        held.set_saved(&unsaved.into_iter().collect());
     }
 
     #[test]

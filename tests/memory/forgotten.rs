@@ -274,6 +274,22 @@ async fn a_canned_answer_to_a_forgotten_conversation_makes_no_other_one_forgotte
             "active",
             "{restarted}"
         );
+        // A new conversation that is greeted so is remembered from its first turn on.
+        let new = Talk::new(if restarted { "cyd" } else { "eve" });
+        let known = rig.number(LINEAGES).await;
+        let mut memory = String::new();
+        for turn in 1..=ACTIVE {
+            set_answer(&rig, (turn == 1).then_some(&canned));
+            let mut body = new.body(turn);
+            if turn > 1 {
+                body["messages"][2] = canned.clone();
+            }
+            rig.send(&body).await.memory().clone_into(&mut memory);
+            set_answer(&rig, None);
+            rig.quiet().await;
+        }
+        assert_eq!(memory, "active", "{restarted}");
+        assert_eq!(rig.number(LINEAGES).await, known + 1);
     }
 }
 

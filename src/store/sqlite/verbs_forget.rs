@@ -95,13 +95,13 @@ impl Forgetting for SqliteStore {
         if unsaved.is_empty() {
             return Ok(());
         }
-        let count = unsaved.len();
+        let stored = unsaved.iter().copied().collect();
         self.write("store tombstones", move |conn| {
             let unsaved = unsaved.clone();
             Box::pin(async move { forgotten::add_tombstones(conn, &unsaved).await })
         })
         .await?;
-        tombstones.saved(count);
+        tombstones.set_saved(&stored);
         Ok(())
     }
 

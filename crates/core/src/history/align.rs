@@ -12,6 +12,7 @@ mod matcher;
 mod proof;
 
 use self::changes::Changes;
+pub use self::changes::{MIN_DROPPED, NOTICE_MARGIN};
 use self::matcher::Matcher;
 pub use self::matcher::Run;
 pub use self::proof::{AlignmentContext, MessageOrigin};

@@ -7,6 +7,7 @@
 
 mod client_summary;
 mod evidence;
+mod kept_messages;
 mod origin;
 mod path_comparison;
 mod result;

@@ -14,10 +14,10 @@ use crate::history::{MessageKey, Role, ScopedHash};
 
 /// A gap of at least this many messages was dropped to save room. A question with its answer may have
 /// been taken back.
-const MIN_DROPPED: usize = 3;
+pub const MIN_DROPPED: usize = 3;
 
 /// A notice stands for at least this many messages more than it has itself.
-const NOTICE_MARGIN: usize = 2;
+pub const NOTICE_MARGIN: usize = 2;
 
 /// How many first messages a client keeps that drops from the middle: its task and an answer.
 const MAX_KEPT_IN_FRONT: usize = 2;
