@@ -46,3 +46,39 @@ impl HeldTombstones {
         batch.iter().map(covers).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::fault_tests;
+    use super::*;
+    use crate::history::{AnswerHash, History, Link};
+    use crate::store::forgotten::{Tombstone, link_mark};
+
+    /// A model may say the same in a forgotten conversation and in a new one. The new one is recorded.
+    #[test]
+    fn what_the_model_says_now_is_recorded_although_a_forgotten_conversation_got_it_too() {
+        let held = HeldTombstones::default();
+        let (scope, _, mut record) = fault_tests::request("hello", 1);
+        let root = Link::root(&scope);
+        let text = "I am the assistant of Example. ".repeat(10);
+        let greeting = AnswerHash::from_text(&Pepper::NONE, &root, &text);
+        let history = Arc::new(History::chain(&scope, Vec::new()));
+        record.lookup_entries.answer = Some((greeting, history));
+        let forgotten = Link::root(&Scope::new(b"forgotten", None));
+        held.tombstones.replace(&[Tombstone {
+            owner: *root.as_bytes(),
+            mark: Some(link_mark(&forgotten)),
+            receipt: 1,
+        }]);
+        held.tombstones.add_answer(&scope, &greeting.text, 1);
+        let batch = [(scope, record)];
+        assert_eq!(held.covered(&batch), [false]);
+        let parent = RequestRecord {
+            parent: forgotten,
+            ..batch[0].1.clone()
+        };
+        assert_eq!(held.covered(&[(batch[0].0.clone(), parent)]), [true]);
+    }
+}
