@@ -334,6 +334,20 @@ mod tests {
         (status, retry, serde_json::from_slice(&body).unwrap())
     }
 
+    /// The table of codes is for the metrics: an answer with another code would have a series late.
+    #[test]
+    fn every_code_has_its_series() {
+        let source = include_str!("respond.rs");
+        let (_, rest) = source.split_once("\nfn describe(").expect("describe");
+        let (arms, _) = rest.split_once("\nfn render(").expect("render");
+        let codes: std::collections::BTreeSet<&str> = arms
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix('"')?.strip_suffix("\","))
+            .filter(|code| code.chars().all(|c| c.is_ascii_lowercase() || c == '_'))
+            .collect();
+        assert_eq!(codes, CODES.map(|(_, code)| code).into());
+    }
+
     #[tokio::test]
     async fn every_answer_of_our_own_has_the_shape_clients_parse() {
         let refused = || Box::new(std::io::Error::other("10.0.0.7 refused"));

@@ -1,12 +1,16 @@
 //! Memory's calls that wait: audit lines and metrics say so, since when and until when. Metrics are those of a process, so each
 //! test has its own.
 
+use std::time::Duration;
+
 use diarist_provider::{Behaviour, CallerKind};
 use jiff::Timestamp;
 use serde_json::Value;
+use tokio::time::timeout;
 
 use crate::memory::process::{CONFIG, Program};
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::rig::PATIENCE;
+use crate::memory::tools::{ACTIVE, Talk, eventually};
 
 const CAUSES: [&str; 3] = ["rate_limit", "budget", "breaker"];
 
@@ -22,9 +26,13 @@ impl Program {
 
     /// Waits until something waits for this cause, sends a request, and compares its line with the metrics.
     async fn told_alike(&self, cause: &str, reason: &str, body: &Value) -> Value {
-        while self.rest(cause).await[0] < 0.5 {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
+        let rests = async {
+            while self.rest(cause).await[0] < 0.5 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let waited = timeout(PATIENCE, rests).await;
+        waited.unwrap_or_else(|_| panic!("nothing waits for {cause}"));
         let answer = self.send(body).await;
         let [count, since, until] = self.rest(cause).await;
         assert!((count - 1.0).abs() < 0.1, "{count}");
@@ -54,16 +62,15 @@ impl Program {
 
     /// The audit line of a request.
     async fn line_of(&self, id: &str) -> Value {
-        loop {
+        let find = || {
             let text = std::fs::read_to_string(self.path("audit.jsonl")).unwrap_or_default();
             let mut lines = text
                 .lines()
                 .filter_map(|line| serde_json::from_str(line).ok());
-            if let Some(line) = lines.find(|line: &Value| line["request_id"] == id) {
-                return line;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
+            lines.find(|line: &Value| line["request_id"] == id)
+        };
+        eventually("the audit line", || find().is_some()).await;
+        find().unwrap()
     }
 }
 
