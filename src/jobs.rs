@@ -18,6 +18,7 @@ mod calibration;
 mod call_audit;
 mod clock;
 mod code_reflector;
+mod cost_settings;
 mod events;
 mod evidence;
 mod exchange;
@@ -57,6 +58,7 @@ use tokio::sync::mpsc;
 
 pub use calibration::MAX_MODELS as MAX_RATIO_MODELS;
 pub use clock::Clock;
+pub use cost_settings::{CostAware, CostSettings};
 pub use events::status::status_event;
 pub use exchange::Exchange;
 pub use intake::Intake;

@@ -10,9 +10,10 @@
 //! Around it: [`cli`] reads the command line; [`config`] reads the configuration and builds the settings of the
 //! rooms; [`app`] builds the rooms and runs them. All rooms use [`tasks`] and [`telemetry`]. [`admin`] reports their
 //! health, and [`tokens`] counts tokens off the request path. [`provider`] is not part of the proxy: it plays the
-//! upstream for tests and the demo, and checks the requests it gets; [`report`] compares the results. [`ledger`] sums the lines of [`audit`].
+//! upstream for tests and the demo, and checks the requests it gets; [`report`] compares the results. [`ledger`] sums the lines of [`audit`], with
+//! the [`model_prices`].
 //!
-//! `history`, `wire`, `tokens`, `memory` (the package `diarist-core`), `report` and `ledger` are pure: no async, no I/O,
+//! `history`, `wire`, `tokens`, `memory` (the package `diarist-core`), `report`, `ledger` and `model_prices` are pure: no async, no I/O,
 //! no clock. `tests/architecture.rs` has a table of the imports between all rooms; `ARCHITECTURE.md` has the map, the
 //! invariants and the walkthroughs.
 
@@ -27,6 +28,7 @@ pub mod jobs;
 pub mod ledger;
 pub mod llm;
 pub mod lookup;
+pub mod model_prices;
 pub mod proxy;
 pub mod report;
 pub mod server;

@@ -20,7 +20,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("tasks", &[]),
     ("telemetry", &[]),
     ("report", &[]),
-    ("ledger", &["report"]),
+    ("model_prices", &[]),
+    ("ledger", &["report", "model_prices"]),
     ("wire", &["history"]),
     ("audit", &["history", "wire", "tasks", "telemetry"]),
     ("memory", &["history", "tokens"]),
@@ -42,6 +43,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "tasks",
             "telemetry",
             "audit",
+            "model_prices",
         ],
     ),
     (
@@ -66,7 +68,15 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "config",
         &[
-            "ledger", "audit", "wire", "memory", "upstream", "llm", "jobs", "proxy", "server",
+            "model_prices",
+            "audit",
+            "wire",
+            "memory",
+            "upstream",
+            "llm",
+            "jobs",
+            "proxy",
+            "server",
         ],
     ),
     (
@@ -78,6 +88,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "telemetry",
             "config",
             "ledger",
+            "model_prices",
             "wire",
             "audit",
             "memory",
@@ -102,6 +113,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "config",
             "report",
             "ledger",
+            "model_prices",
             "wire",
             "audit",
             "memory",
@@ -120,7 +132,15 @@ const ROOMS: &[(&str, &[&str])] = &[
 ];
 
 /// Rooms that compute and do nothing else.
-const PURE: [&str; 6] = ["history", "wire", "tokens", "memory", "report", "ledger"];
+const PURE: [&str; 7] = [
+    "history",
+    "wire",
+    "tokens",
+    "memory",
+    "report",
+    "ledger",
+    "model_prices",
+];
 
 /// Crates and modules a pure room never names.
 const IMPURE_PATHS: [&str; 13] = [

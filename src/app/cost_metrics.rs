@@ -5,7 +5,8 @@
 use serde_json::Value;
 
 use crate::audit::{AuditRecord, CallKind, CallRecord, MemoryState, RecordReader};
-use crate::ledger::{CostMeter, Line, NamedPrice, PriceTable, ReportedUsage, Text};
+use crate::ledger::{CostMeter, Line, ReportedUsage, Text};
+use crate::model_prices::{NamedPrice, PriceTable};
 use crate::telemetry::{self, model_label};
 
 /// Counters hold whole numbers. In billionths of a dollar the price of one token is one, also of the cheapest models.

@@ -158,7 +158,7 @@ fn settings(
     let mut settings = vec![
         (
             "memory.observation.message_tokens",
-            args.message_tokens.to_string(),
+            args.message_tokens().to_string(),
         ),
         (
             "memory.reflection.observation_tokens",
@@ -185,7 +185,8 @@ fn settings(
             .filter_map(|(key, model)| Some((key, model.clone()?))),
     );
     settings.extend(args.database.clone().map(|url| ("store.url", url)));
-    if args.policy == Policy::CostAware {
+    settings.push(("memory.policy", args.policy().name().to_owned()));
+    if args.policy() == Policy::CostAware {
         settings.extend(cost_settings(args));
     }
     settings
@@ -195,7 +196,7 @@ fn settings(
 fn cost_settings(args: &Args) -> Vec<(&'static str, String)> {
     let prices = args.prices.prices();
     let input = prices.conversation.input;
-    let mut settings = vec![("memory.policy", args.policy.name().to_owned())];
+    let mut settings = Vec::new();
     if input > 0.0 {
         let memory = prices.memory;
         settings.extend(

@@ -10,7 +10,7 @@ use super::problem::Problem;
 use super::settings::RawAudit;
 use super::valid::AuditTarget;
 use crate::audit::Rotation;
-use crate::ledger::NamedPrice;
+use crate::model_prices::NamedPrice;
 
 /// Some hundred lines of the audit.
 const LEAST_FILE_BYTES: u64 = 100_000;

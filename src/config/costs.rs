@@ -1,44 +1,67 @@
-//! The rules of the section `[memory.cost]`: prices become thousandths of an uncached token. Called by `memory`.
+//! The rules of `memory.policy` and of the section `[memory.cost]`: prices become thousandths of an uncached token.
+//! Called by `memory`.
 
 use super::common::{in_range, one_of};
 use super::parse::{CheckResult, Invalid};
 use super::problem::Problem;
 use super::settings::RawConfig;
-use super::thresholds::tokens;
-use crate::memory::CostRules;
+use super::thresholds::{is_changed, tokens};
+use crate::jobs::CostSettings;
 
 /// The dearest price that is no mistake: answers of the dearest models cost some hundred times as much as prompts
 /// of the cheapest.
 const MAX_PRICE: f64 = 1_000.0;
 
-/// How costs are weighed; `None` if the policy is the published one. The section is checked in both cases.
+/// The values of `memory.policy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MemoryPolicy {
+    /// Costs decide where the prices are known and no threshold is changed.
+    Auto,
+    /// Thresholds decide.
+    Published,
+    /// Costs decide.
+    CostAware,
+}
+
+/// The policy, and the section that `Published` does not use. It is checked all the same.
 pub(super) fn costs(
     raw: &RawConfig,
     problems: &mut Vec<Problem>,
-) -> CheckResult<Option<CostRules>> {
+) -> CheckResult<(MemoryPolicy, CostSettings)> {
     let cost = &raw.cost;
-    let weighs = raw.memory.policy.check(problems, |text| {
-        one_of(text, &[("published", false), ("cost_aware", true)])
+    let policy = raw.memory.policy.check(problems, |text| {
+        one_of(
+            text,
+            &[
+                ("auto", MemoryPolicy::Auto),
+                ("published", MemoryPolicy::Published),
+                ("cost_aware", MemoryPolicy::CostAware),
+            ],
+        )
     });
     let price = |&number: &f64| in_range(number, 0.0, MAX_PRICE).map(thousandths);
     let cache_read = cost.cache_read.check_some(problems, |&number| {
         in_range(number, 0.0, 1.0).map(thousandths)
     });
     let cache_write = cost.cache_write.check_some(problems, price);
-    let observer_input = cost.observer_input.check(problems, price);
-    let observer_output = cost.observer_output.check(problems, price);
+    let observer_input = cost.observer_input.check_some(problems, price);
+    let observer_output = cost.observer_output.check_some(problems, price);
     let max_loss = cost.max_loss.check(problems, |&number| {
         in_range(number, 0.0, 10.0).map(thousandths)
     });
-    // Whoever uses the published policy may set message_tokens without a look at this section.
-    let least = match weighs {
-        Ok(true) => tokens(raw.observation.message_tokens.value).unwrap_or(0),
-        _ => 0,
+    // Where thresholds decide, message_tokens may be set without a look at this section.
+    let is_changed = is_changed(&raw.memory.share_token_budget, &raw.observation);
+    let least = match policy {
+        Ok(MemoryPolicy::Auto) if is_changed => 0,
+        Ok(MemoryPolicy::Auto | MemoryPolicy::CostAware) => {
+            tokens(raw.observation.message_tokens.value).unwrap_or(0)
+        }
+        Ok(MemoryPolicy::Published) | Err(_) => 0,
     };
     let history_limit = cost
         .history_limit
         .check(problems, |&number| history_limit(number, least));
-    let rules = CostRules {
+    let settings = CostSettings {
         cache_read: cache_read?,
         cache_write: cache_write?,
         observer_input: observer_input?,
@@ -46,7 +69,7 @@ pub(super) fn costs(
         max_loss: max_loss?,
         history_limit: history_limit?,
     };
-    Ok(weighs?.then_some(rules))
+    Ok((policy?, settings))
 }
 
 /// Below `message_tokens`, the limit would make the published thresholds act before they are reached.

@@ -2,6 +2,7 @@
 //! `thresholds`. Called by `validate`.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
@@ -11,12 +12,13 @@ use super::costs::costs;
 use super::observer;
 use super::overrides::{Base, overrides};
 use super::parse::{CheckResult, Invalid, Setting};
-use super::phases::{CommonSettings, OverridableSettings, model_targets};
+use super::phases::{CommonCosts, CommonSettings, OverridableSettings, model_targets};
 use super::problem::Problem;
 use super::settings::RawConfig;
 use super::thresholds::{other_conversations, tokens};
 use super::valid::Override;
 use crate::jobs::{ArchivePolicy, DailyLimits, Settings};
+use crate::model_prices::PriceTable;
 use crate::proxy::Overflow;
 use crate::wire::Placement;
 
@@ -26,14 +28,15 @@ pub(super) struct MemorySettings {
     pub(super) overrides: Vec<Override>,
 }
 
-/// `host` is that of the upstream.
+/// `host` is that of the upstream, `prices` are those of models.
 pub(super) fn settings(
     raw: &RawConfig,
     host: &str,
     placement: CheckResult<Option<Placement>>,
+    prices: CheckResult<Arc<PriceTable>>,
     problems: &mut Vec<Problem>,
 ) -> CheckResult<MemorySettings> {
-    let common = common(raw, host, placement, problems);
+    let common = common(raw, host, placement, prices, problems);
     let targets = model_targets(raw, problems);
     let section = OverridableSettings::from_raw(raw);
     let before = problems.len();
@@ -60,6 +63,7 @@ fn common(
     raw: &RawConfig,
     host: &str,
     placement: CheckResult<Option<Placement>>,
+    prices: CheckResult<Arc<PriceTable>>,
     problems: &mut Vec<Problem>,
 ) -> CheckResult<CommonSettings> {
     let memory = &raw.memory;
@@ -84,6 +88,7 @@ fn common(
     let redactor = observer::redact(&raw.redact, problems);
     let costs = costs(raw, problems);
     let (shares_memory, other_conversations) = (shares_memory?, other_conversations?);
+    let (policy, cost) = costs?;
     Ok(CommonSettings {
         upstream: host.to_owned(),
         placement: placement?,
@@ -97,7 +102,11 @@ fn common(
         peer_memory_tokens: shares_memory.then_some(other_conversations),
         bundles: bundles?.map(PathBuf::from),
         redactor: redactor?,
-        costs: costs?,
+        costs: CommonCosts {
+            policy,
+            cost,
+            prices: prices?,
+        },
         calibrate_tokens: memory.calibrate_tokens.value,
     })
 }

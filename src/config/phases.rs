@@ -11,18 +11,20 @@ use jiff::tz::TimeZone;
 use secrecy::{ExposeSecret as _, SecretString};
 
 use super::common::{base_url, in_range, non_empty, positive_duration};
+use super::costs::MemoryPolicy;
 use super::model_settings::{model_settings, models, provider_options};
 use super::observer;
 use super::parse::{BoolOrList, CheckResult, ErrorReported, Invalid, Setting};
 use super::problem::Problem;
 use super::settings::{RawConfig, RawObservation, RawReflection};
 use super::tables::{JsonTable, RawModels};
-use super::thresholds::{policy, tokens};
-use crate::jobs::{ArchivePolicy, DailyLimits, Phase, Settings};
+use super::thresholds::{is_changed, policy, tokens};
+use crate::jobs::{ArchivePolicy, CostAware, CostSettings, DailyLimits, Phase, Settings};
 use crate::llm::{Endpoint, Models};
 use crate::memory::observe::{ObserverOptions, RequestedHints};
 use crate::memory::redact::Redactor;
-use crate::memory::{CostRules, EarlyTriggers, IdleTrigger, Policy};
+use crate::memory::{EarlyTriggers, IdleTrigger, Policy};
+use crate::model_prices::PriceTable;
 use crate::wire::Placement;
 
 /// The settings of memory that no override can change, valid.
@@ -38,8 +40,16 @@ pub(super) struct CommonSettings {
     pub(super) peer_memory_tokens: Option<u32>,
     pub(super) bundles: Option<PathBuf>,
     pub(super) redactor: Redactor,
-    pub(super) costs: Option<CostRules>,
+    pub(super) costs: CommonCosts,
     pub(super) calibrate_tokens: bool,
+}
+
+/// What can make costs decide.
+#[derive(Debug, Clone)]
+pub(super) struct CommonCosts {
+    pub(super) policy: MemoryPolicy,
+    pub(super) cost: CostSettings,
+    pub(super) prices: Arc<PriceTable>,
 }
 
 /// The settings of memory that an override can change, as written.
@@ -88,7 +98,8 @@ impl OverridableSettings {
             ..observer
         };
         Ok(Settings {
-            policy: weighing_costs(policy?, common.costs, self),
+            cost_aware: cost_aware(policy?, common.costs, self),
+            policy: policy?,
             overrides: Vec::new(),
             upstream: common.upstream,
             placement: common.placement,
@@ -109,33 +120,39 @@ impl OverridableSettings {
     }
 }
 
-/// `policy` with the costs that decide, if any do. Where they do, a cold cache is a chance to activate unless the
-/// operator has said otherwise.
-fn weighing_costs(
-    policy: Policy,
-    costs: Option<CostRules>,
+/// The policy where costs decide, if they can. Then a cold cache is a chance to activate unless the operator has said
+/// otherwise.
+fn cost_aware(
+    thresholds: Policy,
+    costs: CommonCosts,
     section: &OverridableSettings,
-) -> Policy {
-    let Some(costs) = costs else {
-        return policy;
+) -> Option<CostAware> {
+    let assumes_prices = match costs.policy {
+        MemoryPolicy::Published => return None,
+        MemoryPolicy::Auto if is_changed(&section.share_token_budget, &section.observation) => {
+            return None;
+        }
+        MemoryPolicy::Auto => false,
+        MemoryPolicy::CostAware => true,
     };
-    let idle = |setting: &Setting<IdleTrigger>| match setting.origin {
-        Some(_) => setting.value,
-        None => IdleTrigger::Auto,
-    };
+    let idle = |setting: &Setting<Option<IdleTrigger>>| setting.value.unwrap_or(IdleTrigger::Auto);
     let (observation, reflection) = (&section.observation, &section.reflection);
-    Policy {
-        early_activation: EarlyTriggers {
-            idle: idle(&observation.activate_after_idle),
-            ..policy.early_activation
+    Some(CostAware {
+        policy: Policy {
+            early_activation: EarlyTriggers {
+                idle: idle(&observation.activate_after_idle),
+                ..thresholds.early_activation
+            },
+            early_reflection: EarlyTriggers {
+                idle: idle(&reflection.activate_after_idle),
+                ..thresholds.early_reflection
+            },
+            ..thresholds
         },
-        early_reflection: EarlyTriggers {
-            idle: idle(&reflection.activate_after_idle),
-            ..policy.early_reflection
-        },
-        costs: Some(costs),
-        ..policy
-    }
+        assumes_prices,
+        cost: costs.cost,
+        prices: costs.prices,
+    })
 }
 
 /// Where a phase sends its calls, and for which model.

@@ -328,8 +328,10 @@ settings! {
         /// Whether there is memory. false makes Diarist a plain proxy and creates no database.
         enabled: bool = Default("true"),
         /// When memory is made and used. "published": at the thresholds of [memory.observation] and
-        /// [memory.reflection]. "cost_aware": when it pays by the prices in [memory.cost].
-        policy: String = Default(r#""published""#),
+        /// [memory.reflection]. "cost_aware": when it pays by the prices in [memory.cost]. "auto": "cost_aware" for
+        /// models of known price; "published" for all others, and where message_tokens, block_after or
+        /// share_token_budget is changed.
+        policy: String = Default(r#""auto""#),
         /// Who shares a memory. "thread": each conversation has its own. "resource": conversations of one user
         /// also share what they learned; this needs identity.resource.
         scope: String = Default(r#""thread""#),
@@ -428,8 +430,8 @@ settings! {
         block_after: f64 = Default("1.2"),
         /// Activate early after a pause of this length, because the cache of the provider is cold then: a
         /// duration, "auto" (the cache lifetime that is known for this provider and model), or false. A bare
-        /// number from 1000 is milliseconds.
-        activate_after_idle: IdleTrigger = Default("false"),
+        /// number from 1000 is milliseconds. Unset: "auto" where costs decide, otherwise false.
+        activate_after_idle: Option<IdleTrigger> = Example(r#""auto""#),
         /// Activate early if the client changes the model, because the cache of the other model is cold. The
         /// first request after a restart does not count.
         activate_on_model_change: bool = Default("false"),
@@ -494,7 +496,7 @@ settings! {
         /// itself.
         max_loss: f64 = Default("0.05"),
         /// As memory.observation.activate_after_idle. It does not follow the setting there.
-        activate_after_idle: IdleTrigger = Default("false"),
+        activate_after_idle: Option<IdleTrigger> = Example(r#""auto""#),
         /// As memory.observation.activate_on_model_change. It does not follow the setting there.
         activate_on_model_change: bool = Default("false"),
         /// Sampling temperature, 0 to 2. Diarist leaves it out for a model that refuses it.
@@ -511,17 +513,20 @@ settings! {
         continuation_hints: BoolOrList = Default("true"),
     }
 
-    /// Prices for policy = "cost_aware". All are multiples of the price of one uncached prompt token of the
-    /// conversation's model. They decide nothing with policy = "published".
+    /// Prices where costs decide (see memory.policy). All are multiples of the price of one uncached prompt token of
+    /// the conversation's model. Unset prices are those of audit.prices, or of the models that Diarist knows.
     ["memory.cost"] cost: RawCost {
-        /// Price of a prompt token from the cache. Unset: what the provider publishes, or 0.1 if it is unknown.
+        /// Price of a prompt token from the cache. For a model of unknown price: what its provider publishes, or
+        /// 0.1.
         cache_read: Option<f64> = Example("0.1"),
-        /// Price of a prompt token that the cache did not hold. Unset: what the provider publishes, or 1.
+        /// Price of a prompt token that the cache did not hold. For a model of unknown price: what its provider
+        /// publishes, or 1.
         cache_write: Option<f64> = Example("1.25"),
-        /// Price of a prompt token of the Observer and the Reflector. 1: as dear as the conversation's model.
-        observer_input: f64 = Default("1"),
-        /// Price of a token of their answers.
-        observer_output: f64 = Default("5"),
+        /// Price of a prompt token of the Observer and the Reflector. If it is not known: 1, as dear as the
+        /// conversation's model.
+        observer_input: Option<f64> = Example("0.1"),
+        /// Price of a token of their answers. If it is not known: five times observer_input.
+        observer_output: Option<f64> = Example("0.5"),
         /// How much dearer than without memory a conversation may become, as a share of its cost without.
         max_loss: f64 = Default("0.1"),
         /// Size of the raw messages at which memory is made and used whatever it costs. Keep it below what your

@@ -14,6 +14,17 @@ const MIN_ABSOLUTE_FLOOR: f64 = 1_000.0;
 /// From here on `block_after` is a number of tokens; below, it is a multiple.
 const MIN_ABSOLUTE_BLOCK: f64 = 100.0;
 
+/// Whether the operator changed a threshold that decides nothing where costs do. To write a default changes nothing.
+pub(super) fn is_changed(share_token_budget: &Setting<bool>, observation: &RawObservation) -> bool {
+    /// The defaults in the table of settings.
+    const DEFAULTS: (u64, f64) = (30_000, 1.2);
+    let found = (
+        observation.message_tokens.value,
+        observation.block_after.value,
+    );
+    share_token_budget.value || found != DEFAULTS
+}
+
 /// The thresholds of both phases.
 pub(super) fn policy(
     share_token_budget: &Setting<bool>,
@@ -73,9 +84,9 @@ pub(super) fn policy(
     })
 }
 
-fn early(idle: &Setting<IdleTrigger>, model_change: &Setting<bool>) -> EarlyTriggers {
+fn early(idle: &Setting<Option<IdleTrigger>>, model_change: &Setting<bool>) -> EarlyTriggers {
     EarlyTriggers {
-        idle: idle.value,
+        idle: idle.value.unwrap_or(IdleTrigger::Never),
         model_change: model_change.value,
     }
 }

@@ -13,8 +13,8 @@ use url::Url;
 
 use crate::audit;
 use crate::jobs;
-use crate::ledger::NamedPrice;
 use crate::memory::Pattern;
+use crate::model_prices::NamedPrice;
 use crate::proxy::{Limits, RequestPolicy};
 use crate::server;
 use crate::upstream::Timeouts;

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use secrecy::{ExposeSecret as _, SecretString};
 
@@ -25,6 +26,7 @@ use super::upstream::{self, checked_base_url, placement};
 use super::valid::{Config, Database, Override, PepperSettings, UpstreamSettings};
 use crate::jobs;
 use crate::memory::alignment::EvidenceLevel;
+use crate::model_prices::PriceTable;
 use crate::proxy::mode::{ReadOnly, Rules};
 use crate::proxy::{AskUsage, Limits, Pace, RequestPolicy, holdout};
 use crate::server;
@@ -60,7 +62,11 @@ pub(super) fn validate(
     let host = host.unwrap_or_default().to_owned();
     let otlp = otlp(&raw.otlp, &host, env, problems);
     let requests = requests(raw, problems);
-    let memory = memory::settings(raw, &host, placement, problems);
+    let prices = match &audit_prices {
+        Ok(own) => Ok(Arc::new(PriceTable::new(own.clone()))),
+        Err(reported) => Err(*reported),
+    };
+    let memory = memory::settings(raw, &host, placement, prices, problems);
 
     let (server, limits, timeouts) = server?;
     let (mut requests, mut memory) = (requests?, memory?);

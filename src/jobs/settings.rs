@@ -10,9 +10,10 @@ use std::time::Duration;
 use jiff::tz::TimeZone;
 use serde_json::{Map, Value};
 
+use super::cost_settings::CostAware;
 use crate::llm::{CallSettings, Endpoint, Models};
 use crate::memory::observe::{ObserverOptions, RequestedHints};
-use crate::memory::{EarlyTriggers, IdleTrigger, PartKind, Pattern, Policy, with_cache_prices};
+use crate::memory::{EarlyTriggers, IdleTrigger, PartKind, Pattern, Policy};
 use crate::store::DailyLimits;
 use crate::wire::Placement;
 
@@ -76,8 +77,10 @@ pub enum ArchivePolicy {
 /// The settings of this room.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Thresholds. This and all fields below apply to conversations that no override matches.
+    /// The published thresholds. This and all fields below apply to conversations that no override matches.
     pub policy: Policy,
+    /// What applies instead of `policy` where costs decide.
+    pub cost_aware: Option<CostAware>,
     /// Settings for some models, the narrowest pattern first.
     pub overrides: Vec<Override>,
     /// The host of the upstream. It tells how long prompts stay in the provider's cache.
@@ -120,15 +123,15 @@ impl Settings {
         Arc::clone(self.override_for(model).unwrap_or(self))
     }
 
-    /// The thresholds for conversations with `model`, and the prices of its cache.
+    /// What decides about memory of conversations with `model`: thresholds, or prices.
     pub fn policy_for(&self, model: &str) -> Policy {
-        let settings = self.override_for(model);
-        let policy = settings.map_or(self.policy, |settings| settings.policy);
-        let costs = policy.costs;
-        Policy {
-            costs: costs.map(|costs| with_cache_prices(costs, &self.upstream, model)),
-            ..policy
-        }
+        let settings = self.override_for(model).map_or(self, |other| &**other);
+        let phases = [&settings.observation, &settings.reflection];
+        let memory_models = phases.map(|phase| phase.model.as_ref());
+        let cost_aware = settings.cost_aware.as_ref();
+        cost_aware
+            .and_then(|costs| costs.policy_for(&self.upstream, model, memory_models))
+            .unwrap_or(settings.policy)
     }
 
     /// The name of the placement of new blocks; `off` if none is sent.
@@ -158,8 +161,11 @@ impl Settings {
     }
 
     fn policies(&self) -> impl Iterator<Item = &Policy> {
-        let override_policies = self.overrides.iter().map(|entry| &entry.settings.policy);
-        override_policies.chain([&self.policy])
+        let overrides = self.overrides.iter().map(|entry| &*entry.settings);
+        overrides.chain([self]).flat_map(|settings| {
+            let cost_aware = settings.cost_aware.as_ref().map(|costs| &costs.policy);
+            cost_aware.into_iter().chain([&settings.policy])
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::estimate::{Without, billed};
 use super::line::Line;
-use super::price::PriceTable;
+use crate::model_prices::PriceTable;
 
 /// What one request cost, in dollars, and what it would have cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,7 +80,8 @@ pub(super) fn call_cost(prices: &PriceTable, line: &Line<'_>) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use crate::ledger::{Filter, Ledger, PriceTable, Totals};
+    use crate::ledger::{Filter, Ledger, Totals};
+    use crate::model_prices::PriceTable;
 
     /// The sums of lines with these fields.
     fn totals(lines: &[&str]) -> Totals {

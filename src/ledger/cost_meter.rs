@@ -3,7 +3,7 @@
 use super::cost::{call_cost, request_cost};
 use super::estimate::Estimator;
 use super::line::Line;
-use super::price::PriceTable;
+use crate::model_prices::PriceTable;
 
 /// The meter remembers at most twice so many conversations, in about 5 MB: it is part of a proxy, and clients choose how
 /// many conversations there are.

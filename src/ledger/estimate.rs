@@ -23,8 +23,8 @@
 use super::cache_seen::CacheSeen;
 use super::density::Density;
 use super::line::{Line, Text};
-use super::price::BilledTokens;
 use super::recent::RecentMap;
+use crate::model_prices::BilledTokens;
 
 /// Most providers give back hits in such steps, and none of shorter prompts: see the rules of the caches in
 /// `docs/audit.md`.

@@ -10,8 +10,8 @@ use super::estimate::{Estimator, billed};
 use super::filter::Filter;
 use super::holdout::Holdout;
 use super::line::{Line, LineKind, SkippedLine};
-use super::price::PriceTable;
 use super::totals::{RequestEstimates, Totals};
+use crate::model_prices::PriceTable;
 
 /// What lines have in common in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -248,7 +248,8 @@ fn skipped(ledger: &Ledger) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::{Filter, PriceTable};
+    use crate::ledger::Filter;
+    use crate::model_prices::PriceTable;
 
     #[test]
     fn names_cannot_leave_their_cell() {

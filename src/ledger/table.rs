@@ -440,7 +440,8 @@ fn requests(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::{Filter, GroupBy, PriceTable};
+    use crate::ledger::{Filter, GroupBy};
+    use crate::model_prices::PriceTable;
 
     fn ledger(by: &[GroupBy]) -> Ledger {
         let prices = PriceTable::new(["large-model=2,0.5,10".parse().unwrap()]);

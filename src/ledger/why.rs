@@ -5,10 +5,10 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::line::{Line, Text};
-use super::price::PriceTable;
 use super::table::shown_name;
 use super::text::{count, dollars, percent};
 use super::{estimate, reasons, segments, text};
+use crate::model_prices::PriceTable;
 use crate::report::grouped;
 
 /// After a longer pause, providers may have dropped a prompt from their cache; the shortest lifetime is five minutes.

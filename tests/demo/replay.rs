@@ -74,7 +74,10 @@ fn the_policy_that_weighs_costs_can_be_replayed() {
         assert_eq!(code, Some(0), "{text}");
         text
     };
+    // The prices are known, so they decide unless a threshold is written.
     let text = replay(&[]);
+    assert!(text.contains("policy = cost_aware,"), "{text}");
+    let text = replay(&["--message-tokens", "30000"]);
     assert!(text.contains("policy = published,"), "{text}");
     assert!(
         text.contains("No conversation reached 30,000 tokens"),

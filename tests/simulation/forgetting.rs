@@ -18,6 +18,7 @@ use serde_json::json;
 use sqlx::{Connection as _, Row as _};
 
 use super::process::open;
+use super::setup::MODEL;
 use super::users::{QuotingModel, settings};
 use crate::properties::exchange::Quarters;
 use crate::support::dice::Dice;
@@ -87,7 +88,7 @@ impl Conversation {
             let role = ["user", "assistant"][at % 2];
             messages.push(json!({"role": role, "content": text}));
         }
-        json!({"model": "m", "messages": messages})
+        json!({"model": MODEL, "messages": messages})
             .to_string()
             .into()
     }

@@ -19,7 +19,7 @@ use super::ledger::Ledger;
 use super::planted::Bug;
 use super::process::{Environment, Process, Step, open};
 use super::rules::Breach;
-use super::setup::{IDLE_MS, Setup};
+use super::setup::{IDLE_MS, MODEL, Setup};
 use super::ways::Routes;
 use crate::properties::books::Laws;
 use crate::properties::client::Client;
@@ -136,6 +136,9 @@ impl World {
         drop(ledger);
         if bug == Some(Bug::LimitIgnored) {
             ground.settings.policy.observation_limit = u32::MAX;
+            if let Some(costs) = &mut ground.settings.cost_aware {
+                costs.policy.observation_limit = u32::MAX;
+            }
         }
         let script = Script {
             late: 0,
@@ -143,7 +146,7 @@ impl World {
             observed: setup.character.observed,
             reflected: setup.character.reflected,
         };
-        let mut laws = Laws::new(ground.settings.policy, script, setup.rules());
+        let mut laws = Laws::new(ground.settings.policy_for(MODEL), script, setup.rules());
         laws.views = true;
         let mut world = Self {
             runtime,

@@ -277,9 +277,15 @@ impl Setup {
         let mut settings = config.memory;
         // Our tokens are a quarter of the bytes, and the message around the block counts as well.
         settings.policy.block_overhead += 16;
+        if let Some(costs) = &mut settings.cost_aware {
+            costs.policy.block_overhead += 16;
+        }
         settings
     }
 }
+
+/// The model of all requests.
+pub const MODEL: &str = "m";
 
 /// How long a conversation is idle before its provider is taken to have forgotten its prompt.
 pub const IDLE_MS: i64 = 300_000;

@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 use sqlx::Connection as _;
 
 use super::process::open;
+use super::setup::MODEL;
 use crate::properties::exchange::Quarters;
 use crate::support::dice::Dice;
 use crate::support::patient_store;
@@ -83,7 +84,7 @@ impl UserConversation {
             let role = ["user", "assistant"][at % 2];
             messages.push(json!({"role": role, "content": text}));
         }
-        json!({"model": "m", "messages": messages})
+        json!({"model": MODEL, "messages": messages})
             .to_string()
             .into()
     }

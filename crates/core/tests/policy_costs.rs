@@ -24,8 +24,8 @@ const PUBLISHED: Policy = Policy {
     costs: None,
 };
 
-/// The Observer is a model at a tenth of the price, or the conversation's own. The limits of the second one are
-/// those for a model that reads 200,000 tokens.
+/// The Observer is a model at a tenth of the price, or the conversation's own, with the limits that apply by default.
+/// Those of the last one are for a model that reads 200,000 tokens.
 const CHEAP: CostRules = CostRules {
     cache_read: Some(100),
     cache_write: Some(1_000),
@@ -37,9 +37,12 @@ const CHEAP: CostRules = CostRules {
 const OWN: CostRules = CostRules {
     observer_input: 1_000,
     observer_output: 5_000,
+    ..CHEAP
+};
+const OWN_LARGE: CostRules = CostRules {
     max_loss: 200,
     history_limit: 150_000,
-    ..CHEAP
+    ..OWN
 };
 
 /// The lengths at which the policies are compared.
@@ -72,6 +75,20 @@ fn run(policy: &Policy, rules: CostRules, turn_tokens: u32, pause_every: Option<
     simulate(conversation, Prices::from(rules), policy)
 }
 
+/// The mean share over conversations of all lengths from 10,000 tokens on. There are as many between 10,000 and 20,000
+/// tokens as between 20,000 and 40,000: short conversations are frequent. The mean is geometric, as befits ratios.
+fn mean_ratio(costs: &[Cost], turn_tokens: u32) -> f64 {
+    let (mut sum, mut weights) = (0.0, 0.0);
+    for (turn, cost) in (1_u32..).zip(costs) {
+        if turn * turn_tokens >= 10_000 {
+            let weight = 1.0 / f64::from(turn);
+            sum += weight * cost.ratio().ln();
+            weights += weight;
+        }
+    }
+    (sum / weights).exp()
+}
+
 /// The costs as shares of those without memory: at the three lengths, and at the worst one.
 fn ratios(costs: &[Cost], turn_tokens: u32) -> ([f64; 3], f64) {
     let at = |tokens| costs[(tokens / turn_tokens) as usize - 1].ratio();
@@ -79,39 +96,78 @@ fn ratios(costs: &[Cost], turn_tokens: u32) -> ([f64; 3], f64) {
     (LENGTHS.map(at), worst)
 }
 
+const OBSERVERS: [(&str, CostRules); 3] = [("cheap", CHEAP), ("own", OWN), ("own 150k", OWN_LARGE)];
+
+/// Prices of reading from the cache and of writing, in thousandths.
+const CACHES: [(u32, u32); 5] = [
+    (100, 1_000),
+    (100, 1_250),
+    (100, 2_000),
+    (50, 1_250),
+    (25, 1_250),
+];
+const TURNS: [u32; 3] = [TURN_TOKENS, 2_000, 4_000];
+
 #[test]
 fn both_policies_side_by_side() {
     println!(
         "cost with memory / without; turns of 700 to 4,000 tokens; uncached: tokens in 500,000"
     );
-    println!("observer read write  turn policy         60k   200k   500k  worst  uncached");
-    for (name, base) in [("cheap", CHEAP), ("own", OWN)] {
-        for (read, write) in [
-            (100, 1_000),
-            (100, 1_250),
-            (100, 2_000),
-            (50, 1_250),
-            (25, 1_250),
-        ] {
+    println!("observer read write  turn policy         60k   200k   500k  worst   mean  uncached");
+    for (name, base) in OBSERVERS {
+        for (read, write) in CACHES {
             let rules = CostRules {
                 cache_read: Some(read),
                 cache_write: Some(write),
                 ..base
             };
-            for turn in [TURN_TOKENS, 2_000, 4_000] {
+            for turn in TURNS {
                 for (kind, policy) in [("published", PUBLISHED), ("cost_aware", cost_aware(rules))]
                 {
                     let costs = run(&policy, rules, turn, None);
                     let ([short, middle, long], worst) = ratios(&costs, turn);
+                    let mean = mean_ratio(&costs, turn);
                     let uncached = costs[costs.len() - 1].uncached;
                     let (read, write) = (f64::from(read) / 1_000.0, f64::from(write) / 1_000.0);
                     println!(
-                        "{name:8} {read:5.3} {write:4.2} {turn:5} {kind:11} {short:6.2} {middle:6.2} {long:6.2} {worst:6.2} {uncached:9.0}"
+                        "{name:8} {read:5.3} {write:4.2} {turn:5} {kind:11} {short:6.2} {middle:6.2} {long:6.2} {worst:6.2} {mean:6.2} {uncached:9.0}"
                     );
                 }
             }
         }
     }
+}
+
+/// `memory.policy = "auto"` follows costs wherever they are known: no worst case is worse then, and no mean is much.
+#[test]
+fn where_costs_are_known_they_decide_better_than_thresholds() {
+    let (mut all_published, mut all_cost_aware) = (0.0, 0.0);
+    for (name, base) in [("cheap", CHEAP), ("own", OWN)] {
+        for (read, write) in CACHES {
+            let rules = CostRules {
+                cache_read: Some(read),
+                cache_write: Some(write),
+                ..base
+            };
+            for turn in TURNS {
+                let found = |policy: &Policy| {
+                    let costs = run(policy, rules, turn, None);
+                    (ratios(&costs, turn).1, mean_ratio(&costs, turn))
+                };
+                let (worst_published, published) = found(&PUBLISHED);
+                let (worst, mean) = found(&cost_aware(rules));
+                let row = format!("{name} {read} {write} {turn}: {mean} {published}");
+                assert!(worst < worst_published, "{row}");
+                assert!(mean < published + 0.03, "{row}");
+                all_published += published.ln();
+                all_cost_aware += mean.ln();
+            }
+        }
+    }
+    let rows = 30.0;
+    let (published, mean) = ((all_published / rows).exp(), (all_cost_aware / rows).exp());
+    println!("all rows: {published:.2} published, {mean:.2} cost_aware");
+    assert!(mean < published * 0.85, "{mean} {published}");
 }
 
 #[test]
@@ -130,7 +186,7 @@ fn weighing_costs_saves_more_and_loses_less() {
     assert!(middle <= 0.35, "{middle}");
     assert!(long <= 0.20, "{long}");
     assert!(worst <= 1.10, "{worst}");
-    let own = run(&cost_aware(OWN), OWN, TURN_TOKENS, None);
+    let own = run(&cost_aware(OWN_LARGE), OWN_LARGE, TURN_TOKENS, None);
     let (_, worst) = ratios(&own, TURN_TOKENS);
     assert!(worst <= 1.25, "{worst}");
 }

@@ -7,7 +7,8 @@ use jiff::{Span, Timestamp, civil};
 
 use crate::cli::sources::ConfigSources;
 use crate::config::ConfigError;
-use crate::ledger::{Filter, GroupBy, NamedPrice, PAGE_GROUPS, PriceTable, SortBy};
+use crate::ledger::{Filter, GroupBy, PAGE_GROUPS, SortBy};
+use crate::model_prices::{NamedPrice, PriceTable};
 
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct Args {

@@ -14,8 +14,9 @@ use crate::cli::sources::ConfigSources;
 use crate::cli::terminal::harmless;
 use crate::config::{AuditTarget, Config};
 use crate::history::Scope;
-use crate::ledger::{Ledger, PriceTable};
+use crate::ledger::Ledger;
 use crate::memory::SnapshotId;
+use crate::model_prices::PriceTable;
 use crate::report::grouped;
 use crate::store::{AuditLines as _, AuditPage, AuditRequest, Snapshots as _, SqliteStore};
 

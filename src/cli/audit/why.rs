@@ -7,7 +7,8 @@ use jiff::civil::DateTime;
 use memchr::memmem;
 
 use super::input::{each_line, is_standard_input};
-use crate::ledger::{Line, LineKind, PriceTable, Text, explain};
+use crate::ledger::{Line, LineKind, Text, explain};
+use crate::model_prices::PriceTable;
 
 /// The explanation of request `id`. Reads the files twice: which conversation matters is known after the first time.
 ///

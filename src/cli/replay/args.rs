@@ -19,12 +19,13 @@ pub(in crate::cli) struct Args {
     /// The model of Observer and Reflector; without it the same model
     #[arg(long, value_name = "M")]
     pub(super) memory_model: Option<String>,
-    /// As memory.policy. "cost_aware" takes the prices below as those of [memory.cost]
-    #[arg(long, value_enum, default_value_t = Policy::Published)]
-    pub(super) policy: Policy,
-    /// As memory.observation.message_tokens
-    #[arg(long, value_name = "N", default_value_t = 30_000)]
-    pub(super) message_tokens: u32,
+    /// As memory.policy. "cost_aware" takes the prices below as those of [memory.cost]. Without it: "published" with
+    /// --message-tokens, otherwise "cost_aware"
+    #[arg(long, value_enum)]
+    policy: Option<Policy>,
+    /// As memory.observation.message_tokens, whose default is 30,000
+    #[arg(long, value_name = "N")]
+    message_tokens: Option<u32>,
     /// As memory.reflection.observation_tokens
     #[arg(long, value_name = "N", default_value_t = 40_000)]
     pub(super) observation_tokens: u32,
@@ -39,6 +40,18 @@ pub(in crate::cli) struct Args {
     pub(super) database: Option<String>,
     #[command(flatten)]
     pub(super) prices: prices::PriceArgs,
+}
+
+impl Args {
+    pub(super) fn message_tokens(&self) -> u32 {
+        self.message_tokens.unwrap_or(30_000)
+    }
+
+    /// The policy, by the rule of "auto": the prices are known here.
+    pub(super) fn policy(&self) -> Policy {
+        let by_threshold = self.message_tokens.map(|_| Policy::Published);
+        self.policy.or(by_threshold).unwrap_or(Policy::CostAware)
+    }
 }
 
 /// When memory is made and used.

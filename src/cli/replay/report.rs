@@ -37,8 +37,8 @@ pub(super) fn render(args: &Args, replayed: &[ReplayedConversation]) -> String {
         } else {
             ", and directly"
         },
-        args.policy.name(),
-        grouped(args.message_tokens.into()),
+        args.policy().name(),
+        grouped(args.message_tokens().into()),
         grouped(args.observation_tokens.into()),
     );
     let ids: Vec<String> = replayed.iter().map(|one| harmless(&one.id)).collect();
@@ -68,10 +68,10 @@ pub(super) fn render(args: &Args, replayed: &[ReplayedConversation]) -> String {
         );
     }
     if whole.count(MemoryChange::Activation) == 0 {
-        text.push_str(&match args.policy {
+        text.push_str(&match args.policy() {
             Policy::Published => format!(
                 "No conversation reached {} tokens of messages, so there was no activation. To see one, lower --message-tokens.\n",
-                grouped(args.message_tokens.into())
+                grouped(args.message_tokens().into())
             ),
             Policy::CostAware => {
                 "In no conversation did an activation pay, so there was none.\n".to_owned()

@@ -1,6 +1,7 @@
 //! Prices of models.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::str::FromStr;
 
 /// Dollars per million tokens.
@@ -20,7 +21,7 @@ pub struct ModelPrice {
 
 /// The tokens of one request or call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct BilledTokens {
+pub struct BilledTokens {
     pub input: u64,
     pub cached: u64,
     pub write: u64,
@@ -81,7 +82,7 @@ const HOUR_WRITE: f64 = 1.6;
 
 impl BilledTokens {
     /// The whole prompt.
-    pub(super) fn prompt(&self) -> u64 {
+    pub fn prompt(&self) -> u64 {
         self.input + self.cached + self.write
     }
 }
@@ -96,7 +97,7 @@ impl ModelPrice {
         }
     }
 
-    pub(super) fn cost(&self, tokens: &BilledTokens) -> f64 {
+    pub fn cost(&self, tokens: &BilledTokens) -> f64 {
         const MILLION: f64 = 1e6;
         let is_long = self
             .longest_prompt
@@ -162,9 +163,16 @@ fn dollars(text: &str) -> Option<f64> {
 }
 
 /// The prices of all known models.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct PriceTable {
     prices: BTreeMap<String, ModelPrice>,
+}
+
+/// Short: settings hold a table.
+impl fmt::Debug for PriceTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PriceTable({} models)", self.prices.len())
+    }
 }
 
 impl PriceTable {
@@ -266,7 +274,7 @@ mod tests {
     /// Readers of the documents see what is counted with.
     #[test]
     fn the_documents_repeat_the_shipped_prices() {
-        let text = include_str!("../../docs/audit.md");
+        let text = include_str!("../docs/audit.md");
         let rows: Vec<_> = text
             .lines()
             .filter(|line| line.starts_with("| `"))
