@@ -15,8 +15,19 @@ pub struct ModelPrice {
     pub write: f64,
     /// Tokens of the answer.
     pub output: f64,
-    /// The tokens of the longest prompt at these prices. A longer one costs more, by the rule of OpenAI.
-    pub longest_prompt: Option<u64>,
+    /// What a longer prompt costs; `None` if it costs the same.
+    pub long: Option<LongPrompts>,
+}
+
+/// The price of long prompts. It counts for the whole prompt, what comes from the cache included, and for its answer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LongPrompts {
+    /// The tokens of the longest prompt at the normal price.
+    pub longest_normal: u64,
+    /// How many times the normal price a token of the prompt costs.
+    pub input: f64,
+    /// How many times the normal price a token of the answer costs.
+    pub output: f64,
 }
 
 /// The tokens of one request or call.
@@ -30,12 +41,14 @@ pub struct BilledTokens {
     pub output: u64,
 }
 
-/// Prices that Diarist brings: model, uncached, cached, output, written, longest prompt at these prices. `docs/audit.md`
-/// repeats them. Only models stand here that have one price for each kind of token, as of 2026-11. The sources: the pages
-/// of the providers (developers.openai.com/api/docs/models, platform.claude.com/docs/en/about-claude/pricing); the table
-/// by which GitHub bills them (github/docs, data/tables/copilot/models-and-pricing.yml); for OpenAI's models of 2025 and
-/// before, price tables of others, of which three agree. Writes are those of the shortest lifetime.
-const SHIPPED: &[(&str, [f64; 4], Option<u64>)] = &[
+/// Prices that Diarist brings: model, uncached, cached, output, written, long prompts. `docs/audit.md` repeats them. Only
+/// models stand here that have one price for each kind of token, as of 2026-11, and that one company alone serves: a model
+/// with open weights costs something else at each host. The sources: the pages of the providers
+/// (developers.openai.com/api/docs/models, platform.claude.com/docs/en/about-claude/pricing); the table by which GitHub
+/// bills them (github/docs, data/tables/copilot/models-and-pricing.yml); for OpenAI's models of 2025 and before, price
+/// tables of others, of which three agree; for Google, xAI and Mistral, two tables of others that agree (LiteLLM, and
+/// Pydantic's genai-prices, both of 2026-11). Writes are those of the shortest lifetime.
+const SHIPPED: &[(&str, [f64; 4], Option<LongPrompts>)] = &[
     ("gpt-6.2-sol", [2.0, 0.1, 10.0, 2.5], OPENAI_LONG),
     ("gpt-6-luna", [0.1, 0.01, 0.5, 0.125], OPENAI_LONG),
     ("gpt-5.6-luna", [0.2, 0.02, 1.2, 0.25], OPENAI_LONG),
@@ -68,13 +81,40 @@ const SHIPPED: &[(&str, [f64; 4], Option<u64>)] = &[
     ("claude-sonnet-4-6", [3.0, 0.3, 15.0, 3.75], None),
     ("claude-sonnet-4-5", [3.0, 0.3, 15.0, 3.75], None),
     ("claude-haiku-4-5", [1.0, 0.1, 5.0, 1.25], None),
+    ("gemini-4-hydrogen", [1.5, 0.075, 7.5, 1.5], None),
+    ("gemini-3.5-flash", [1.5, 0.15, 9.0, 1.5], None),
+    ("gemini-3.5-flash-lite", [0.3, 0.03, 2.5, 0.3], None),
+    ("gemini-3.1-pro-preview", [2.0, 0.2, 12.0, 2.0], GEMINI_LONG),
+    ("gemini-3.1-flash-lite", [0.25, 0.025, 1.5, 0.25], None),
+    ("gemini-3-flash-preview", [0.5, 0.05, 3.0, 0.5], None),
+    ("gemini-2.5-flash-lite", [0.1, 0.01, 0.4, 0.1], None),
+    ("grok-4.7", [2.0, 0.5, 6.0, 2.0], XAI_LONG),
+    ("grok-4.6", [2.0, 0.5, 6.0, 2.0], XAI_LONG),
+    ("grok-4.3", [1.25, 0.2, 2.5, 1.25], XAI_LONG),
+    ("grok-build-0.1", [1.0, 0.2, 2.0, 1.0], XAI_LONG),
+    ("mistral-medium-2604", [1.5, 0.15, 7.5, 1.5], None),
+    ("codestral-2508", [0.3, 0.03, 0.9, 0.3], None),
 ];
 
-/// From its models with a window of a million tokens on, OpenAI bills a longer prompt at [`LONG_INPUT`] and
-/// [`LONG_OUTPUT`] times the price, and all of it.
-const OPENAI_LONG: Option<u64> = Some(272_000);
-const LONG_INPUT: f64 = 2.0;
-const LONG_OUTPUT: f64 = 1.5;
+/// OpenAI's models with a window of a million tokens.
+const OPENAI_LONG: Option<LongPrompts> = Some(LongPrompts {
+    longest_normal: 272_000,
+    input: 2.0,
+    output: 1.5,
+});
+
+const GEMINI_LONG: Option<LongPrompts> = Some(LongPrompts {
+    longest_normal: 200_000,
+    input: 2.0,
+    output: 1.5,
+});
+
+/// A prompt of 200,000 tokens is a long one already.
+const XAI_LONG: Option<LongPrompts> = Some(LongPrompts {
+    longest_normal: 199_999,
+    input: 2.0,
+    output: 2.0,
+});
 
 /// What a token costs that is written for an hour, where one for five minutes costs 1: Anthropic bills 2 and 1.25 times
 /// the price of a token that the cache neither gave nor took.
@@ -99,14 +139,11 @@ impl ModelPrice {
 
     pub fn cost(&self, tokens: &BilledTokens) -> f64 {
         const MILLION: f64 = 1e6;
-        let is_long = self
-            .longest_prompt
-            .is_some_and(|longest| tokens.prompt() > longest);
-        let (input_factor, output_factor) = if is_long {
-            (LONG_INPUT, LONG_OUTPUT)
-        } else {
-            (1.0, 1.0)
-        };
+        let long = self
+            .long
+            .filter(|long| tokens.prompt() > long.longest_normal);
+        let (input_factor, output_factor) =
+            long.map_or((1.0, 1.0), |long| (long.input, long.output));
         let input = tokens.input as f64 * self.input
             + tokens.cached as f64 * self.cached
             + (tokens.write - tokens.hour_write) as f64 * self.write
@@ -151,7 +188,7 @@ impl FromStr for NamedPrice {
                 cached,
                 write,
                 output,
-                longest_prompt: None,
+                long: None,
             },
         })
     }
@@ -178,14 +215,14 @@ impl fmt::Debug for PriceTable {
 impl PriceTable {
     /// The prices that Diarist brings, and those of the operator, which win.
     pub fn new(own: impl IntoIterator<Item = NamedPrice>) -> Self {
-        let shipped = SHIPPED.iter().map(|&(model, prices, longest_prompt)| {
+        let shipped = SHIPPED.iter().map(|&(model, prices, long)| {
             let [input, cached, output, write] = prices;
             let price = ModelPrice {
                 input,
                 cached,
                 write,
                 output,
-                longest_prompt,
+                long,
             };
             (model.to_owned(), price)
         });
@@ -255,11 +292,10 @@ mod tests {
     }
 
     #[test]
-    fn a_long_prompt_of_openai_costs_more_as_a_whole() {
+    fn a_long_prompt_costs_more_as_a_whole() {
         let table = PriceTable::new([]);
-        let price = table.find("openai/gpt-6.2-sol").unwrap();
-        let cost = |input| {
-            price.cost(&BilledTokens {
+        let cost_of = |model, input| {
+            table.find(model).unwrap().cost(&BilledTokens {
                 input,
                 cached: 100_000,
                 write: 0,
@@ -267,8 +303,13 @@ mod tests {
                 output: 100_000,
             })
         };
+        let cost = |input| cost_of("openai/gpt-6.2-sol", input);
         assert!((cost(172_000) - (0.344 + 0.01 + 1.0)).abs() < 1e-9);
         assert!((cost(172_001) - (0.688_004 + 0.02 + 1.5)).abs() < 1e-9);
+        // Another provider has other numbers.
+        let cost = |input| cost_of("grok-4.7", input);
+        assert!((cost(99_999) - (0.199_998 + 0.05 + 0.6)).abs() < 1e-9);
+        assert!((cost(100_000) - 2.0 * (0.2 + 0.05 + 0.6)).abs() < 1e-9);
     }
 
     /// Readers of the documents see what is counted with.
@@ -280,7 +321,11 @@ mod tests {
             .filter(|line| line.starts_with("| `"))
             .collect();
         for (model, [input, cached, output, write], long) in SHIPPED {
-            let long = long.map_or(String::new(), |tokens| format!("{},000", tokens / 1_000));
+            let long = long.map_or(String::new(), |long| {
+                let longest = long.longest_normal;
+                let grouped = format!("{},{:03}", longest / 1_000, longest % 1_000);
+                format!("{grouped}: {} and {}", long.input, long.output)
+            });
             let numbers = format!("| {input} | {cached} | {output} | {write} | {long}");
             let found = rows
                 .iter()

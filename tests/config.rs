@@ -416,7 +416,17 @@ fn secrets_are_not_in_debug_output() {
 fn hints_speak_of_what_costs_and_what_is_open() {
     let hints = |text: &str| ConfigInput::file(text).valid().hints().join("\n");
     assert!(hints("").contains("60,000 tokens"));
-    assert_eq!(hints("memory.model = \"small\""), "");
+    assert_eq!(hints("memory.model = \"gpt-5-nano\""), "");
+    let unpriced = "memory.model = { \"9000\" = \"gpt-5-nano\", \"90000\" = \"small\" }";
+    assert!(hints(unpriced).contains("No price of small is known"));
+    for decided in [
+        "audit.prices = [\"small=1,1,1\"]",
+        "memory.cost.observer_input = 0.1",
+        "memory.policy = \"published\"",
+        "memory.observation.message_tokens = 9000",
+    ] {
+        assert_eq!(hints(&format!("{unpriced}\n{decided}")), "", "{decided}");
+    }
     assert!(hints("memory.enabled = false").contains("plain proxy"));
     let open = hints("[server]\nlisten = \"0.0.0.0:1\"\nadmin = \"0.0.0.0:2\"");
     assert!(open.contains("without a credential") && open.contains("server.admin_token"));

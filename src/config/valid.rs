@@ -165,8 +165,16 @@ impl Config {
         hint(
             memory && self.memory.observation.model.is_none(),
             "The Observer uses each conversation's own model. Set memory.model or \
-             memory.observation.model to a cheap model: with an expensive one, memory can cost twice \
-             what it saves on a conversation of 60,000 tokens.",
+             memory.observation.model to a cheap model: an expensive one makes memory late where prices are \
+             known, and elsewhere it can cost twice what it saves on a conversation of 60,000 tokens.",
+        );
+        let unpriced = self.memory.unpriced_model().unwrap_or_default();
+        hint(
+            memory && !unpriced.is_empty(),
+            &format!(
+                "No price of {unpriced} is known, so memory is made at the published thresholds and not when it \
+                 pays. To change that, add the model to audit.prices or set memory.cost.observer_input."
+            ),
         );
         hint(
             memory && self.requests.read_only.default,

@@ -86,6 +86,13 @@ impl CostAware {
         })
     }
 
+    /// One of `models` that has no price, if its conversations follow thresholds for that reason.
+    pub(super) fn unpriced<'a>(&self, models: &'a Models) -> Option<&'a str> {
+        let matters = !self.assumes_prices && self.cost.observer_input.is_none();
+        let mut names = models.names().filter(|_| matters);
+        names.find(|name| self.prices.find(name).is_none())
+    }
+
     /// The prices of prompts and answers of the dearest model that writes memory. `None` if one is not known.
     fn memory_price(
         &self,

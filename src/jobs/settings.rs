@@ -134,6 +134,14 @@ impl Settings {
             .unwrap_or(settings.policy)
     }
 
+    /// A model of memory without a price, if costs could decide with one.
+    pub fn unpriced_model(&self) -> Option<&str> {
+        let costs = self.cost_aware.as_ref()?;
+        let phases = [&self.observation, &self.reflection].into_iter();
+        let mut models = phases.filter_map(|phase| phase.model.as_ref());
+        models.find_map(|models| costs.unpriced(models))
+    }
+
     /// The name of the placement of new blocks; `off` if none is sent.
     pub(super) fn placement_name(&self) -> &'static str {
         self.placement.map_or("off", Placement::name)

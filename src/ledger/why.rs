@@ -204,7 +204,7 @@ fn answer(line: &Line<'_>) -> String {
         format!(" after {}", pause(Duration::from_millis(ms)))
     });
     let end = match line.ended.as_ref().map(Text::as_str) {
-        Some("hung_up") => " The client left, or its body was refused.",
+        Some("hung_up") => " The client left or did not read, or its body was refused.",
         Some("upstream_error") => " The upstream broke off, or did not answer.",
         _ => "",
     };

@@ -49,6 +49,27 @@ async fn cheap_memory_is_used_below_the_threshold_once_it_pays() {
     assert_eq!(line["cause"], "threshold");
 }
 
+/// By default costs decide about a model of known price, and thresholds about another one.
+#[tokio::test(flavor = "multi_thread")]
+async fn known_prices_decide_without_a_setting() {
+    let prices = r#"["priced=2,0.2,8", "observer=0,0,0", "reflector=0,0,0"]"#;
+    let settings = [
+        ("AUDIT__PRICES", prices),
+        ("MEMORY__OBSERVATION__BUFFER_TOKENS", "500"),
+        ("MEMORY__OBSERVATION__BUFFER_ACTIVATION", "1000"),
+        ("MEMORY__COST__MAX_LOSS", "10"),
+    ];
+    let rig = Rig::with(Options::default(), &settings).await;
+    for (model, memory) in [("priced", "active"), ("gpt-test", "watching")] {
+        let talk = Talk {
+            model,
+            ..Talk::new(model)
+        };
+        let answer = rig.talk(&talk, 1..=30).await;
+        assert_eq!(answer.memory(), memory, "{model}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn dear_memory_is_not_made_before_the_limit() {
     let rig = rig(&DEAR).await;
