@@ -108,15 +108,19 @@ impl App {
         Self::build_with(config, READ_TIMEOUT).await
     }
 
-    /// As [`App::build`], with the tasks that the process's parts are to run as.
+    /// As [`App::build_with`], with the tasks that the process's parts are to run as.
     ///
     /// # Errors
     ///
     /// As [`App::build`].
-    pub async fn build_in(tasks: Tasks, config: &Config) -> Result<Self, StartError> {
+    pub async fn build_in(
+        tasks: Tasks,
+        config: &Config,
+        store_timeout: Duration,
+    ) -> Result<Self, StartError> {
         let url = config.database.to_string();
-        let store = SqliteStore::reconnecting_with(&url, READ_TIMEOUT);
-        Box::pin(Self::build_on(store, tasks, config, READ_TIMEOUT)).await
+        let store = SqliteStore::reconnecting_with(&url, store_timeout);
+        Box::pin(Self::build_on(store, tasks, config, store_timeout)).await
     }
 
     /// As [`App::build`], but a request waits `store_timeout` for each read of the store instead of
@@ -126,9 +130,7 @@ impl App {
     ///
     /// As [`App::build`].
     pub async fn build_with(config: &Config, store_timeout: Duration) -> Result<Self, StartError> {
-        let url = config.database.to_string();
-        let store = SqliteStore::reconnecting_with(&url, store_timeout);
-        Box::pin(Self::build_on(store, Tasks::new(), config, store_timeout)).await
+        Self::build_in(Tasks::new(), config, store_timeout).await
     }
 
     /// As [`App::build_with`], for one of several processes on one database.

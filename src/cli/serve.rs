@@ -9,6 +9,7 @@ use anyhow::Context as _;
 use super::sources::{ConfigSources, environment};
 use crate::app::{App, Reloader, pepper_hint};
 use crate::config::{ConfigError, Loaded};
+use crate::lookup::READ_TIMEOUT;
 use crate::server::{Sighup, shutdown_signal};
 use crate::tasks::{Background, Tasks};
 use crate::telemetry::{LogFormat, init_logging};
@@ -33,7 +34,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let tasks = Tasks::new().with_background(background.handle());
     #[cfg(feature = "testing")]
     plant_faults(&tasks, &environment());
-    let served = runtime.block_on(serve(loaded, tasks, &args.sources));
+    let timeout = read_timeout(&environment());
+    let served = runtime.block_on(serve(loaded, tasks, timeout, &args.sources));
     runtime.shutdown_timeout(RUNTIME_SHUTDOWN);
     background.shut_down(RUNTIME_SHUTDOWN);
     served.map(|()| ExitCode::SUCCESS)
@@ -48,6 +50,21 @@ fn plant_faults(tasks: &Tasks, env: &BTreeMap<String, String>) {
     }
 }
 
+/// How long a request waits for a read of the store.
+#[cfg(not(feature = "testing"))]
+fn read_timeout(_: &BTreeMap<String, String>) -> Duration {
+    READ_TIMEOUT
+}
+
+/// How long a request waits for a read of the store. A test may give it more seconds: on a busy machine some reads are
+/// slow, and what the test sees must not depend on that.
+#[cfg(feature = "testing")]
+fn read_timeout(env: &BTreeMap<String, String>) -> Duration {
+    let seconds = env.get("TEST_STORE_READ_SECONDS");
+    let seconds = seconds.and_then(|seconds| seconds.parse().ok());
+    seconds.map_or(READ_TIMEOUT, Duration::from_secs)
+}
+
 /// `DIARIST_LOG`, else `RUST_LOG`, as `tracing` directives: `info`, `diarist=debug,hyper=warn`.
 fn log_filter(env: &BTreeMap<String, String>) -> Option<&str> {
     ["DIARIST_LOG", "RUST_LOG"]
@@ -56,13 +73,18 @@ fn log_filter(env: &BTreeMap<String, String>) -> Option<&str> {
         .map(String::as_str)
 }
 
-async fn serve(loaded: Loaded, tasks: Tasks, sources: &ConfigSources) -> anyhow::Result<()> {
+async fn serve(
+    loaded: Loaded,
+    tasks: Tasks,
+    read_timeout: Duration,
+    sources: &ConfigSources,
+) -> anyhow::Result<()> {
     let Loaded {
         config,
         values,
         warnings,
     } = loaded;
-    let app = App::build_in(tasks, &config).await?;
+    let app = App::build_in(tasks, &config, read_timeout).await?;
     let hangups = Sighup::listen().context("signals cannot be received")?;
     let (reload, stop) = (app.reload(values), app.tasks().token());
     // Boxed, since the future holds a whole configuration while it waits.

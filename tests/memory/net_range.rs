@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use diarist_provider::{Conversation, SimulatedCache, Style, estimate_tokens};
+use diarist_provider::{CacheKind, Conversation, SimulatedCache, Style, estimate_tokens};
 
 use crate::memory::confusion::{Act, Client, KINDS, Kind, Play};
 use crate::memory::day::{cost, report};
+use crate::support::depth;
 
 /// What happens in the conversation of a client, from its beginning on.
 fn act(step: usize) -> Act {
@@ -52,7 +53,13 @@ async fn played(
 async fn holds_the_truth(kind: Kind) {
     let mut play = Play::new(kind, 5, &[]).await;
     let mut cache = SimulatedCache::new(&estimate_tokens());
-    for (name, style) in [("trip", Style::Travel), ("code", Style::Coding)] {
+    let styles = [("trip", Style::Travel), ("code", Style::Coding)];
+    // The plain form plays one of both with each kind of cache.
+    let first = match kind.cache {
+        CacheKind::Steps | CacheKind::Marks => 0,
+        _ => depth::long_or(0, 1),
+    };
+    for (name, style) in styles.into_iter().skip(first).take(depth::long_or(2, 1)) {
         let conversation = Conversation::generate(4_711, 120, style);
         let mut client = Client::new(name.to_owned(), conversation, "5m");
         let (paid, without, active) = played(&mut play, &mut cache, &mut client).await;

@@ -143,6 +143,7 @@ impl Program {
         command
             .env_clear()
             .env("DIARIST_LOG", "trace")
+            .env("TEST_STORE_READ_SECONDS", PATIENCE.as_secs().to_string())
             .env("DIARIST__SERVER__LISTEN", "127.0.0.1:0")
             .env("DIARIST__SERVER__ADMIN", "127.0.0.1:0")
             .env("DIARIST__UPSTREAM__BASE_URL", self.provider.base_url())

@@ -49,6 +49,7 @@ impl Program {
             .env_clear()
             .env("HOME", folder.path())
             .env("DIARIST_LOG", level)
+            .env("TEST_STORE_READ_SECONDS", PATIENCE.as_secs().to_string())
             .envs(
                 variables
                     .iter()
