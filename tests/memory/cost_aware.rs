@@ -52,7 +52,7 @@ async fn cheap_memory_is_used_below_the_threshold_once_it_pays() {
 /// By default costs decide about a model of known price, and thresholds about another one.
 #[tokio::test(flavor = "multi_thread")]
 async fn known_prices_decide_without_a_setting() {
-    let prices = r#"["priced=2,0.2,8", "observer=0,0,0", "reflector=0,0,0"]"#;
+    let prices = r#"["priced=2,0.2,8", "observer-mini=0,0,0", "reflector-mini=0,0,0"]"#;
     let settings = [
         ("AUDIT__PRICES", prices),
         ("MEMORY__OBSERVATION__BUFFER_TOKENS", "500"),
