@@ -7,6 +7,7 @@
 mod logging;
 mod model_labels;
 mod panic_hook;
+mod series;
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 pub use logging::{LogFormat, LoggingError, init_logging};
 pub use model_labels::model_label;
 pub use panic_hook::install_panic_hook;
+pub use series::{ModelSeries, kept};
 
 /// Requests that ended. Labels: `status` (`2xx`...), `end` (see `proxy::request_metrics`).
 pub const REQUESTS: &str = "diarist_requests_total";

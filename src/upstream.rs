@@ -7,7 +7,7 @@ mod connect;
 mod failure;
 mod target;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,6 +17,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioTimer;
+use metrics::Histogram;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::time::timeout;
 use url::Url;
@@ -25,7 +26,10 @@ use self::connect::Connector;
 pub use self::failure::{BoxError, SendError, SetupError, cause};
 use self::target::Target;
 use crate::tasks::Tasks;
-use crate::telemetry;
+use crate::telemetry::{self, kept};
+
+static HEAD: LazyLock<Histogram> =
+    LazyLock::new(|| kept(|| metrics::histogram!(telemetry::UPSTREAM_HEAD)));
 
 /// A body on its way to the upstream.
 pub type RequestBody = UnsyncBoxBody<Bytes, BoxError>;
@@ -201,7 +205,7 @@ impl Upstream {
             .await
             .map_err(|_| SendError::HeadTimeout(self.timeouts.head))?
             .map_err(SendError::classify)?;
-        metrics::histogram!(telemetry::UPSTREAM_HEAD).record(sent.elapsed());
+        HEAD.record(sent.elapsed());
         Ok(response)
     }
 }

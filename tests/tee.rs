@@ -77,7 +77,7 @@ async fn all_that_was_said_is_heard_whatever_it_says() {
     let ends = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
     for spec in [events(), spec(false, Encoding::Identity)] {
         let (say, heard) = std::sync::mpsc::sync_channel(8);
-        let hear: OnAnswer = Box::new(move |said: &[AnswerMessage]| {
+        let hear: OnAnswer = Box::new(move |said: &[&AnswerMessage]| {
             say.send(said[0].text().to_owned()).unwrap();
         });
         let pieces = [says, more, ends].map(str::as_bytes).to_vec();
@@ -101,7 +101,7 @@ async fn every_choice_is_heard_behind_a_byte_order_mark() {
     let choices: Vec<_> = (0..128).map(choice).collect();
     let answer = format!("\u{feff}{}", serde_json::json!({ "choices": choices }));
     let (say, heard) = std::sync::mpsc::channel();
-    let hear: OnAnswer = Box::new(move |said: &[AnswerMessage]| {
+    let hear: OnAnswer = Box::new(move |said: &[&AnswerMessage]| {
         let texts: Vec<String> = said.iter().map(|said| said.text().to_owned()).collect();
         say.send(texts).unwrap();
     });
@@ -119,7 +119,7 @@ where
     B: Body<Data = Bytes, Error = Infallible> + Unpin,
 {
     let (say, heard) = std::sync::mpsc::channel();
-    let hear: OnAnswer = Box::new(move |said: &[AnswerMessage]| {
+    let hear: OnAnswer = Box::new(move |said: &[&AnswerMessage]| {
         let said: Vec<String> = said.iter().map(|said| said.text().to_owned()).collect();
         say.send(said).unwrap();
     });

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use futures_util::future::try_join_all;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tokio::time::{interval, sleep_until, timeout};
+use tokio::time::{interval_at, sleep_until, timeout};
 
 use crate::client::{Connection, Timing};
 use crate::conversation::{Answer, Conversation, Outgoing};
@@ -111,12 +112,26 @@ pub async fn staggered(
     }
     let begin = Instant::now();
     let mut clients = JoinSet::new();
-    for (place, (mut connection, request)) in (0..).zip(open) {
+    let mut starts = Vec::new();
+    for (mut connection, request) in open {
+        let (start, started) = oneshot::channel();
+        starts.push(start);
         clients.spawn(async move {
-            sleep_until((begin + gap * place).into()).await;
+            started.await.context("nobody starts the streams")?;
             Ok(vec![connection.send(&request).await?])
         });
     }
+    // A thread of its own, because the runtime's clock has steps of a millisecond: as many streams as are due in one
+    // step would begin together, and each would wait for those before it.
+    #[expect(clippy::disallowed_methods, reason = "this thread is not the runtime's")]
+    std::thread::spawn(move || {
+        for (place, start) in (0..).zip(starts) {
+            let due = begin + gap * place;
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            // A client that has failed needs no start.
+            let _ = start.send(());
+        }
+    });
     gather(clients, begin).await
 }
 
@@ -159,8 +174,8 @@ pub async fn paced(
     Ok(Load::new(&timings, begin.elapsed().as_secs_f64()))
 }
 
-/// `requests` at a rate of `per_second`, over at most `connections` connections. Never ends and never fails: who measures
-/// something beside it drops it.
+/// `requests` at a rate of `per_second`, over at most `connections` connections, evenly shifted. Never ends and never
+/// fails: who measures something beside it drops it.
 pub async fn flood(
     address: SocketAddr,
     connections: u32,
@@ -170,14 +185,17 @@ pub async fn flood(
     let requests = Arc::new(requests);
     let next = Arc::new(AtomicUsize::new(0));
     let mut clients = JoinSet::new();
+    let begin = Instant::now();
     let period = Duration::from_secs(1) * connections / per_second;
-    for _ in 0..connections {
+    for place in 0..connections {
         let Ok(mut connection) = Connection::open(address).await else {
             continue;
         };
         let (requests, next) = (Arc::clone(&requests), Arc::clone(&next));
+        // Together they would be a burst at each tick, and nothing between two of them.
+        let first = begin + period * place / connections;
         clients.spawn(async move {
-            let mut ticks = interval(period);
+            let mut ticks = interval_at(first.into(), period);
             while let Some(request) = requests.get(next.fetch_add(1, Ordering::Relaxed)) {
                 ticks.tick().await;
                 if connection.send(request).await.is_err() {

@@ -2,12 +2,15 @@
 //! Diarist. Notes the estimate of a prompt that nobody counted in its record. Reads audit records before their lines are
 //! written, away from the requests. Called by `audit`.
 
+use std::sync::Arc;
+
+use metrics::Counter;
 use serde_json::Value;
 
 use crate::audit::{AuditRecord, CallKind, CallRecord, MemoryState, RecordReader};
 use crate::ledger::{CostMeter, Line, ReportedUsage, Text};
 use crate::model_prices::{NamedPrice, PriceTable};
-use crate::telemetry::{self, model_label};
+use crate::telemetry::{self, ModelSeries};
 
 /// Counters hold whole numbers. In billionths of a dollar the price of one token is one, also of the cheapest models.
 const NANODOLLARS: f64 = 1e9;
@@ -24,9 +27,9 @@ impl CostMetrics {
     /// Counts with the prices that Diarist brings, and with these of the operator, which win. The series of the
     /// operator's models, and of `other`, exist from now on; those of the rest from the first line about them.
     pub(super) fn new(own: &[NamedPrice]) -> Self {
-        register(&model_label(""));
+        series("");
         for named in own {
-            register(&model_label(&named.model));
+            series(&named.model);
         }
         Self {
             meter: CostMeter::new(PriceTable::new(own.to_vec())),
@@ -44,23 +47,23 @@ impl RecordReader for CostMetrics {
             // A refused request costs nothing, and its model may be an invented name.
             Some(dollars) if dollars.without == 0.0 => {}
             Some(dollars) => {
-                let model = model_label(record.model.as_deref().unwrap_or_default());
-                register(&model);
-                add_cost(&model, REQUEST, dollars.cost);
-                metrics::counter!(telemetry::COST_WITHOUT, "model" => model)
-                    .increment(nanodollars(dollars.without));
+                let series = series(record.model.as_deref().unwrap_or_default());
+                series.request.increment(nanodollars(dollars.cost));
+                series.without.increment(nanodollars(dollars.without));
             }
         }
     }
 
     fn call(&mut self, record: &CallRecord) {
-        let kind = record.call.name();
         match self.meter.call(&call_line(record)) {
-            None => add_unpriced(kind),
+            None => add_unpriced(record.call.name()),
             Some(dollars) => {
-                let model = model_label(&record.model);
-                register(&model);
-                add_cost(&model, kind, dollars);
+                let series = series(&record.model);
+                let counter = match record.call {
+                    CallKind::Observe => &series.observe,
+                    CallKind::Reflect => &series.reflect,
+                };
+                counter.increment(nanodollars(dollars));
             }
         }
     }
@@ -105,18 +108,27 @@ fn reported(usage: Option<&Value>) -> ReportedUsage {
     usage.map(ReportedUsage::new).unwrap_or_default()
 }
 
-/// Lets all series of a model exist, so that sums over kinds never lack one.
-fn register(model: &str) {
-    let calls = [CallKind::Observe, CallKind::Reflect].map(CallKind::name);
-    for kind in [REQUEST].into_iter().chain(calls) {
-        add_cost(model, kind, 0.0);
-    }
-    metrics::counter!(telemetry::COST_WITHOUT, "model" => model.to_owned()).increment(0);
+/// The series of one model. All begin together, so that sums over kinds never lack one.
+struct Series {
+    request: Counter,
+    observe: Counter,
+    reflect: Counter,
+    without: Counter,
 }
 
-fn add_cost(model: &str, kind: &'static str, dollars: f64) {
-    metrics::counter!(telemetry::COST, "model" => model.to_owned(), "kind" => kind)
-        .increment(nanodollars(dollars));
+fn series(model: &str) -> Arc<Series> {
+    static SERIES: ModelSeries<Series> = ModelSeries::new();
+    SERIES.for_model(model, |model| {
+        let cost = |kind: &'static str| {
+            metrics::counter!(telemetry::COST, "model" => model.to_owned(), "kind" => kind)
+        };
+        Series {
+            request: cost(REQUEST),
+            observe: cost(CallKind::Observe.name()),
+            reflect: cost(CallKind::Reflect.name()),
+            without: metrics::counter!(telemetry::COST_WITHOUT, "model" => model.to_owned()),
+        }
+    })
 }
 
 fn add_unpriced(kind: &'static str) {

@@ -12,16 +12,17 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use foldhash::{HashMap, HashSet};
 use jiff::tz::TimeZone;
+use metrics::Gauge;
 
 use super::exchange::Exchange;
 use crate::history::{AnswerHash, Link, ScopedHash};
 use crate::lookup::anchors;
 use crate::store::{LookupKeys, SentWith, Store};
-use crate::telemetry;
+use crate::telemetry::{self, kept};
 
 /// What waits may use this many bytes. 16 MiB are some 20,000 to 40,000 requests of few accounts.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
@@ -39,6 +40,9 @@ const ENTRY_BYTES: usize =
 
 /// The size of a mark, with the space that the table keeps free.
 const MARK_BYTES: usize = 2 * size_of::<ScopedHash>();
+
+static WAITING: LazyLock<Gauge> =
+    LazyLock::new(|| kept(|| metrics::gauge!(telemetry::EXCHANGES_WAITING)));
 
 type Key = ([u8; 32], Link);
 
@@ -193,7 +197,7 @@ impl FirstRequests {
         let due = waiting.admit(exchange, &*self.store);
         #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
         let count = waiting.count as f64;
-        metrics::gauge!(telemetry::EXCHANGES_WAITING).set(count);
+        WAITING.set(count);
         due
     }
 

@@ -110,6 +110,14 @@ impl Routes {
         table.routes.insert(key, RouteEntry { route, last_used });
     }
 
+    /// Holds the route with this hash for longer. `false` if it is not held.
+    pub fn renew(&self, tenant: Tenant, hash: RouteHash) -> bool {
+        let last_used = self.clock.instant();
+        let mut table = self.lock();
+        let entry = table.routes.get_mut(&(tenant, hash));
+        entry.map(|entry| entry.last_used = last_used).is_some()
+    }
+
     /// Pauses the jobs of this tenant, because the client needs what is left of its rate limit.
     pub fn pause(&self, tenant: &Tenant, pause: Duration) {
         let mut table = self.lock();
@@ -347,9 +355,28 @@ mod tests {
         assert!(routes.get(&[8; 32], Some(one.hash())).is_none());
         routes.register(TENANT, Arc::clone(&other));
         assert_eq!(routes.usable().len(), 2);
+        assert!(routes.renew(TENANT, other.hash()));
         routes.withdraw(&TENANT, Some(other.hash()));
         assert!(routes.get(&TENANT, Some(other.hash())).is_none());
+        assert!(!routes.renew(TENANT, other.hash()), "it has to come again");
         assert!(routes.get(&TENANT, Some(one.hash())).is_some());
+    }
+
+    #[test]
+    fn a_way_is_held_for_as_long_as_requests_use_it() {
+        let clock = Clock::manual(0);
+        let health = ModelHealth::new(clock.clone(), &crate::tasks::Readiness::new());
+        let routes = Routes::new(&clock, &health);
+        let one = route("v1/chat/completions");
+        routes.register(TENANT, Arc::clone(&one));
+        for _ in 0..3 {
+            clock.advance(ROUTE_TTL / 2);
+            assert!(routes.renew(TENANT, one.hash()));
+        }
+        clock.advance(ROUTE_TTL / 2);
+        assert_eq!(routes.usable().len(), 1);
+        clock.advance(ROUTE_TTL / 2);
+        assert_eq!(routes.usable(), Vec::new());
     }
 
     #[test]

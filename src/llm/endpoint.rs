@@ -131,28 +131,30 @@ impl UpstreamRoute {
     /// `url` is the URL of the conversation's request. Of its `headers`, those are kept that
     /// identify the caller and the account. `hash` computes [`UpstreamRoute::hash`]; it is keyed by the pepper.
     #[must_use]
-    pub fn new(url: &Url, headers: &HeaderMap, mut hash: blake3::Hasher) -> Self {
-        let headers: Vec<_> = headers
-            .iter()
-            .filter(|(name, _)| identifies_caller(name))
-            .map(|(name, value)| (name.clone(), Zeroizing::new(value.as_bytes().to_vec())))
-            .collect();
-        let origin = url.origin().ascii_serialization();
+    pub fn new(url: &Url, headers: &HeaderMap, hash: blake3::Hasher) -> Self {
+        let copied = of_caller(headers)
+            .map(|(name, value)| (name.clone(), Zeroizing::new(value.as_bytes().to_vec())));
+        Self {
+            hash: Self::hash_of(url, headers, hash),
+            origin: url.origin().ascii_serialization(),
+            url: Zeroizing::new(url.as_str().to_owned()),
+            headers: copied.collect(),
+        }
+    }
+
+    /// The [`UpstreamRoute::hash`] of the route that [`UpstreamRoute::new`] makes of the same. Copies nothing.
+    #[must_use]
+    pub fn hash_of(url: &Url, headers: &HeaderMap, mut hash: blake3::Hasher) -> [u8; 32] {
         let mut field = |bytes: &[u8]| {
             hash.update(&(bytes.len() as u64).to_le_bytes());
             hash.update(bytes);
         };
         field(url.as_str().as_bytes());
-        for (name, value) in &headers {
+        for (name, value) in of_caller(headers) {
             field(name.as_str().as_bytes());
-            field(value);
+            field(value.as_bytes());
         }
-        Self {
-            hash: hash.finalize().into(),
-            origin,
-            url: Zeroizing::new(url.as_str().to_owned()),
-            headers,
-        }
+        hash.finalize().into()
     }
 
     /// Identifies this route across restarts and replicas. It is a hash keyed by the pepper, so it may be
@@ -176,6 +178,10 @@ impl UpstreamRoute {
         });
         values.chain(in_query.into_iter().flatten()).collect()
     }
+}
+
+fn of_caller(headers: &HeaderMap) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
+    headers.iter().filter(|(name, _)| identifies_caller(name))
 }
 
 /// The field's headers that carry a credential, an organisation or a gateway's route to a provider.

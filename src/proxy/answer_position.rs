@@ -97,7 +97,7 @@ impl AnswerPosition {
     }
 
     /// Marks what the model said, one message for each choice.
-    pub(super) fn record_answers(&self, messages: &[AnswerMessage]) {
+    pub(super) fn record_answers(&self, messages: &[&AnswerMessage]) {
         if self.is_stranger && !messages.is_empty() {
             let (client, origins) = (&self.client_history, &self.origins);
             self.cache.track_accepted(&self.scope, client, origins);

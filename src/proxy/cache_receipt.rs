@@ -4,8 +4,10 @@
 //! before the request goes out. The decision is [`prompt_cache`]'s. Called by `chat_completions`.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
+
+use metrics::Counter;
 
 use super::audit_entry::AuditEntry;
 use super::identify::Thread;
@@ -18,9 +20,30 @@ use crate::memory::prompt_cache::{
     SentPrompt, Verdict, VerdictCause,
 };
 use crate::memory::{PromptGrowth, Snapshot, Trim};
-use crate::telemetry;
+use crate::telemetry::{self, ModelSeries, kept};
 use crate::wire::usage::{RawUsage, Usage};
 use crate::wire::{self, Placement};
+
+/// The label `kind` of tokens.
+const TOKEN_KINDS: [&str; 5] = ["input", "cache_read", "cache_write", "output", "reasoning"];
+
+static TOKENS: ModelSeries<[Counter; 5]> = ModelSeries::new();
+
+/// The label `segment` of bytes.
+const SEGMENTS: [&str; 6] = [
+    "tools",
+    "system",
+    "observations",
+    "reminder",
+    "messages",
+    "replaced",
+];
+
+static BYTES: LazyLock<[Counter; 6]> = LazyLock::new(|| {
+    kept(|| {
+        SEGMENTS.map(|segment| metrics::counter!(telemetry::PROMPT_BYTES, "segment" => segment))
+    })
+});
 
 /// What is compared of a request: its conversation and its messages.
 #[derive(Debug)]
@@ -205,30 +228,35 @@ fn count_verdict(verdict: Verdict, cause: &'static str, times: u64) {
 pub(super) fn count_tokens(model: Option<&str>, usage: Usage) {
     // A model that nobody answers for gets no series.
     let model = model.filter(|_| usage.prompt.is_some());
-    let model = telemetry::model_label(model.unwrap_or_default());
-    for (kind, tokens) in [
-        ("input", usage.prompt),
-        ("cache_read", usage.cached),
-        ("cache_write", usage.cache_write),
-        ("output", usage.completion),
-        ("reasoning", usage.reasoning),
-    ] {
-        metrics::counter!(telemetry::PROMPT_TOKENS, "model" => model.clone(), "kind" => kind)
-            .increment(tokens.unwrap_or(0));
+    let series = TOKENS.for_model(model.unwrap_or_default(), |model| {
+        TOKEN_KINDS.map(|kind| {
+            metrics::counter!(telemetry::PROMPT_TOKENS, "model" => model.to_owned(), "kind" => kind)
+        })
+    });
+    let tokens = [
+        usage.prompt,
+        usage.cached,
+        usage.cache_write,
+        usage.completion,
+        usage.reasoning,
+    ];
+    for (counter, tokens) in series.iter().zip(tokens) {
+        counter.increment(tokens.unwrap_or(0));
     }
 }
 
 /// Counts what prompts consisted of, and what observations replaced.
 fn count_bytes(segments: SegmentBytes) {
-    for (segment, bytes) in [
-        ("tools", segments.tools),
-        ("system", segments.system),
-        ("observations", segments.observations),
-        ("reminder", segments.reminder),
-        ("messages", segments.messages),
-        ("replaced", segments.replaced),
-    ] {
-        metrics::counter!(telemetry::PROMPT_BYTES, "segment" => segment).increment(bytes);
+    let bytes = [
+        segments.tools,
+        segments.system,
+        segments.observations,
+        segments.reminder,
+        segments.messages,
+        segments.replaced,
+    ];
+    for (counter, bytes) in BYTES.iter().zip(bytes) {
+        counter.increment(bytes);
     }
 }
 

@@ -150,7 +150,7 @@ impl DryRun {
     /// The upstream answers with this message, as JSON.
     pub fn record_answer(&self, message: &serde_json::Value) {
         self.answer_position
-            .record_answers(&[AnswerMessage::from_message(message)]);
+            .record_answers(&[&AnswerMessage::from_message(message)]);
     }
 
     /// The answer has ended well: the exchange to record. `route_hash` is the hash of the route that jobs may

@@ -1,18 +1,32 @@
 //! Counts how requests end, each once, and logs it.
 
 use std::pin::Pin;
+use std::sync::LazyLock;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
+use metrics::{Counter, Gauge, Histogram};
 use tokio::time::Instant;
 
 use super::body::{ProxyBody, Stalled};
 use super::respond::with_causes;
-use crate::telemetry;
+use crate::telemetry::{self, kept};
 use crate::upstream::BoxError;
+
+static IN_FLIGHT: LazyLock<Gauge> =
+    LazyLock::new(|| kept(|| metrics::gauge!(telemetry::REQUESTS_IN_FLIGHT)));
+static DURATION: LazyLock<Histogram> =
+    LazyLock::new(|| kept(|| metrics::histogram!(telemetry::REQUEST_DURATION)));
+/// How nearly all requests end.
+static ANSWERED: LazyLock<Counter> =
+    LazyLock::new(|| kept(|| count_ended("2xx", RequestEnd::Complete.label())));
+
+fn count_ended(status: &'static str, end: &'static str) -> Counter {
+    metrics::counter!(telemetry::REQUESTS, "status" => status, "end" => end)
+}
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +52,7 @@ pub(super) struct RequestMetrics {
 
 impl RequestMetrics {
     pub(super) fn start<B>(request: &Request<B>) -> Self {
-        metrics::gauge!(telemetry::REQUESTS_IN_FLIGHT).increment(1.0);
+        IN_FLIGHT.increment(1.0);
         Self {
             started: Instant::now(),
             method: request.method().clone(),
@@ -78,9 +92,13 @@ impl Drop for RequestMetrics {
         let end = self.end.label();
         let status = self.status.map_or("none", class);
         let elapsed = self.started.elapsed();
-        metrics::gauge!(telemetry::REQUESTS_IN_FLIGHT).decrement(1.0);
-        metrics::counter!(telemetry::REQUESTS, "status" => status, "end" => end).increment(1);
-        metrics::histogram!(telemetry::REQUEST_DURATION).record(elapsed);
+        IN_FLIGHT.decrement(1.0);
+        if (status, self.end) == ("2xx", RequestEnd::Complete) {
+            ANSWERED.increment(1);
+        } else {
+            count_ended(status, end).increment(1);
+        }
+        DURATION.record(elapsed);
         tracing::debug!(
             method = %self.method,
             status = self.status.map(|status| status.as_u16()),

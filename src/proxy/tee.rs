@@ -21,7 +21,7 @@ use super::decode::Encoding;
 use super::usage_filter::UsageFilter;
 pub use crate::audit::EndReason;
 use crate::wire::usage::{RawUsage, Usage};
-use capture::{Capture, NO_REASONS};
+use capture::{Capture, NO_REASONS, Summary};
 
 mod answer_fields;
 mod answer_message;
@@ -60,7 +60,7 @@ fn may_end_answer(data: &[u8]) -> bool {
 
 /// Gets what the model has said: before the frame goes to the client that may be the last, and once more if it has
 /// said more by the end.
-pub type OnAnswer = Box<dyn Fn(&[AnswerMessage]) + Send + Sync>;
+pub type OnAnswer = Box<dyn Fn(&[&AnswerMessage]) + Send + Sync>;
 
 /// What is known of a response before its body.
 #[derive(Clone, Copy, Debug)]
@@ -241,8 +241,8 @@ struct Reader {
     /// `None` after a panic.
     capture: Option<Capture>,
     on_answer: OnAnswer,
-    /// What `on_answer` got last.
-    reported: Option<Vec<AnswerMessage>>,
+    /// What [`Summary::changes`] was when `on_answer` was called last.
+    reported: Option<u64>,
     result: oneshot::Sender<ObservedAnswer>,
 }
 
@@ -264,25 +264,26 @@ impl Reader {
 
     /// Reports what the model has said so far.
     fn read_answers(&mut self) {
-        let read = self.capture.take().and_then(|mut capture| {
+        self.capture = self.capture.take().and_then(|mut capture| {
             let bytes = capture.unparsed_bytes();
             let read = move || {
-                let messages = capture.read_messages();
-                (capture, messages)
+                capture.read_json();
+                capture
             };
             guarded(|| in_place(bytes, read))
         });
-        let (capture, messages) = read.unzip();
-        self.capture = capture;
-        self.report(messages);
+        if let Some(capture) = &self.capture {
+            self.reported = self.report(capture.summary());
+        }
     }
 
-    fn report(&mut self, messages: Option<Vec<AnswerMessage>>) {
-        if messages.is_some() && messages != self.reported {
-            let answers = messages.as_deref().unwrap_or_default();
-            guarded(|| (self.on_answer)(answers));
-            self.reported = messages;
+    /// Tells what the model has said, if it was not told yet. Returns what is told now.
+    fn report(&self, summary: &Summary) -> Option<u64> {
+        let changes = Some(summary.changes());
+        if changes != self.reported {
+            guarded(|| (self.on_answer)(&summary.messages()));
         }
+        changes
     }
 
     fn finish(mut self, ended: EndReason, stats: TapStats) {
@@ -290,9 +291,10 @@ impl Reader {
             let bytes = capture.unparsed_bytes();
             guarded(|| in_place(bytes, || capture.finish()))
         });
-        let (summary, messages) = read.unzip();
-        self.report(messages);
-        let mut summary = summary.unwrap_or_default();
+        if let Some(summary) = &read {
+            self.report(summary);
+        }
+        let mut summary = read.unwrap_or_default();
         let observed = ObservedAnswer {
             ended,
             saw_done: summary.is_done(),

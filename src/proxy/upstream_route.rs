@@ -55,10 +55,19 @@ pub(super) fn register_route(
     let routes = memory.jobs.routes();
     let mut route_hash = None;
     if response.status().is_success()
-        && let Some(route) = route_for_request(shared, parts, &request.policy.identity.pepper)
+        && let Some(url) = parts
+            .uri
+            .path_and_query()
+            .and_then(|path| shared.upstream.url_for(path))
     {
-        route_hash = Some(route.hash());
-        routes.register(tenant, Arc::new(route));
+        let hasher = request.policy.identity.pepper.hasher(ROUTE_HASH);
+        let hash = UpstreamRoute::hash_of(&url, &parts.headers, hasher.clone());
+        // Nearly always the route is held, and need not be copied.
+        if !routes.renew(tenant, hash) {
+            let route = UpstreamRoute::new(&url, &parts.headers, hasher);
+            routes.register(tenant, Arc::new(route));
+        }
+        route_hash = Some(hash);
     }
     let headers = response.headers();
     if response.status() == StatusCode::TOO_MANY_REQUESTS {

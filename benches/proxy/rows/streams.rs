@@ -6,12 +6,12 @@ use crate::conversation::{Answer, Conversation, KEY, Outgoing};
 use crate::load::{Load, staggered};
 use crate::report::{Finding, Goal, each, per_target};
 use crate::rounds::Bench;
-use crate::stand::Kind;
+use crate::stand::{Kind, Target};
 
 /// Milliseconds between two pieces of a stream: 50 tokens a second.
 const PACE_MS: u32 = 20;
 /// Between the beginnings of two streams: 256 begin in 40 ms. The load generator and the upstream need some 80 µs of their
-/// core for each, so a shorter gap would measure their queue. Their clock has steps of a millisecond: six begin together.
+/// core for each, so a shorter gap would measure their queue.
 const GAP: Duration = Duration::from_micros(156);
 /// Pieces of a short and of a long stream. Their difference in processor time is that of the pieces alone.
 const SHORT: u32 = 10;
@@ -26,9 +26,7 @@ pub async fn streams(bench: &Bench) -> anyhow::Result<Vec<Finding>> {
     let mut short = Vec::new();
     for count in [256, STREAMS] {
         short = bench
-            .rounds(&diarist, async |target| {
-                staggered(target.address, requests(count, SHORT), GAP).await
-            })
+            .rounds(&diarist, async |target| at_once(target, count, SHORT).await)
             .await?;
         let median = |load: &Load| load.first(0.5);
         findings.push(Finding::judged(
@@ -43,7 +41,7 @@ pub async fn streams(bench: &Bench) -> anyhow::Result<Vec<Finding>> {
     }
     let long = bench
         .rounds(&diarist, async |target| {
-            staggered(target.address, requests(STREAMS, LONG), GAP).await
+            at_once(target, STREAMS, LONG).await
         })
         .await?;
     let pieces = STREAMS as f64 * f64::from(LONG - SHORT);
@@ -70,6 +68,13 @@ pub async fn streams(bench: &Bench) -> anyhow::Result<Vec<Finding>> {
         findings.extend(per_piece(kind).map(|costs| Finding::plain(name, costs)));
     }
     Ok(findings)
+}
+
+/// Streams over connections to the upstream that are open. Diarist closes one that was unused for 4 seconds, and between
+/// two of its phases lie more; nginx keeps them. So a first pass, which nobody measures, opens as many.
+async fn at_once(target: &Target<'_>, count: usize, deltas: u32) -> anyhow::Result<Load> {
+    staggered(target.address, requests(count, SHORT), GAP).await?;
+    staggered(target.address, requests(count, deltas), GAP).await
 }
 
 fn requests(count: usize, deltas: u32) -> Vec<Outgoing> {

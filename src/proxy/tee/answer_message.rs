@@ -1,7 +1,8 @@
 //! One choice of an answer, as the client will send it back: the message itself, or the pieces of a stream put
 //! together. Called by [`super::capture`].
 
-use serde_json::{Value, json};
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value, json};
 
 use crate::wire::usage::member;
 
@@ -20,6 +21,8 @@ pub struct AnswerMessage {
     /// The message, if it came in one piece.
     message: Option<Value>,
     size: usize,
+    /// What was added so far, in pieces.
+    changes: u64,
 }
 
 /// A tool call, as far as its pieces have come.
@@ -35,7 +38,7 @@ impl AnswerMessage {
     /// A message that came in one piece.
     pub fn from_message(message: &Value) -> Self {
         let mut answer = Self::default();
-        answer.set_message(message);
+        answer.set_message(message.clone());
         answer
     }
 
@@ -54,14 +57,22 @@ impl AnswerMessage {
         self.size <= MAX_BYTES
     }
 
+    /// Another number than before if anything was added.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
+    }
+
     /// The message as JSON, with the role of the model. Empty if it was too long to keep.
     pub fn json(&self) -> String {
         if !self.is_complete() {
             return String::new();
         }
-        let mut message = self.message.clone().unwrap_or_else(|| self.assemble());
-        message["role"] = json!("assistant");
-        message.to_string()
+        let assembled = self.message.is_none().then(|| self.assemble());
+        let message = self.message.as_ref().or(assembled.as_ref());
+        let members = message.and_then(Value::as_object);
+        let written = members.map(|members| serde_json::to_string(&AsAssistant(members)));
+        // Objects whose names are texts can always be written.
+        written.and_then(Result::ok).unwrap_or_default()
     }
 
     fn assemble(&self) -> Value {
@@ -79,14 +90,16 @@ impl AnswerMessage {
         message
     }
 
-    pub(super) fn set_message(&mut self, message: &Value) {
+    /// Takes a message that came in one piece.
+    pub(super) fn set_message(&mut self, message: Value) {
         if !message.is_object() {
             return;
         }
-        self.push_content(message);
-        self.push_refusal(message);
+        self.changes += 1;
+        self.push_content(&message);
+        self.push_refusal(&message);
         if self.is_complete() {
-            self.message = Some(message.clone());
+            self.message = Some(message);
         }
     }
 
@@ -101,6 +114,7 @@ impl AnswerMessage {
     }
 
     fn push_content(&mut self, message: &Value) {
+        let before = self.size;
         match member(message, "content") {
             Some(Value::String(text)) => append(&mut self.text, &mut self.size, Some(text)),
             // Some providers answer with parts, such as thinking and text.
@@ -112,15 +126,19 @@ impl AnswerMessage {
             }
             _ => {}
         }
+        self.changes += u64::from(self.size > before);
     }
 
     fn push_refusal(&mut self, message: &Value) {
+        let before = self.size;
         let refusal = member(message, "refusal").and_then(Value::as_str);
         append(&mut self.refusal, &mut self.size, refusal);
+        self.changes += u64::from(self.size > before);
     }
 
     /// The tool call that a piece belongs to. Most servers number the calls; the others send each call whole.
     fn push_call(&mut self, piece: &Value, place: u64) {
+        self.changes += 1;
         let index = member(piece, "index").and_then(Value::as_u64);
         let existing =
             index.and_then(|index| self.calls.iter().position(|call| call.index == index));
@@ -146,6 +164,19 @@ impl AnswerMessage {
     }
 }
 
+/// The members of a message, written as those of a message of the model, whatever role it says.
+struct AsAssistant<'m>(&'m Map<String, Value>);
+
+impl Serialize for AsAssistant<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let others = self.0.iter().filter(|(name, _)| *name != "role");
+        serializer.collect_map(
+            std::iter::once(("role", &Value::from("assistant")))
+                .chain(others.map(|(name, value)| (name.as_str(), value))),
+        )
+    }
+}
+
 /// Appends `words`, unless the message is too long already.
 fn append(text: &mut String, size: &mut usize, words: Option<&str>) {
     let Some(words) = words else { return };
@@ -158,6 +189,46 @@ fn append(text: &mut String, size: &mut usize, words: Option<&str>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As the client sends it back, whatever role the server wrote.
+    #[test]
+    fn a_message_is_one_of_the_model() {
+        for message in [
+            json!({"content": "Yes.", "x": [1]}),
+            json!({"role": "bot", "content": "Yes.", "x": [1]}),
+            json!({"content": "Yes.", "x": [1], "role": null}),
+        ] {
+            let answer = AnswerMessage::from_message(&message);
+            let read: Value = serde_json::from_str(&answer.json()).unwrap();
+            let expected = json!({"role": "assistant", "content": "Yes.", "x": [1]});
+            assert_eq!(read, expected);
+        }
+        let mut streamed = AnswerMessage::default();
+        streamed.push_delta(&json!({"content": "Yes."}));
+        let read: Value = serde_json::from_str(&streamed.json()).unwrap();
+        assert_eq!(read, json!({"role": "assistant", "content": "Yes."}));
+    }
+
+    /// Who was told what it says is told again only if it says more.
+    #[test]
+    fn what_says_more_has_changed() {
+        let mut answer = AnswerMessage::default();
+        let call = json!([{"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}]);
+        let mut numbers = vec![answer.changes()];
+        for delta in [
+            json!({"content": "Yes"}),
+            json!({"refusal": "No"}),
+            json!({"tool_calls": call}),
+        ] {
+            answer.push_delta(&delta);
+            assert!(!numbers.contains(&answer.changes()), "{delta}");
+            numbers.push(answer.changes());
+        }
+        for nothing in [json!({}), json!({"content": "", "refusal": null})] {
+            answer.push_delta(&nothing);
+            assert_eq!(numbers.last(), Some(&answer.changes()), "{nothing}");
+        }
+    }
 
     /// A client that may send a text back must be known to have got it.
     #[test]

@@ -36,6 +36,12 @@ fn says_something(error: &Value) -> bool {
     }
 }
 
+/// As [`member`], to take it.
+fn member_mut<'v>(object: &'v mut Value, name: &str) -> Option<&'v mut Value> {
+    let mut members = object.as_object_mut()?.iter_mut();
+    members.find_map(|(key, value)| (key == name).then_some(value))
+}
+
 /// Reads the pieces of one body.
 pub(super) struct Capture {
     decoder: Option<Decoder>,
@@ -84,22 +90,20 @@ impl Capture {
         }
     }
 
-    /// Reads what has arrived so far, and returns what the model has said.
-    pub(super) fn read_messages(&mut self) -> Vec<AnswerMessage> {
-        self.read_json();
-        let message = self.summary.messages.values();
-        message.filter(|said| said.is_complete()).cloned().collect()
+    /// What was read so far.
+    pub(super) fn summary(&self) -> &Summary {
+        &self.summary
     }
 
-    /// The body is not complete JSON yet: it is parsed again when more of it has come.
-    fn read_json(&mut self) {
+    /// Reads what has arrived so far. If the body is not complete JSON yet, it is parsed again when more of it has come.
+    pub(super) fn read_json(&mut self) {
         let BodyFormat::Json(body) = &mut self.format else {
             return;
         };
         // Reading all of it at each piece would take quadratic time, so it is read only where it may have ended.
         let may_be_whole = body.trim_ascii_end().ends_with(b"}");
         if may_be_whole && let Some(answer) = answer_fields::read(body) {
-            self.summary.read_answer(&answer, body);
+            self.summary.read_answer(answer, body);
             self.format = BodyFormat::Done;
         } else if body.starts_with(EVENT_PREFIX) {
             // A stream without the content type of one.
@@ -110,7 +114,7 @@ impl Capture {
         }
     }
 
-    pub(super) fn finish(mut self) -> (Summary, Vec<AnswerMessage>) {
+    pub(super) fn finish(mut self) -> Summary {
         match self.decoder.take().map(|mut decoder| decoder.finish()) {
             Some(Ok(rest)) => self.push_decoded(&rest),
             Some(Err(_)) => self.summary.complete = false,
@@ -122,8 +126,8 @@ impl Capture {
             summary.complete &= reader.is_complete();
         }
         // A body that is not JSON says nothing about usage; the capture is complete all the same.
-        let messages = self.read_messages();
-        (self.summary, messages)
+        self.read_json();
+        self.summary
     }
 
     fn push_decoded(&mut self, decoded: &[u8]) {
@@ -164,6 +168,18 @@ pub(super) struct Summary {
 }
 
 impl Summary {
+    /// What the model has said so far, without what was too long to keep.
+    pub(super) fn messages(&self) -> Vec<&AnswerMessage> {
+        let messages = self.messages.values();
+        messages.filter(|said| said.is_complete()).collect()
+    }
+
+    /// Another number than before if the model has said more.
+    pub(super) fn changes(&self) -> u64 {
+        let pieces: u64 = self.messages.values().map(AnswerMessage::changes).sum();
+        self.messages.len() as u64 + pieces
+    }
+
     pub(super) fn is_done(&self) -> bool {
         let all_ended = self.choices.values().all(Option::is_some);
         self.done || (all_ended && !self.choices.is_empty())
@@ -189,39 +205,31 @@ impl Summary {
         if data.trim() == "[DONE]" {
             self.done = true;
         } else if let Some(chunk) = answer_fields::read(data.as_bytes()) {
-            self.read_answer(&chunk, data.as_bytes());
+            self.read_answer(chunk, data.as_bytes());
         }
     }
 
     /// Reads a whole answer, or one chunk of it. `text` is its text.
-    fn read_answer(&mut self, answer: &Value, text: &[u8]) {
-        if let Some(later) = Usage::in_answer(answer) {
+    fn read_answer(&mut self, mut answer: Value, text: &[u8]) {
+        if let Some(later) = Usage::in_answer(&answer) {
             self.usage.get_or_insert_default().update(later);
         }
-        if let Some(later) = RawUsage::in_answer(answer) {
+        if let Some(later) = RawUsage::in_answer(&answer) {
             self.raw_usage.get_or_insert_default().update(later);
         }
         // vLLM's errors are objects of this name, with the fields of the error beside it.
-        let has_error = member(answer, "error").is_some_and(says_something)
-            || member(answer, "object").is_some_and(|object| object == "error");
+        let has_error = member(&answer, "error").is_some_and(says_something)
+            || member(&answer, "object").is_some_and(|object| object == "error");
         if has_error && self.error.is_none() {
             let too_long = refusal_without_status(text) == Some(RefusalKind::TooLong);
             self.error = Some(if too_long { "too_long" } else { "error" });
         }
-        let choices = member(answer, "choices").and_then(Value::as_array);
+        let choices = member_mut(&mut answer, "choices").and_then(Value::as_array_mut);
         for (place, choice) in choices.into_iter().flatten().enumerate() {
             let index = member(choice, "index").and_then(Value::as_u64);
             let index = index.unwrap_or(place as u64);
             if index >= MAX_CHOICES as u64 {
                 continue;
-            }
-            if index < MAX_MESSAGES {
-                let choice_message = self.messages.entry(index).or_default();
-                match (member(choice, "delta"), member(choice, "message")) {
-                    (Some(delta), _) => choice_message.push_delta(delta),
-                    (None, Some(message)) => choice_message.set_message(message),
-                    (None, None) => {}
-                }
             }
             let ended = self.choices.entry(index).or_default();
             let reason = member(choice, "finish_reason").and_then(Value::as_str);
@@ -233,6 +241,14 @@ impl Summary {
                 .iter()
                 .filter_map(|name| member(member(choice, name)?, "refusal")?.as_str())
                 .any(|words| !words.is_empty());
+            if index < MAX_MESSAGES {
+                let choice_message = self.messages.entry(index).or_default();
+                if let Some(delta) = member(choice, "delta") {
+                    choice_message.push_delta(delta);
+                } else if let Some(message) = member_mut(choice, "message") {
+                    choice_message.set_message(message.take());
+                }
+            }
         }
     }
 }
