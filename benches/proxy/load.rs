@@ -123,7 +123,10 @@ pub async fn staggered(
     }
     // A thread of its own, because the runtime's clock has steps of a millisecond: as many streams as are due in one
     // step would begin together, and each would wait for those before it.
-    #[expect(clippy::disallowed_methods, reason = "this thread is not the runtime's")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this thread is not the runtime's"
+    )]
     std::thread::spawn(move || {
         for (place, start) in (0..).zip(starts) {
             let due = begin + gap * place;

@@ -3,10 +3,12 @@
 //! Every recorded request is priced: its history, the snapshot that it used, and the prompt of the request before,
 //! which stands in the cache. It decides nothing. Called by the policy that weighs costs.
 
+use std::ops::Range;
+
 use super::call_costs::{call_cost, open_call_cost};
 use super::chain_view::{ChainView, node_tokens};
 use super::{ChainJob, JobState};
-use crate::memory::{CostRules, PartKind, Policy, SnapshotMeta, select};
+use crate::memory::{CostRules, Node, PartKind, Policy, SnapshotMeta, select};
 
 /// The costs so far, in uncached prompt tokens of the conversation's model.
 #[derive(Debug, Default)]
@@ -42,17 +44,17 @@ impl Spent {
         };
         let mut snapshots: Vec<&SnapshotMeta> = view.chain.snapshots.iter().collect();
         snapshots.sort_by_key(|snapshot| std::cmp::Reverse(snapshot.eligible_from));
-        let (mut before, mut whole, mut known) = (Sent::default(), 0_u32, 0);
+        let sums = TokenSums::new(nodes);
+        let (mut before, mut whole) = (Sent::default(), 0);
         let mut used: Option<&SnapshotMeta> = None;
         for length in &lengths {
-            whole = whole.saturating_add(node_tokens(&nodes[known..*length]));
-            known = *length;
+            whole = sums.tokens_in(0..*length);
             while let Some(next) = snapshots.pop_if(|next| next.eligible_from <= *length) {
                 used = used.max_by_rank(next);
             }
             let covered = used.map_or(0, |used| used.to_count).min(*length);
             let block = used.map_or(0, |used| policy.block_overhead + used.tokens);
-            let tokens = block.saturating_add(node_tokens(&nodes[covered..*length]));
+            let tokens = block.saturating_add(sums.tokens_in(covered..*length));
             let now = Sent {
                 snapshot: used,
                 tokens,
@@ -98,6 +100,24 @@ impl Spent {
     pub(super) fn allows(&self, cost: f64, rules: &CostRules) -> bool {
         let bound = 1.0 + f64::from(rules.max_loss) / 1_000.0;
         self.with_memory + cost <= self.without * bound
+    }
+}
+
+/// The tokens of any range of messages, without adding them up anew: a long conversation has thousands of requests of
+/// thousands of messages.
+struct TokenSums(Vec<u64>);
+
+impl TokenSums {
+    fn new(nodes: &[Node]) -> Self {
+        let sums = nodes.iter().scan(0, |sum, node| {
+            *sum += u64::from(node.tokens);
+            Some(*sum)
+        });
+        Self(std::iter::once(0).chain(sums).collect())
+    }
+
+    fn tokens_in(&self, range: Range<usize>) -> u32 {
+        u32::try_from(self.0[range.end] - self.0[range.start]).unwrap_or(u32::MAX)
     }
 }
 
