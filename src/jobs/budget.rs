@@ -3,8 +3,8 @@
 //!
 //! The store sums the costs, so that a budget holds across restarts and for all processes. This
 //! process keeps two things: which budgets are spent, so that a job with several calls need
-//! not ask the store each time; and costs for requests that no upstream has accepted yet, because
-//! nothing may be stored for their owner (INV-OWN). Never delays a request, except one under
+//! not ask the store each time; and costs that are not billed yet: of requests that no upstream has accepted, because
+//! nothing may be stored for their owner (INV-OWN), and what the store could not take. Never delays a request, except one under
 //! `overflow = "observe"`.
 
 use std::collections::HashMap;
@@ -79,7 +79,7 @@ const MAX_COSTS_PER_OWNER: usize = 64;
 /// The last link of the request, the cost, and its time.
 type UnbilledCost = (Link, Cost, i64);
 
-/// Costs for requests that no upstream has accepted yet.
+/// Costs that the store does not have yet.
 #[derive(Debug, Default)]
 struct UnbilledCosts(Mutex<HashMap<Scope, Vec<UnbilledCost>>>);
 
@@ -154,7 +154,7 @@ impl Budget {
         }
     }
 
-    /// Bills the costs that waited until a request of `scope` was recorded.
+    /// Bills the costs that waited until a request of `scope` was recorded, or until the store took them.
     pub(super) async fn bill_pending(&self, scope: &Scope) {
         let unbilled = self.unbilled.lock().remove(scope);
         for (tip, cost, at_ms) in unbilled.into_iter().flatten() {
@@ -239,19 +239,26 @@ impl Budget {
         let now = self.base.now_ms();
         let (scope, tip) = (&job.scope, job.spec.tip);
         if job.is_queued() {
+            self.bill_pending(scope).await;
             self.bill(scope, tip, cost, now).await;
         } else {
-            let account_of = |owner: &Scope| self.base.accounts.account_of(&owner.tenant);
-            let account = account_of(scope);
-            let same_account = |owner: &Scope| account_of(owner) == account;
-            let unbilled = self.unbilled.add(scope, (tip, cost, now), same_account);
-            let billed = self.billed_today(scope, now).await;
-            let total = Spent {
-                account: unbilled.account.saturating_add(billed.account),
-                all: unbilled.all.saturating_add(billed.all),
-            };
-            self.check(scope, total, now);
+            self.keep(scope, (tip, cost, now)).await;
         }
+    }
+
+    /// Keeps a cost that cannot be stored now. It counts against the budgets all the same.
+    async fn keep(&self, scope: &Scope, cost: UnbilledCost) {
+        let at_ms = cost.2;
+        let account_of = |owner: &Scope| self.base.accounts.account_of(&owner.tenant);
+        let account = account_of(scope);
+        let same_account = |owner: &Scope| account_of(owner) == account;
+        let unbilled = self.unbilled.add(scope, cost, same_account);
+        let billed = self.billed_today(scope, at_ms).await;
+        let total = Spent {
+            account: unbilled.account.saturating_add(billed.account),
+            all: unbilled.all.saturating_add(billed.all),
+        };
+        self.check(scope, total, at_ms);
     }
 
     /// Tokens that the store has billed today; 0 if no budget is configured.
@@ -271,7 +278,8 @@ impl Budget {
             Ok(total) => self.check(scope, total, at_ms),
             Err(error) => {
                 metrics::counter!(telemetry::STORE_FAILURES).increment(1);
-                tracing::warn!(error = %error, "the cost of a model call could not be stored");
+                tracing::warn!(error = %error, "the cost of a model call could not be stored: it is kept");
+                self.keep(scope, (tip, cost, at_ms)).await;
             }
         }
     }

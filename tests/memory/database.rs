@@ -374,6 +374,34 @@ async fn an_answer_that_could_not_be_stored_is_kept_until_it_can() {
     );
 }
 
+/// A cost that the database refuses is stored with the next one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cost_that_could_not_be_stored_is_billed_later() {
+    let rig = Rig::small().await;
+    let mut database = rig.database().await;
+    let refused =
+        "CREATE TRIGGER no_costs BEFORE INSERT ON costs BEGIN SELECT RAISE(ABORT, 'no'); END";
+    run(&mut database, refused).await;
+    let talk = Talk::new("ada");
+    rig.talk(&talk, 1..=ACTIVE).await;
+    rig.quiet().await;
+    let calls = || {
+        let phases = [CallerKind::Observer, CallerKind::Reflector];
+        phases
+            .map(|phase| rig.provider.record_for(phase).len())
+            .iter()
+            .sum::<usize>()
+    };
+    let refused = calls();
+    assert!(refused > 0);
+    assert_eq!(rig.number("SELECT count(*) FROM costs").await, 0);
+    run(&mut database, "DROP TRIGGER no_costs").await;
+    rig.talk(&talk, ACTIVE + 1..=ACTIVE + 4).await;
+    rig.quiet().await;
+    let billed = rig.number("SELECT sum(calls) FROM costs").await;
+    assert_eq!(billed, i64::try_from(calls()).unwrap());
+}
+
 /// A new database gives numbers anew: what another conversation makes there under the number of what
 /// this process remembers of this one is never sent for it.
 #[tokio::test(flavor = "multi_thread")]
