@@ -5,7 +5,7 @@
 FROM rust:1.95.0-slim-bookworm AS build
 # The image's own toolchain, instead of rust-toolchain.toml with its components for development.
 ENV RUSTUP_TOOLCHAIN=1.95.0
-# `--build-arg PROFILED=0` builds once, in half the time; small requests then take up to half more processor time.
+# `--build-arg PROFILED=0` builds once, in half the time; small requests then take about a fifth more processor time.
 ARG PROFILED=1
 RUN if [ "$PROFILED" = 1 ]; then rustup component add llvm-tools; fi
 WORKDIR /src
