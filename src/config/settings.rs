@@ -218,9 +218,10 @@ settings! {
         /// list as here, or a section [[audit.cache_rules]] for each entry:
         /// { model = "qwen*", minimum_tokens = 16, step_tokens = 16, lifetime = "1h" }.
         cache_rules: TableList = Default("[]"),
-        /// Prices that "diarist audit" counts with, in dollars per million tokens: a model, and its price for uncached
-        /// tokens, cached ones, the answer, and ones written to the cache (without it: as uncached). They win over
-        /// those that are built in. One of the list is "own-model=0.2,0.02,0.8".
+        /// Prices that "diarist audit" counts with, and that decide when memory pays (memory.policy), in dollars per
+        /// million tokens: a model, and its price for uncached tokens, cached ones, the answer, and ones written to the
+        /// cache (without it: as uncached). They win over those that are built in. One of the list is
+        /// "own-model=0.2,0.02,0.8".
         prices: Vec<String> = Default("[]"),
     }
 

@@ -154,11 +154,19 @@ impl Budget {
         }
     }
 
-    /// Bills the costs that waited until a request of `scope` was recorded, or until the store took them.
+    /// Bills the costs that waited until a request of `scope` was recorded, or until the store took them. At the first
+    /// that the store refuses, the rest goes on waiting: each try may take as long as a write waits for a lock.
     pub(super) async fn bill_pending(&self, scope: &Scope) {
         let unbilled = self.unbilled.lock().remove(scope);
-        for (tip, cost, at_ms) in unbilled.into_iter().flatten() {
-            self.bill(scope, tip, cost, at_ms).await;
+        let mut unbilled = unbilled.into_iter().flatten();
+        while let Some((tip, cost, at_ms)) = unbilled.next() {
+            if !self.bill(scope, tip, cost, at_ms).await {
+                // They count against the budgets already.
+                for cost in unbilled {
+                    self.unbilled.add(scope, cost, |_| false);
+                }
+                return;
+            }
         }
     }
 
@@ -239,7 +247,6 @@ impl Budget {
         let now = self.base.now_ms();
         let (scope, tip) = (&job.scope, job.spec.tip);
         if job.is_queued() {
-            self.bill_pending(scope).await;
             self.bill(scope, tip, cost, now).await;
         } else {
             self.keep(scope, (tip, cost, now)).await;
@@ -273,13 +280,18 @@ impl Budget {
         })
     }
 
-    async fn bill(&self, scope: &Scope, tip: Link, cost: Cost, at_ms: i64) {
+    /// Stores a cost, or keeps it if the store refuses it. Returns whether it is stored.
+    async fn bill(&self, scope: &Scope, tip: Link, cost: Cost, at_ms: i64) -> bool {
         match self.base.store.record_cost(scope, tip, cost, at_ms).await {
-            Ok(total) => self.check(scope, total, at_ms),
+            Ok(total) => {
+                self.check(scope, total, at_ms);
+                true
+            }
             Err(error) => {
                 metrics::counter!(telemetry::STORE_FAILURES).increment(1);
                 tracing::warn!(error = %error, "the cost of a model call could not be stored: it is kept");
                 self.keep(scope, (tip, cost, at_ms)).await;
+                false
             }
         }
     }

@@ -463,7 +463,7 @@ const LIKELY_SEEDS: &[(Bug, u64)] = &[(Bug::TwoProve, 122), (Bug::GivenIgnored, 
 fn planted_bugs_are_noticed() {
     let mut missed = Vec::new();
     for (bug, law) in depth::sample(NOTICED, 4) {
-        let likely = LIKELY_SEEDS.iter().filter(|(of, _)| of == bug);
+        let likely = LIKELY_SEEDS.iter().filter(|(planted, _)| planted == bug);
         let likely = likely.map(|(_, seed)| *seed);
         let noticed = likely.chain(0..WITHIN).find(|seed| {
             let report = play(*seed, Some(*bug));

@@ -374,7 +374,7 @@ async fn an_answer_that_could_not_be_stored_is_kept_until_it_can() {
     );
 }
 
-/// A cost that the database refuses is stored with the next one.
+/// A cost that the database refuses is stored with the next request.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cost_that_could_not_be_stored_is_billed_later() {
     let rig = Rig::small().await;

@@ -55,11 +55,11 @@ async fn holds_the_truth(kind: Kind) {
     let mut cache = SimulatedCache::new(&estimate_tokens());
     let styles = [("trip", Style::Travel), ("code", Style::Coding)];
     // The plain form plays one of both with each kind of cache.
-    let first = match kind.cache {
-        CacheKind::Steps | CacheKind::Marks => 0,
-        _ => depth::long_or(0, 1),
+    let one = match kind.cache {
+        CacheKind::Steps | CacheKind::Marks => 0..1,
+        _ => 1..2,
     };
-    for (name, style) in styles.into_iter().skip(first).take(depth::long_or(2, 1)) {
+    for &(name, style) in &styles[depth::long_or(0..2, one)] {
         let conversation = Conversation::generate(4_711, 120, style);
         let mut client = Client::new(name.to_owned(), conversation, "5m");
         let (paid, without, active) = played(&mut play, &mut cache, &mut client).await;

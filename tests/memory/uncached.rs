@@ -23,10 +23,10 @@ async fn a_turn_without_an_activation_has_no_more_uncached_tokens_than_without_m
     for (number, kind) in KINDS.into_iter().enumerate() {
         let generated = Conversation::generate(60 + number as u64, 70, Style::Travel);
         let mut programs = corpus::conversations();
-        let played = [generated, programs.swap_remove(number % 3)];
+        let mut both = vec![generated, programs.swap_remove(number % 3)];
         // The plain form plays one of both with each kind of cache.
-        let played = played.into_iter().skip(depth::long_or(0, number % 2));
-        for conversation in played.take(depth::long_or(2, 1)) {
+        let one = number % 2..number % 2 + 1;
+        for conversation in both.drain(depth::long_or(0..2, one)) {
             let (name, turns) = (conversation.id.clone(), turns(kind, conversation).await);
             println!(
                 "{}, {name}: {turns} turns with the same observations",

@@ -52,6 +52,15 @@ const LENGTHS: [u32; 3] = [60_000, 200_000, 500_000];
 /// 0.24 of the cost without memory, and 1.15 in the worst case.
 const TURN_TOKENS: u32 = 700;
 
+/// `base` with these prices of reading from the cache and of writing.
+fn with_cache(base: CostRules, (read, write): (u32, u32)) -> CostRules {
+    CostRules {
+        cache_read: Some(read),
+        cache_write: Some(write),
+        ..base
+    }
+}
+
 fn cost_aware(rules: CostRules) -> Policy {
     let idle = EarlyTriggers {
         idle: IdleTrigger::Auto,
@@ -116,11 +125,7 @@ fn both_policies_side_by_side() {
     println!("observer read write  turn policy         60k   200k   500k  worst   mean  uncached");
     for (name, base) in OBSERVERS {
         for (read, write) in CACHES {
-            let rules = CostRules {
-                cache_read: Some(read),
-                cache_write: Some(write),
-                ..base
-            };
+            let rules = with_cache(base, (read, write));
             for turn in TURNS {
                 for (kind, policy) in [("published", PUBLISHED), ("cost_aware", cost_aware(rules))]
                 {
@@ -144,11 +149,7 @@ fn where_costs_are_known_they_decide_better_than_thresholds() {
     let (mut all_published, mut all_cost_aware) = (0.0, 0.0);
     for (name, base) in [("cheap", CHEAP), ("own", OWN)] {
         for (read, write) in CACHES {
-            let rules = CostRules {
-                cache_read: Some(read),
-                cache_write: Some(write),
-                ..base
-            };
+            let rules = with_cache(base, (read, write));
             for turn in TURNS {
                 let found = |policy: &Policy| {
                     let costs = run(policy, rules, turn, None);
