@@ -9,8 +9,12 @@ use crate::memory::tools::{ACTIVE, Talk};
 
 const HOLDOUT: &str = "AUDIT__HOLDOUT";
 
-/// Conversations of a test. The chance that one group has none of them is 1 in 128.
-const CONVERSATIONS: usize = 8;
+/// Conversations that a test begins. Their groups differ from run to run, because each database has a pepper of its own:
+/// the chance that one group has none of them is 1 in 2³¹.
+const CONVERSATIONS: usize = 32;
+
+/// Conversations of each group that are continued after their first turn.
+const CONTINUED: usize = 4;
 
 fn talks() -> Vec<Talk> {
     (0..CONVERSATIONS)
@@ -21,13 +25,13 @@ fn talks() -> Vec<Talk> {
 impl Rig {
     /// Plays a turn of each conversation, named where `named` says so. Whether each goes without memory, and whether
     /// observations replaced its messages.
-    async fn groups(&self, turn: usize, named: bool) -> Vec<(bool, bool)> {
+    async fn groups(&self, talks: &[Talk], turn: usize, named: bool) -> Vec<(bool, bool)> {
         let mut groups = Vec::new();
-        for talk in talks() {
+        for talk in talks {
             let name = [("x-diarist-thread", talk.name.as_str())];
             let headers = if named { &name[..] } else { &[] };
             let answer = self
-                .talk_as("Bearer sk-test", headers, &talk, turn..=turn)
+                .talk_as("Bearer sk-test", headers, talk, turn..=turn)
                 .await;
             let line = self.audit_entry(&answer).await;
             let held_out = line["holdout"].as_bool().unwrap();
@@ -45,15 +49,19 @@ async fn stays_in_its_group(named: bool) {
     let mut rig = Rig::small().await;
     rig.set(HOLDOUT, "0.5");
     rig.restart().await;
-    let first = rig.groups(1, named).await;
-    let held_out: Vec<bool> = first.iter().map(|(held_out, _)| *held_out).collect();
-    let count = held_out.iter().filter(|held_out| **held_out).count();
-    assert!((1..CONVERSATIONS).contains(&count), "{held_out:?}");
+    let begun = talks();
+    let first = rig.groups(&begun, 1, named).await;
+    let (without, with): (Vec<_>, Vec<_>) = std::iter::zip(begun, first)
+        .map(|(talk, (held_out, _))| (talk, held_out))
+        .partition(|(_, held_out)| *held_out);
+    assert!(!without.is_empty() && !with.is_empty());
+    let continued = [without, with].map(|group| group.into_iter().take(CONTINUED));
+    let (talks, held_out): (Vec<Talk>, Vec<bool>) = continued.into_iter().flatten().unzip();
     for turn in 2..=ACTIVE {
         if turn == ACTIVE / 2 {
             rig.restart().await;
         }
-        let groups = rig.groups(turn, named).await;
+        let groups = rig.groups(&talks, turn, named).await;
         let same: Vec<bool> = groups.iter().map(|(held_out, _)| *held_out).collect();
         assert_eq!(same, held_out, "turn {turn}");
         if turn == ACTIVE {
@@ -63,7 +71,7 @@ async fn stays_in_its_group(named: bool) {
     }
     // A conversation of the hold-out costs no call of memory.
     let observed = rig.provider.record_for(CallerKind::Observer);
-    for (talk, held_out) in talks().iter().zip(&held_out) {
+    for (talk, held_out) in talks.iter().zip(&held_out) {
         let name = talk.canary();
         let shown = observed
             .iter()
@@ -74,7 +82,7 @@ async fn stays_in_its_group(named: bool) {
     let without = held_out.iter().position(|held_out| *held_out).unwrap();
     rig.set(HOLDOUT, "0");
     rig.restart().await;
-    let talk = &talks()[without];
+    let talk = &talks[without];
     let name = [("x-diarist-thread", talk.name.as_str())];
     let headers = if named { &name[..] } else { &[] };
     let answer = rig
@@ -98,14 +106,15 @@ async fn a_conversation_without_a_name_stays_in_its_group() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_that_has_memory_keeps_it() {
     let mut rig = Rig::small().await;
-    for talk in talks() {
+    let talks = talks().into_iter().take(2 * CONTINUED);
+    for talk in talks.clone() {
         let answer = rig.talk(&talk, 1..=ACTIVE).await;
         assert_eq!(answer.memory(), "active");
     }
     rig.set(HOLDOUT, "0.5");
     rig.restart().await;
     let mut groups = Vec::new();
-    for talk in talks() {
+    for talk in talks {
         let answer = rig.talk(&talk, ACTIVE + 1..=ACTIVE + 1).await;
         assert_eq!(answer.memory(), "active");
         let line = rig.audit_entry(&answer).await;
