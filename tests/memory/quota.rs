@@ -64,15 +64,22 @@ impl Program {
         assert!(deleted.is_ok(), "{:?} are left", self.listed());
     }
 
-    /// The one line of the log that says what was deleted.
-    fn warning(&self) -> String {
-        let log = self.log();
-        let said = log
-            .lines()
-            .filter(|line| line.contains("store.max_account_bytes"));
-        let said: Vec<&str> = said.collect();
-        assert_eq!(said.len(), 1, "{said:?}");
-        said[0].to_owned()
+    /// The one line of the log that says what was deleted. It is written after the metric has counted.
+    async fn warning(&self) -> String {
+        let is_warning = |line: &&str| line.contains("store.max_account_bytes");
+        let written = async {
+            loop {
+                let log = self.log();
+                let warnings: Vec<&str> = log.lines().filter(is_warning).collect();
+                assert!(warnings.len() <= 1, "{warnings:?}");
+                if let [warning] = warnings[..] {
+                    return warning.to_owned();
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let warning = tokio::time::timeout(PATIENCE, written).await;
+        warning.expect("no line says what was deleted")
     }
 
     fn last_body(&self) -> bytes::Bytes {
@@ -131,7 +138,7 @@ async fn an_account_above_its_quota_loses_its_longest_silent_conversations() {
     program.again_within(quota).await;
     program.wait_deleted(2.0).await;
     assert_eq!(program.listed(), [1, 4, 5]);
-    let said = program.warning();
+    let said = program.warning().await;
     assert!(
         said.contains("2 conversations") && said.contains("of 1 accounts"),
         "{said}"
@@ -176,13 +183,13 @@ async fn conversations_in_use_go_only_as_far_as_they_must() {
     let left: i64 = held(&copy, Some(1)).await.iter().sum();
     program.again_within(left * 100 / 95).await;
     program.wait_deleted(1.0).await;
-    assert!(program.warning().contains("0 of them were in use"));
+    assert!(program.warning().await.contains("0 of them were in use"));
     assert_eq!(program.listed(), [2, 3]);
 
     program.terminate().await;
     let left: i64 = held(&program.path("diarist.db"), None).await.iter().sum();
     program.again_within(left - 1).await;
     program.wait_deleted(1.0).await;
-    assert!(program.warning().contains("1 of them were in use"));
+    assert!(program.warning().await.contains("1 of them were in use"));
     assert_eq!(program.listed(), [3]);
 }
