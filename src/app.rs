@@ -42,12 +42,12 @@ use crate::jobs::{Jobs, Reloadable};
 use crate::llm::Llm;
 use crate::lookup::{READ_TIMEOUT, SnapshotCache};
 use crate::proxy::capabilities::UpstreamCapabilities;
-use crate::proxy::{AcceptedTenants, Memory, ParsePool, Proxy, SentPrompts, Singleflight};
+use crate::proxy::{AcceptedTenants, Memory, Proxy, SentPrompts, Singleflight};
 use crate::server::{BindError, DrainReport, Server};
 use crate::store::{
     Admin as _, Aliases, Forgetting as _, OpenError, PepperError, Queue as _, SqliteStore, Store,
 };
-use crate::tasks::Tasks;
+use crate::tasks::{ComputePool, Tasks};
 use crate::telemetry::{self, RecorderError};
 use crate::tokens::O200k;
 use crate::upstream::{SetupError, Upstream};
@@ -231,7 +231,7 @@ impl App {
             policy: Reloadable::new(request_policy(config, anonymous, aliases, pepper)),
             cache,
             accepted_tenants: AcceptedTenants::default(),
-            parse_pool: ParsePool::default(),
+            parse_pool: ComputePool::default(),
             parsed_prefixes: caches.parsed_prefixes,
             tombstones: store.tombstones(),
             jobs,

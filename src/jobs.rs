@@ -95,7 +95,7 @@ use crate::lookup::SnapshotCache;
 use crate::memory::Policy;
 pub use crate::store::DailyLimits;
 use crate::store::{Store, StoredTokenRatio, TenantAccounts};
-use crate::tasks::{Losses, Tasks};
+use crate::tasks::{ComputePool, Losses, Tasks};
 use crate::tokens::TokenCounter;
 
 /// The running room, as the proxy sees it.
@@ -193,6 +193,7 @@ impl Jobs {
             settings,
             clock: clock.clone(),
             tasks: tasks.clone(),
+            compute_pool: ComputePool::default(),
             accounts: TenantAccounts::default(),
             recording: Losses::new("recording", tasks.readiness()),
             health: ModelHealth::new(clock, tasks.readiness()),

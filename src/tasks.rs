@@ -8,6 +8,7 @@
 //! [`Outlasting`] tasks end after all others, by a signal of their own.
 
 mod background;
+mod compute_pool;
 mod contain;
 mod losses;
 mod outlasting;
@@ -25,6 +26,7 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 pub use self::background::Background;
+pub use self::compute_pool::ComputePool;
 use self::contain::contain;
 pub use self::losses::Losses;
 pub use self::outlasting::Outlasting;

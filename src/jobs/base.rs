@@ -14,7 +14,7 @@ use super::settings::{Reloadable, Settings};
 use crate::lookup::SnapshotCache;
 use crate::memory::{Policy, render};
 use crate::store::{Store, TenantAccounts};
-use crate::tasks::{Losses, Tasks};
+use crate::tasks::{ComputePool, Losses, Tasks};
 use crate::tokens::TokenCounter;
 
 /// Handles that the parts of this room share.
@@ -27,6 +27,8 @@ pub(super) struct Base {
     pub(super) clock: Clock,
     pub(super) events: Events,
     pub(super) tasks: Tasks,
+    /// For what workers compute.
+    pub(super) compute_pool: ComputePool,
     /// Who pays for a tenant.
     pub(super) accounts: TenantAccounts,
     /// Exchanges that were not recorded.
@@ -81,10 +83,11 @@ impl Base {
         let counter = Arc::clone(&self.counter);
         let text = text.to_owned();
         let bytes = text.len();
-        tokio::task::spawn_blocking(move || count(&text, &*counter))
+        self.compute_pool
+            .run(move || count(&text, &*counter))
             .await
             // The counter catches its own failures. If its thread dies all the same, four bytes are
             // taken for one token.
-            .unwrap_or_else(|_| u32::try_from(bytes / 4).unwrap_or(u32::MAX))
+            .unwrap_or_else(|| u32::try_from(bytes / 4).unwrap_or(u32::MAX))
     }
 }

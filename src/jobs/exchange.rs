@@ -65,9 +65,9 @@ pub struct Exchange {
     pub answered_ms: i64,
 }
 
-/// The longest body, in bytes, whose messages are counted where the recorder runs. That takes less than
-/// half a millisecond; the way to another thread and back would cost more than a short message.
-const SHORT_BODY: usize = 8 * 1_024;
+/// The most bytes of new messages that are counted where the recorder runs. That takes less than half a
+/// millisecond; the way to another thread and back would cost more than a short message.
+const FEW_BYTES: usize = 8 * 1_024;
 
 impl Exchange {
     /// The IANA name of the client's time zone, as the store keeps it.
@@ -126,7 +126,12 @@ impl Exchange {
         let parsed = Arc::clone(&self.parsed);
         let counter = Arc::clone(counter);
         let model = self.model.clone();
-        let is_short = parsed.body().len() <= SHORT_BODY;
+        let bytes_to_count: usize = indices
+            .iter()
+            .flatten()
+            .filter_map(|index| parsed.messages().get(*index))
+            .map(|message| message.span.len())
+            .sum();
         let count_all = move || {
             let tally = Tally::new(&*counter);
             let count = |index: Option<usize>| {
@@ -138,7 +143,7 @@ impl Exchange {
             let tokens: Vec<u32> = indices.into_iter().map(count).collect();
             (tokens, tally.counted_bytes())
         };
-        let (tokens, bytes) = if is_short {
+        let (tokens, bytes) = if bytes_to_count <= FEW_BYTES {
             count_all()
         } else {
             let counted = tokio::task::spawn_blocking(count_all).await;

@@ -20,7 +20,7 @@ use super::{Jobs, Room, intake};
 use crate::llm::ModelClient;
 use crate::lookup::SnapshotCache;
 use crate::store::{Job, Store, TenantAccounts};
-use crate::tasks::{Losses, Tasks};
+use crate::tasks::{ComputePool, Losses, Tasks};
 use crate::tokens::TokenCounter;
 
 /// The result of a job's model calls, not stored yet.
@@ -67,6 +67,7 @@ impl Jobs {
             recording: Losses::new("recording", tasks.readiness()),
             health: ModelHealth::new(clock, tasks.readiness()),
             calibration: Calibration::default(),
+            compute_pool: ComputePool::default(),
             tasks,
         };
         let room = Room::new(&base, llm, None, &base.tasks);

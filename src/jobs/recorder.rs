@@ -14,8 +14,10 @@ mod state;
 mod steps;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{Mutex, mpsc};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::batch::MAX_BATCH;
@@ -32,6 +34,14 @@ use crate::telemetry;
 
 /// The most tracks of one conversation (its forks) that can be stale at the same time.
 const MAX_STALE_TRACKS: usize = 8;
+
+/// The pause after a batch, as a multiple of the time that the batch took. What comes meanwhile is recorded together: a
+/// COMMIT costs as much as recording several exchanges, and requests need the processor. An exchange that comes later than
+/// that is recorded at once.
+const PAUSE_SHARE: u32 = 5;
+
+/// The longest pause between two batches. A crash loses what waits, and the next request brings it again.
+const MAX_PAUSE: Duration = Duration::from_millis(20);
 
 /// What the recorder is sent. It outlives a recorder that panics.
 pub(super) struct Inputs {
@@ -50,6 +60,8 @@ pub(super) async fn run(
         exchanges,
         outcomes,
     } = &mut *inputs;
+    let mut waiting = Vec::new();
+    let mut next_batch = Instant::now();
     loop {
         tokio::select! {
             biased;
@@ -57,9 +69,14 @@ pub(super) async fn run(
                 let _ending = recorder.shared.pending_work.ending();
                 recorder.handle_outcome(outcome).await;
             }
-            waiting = exchanges.recv(MAX_BATCH) => {
+            more = exchanges.recv(MAX_BATCH - waiting.len()), if waiting.len() < MAX_BATCH => {
+                waiting.extend(more);
+            }
+            () = due(next_batch, waiting.len()), if !waiting.is_empty() => {
                 recorder.base.tasks.fault_point("recorder");
-                recorder.handle_exchanges(waiting).await;
+                let begin = Instant::now();
+                recorder.handle_exchanges(std::mem::take(&mut waiting)).await;
+                next_batch = Instant::now() + (begin.elapsed() * PAUSE_SHARE).min(MAX_PAUSE);
             }
             () = stop.cancelled() => break,
             () = tokio::time::sleep(recorder.time_to_next_timer()) => {
@@ -71,11 +88,22 @@ pub(super) async fn run(
     }
     exchanges.close();
     loop {
-        let waiting = exchanges.recv(MAX_BATCH).await;
+        if waiting.len() < MAX_BATCH {
+            waiting.extend(exchanges.recv(MAX_BATCH - waiting.len()).await);
+        }
         if waiting.is_empty() {
             break;
         }
-        recorder.handle_exchanges(waiting).await;
+        recorder
+            .handle_exchanges(std::mem::take(&mut waiting))
+            .await;
+    }
+}
+
+/// Waits until exchanges of which `count` wait are to be recorded.
+async fn due(next_batch: Instant, count: usize) {
+    if count < MAX_BATCH {
+        tokio::time::sleep_until(next_batch).await;
     }
 }
 
@@ -195,5 +223,21 @@ impl Recorder {
         Track::load_chain(&*self.base.store, scope, &chain)
             .await
             .ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_ends_in_time_and_a_full_batch_has_none() {
+        let now = Instant::now();
+        due(now + MAX_PAUSE, MAX_BATCH).await;
+        assert_eq!(now.elapsed(), Duration::ZERO);
+        due(now, 1).await;
+        assert_eq!(now.elapsed(), Duration::ZERO);
+        due(now + MAX_PAUSE, MAX_BATCH - 1).await;
+        assert_eq!(now.elapsed(), MAX_PAUSE);
     }
 }

@@ -312,7 +312,7 @@ impl Worker {
     ) -> Result<NewPart, Failure> {
         let part = self.observer.observe(settings, endpoint, job).await?;
         Ok(NewPart {
-            analysis: evidence::for_chunk(job, &part).await,
+            analysis: evidence::for_chunk(&self.base.compute_pool, job, &part).await,
             ..part
         })
     }
@@ -454,7 +454,7 @@ impl Worker {
             return Ok(None);
         };
         let part = NewPart {
-            analysis: evidence::for_chunk(&job, &part).await,
+            analysis: evidence::for_chunk(&self.base.compute_pool, &job, &part).await,
             ..part
         };
         let id = store.commit_part(&job, &part, now_ms).await?;

@@ -5,10 +5,11 @@
 //! A pin that no upstream has accepted is kept only while a request with it is in flight. After a refusal,
 //! a repetition is decided anew. Used by [`super::SnapshotCache`] only.
 
-use foldhash::HashMap;
+use foldhash::{HashMap, HashSet};
 
 use super::sizes;
 use crate::history::Link;
+use crate::memory::Trim;
 use crate::store::SentWith;
 
 /// A link, with its tenant. The scope is part of every link's hash, but the tenant is in the key all the
@@ -38,22 +39,27 @@ struct Pin {
 
 /// Pins by the last link of the history, one for each model.
 #[derive(Debug, Default)]
-pub(super) struct Pins(HashMap<Key, Vec<Pin>>);
+pub(super) struct Pins {
+    by_history: HashMap<Key, Vec<Pin>>,
+    /// Histories of which a request was trimmed once. Few are, and a request asks for those it continues: it need not
+    /// look at the pins of each of its messages.
+    trimmed: HashSet<Key>,
+}
 
 impl Pins {
     fn pin(&self, key: &Key, model: &str) -> Option<&Pin> {
-        let mut pins = self.0.get(key)?.iter();
+        let mut pins = self.by_history.get(key)?.iter();
         pins.find(|pin| *pin.model == *model)
     }
 
     fn pin_mut(&mut self, key: &Key, model: &str) -> Option<&mut Pin> {
-        let mut pins = self.0.get_mut(key)?.iter_mut();
+        let mut pins = self.by_history.get_mut(key)?.iter_mut();
         pins.find(|pin| *pin.model == *model)
     }
 
     /// The pin; `new` makes it if there is none.
     fn or_insert(&mut self, key: Key, model: &str, new: impl FnOnce() -> Pin) -> &mut Pin {
-        let pins = self.0.entry(key).or_default();
+        let pins = self.by_history.entry(key).or_default();
         let existing = pins.iter().position(|pin| *pin.model == *model);
         let at = existing.unwrap_or_else(|| {
             pins.push(new());
@@ -62,18 +68,27 @@ impl Pins {
         &mut pins[at]
     }
 
+    /// Must be called for everything that a pin may hold.
+    fn note_trim(&mut self, key: &Key, sent_with: &SentWith) {
+        if sent_with.trim.is_some() {
+            self.trimmed.insert(*key);
+        }
+    }
+
     pub(super) fn get(&self, key: &Key, model: &str) -> Option<&SentWith> {
         self.pin(key, model).map(|pin| &pin.sent_with)
     }
 
     /// Whether the history was sent to any model.
     pub(super) fn contains(&self, key: &Key) -> bool {
-        self.0.contains_key(key)
+        self.by_history.contains_key(key)
     }
 
-    /// What the history was sent with, for each model.
-    pub(super) fn by_model(&self, key: &Key) -> impl Iterator<Item = (&SentWith, &str)> {
-        self.by_label(key).map(|(used, model, _)| (used, model))
+    /// How far requests with the history were trimmed, for each model.
+    pub(super) fn trims(&self, key: &Key) -> impl Iterator<Item = (Trim, &str)> {
+        let pins = self.trimmed.get(key).map(|key| self.by_label(key));
+        let pins = pins.into_iter().flatten();
+        pins.filter_map(|(used, model, _)| Some((used.trim?, model)))
     }
 
     /// What the history was sent with, for each model, with the thread key.
@@ -81,7 +96,7 @@ impl Pins {
         &self,
         key: &Key,
     ) -> impl Iterator<Item = (&SentWith, &str, Option<&str>)> {
-        let pins = self.0.get(key).into_iter().flatten();
+        let pins = self.by_history.get(key).into_iter().flatten();
         pins.map(|pin| (&pin.sent_with, &*pin.model, pin.thread_key.as_deref()))
     }
 
@@ -95,6 +110,7 @@ impl Pins {
         proposed: SentWith,
         accepted: bool,
     ) -> SentWith {
+        self.note_trim(&key, &proposed);
         let pin = self.or_insert(key, label.model, || Pin {
             sent_with: proposed,
             model: label.model.into(),
@@ -109,6 +125,7 @@ impl Pins {
     /// Adds what a request was recorded with, if it has no pin. So a choice that was made while the store
     /// failed binds repetitions only once it is recorded.
     pub(super) fn add_recorded(&mut self, key: Key, label: PinLabel<'_>, sent_with: SentWith) {
+        self.note_trim(&key, &sent_with);
         self.or_insert(key, label.model, || Pin {
             sent_with,
             model: label.model.into(),
@@ -127,6 +144,7 @@ impl Pins {
         refused: &SentWith,
         replacement: SentWith,
     ) -> SentWith {
+        self.note_trim(key, &replacement);
         match self.pin_mut(key, model) {
             Some(pin) if pin.sent_with == *refused && !pin.accepted => {
                 pin.sent_with = replacement.clone();
@@ -145,6 +163,7 @@ impl Pins {
         unstored: &SentWith,
         stored: SentWith,
     ) {
+        self.note_trim(key, &stored);
         if let Some(pin) = self
             .pin_mut(key, model)
             .filter(|pin| pin.sent_with == *unstored)
@@ -155,17 +174,24 @@ impl Pins {
 
     /// Takes the pins of requests in flight. The others are dropped with `self`.
     pub(super) fn take_in_flight(&mut self) -> Self {
-        let mut taken = std::mem::take(&mut self.0);
-        taken.retain(|_, pins| {
+        let Self {
+            mut by_history,
+            mut trimmed,
+        } = std::mem::take(self);
+        by_history.retain(|_, pins| {
             pins.retain(|pin| pin.in_flight > 0);
             !pins.is_empty()
         });
-        Self(taken)
+        trimmed.retain(|key| by_history.contains_key(key));
+        Self {
+            by_history,
+            trimmed,
+        }
     }
 
     /// How many bytes all pins need.
     pub(super) fn bytes(&self) -> usize {
-        let pins = self.0.values().flatten();
+        let pins = self.by_history.values().flatten();
         pins.map(|pin| sizes::of_pin(&pin.model, pin.thread_key.as_deref()))
             .sum()
     }
@@ -180,11 +206,59 @@ impl Pins {
         if pin.in_flight > 0 || pin.accepted {
             return;
         }
-        if let Some(pins) = self.0.get_mut(key) {
+        if let Some(pins) = self.by_history.get_mut(key) {
             pins.retain(|pin| *pin.model != *model);
             if pins.is_empty() {
-                self.0.remove(key);
+                self.by_history.remove(key);
+                self.trimmed.remove(key);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trimmed(to_count: usize) -> SentWith {
+        SentWith {
+            trim: Some(Trim {
+                to_count,
+                pin: None,
+                wording: 0,
+            }),
+            ..SentWith::default()
+        }
+    }
+
+    /// A request that goes on without the cut of the one before would bring back what its model had no room for.
+    #[test]
+    fn a_trim_is_found_however_it_became_known() {
+        let label = PinLabel {
+            model: "m",
+            thread_key: None,
+        };
+        let keys: Vec<Key> = (1..=5)
+            .map(|byte| ([0; 32], Link::from_slice(&[byte; 32]).expect("32")))
+            .collect();
+        let plain = SentWith::default;
+        let mut pins = Pins::default();
+        pins.get_or_pin(keys[0], label, trimmed(1), false);
+        pins.add_recorded(keys[1], label, trimmed(2));
+        pins.get_or_pin(keys[2], label, plain(), false);
+        pins.replace_refused(&keys[2], "m", &plain(), trimmed(3));
+        pins.get_or_pin(keys[3], label, plain(), false);
+        pins.renumber(&keys[3], "m", &plain(), trimmed(4));
+        pins.get_or_pin(keys[4], label, plain(), false);
+        let counts = |pins: &Pins| -> Vec<usize> {
+            let trims = keys.iter().flat_map(|key| pins.trims(key));
+            trims.map(|(trim, _)| trim.to_count).collect()
+        };
+        assert_eq!(counts(&pins), [1, 2, 3, 4]);
+        let mut in_flight = pins.take_in_flight();
+        assert_eq!(counts(&in_flight), [1, 3, 4]);
+        assert_eq!(counts(&pins), [0; 0]);
+        in_flight.release(&keys[0], "m", false);
+        assert_eq!(counts(&in_flight), [3, 4]);
     }
 }

@@ -217,9 +217,9 @@ impl SnapshotCache {
             if let Some(unstored) = state.unstored_snapshots.get(&key) {
                 candidates.extend(unstored.iter().cloned());
             }
-            trims.extend(state.pins.by_model(&key).filter_map(|(used, model)| {
-                let (trim, model) = (used.trim?, model.to_owned());
-                Some(PrefixTrim { trim, model })
+            trims.extend(state.pins.trims(&key).map(|(trim, model)| PrefixTrim {
+                trim,
+                model: model.to_owned(),
             }));
             paused |= state.paused.contains(&key);
         }

@@ -221,18 +221,20 @@ impl CacheState {
             level: params.level,
             ..Evidence::default()
         };
-        let mut complete = false;
-        let mut newest_alignment = None;
-        for (index, turn) in client.turns().iter().enumerate() {
-            let key = (scope.tenant, turn.link);
-            complete |= self.complete_links.contains(&key);
-            if let Some(step) = self.steps.get(&key) {
-                (evidence.recorded_count, evidence.recorded_lineage) =
-                    (index + 1, Some(step.lineage));
-                evidence.recorded_origin = step.origin;
-            }
-            newest_alignment = self.alignments.get(&key).or(newest_alignment);
+        // The newest message first: what is looked for usually stands at the end, and a look at each message of a long
+        // conversation would take a large part of a warm request's time.
+        let turns = || client.turns().iter().enumerate().rev();
+        let key = |link: &Link| (scope.tenant, *link);
+        let recorded = turns().find_map(|(index, turn)| {
+            let step = self.steps.get(&key(&turn.link))?;
+            Some((index + 1, step))
+        });
+        if let Some((count, step)) = recorded {
+            (evidence.recorded_count, evidence.recorded_lineage) = (count, Some(step.lineage));
+            evidence.recorded_origin = step.origin;
         }
+        let newest_alignment = turns().find_map(|(_, turn)| self.alignments.get(&key(&turn.link)));
+        let complete = self.has_complete_link(scope, client);
         if let Some(view) = newest_alignment {
             // Only of the newest one: a conversation that was aligned once has one for each request.
             let base = self.path(scope, view.base, seen_origins);
@@ -283,7 +285,8 @@ impl CacheState {
     }
 
     pub(super) fn has_complete_link(&self, scope: &Scope, history: &History) -> bool {
-        let mut turns = history.turns().iter();
+        // The end of the previous request is near the end of this one.
+        let mut turns = history.turns().iter().rev();
         turns.any(|turn| self.complete_links.contains(&(scope.tenant, turn.link)))
     }
 

@@ -78,7 +78,8 @@ pub fn with_guard<T: Send + Unpin + 'static>(body: ProxyBody, guard: T) -> Proxy
 }
 
 /// Reads a body whole. Never holds more than `limit` bytes and one frame. `has_room` is asked before it holds more
-/// than was announced, with the number of bytes in all. `on_data` gets every piece as it comes.
+/// than was announced, with the number of bytes in all. `on_data` gets what was
+/// read so far, after every piece.
 ///
 /// # Errors
 /// [`ProxyError::BodyWithoutRoom`] if there is no room; [`ProxyError::BodyTooLarge`] as soon as the limit is exceeded, or at once if the announced length exceeds it;
@@ -108,8 +109,8 @@ where
         if !has_room(read.len() + data.len()) {
             return Err(ProxyError::BodyWithoutRoom);
         }
-        on_data(&data);
         if read.is_empty() && body.is_end_stream() {
+            on_data(&data);
             return Ok(data);
         }
         if read.is_empty() {
@@ -117,6 +118,7 @@ where
             read.reserve(usize::try_from(announced).unwrap_or_default());
         }
         read.extend_from_slice(&data);
+        on_data(&read);
     }
     Ok(read.freeze())
 }

@@ -37,7 +37,7 @@ impl DryRun {
     pub async fn start(memory: &Memory, parts: &Parts, received: &Bytes) -> Option<Self> {
         let mut entry = AuditEntry::new(memory.audit.as_ref(), RequestSpan::default());
         let mut hasher = memory.parsed_prefixes.hasher(Some(received.len() as u64));
-        hasher.push(received);
+        hasher.read(received);
         let received = ReceivedBody {
             body: received.clone(),
             prefix_hashes: hasher.finish(),
@@ -49,7 +49,7 @@ impl DryRun {
         let tenant = &request.identity.scope.tenant;
         memory
             .parsed_prefixes
-            .keep(tenant, &received.prefix_hashes, read);
+            .keep(tenant, &received.prefix_hashes, &received.body, read);
         let (outgoing, guard) = select_memory(memory, &request).await;
         entry.set_outgoing(&outgoing);
         Some(Self {

@@ -14,7 +14,6 @@ use super::capabilities::{CacheAddition, TenantModel, UpstreamCapabilities};
 use super::holdout;
 use super::identify::{Identity, IdentityRules, Sources, identify_owner};
 use super::mode::{ReadOnly, Rules};
-use super::parse_pool::ParsePool;
 use super::parsed_prefixes::ParsedPrefixes;
 use super::sent_prompts::SentPrompts;
 use super::singleflight::Singleflight;
@@ -26,6 +25,7 @@ use crate::memory::alignment::{Alignment, EvidenceLevel};
 use crate::memory::prompt_cache::CacheRulesOverride;
 use crate::memory::{Trim, select};
 use crate::store::{SentWith, Tombstones};
+use crate::tasks::ComputePool;
 use crate::wire;
 use crate::wire::chat::ParsedPrefix;
 
@@ -120,7 +120,7 @@ pub struct Memory {
     /// Tenants whose credential the upstream has accepted.
     pub accepted_tenants: AcceptedTenants,
     /// Where large bodies are parsed.
-    pub parse_pool: ParsePool,
+    pub parse_pool: ComputePool,
     /// What was read of the beginnings of bodies.
     pub parsed_prefixes: Arc<ParsedPrefixes>,
     /// What an operator had forgotten.
@@ -152,7 +152,7 @@ impl Memory {
             policy: Reloadable::new(RequestPolicy::default()),
             cache,
             accepted_tenants: AcceptedTenants::default(),
-            parse_pool: ParsePool::default(),
+            parse_pool: ComputePool::default(),
             parsed_prefixes: Arc::default(),
             tombstones: Tombstones::default(),
             jobs,

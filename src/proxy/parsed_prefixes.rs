@@ -1,11 +1,13 @@
 //! What was read of the beginnings of request bodies, so that the next request of a conversation is read only where it
 //! has grown.
 //!
-//! A beginning is found by its hash, which is taken while the body arrives, at every [`STEP`] bytes. The hash is as
-//! strong as the one that names messages: INV-TAIL and INV-COVER rest on it. Its key is random and belongs to this
-//! process, and a beginning is found only by the tenant that sent it, so nobody learns by the time of an answer what
-//! another tenant has sent. Used by `chat_completions` and [`super::read_request`].
+//! A beginning is found by its hash, which is taken while the body arrives, at every [`STEP`] bytes. What is found says
+//! where the messages of the earlier body ended and what the hash is there; if this body has it too, only what follows is
+//! read. The hash is as strong as the one that names messages: INV-TAIL and INV-COVER rest on it. Its key is random and
+//! belongs to this process, and a beginning is found only by the tenant that sent it, so nobody learns by the time of an
+//! answer what another tenant has sent. Used by `chat_completions` and [`super::read_request`].
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use blake3::Hasher;
@@ -13,9 +15,12 @@ use foldhash::HashMap;
 
 use crate::wire::chat::ParsedPrefix;
 
-/// The hash is taken at every multiple of this many bytes. A shorter body is not hashed. A longer one is read again
-/// from the last multiple on, which is half of this on average and takes some 10 µs.
+/// The hash is taken at every multiple of this many bytes. A shorter body is not hashed.
 const STEP: usize = 16 * 1024;
+
+/// From how many of the last steps the hash can be continued to the end of an earlier body. A turn that adds more bytes
+/// than these steps have is read again from the last step before it on. Each takes two kilobytes while its request runs.
+const CONTINUED_STEPS: usize = 2;
 
 /// What is kept may use this many bytes. It is kept in two halves; when the younger one is full, the older one is
 /// dropped. A conversation of 500 messages takes about 70 KB.
@@ -31,35 +36,65 @@ pub(super) struct PrefixHasher {
     /// `None`: the body is too short to have any. Boxed, because it has two kilobytes.
     hasher: Option<Box<Hasher>>,
     step: usize,
-    hashed: usize,
-    hashes: Vec<Hash>,
+    taken: PrefixHashes,
 }
 
 impl PrefixHasher {
-    pub(super) fn push(&mut self, mut data: &[u8]) {
+    /// Hashes the steps of `body` that are complete. It is what was read of the body so far. Pieces of it as they come
+    /// begin and end anywhere, and their hash takes twice as long as that of whole steps.
+    pub(super) fn read(&mut self, body: &[u8]) {
         let Some(hasher) = &mut self.hasher else {
             return;
         };
-        while !data.is_empty() {
-            let room = self.step - self.hashed % self.step;
-            let (now, rest) = data.split_at(room.min(data.len()));
-            hasher.update(now);
-            self.hashed += now.len();
-            if now.len() == room {
-                self.hashes.push(*hasher.finalize().as_bytes());
-            }
-            data = rest;
+        let new = body.get(self.taken.hashes.len() * self.step..);
+        for step in new.unwrap_or_default().chunks_exact(self.step) {
+            self.taken.keep_last(hasher);
+            hasher.update(step);
+            self.taken.hashes.push(*hasher.finalize().as_bytes());
         }
     }
 
-    pub(super) fn finish(self) -> PrefixHashes {
-        PrefixHashes(self.hashes)
+    pub(super) fn finish(mut self) -> PrefixHashes {
+        self.taken.last.extend(self.hasher);
+        self.taken
     }
 }
 
 /// The hashes of the beginnings of a body, each one step longer than the one before.
 #[derive(Debug, Default)]
-pub(super) struct PrefixHashes(Vec<Hash>);
+pub(super) struct PrefixHashes {
+    hashes: Vec<Hash>,
+    /// The hashers after the last steps.
+    last: VecDeque<Box<Hasher>>,
+}
+
+impl PrefixHashes {
+    /// Keeps a hasher before its next step. The one after its last step follows at the end.
+    fn keep_last(&mut self, hasher: &Hasher) {
+        if self.last.len() + 1 == CONTINUED_STEPS {
+            self.last.pop_front();
+        }
+        self.last.push_back(Box::new(hasher.clone()));
+    }
+
+    /// The hash of the first `end` bytes of `body`, of which the first `steps` steps are hashed. `None` if too much is
+    /// hashed behind them.
+    fn hash_to(&self, body: &[u8], steps: usize, step: usize, end: usize) -> Option<Hash> {
+        let rest = body.get(steps * step..end)?;
+        let from_last = self.hashes.len().checked_sub(steps)?;
+        let at = self.last.len().checked_sub(from_last + 1)?;
+        let mut hasher = self.last.get(at)?.clone();
+        Some(*hasher.update(rest).finalize().as_bytes())
+    }
+}
+
+/// What was read of one body: of its beginning, and of what follows up to the end of its messages.
+#[derive(Debug)]
+struct ReadBody {
+    prefix: ParsedPrefix,
+    /// The hash of the whole prefix, if it does not end with a step.
+    hash: Option<Hash>,
+}
 
 /// The beginnings that were read.
 #[derive(Debug)]
@@ -96,40 +131,64 @@ impl ParsedPrefixes {
         PrefixHasher {
             hasher: (!is_short).then(|| Box::new(Hasher::new_keyed(&self.key))),
             step: self.step,
-            hashed: 0,
-            hashes: Vec::new(),
+            ..PrefixHasher::default()
         }
     }
 
-    /// The longest beginning of a body that was read before for `tenant`.
-    pub(super) fn find(&self, tenant: &Tenant, hashes: &PrefixHashes) -> Option<Arc<ParsedPrefix>> {
-        let mut kept = self.kept();
-        let mut longest_first = hashes.0.iter().rev();
-        longest_first.find_map(|hash| kept.get(&(*tenant, *hash)))
+    /// The longest beginning of `body` that was read before for `tenant`.
+    pub(super) fn find(
+        &self,
+        tenant: &Tenant,
+        hashes: &PrefixHashes,
+        body: &[u8],
+    ) -> Option<ParsedPrefix> {
+        let (steps, found) = {
+            let mut kept = self.kept();
+            let mut longest_first = hashes.hashes.iter().enumerate().rev();
+            longest_first.find_map(|(at, hash)| Some((at + 1, kept.get(&(*tenant, *hash))?)))?
+        };
+        // Without the lock: this hashes up to a step.
+        let whole = hashes.hash_to(body, steps, self.step, found.prefix.bytes());
+        if whole.is_some() && whole == found.hash {
+            return Some(found.prefix.clone());
+        }
+        // It goes on in another way than the earlier body did, or it has grown too much.
+        found.prefix.first(steps * self.step)
     }
 
-    /// Keeps what was read of a body. `read` reads at most that many first bytes of it.
+    /// Keeps what was read of `body`. `read` reads at most that many first bytes of it.
     pub(super) fn keep(
         &self,
         tenant: &Tenant,
         hashes: &PrefixHashes,
+        body: &[u8],
         read: impl FnOnce(usize) -> Option<ParsedPrefix>,
     ) {
-        let Some((last, shorter)) = hashes.0.split_last() else {
+        if hashes.hashes.is_empty() {
+            return;
+        }
+        let Some(prefix) = read(body.len()) else {
+            return;
+        };
+        // Clients may write other fields behind the messages, which are as long as several steps.
+        let steps = (prefix.bytes() / self.step).min(hashes.hashes.len());
+        let Some((last, shorter)) = hashes.hashes[..steps].split_last() else {
+            return;
+        };
+        let hash = hashes.hash_to(body, steps, self.step, prefix.bytes());
+        let prefix = match hash {
+            Some(_) => Some(prefix),
+            None => prefix.first(steps * self.step),
+        };
+        let Some(prefix) = prefix else {
             return;
         };
         let last = (*tenant, *last);
-        if self.kept().contains(&last) {
-            return;
-        }
-        let Some(prefix) = read(hashes.0.len() * self.step) else {
-            return;
-        };
         let mut kept = self.kept();
         // The conversation has moved on: nobody needs its shorter beginning.
         let mut longest_first = shorter.iter().rev();
-        longest_first.any(|hash| kept.remove(&(*tenant, *hash)));
-        kept.insert(last, Arc::new(prefix));
+        let _ = kept.remove(&last) || longest_first.any(|hash| kept.remove(&(*tenant, *hash)));
+        kept.insert(last, Arc::new(ReadBody { prefix, hash }));
     }
 
     /// Drops everything.
@@ -146,14 +205,14 @@ impl ParsedPrefixes {
 /// Half of what is kept.
 #[derive(Debug, Default)]
 struct Generation {
-    prefixes: HashMap<Key, Arc<ParsedPrefix>>,
+    bodies: HashMap<Key, Arc<ReadBody>>,
     bytes: usize,
 }
 
 impl Generation {
-    fn remove(&mut self, key: &Key) -> Option<Arc<ParsedPrefix>> {
-        let removed = self.prefixes.remove(key)?;
-        self.bytes -= size(&removed);
+    fn remove(&mut self, key: &Key) -> Option<Arc<ReadBody>> {
+        let removed = self.bodies.remove(key)?;
+        self.bytes -= size(&removed.prefix);
         Some(removed)
     }
 }
@@ -165,13 +224,9 @@ struct Kept {
 }
 
 impl Kept {
-    fn contains(&self, key: &Key) -> bool {
-        self.young.prefixes.contains_key(key) || self.old.prefixes.contains_key(key)
-    }
-
-    /// The prefix, which counts as young again.
-    fn get(&mut self, key: &Key) -> Option<Arc<ParsedPrefix>> {
-        if let Some(found) = self.young.prefixes.get(key) {
+    /// The entry, which counts as young again.
+    fn get(&mut self, key: &Key) -> Option<Arc<ReadBody>> {
+        if let Some(found) = self.young.bodies.get(key) {
             return Some(Arc::clone(found));
         }
         let found = self.old.remove(key)?;
@@ -183,23 +238,22 @@ impl Kept {
         self.young.remove(key).is_some() || self.old.remove(key).is_some()
     }
 
-    fn insert(&mut self, key: Key, prefix: Arc<ParsedPrefix>) {
-        let bytes = size(&prefix);
+    fn insert(&mut self, key: Key, body: Arc<ReadBody>) {
+        let bytes = size(&body.prefix);
         if bytes > MAX_BYTES / 2 {
             return;
         }
         if self.young.bytes + bytes > MAX_BYTES / 2 {
             self.old = std::mem::take(&mut self.young);
         }
-        self.young.remove(&key);
         self.young.bytes += bytes;
-        self.young.prefixes.insert(key, prefix);
+        self.young.bodies.insert(key, body);
     }
 }
 
 /// The memory of an entry, with the space that the table keeps free.
 fn size(prefix: &ParsedPrefix) -> usize {
-    prefix.held_bytes() + 2 * size_of::<(Key, Arc<ParsedPrefix>)>()
+    prefix.held_bytes() + 2 * size_of::<(Key, Arc<ReadBody>)>() + size_of::<Hash>()
 }
 
 #[cfg(test)]
@@ -220,20 +274,22 @@ mod tests {
 
     fn hash(prefixes: &ParsedPrefixes, body: &[u8], piece: usize) -> PrefixHashes {
         let mut hasher = prefixes.hasher(Some(body.len() as u64));
-        body.chunks(piece).for_each(|piece| hasher.push(piece));
+        let ends = (0..body.len()).step_by(piece).chain([body.len()]);
+        ends.for_each(|end| hasher.read(&body[..end]));
         hasher.finish()
     }
 
     fn keep(prefixes: &ParsedPrefixes, body: &Bytes) -> ChatRequest {
         let request = parse(body).expect("a request");
         let hashes = hash(prefixes, body, 1000);
-        prefixes.keep(&ME, &hashes, |most| request.prefix(most));
+        prefixes.keep(&ME, &hashes, body, |most| request.prefix(most));
         request
     }
 
     fn found(prefixes: &ParsedPrefixes, body: &Bytes) -> Option<usize> {
         let hashes = hash(prefixes, body, 70_000);
-        prefixes.find(&ME, &hashes).map(|prefix| prefix.bytes())
+        let found = prefixes.find(&ME, &hashes, body);
+        found.map(|prefix| prefix.bytes())
     }
 
     #[test]
@@ -243,11 +299,12 @@ mod tests {
         let (short, long) = (body("abcdef", 7), body("abcdef", 12));
         assert_eq!(found(&prefixes, &short), None);
         let first = keep(&prefixes, &short);
-        let five = first.messages()[4].span.end;
-        assert_eq!(found(&prefixes, &long), Some(five));
-        assert_eq!(found(&prefixes, &short), Some(five));
-        let ten = keep(&prefixes, &long).messages()[9].span.end;
-        assert_eq!(found(&prefixes, &long), Some(ten));
+        let end = |request: &ChatRequest, count: usize| request.messages()[count - 1].span.end;
+        assert_eq!(found(&prefixes, &short), Some(end(&first, 7)));
+        // It has grown by more steps than the hash can be continued from.
+        assert_eq!(found(&prefixes, &long), Some(end(&first, 5)));
+        let second = keep(&prefixes, &long);
+        assert_eq!(found(&prefixes, &long), Some(end(&second, 12)));
         assert_eq!(found(&prefixes, &short), None, "the conversation went on");
         assert_eq!(found(&prefixes, &body("abcdeg", 12)), None);
         assert_eq!(
@@ -256,14 +313,52 @@ mod tests {
             "short bodies are not hashed"
         );
         let hashes = hash(&prefixes, &long, 1);
-        assert!(prefixes.find(&[2; 32], &hashes).is_none(), "another tenant");
+        let other = prefixes.find(&[2; 32], &hashes, &long);
+        assert!(other.is_none(), "another tenant");
         let mut chunked = prefixes.hasher(None);
-        chunked.push(&long);
-        assert_eq!(chunked.finish().0, hashes.0, "a body of unknown length");
+        chunked.read(&long);
+        let chunked = chunked.finish();
+        assert_eq!(chunked.hashes, hashes.hashes, "a body of unknown length");
         let other_process = ParsedPrefixes::default();
-        assert_ne!(hash(&other_process, &long, 1).0, hashes.0);
+        assert_ne!(hash(&other_process, &long, 1).hashes, hashes.hashes);
         prefixes.clear();
         assert_eq!(found(&prefixes, &long), None);
+    }
+
+    /// The hash of the last step says nothing of what follows it.
+    #[test]
+    fn what_follows_the_last_step_is_used_only_if_it_is_the_same() {
+        let prefixes = ParsedPrefixes::default();
+        let earlier = body("abcdef", 7);
+        let request = keep(&prefixes, &earlier);
+        let end = |count: usize| Some(request.messages()[count - 1].span.end);
+        // The second step ends within the sixth message.
+        let changed_behind = |place: usize| {
+            let mut changed = body("abcdef", 8).to_vec();
+            changed[place] = b'x';
+            found(&prefixes, &changed.into())
+        };
+        let seventh = end(7).expect("seven messages");
+        assert_eq!(changed_behind(seventh + 100), end(7));
+        assert_eq!(changed_behind(seventh - 100), end(5));
+        assert_eq!(changed_behind(2 * STEP), end(5));
+        assert_eq!(changed_behind(2 * STEP - 1), None);
+        assert_eq!(found(&prefixes, &body("abcdef", 10)), end(7));
+    }
+
+    /// Tools, for example, which are as long as the messages.
+    #[test]
+    fn fields_behind_the_messages_are_no_part_of_what_is_kept() {
+        let prefixes = ParsedPrefixes::default();
+        let with_field = |count: usize, field: &str| {
+            let body = String::from_utf8(body("abcdef", count).to_vec()).expect("text");
+            let body = body.strip_suffix('}').expect("an object");
+            let field = field.repeat(3 * STEP);
+            Bytes::from(format!(r#"{body},"tools":"{field}"}}"#))
+        };
+        let request = keep(&prefixes, &with_field(7, "x"));
+        let five = request.messages()[4].span.end;
+        assert_eq!(found(&prefixes, &with_field(8, "y")), Some(five));
     }
 
     #[test]
@@ -288,7 +383,7 @@ mod tests {
         let (young, old) = (&kept.young, &kept.old);
         assert!(young.bytes + old.bytes <= MAX_BYTES);
         for half in [young, old] {
-            let sizes = half.prefixes.values().map(|prefix| size(prefix));
+            let sizes = half.bodies.values().map(|body| size(&body.prefix));
             assert_eq!(half.bytes, sizes.sum::<usize>());
         }
         drop(kept);

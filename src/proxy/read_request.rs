@@ -408,7 +408,7 @@ async fn parse(
 ) -> Result<(wire::Request, History), ParseError> {
     let (body, owner) = (received.body.clone(), scope.clone());
     let hashes = &received.prefix_hashes;
-    let prefix = memory.parsed_prefixes.find(&scope.tenant, hashes);
+    let prefix = memory.parsed_prefixes.find(&scope.tenant, hashes, &body);
     let bytes_to_read = match &prefix {
         // The messages of the prefix are copied.
         Some(prefix) => body.len() - prefix.bytes() + prefix.held_bytes(),

@@ -210,7 +210,7 @@ fn history(scope: &Scope, says: &[Say]) -> History {
         Message {
             fingerprint: encoder.finish(),
             role: *role,
-            calls: Vec::new(),
+            calls: std::sync::Arc::default(),
             answers: None,
             distinctive_bytes: 0,
             span: 0..0,

@@ -83,7 +83,7 @@ impl Talk {
             talk.messages.push(Message {
                 fingerprint,
                 role: Role::User,
-                calls: Vec::new(),
+                calls: std::sync::Arc::default(),
                 answers: None,
                 distinctive_bytes: 0,
                 span: 0..0,

@@ -18,7 +18,7 @@ mod plain_text;
 mod position_map;
 mod role;
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 pub use chain::{Link, Scope};
 pub use cuts::Cuts;
@@ -53,20 +53,34 @@ pub struct History {
 
 /// The links of messages that were chained before: each takes a hash. Empty by default.
 #[derive(Clone, Debug, Default)]
-pub struct KnownChain(Option<(Link, Box<[Link]>)>);
+pub struct KnownChain {
+    /// The links, and the link before the first of them.
+    links: Option<(Link, Arc<[Link]>)>,
+    /// How many of the links count.
+    len: usize,
+}
 
 impl KnownChain {
     /// The links, if their chain begins at `root`: the same messages have others under another owner.
     fn links_behind(&self, root: &Link) -> &[Link] {
-        match &self.0 {
-            Some((known, links)) if known == root => links,
+        match &self.links {
+            Some((known, links)) if known == root => &links[..self.len.min(links.len())],
             _ => &[],
+        }
+    }
+
+    /// The links of the first `len` messages. They are shared.
+    #[must_use]
+    pub fn first(&self, len: usize) -> Self {
+        Self {
+            links: self.links.clone(),
+            len: len.min(self.len),
         }
     }
 
     /// The memory that it holds beside itself, in bytes.
     pub fn held_bytes(&self) -> usize {
-        self.0
+        self.links
             .as_ref()
             .map_or(0, |(_, links)| size_of_val(&**links))
     }
@@ -117,7 +131,10 @@ impl History {
     /// The chain of the first `len` messages, for [`History::chain_behind`].
     pub fn known_chain(&self, len: usize) -> KnownChain {
         let links = self.turns.iter().take(len).map(|turn| turn.link);
-        KnownChain(Some((self.root, links.collect())))
+        KnownChain {
+            links: Some((self.root, links.collect())),
+            len,
+        }
     }
 
     /// The link before the first message.

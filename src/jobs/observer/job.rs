@@ -131,7 +131,7 @@ impl ObserveJob<'_> {
         let (limit, combined_limit, piece) =
             (draft.piece_limit, draft.combined_limit, piece.to_owned());
         let counter = Arc::clone(&self.base.counter);
-        let background = tokio::task::spawn_blocking(move || {
+        let background = self.base.compute_pool.run(move || {
             let room_left = combined_limit.map(|room| room.saturating_sub(counter.count(&piece)));
             let application = match room_left {
                 // If space is short, the log gets at least half of it.
@@ -201,9 +201,8 @@ fn mentions_attachment(text: &str, name: &str) -> bool {
 pub(super) async fn split_transcript(base: &Base, transcript: String, limit: u32) -> Vec<String> {
     let counter = Arc::clone(&base.counter);
     let whole = transcript.clone();
-    tokio::task::spawn_blocking(move || {
-        observe::split_pieces(&transcript, limit, |text| counter.count(text))
-    })
-    .await
-    .unwrap_or_else(|_| vec![whole])
+    let pieces = base
+        .compute_pool
+        .run(move || observe::split_pieces(&transcript, limit, |text| counter.count(text)));
+    pieces.await.unwrap_or_else(|| vec![whole])
 }

@@ -41,7 +41,7 @@ impl Cuts {
                 // The upstream that accepted the request accepted this too.
                 open.clear();
             }
-            for id in &message.calls {
+            for id in message.calls.iter() {
                 open.entry(id).or_insert(index);
                 calls.insert(id, index);
             }

@@ -1,6 +1,7 @@
 //! One message of a conversation, as a wire format understood it.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::fingerprint::{Encoder, Fingerprint};
 use super::role::Role;
@@ -24,10 +25,10 @@ pub struct Message {
     pub fingerprint: Fingerprint,
     /// The role of its author.
     pub role: Role,
-    /// Ids of the tool calls it makes, in order.
-    pub calls: Vec<Box<str>>,
+    /// Ids of the tool calls it makes, in order. Shared, because each request copies what was read of the one before.
+    pub calls: Arc<[Box<str>]>,
     /// Id of the tool call it answers.
-    pub answers: Option<Box<str>>,
+    pub answers: Option<Arc<str>>,
     /// Bytes of its text that can distinguish this conversation from others (see
     /// [`distinctive_bytes`](super::distinctive_bytes)).
     pub distinctive_bytes: u32,
@@ -48,7 +49,7 @@ impl Message {
         Self {
             fingerprint: Encoder::new().finish(),
             role,
-            calls: Vec::new(),
+            calls: Arc::default(),
             answers: None,
             distinctive_bytes: 0,
             span: 0..0,

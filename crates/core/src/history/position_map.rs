@@ -165,11 +165,11 @@ impl PositionMap {
     /// no result without a call.
     pub fn keeps_rounds_whole(&self, client: &[Message]) -> bool {
         let is_unknown = |index: usize| self.chain_index(index).is_none();
-        let mut calls = std::collections::HashMap::new();
+        let mut calls: std::collections::HashMap<&str, usize> = std::collections::HashMap::new();
         for (index, message) in client.iter().enumerate() {
             let is_split = message
                 .answers
-                .as_ref()
+                .as_deref()
                 .is_some_and(|id| match calls.get(id) {
                     Some(call) => is_unknown(*call) != is_unknown(index),
                     // The cut decides whether a tail may begin with it.
@@ -178,7 +178,7 @@ impl PositionMap {
             if is_split {
                 return false;
             }
-            for id in &message.calls {
+            for id in message.calls.iter() {
                 calls.insert(id, index);
             }
         }

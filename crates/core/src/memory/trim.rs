@@ -140,7 +140,7 @@ mod tests {
                 messages.push(Message {
                     fingerprint: Encoder::new().finish(),
                     role,
-                    calls: calls.clone(),
+                    calls: calls.clone().into(),
                     answers: answers.map(Into::into),
                     distinctive_bytes: 0,
                     span: 0..0,

@@ -38,13 +38,14 @@ use super::scan::{self, Walk};
 use crate::history::{History, Message, MessagePiece, Pepper, PlainText, PromptFields, Scope};
 use bytes::Bytes;
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// A chat-completions request: its bytes, and where everything stands that memory needs.
 #[derive(Clone, Debug)]
 pub struct ChatRequest {
     body: Bytes,
     /// All messages in order, the leading system messages first.
-    messages: Vec<Message>,
+    messages: Arc<Vec<Message>>,
     leading_count: usize,
     /// The messages with a mark for the provider's cache, by their place in `messages`.
     marked: Vec<usize>,
@@ -58,7 +59,7 @@ pub struct ChatRequest {
     /// The position of the object's closing brace.
     close: usize,
     /// What stands in front of the messages.
-    before_messages: Option<Box<TopLevel>>,
+    before_messages: Option<Arc<TopLevel>>,
 }
 
 /// The client's leading system and developer messages. They are in no chain, because they carry clocks
@@ -110,7 +111,7 @@ pub fn parse_grown(body: &Bytes, prefix: &ParsedPrefix) -> Result<ChatRequest, P
     let rest = body.get(start..).ok_or(ParseError::InvalidJson)?;
     let text = std::str::from_utf8(rest).map_err(|_| ParseError::InvalidUtf8)?;
     let mut top = prefix.top_level();
-    let members = top.read_more_messages(text, prefix.messages())?;
+    let members = top.read_more_messages(text, prefix.messages(), prefix.message_count())?;
     let close = top.read(text, members)?;
     ChatRequest::new(body, top, close)
 }
@@ -154,17 +155,12 @@ impl ChatRequest {
             return None;
         }
         let messages = Messages {
-            all: self.messages[..count].to_vec(),
+            all: Arc::clone(&self.messages),
             leading_count: self.leading_count,
             leading_role: self.leading_role,
-            marked: self
-                .marked
-                .iter()
-                .copied()
-                .filter(|at| *at < count)
-                .collect(),
+            marked: self.marked.clone(),
         };
-        Some(ParsedPrefix::new(*before_messages, messages))
+        Some(ParsedPrefix::new(before_messages, messages, count))
     }
 
     /// The body as received.

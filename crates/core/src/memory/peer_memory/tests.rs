@@ -87,7 +87,7 @@ fn history(texts: &[&str]) -> History {
         Message {
             fingerprint: encoder.finish(),
             role: Role::User,
-            calls: Vec::new(),
+            calls: std::sync::Arc::default(),
             answers: None,
             distinctive_bytes: 0,
             span: 0..0,

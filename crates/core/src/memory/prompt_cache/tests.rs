@@ -13,7 +13,7 @@ fn message(text: &str) -> Message {
     Message {
         fingerprint: encoder.finish(),
         role: Role::User,
-        calls: Vec::new(),
+        calls: std::sync::Arc::default(),
         answers: None,
         distinctive_bytes: 0,
         span: 0..BYTES,

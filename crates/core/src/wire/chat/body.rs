@@ -4,6 +4,7 @@
 //! end of the body, and every range is moved by its beginning. Called by [`super::parse`].
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use serde::de::IgnoredAny;
 
@@ -30,7 +31,7 @@ pub(super) struct TopLevel {
     pub(super) cache_retention: Option<Box<str>>,
     pub(super) other_fields: OtherFields,
     /// What stands in front of the messages.
-    pub(super) before_messages: Option<Box<Self>>,
+    pub(super) before_messages: Option<Arc<Self>>,
 }
 
 /// Top-level fields that memory depends on. Other fields may stand twice and are forwarded twice.
@@ -67,18 +68,25 @@ impl TopLevel {
         Ok(self.base + walk.at() - 1)
     }
 
-    /// Reads the rest of the array of messages, which follows `messages`. Returns the walk that continues behind it.
+    /// Reads the rest of the array of messages, which follows the first `count` of `messages`. Returns the walk that
+    /// continues behind it.
     pub(super) fn read_more_messages<'t>(
         &mut self,
         text: &'t str,
         messages: &Messages,
+        count: usize,
     ) -> Result<Walk<'t>, ParseError> {
-        self.before_messages = Some(Box::new(self.clone()));
+        self.before_messages = Some(Arc::new(self.clone()));
         let mut elements = Walk::in_array(text, 0);
-        let reader = Reader::resume(&self.pepper, &messages.all);
-        let read = messages
-            .clone()
-            .read(text, self.base, &mut elements, reader)?;
+        let before = &messages.all[..count];
+        let reader = Reader::resume(&self.pepper, before);
+        let marked = messages.marked.iter().copied();
+        let read = Messages {
+            all: Arc::default(),
+            marked: marked.filter(|at| *at < count).collect(),
+            ..*messages
+        };
+        let read = read.read(text, self.base, &mut elements, (before, reader))?;
         self.messages = Some(read);
         Ok(Walk::in_object(text, elements.at()))
     }
@@ -99,9 +107,9 @@ impl TopLevel {
         if key == "messages" {
             let mut elements =
                 Walk::array(text, walk.at()).ok_or(ParseError::MessagesNotAnArray)?;
-            self.before_messages = Some(Box::new(self.clone()));
+            self.before_messages = Some(Arc::new(self.clone()));
             let reader = Reader::new(&self.pepper);
-            let read = Messages::default().read(text, self.base, &mut elements, reader)?;
+            let read = Messages::default().read(text, self.base, &mut elements, (&[], reader))?;
             self.messages = Some(read);
             walk.resume(elements.at());
             return Ok(());
@@ -151,7 +159,7 @@ pub const MAX_MESSAGES: usize = 50_000;
 /// The messages that are read.
 #[derive(Clone, Debug)]
 pub(super) struct Messages {
-    pub(super) all: Vec<Message>,
+    pub(super) all: Arc<Vec<Message>>,
     pub(super) leading_count: usize,
     pub(super) leading_role: &'static str,
     pub(super) marked: Vec<usize>,
@@ -160,7 +168,7 @@ pub(super) struct Messages {
 impl Default for Messages {
     fn default() -> Self {
         Self {
-            all: Vec::new(),
+            all: Arc::default(),
             leading_count: 0,
             leading_role: "system",
             marked: Vec::new(),
@@ -169,13 +177,13 @@ impl Default for Messages {
 }
 
 impl Messages {
-    /// Reads the messages that follow. `text` begins at `base` in the body.
+    /// Reads the messages that follow those `before`. `text` begins at `base` in the body.
     fn read(
         mut self,
         text: &str,
         base: usize,
         elements: &mut Walk<'_>,
-        mut reader: Reader<'_>,
+        (before, mut reader): (&[Message], Reader<'_>),
     ) -> Result<Self, ParseError> {
         while elements.next_item()? {
             let start = elements.at();
@@ -197,10 +205,14 @@ impl Messages {
                 return Err(ParseError::TooManyMessages);
             }
         }
-        self.all.extend(reader.finish());
-        if self.all.is_empty() {
+        let new = reader.finish();
+        if before.is_empty() && new.is_empty() {
             return Err(ParseError::MessagesEmpty);
         }
+        self.all = Arc::new(match before {
+            [] => new,
+            before => [before, &new].concat(),
+        });
         Ok(self)
     }
 }

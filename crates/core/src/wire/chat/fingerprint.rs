@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::content::{ContentItem, items};
 use super::fields::{Answer, Custom, Fields, Function};
@@ -29,8 +30,8 @@ pub(super) struct Reader<'m> {
 #[derive(Debug)]
 struct PendingMessage {
     role: Role,
-    calls: Vec<Box<str>>,
-    answers: Option<Box<str>>,
+    calls: Arc<[Box<str>]>,
+    answers: Option<Arc<str>>,
     distinctive_bytes: u32,
     span: Range<usize>,
 }
@@ -74,9 +75,9 @@ impl<'m> Reader<'m> {
     /// Reads the next message, whose range is `span`.
     pub(super) fn message(&mut self, fields: &Fields<'_>, span: Range<usize>) {
         let calls = calls(fields);
-        let answers: Option<Box<str>> = fields.answers.as_ref().map(|answer| match answer {
+        let answers: Option<Arc<str>> = fields.answers.as_ref().map(|answer| match answer {
             Answer::Call(id) => (**id).into(),
-            Answer::Function(name) => legacy_id(name),
+            Answer::Function(name) => legacy_id(name).into(),
         });
         let answered = answers.as_ref().map(|id| self.position(id));
         let encoder = self.batch.encoder();
@@ -118,13 +119,19 @@ impl<'m> Reader<'m> {
     }
 }
 
-fn calls(fields: &Fields<'_>) -> Vec<Box<str>> {
+fn calls(fields: &Fields<'_>) -> Arc<[Box<str>]> {
     let calls = fields.tool_calls.iter().map(|call| (*call.id).into());
     let legacy = fields
         .function_call
         .iter()
         .map(|call| legacy_id(&call.name));
-    calls.chain(legacy).collect()
+    let calls: Vec<Box<str>> = calls.chain(legacy).collect();
+    // An empty one takes no memory of its own.
+    if calls.is_empty() {
+        Arc::default()
+    } else {
+        calls.into()
+    }
 }
 
 /// The legacy form has no ids: a result names the function, and only one call can be open.

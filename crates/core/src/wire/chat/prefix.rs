@@ -3,23 +3,29 @@
 //! Clients send the whole history each time, so most of a body is the body before it. [`super::parse_grown`] reads
 //! only the rest.
 
-use super::body::{Messages, TopLevel};
-use crate::history::{History, KnownChain};
+use std::sync::Arc;
 
-/// What was read of the beginning of a body, up to the end of one of its messages.
+use super::body::{Messages, TopLevel};
+use crate::history::{History, KnownChain, Message};
+
+/// What was read of the beginning of a body, up to the end of one of its messages. It shares the messages with the
+/// request that they were read of.
 #[derive(Clone, Debug)]
 pub struct ParsedPrefix {
     /// What stands in front of the messages.
-    before_messages: TopLevel,
+    before_messages: Arc<TopLevel>,
     messages: Messages,
+    /// How many of the messages belong to it.
+    count: usize,
     chain: KnownChain,
 }
 
 impl ParsedPrefix {
-    pub(super) fn new(before_messages: TopLevel, messages: Messages) -> Self {
+    pub(super) fn new(before_messages: Arc<TopLevel>, messages: Messages, count: usize) -> Self {
         Self {
             before_messages,
             messages,
+            count,
             chain: KnownChain::default(),
         }
     }
@@ -27,9 +33,24 @@ impl ParsedPrefix {
     /// The same with the links of its messages. `history` is that of the whole request.
     #[must_use]
     pub fn with_chain_of(mut self, history: &History) -> Self {
-        let len = self.messages.all.len() - self.messages.leading_count;
-        self.chain = history.known_chain(len);
+        self.chain = history.known_chain(self.count - self.messages.leading_count);
         self
+    }
+
+    /// What of it lies in the first `most` bytes of the body. `None` if no message ends there, or only leading ones do.
+    #[must_use]
+    pub fn first(&self, most: usize) -> Option<Self> {
+        let count = self
+            .own_messages()
+            .partition_point(|message| message.span.end <= most);
+        let behind_leading = count
+            .checked_sub(self.messages.leading_count)
+            .filter(|count| *count > 0)?;
+        Some(Self {
+            count,
+            chain: self.chain.first(behind_leading),
+            ..self.clone()
+        })
     }
 
     /// The links of its messages behind the leading ones, as far as they are known.
@@ -37,17 +58,21 @@ impl ParsedPrefix {
         &self.chain
     }
 
+    fn own_messages(&self) -> &[Message] {
+        &self.messages.all[..self.count]
+    }
+
     /// How many bytes of the body it is.
     pub fn bytes(&self) -> usize {
-        self.messages.all.last().map_or(0, |last| last.span.end)
+        self.own_messages().last().map_or(0, |last| last.span.end)
     }
 
     /// How many messages it has.
     pub fn message_count(&self) -> usize {
-        self.messages.all.len()
+        self.count
     }
 
-    /// The memory that it holds, in bytes.
+    /// The memory that it holds, in bytes, also where it shares it.
     pub fn held_bytes(&self) -> usize {
         let ids = self.messages.all.iter().map(|message| {
             let calls = message
@@ -65,7 +90,7 @@ impl ParsedPrefix {
 
     /// The members in front of the messages, for a text that begins behind this prefix.
     pub(super) fn top_level(&self) -> TopLevel {
-        self.before_messages.clone().at(self.bytes())
+        TopLevel::clone(&self.before_messages).at(self.bytes())
     }
 
     pub(super) fn messages(&self) -> &Messages {
@@ -81,6 +106,10 @@ mod tests {
     use super::*;
     use crate::history::Scope;
     use crate::wire::chat::{ChatRequest, ParseError, parse, parse_grown};
+
+    fn owners() -> [Scope; 2] {
+        [b"a", b"b"].map(|credential: &[u8; 1]| Scope::new(credential, None))
+    }
 
     /// All that a request was read as.
     fn read(result: &Result<ChatRequest, ParseError>) -> Result<String, ParseError> {
@@ -110,7 +139,7 @@ mod tests {
         prefix: ParsedPrefix,
         grown: &ChatRequest,
     ) -> Result<(), TestCaseError> {
-        let [owner, other] = [b"a", b"b"].map(|credential: &[u8; 1]| Scope::new(credential, None));
+        let [owner, other] = owners();
         let prefix = prefix.with_chain_of(&earlier.history(&owner));
         for scope in [owner, other] {
             let messages = grown.messages().to_vec();
@@ -132,11 +161,28 @@ mod tests {
         let Ok(request) = parse(earlier) else {
             return Ok(0);
         };
+        let [owner, _] = owners();
+        let whole = request.prefix(earlier.len());
+        let whole = whole.map(|whole| whole.with_chain_of(&request.history(&owner)));
         for most in 0..=same {
+            let shortened = whole.as_ref().and_then(|whole| whole.first(most));
             let Some(prefix) = request.prefix(most) else {
+                prop_assert!(shortened.is_none());
                 continue;
             };
             prop_assert!(prefix.bytes() <= most);
+            let shortened = shortened.expect("the same messages");
+            prop_assert_eq!(shortened.bytes(), prefix.bytes());
+            prop_assert_eq!(
+                read(&parse_grown(body, &shortened)),
+                read(&parse_grown(body, &prefix))
+            );
+            if let Ok(grown) = parse_grown(body, &shortened) {
+                let chain = shortened.chain();
+                let chained = History::chain_behind(chain, &owner, grown.messages().to_vec());
+                let anew = grown.history(&owner);
+                prop_assert_eq!(chained.turns(), anew.turns());
+            }
             let grown = parse_grown(body, &prefix);
             prop_assert_eq!(read(&grown), read(&parse(body)));
             if let Ok(grown) = &grown {

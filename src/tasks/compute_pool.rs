@@ -1,30 +1,32 @@
-//! Threads for the parsing of large bodies: at most half of the machine's cores at the same time. Without a bound, a few
-//! large bodies would take all cores, also with a bad key, and a gigabyte for what they are parsed into. Others wait
-//! for their turn, first come first served. Used by [`super::read_request`].
+//! Threads for work that takes milliseconds of processor time: at most half of the machine's cores at the same time.
+//! Without a bound, a few large bodies would take all cores, also with a bad key, and a gigabyte for what they are parsed
+//! into; and parts that many Observers write at the same time would leave requests a small share of the processor,
+//! because each thread gets one of its own, however low its priority is. Others wait for their turn, first come first
+//! served. Used by `proxy` for bodies, and by `jobs` for what it does with what models write.
 
 use std::sync::Arc;
 use std::thread;
 
 use tokio::sync::Semaphore;
 
-/// The bound on the bodies that are parsed at the same time.
+/// The bound on what runs at the same time.
 #[derive(Clone, Debug)]
-pub struct ParsePool(Arc<Semaphore>);
+pub struct ComputePool(Arc<Semaphore>);
 
-impl Default for ParsePool {
+impl Default for ComputePool {
     fn default() -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         Self::new(cores.div_ceil(2))
     }
 }
 
-impl ParsePool {
+impl ComputePool {
     fn new(threads: usize) -> Self {
         Self(Arc::new(Semaphore::new(threads)))
     }
 
-    /// Runs `work` on a thread, when it is its turn. `None` if it panicked.
-    pub(super) async fn run<T: Send + 'static>(
+    /// Runs `work` on a thread for blocking work of this runtime, when it is its turn. `None` if it panicked.
+    pub async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
@@ -46,7 +48,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn no_more_run_than_there_are_threads_also_if_clients_leave() {
-        let pool = ParsePool::new(2);
+        let pool = ComputePool::new(2);
         let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let mut clients = Vec::new();
         for _ in 0..20 {
