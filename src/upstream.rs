@@ -6,6 +6,7 @@
 mod connect;
 mod failure;
 mod target;
+mod tracked_connection;
 
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,20 +17,25 @@ use http::{Request, Response, Uri};
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::CaptureConnection;
 use hyper_util::rt::TokioTimer;
 use metrics::Histogram;
 use rustls::{ClientConfig, RootCertStore};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use url::Url;
 
 use self::connect::Connector;
 pub use self::failure::{BoxError, SendError, SetupError, cause};
 use self::target::Target;
+use self::tracked_connection::has_ended;
 use crate::tasks::Tasks;
 use crate::telemetry::{self, kept};
 
 static HEAD: LazyLock<Histogram> =
     LazyLock::new(|| kept(|| metrics::histogram!(telemetry::UPSTREAM_HEAD)));
+
+/// How often a request that waits for its response head looks whether its connection still exists.
+const CONNECTION_CHECK: Duration = Duration::from_secs(1);
 
 /// A body on its way to the upstream.
 pub type RequestBody = UnsyncBoxBody<Bytes, BoxError>;
@@ -173,15 +179,16 @@ impl Upstream {
     }
 
     /// Sends a request whose address came from [`Upstream::uri_for`] and waits for the head of the
-    /// response. Dropping the future takes the request back.
+    /// response. Dropping the future takes the request back. `connection` is what was captured of the request.
     ///
     /// # Errors
     /// If no response head arrives; see [`SendError`] for what can be told apart.
     pub async fn send(
         &self,
         request: Request<RequestBody>,
+        connection: &CaptureConnection,
     ) -> Result<Response<Incoming>, SendError> {
-        self.send_with(&self.pooled, request).await
+        self.send_with(&self.pooled, request, connection).await
     }
 
     /// Like [`Upstream::send`], on a connection that can be upgraded.
@@ -191,22 +198,38 @@ impl Upstream {
     pub async fn send_upgradable(
         &self,
         request: Request<RequestBody>,
+        connection: &CaptureConnection,
     ) -> Result<Response<Incoming>, SendError> {
-        self.send_with(&self.http1, request).await
+        self.send_with(&self.http1, request, connection).await
     }
 
     async fn send_with(
         &self,
         client: &Client<Connector, RequestBody>,
         request: Request<RequestBody>,
+        connection: &CaptureConnection,
     ) -> Result<Response<Incoming>, SendError> {
-        let sent = tokio::time::Instant::now();
-        let response = timeout(self.timeouts.head, client.request(request))
-            .await
-            .map_err(|_| SendError::HeadTimeout(self.timeouts.head))?
-            .map_err(SendError::classify)?;
-        HEAD.record(sent.elapsed());
-        Ok(response)
+        let sent = Instant::now();
+        let deadline = sent + self.timeouts.head;
+        let mut response = std::pin::pin!(client.request(request));
+        let mut had_ended = false;
+        loop {
+            let next_check = deadline.min(Instant::now() + CONNECTION_CHECK);
+            if let Ok(response) = timeout_at(next_check, &mut response).await {
+                let response = response.map_err(SendError::classify)?;
+                HEAD.record(sent.elapsed());
+                return Ok(response);
+            }
+            if Instant::now() >= deadline {
+                return Err(SendError::HeadTimeout(self.timeouts.head));
+            }
+            // At the first look the answer may be on its way from the connection to here.
+            let has_ended = has_ended(connection);
+            if has_ended && had_ended {
+                return Err(SendError::Lost);
+            }
+            had_ended = has_ended;
+        }
     }
 }
 

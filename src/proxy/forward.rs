@@ -30,8 +30,8 @@ pub async fn send(
     parts: Parts,
     body: OutBody,
 ) -> Result<Response<Incoming>, ProxyError> {
-    let request = prepare(upstream, parts, body)?;
-    let response = upstream.send(request).await;
+    let (request, connection) = prepare(upstream, parts, body)?;
+    let response = upstream.send(request, &connection).await;
     let response = response.map_err(|error| to_proxy_error(upstream, error))?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let url = upstream.base_url();
@@ -40,12 +40,12 @@ pub async fn send(
     Ok(response)
 }
 
-/// The request as the upstream gets it.
+/// The request as the upstream gets it, and what it will know of its connection.
 pub(super) fn prepare(
     upstream: &Upstream,
     mut parts: Parts,
     body: OutBody,
-) -> Result<Request<RequestBody>, ProxyError> {
+) -> Result<(Request<RequestBody>, CaptureConnection), ProxyError> {
     let path_and_query = parts.uri.path_and_query().ok_or(ProxyError::Target(None))?;
     parts.uri = upstream
         .uri_for(path_and_query)
@@ -59,11 +59,13 @@ pub(super) fn prepare(
     let expects_continue =
         headers::lists(&parts.headers, &header::EXPECT, "100-continue") && !body.is_empty();
     let mut request = Request::from_parts(parts, body.boxed());
+    let connection = capture_connection(&mut request);
     if expects_continue {
-        let gate = upstream_continue(&mut request, upstream.timeouts().expect_continue);
+        let timeout = upstream.timeouts().expect_continue;
+        let gate = upstream_continue(&mut request, connection.clone(), timeout);
         request = request.map(|body| GatedBody::new(body, gate).boxed_unsync());
     }
-    Ok(request)
+    Ok((request, connection))
 }
 
 /// The error for a request that got no response head.
@@ -105,6 +107,7 @@ fn set_framing(parts: &mut Parts, body: &OutBody) {
 /// interim responses), or after `timeout`.
 fn upstream_continue(
     request: &mut Request<RequestBody>,
+    connection: CaptureConnection,
     timeout: Duration,
 ) -> impl Future<Output = ()> + Send + use<> {
     let notify = Arc::new(Notify::new());
@@ -114,7 +117,6 @@ fn upstream_continue(
             notify.notify_one();
         }
     });
-    let connection = capture_connection(request);
     async move {
         tokio::select! {
             () = notified.notified() => {}

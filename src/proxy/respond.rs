@@ -242,7 +242,7 @@ fn describe_upstream(error: &SendError) -> (StatusCode, &'static str, String) {
                 after.as_secs_f32()
             ),
         ),
-        SendError::Body(_) | SendError::Broken(_) => (
+        SendError::Body(_) | SendError::Broken(_) | SendError::Lost => (
             S::BAD_GATEWAY,
             "upstream_disconnected",
             "The upstream closed the connection without a valid answer.".to_owned(),

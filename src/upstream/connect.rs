@@ -6,16 +6,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Uri;
-use hyper_rustls::{
-    ConfigBuilderExt as _, HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream,
-};
+use hyper_rustls::{ConfigBuilderExt as _, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioIo;
 use rustls::{ClientConfig, RootCertStore};
-use tokio::net::TcpStream;
 use tower_service::Service;
 
 use super::failure::{BoxError, ConnectTimedOut, SetupError};
+use super::tracked_connection::TrackedConnection;
 
 /// Two connectors: one that may negotiate HTTP/2, and one for HTTP/1.1 only.
 pub(super) fn connectors(tls: &ClientConfig, deadline: Duration) -> (Connector, Connector) {
@@ -72,12 +69,10 @@ pub(super) struct Connector {
     deadline: Duration,
 }
 
-type Connection = MaybeHttpsStream<TokioIo<TcpStream>>;
-
 impl Service<Uri> for Connector {
-    type Response = Connection;
+    type Response = TrackedConnection;
     type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<Connection, BoxError>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<TrackedConnection, BoxError>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.inner.poll_ready(cx)
@@ -89,6 +84,7 @@ impl Service<Uri> for Connector {
             tokio::time::timeout(deadline, connecting)
                 .await
                 .map_err(|_| ConnectTimedOut(deadline))?
+                .map(TrackedConnection::new)
         })
     }
 }

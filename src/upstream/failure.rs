@@ -40,6 +40,9 @@ pub enum SendError {
     Body(#[source] BoxedCause),
     #[error("the connection broke before the response head")]
     Broken(#[source] BoxedCause),
+    /// The connection ended in the moment in which it was given the request.
+    #[error("the connection ended as it was given the request")]
+    Lost,
 }
 
 type BoxedCause = Box<dyn Error + Send + Sync>;

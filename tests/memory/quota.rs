@@ -79,7 +79,7 @@ impl Program {
             }
         };
         let warning = tokio::time::timeout(PATIENCE, written).await;
-        warning.expect("no line says what was deleted")
+        warning.unwrap_or_else(|_| panic!("no line says what was deleted"))
     }
 
     fn last_body(&self) -> bytes::Bytes {

@@ -1,5 +1,5 @@
-//! How much of what is generated or recorded the tests play. A plain `cargo test` plays a sample, in about three
-//! minutes; `DIARIST_TESTS=long cargo test`, as in `.ci/run`, plays more. What single suites can be asked for beyond that
+//! How much of what is generated or recorded the tests play. A plain `cargo test` plays a sample, in about five
+//! minutes on two cores; `DIARIST_TESTS=long cargo test`, as in `.ci/run`, plays more. What single suites can be asked for beyond that
 //! stands in docs/testing.md.
 
 /// Whether the long form is wanted.
