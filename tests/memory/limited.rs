@@ -1,6 +1,6 @@
 //! A client whose upstream limits its rate: memory that borrows its credential yields, and goes on.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use diarist_provider::{Behaviour, CallerKind, Options};
@@ -16,27 +16,32 @@ struct Played {
     with_memory: usize,
 }
 
-/// The longest that memory has worked after a request where nothing is limited. Both runs go on side by side, so that what
-/// else the machine does slows down both.
+/// How long memory works after a request where nothing is limited. Both runs go on side by side, so that what else the
+/// machine does slows down both.
 #[derive(Default)]
-struct LongestWork(AtomicUsize);
+struct Work {
+    requests: AtomicU32,
+    millis: AtomicU64,
+}
 
-impl LongestWork {
+impl Work {
     fn note(&self, elapsed: Duration) {
-        let elapsed = usize::try_from(elapsed.as_millis()).unwrap();
-        self.0.fetch_max(elapsed, Ordering::SeqCst);
+        let millis = u64::try_from(elapsed.as_millis()).unwrap();
+        self.millis.fetch_add(millis, Ordering::SeqCst);
+        self.requests.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How long people read what they got: half a second, and longer where memory takes longer.
+    /// How long people read what they got: half a second, and longer where memory takes longer at the mean.
     fn pause(&self) -> Duration {
-        let longest = Duration::from_millis(self.0.load(Ordering::SeqCst) as u64);
-        Duration::from_millis(500).max(4 * longest)
+        let requests = self.requests.load(Ordering::SeqCst).max(1);
+        let mean = Duration::from_millis(self.millis.load(Ordering::SeqCst)) / requests;
+        Duration::from_millis(500).max(8 * mean)
     }
 }
 
 /// Plays conversations side by side. Where `limited_in` is given, one in so many requests is refused, without a word about
 /// how long, and memory has only the time in which people read; else it has the time it needs.
-async fn play(limited_in: Option<usize>, work: &LongestWork) -> Played {
+async fn play(limited_in: Option<usize>, work: &Work) -> Played {
     const TALKS: usize = 4;
     let turns = depth::long_or(40, 26);
     let rig = Rig::small().await;
@@ -48,7 +53,7 @@ async fn play(limited_in: Option<usize>, work: &LongestWork) -> Played {
             let talk = Talk::new(&format!("user{number}"));
             for turn in 1..=turns {
                 let at = sent.fetch_add(1, Ordering::SeqCst);
-                if limited_in.is_some_and(|every| at % every == every / 2) {
+                if limited_in.is_some_and(|every| at % every == every / 10) {
                     let limited = Behaviour::failing(429);
                     rig.provider.inject_next(CallerKind::Actor, 1, &limited);
                 }
@@ -83,11 +88,14 @@ async fn play(limited_in: Option<usize>, work: &LongestWork) -> Played {
 /// people read for half a second: on a busy machine longer, as memory takes longer there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_now_and_then_does_not_take_memory_away() {
-    let work = LongestWork::default();
+    let work = Work::default();
     let (unlimited, limited) = tokio::join!(play(None, &work), play(Some(50), &work));
     let (with_limits, without_limits) = (limited.with_memory, unlimited.with_memory);
     let long = limited.long;
-    println!("of {long} long requests with memory: {with_limits}, without limits {without_limits}");
+    println!(
+        "of {long} long requests with memory: {with_limits}, without limits {without_limits}; pauses of {:?}",
+        work.pause()
+    );
     assert!(
         with_limits * 10 >= without_limits * 9,
         "{with_limits}, without limits {without_limits}, with a pause of {:?}",

@@ -87,9 +87,10 @@ async fn every_placement_before_every_strict_provider() {
     ];
     for (at, placement) in placements.into_iter().enumerate() {
         let rig = rig(placement).await;
-        // The plain form plays the odd modes with every second placement, and the even ones with the others.
-        let modes = MODES.into_iter().skip(depth::long_or(0, at % 2));
-        for (mode, demand) in depth::sample(modes, 2) {
+        // The plain form plays half of the modes with each placement, in turn the one half and the other.
+        let is_played = |mode: usize| depth::is_long() || mode % 2 == at % 2;
+        let modes = MODES.into_iter().enumerate();
+        for (_, (mode, demand)) in modes.filter(|(mode, _)| is_played(*mode)) {
             rig.provider.rules(|rules| {
                 *rules = Rules::default();
                 demand(rules);
