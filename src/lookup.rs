@@ -8,6 +8,8 @@
 //!
 //! If the store fails, requests are served with what is cached (INV-OPEN). Called by `proxy` and `jobs`.
 
+mod base_chains;
+mod held_alignments;
 mod origin_index;
 mod origin_tracking;
 mod outcome;
@@ -161,7 +163,7 @@ impl SnapshotCache {
             state.add_kept_message((scope.tenant, *link));
         }
         if let Some((tip, view)) = &entries.alignment {
-            state.release_alignment(&(scope.tenant, *tip));
+            state.held_alignments.remove(&(scope.tenant, *tip));
             state.add_bytes(sizes::of_stored_alignment(view));
             state.alignments.insert((scope.tenant, *tip), view.clone());
         }
@@ -242,9 +244,7 @@ impl SnapshotCache {
         if state.alignments.contains_key(&key) {
             return;
         }
-        state.release_alignment(&key);
-        state.add_bytes(sizes::of_alignment(alignment));
-        state.held_alignments.insert(key, Arc::clone(alignment));
+        state.hold_alignment(key, Arc::clone(alignment));
     }
 
     /// The pin of the request with this tip, for this model.

@@ -5,8 +5,8 @@ use super::origin_index::OriginIndex;
 use super::{AnswersInProgress, LookupParams, SnapshotCache};
 use crate::history::{AnswerHash, History, Message, MessageKey, Scope, ScopedHash};
 use crate::memory::alignment::{
-    Alignment, AlignmentKind, Evidence, Origin, SharedMessages, origin_of_answer, origins,
-    shared_messages,
+    Alignment, AlignmentKind, Evidence, Origin, SharedMessages, StoredAlignment, origin_of_answer,
+    origins, shared_messages,
 };
 
 impl SnapshotCache {
@@ -20,26 +20,30 @@ impl SnapshotCache {
         is_stranger: bool,
     ) -> Vec<Origin> {
         let origins = origins(client, evidence, alignment);
-        self.add_messages(
-            scope,
-            (client, &origins),
-            evidence.recorded_count,
-            is_stranger,
-        );
+        // The alignment that this one continues: what stands on its chain is recorded.
+        let continued = alignment.filter(|alignment| alignment.kind == AlignmentKind::Continued);
+        let continued = continued.zip(evidence.stored.as_ref());
+        let is_recorded = |at: usize| {
+            let continues = |(alignment, (earlier, _)): (&Alignment, &(StoredAlignment, _))| {
+                at < earlier.count && alignment.positions.chain_index(at).is_some()
+            };
+            at < evidence.recorded_count || continued.is_some_and(continues)
+        };
+        self.add_messages(scope, (client, &origins), is_recorded, is_stranger);
         origins
     }
 
-    /// Adds the messages of `client` from `from` on, each with its origin.
+    /// Adds the messages of `client`, each with its origin, but those that are recorded already.
     fn add_messages(
         &self,
         scope: &Scope,
         (client, origins): (&History, &[Origin]),
-        from: usize,
+        is_recorded: impl Fn(usize) -> bool,
         is_stranger: bool,
     ) {
         self.update_origins(|origin_index| {
             for (place, (turn, origin)) in client.turns().iter().zip(origins).enumerate() {
-                if place >= from && turn.message.can_be_evidence() {
+                if !is_recorded(place) && turn.message.can_be_evidence() {
                     let item = client.message_key(place);
                     let mark = item.ids.unwrap_or(item.content);
                     origin_index.add_message(scope, mark, *origin, is_stranger);
@@ -51,7 +55,7 @@ impl SnapshotCache {
     /// Adds the messages of a stranger whom the upstream has just accepted to those of its tenant, where no stranger pushes
     /// them out.
     pub fn track_accepted(&self, scope: &Scope, client: &History, origins: &[Origin]) {
-        self.add_messages(scope, (client, origins), 0, false);
+        self.add_messages(scope, (client, origins), |_| false, false);
     }
 
     /// Changes what was seen. The index no longer knows which messages of a tenant are unique if it has dropped some, so
@@ -155,7 +159,7 @@ impl SnapshotCache {
         client: &History,
         params: &LookupParams<'_>,
     ) -> Option<(SharedMessages, Option<i64>)> {
-        let (state, origin_index) = (self.state(), self.origin_index());
+        let (mut state, origin_index) = (self.state(), self.origin_index());
         let (evidence, _) = state.evidence(scope, client, params, origin_index.origins_of(scope));
         let lineage = evidence.path.last()?.lineage;
         let (shared, same) = shared_messages(client, &evidence)?;

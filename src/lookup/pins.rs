@@ -84,6 +84,12 @@ impl Pins {
         self.by_history.contains_key(key)
     }
 
+    /// Whether a request with the history has no answer yet.
+    pub(super) fn is_in_flight(&self, key: &Key) -> bool {
+        let pins = self.by_history.get(key).into_iter().flatten();
+        pins.into_iter().any(|pin| pin.in_flight > 0)
+    }
+
     /// How far requests with the history were trimmed, for each model.
     pub(super) fn trims(&self, key: &Key) -> impl Iterator<Item = (Trim, &str)> {
         let pins = self.trimmed.get(key).map(|key| self.by_label(key));

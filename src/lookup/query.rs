@@ -32,7 +32,7 @@ impl SnapshotCache {
         answers: impl FnOnce() -> PossibleSummaries + Send,
     ) -> (Lookup, Option<Alignment>) {
         let (pinned, (evidence, is_complete)) = {
-            let (state, origin_index) = (self.state(), self.origin_index());
+            let (mut state, origin_index) = (self.state(), self.origin_index());
             let seen_origins = origin_index.origins_of(scope);
             let pinned = state.pinned_alignment(scope, client, &params, seen_origins);
             (pinned, state.evidence(scope, client, &params, seen_origins))

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use foldhash::{HashMap, HashSet};
 
+use super::base_chains::BaseChains;
+use super::held_alignments::HeldAlignments;
 use super::origin_index::{SeenOrigins, Tenant};
 use super::outcome::LookupParams;
 use super::pins::{Key, Pins};
@@ -12,13 +14,17 @@ use super::sizes::{self, ENTRY_BYTES};
 use crate::history::align::MessageOrigin;
 use crate::history::{History, Link, PathMessage, Scope, ScopedHash, anchor};
 use crate::memory::alignment::{
-    Alignment, Evidence, LineageName, Origin, PathEntry, StoredAlignment, SummaryCandidate, Witness,
+    Alignment, BaseChain, Evidence, LineageName, Origin, PathEntry, StoredAlignment,
+    SummaryCandidate, Witness,
 };
 use crate::memory::{Snapshot, SnapshotId, SnapshotMeta};
 use crate::store::Candidates;
 
 /// The cache holds at most this many bytes of texts and index entries.
 pub(super) const MAX_BYTES: usize = 64 * 1024 * 1024;
+
+/// So many of them may be held alignments that no request in flight needs.
+const MAX_HELD_BYTES: usize = MAX_BYTES / 4;
 
 /// The alignment of a request that may have been sent before.
 #[derive(Clone, Debug)]
@@ -56,9 +62,10 @@ pub(super) struct CacheState {
     pub(super) steps: HashMap<Key, PathEntry>,
     pub(super) anchors: HashMap<([u8; 32], ScopedHash), Link>,
     pub(super) alignments: HashMap<Key, StoredAlignment>,
-    /// Alignments of requests that were sent and are not recorded yet, by the last link of what the client
-    /// sent.
-    pub(super) held_alignments: HashMap<Key, Arc<Alignment>>,
+    /// The chains that these lead to.
+    base_chains: BaseChains,
+    /// Alignments of requests that were sent and are not recorded yet.
+    pub(super) held_alignments: HeldAlignments,
     /// Ends of ranges that are observed or queued.
     pub(super) range_ends: HashSet<Key>,
     /// Peer intros: those that requests were sent with, and the latest of each owner.
@@ -76,6 +83,7 @@ pub(super) struct CacheState {
     pub(super) lineage_names: HashMap<([u8; 32], i64), LineageName>,
     /// Thread keys that several lineages have.
     pub(super) shared_keys: HashSet<([u8; 32], String)>,
+    /// Bytes of all of these but the held alignments.
     pub(super) bytes: usize,
 }
 
@@ -200,17 +208,22 @@ impl CacheState {
                 && !alignment.proof.iter().any(is_contested))
     }
 
-    /// Removes a held alignment: it is recorded now, or replaced.
-    pub(super) fn release_alignment(&mut self, key: &Key) {
-        if let Some(released) = self.held_alignments.remove(key) {
-            self.bytes = self.bytes.saturating_sub(sizes::of_alignment(&released));
-        }
+    /// Holds the alignment of a request in flight until it is recorded. If that never happens, until there are too many.
+    pub(super) fn hold_alignment(&mut self, key: Key, alignment: Arc<Alignment>) {
+        self.held_alignments.insert(key, alignment);
+        let pins = &self.pins;
+        self.held_alignments
+            .shrink(MAX_HELD_BYTES, |(tenant, _), held| {
+                let tip = held.history.tip();
+                tip.is_some_and(|tip| pins.is_in_flight(&(*tenant, tip)))
+            });
+        self.make_room(0);
     }
 
     /// What this process knows of chains that `client` may be aligned with; and whether the cache is complete
     /// for `client` if it is aligned with none.
     pub(super) fn evidence(
-        &self,
+        &mut self,
         scope: &Scope,
         client: &History,
         params: &LookupParams<'_>,
@@ -235,11 +248,11 @@ impl CacheState {
         }
         let newest_alignment = turns().find_map(|(_, turn)| self.alignments.get(&key(&turn.link)));
         let complete = self.has_complete_link(scope, client);
-        if let Some(view) = newest_alignment {
+        if let Some(view) = newest_alignment.cloned() {
             // Only of the newest one: a conversation that was aligned once has one for each request.
-            let base = self.path(scope, view.base, seen_origins);
+            let base = self.base_chain(scope, view.base);
             evidence.stored_holds = view.proof.iter().all(|w| !seen_origins.is_contested(w));
-            evidence.stored = Some((view.clone(), base));
+            evidence.stored = Some((view, base));
         }
         let aligned_count = evidence.stored.as_ref().map_or(0, |(view, _)| view.count);
         let hit = anchors(client, aligned_count.max(evidence.recorded_count))
@@ -248,13 +261,26 @@ impl CacheState {
             evidence.path = self.path(scope, link, seen_origins);
             add_answer(&mut evidence.path, client, place, seen_origins);
         }
-        let base = evidence.stored.iter().filter_map(|(_, base)| base.last());
-        let ends = base.chain(evidence.path.last()).map(|end| end.lineage);
+        let base = evidence
+            .stored
+            .iter()
+            .filter_map(|(_, base)| base.lineage());
+        let ends = base.chain(evidence.path.last().map(|end| end.lineage));
         let names = ends.filter_map(|lineage| Some((lineage, self.lineage_name(scope, lineage)?)));
         evidence.lineage_names = names.collect();
         // An anchor or alignment that leads to another chain may be proven by entries only the store has.
         let is_complete = complete && hit.is_none() && aligned_count <= evidence.recorded_count;
         (evidence, is_complete)
+    }
+
+    /// The chain that a request was aligned to, up to `end`; empty unless all its messages are cached.
+    fn base_chain(&mut self, scope: &Scope, end: Link) -> Arc<BaseChain> {
+        let Some((chain, added)) = self.base_chains.chain(&self.steps, scope, end) else {
+            return Arc::default();
+        };
+        // No room is made for it here: that could drop what this look-up is about to read.
+        self.bytes += added;
+        chain
     }
 
     /// The recorded chain up to `link`; empty unless all its messages are cached.
@@ -384,7 +410,7 @@ impl CacheState {
             recorded_lineage: candidates.lineage,
             stored: candidates.alignment.take().map(|stored| {
                 let base = std::mem::take(&mut candidates.base_chain);
-                (stored, checked_path(base))
+                (stored, Arc::new(base.iter().collect()))
             }),
             stored_holds: alignment_holds,
             // A request that continues a stored alignment is found by that.
@@ -453,7 +479,7 @@ impl CacheState {
     /// Makes room for `bytes` more. If they do not fit, everything is dropped but what requests in flight need: a
     /// cache that lost single entries would no longer be complete for their chains.
     pub(super) fn make_room(&mut self, bytes: usize) {
-        if self.bytes + bytes > MAX_BYTES {
+        if self.bytes + self.held_alignments.bytes() + bytes > MAX_BYTES {
             self.drop_all_but_in_flight();
         }
     }
@@ -481,9 +507,8 @@ impl CacheState {
             .flat_map(|((tenant, _), metas)| metas.iter().map(|meta| (*tenant, meta.id)))
             .collect();
         texts.retain(|key, _| needed.contains(key));
-        let alignment_bytes = alignments.values().map(|held| sizes::of_alignment(held));
         let text_bytes = texts.values().map(|text| sizes::of_snapshot_text(text));
-        self.bytes += alignment_bytes.sum::<usize>() + text_bytes.sum::<usize>();
+        self.bytes += text_bytes.sum::<usize>();
         self.held_alignments = alignments;
         self.unstored_snapshots = unstored;
         self.texts = texts;
@@ -506,7 +531,10 @@ impl CacheState {
         self.alignments
             .retain(|(tenant, _), view| is_kept(tenant, sizes::of_stored_alignment(view)));
         self.held_alignments
-            .retain(|(tenant, _), held| is_kept(tenant, sizes::of_alignment(held)));
+            .retain(|(tenant, _), _| !tenants.contains(tenant));
+        freed += self
+            .base_chains
+            .drop_tenants(|tenant| tenants.contains(tenant));
         self.bytes = self.bytes.saturating_sub(freed);
     }
 

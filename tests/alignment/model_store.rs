@@ -3,6 +3,7 @@
 //! evidence is gathered by the rules that `store` documents, the decisions are made by others.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
 
 use diarist::history::align::MessageOrigin;
 use diarist::history::{History, Link, MessageKey, PathMessage, Scope, ScopedHash, anchor};
@@ -147,7 +148,8 @@ impl ModelStore {
             }
             if let Some(view) = self.views.get(&turn.link) {
                 evidence.stored_holds = view.proof.iter().all(|witness| self.holds(*witness));
-                evidence.stored = Some((view.clone(), self.path(view.base)));
+                let base = self.path(view.base).iter().collect();
+                evidence.stored = Some((view.clone(), Arc::new(base)));
             }
         }
         let root = read.client.root();

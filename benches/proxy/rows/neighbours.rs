@@ -1,6 +1,7 @@
 //! Clients that dropped their beginning once, beside one that never did; and what such clients, or a flood, do to the
 //! small requests of another tenant.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::client::Connection;
@@ -9,7 +10,7 @@ use crate::load::{Load, flood, paced};
 use crate::note;
 use crate::report::{Finding, Goal};
 use crate::rounds::Bench;
-use crate::stand::Diarist;
+use crate::stand::{Diarist, Kind, Target};
 use crate::statistics::Summary;
 
 /// Messages of each conversation when it is measured.
@@ -138,24 +139,17 @@ async fn beside(
     let tail = |load: &Load| load.whole(0.99);
     let (mut alone, mut long, mut flooded) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..bench.arguments.rounds() {
-        alone.push(tail(&small(diarist, length).await?));
+        alone.push(tail(&small(diarist.address, length).await?));
         let clients = paced(diarist.address, &mut droppers, TURN, length * 2);
         let clients = async {
             if clients.await.is_ok() {
                 std::future::pending::<()>().await;
             }
         };
-        long.push(tail(&measured_beside(diarist, length, clients).await?));
-        let count = u64::from(FLOOD) * length.as_secs();
-        let requests = (0..count).map(|_| flooding());
-        let flood = flood(
-            diarist.address,
-            FLOOD_CONNECTIONS,
-            requests.collect(),
-            FLOOD,
-        );
-        flooded.push(tail(&measured_beside(diarist, length, flood).await?));
-        diarist.target().quiet().await?;
+        long.push(tail(
+            &measured_beside(&diarist.target(), length, clients).await?,
+        ));
+        flooded.push(tail(&beside_flood(&diarist.target(), length).await?));
     }
     let ratios = |values: &[f64]| {
         let pairs = values.iter().zip(&alone);
@@ -163,7 +157,7 @@ async fn beside(
     };
     let goal = Goal::at_most(2.0, 1.3);
     let micros = "another tenant's p99 µs";
-    Ok(vec![
+    let mut findings = vec![
         Finding::judged(
             "another tenant's p99: beside three such clients / alone",
             ratios(&long),
@@ -177,29 +171,61 @@ async fn beside(
         Finding::plain(format!("{micros}, alone"), alone),
         Finding::plain(format!("{micros}, beside three such clients"), long),
         Finding::plain(format!("{micros}, beside a flood"), flooded),
-    ])
+    ];
+    findings.extend(flood_elsewhere(bench, diarist, length).await?);
+    Ok(findings)
+}
+
+/// What the flood does to the same small requests on the other paths: part of it is the load generator's own.
+async fn flood_elsewhere(
+    bench: &Bench,
+    diarist: &Diarist,
+    length: Duration,
+) -> anyhow::Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    let targets = bench.stand.targets(diarist);
+    for target in targets.iter().filter(|target| target.kind != Kind::Diarist) {
+        let (mut alone, mut flooded) = (Vec::new(), Vec::new());
+        for _ in 0..bench.arguments.rounds() {
+            alone.push(small(target.address, length).await?.whole(0.99));
+            flooded.push(beside_flood(target, length).await?.whole(0.99));
+        }
+        let name = target.kind.name();
+        let micros = format!("another tenant's p99 µs, {name}");
+        findings.push(Finding::plain(format!("{micros}, alone"), alone));
+        findings.push(Finding::plain(format!("{micros}, beside a flood"), flooded));
+    }
+    Ok(findings)
+}
+
+/// Small requests beside new ones of another tenant.
+async fn beside_flood(target: &Target<'_>, length: Duration) -> anyhow::Result<Load> {
+    let count = u64::from(FLOOD) * length.as_secs();
+    let requests = (0..count).map(|_| flooding()).collect();
+    let flood = flood(target.address, FLOOD_CONNECTIONS, requests, FLOOD);
+    measured_beside(target, length, flood).await
 }
 
 /// Small requests while `noise` runs, which ends with them.
 async fn measured_beside(
-    diarist: &Diarist,
+    target: &Target<'_>,
     length: Duration,
     noise: impl Future<Output = ()>,
 ) -> anyhow::Result<Load> {
     let load = tokio::select! {
-        load = small(diarist, length) => load,
+        load = small(target.address, length) => load,
         () = noise => anyhow::bail!("the noise ended before the measurement"),
     };
-    diarist.target().quiet().await?;
+    target.quiet().await?;
     load
 }
 
 /// Four small conversations of another tenant.
-async fn small(diarist: &Diarist, length: Duration) -> anyhow::Result<Load> {
+async fn small(address: SocketAddr, length: Duration) -> anyhow::Result<Load> {
     let mut conversations: Vec<_> = (0..4)
         .map(|_| Conversation::grown(SMALL, false, 1_000))
         .collect();
-    paced(diarist.address, &mut conversations, SMALL_TURN, length).await
+    paced(address, &mut conversations, SMALL_TURN, length).await
 }
 
 fn flooding() -> Outgoing {

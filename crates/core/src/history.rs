@@ -47,8 +47,8 @@ pub struct History {
     root: Link,
     turns: Vec<Turn>,
     cuts: Cuts,
-    /// The key of each message, once somebody has asked for it.
-    keys: Box<[OnceLock<MessageKey>]>,
+    /// The key of each message, once somebody has asked for it; empty until somebody asks for one.
+    keys: OnceLock<Box<[OnceLock<MessageKey>]>>,
 }
 
 /// The links of messages that were chained before: each takes a hash. Empty by default.
@@ -94,7 +94,7 @@ impl History {
 
     /// The same, if the first of `messages` were chained before.
     pub fn chain_behind(known: &KnownChain, scope: &Scope, messages: Vec<Message>) -> Self {
-        let cuts = Cuts::new(&messages);
+        let cuts = Cuts::new(messages.iter());
         let root = Link::root(scope);
         let known = known.links_behind(&root);
         let mut link = root;
@@ -110,7 +110,7 @@ impl History {
         Self {
             root,
             cuts,
-            keys: vec![OnceLock::new(); turns.len()].into(),
+            keys: OnceLock::new(),
             turns,
         }
     }
@@ -119,11 +119,13 @@ impl History {
     #[must_use]
     pub fn prefix(&self, len: usize) -> Self {
         let turns = self.turns[..len.min(self.turns.len())].to_vec();
-        let messages: Vec<Message> = turns.iter().map(|turn| turn.message.clone()).collect();
         Self {
             root: self.root,
-            cuts: Cuts::new(&messages),
-            keys: self.keys[..turns.len()].into(),
+            cuts: Cuts::new(turns.iter().map(|turn| &turn.message)),
+            keys: match self.keys.get() {
+                Some(keys) => OnceLock::from(Box::from(&keys[..turns.len()])),
+                None => OnceLock::new(),
+            },
             turns,
         }
     }
@@ -151,7 +153,10 @@ impl History {
     /// hashes.
     pub fn message_key(&self, index: usize) -> MessageKey {
         let message = &self.turns[index].message;
-        *self.keys[index].get_or_init(|| MessageKey::from_message(&self.root, message))
+        let keys = self
+            .keys
+            .get_or_init(|| vec![OnceLock::new(); self.turns.len()].into());
+        *keys[index].get_or_init(|| MessageKey::from_message(&self.root, message))
     }
 
     /// How many messages there are.

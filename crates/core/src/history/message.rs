@@ -1,7 +1,7 @@
 //! One message of a conversation, as a wire format understood it.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use super::fingerprint::{Encoder, Fingerprint};
 use super::role::Role;
@@ -46,8 +46,10 @@ impl Message {
 
     /// A message of which only the link is known.
     pub(super) fn placeholder(role: Role) -> Self {
+        // A chain may have thousands of them, and each fingerprint is a hash.
+        static OF_NOTHING: LazyLock<Fingerprint> = LazyLock::new(|| Encoder::new().finish());
         Self {
-            fingerprint: Encoder::new().finish(),
+            fingerprint: *OF_NOTHING,
             role,
             calls: Arc::default(),
             answers: None,

@@ -163,10 +163,10 @@ impl PositionMap {
 
     /// Whether the messages that stay raw in front form whole tool rounds: no call without results,
     /// no result without a call.
-    pub fn keeps_rounds_whole(&self, client: &[Message]) -> bool {
+    pub fn keeps_rounds_whole<'a>(&self, client: impl Iterator<Item = &'a Message>) -> bool {
         let is_unknown = |index: usize| self.chain_index(index).is_none();
         let mut calls: std::collections::HashMap<&str, usize> = std::collections::HashMap::new();
-        for (index, message) in client.iter().enumerate() {
+        for (index, message) in client.enumerate() {
             let is_split = message
                 .answers
                 .as_deref()
@@ -227,11 +227,10 @@ impl History {
     }
 
     fn from_turns(root: Link, turns: Vec<Turn>) -> Self {
-        let messages: Vec<Message> = turns.iter().map(|turn| turn.message.clone()).collect();
         Self {
             root,
-            cuts: Cuts::new(&messages),
-            keys: vec![OnceLock::new(); turns.len()].into(),
+            cuts: Cuts::new(turns.iter().map(|turn| &turn.message)),
+            keys: OnceLock::new(),
             turns,
         }
     }

@@ -18,8 +18,8 @@ use self::client_summary::align_by_summary;
 pub use self::client_summary::{messages_before_answer, summary_positions};
 use self::evidence::NameComparison;
 pub use self::evidence::{
-    Evidence, EvidenceLevel, LineageName, Origin, PathEntry, StoredAlignment, SummaryCandidate,
-    SummaryStart, Withheld, Witness,
+    BaseChain, Evidence, EvidenceLevel, LineageName, Origin, PathEntry, StoredAlignment,
+    SummaryCandidate, SummaryStart, Withheld, Witness,
 };
 pub use self::origin::{origin_of_answer, origins};
 use self::path_comparison::{PathComparison, first_changed, observed_count};
@@ -59,7 +59,7 @@ pub fn find_alignment(client: &Arc<History>, evidence: &Evidence) -> Option<Alig
 pub fn shared_messages(client: &History, evidence: &Evidence) -> Option<(SharedMessages, bool)> {
     let path = &evidence.path;
     let comparison = PathComparison::new(client, path)?;
-    let names = evidence.compare_names(path);
+    let names = evidence.compare_names(path.last().map(|end| end.lineage));
     let is_client_summary = |at: usize| evidence.is_client_summary(client, path, at);
     let aligned = comparison.align(names == NameComparison::Same, is_client_summary)?;
     let is_same = !aligned.proof.is_empty() && names != NameComparison::Different;
@@ -79,7 +79,7 @@ fn align_by_runs(
     if evidence.belongs_to_other_chain(client) {
         return None;
     }
-    let names = evidence.compare_names(path);
+    let names = evidence.compare_names(path.last().map(|end| end.lineage));
     let is_client_summary = |at: usize| evidence.is_client_summary(client, path, at);
     let aligned = comparison.align(names == NameComparison::Same, is_client_summary)?;
     let runs = &aligned.runs;
@@ -125,7 +125,8 @@ fn align_by_runs(
         client_summary: None,
     };
     let shared = SharedMessages::new(aligned.runs, path, aligned.missing);
-    Alignment::new(client, &path[..kept_count], positions, shared, basis)
+    let base = path[..kept_count].iter().collect();
+    Alignment::new(client, &base, positions, shared, basis)
 }
 
 /// Whether the request only rewrites a few messages in place and repeats all others, as with a clock in
@@ -160,14 +161,15 @@ fn witnesses(path: &[PathEntry], places: &[usize]) -> Vec<Witness> {
 fn align_by_stored(client: &Arc<History>, evidence: &Evidence) -> Option<Alignment> {
     let (stored, base) = evidence.stored.as_ref()?;
     let (from, path_len) = stored.positions.open_start();
-    let is_whole = stored.count >= from && base.len() == path_len + (stored.count - from);
+    let base_len = base.messages().len();
+    let is_whole = stored.count >= from && base_len == path_len + (stored.count - from);
     let is_repeated = stored.count == client.len();
     if !is_whole || (stored.count <= evidence.recorded_count && !is_repeated) {
         return None;
     }
     // Another conversation may hold the witnesses by now, or may send the very same request.
     let still_holds =
-        evidence.stored_holds && evidence.allows_restoring(evidence.compare_names(base));
+        evidence.stored_holds && evidence.allows_restoring(evidence.compare_names(base.lineage()));
     if !stored.proof.is_empty() && !still_holds {
         return None;
     }
@@ -183,7 +185,8 @@ fn align_by_stored(client: &Arc<History>, evidence: &Evidence) -> Option<Alignme
         client_summary: None,
     };
     let positions = stored.positions.clone();
-    Alignment::new(client, base, positions, SharedMessages::default(), basis)
+    let shared = SharedMessages::default();
+    Alignment::new(client, base, positions, shared, basis)
 }
 
 #[cfg(test)]

@@ -190,13 +190,9 @@ fn places_are_right(alignment: &Alignment, path: &[PathEntry], client: &History)
             );
         }
     }
-    let messages: Vec<_> = client
-        .turns()
-        .iter()
-        .map(|turn| turn.message.clone())
-        .collect();
+    let messages = client.turns().iter().map(|turn| &turn.message);
     assert!(
-        positions.keeps_rounds_whole(&messages),
+        positions.keeps_rounds_whole(messages),
         "a tool round is split"
     );
 }

@@ -56,7 +56,7 @@ pub(super) fn align_by_summary(client: &Arc<History>, evidence: &Evidence) -> Op
     if evidence.recorded_count >= count.max(1) {
         return None;
     }
-    let names = evidence.compare_names(path);
+    let names = evidence.compare_names(path.last().map(|end| end.lineage));
     if !summary.is_unique
         || !evidence.allows_restoring(names)
         || !is_summary_position(client, count, names)
@@ -94,13 +94,9 @@ pub(super) fn align_by_summary(client: &Arc<History>, evidence: &Evidence) -> Op
         client_summary: count.checked_sub(1).zip(summary.start),
     };
     let positions = PositionMap::from_parts(runs, continues_at, from)?;
-    Alignment::new(
-        client,
-        &before[..from],
-        positions,
-        SharedMessages::default(),
-        basis,
-    )
+    let base = before[..from].iter().collect();
+    let shared = SharedMessages::default();
+    Alignment::new(client, &base, positions, shared, basis)
 }
 
 /// How many messages of `runs` Diarist saw when they were new.
@@ -154,9 +150,9 @@ impl Evidence {
         summary: &SummaryCandidate,
         path: &[PathEntry],
     ) -> bool {
-        let names = self.compare_names(&summary.path);
         let lineage = |path: &[PathEntry]| path.last().map(|end| end.lineage);
         let (path_lineage, summary_lineage) = (lineage(path), lineage(&summary.path));
+        let names = self.compare_names(summary_lineage);
         let same_key = |first: i64, second: i64| {
             let key = |lineage: i64| self.lineage_names.get(&lineage)?.key.as_ref();
             key(first).is_some() && key(first) == key(second)

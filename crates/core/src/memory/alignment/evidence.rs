@@ -4,6 +4,7 @@
 //! keys and says what the configured [`EvidenceLevel`] allows; [`super::find_alignment`] decides.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::history::align::MessageOrigin;
 use crate::history::{
@@ -155,6 +156,61 @@ pub(super) enum NameComparison {
     Same,
 }
 
+/// The chain that a request is aligned to, with no more of each message than that takes. `lookup` keeps it: every request
+/// that continues an aligned one needs it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BaseChain {
+    messages: Vec<PathMessage>,
+    /// Where each message was first said.
+    origins: Vec<Origin>,
+    /// The lineage that recorded the last message.
+    lineage: Option<i64>,
+    /// How many messages there are before the first [`PathEntry::pending`] one.
+    recorded_count: usize,
+}
+
+impl BaseChain {
+    /// Adds the next message.
+    pub fn push(&mut self, entry: &PathEntry) {
+        if !entry.pending && self.recorded_count == self.messages.len() {
+            self.recorded_count += 1;
+        }
+        self.messages.push(entry.message);
+        self.origins.push(entry.origin);
+        self.lineage = Some(entry.lineage);
+    }
+
+    /// Its messages in order.
+    pub fn messages(&self) -> &[PathMessage] {
+        &self.messages
+    }
+
+    /// Those that are recorded: all but an answer at the end that no request has carried yet.
+    pub(super) fn recorded_messages(&self) -> &[PathMessage] {
+        &self.messages[..self.recorded_count]
+    }
+
+    /// The lineage that recorded the last message; `None` if there is no message.
+    pub fn lineage(&self) -> Option<i64> {
+        self.lineage
+    }
+
+    /// Where the message at `place` was first said; `None` if there is none.
+    pub(super) fn origin(&self, place: usize) -> Option<Origin> {
+        self.origins.get(place).copied()
+    }
+}
+
+impl<'a> FromIterator<&'a PathEntry> for BaseChain {
+    fn from_iter<I: IntoIterator<Item = &'a PathEntry>>(path: I) -> Self {
+        let mut chain = Self::default();
+        for entry in path {
+            chain.push(entry);
+        }
+        chain
+    }
+}
+
 /// How an earlier request was aligned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredAlignment {
@@ -204,7 +260,7 @@ pub struct Evidence {
     pub recorded_lineage: Option<i64>,
     /// The longest prefix of the request that was sent as an aligned request, and the chain it was
     /// aligned to.
-    pub stored: Option<(StoredAlignment, Vec<PathEntry>)>,
+    pub stored: Option<(StoredAlignment, Arc<BaseChain>)>,
     /// The path up to the latest message of the request that is known on any chain.
     pub path: Vec<PathEntry>,
     /// An answer of the model that stands in the request, perhaps as a summary.
@@ -248,12 +304,9 @@ impl SummaryCandidate {
 }
 
 impl Evidence {
-    /// Compares the thread key of the request with that of the lineage at the end of `path`.
-    pub(super) fn compare_names(&self, path: &[PathEntry]) -> NameComparison {
-        let lineage = path
-            .last()
-            .and_then(|end| self.lineage_names.get(&end.lineage));
-        self.compare_lineage(lineage)
+    /// Compares the thread key of the request with that of `lineage`, which recorded the end of a path.
+    pub(super) fn compare_names(&self, lineage: Option<i64>) -> NameComparison {
+        self.compare_lineage(lineage.and_then(|lineage| self.lineage_names.get(&lineage)))
     }
 
     fn compare_lineage(&self, lineage: Option<&LineageName>) -> NameComparison {
@@ -295,12 +348,15 @@ impl Evidence {
         };
         let last_recorded = self.recorded_count.checked_sub(1);
         let own_turn = last_recorded.and_then(|last| client.turns().get(last));
-        let stored_end = self.stored.as_ref().and_then(|(_, base)| base.last());
+        let stored_end = self.stored.as_ref().and_then(|(_, base)| {
+            let last = base.messages().last()?;
+            Some((base.lineage()?, last.link))
+        });
         let leaves_recorded = self
             .recorded_lineage
             .is_some_and(|lineage| is_elsewhere(lineage, own_turn.map(|turn| turn.link)));
         let leaves_stored =
-            stored_end.is_some_and(|step| is_elsewhere(step.lineage, Some(step.message.link)));
+            stored_end.is_some_and(|(lineage, link)| is_elsewhere(lineage, Some(link)));
         leaves_recorded || leaves_stored
     }
 }

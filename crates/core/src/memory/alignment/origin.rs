@@ -28,7 +28,7 @@ pub fn origins(
                 .positions
                 .chain_index(at)
                 .filter(|_| at < stored.count)?;
-            origin_at(base, place)
+            base.origin(place)
         };
         let (shared, is_same) = shared_messages(client, evidence).unwrap_or_default();
         let known_origins = KnownOrigins::new(&shared, is_same, path);
@@ -42,7 +42,7 @@ pub fn origins(
     let known_origin = |at: usize| match alignment.kind {
         AlignmentKind::Aligned => known_origins.origin(at, path),
         AlignmentKind::Continued => {
-            base.and_then(|(_, base)| origin_at(base, alignment.positions.chain_index(at)?))
+            base.and_then(|(_, base)| base.origin(alignment.positions.chain_index(at)?))
         }
         AlignmentKind::Compacted => summary
             .and_then(|summary| origin_in_runs(alignment.positions.runs(), at, &summary.path)),

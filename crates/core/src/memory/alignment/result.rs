@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::evidence::{Evidence, PathEntry, SummaryStart, Withheld, Witness};
+use super::evidence::{BaseChain, Evidence, PathEntry, SummaryStart, Withheld, Witness};
 use crate::history::align::Run;
 use crate::history::{History, PathMessage, PositionMap, Turn};
 
@@ -51,24 +51,21 @@ pub struct Alignment {
 impl Alignment {
     pub(super) fn new(
         client: &Arc<History>,
-        path: &[PathEntry],
+        base: &BaseChain,
         positions: PositionMap,
         shared: SharedMessages,
         basis: AlignmentBasis,
     ) -> Option<Self> {
-        let messages: Vec<_> = client.turns().iter().map(|t| t.message.clone()).collect();
-        if !positions.keeps_rounds_whole(&messages) {
+        if !positions.keeps_rounds_whole(client.turns().iter().map(|turn| &turn.message)) {
             return None;
         }
-        let heads: Vec<PathMessage> = path.iter().map(|step| step.message).collect();
-        let history = History::aligned(&positions, &heads, client)?;
+        let history = History::aligned(&positions, base.messages(), client)?;
         // If every message is already on the chain, the request is not aligned: it is that
         // chain.
         let is_own_chain = history.tip() == client.tip();
-        let is_recorded =
-            |(step, turn): &(&PathEntry, &Turn)| !step.pending && step.message.link == turn.link;
-        let steps = path.iter().zip(history.turns());
-        let recorded_count = steps.take_while(is_recorded).count();
+        let is_same = |(message, turn): &(&PathMessage, &Turn)| message.link == turn.link;
+        let recorded = base.recorded_messages().iter().zip(history.turns());
+        let recorded_count = recorded.take_while(is_same).count();
         (!is_own_chain && !history.is_empty()).then(|| Self {
             client: Arc::clone(client),
             history: Arc::new(history),
@@ -76,10 +73,7 @@ impl Alignment {
             shared,
             recorded_count,
             kind: basis.kind,
-            lineage: path
-                .last()
-                .map(|step| step.lineage)
-                .filter(|_| basis.is_same),
+            lineage: base.lineage().filter(|_| basis.is_same),
             proof: basis.proof,
             withheld: basis.withheld,
             client_summary: basis.client_summary,

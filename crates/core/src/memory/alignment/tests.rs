@@ -82,7 +82,7 @@ fn a_view_comes_again_as_a_view_though_its_own_chain_is_recorded_since() {
         proof: first.proof.clone(),
         withheld: first.withheld,
     };
-    evidence.stored = Some((stored, path));
+    evidence.stored = Some((stored, Arc::new(path.iter().collect())));
     evidence.stored_holds = true;
     for depth in [0, client.len()] {
         evidence.recorded_count = depth;

@@ -1,0 +1,145 @@
+//! Chains that requests were aligned to, each as a list. A client that dropped messages once needs its whole chain for
+//! each request from then on, and to walk a chain of thousands of messages takes longer than the rest of its look-up.
+//! Used by [`super::state`] only.
+
+use std::sync::Arc;
+
+use foldhash::HashMap;
+
+use super::origin_index::Tenant;
+use super::pins::Key;
+use crate::history::{Link, PathMessage, Scope};
+use crate::memory::alignment::{BaseChain, Origin, PathEntry};
+
+/// What a message of a list needs.
+const MESSAGE_BYTES: usize = size_of::<PathMessage>() + size_of::<Origin>();
+
+/// The lists by their last link. Recorded messages never change, so a list is right as long as its messages are cached.
+#[derive(Debug, Default)]
+pub(super) struct BaseChains(HashMap<Key, Arc<BaseChain>>);
+
+impl BaseChains {
+    /// The chain that ends with `end`, and how many bytes more are held; `None` unless all its messages are in `steps`.
+    /// The list of its beginning is continued, so each conversation has one list.
+    pub(super) fn chain(
+        &mut self,
+        steps: &HashMap<Key, PathEntry>,
+        scope: &Scope,
+        end: Link,
+    ) -> Option<(Arc<BaseChain>, usize)> {
+        let root = Link::root(scope);
+        let (mut at, mut newer) = (end, Vec::new());
+        let mut chain = loop {
+            if at == root {
+                break Arc::default();
+            }
+            let key = (scope.tenant, at);
+            if let Some(beginning) = self.0.remove(&key) {
+                break beginning;
+            }
+            let step = steps.get(&key)?;
+            newer.push(step);
+            at = step.parent;
+        };
+        let added = newer.len() * MESSAGE_BYTES;
+        if !newer.is_empty() {
+            let chain = Arc::make_mut(&mut chain);
+            newer.into_iter().rev().for_each(|step| chain.push(step));
+        }
+        self.0.insert((scope.tenant, end), Arc::clone(&chain));
+        Some((chain, added))
+    }
+
+    /// Drops the lists of these tenants; returns how many bytes they held.
+    pub(super) fn drop_tenants(&mut self, is_dropped: impl Fn(&Tenant) -> bool) -> usize {
+        let dropped = self.0.extract_if(|(tenant, _), _| is_dropped(tenant));
+        dropped
+            .map(|(_, chain)| chain.messages().len() * MESSAGE_BYTES)
+            .sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::align::MessageOrigin;
+    use crate::history::{History, Role, Turn};
+    use crate::wire;
+
+    fn history(scope: &Scope, count: usize) -> History {
+        let messages: Vec<String> = (0..count)
+            .map(|at| format!(r#"{{"role":"user","content":"Message {at}."}}"#))
+            .collect();
+        let body = format!(r#"{{"model":"m","messages":[{}]}}"#, messages.join(","));
+        let request = wire::Request::parse_chat(&body.into_bytes().into());
+        request.expect("a request").history(scope)
+    }
+
+    fn steps(scope: &Scope, history: &History) -> HashMap<Key, PathEntry> {
+        let mut parent = history.root();
+        let entry = |turn: &Turn| {
+            let entry = PathEntry {
+                message: PathMessage {
+                    link: turn.link,
+                    role: Role::User,
+                },
+                parent,
+                message_key: None,
+                anchor: None,
+                range_end: false,
+                live: true,
+                text_kept: false,
+                lineage: 7,
+                origin: Origin::for_link(&turn.link),
+                message_origin: MessageOrigin::default(),
+                summary_start: None,
+                pending: false,
+            };
+            parent = turn.link;
+            ((scope.tenant, turn.link), entry)
+        };
+        history.turns().iter().map(entry).collect()
+    }
+
+    fn links(chain: &BaseChain) -> Vec<Link> {
+        let messages = chain.messages().iter();
+        messages.map(|message| message.link).collect()
+    }
+
+    #[test]
+    fn a_conversation_has_one_list_that_grows() {
+        let scope = Scope::new(b"key", None);
+        let history = history(&scope, 5);
+        let steps = steps(&scope, &history);
+        let all: Vec<Link> = history.turns().iter().map(|turn| turn.link).collect();
+        let mut chains = BaseChains::default();
+        for (count, added) in [(3, 3), (3, 0), (5, 2)] {
+            let (chain, bytes) = chains.chain(&steps, &scope, all[count - 1]).expect("known");
+            assert_eq!(links(&chain), all[..count]);
+            assert_eq!(bytes, added * MESSAGE_BYTES);
+            assert_eq!(chains.0.len(), 1);
+        }
+        // A request that forks off makes a list of its own; the longer one stays.
+        let (fork, _) = chains.chain(&steps, &scope, all[1]).expect("known");
+        assert_eq!(links(&fork), all[..2]);
+        assert_eq!(chains.0.len(), 2);
+        assert_eq!(chains.drop_tenants(|_| false), 0);
+        assert_eq!(
+            chains.drop_tenants(|tenant| *tenant == scope.tenant),
+            7 * MESSAGE_BYTES
+        );
+        assert!(chains.0.is_empty());
+    }
+
+    #[test]
+    fn a_chain_of_which_a_message_is_missing_is_none() {
+        let scope = Scope::new(b"key", None);
+        let history = history(&scope, 4);
+        let mut steps = steps(&scope, &history);
+        steps.remove(&(scope.tenant, history.turns()[1].link));
+        let end = history.turns()[3].link;
+        let mut chains = BaseChains::default();
+        assert!(chains.chain(&steps, &scope, end).is_none());
+        assert!(chains.chain(&HashMap::default(), &scope, end).is_none());
+    }
+}
