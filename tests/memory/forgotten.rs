@@ -77,9 +77,7 @@ impl Rig {
         ["", "-wal"].iter().any(|suffix| {
             let path = format!("{}{suffix}", self.file().display());
             let bytes = std::fs::read(path).unwrap_or_default();
-            bytes
-                .windows(words.len())
-                .any(|window| window == words.as_bytes())
+            memchr::memmem::find(&bytes, words.as_bytes()).is_some()
         })
     }
 }

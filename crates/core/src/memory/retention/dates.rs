@@ -100,6 +100,10 @@ fn parse_digits_only(text: &str) -> Option<u32> {
 
 /// A day in digits: `2026-03-04`, `2026/3/4`, `04.03.2026`, `3/4/2026`, `4.3.`.
 pub(super) fn parse_digits(word: &str) -> Option<DateReadings> {
+    // Nearly every word ends here.
+    if !word.bytes().any(|b| b.is_ascii_digit()) {
+        return None;
+    }
     let word = match word.split_once('T') {
         Some((day, time)) if time.starts_with(|c: char| c.is_ascii_digit()) => day,
         _ => word,
