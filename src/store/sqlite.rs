@@ -226,6 +226,32 @@ impl SqliteStore {
         self.connection.check_result(&database, result)
     }
 
+    /// As [`SqliteStore::read`], for a single statement.
+    async fn read_once<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
+    where
+        T: Send + 'static,
+        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
+            + Send
+            + 'static,
+    {
+        let database = self.connection.database()?;
+        let result = database.read_once(name, work).await;
+        self.connection.check_result(&database, result)
+    }
+
+    /// As [`SqliteStore::write`], for a single statement, which must be read to its end.
+    async fn write_once<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
+    where
+        T: Send + 'static,
+        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
+            + Send
+            + 'static,
+    {
+        let database = self.connection.database()?;
+        let result = database.write_once(name, work).await;
+        self.connection.check_result(&database, result)
+    }
+
     /// Runs one write transaction.
     async fn write<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
     where

@@ -180,7 +180,11 @@ Date: Mar 4, 2026
         let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
         let cost = |index: usize| words(lines[index]) + 1;
         if budget == 0 || (0..lines.len()).map(cost).sum::<usize>() <= budget {
-            return if budget == 0 { String::new() } else { lines.join("\n") };
+            return if budget == 0 {
+                String::new()
+            } else {
+                lines.join("\n")
+            };
         }
         let (mut used, mut kept) = (0, BTreeSet::new());
         for limit in [budget - budget / 3, budget] {
