@@ -1,7 +1,6 @@
 //! Activation at moments when the provider's cache is lost anyway: conversations that fell idle, and
 //! conversations that go on with another model.
 
-
 use diarist_provider::Options;
 
 use crate::memory::rig::Rig;
