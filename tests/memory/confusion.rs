@@ -500,7 +500,7 @@ fn clients(number: usize) -> Vec<Client> {
 async fn the_verdicts_are_what_the_cache_did_and_why() {
     // The plain form plays the first and the last kind: they have nothing in common.
     let kinds = KINDS.into_iter().enumerate();
-    let (steps, least) = depth::long_or((500, 8), (150, 1));
+    let (steps, least) = depth::long_or((500, 8), (250, 1));
     let mut whole = Table::default();
     for (number, kind) in depth::sample(kinds, 3) {
         let never = [("AUDIT__ASK_USAGE", "never")];

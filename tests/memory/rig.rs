@@ -141,7 +141,9 @@ impl Rig {
     async fn stopped(options: Options, settings: &[(&str, &str)], store_timeout: Duration) -> Self {
         let provider = Provider::start(options).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
-        new_database(&folder.path().join("diarist.db")).await;
+        if !settings.contains(&("MEMORY__ENABLED", "false")) {
+            new_database(&folder.path().join("diarist.db")).await;
+        }
         let mut env: BTreeMap<String, String> = [
             ("SERVER__LISTEN", "127.0.0.1:0".to_owned()),
             ("SERVER__ADMIN", "127.0.0.1:0".to_owned()),
