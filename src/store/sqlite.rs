@@ -1,7 +1,7 @@
 //! The store in one SQLite file: WAL, one writer, separate readers for requests and for workers.
 //!
-//! A verb is a query on the request pool, a read on the worker pool, or a write transaction: the three
-//! runners here. `verbs` says which, the files it calls hold the statements, `database` runs them,
+//! A verb is a query on the request pool, a read on the worker pool, or a write transaction. These are the runners
+//! here; those with `_once` are for a single statement. `verbs` says which, the files it calls hold the statements, `database` runs them,
 //! `connection` opens a lost database again.
 
 mod accounts;
