@@ -80,6 +80,9 @@ async fn an_observer_with_a_wrong_key_is_said_to_fail_and_a_corrected_one_goes_o
         "{page}"
     );
 
+    // Its health is told before its job waits again.
+    let waits = "SELECT count(*) FROM jobs WHERE attempts > 0 AND leased = 0";
+    rig.until_at_least(1, waits).await;
     let shown = rig.shown("1");
     assert!(shown.contains("Next try of the Observer"), "{shown}");
     assert!(shown.contains("Last try that failed"), "{shown}");
