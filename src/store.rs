@@ -43,7 +43,7 @@ pub use queue::{
     Urgency,
 };
 pub use quota::{Quota, QuotaDeletion, SilentThread};
-pub use snapshots::{NewSnapshot, Snapshots};
+pub use snapshots::{EarlierLog, LogBounds, NewSnapshot, Snapshots};
 pub use sqlite::{OpenError, SqliteStore};
 pub use tenant_accounts::{TenantAccount, TenantAccounts};
 pub use tenants::{

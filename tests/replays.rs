@@ -211,15 +211,18 @@ async fn play(play: &Play<'_>, rig: &Rig, direct: &Provider) -> Totals {
     let mut newest = 0;
     for sent in play.conversation.requests() {
         let body = play.body(sent);
+        // Written once: bodies are long, and there are many.
+        let text = body.to_string();
         let baseline = rig
             .client
             .post(format!("{}/chat/completions", direct.base_url()))
             .header("authorization", "Bearer sk-direct")
-            .body(body.to_string())
+            .body(text.clone())
             .send()
             .await
             .unwrap();
-        let answer = rig.send(&body).await;
+        let sender = [("authorization", "Bearer sk-test")];
+        let answer = rig.post(&sender, text.clone()).await;
         let at = format!("{} {} at {sent}", play.mode, play.conversation.id);
         assert_eq!(
             answer.status,
@@ -230,7 +233,7 @@ async fn play(play: &Play<'_>, rig: &Rig, direct: &Provider) -> Totals {
         let raw = direct.record().pop().unwrap();
         let forwarded = rig.provider.record_for(CallerKind::Actor).pop().unwrap();
         if let (Some(raw), Some(measured)) = (raw.prompt_usage, forwarded.prompt_usage) {
-            let turn = check(&at, body.to_string().as_bytes(), &forwarded.body);
+            let turn = check(&at, text.as_bytes(), &forwarded.body);
             let activated = before
                 .as_ref()
                 .is_some_and(|b| b.block != turn.block || b.cut != turn.cut);

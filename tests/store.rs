@@ -12,6 +12,7 @@ mod batch;
 mod budget;
 mod costs;
 mod crash;
+mod earlier_log;
 mod faults;
 mod forget;
 mod hangups;

@@ -8,9 +8,7 @@ use async_trait::async_trait;
 use super::StoreResult;
 use crate::history::{Link, Scope};
 use crate::memory::peer_memory::Digest;
-use crate::memory::{
-    Part, PartId, PartKind, PeerMemory, Rendering, Snapshot, SnapshotCause, SnapshotId,
-};
+use crate::memory::{Part, PartId, PeerMemory, Rendering, Snapshot, SnapshotCause, SnapshotId};
 
 /// Snapshots, parts and digests.
 #[async_trait]
@@ -21,14 +19,15 @@ pub trait Snapshots: Send + Sync {
     /// The texts of `parts`, in the given order; missing ones are left out.
     async fn parts(&self, scope: &Scope, parts: &[PartId]) -> StoreResult<Vec<Part>>;
 
-    /// The part of this kind whose range ends at `to`. Of several, the longest; of two equal ones, the
-    /// one that a Reflector wrote.
-    async fn part_ending(
+    /// The log that ends at `to`: consecutive parts, back to where there is none, or as far as `bounds` allow. Of
+    /// several parts with one end, the longest; of two equal ones, the one that a model wrote. Empty where no chunk
+    /// ends at `to`.
+    async fn log_before(
         &self,
         scope: &Scope,
-        kind: PartKind,
         to: Link,
-    ) -> StoreResult<Option<Part>>;
+        bounds: LogBounds,
+    ) -> StoreResult<EarlierLog>;
 
     /// The parts in the given order, with the rendering that every block uses for them; missing ones
     /// are left out. A part that no block has held gets `rendering` now. The rendering of a part never
@@ -72,6 +71,27 @@ pub trait Snapshots: Send + Sync {
         except: &[i64],
         key: Option<&str>,
     ) -> StoreResult<Vec<Digest>>;
+}
+
+/// How much of a log is read.
+#[derive(Clone, Copy, Debug)]
+pub struct LogBounds {
+    /// No further part is read when those read have so many tokens.
+    pub tokens: u32,
+    /// The most chunks. With it, only chunks are read. `None`: where a reflection ends, it is read in the place of the
+    /// chunks that it condenses.
+    pub chunks: Option<usize>,
+}
+
+/// The log before a message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EarlierLog {
+    /// The texts of its parts, the oldest first.
+    pub texts: Vec<String>,
+    /// The hints of its newest chunk.
+    pub current_task: Option<String>,
+    /// See `current_task`.
+    pub suggested_response: Option<String>,
 }
 
 /// A snapshot before the store gave it an id and a first eligible length.

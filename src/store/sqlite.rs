@@ -1,7 +1,7 @@
 //! The store in one SQLite file: WAL, one writer, separate readers for requests and for workers.
 //!
-//! A verb is a query on the request pool, a read on the worker pool, or a write transaction: the three
-//! runners here. `verbs` says which, the files it calls hold the statements, `database` runs them,
+//! A verb is a query on the request pool, a read on the worker pool, or a write transaction. These are the runners
+//! here; those with `_once` are for a single statement. `verbs` says which, the files it calls hold the statements, `database` runs them,
 //! `connection` opens a lost database again.
 
 mod accounts;
@@ -223,6 +223,32 @@ impl SqliteStore {
     {
         let database = self.connection.database()?;
         let result = database.read(name, work).await;
+        self.connection.check_result(&database, result)
+    }
+
+    /// As [`SqliteStore::read`], for a single statement.
+    async fn read_once<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
+    where
+        T: Send + 'static,
+        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
+            + Send
+            + 'static,
+    {
+        let database = self.connection.database()?;
+        let result = database.read_once(name, work).await;
+        self.connection.check_result(&database, result)
+    }
+
+    /// As [`SqliteStore::write`], for a single statement, which must be read to its end.
+    async fn write_once<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
+    where
+        T: Send + 'static,
+        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
+            + Send
+            + 'static,
+    {
+        let database = self.connection.database()?;
+        let result = database.write_once(name, work).await;
         self.connection.check_result(&database, result)
     }
 

@@ -42,9 +42,7 @@ fn is_stored(rig: &Rig, marker: &str) -> bool {
         .filter(|path| path.to_string_lossy().contains("diarist.db"));
     files.any(|path| {
         let bytes = std::fs::read(path).unwrap();
-        bytes
-            .windows(marker.len())
-            .any(|window| window == marker.as_bytes())
+        memchr::memmem::find(&bytes, marker.as_bytes()).is_some()
     })
 }
 

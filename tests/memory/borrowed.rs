@@ -156,17 +156,15 @@ async fn after_the_client_was_told_to_wait_its_memory_waits_too() {
         rig.say(OURS, &talk, turn).await;
     }
     rig.other_is_observed("bob").await;
-    let waiting = || rig.number("SELECT count(*) FROM jobs WHERE state = 'open' AND attempts = 0");
-    while waiting().await == 0 {
-        tokio::task::yield_now().await;
-    }
+    let waiting = "SELECT count(*) FROM jobs WHERE state = 'open' AND attempts = 0";
+    rig.until_at_least(1, waiting).await;
     rig.other_is_observed("cleo").await;
     assert_eq!(
         rig.calls_with(OURS).len(),
         0,
         "what is left is the client's"
     );
-    assert!(waiting().await > 0);
+    assert!(rig.number(waiting).await > 0);
     // Nothing but what rests is left: a job that still runs when a process stops may have to wait for the end
     // of its lease, which is as long as a test waits. One thing is recorded after the other, so
     // everything before this one has its jobs when it is.

@@ -80,6 +80,9 @@ async fn an_observer_with_a_wrong_key_is_said_to_fail_and_a_corrected_one_goes_o
         "{page}"
     );
 
+    // Its health is told before its job waits again.
+    let waits = "SELECT count(*) FROM jobs WHERE attempts > 0 AND leased = 0";
+    rig.until_at_least(1, waits).await;
     let shown = rig.shown("1");
     assert!(shown.contains("Next try of the Observer"), "{shown}");
     assert!(shown.contains("Last try that failed"), "{shown}");
@@ -127,9 +130,7 @@ async fn what_a_useless_observer_leaves_out_stays_in_the_history() {
     })
     .await;
     let waits = "SELECT count(*) FROM jobs WHERE empty_answers = 2 AND leased = 0";
-    while rig.number(waits).await == 0 {
-        tokio::task::yield_now().await;
-    }
+    rig.until_at_least(1, waits).await;
     // A second conversation finds the same.
     rig.send_turns(&Talk::new("bob"), 1..=4).await;
     let part = rig.wait_part("observer", "degraded").await;
@@ -167,13 +168,8 @@ async fn code_writes_lines_only_where_the_history_would_not_fit_without() {
     rig.send_turns(&Talk::new("bob"), 1..=4).await;
     rig.wait_part("observer", "degraded").await;
     // Two tries each, and then both wait.
-    while rig
-        .number("SELECT sum(empty_answers) - 5 * sum(leased) FROM jobs")
-        .await
-        < 4
-    {
-        tokio::task::yield_now().await;
-    }
+    let tries = "SELECT sum(empty_answers) - 5 * sum(leased) FROM jobs";
+    rig.until(tries, |tries| tries >= 4).await;
     assert_eq!(rig.number("SELECT count(*) FROM parts").await, 0);
     let room = rig
         .got()

@@ -59,9 +59,7 @@ async fn a_job_that_panics_is_tried_again_and_not_for_ever() {
         assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
     }
     let faulty = "SELECT count(*) FROM jobs WHERE unsettled > 0 AND leased = 0";
-    while rig.number(faulty).await == 0 {
-        tokio::task::yield_now().await;
-    }
+    rig.until_at_least(1, faulty).await;
     rig.stop().await;
     let mut database = rig.database().await;
     let died = "UPDATE jobs SET unsettled = 5 WHERE state = 'open'";

@@ -77,9 +77,7 @@ impl Rig {
         ["", "-wal"].iter().any(|suffix| {
             let path = format!("{}{suffix}", self.file().display());
             let bytes = std::fs::read(path).unwrap_or_default();
-            bytes
-                .windows(words.len())
-                .any(|window| window == words.as_bytes())
+            memchr::memmem::find(&bytes, words.as_bytes()).is_some()
         })
     }
 }
@@ -322,14 +320,9 @@ async fn what_a_running_call_brings_is_not_stored() {
     for turn in 1..=ACTIVE {
         let answer = rig.send(&talk.body(turn)).await;
         assert_eq!(answer.status, 200);
-        let turns = i64::try_from(turn).unwrap();
-        while turn > 1
-            && rig
-                .number("SELECT coalesce(sum(times), 0) FROM requests")
-                .await
-                < turns
-        {
-            tokio::task::yield_now().await;
+        if turn > 1 {
+            let recorded = "SELECT coalesce(sum(times), 0) FROM requests";
+            rig.until_at_least(turn, recorded).await;
         }
     }
     eventually("a call of the Observer", asked).await;
@@ -431,16 +424,13 @@ async fn old_conversations_and_old_jobs_are_deleted() {
     drop(database);
     // By itself nothing is deleted because of its age but what waits for a model.
     rig.start().await;
-    while rig.number("SELECT count(*) FROM jobs").await > 0 {
-        tokio::task::yield_now().await;
-    }
+    rig.until("SELECT count(*) FROM jobs", |jobs| jobs == 0)
+        .await;
     assert_eq!(rig.number(LINEAGES).await, 2);
     rig.stop().await;
     rig.set("STORE__RETENTION", "90d");
     rig.start().await;
-    while rig.number(LINEAGES).await > 1 {
-        tokio::task::yield_now().await;
-    }
+    rig.until(LINEAGES, |left| left <= 1).await;
     rig.stop().await;
     assert!(!rig.has_on_disk(&ada.canary()) && rig.has_on_disk(&bob.canary()));
     rig.start().await;

@@ -1,11 +1,9 @@
 //! Activation at moments when the provider's cache is lost anyway: conversations that fell idle, and
 //! conversations that go on with another model.
 
-use std::time::Duration;
-
 use diarist_provider::Options;
 
-use crate::memory::rig::{PATIENCE, Rig};
+use crate::memory::rig::Rig;
 use crate::memory::tools::{ACTIVE, Talk};
 
 /// Turns after which several chunks are ready and `message_tokens` is far away.
@@ -24,12 +22,8 @@ async fn rig(settings: &[(&str, &str)]) -> Rig {
 
 /// Waits until so many snapshots are in the database.
 async fn prepared(rig: &Rig, count: i64) {
-    let waited = tokio::time::timeout(PATIENCE, async {
-        while rig.number("SELECT count(*) FROM snapshots").await < count {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    });
-    assert!(waited.await.is_ok(), "no snapshot was prepared");
+    let snapshots = "SELECT count(*) FROM snapshots";
+    rig.until(snapshots, |prepared| prepared >= count).await;
 }
 
 async fn caused(rig: &Rig, cause: &'static str) -> i64 {

@@ -7,7 +7,7 @@ use diarist_provider::{Behaviour, CallerKind, Options, RecordedRequest, Verdict}
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use crate::memory::rig::{PATIENCE, Rig};
+use crate::memory::rig::Rig;
 use crate::memory::tools::{ACTIVE, Caller, Talk, head, refusing};
 
 const TOO_LONG: &str = "This model's maximum context length is 9000 tokens, yours are 9100.";
@@ -242,10 +242,8 @@ async fn what_was_applied_too_late_serves_the_repetition() {
     let answer = rig.send(&talk.body(13)).await;
     assert_eq!(answer.status, 400);
     sqlx::query("COMMIT").execute(&mut other).await.unwrap();
-    let began = std::time::Instant::now();
-    while rig.number("SELECT count(*) FROM snapshots").await == 0 {
-        assert!(began.elapsed() < PATIENCE, "it was never applied");
-    }
+    rig.until_at_least(1, "SELECT count(*) FROM snapshots")
+        .await;
     rig.quiet().await;
     let before = rig.got().len();
     let answer = rig.send(&talk.body(13)).await;

@@ -2,7 +2,6 @@
 //! rounds. They are observed like any other history, and make one chunk each.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use diarist_provider::{
     Behaviour, CallerKind, Failure, Observer, Options, Provider, RecordedRequest, Reply, Rules,
@@ -10,7 +9,7 @@ use diarist_provider::{
 };
 use serde_json::{Value, json};
 
-use crate::memory::rig::{PATIENCE, Rig};
+use crate::memory::rig::Rig;
 use crate::memory::tools::{ACTIVE, Talk};
 
 /// What the Observer was asked, as text.
@@ -412,11 +411,7 @@ async fn a_range_that_an_endpoint_rejects_for_ever_is_covered_by_code_in_the_end
         assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
     }
     let waiting = "SELECT count(*) FROM jobs WHERE empty_answers > 0 AND leased = 0";
-    let began = Instant::now();
-    while rig.number(waiting).await == 0 {
-        assert!(began.elapsed() < PATIENCE, "it was offered and rejected");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    rig.until_at_least(1, waiting).await;
     let mut tries = 1;
     let by_code = "SELECT count(*) FROM parts WHERE model = 'code'";
     while rig.number(by_code).await == 0 {
@@ -428,11 +423,7 @@ async fn a_range_that_an_endpoint_rejects_for_ever_is_covered_by_code_in_the_end
             .unwrap();
         let ended = "SELECT (SELECT count(*) FROM parts WHERE model = 'code') * 99
                           + coalesce((SELECT max(empty_answers) FROM jobs), 0)";
-        let began = Instant::now();
-        while rig.number(ended).await <= tries {
-            assert!(began.elapsed() < PATIENCE, "try {tries} never ended");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        rig.until(ended, |ended| ended > tries).await;
         tries += 1;
         assert!(tries <= 6, "there is an end");
     }

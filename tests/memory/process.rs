@@ -11,7 +11,7 @@ use serde_json::Value;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, SqliteConnection};
 
-use crate::memory::rig::{Answer, PATIENCE};
+use crate::memory::rig::{Answer, PATIENCE, plain_client};
 use crate::memory::tools::{ACTIVE, Caller, Talk, eventually, metric};
 use crate::support::depth;
 
@@ -52,7 +52,7 @@ impl Program {
         let mut program = Self {
             provider: Provider::start(Options::default()).await.unwrap(),
             folder: tempfile::tempdir().unwrap(),
-            client: reqwest::Client::new(),
+            client: plain_client(),
             shell,
             starts: 0,
             running: None,

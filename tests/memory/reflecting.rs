@@ -40,7 +40,7 @@ async fn facts_lost(rig: &Rig, conversation: &Conversation) -> usize {
         let body = conversation.request(sent, "gpt-test", false);
         assert_eq!(rig.send(&body).await.status, 200);
         rig.quiet().await;
-        let forwarded = rig.forwarded().pop().unwrap();
+        let forwarded = rig.last().json().unwrap();
         missing += lost(conversation, &forwarded, sent).len();
     }
     missing
@@ -153,9 +153,7 @@ async fn without_a_reflector_code_keeps_the_log_within_its_limit() {
             // Its calls wait to be tried again; the recorder has done what it can once nothing else
             // waits.
             let waiting = "SELECT count(*) FROM jobs WHERE kind = 'chunk'";
-            while rig.number(waiting).await > 0 {
-                tokio::task::yield_now().await;
-            }
+            rig.until(waiting, |jobs| jobs == 0).await;
             continue;
         }
         let largest = rig.number("SELECT max(tokens) FROM snapshots").await;
@@ -167,7 +165,7 @@ async fn without_a_reflector_code_keeps_the_log_within_its_limit() {
             .number("SELECT count(*) FROM parts WHERE kind = 'reflection' AND model = 'code'")
             .await;
         assert!(by_code > 0);
-        let last = rig.forwarded().pop().unwrap().to_string();
+        let last = rig.last().json().unwrap().to_string();
         assert!(last.contains("[older observations left out: "), "{last}");
     }
 }

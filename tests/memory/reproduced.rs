@@ -83,9 +83,7 @@ async fn read_again(
                 assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
             }
             let waits = "SELECT count(*) FROM jobs WHERE empty_answers = 2 AND leased = 0";
-            while rig.number(waits).await == 0 {
-                tokio::task::yield_now().await;
-            }
+            rig.until_at_least(1, waits).await;
             eventually("a bundle", || find_bundle(&bundles, kind).is_some()).await;
         } else {
             rig.talk(&talk, 1..=2 * ACTIVE).await;

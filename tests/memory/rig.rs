@@ -1,19 +1,21 @@
 //! One provider, one Diarist in front of it, one client.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::Path;
 use std::time::Duration;
 
 use diarist::app::App;
 use diarist::config;
 use diarist::history::Pepper;
 use diarist::proxy::identify::tenant_of_key;
-use diarist::store::PepperPlace;
+use diarist::store::{Admin as _, PepperPlace, SqliteStore};
 use diarist::tasks::Tasks;
 use diarist_provider::{
     CallerKind, Conversation, OBSERVER_MODEL, Options, Provider, REFLECTOR_MODEL,
 };
 use serde_json::Value;
-use tokio::sync::oneshot;
+use tokio::sync::{OnceCell, oneshot};
 use tokio::task::JoinHandle;
 
 pub use crate::support::patient_store::PATIENCE;
@@ -23,6 +25,43 @@ pub const SMALL: [(&str, &str); 2] = [
     ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
     ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "1000"),
 ];
+
+/// An empty database, as the migrations of this run have made it.
+static EMPTY_DATABASE: OnceCell<Vec<u8>> = OnceCell::const_new();
+
+/// Puts an empty database and its pepper at `path`. To run the migrations for each of several hundred rigs costs much.
+/// Tests that run the program see what happens where there is no database yet.
+async fn new_database(path: &Path) {
+    // Without it the database would count as one of an old version.
+    database_pepper(path).find_or_make().unwrap();
+    let bytes = EMPTY_DATABASE.get_or_init(async || {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("empty.db");
+        let url = format!("sqlite://{}", file.display());
+        SqliteStore::open(&url).await.unwrap().close().await;
+        std::fs::read(file).unwrap()
+    });
+    let mut options = std::fs::OpenOptions::new();
+    // As the program itself makes it.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.write(true).create_new(true).open(path);
+    file.unwrap().write_all(bytes.await).unwrap();
+}
+
+fn database_pepper(database: &Path) -> PepperPlace<'_> {
+    PepperPlace {
+        secret: None,
+        file: None,
+        database: Some(database),
+    }
+}
+
+/// A client that speaks no TLS: to read the certificates that the machine trusts takes a while.
+pub fn plain_client() -> reqwest::Client {
+    let client = reqwest::Client::builder().tls_certs_only([]);
+    client.build().unwrap()
+}
 
 pub struct Rig {
     pub provider: Provider,
@@ -102,6 +141,9 @@ impl Rig {
     async fn stopped(options: Options, settings: &[(&str, &str)], store_timeout: Duration) -> Self {
         let provider = Provider::start(options).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
+        if !settings.contains(&("MEMORY__ENABLED", "false")) {
+            new_database(&folder.path().join("diarist.db")).await;
+        }
         let mut env: BTreeMap<String, String> = [
             ("SERVER__LISTEN", "127.0.0.1:0".to_owned()),
             ("SERVER__ADMIN", "127.0.0.1:0".to_owned()),
@@ -128,7 +170,7 @@ impl Rig {
         Self {
             provider,
             folder,
-            client: reqwest::Client::new(),
+            client: plain_client(),
             env,
             store_timeout,
             shares_database: false,
@@ -138,12 +180,7 @@ impl Rig {
 
     /// The tenant of a key, under the pepper of the database.
     pub fn tenant(&self, key: &str) -> [u8; 32] {
-        let place = PepperPlace {
-            secret: None,
-            file: None,
-            database: Some(&self.file()),
-        };
-        let pepper = place.find().unwrap().value;
+        let pepper = database_pepper(&self.file()).find().unwrap().value;
         assert_ne!(pepper, Pepper::NONE);
         tenant_of_key("authorization", key, &pepper).unwrap()
     }

@@ -11,7 +11,7 @@ use diarist_provider::{
 use sqlx::Row as _;
 use tokio::sync::Semaphore;
 
-use crate::memory::rig::{PATIENCE, Rig};
+use crate::memory::rig::Rig;
 use crate::memory::tools::{ACTIVE, Caller, Talk};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -141,10 +141,8 @@ async fn a_repetition_of_a_request_under_way_goes_out_as_that_one() {
     };
     rig.provider.wait_until(asked).await.unwrap();
     observer.add_permits(1_000);
-    let began = std::time::Instant::now();
-    while rig.number("SELECT count(*) FROM snapshots").await == 0 {
-        assert!(began.elapsed() < PATIENCE, "no snapshot was prepared");
-    }
+    rig.until_at_least(1, "SELECT count(*) FROM snapshots")
+        .await;
     // The recorder tells the request path before anybody can see the row; give it the time.
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     let repeated = rig.send(&talk.body(ACTIVE + 1)).await;

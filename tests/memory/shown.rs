@@ -543,7 +543,8 @@ async fn a_stored_hint_is_not_sent_once_both_phases_are_off() {
             assert!(turn < 20);
             let before = rig.number("SELECT count(*) FROM requests").await;
             rig.send(&talk.body(turn)).await;
-            while rig.number("SELECT count(*) FROM requests").await == before {}
+            let recorded = "SELECT count(*) FROM requests";
+            rig.until(recorded, |now| now != before).await;
         }
         assert_eq!(
             sent(&rig),

@@ -179,13 +179,25 @@ impl Rig {
 
     /// Waits until `query` gives this number or more.
     pub async fn until_at_least(&self, number: usize, query: &'static str) {
+        let reached = |found| usize::try_from(found).unwrap() >= number;
+        self.until(query, reached).await;
+    }
+
+    /// Waits until `query` gives a number that is right. Asks over one connection: to open one costs more than to ask.
+    pub async fn until(&self, query: &'static str, is_right: impl Fn(i64) -> bool) {
+        let mut database = self.database().await;
         let began = Instant::now();
-        while usize::try_from(self.number(query).await).unwrap() < number {
+        loop {
+            let ask = sqlx::query_scalar(query).fetch_one(&mut database);
+            let found: i64 = ask.await.unwrap();
+            if is_right(found) {
+                break;
+            }
             assert!(
                 began.elapsed() < PATIENCE,
-                "waited in vain for {number}: {query}"
+                "waited in vain: {query} is {found}"
             );
-            tokio::time::sleep(Duration::from_millis(2)).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 

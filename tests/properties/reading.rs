@@ -251,8 +251,7 @@ fn without_usage(received: &[u8], sent: &[u8]) -> Vec<u8> {
 /// Where the members of `messages` stand in `body`.
 pub fn messages(body: &[u8]) -> Vec<Range<usize>> {
     let key = b"\"messages\":";
-    let start = body.windows(key.len()).position(|window| window == key);
-    let start = start.unwrap() + key.len();
+    let start = memchr::memmem::find(body, key).unwrap() + key.len();
     let (mut items, mut depth, mut begin, mut at) = (Vec::new(), 0, 0, start);
     loop {
         match body[at] {

@@ -9,7 +9,7 @@ use sqlx::Row as _;
 
 use super::{MODES, Mode, conversations, is_long, sign};
 use crate::memory::rig::Rig;
-use crate::replays::planted::{Kind, Planted, notes, plant, strings};
+use crate::replays::planted::{Kind, Planted, notes, plant, says, strings};
 use crate::replays::scribes::{Condensing, Dropping, Extracting, Forgetting, reminded};
 use crate::support::depth;
 
@@ -21,7 +21,7 @@ const FACTS: usize = 100;
 const SAMPLE: [(&str, usize); 4] = [("made", 2), ("swe", 1), ("tau-airline", 2), ("tau-long", 0)];
 
 /// Messages of a sampled conversation at most.
-const SAMPLED: usize = 160;
+const SAMPLED: usize = 120;
 
 /// Conversations with a fact in every message, or in every so-manieth of a long one.
 fn planted() -> Vec<(Conversation, Vec<Planted>)> {
@@ -124,7 +124,7 @@ async fn missing(
         let text = strings(&got["messages"]);
         let gone = facts
             .iter()
-            .filter(|fact| fact.at < sent && !text.contains(&fact.words));
+            .filter(|fact| fact.at < sent && !says(&text, &fact.words));
         missing.extend(gone.map(|fact| (sent, fact.words.clone())));
         rig.quiet().await;
         rig.provider.forget_bodies();
@@ -319,7 +319,7 @@ async fn forgotten(conversation: &Conversation, facts: &[Planted], may: &str) ->
         let text = strings(&got.json().unwrap()["messages"]);
         let gone = facts
             .iter()
-            .filter(|fact| fact.at < sent && !text.contains(&fact.words));
+            .filter(|fact| fact.at < sent && !says(&text, &fact.words));
         reflected
             .missing
             .extend(gone.map(|fact| (sent, fact.words.clone())));
@@ -353,7 +353,7 @@ async fn forgotten(conversation: &Conversation, facts: &[Planted], may: &str) ->
         let before = before.join("\n");
         let gone = facts
             .iter()
-            .filter(|fact| before.contains(&fact.words) && !text.contains(&fact.words));
+            .filter(|fact| before.contains(&fact.words) && !says(&text, &fact.words));
         let retention: Value = serde_json::from_str(&retention).unwrap();
         reflected.kept.add(gone.count(), lost(&retention, "high"));
     }

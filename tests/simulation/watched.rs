@@ -9,10 +9,11 @@ use diarist::memory::advance::ChainJob;
 use diarist::memory::peer_memory::Digest;
 use diarist::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span};
 use diarist::store::{
-    Admin, Alarms, Candidates, Chains, ClaimFilter, EnqueueOutcome, Event, Job, LongestChain,
-    LookupKeys, NewJob, NewOverflowObservation, NewSnapshot, OperatorRequest, Queue, RecordedChain,
-    RecordedRequest, Release, RequestRecord, RequestedJobOutcome, RequeuedJobs, SharedContent,
-    Snapshots, StoreError, StoredOverflowObservation, ThreadDetail, ThreadRow, Timer, Urgency,
+    Admin, Alarms, Candidates, Chains, ClaimFilter, EarlierLog, EnqueueOutcome, Event, Job,
+    LogBounds, LongestChain, LookupKeys, NewJob, NewOverflowObservation, NewSnapshot,
+    OperatorRequest, Queue, RecordedChain, RecordedRequest, Release, RequestRecord,
+    RequestedJobOutcome, RequeuedJobs, SharedContent, Snapshots, StoreError,
+    StoredOverflowObservation, ThreadDetail, ThreadRow, Timer, Urgency,
 };
 use diarist::tokens::TokenCounter as _;
 
@@ -432,11 +433,11 @@ impl Snapshots for Watched {
         Ok(parts)
     }
 
-    async fn part_ending(&self, scope: &Scope, kind: PartKind, to: Link) -> Answer<Option<Part>> {
+    async fn log_before(&self, scope: &Scope, to: Link, bounds: LogBounds) -> Answer<EarlierLog> {
         self.gate.enter().await;
-        let part = self.reader().part_ending(scope, kind, to).await?;
+        let log = self.reader().log_before(scope, to, bounds).await?;
         self.gate.leave().await;
-        Ok(part)
+        Ok(log)
     }
 
     async fn commit_snapshot(&self, scope: &Scope, new: &NewSnapshot) -> Answer<Snapshot> {

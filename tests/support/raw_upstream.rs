@@ -153,7 +153,5 @@ impl Peer {
 }
 
 fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
-    bytes
-        .windows(needle.len())
-        .position(|window| window == needle)
+    memchr::memmem::find(bytes, needle)
 }

@@ -39,7 +39,7 @@ pub struct Rows {
 }
 
 pub fn contains(bytes: &[u8], what: &[u8]) -> bool {
-    bytes.windows(what.len()).any(|window| window == what)
+    memchr::memmem::find(bytes, what).is_some()
 }
 
 /// How many rows each table holds, but for those of migrations, statistics and the pepper.

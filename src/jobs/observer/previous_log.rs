@@ -1,8 +1,7 @@
 //! The part of the observation log that lies before a range: the Observer reads it as background.
 
 use crate::jobs::settings::Settings;
-use crate::memory::PartKind;
-use crate::store::{Job, Store, StoreError};
+use crate::store::{Job, LogBounds, Store, StoreError};
 
 /// The most chunks read for one call, if not all of the log is shown.
 const MAX_EARLIER_CHUNKS: usize = 64;
@@ -31,36 +30,22 @@ impl PreviousLog {
         settings: &Settings,
     ) -> Result<Self, StoreError> {
         let bound = settings.observer.previous_tokens;
-        let enough = bound.map_or(settings.observer.max_input_tokens, |bound| {
-            bound.saturating_mul(READ_FACTOR)
-        });
-        let mut log = Self::default();
-        let texts = &mut log.texts;
-        let mut tokens = 0_u32;
-        let mut at = job.spec.span.from;
-        while tokens < enough && (bound.is_none() || texts.len() < MAX_EARLIER_CHUNKS) {
-            let part_ending = |kind| store.part_ending(&job.scope, kind, at);
-            let Some(chunk) = part_ending(PartKind::Chunk).await? else {
-                break;
-            };
-            if texts.is_empty() {
-                let enabled = settings.observer.hints;
-                let newest = chunk.body.clone();
-                log.task = newest.current_task.filter(|_| enabled.current_task);
-                log.response = newest
-                    .suggested_response
-                    .filter(|_| enabled.suggested_response);
-            }
-            let reflection = match bound {
-                None => part_ending(PartKind::Reflection).await?,
-                Some(_) => None,
-            };
-            let part = reflection.unwrap_or(chunk).body;
-            tokens = tokens.saturating_add(part.tokens);
-            at = part.span.from;
-            texts.push(part.text);
-        }
-        texts.reverse();
-        Ok(log)
+        let bounds = LogBounds {
+            tokens: bound.map_or(settings.observer.max_input_tokens, |bound| {
+                bound.saturating_mul(READ_FACTOR)
+            }),
+            chunks: bound.map(|_| MAX_EARLIER_CHUNKS),
+        };
+        let enabled = settings.observer.hints;
+        let log = store
+            .log_before(&job.scope, job.spec.span.from, bounds)
+            .await?;
+        Ok(Self {
+            texts: log.texts,
+            task: log.current_task.filter(|_| enabled.current_task),
+            response: log
+                .suggested_response
+                .filter(|_| enabled.suggested_response),
+        })
     }
 }

@@ -1,5 +1,7 @@
 //! What memory's model calls cost, for each conversation and each day, and the events of the timeline.
 
+use std::sync::LazyLock;
+
 use serde_json::{Map, Value};
 use sqlx::query;
 use sqlx::sqlite::SqliteConnection;
@@ -22,18 +24,22 @@ FROM nodes AS n WHERE n.tenant = $1 AND n.resource = $2 AND n.link = $3
 ON CONFLICT (tenant, resource, lineage, kind)
 DO UPDATE SET calls = costs.calls + 1, sent = costs.sent + excluded.sent,
               cached = costs.cached + excluded.cached, written = costs.written + excluded.written,
-              guessed = costs.guessed + excluded.guessed";
+              guessed = costs.guessed + excluded.guessed;";
 
-/// Adds tokens (`$4`) to the spending of a day (`$3`), which an account (`$5`) pays.
+/// Adds tokens (`$10`) to the spending of a day (`$9`), which an account (`$11`) pays.
 const ADD_SPENDING: &str = "
 INSERT INTO spending (tenant, resource, day, tokens, account)
-VALUES ($1, $2, $3, $4, $5)
+VALUES ($1, $2, $9, $10, $11)
 ON CONFLICT (tenant, day, resource)
-DO UPDATE SET tokens = spending.tokens + excluded.tokens, account = excluded.account";
+DO UPDATE SET tokens = spending.tokens + excluded.tokens, account = excluded.account;";
 
-/// Deletes the spending of days before `$3`.
+/// Deletes the spending of days before `$12`.
 const FORGET_SPENDING: &str =
-    "DELETE FROM spending WHERE tenant = $1 AND resource = $2 AND day < $3";
+    "DELETE FROM spending WHERE tenant = $1 AND resource = $2 AND day < $12;";
+
+/// All that is written of a cost, as one script: it is sent to SQLite once.
+static RECORD_COST: LazyLock<String> =
+    LazyLock::new(|| [ADD_COST, ADD_SPENDING, FORGET_SPENDING].concat());
 
 pub(super) async fn record_cost(
     conn: &mut SqliteConnection,
@@ -43,25 +49,19 @@ pub(super) async fn record_cost(
     at_ms: i64,
 ) -> StoreResult<Spent> {
     let today = utc_day(at_ms);
-    scoped_query(ADD_COST, &scope)
+    let account = account_of(conn, &scope.tenant).await?;
+    scoped_query(RECORD_COST.as_str(), &scope)
         .bind(tip.as_bytes().as_slice())
         .bind(cost.kind.name())
         .bind(token_count(cost.prompt_tokens))
         .bind(token_count(cost.cached_tokens))
         .bind(token_count(cost.completion_tokens))
         .bind(token_count(cost.estimated_tokens))
-        .execute(&mut *conn)
-        .await?;
-    let account = account_of(conn, &scope.tenant).await?;
-    scoped_query(ADD_SPENDING, &scope)
         .bind(today)
         .bind(token_count(
             cost.prompt_tokens.saturating_add(cost.completion_tokens),
         ))
         .bind(account.as_slice())
-        .execute(&mut *conn)
-        .await?;
-    scoped_query(FORGET_SPENDING, &scope)
         .bind(today - SPENDING_DAYS)
         .execute(&mut *conn)
         .await?;
@@ -110,15 +110,18 @@ const NEW_EVENT: &str = "
 INSERT INTO events (tenant, resource, lineage, kind, place, body)
 SELECT $1, $2, $3, $4, max($5 * 1000, coalesce((
            SELECT max(e.place) + 1 FROM events AS e
-           WHERE e.tenant = $1 AND e.resource = $2 AND e.lineage = $3 AND e.kind = $4), 0)), $6";
+           WHERE e.tenant = $1 AND e.resource = $2 AND e.lineage = $3 AND e.kind = $4), 0)), $6;";
 
-/// Deletes all but the newest `$5` events of a kind (`$4`) of a lineage (`$3`).
+/// Deletes all but the newest `$7` events of a kind (`$4`) of a lineage (`$3`).
 const TRIM_EVENTS: &str = "
 DELETE FROM events
 WHERE tenant = $1 AND resource = $2 AND lineage = $3 AND kind = $4 AND place <= (
     SELECT e.place FROM events AS e
     WHERE e.tenant = $1 AND e.resource = $2 AND e.lineage = $3 AND e.kind = $4
-    ORDER BY e.place DESC LIMIT 1 OFFSET $5)";
+    ORDER BY e.place DESC LIMIT 1 OFFSET $7);";
+
+/// Both, as one script: it is sent to SQLite once.
+static ADD_EVENT: LazyLock<String> = LazyLock::new(|| [NEW_EVENT, TRIM_EVENTS].concat());
 
 pub(super) async fn append_events(
     conn: &mut SqliteConnection,
@@ -136,16 +139,11 @@ pub(super) async fn append_events(
     let (lineage, key) = (get::<i64>(&row, 0)?, get::<Option<String>>(&row, 1)?);
     for event in &mut events {
         event.body = with_thread_ids(&event.body, lineage, key.as_deref());
-        scoped_query(NEW_EVENT, &scope)
+        scoped_query(ADD_EVENT.as_str(), &scope)
             .bind(lineage)
             .bind(&event.kind)
             .bind(event.at_ms)
             .bind(&event.body)
-            .execute(&mut *conn)
-            .await?;
-        scoped_query(TRIM_EVENTS, &scope)
-            .bind(lineage)
-            .bind(&event.kind)
             .bind(MAX_EVENTS_PER_KIND)
             .execute(&mut *conn)
             .await?;

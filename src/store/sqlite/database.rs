@@ -275,6 +275,32 @@ impl Database {
             .await
     }
 
+    /// As [`Database::read`], for work that is a single statement. Such a statement sees one state by itself. BEGIN and
+    /// COMMIT would be two more trips to SQLite's thread and back.
+    pub(super) async fn read_once<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
+    where
+        T: Send + 'static,
+        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
+            + Send
+            + 'static,
+    {
+        let pool = self.worker_pool.clone();
+        self.run_detached(name, statement(pool, work)).await
+    }
+
+    /// As [`Database::write`], for work that is a single statement. SQLite makes a transaction of it: it takes the write
+    /// lock first, and commits when the statement has been read to its end. So `work` must read all of its rows.
+    pub(super) async fn write_once<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
+    where
+        T: Send + 'static,
+        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
+            + Send
+            + 'static,
+    {
+        let work = statement(self.writer.clone(), work);
+        self.run_write(name, work).await
+    }
+
     /// Runs one write transaction.
     pub(super) async fn write<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
     where
@@ -283,13 +309,21 @@ impl Database {
             + Send
             + 'static,
     {
-        let (pool, file) = (self.writer.clone(), self.file.clone());
-        let written = Arc::clone(&self.written);
+        let work = transaction(self.writer.clone(), "BEGIN IMMEDIATE", work);
+        self.run_write(name, work).await
+    }
+
+    async fn run_write<T, F>(&self, name: &'static str, work: F) -> StoreResult<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = StoreResult<T>> + Send + 'static,
+    {
+        let (file, written) = (self.file.clone(), Arc::clone(&self.written));
         self.run_detached(name, async move {
             if let Some(file) = file {
                 file.check_unchanged().await?;
             }
-            let done = transaction(pool, "BEGIN IMMEDIATE", work).await;
+            let done = work.await;
             written.notify_one();
             done
         })
@@ -356,6 +390,15 @@ where
         let _closed = conn.detach().close_hard().await;
     }
     result
+}
+
+/// Runs `work`, a single statement, without a transaction of its own.
+async fn statement<T, W>(pool: SqlitePool, work: W) -> StoreResult<T>
+where
+    W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>,
+{
+    let mut conn = pool.acquire().await?;
+    work(&mut conn).await
 }
 
 impl DatabaseFile {

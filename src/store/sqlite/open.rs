@@ -214,6 +214,9 @@ fn pool(max_connections: u32, wait: Duration) -> SqlitePoolOptions {
         .acquire_timeout(wait)
         .idle_timeout(None)
         .max_lifetime(None)
+        // A connection is tested when it is given back. To test it again before its next use is one more trip to SQLite's
+        // thread and back, for every query of every request.
+        .test_before_acquire(false)
 }
 
 /// Creates the folder and an empty file that only its owner may read. SQLite itself would make the file

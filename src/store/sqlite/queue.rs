@@ -177,9 +177,11 @@ pub(super) async fn claim(
         .bind(token_count(filter.daily.account.unwrap_or(u64::MAX)))
         .bind(utc_day(now_ms))
         .bind(filter.daily.all.map(token_count))
-        .fetch_optional(conn)
+        // To its end, where SQLite commits it.
+        .fetch_all(conn)
         .await?
-        .map(|row| rows::job(&row))
+        .first()
+        .map(rows::job)
         .transpose()
 }
 
@@ -205,9 +207,11 @@ pub(super) async fn claim_observation(
         .bind(span.to.as_bytes().as_slice())
         .bind(now_ms)
         .bind(now_ms.saturating_add(lease_ms))
-        .fetch_optional(conn)
+        // To its end, where SQLite commits it.
+        .fetch_all(conn)
         .await?
-        .map(|row| rows::job(&row))
+        .first()
+        .map(rows::job)
         .transpose()
 }
 

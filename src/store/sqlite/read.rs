@@ -11,7 +11,7 @@ use crate::memory::advance::ChainJob;
 use crate::memory::{Part, PartId, PartKind, Snapshot, SnapshotId};
 use crate::store::StoreResult;
 use crate::store::rows::{self, get};
-use crate::store::{RecordedChain, SharedContent};
+use crate::store::{EarlierLog, LogBounds, RecordedChain, SharedContent};
 
 /// Those of some messages (`$3`: links) that another conversation holds too: the same content, or the same
 /// tool call ids, with another origin.
@@ -205,29 +205,55 @@ pub(super) async fn parts(
     Ok(ids.iter().filter_map(|id| found.get(id).cloned()).collect())
 }
 
-/// The part of a kind (`$4`) whose range ends at a link (`$3`). Of several the longest, as in `advance`; of
-/// two equal ones the one that a model wrote.
+/// What a log shows of the part of a kind (`$4`) whose range ends at a link (`$3`). Of several the longest, as in
+/// `advance`; of two equal ones the one that a model wrote.
 const PART_ENDING: &str = "
-SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens,
-       t.asked, t.stopgap, t.text, t.current_task, t.suggested_response, t.sources, t.model, t.origins,
-       t.retention, t.preamble, t.as_of, t.lost
+SELECT t.from_link, t.tokens, t.text, t.current_task, t.suggested_response
 FROM parts AS t
 WHERE t.tenant = $1 AND t.resource = $2 AND t.to_link = $3 AND t.kind = $4
 ORDER BY t.from_count, t.stopgap, t.id LIMIT 1";
 
-pub(super) async fn part_ending(
+pub(super) async fn log_before(
     conn: &mut SqliteConnection,
     scope: Scope,
+    to: Link,
+    bounds: LogBounds,
+) -> StoreResult<EarlierLog> {
+    let mut log = EarlierLog::default();
+    let (mut at, mut tokens) = (to, 0_u32);
+    let most = bounds.chunks.unwrap_or(usize::MAX);
+    while tokens < bounds.tokens && log.texts.len() < most {
+        let Some(chunk) = part_ending(conn, &scope, PartKind::Chunk, at).await? else {
+            break;
+        };
+        if log.texts.is_empty() {
+            log.current_task = get(&chunk, 3)?;
+            log.suggested_response = get(&chunk, 4)?;
+        }
+        let reflection = match bounds.chunks {
+            None => part_ending(conn, &scope, PartKind::Reflection, at).await?,
+            Some(_) => None,
+        };
+        let part = reflection.unwrap_or(chunk);
+        at = rows::link(&part, 0)?;
+        tokens = tokens.saturating_add(rows::int(&part, 1)?);
+        log.texts.push(get(&part, 2)?);
+    }
+    log.texts.reverse();
+    Ok(log)
+}
+
+async fn part_ending(
+    conn: &mut SqliteConnection,
+    scope: &Scope,
     kind: PartKind,
     to: Link,
-) -> StoreResult<Option<Part>> {
-    scoped_query(PART_ENDING, &scope)
+) -> StoreResult<Option<sqlx::sqlite::SqliteRow>> {
+    Ok(scoped_query(PART_ENDING, scope)
         .bind(to.as_bytes().as_slice())
         .bind(kind.name())
         .fetch_optional(conn)
-        .await?
-        .map(|row| rows::part(&row))
-        .transpose()
+        .await?)
 }
 
 /// Whether a link (`$3`) is recorded.

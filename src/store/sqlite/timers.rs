@@ -57,9 +57,11 @@ pub(super) async fn claim(
     query(CLAIM_TIMER)
         .bind(now_ms)
         .bind(until_ms)
-        .fetch_optional(conn)
+        // To its end, where SQLite commits it.
+        .fetch_all(conn)
         .await?
-        .map(|row| rows::timer(&row))
+        .first()
+        .map(rows::timer)
         .transpose()
 }
 

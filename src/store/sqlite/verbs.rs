@@ -14,14 +14,14 @@ use super::{
 use crate::history::{Link, Scope, ScopedHash};
 use crate::memory::advance::ChainJob;
 use crate::memory::peer_memory::Digest;
-use crate::memory::{NewPart, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span};
+use crate::memory::{NewPart, Part, PartId, Rendering, Snapshot, SnapshotId, Span};
 use crate::store::{
-    AddAliasOutcome, Admin, Alarms, Alias, Candidates, Chains, ClaimFilter, Cost, EnqueueOutcome,
-    Event, Job, LARGE_REQUEST, LongestChain, LookupKeys, NewJob, NewOverflowObservation,
-    NewSnapshot, OperatorRequest, Queue, RecordedChain, RecordedRequest, Release, RequestRecord,
-    RequestedJobOutcome, RequeuedJobs, SharedContent, Snapshots, Spent, StoreError, StoreResult,
-    StoredOverflowObservation, TenantAccount, TenantBacklog, TenantRow, Tenants, ThreadDetail,
-    ThreadRow, Timer, Urgency,
+    AddAliasOutcome, Admin, Alarms, Alias, Candidates, Chains, ClaimFilter, Cost, EarlierLog,
+    EnqueueOutcome, Event, Job, LARGE_REQUEST, LogBounds, LongestChain, LookupKeys, NewJob,
+    NewOverflowObservation, NewSnapshot, OperatorRequest, Queue, RecordedChain, RecordedRequest,
+    Release, RequestRecord, RequestedJobOutcome, RequeuedJobs, SharedContent, Snapshots, Spent,
+    StoreError, StoreResult, StoredOverflowObservation, TenantAccount, TenantBacklog, TenantRow,
+    Tenants, ThreadDetail, ThreadRow, Timer, Urgency,
 };
 
 /// Runs a function on a runner of the store. It gets copies of the arguments, because the query may
@@ -69,7 +69,7 @@ impl Chains for SqliteStore {
     }
 
     async fn chain_links(&self, scope: &Scope, tip: Link) -> StoreResult<Vec<Link>> {
-        run!(self.read => read::chain_links(scope, tip))
+        run!(self.read_once => read::chain_links(scope, tip))
     }
 
     async fn record(&self, scope: &Scope, record: &RequestRecord) -> StoreResult<i64> {
@@ -156,7 +156,7 @@ impl Chains for SqliteStore {
     }
 
     async fn title(&self, scope: &Scope, link: Link) -> StoreResult<Option<String>> {
-        run!(self.read => admin::title(scope, link))
+        run!(self.read_once => admin::title(scope, link))
     }
 
     async fn set_title(&self, scope: &Scope, link: Link, title: &str) -> StoreResult<()> {
@@ -169,7 +169,7 @@ impl Chains for SqliteStore {
         key: &str,
         since_ms: i64,
     ) -> StoreResult<u32> {
-        run!(self.read => read::count_live_conversations(scope, key, since_ms))
+        run!(self.read_once => read::count_live_conversations(scope, key, since_ms))
     }
 
     async fn kept_messages(
@@ -177,7 +177,7 @@ impl Chains for SqliteStore {
         scope: &Scope,
         links: &[Link],
     ) -> StoreResult<Vec<(Link, String)>> {
-        run!(self.read => message_archive::kept_messages(scope, links))
+        run!(self.read_once => message_archive::kept_messages(scope, links))
     }
 
     async fn expire_messages(&self, before_ms: i64) -> StoreResult<Vec<([u8; 32], Link)>> {
@@ -188,7 +188,7 @@ impl Chains for SqliteStore {
 #[async_trait]
 impl Queue for SqliteStore {
     async fn jobs_ending_at(&self, scope: &Scope, ends: &[Link]) -> StoreResult<Vec<ChainJob>> {
-        run!(self.read => read::jobs_ending_at(scope, ends))
+        run!(self.read_once => read::jobs_ending_at(scope, ends))
     }
 
     async fn enqueue(
@@ -224,7 +224,7 @@ impl Queue for SqliteStore {
         now_ms: i64,
         lease_ms: i64,
     ) -> StoreResult<Option<Job>> {
-        run!(self.write => queue::claim(filter, now_ms, lease_ms))
+        run!(self.write_once => queue::claim(filter, now_ms, lease_ms))
     }
 
     async fn claim_observation(
@@ -235,11 +235,11 @@ impl Queue for SqliteStore {
         lease_ms: i64,
     ) -> StoreResult<Option<Job>> {
         let span = *span;
-        run!(self.write => queue::claim_observation(scope, span, now_ms, lease_ms))
+        run!(self.write_once => queue::claim_observation(scope, span, now_ms, lease_ms))
     }
 
     async fn make_due(&self, at_ms: i64) -> StoreResult<u64> {
-        run!(self.write => queue::make_due(at_ms))
+        run!(self.write_once => queue::make_due(at_ms))
     }
 
     async fn reprioritize(
@@ -249,12 +249,12 @@ impl Queue for SqliteStore {
         route_hash: Option<[u8; 32]>,
         urgency: Urgency,
     ) -> StoreResult<()> {
-        run!(self.write => queue::reprioritize(scope, ends, route_hash, urgency))
+        run!(self.write_once => queue::reprioritize(scope, ends, route_hash, urgency))
     }
 
     async fn renew_lease(&self, job: &Job, until_ms: i64) -> StoreResult<bool> {
         let claimed = ClaimedJob::from_job(job);
-        run!(self.write => queue::renew_lease(claimed, until_ms))
+        run!(self.write_once => queue::renew_lease(claimed, until_ms))
     }
 
     async fn commit_part(
@@ -287,11 +287,11 @@ impl Queue for SqliteStore {
     }
 
     async fn open_jobs(&self) -> StoreResult<u64> {
-        run!(self.read => queue::open_jobs())
+        run!(self.read_once => queue::open_jobs())
     }
 
     async fn claim_timer(&self, now_ms: i64, until_ms: i64) -> StoreResult<Option<Timer>> {
-        run!(self.write => timers::claim(now_ms, until_ms))
+        run!(self.write_once => timers::claim(now_ms, until_ms))
     }
 
     async fn end_timer(&self, timer: &Timer, remaining: Option<(Alarms, i64)>) -> StoreResult<()> {
@@ -299,7 +299,7 @@ impl Queue for SqliteStore {
     }
 
     async fn next_timer(&self) -> StoreResult<Option<i64>> {
-        run!(self.read => timers::next())
+        run!(self.read_once => timers::next())
     }
 }
 
@@ -310,16 +310,16 @@ impl Snapshots for SqliteStore {
     }
 
     async fn parts(&self, scope: &Scope, parts: &[PartId]) -> StoreResult<Vec<Part>> {
-        run!(self.read => read::parts(scope, parts))
+        run!(self.read_once => read::parts(scope, parts))
     }
 
-    async fn part_ending(
+    async fn log_before(
         &self,
         scope: &Scope,
-        kind: PartKind,
         to: Link,
-    ) -> StoreResult<Option<Part>> {
-        run!(self.read => read::part_ending(scope, kind, to))
+        bounds: LogBounds,
+    ) -> StoreResult<EarlierLog> {
+        run!(self.read => read::log_before(scope, to, bounds))
     }
 
     async fn fix_rendering(

@@ -1,6 +1,7 @@
 //! Selects the part of the log that the Observer is shown before a range, so that it does not repeat
 //! it.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 
 use crate::memory::system_messages;
@@ -10,7 +11,8 @@ use crate::memory::system_messages;
 /// Notes count what is left out. System messages are skipped: code copies them, so the Observer has nothing
 /// to add.
 ///
-/// `count` counts tokens; it is called at most twice for a line.
+/// `count` counts tokens, which is most of the work. It is called at most once for a line, and not for old lines that
+/// cannot fit.
 pub fn earlier(observations: &str, budget: usize, count: impl Fn(&str) -> usize) -> String {
     let (observations, _) = system_messages::split_messages(observations);
     let lines: Vec<&str> = observations
@@ -20,9 +22,15 @@ pub fn earlier(observations: &str, budget: usize, count: impl Fn(&str) -> usize)
     if budget == 0 {
         return String::new();
     }
-    let line_cost = |line: &str| count(line) + 1;
-    let total: usize = lines.iter().map(|line| line_cost(line)).sum();
-    if total <= budget {
+    let costs: Vec<OnceCell<usize>> = lines.iter().map(|_| OnceCell::new()).collect();
+    let line_cost = |index: usize| *costs[index].get_or_init(|| count(lines[index]) + 1);
+    let mut total = 0;
+    // From the end, because its lines are needed in any case.
+    let all_fit = (0..lines.len()).rev().all(|index| {
+        total += line_cost(index);
+        total <= budget
+    });
+    if all_fit {
         return lines.join("\n");
     }
     // A third of the budget is for important lines. What they do not use goes to the end of the log,
@@ -30,14 +38,14 @@ pub fn earlier(observations: &str, budget: usize, count: impl Fn(&str) -> usize)
     let mut used_tokens = 0;
     let mut kept_lines = BTreeSet::new();
     let take_end = |kept_lines: &mut BTreeSet<usize>, used_tokens: &mut usize, limit: usize| {
-        for (index, line) in lines.iter().enumerate().rev() {
+        for index in (0..lines.len()).rev() {
             if kept_lines.contains(&index) {
                 continue;
             }
-            if *used_tokens + line_cost(line) > limit {
+            if *used_tokens + line_cost(index) > limit {
                 break;
             }
-            *used_tokens += line_cost(line);
+            *used_tokens += line_cost(index);
             kept_lines.insert(index);
         }
     };
@@ -46,10 +54,10 @@ pub fn earlier(observations: &str, budget: usize, count: impl Fn(&str) -> usize)
     let max_important = kept_lines.len();
     let important = (0..start).rev().filter(|index| is_important(lines[*index]));
     for index in important.take(max_important) {
-        if used_tokens + line_cost(lines[index]) > budget {
+        if used_tokens + line_cost(index) > budget {
             break;
         }
-        used_tokens += line_cost(lines[index]);
+        used_tokens += line_cost(index);
         kept_lines.insert(index);
     }
     take_end(&mut kept_lines, &mut used_tokens, budget);
@@ -103,6 +111,10 @@ fn join_kept(lines: &[&str], kept_lines: &BTreeSet<usize>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
+    use proptest::prelude::*;
+
     use super::*;
 
     const LOG: &str = "Date: Mar 3, 2026
@@ -161,5 +173,76 @@ Date: Mar 4, 2026
             .map(|l| words(l) + 1)
             .sum();
         assert!(used <= 60);
+    }
+
+    /// The same, plainly: every line is counted whenever its cost is needed.
+    fn plainly(log: &str, budget: usize) -> String {
+        let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
+        let cost = |index: usize| words(lines[index]) + 1;
+        if budget == 0 || (0..lines.len()).map(cost).sum::<usize>() <= budget {
+            return if budget == 0 {
+                String::new()
+            } else {
+                lines.join("\n")
+            };
+        }
+        let (mut used, mut kept) = (0, BTreeSet::new());
+        for limit in [budget - budget / 3, budget] {
+            for index in (0..lines.len()).rev() {
+                if kept.contains(&index) {
+                    continue;
+                }
+                if used + cost(index) > limit {
+                    break;
+                }
+                used += cost(index);
+                kept.insert(index);
+            }
+            if limit < budget {
+                let start = kept.first().copied().unwrap_or(lines.len());
+                let important = (0..start).rev().filter(|index| is_important(lines[*index]));
+                for index in important.take(kept.len()) {
+                    if used + cost(index) > budget {
+                        break;
+                    }
+                    used += cost(index);
+                    kept.insert(index);
+                }
+            }
+        }
+        join_kept(&lines, &kept)
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_is_counted_twice_and_the_selection_is_the_plain_one(
+            kinds in proptest::collection::vec((0..5_usize, 0..9_usize), 0..60),
+            budget in 0..200_usize,
+        ) {
+            let begin = ["Date: Mar 3, 2026", "* 🔴 a", "* ✅ b", "* 🟡 c", ""];
+            let lines = kinds.iter().enumerate();
+            // Each line is different, so that its counts can be told apart.
+            let log: Vec<String> = lines
+                .map(|(index, (kind, more))| format!("{} {index}{}", begin[*kind], " word".repeat(*more)))
+                .collect();
+            let log = log.join("\n");
+            let counted = RefCell::new(BTreeSet::new());
+            let shown = earlier(&log, budget, |line| {
+                assert!(counted.borrow_mut().insert(line.to_owned()), "{line}");
+                words(line)
+            });
+            prop_assert_eq!(shown, plainly(&log, budget));
+        }
+    }
+
+    #[test]
+    fn old_lines_that_cannot_fit_are_not_counted() {
+        let log: String = (0..10_000).map(|n| format!("* 🟡 line {n}\n")).collect();
+        let counted = RefCell::new(0);
+        earlier(&log, 50, |line| {
+            *counted.borrow_mut() += 1;
+            words(line)
+        });
+        assert!(*counted.borrow() <= 11, "{}", counted.borrow());
     }
 }

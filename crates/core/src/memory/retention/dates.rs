@@ -4,6 +4,9 @@
 //! Not for calendar arithmetic: a day may have two readings or no year. Dates that the code calculates
 //! with are read by [`crate::memory::dates`].
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 /// A day as written, with both readings if day and month may stand either way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DateReadings {
@@ -60,10 +63,16 @@ const WEEKDAYS: &[&str] = &[
     "sonntag",
 ];
 
+/// The number of each name of a month. Every word of every text is looked up, so the lists are not searched.
+static MONTHS_BY_NAME: LazyLock<HashMap<&str, u32>> = LazyLock::new(|| {
+    let months = MONTHS.iter().zip(1..);
+    let names = months.flat_map(|(names, number)| names.iter().map(move |name| (*name, number)));
+    names.collect()
+});
+
 /// The number of a month from its folded name.
 pub(super) fn month(word: &str) -> Option<u32> {
-    let at = MONTHS.iter().position(|names| names.contains(&word))?;
-    u32::try_from(at + 1).ok()
+    MONTHS_BY_NAME.get(word).copied()
 }
 
 /// Whether a folded word names a month or a day of the week.
@@ -100,6 +109,10 @@ fn parse_digits_only(text: &str) -> Option<u32> {
 
 /// A day in digits: `2026-03-04`, `2026/3/4`, `04.03.2026`, `3/4/2026`, `4.3.`.
 pub(super) fn parse_digits(word: &str) -> Option<DateReadings> {
+    // Nearly every word ends here.
+    if !word.bytes().any(|b| b.is_ascii_digit()) {
+        return None;
+    }
     let word = match word.split_once('T') {
         Some((day, time)) if time.starts_with(|c: char| c.is_ascii_digit()) => day,
         _ => word,
@@ -243,6 +256,17 @@ mod tests {
         assert_eq!(day_of_month("32"), None);
         assert_eq!(minute_key("09:05").as_deref(), Some("t:9:05"));
         assert_eq!(minute_key("src:10"), None);
+    }
+
+    #[test]
+    fn every_name_of_a_month_is_found() {
+        for (at, names) in MONTHS.iter().enumerate() {
+            for name in *names {
+                assert_eq!(month(name), u32::try_from(at + 1).ok(), "{name}");
+            }
+        }
+        let names = MONTHS.iter().map(|names| names.len());
+        assert_eq!(MONTHS_BY_NAME.len(), names.sum::<usize>());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! Chinese has no capitals: its names are found only in quotes.
 
 use std::collections::HashSet;
+use std::sync::LazyLock;
 
 use super::dates::is_time_word;
 use super::spelling::{fold, is_sign};
@@ -147,6 +148,10 @@ const NOUN_ENDINGS: &[&str] = &[
     "ment", "chen", "ling", "ismus", "en",
 ];
 
+/// [`NOT_NAMES`] and [`GERMAN`]. Every word of every text is looked up, so the lists are not searched.
+static NO_NAMES: LazyLock<HashSet<&str>> = LazyLock::new(|| NOT_NAMES.iter().copied().collect());
+static GERMAN_WORDS: LazyLock<HashSet<&str>> = LazyLock::new(|| GERMAN.iter().copied().collect());
+
 /// What capitals mean in one text.
 #[derive(Debug, Default)]
 pub(super) struct Capitals {
@@ -165,7 +170,7 @@ impl Capitals {
             for word in line {
                 let folded = fold(word.text);
                 words += usize::from(!folded.is_empty());
-                german += usize::from(GERMAN.contains(&folded.as_str()));
+                german += usize::from(GERMAN_WORDS.contains(folded.as_str()));
                 if !word.starts_sentence
                     && !word.consumed
                     && is_capital(word.text)
@@ -244,7 +249,7 @@ fn is_capital(word: &str) -> bool {
 }
 
 fn can_be_name(folded: &str) -> bool {
-    !folded.is_empty() && !NOT_NAMES.contains(&folded) && !is_time_word(folded)
+    !folded.is_empty() && !NO_NAMES.contains(folded) && !is_time_word(folded)
 }
 
 /// Whether a line is in capitals, which then mean nothing.

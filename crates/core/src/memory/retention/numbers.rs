@@ -1,5 +1,8 @@
 //! Reads numbers with their units: `1,000` = `1000` = `1.000`.
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use super::spelling::fold;
 
 /// A unit and its other names, folded, plurals included. A counted thing ("rows", "invoices") is no
@@ -134,10 +137,19 @@ const WORDS: &[(&str, &str)] = &[
     ("十", "10"),
 ];
 
+/// [`WORDS`] and [`UNITS`] by each name. Every word of every text is looked up, so the lists are not searched.
+static DIGITS: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| WORDS.iter().copied().collect());
+static UNITS_BY_NAME: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
+    let names = UNITS.iter().flat_map(|(unit, aliases)| {
+        let names = std::iter::once(unit).chain(*aliases);
+        names.map(|name| (*name, *unit))
+    });
+    names.collect()
+});
+
 /// The digits that a word stands for.
 pub(super) fn number_word(word: &str) -> Option<&'static str> {
-    let found = WORDS.iter().find(|(name, _)| *name == word);
-    found.map(|(_, digit)| *digit)
+    DIGITS.get(word).copied()
 }
 
 /// The unit that a word names.
@@ -148,10 +160,7 @@ pub(super) fn unit(word: &str) -> Option<&'static str> {
         _ => fold(trimmed),
     };
     // Units are folded, so "min" and "Min" are one, and so are "m" and "M".
-    let found = UNITS
-        .iter()
-        .find(|(name, aliases)| *name == word || aliases.contains(&word.as_str()));
-    found.map(|(name, _)| *name)
+    UNITS_BY_NAME.get(word.as_str()).copied()
 }
 
 /// The unit at the beginning of a run of signs.
@@ -287,6 +296,22 @@ mod tests {
         ] {
             assert_eq!(said(word), meant, "{word}");
         }
+    }
+
+    #[test]
+    fn every_name_is_found_and_means_one_thing() {
+        let mut names = 0;
+        for (unit, aliases) in UNITS {
+            for name in std::iter::once(unit).chain(*aliases) {
+                assert_eq!(UNITS_BY_NAME.get(name), Some(unit), "{name}");
+                names += 1;
+            }
+        }
+        assert_eq!(UNITS_BY_NAME.len(), names);
+        for (word, digits) in WORDS {
+            assert_eq!(number_word(word), Some(*digits));
+        }
+        assert_eq!(DIGITS.len(), WORDS.len());
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Brings words to one spelling: lower case, without punctuation around them, Chinese and Japanese sign
 //! by sign.
 
+use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::LazyLock;
 
 /// Whether a character is a word or part of one by itself, in a script without spaces.
 pub(super) fn is_sign(c: char) -> bool {
@@ -230,5 +232,7 @@ const COMMON: &[&str] = &[
 
 /// Whether a folded word says nothing by itself.
 pub(super) fn is_common(word: &str) -> bool {
-    COMMON.contains(&word)
+    // Every word of every text is looked up.
+    static WORDS: LazyLock<HashSet<&str>> = LazyLock::new(|| COMMON.iter().copied().collect());
+    WORDS.contains(word)
 }

@@ -1,0 +1,80 @@
+//! The log before a message, as the Observer reads it.
+
+use diarist::memory::{NewPart, PartKind};
+use diarist::store::{EarlierLog, LogBounds, Queue as _, Snapshots as _, SqliteStore};
+
+use super::world::{Talk, scope};
+
+const ALL: LogBounds = LogBounds {
+    tokens: u32::MAX,
+    chunks: None,
+};
+
+fn chunks(most: usize) -> LogBounds {
+    LogBounds {
+        chunks: Some(most),
+        ..ALL
+    }
+}
+
+/// Chunks of two messages each, and a reflection of the first two. A chunk has 7 tokens, the reflection too.
+async fn observed(store: &SqliteStore) -> Talk {
+    let talk = Talk::new(&scope("alice"), "the log", 10);
+    talk.recorded(store).await;
+    for from in [0, 2, 4, 6] {
+        talk.observed(store, from, from + 2).await;
+    }
+    let reflection = NewPart {
+        kind: PartKind::Reflection,
+        text: "condensed".to_owned(),
+        current_task: None,
+        ..talk.chunk(0, 4)
+    };
+    let stored = store.commit_code_reflection(&talk.scope, &reflection, 3);
+    stored.await.expect("committed").expect("a new part");
+    talk
+}
+
+#[tokio::test]
+async fn the_log_goes_back_from_its_end_as_far_as_it_may() {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let talk = observed(&store).await;
+    let tokens = |tokens| LogBounds { tokens, ..ALL };
+    let cases: [(usize, LogBounds, &[&str]); 9] = [
+        // A reflection stands for its chunks, where it ends.
+        (8, ALL, &["condensed", "observed 4 to 6", "observed 6 to 8"]),
+        (4, ALL, &["condensed"]),
+        (2, ALL, &["observed 0 to 2"]),
+        // Nothing ends there.
+        (3, ALL, &[]),
+        (0, ALL, &[]),
+        // The part that reaches the bound is the last one.
+        (8, tokens(0), &[]),
+        (8, tokens(8), &["observed 4 to 6", "observed 6 to 8"]),
+        // Chunks alone.
+        (
+            8,
+            chunks(3),
+            &["observed 2 to 4", "observed 4 to 6", "observed 6 to 8"],
+        ),
+        (4, chunks(9), &["observed 0 to 2", "observed 2 to 4"]),
+    ];
+    for (to, bounds, expected) in cases {
+        let end = talk.first(to).tip();
+        let log = store.log_before(&talk.scope, end, bounds).await;
+        let log = log.expect("a log");
+        assert_eq!(log.texts, expected, "before {to}, {bounds:?}");
+        // The hints are those of the newest chunk, also where a reflection stands for it.
+        let task = (!expected.is_empty()).then(|| "testing".to_owned());
+        assert_eq!(log.current_task, task, "before {to}, {bounds:?}");
+    }
+}
+
+#[tokio::test]
+async fn nobody_reads_the_log_of_another_owner() {
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    let talk = observed(&store).await;
+    let (bob, end) = (scope("bob"), talk.first(8).tip());
+    let log = store.log_before(&bob, end, ALL).await;
+    assert_eq!(log.expect("a log"), EarlierLog::default());
+}
