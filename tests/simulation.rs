@@ -193,14 +193,14 @@ const WITHIN: u64 = 100;
 /// Bugs that few seeds notice, and a seed that did. It is tried first, which only saves time.
 const LIKELY_SEEDS: &[(Bug, u64)] = &[
     (Bug::RetryDecidedAnew, 4),
-    (Bug::HintsOfBefore, 4),
-    (Bug::HintsOfTheDone, 16),
-    (Bug::NewestUnread, 29),
+    (Bug::HintsOfBefore, 7),
+    (Bug::HintsOfTheDone, 25),
+    (Bug::NewestUnread, 47),
     (Bug::LimitIgnored, 4),
     (Bug::CutTakenForWhole, 10),
     (Bug::ConfirmedAtOnce, 4),
     (Bug::TrimUnsaid, 33),
-    (Bug::ViewOneTooMany, 15),
+    (Bug::ViewOneTooMany, 38),
     (Bug::FrontForgotten, 22),
     (Bug::ViewPartsRound, 22),
     (Bug::WayForEver, 11),

@@ -77,8 +77,12 @@ pub(super) fn mark_live(exchange: &Exchange, new: &mut [Node], shared_messages: 
     }
 }
 
+/// An answer, and what the client says next. With one new message a request may be no longer than the one before, of
+/// which it only replaces the newest message: that confirms nothing.
+const MIN_NEW: usize = 2;
+
 /// Confirms those of the `new` messages that an accepted request on another chain carried before,
-/// if this request carries more than that one. Returns their links. The newest message is never
+/// if this request goes on behind them with [`MIN_NEW`] messages. Returns their links. The newest message is never
 /// confirmed. Nor is one that another process recorded on this very chain: no longer request has carried it
 /// again yet.
 pub(super) fn confirm_repeated(
@@ -92,7 +96,7 @@ pub(super) fn confirm_repeated(
         .as_ref()
         .map_or(length, |alignment| alignment.client.len());
     let last = shared_messages.runs.last();
-    let has_more = last.is_some_and(|run| run.client + run.len < sent_count);
+    let has_more = last.is_some_and(|run| run.client + run.len + MIN_NEW <= sent_count);
     let aligned = exchange.alignment.as_ref();
     let recorded_count = aligned.map_or(0, |alignment| alignment.recorded_count);
     let is_repeated = |place: usize| {

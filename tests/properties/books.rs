@@ -500,8 +500,10 @@ fn inv_bound(over: usize) -> Check {
 fn inv_worth(book: &Book, chain: &[Run], now: &Reading<'_>, before: &[u8]) -> Check {
     let before = Reading::seen(now.request, before, now.seen.clone());
     let weight = |place: usize| {
-        let first = book.carried.get(&chain[place + 1]);
-        let now = now.seen.sent[place].map(|turn| now.request.turns[turn].tokens);
+        // A block that covers more than there is breaks another law.
+        let first = chain.get(place + 1).and_then(|run| book.carried.get(run));
+        let sent = now.seen.sent.get(place).copied().flatten();
+        let now = sent.map(|turn| now.request.turns[turn].tokens);
         first.map_or(0, |first| first.tokens.saturating_sub(now.unwrap_or(0)))
     };
     let dropped = (before.covered..now.covered).map(weight).sum::<usize>();
