@@ -86,8 +86,8 @@ impl Pins {
 
     /// Whether a request with the history has no answer yet.
     pub(super) fn is_in_flight(&self, key: &Key) -> bool {
-        let pins = self.by_history.get(key).into_iter().flatten();
-        pins.into_iter().any(|pin| pin.in_flight > 0)
+        let mut pins = self.by_history.get(key).into_iter().flatten();
+        pins.any(|pin| pin.in_flight > 0)
     }
 
     /// How far requests with the history were trimmed, for each model.

@@ -55,7 +55,7 @@ impl Scope {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Link([u8; 32]);
 
-/// Eight of its bytes are enough to find it in a table: nobody can choose links that share them.
+/// Eight of its bytes are enough to find it in a table: two links that share them take billions of tries.
 impl Hash for Link {
     fn hash<H: Hasher>(&self, state: &mut H) {
         if let Some(beginning) = self.0.first_chunk() {
