@@ -95,8 +95,7 @@ pub(super) fn confirm_repeated(
         .alignment
         .as_ref()
         .map_or(length, |alignment| alignment.client.len());
-    let last = shared_messages.runs.last();
-    let has_more = last.is_some_and(|run| run.client + run.len + MIN_NEW <= sent_count);
+    let has_more = goes_on(shared_messages, sent_count);
     let aligned = exchange.alignment.as_ref();
     let recorded_count = aligned.map_or(0, |alignment| alignment.recorded_count);
     let is_repeated = |place: usize| {
@@ -111,4 +110,33 @@ pub(super) fn confirm_repeated(
             node.link
         })
         .collect()
+}
+
+/// Whether a request of `sent_count` messages goes on behind those that another chain carried.
+fn goes_on(shared_messages: &SharedMessages, sent_count: usize) -> bool {
+    let last = shared_messages.runs.last();
+    last.is_some_and(|run| run.client + run.len + MIN_NEW <= sent_count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::align::Run;
+
+    /// `docs/reliability.md`: a client dropped its beginning, and then replaced its newest message.
+    #[test]
+    fn a_request_that_replaces_the_newest_message_confirms_nothing() {
+        let mut shared = SharedMessages::default();
+        assert!(!goes_on(&shared, 9), "nothing is shared");
+        shared.runs.push(Run {
+            client: 1,
+            path: 3,
+            len: 4,
+        });
+        // A repetition, one with another newest message, and one with an answer and a next message.
+        assert_eq!(
+            [5, 6, 7].map(|sent| goes_on(&shared, sent)),
+            [false, false, true]
+        );
+    }
 }
