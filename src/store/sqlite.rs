@@ -52,11 +52,9 @@ mod verbs_forget;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
-use sqlx::sqlite::SqliteConnection;
 
 use self::connection::Connection;
-use self::database::{Database, REQUEST_TIMEOUT};
+use self::database::{Database, REQUEST_TIMEOUT, Work};
 pub use self::error::OpenError;
 use self::held_tombstones::HeldTombstones;
 use self::known_keys::KnownKeys;
@@ -204,9 +202,7 @@ impl SqliteStore {
     ) -> StoreResult<T>
     where
         T: Send + 'static,
-        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
-            + Send
-            + 'static,
+        W: Work<T>,
     {
         let database = self.connection.database()?;
         let result = database.request_read(large_read_of, name, work).await;
@@ -217,9 +213,7 @@ impl SqliteStore {
     async fn read<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
     where
         T: Send + 'static,
-        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
-            + Send
-            + 'static,
+        W: Work<T>,
     {
         let database = self.connection.database()?;
         let result = database.read(name, work).await;
@@ -230,9 +224,7 @@ impl SqliteStore {
     async fn read_once<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
     where
         T: Send + 'static,
-        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
-            + Send
-            + 'static,
+        W: Work<T>,
     {
         let database = self.connection.database()?;
         let result = database.read_once(name, work).await;
@@ -243,9 +235,7 @@ impl SqliteStore {
     async fn write_once<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
     where
         T: Send + 'static,
-        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
-            + Send
-            + 'static,
+        W: Work<T>,
     {
         let database = self.connection.database()?;
         let result = database.write_once(name, work).await;
@@ -256,9 +246,7 @@ impl SqliteStore {
     async fn write<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
     where
         T: Send + 'static,
-        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
-            + Send
-            + 'static,
+        W: Work<T>,
     {
         self.write_new_keys(|_| {}, name, work).await
     }
@@ -273,9 +261,7 @@ impl SqliteStore {
     ) -> StoreResult<T>
     where
         T: Send + 'static,
-        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
-            + Send
-            + 'static,
+        W: Work<T>,
     {
         let database = self.connection.database()?;
         add_keys(database.known_keys());

@@ -62,6 +62,17 @@ pub(super) struct Database {
     lock: Mutex<Option<ProcessLock>>,
 }
 
+/// Statements that one connection runs.
+pub(super) trait Work<T>:
+    for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>> + Send + 'static
+{
+}
+
+impl<T, W> Work<T> for W where
+    W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>> + Send + 'static
+{
+}
+
 /// Whether another process writes to the same file. SQLite counts, for each connection, the commits
 /// of all other connections. All writes of this process go through one connection, so that
 /// connection's count changes only when another process writes.
@@ -234,9 +245,7 @@ impl Database {
     ) -> StoreResult<T>
     where
         T: Send + 'static,
-        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
-            + Send
-            + 'static,
+        W: Work<T>,
     {
         let pool = self.request_pool.clone();
         let query = async {
@@ -266,9 +275,7 @@ impl Database {
     pub(super) async fn read<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
     where
         T: Send + 'static,
-        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
-            + Send
-            + 'static,
+        W: Work<T>,
     {
         let pool = self.worker_pool.clone();
         self.run_detached(name, transaction(pool, "BEGIN", work))
@@ -280,9 +287,7 @@ impl Database {
     pub(super) async fn read_once<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
     where
         T: Send + 'static,
-        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
-            + Send
-            + 'static,
+        W: Work<T>,
     {
         let pool = self.worker_pool.clone();
         self.run_detached(name, statement(pool, work)).await
@@ -293,9 +298,7 @@ impl Database {
     pub(super) async fn write_once<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
     where
         T: Send + 'static,
-        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
-            + Send
-            + 'static,
+        W: Work<T>,
     {
         let work = statement(self.writer.clone(), work);
         self.run_write(name, work).await
@@ -305,9 +308,7 @@ impl Database {
     pub(super) async fn write<T, W>(&self, name: &'static str, work: W) -> StoreResult<T>
     where
         T: Send + 'static,
-        W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>
-            + Send
-            + 'static,
+        W: Work<T>,
     {
         let work = transaction(self.writer.clone(), "BEGIN IMMEDIATE", work);
         self.run_write(name, work).await
@@ -374,7 +375,7 @@ async fn checkpoint_in_pauses(writer: SqlitePool, written: Arc<Notify>, stop: Ca
 /// later one on that connection. So a connection is closed if its transaction did not end cleanly.
 async fn transaction<T, W>(pool: SqlitePool, begin: &'static str, work: W) -> StoreResult<T>
 where
-    W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>,
+    W: Work<T>,
 {
     let mut conn = pool.acquire().await?;
     let mut tx: Transaction<'_, _> = conn.begin_with(begin).await?;
@@ -395,7 +396,7 @@ where
 /// Runs `work`, a single statement, without a transaction of its own.
 async fn statement<T, W>(pool: SqlitePool, work: W) -> StoreResult<T>
 where
-    W: for<'c> FnOnce(&'c mut SqliteConnection) -> BoxFuture<'c, StoreResult<T>>,
+    W: Work<T>,
 {
     let mut conn = pool.acquire().await?;
     work(&mut conn).await
