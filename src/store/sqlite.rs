@@ -52,7 +52,6 @@ mod verbs_forget;
 use std::sync::Arc;
 use std::time::Duration;
 
-
 use self::connection::Connection;
 use self::database::{Database, REQUEST_TIMEOUT, Work};
 pub use self::error::OpenError;

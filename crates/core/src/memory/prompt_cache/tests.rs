@@ -131,8 +131,12 @@ fn the_length_of_a_text_is_that_of_its_json() {
         .filter_map(char::from_u32)
         .collect::<String>()
         + "🔴\n\"";
-    let json = serde_json::to_string(&text).expect("a text");
-    assert_eq!(escaped_length(&text), json.len() - 2);
+    // Every byte counts: no count of a piece may be too large for its type.
+    let quotes = "\"".repeat(1_000);
+    for text in [text, quotes] {
+        let json = serde_json::to_string(&text).expect("a text");
+        assert_eq!(escaped_length(&text), json.len() - 2);
+    }
 }
 
 #[test]
