@@ -74,9 +74,11 @@ impl HeldAlignments {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{PinLabel, SnapshotCache};
     use super::*;
     use crate::history::{History, PositionMap, Scope};
     use crate::memory::alignment::{AlignmentKind, SharedMessages};
+    use crate::store::{SentWith, SqliteStore};
     use crate::wire;
 
     /// An alignment of a request of its own, with its key.
@@ -84,7 +86,10 @@ mod tests {
         let body =
             format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{number}"}}]}}"#);
         let request = wire::Request::parse_chat(&body.into_bytes().into()).expect("a request");
-        let history: Arc<History> = Arc::new(request.history(scope));
+        of_history(scope, Arc::new(request.history(scope)))
+    }
+
+    fn of_history(scope: &Scope, history: Arc<History>) -> (Key, Arc<Alignment>) {
         let key = (scope.tenant, history.tip().expect("a message"));
         let alignment = Alignment {
             client: Arc::clone(&history),
@@ -143,5 +148,34 @@ mod tests {
         }
         assert_eq!(held.bytes(), sizes::of_alignment(&repeated.1));
         assert_eq!(held.by_age.len(), 1);
+    }
+
+    /// As a client makes them whose exchanges the recorder drops: it sends thousands of messages in each request.
+    #[tokio::test]
+    async fn what_is_never_recorded_pushes_nothing_else_out() {
+        let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+        let cache = SnapshotCache::new(Arc::new(store));
+        let (quiet, busy) = (Scope::new(b"quiet", None), Scope::new(b"busy", None));
+        let (key, _) = alignment(&quiet, 0);
+        let label = PinLabel {
+            model: "m",
+            thread_key: None,
+        };
+        cache.mark_complete(&quiet, key.1, label, SentWith::default(), &[]);
+        let message = r#"{"role":"user","content":"Again."}"#;
+        let body = format!(
+            r#"{{"model":"m","messages":[{}]}}"#,
+            vec![message; 4_100].join(",")
+        );
+        let request = wire::Request::parse_chat(&body.into_bytes().into()).expect("a request");
+        let history = request.history(&busy);
+        let mut all = 0;
+        for count in 4_000..4_100 {
+            let (_, alignment) = of_history(&busy, Arc::new(history.prefix(count)));
+            all += sizes::of_alignment(&alignment);
+            cache.hold_alignment(&busy, &alignment);
+        }
+        assert!(all > super::super::state::MAX_BYTES, "{all}");
+        assert!(cache.state().complete_links.contains(&key));
     }
 }
