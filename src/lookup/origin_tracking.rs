@@ -166,3 +166,74 @@ impl SnapshotCache {
         Some((shared, same.then_some(lineage)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::history::align::Run;
+    use crate::history::{Link, PositionMap};
+    use crate::memory::alignment::Witness;
+    use crate::store::SqliteStore;
+    use crate::wire;
+
+    /// Another conversation may say the same before the recorder has written this request, so what is new in it is noted
+    /// at once. So is a message that is on no chain.
+    #[tokio::test]
+    async fn of_a_request_that_goes_on_aligned_only_what_is_recorded_is_left_out() {
+        let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+        let cache = SnapshotCache::new(Arc::new(store));
+        let scope = Scope::new(b"key", None);
+        let messages: Vec<String> = (0..6)
+            .map(|at| {
+                format!(r#"{{"role":"user","content":"Message {at}, with words of its own."}}"#)
+            })
+            .collect();
+        let body = format!(r#"{{"model":"m","messages":[{}]}}"#, messages.join(","));
+        let request = wire::Request::parse_chat(&body.into_bytes().into()).expect("a request");
+        let client = Arc::new(request.history(&scope));
+        // The client dropped its beginning and put a message of its own in front. It sent four messages before.
+        let run = Run {
+            client: 1,
+            path: 0,
+            len: 3,
+        };
+        let positions = PositionMap::from_parts(vec![run], 4, 3).expect("positions");
+        let earlier = StoredAlignment {
+            count: 4,
+            base: Link::root(&scope),
+            positions: positions.clone(),
+            proof: Vec::new(),
+            withheld: None,
+        };
+        let evidence = Evidence {
+            stored: Some((earlier, Arc::default())),
+            ..Evidence::default()
+        };
+        let alignment = Alignment {
+            client: Arc::clone(&client),
+            history: Arc::clone(&client),
+            positions,
+            shared: SharedMessages::default(),
+            recorded_count: 0,
+            kind: AlignmentKind::Continued,
+            lineage: None,
+            proof: Vec::new(),
+            withheld: None,
+            client_summary: None,
+        };
+        cache.track_origins(&scope, &client, &evidence, Some(&alignment), false);
+        let origin_index = cache.origin_index();
+        // What is noted proves nothing to a conversation of another origin.
+        let is_noted = |at: usize| {
+            let witness = Witness {
+                hash: client.message_key(at).content,
+                origin: Origin(2),
+            };
+            origin_index.origins_of(&scope).is_contested(&witness)
+        };
+        let noted: Vec<bool> = (0..6).map(is_noted).collect();
+        assert_eq!(noted, [true, false, false, false, true, true]);
+    }
+}
