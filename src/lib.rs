@@ -37,6 +37,6 @@ pub mod tasks;
 pub mod telemetry;
 pub mod upstream;
 
-pub use diarist_core::{history, memory, tokens, wire};
+pub use diarist_core::{history, memory, steps, tokens, wire};
 #[cfg(feature = "demo")]
 pub use diarist_provider as provider;

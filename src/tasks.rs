@@ -13,6 +13,7 @@ mod contain;
 mod losses;
 mod outlasting;
 mod readiness;
+mod yielding;
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -31,6 +32,7 @@ use self::contain::contain;
 pub use self::losses::Losses;
 pub use self::outlasting::Outlasting;
 pub use self::readiness::{Condition, Readiness};
+pub use self::yielding::yield_to_requests;
 
 /// The pause before a supervised task is started again.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);

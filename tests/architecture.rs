@@ -15,16 +15,17 @@ use source::{TEST_ONLY, paths, spells, tokens, without_tests};
 
 /// Each room and the rooms it may import. `app` knows everything but `cli`, `cli` everything.
 const ROOMS: &[(&str, &[&str])] = &[
+    ("steps", &[]),
     ("history", &[]),
-    ("tokens", &[]),
-    ("tasks", &[]),
+    ("tokens", &["steps"]),
+    ("tasks", &["steps"]),
     ("telemetry", &[]),
     ("report", &[]),
     ("model_prices", &[]),
     ("ledger", &["report", "model_prices"]),
     ("wire", &["history"]),
     ("audit", &["history", "wire", "tasks", "telemetry"]),
-    ("memory", &["history", "tokens"]),
+    ("memory", &["history", "steps", "tokens"]),
     ("provider", &["tokens", "tasks"]),
     ("upstream", &["telemetry", "tasks"]),
     ("llm", &["memory", "wire", "telemetry"]),

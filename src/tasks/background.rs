@@ -11,6 +11,9 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
+use super::yielding::yield_to_requests;
+use crate::steps::call_after_steps;
+
 /// The threads' nice value, on Linux: a third of the weight of a thread with the usual value 0. With 10, a tenth, hardly
 /// anything was observed on a machine that was busy with something else.
 #[cfg(target_os = "linux")]
@@ -32,7 +35,7 @@ impl Background {
             // of its own.
             .worker_threads(cores.min(2))
             .thread_name("background")
-            .on_thread_start(lower_priority)
+            .on_thread_start(let_requests_go_first)
             .enable_all()
             .build()?;
         Ok(Self(runtime))
@@ -50,8 +53,10 @@ impl Background {
     }
 }
 
-/// Lowers the priority of this thread, and of the threads that it starts: those of SQLite.
-fn lower_priority() {
+/// Lowers the priority of this thread, and of the threads that it starts: those of SQLite. Lets it offer its core between the
+/// steps of computations.
+fn let_requests_go_first() {
+    call_after_steps(yield_to_requests);
     #[cfg(target_os = "linux")]
     {
         // 0 is this thread, not the process. A system that forbids it leaves the priority as it is.
@@ -62,7 +67,9 @@ fn lower_priority() {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
+    use crate::steps::end_step;
     use crate::tasks::Tasks;
+    use crate::tasks::yielding::has_yielded;
 
     #[expect(clippy::expect_used, reason = "called on threads of a test")]
     fn nice() -> i32 {
@@ -98,6 +105,20 @@ mod tests {
             started.await.expect("it ends");
         });
         assert_eq!(found.recv(), Ok([usual; 3]));
+        background.shut_down(Duration::from_secs(1));
+    }
+
+    #[test]
+    fn only_background_threads_offer_their_core_between_steps() {
+        let background = Background::start().expect("a runtime");
+        let work = || {
+            end_step();
+            has_yielded()
+        };
+        let blocking = background.handle().spawn_blocking(work);
+        let found = background.handle().block_on(blocking);
+        assert!(found.expect("it ends"));
+        assert!(!work());
         background.shut_down(Duration::from_secs(1));
     }
 }

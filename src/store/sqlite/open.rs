@@ -17,6 +17,7 @@ use sqlx::{ConnectOptions as _, Connection as _};
 use super::error::OpenError;
 use super::migrations::migrations;
 use super::process_lock::ProcessLock;
+use crate::tasks::yield_to_requests;
 
 /// The first release without the WAL-reset bug. That bug corrupts a database if one process runs a
 /// checkpoint while another one writes (<https://sqlite.org/releaselog/3_51_3.html>).
@@ -45,6 +46,8 @@ const STATEMENT_CACHE: usize = 256;
 const REQUEST_READERS: u32 = 4;
 /// Connections of workers and of the command line. They are separate, so that they never delay a request.
 const WORKER_READERS: u32 = 2;
+/// The instructions of SQLite's virtual machine in one step of a statement of background work: some 50 us.
+const STEP_INSTRUCTIONS: i32 = 200;
 
 /// `_sqlx_migrations` is the table of [`Migrator`].
 const HAS_SCHEMA: &str = "
@@ -170,19 +173,18 @@ async fn in_file(
         .pragma("journal_size_limit", "67108864")
         .pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
         .pragma("cache_size", WRITER_CACHE);
-    let readers = |busy_timeout, most, wait| {
-        pool(most, wait).connect_lazy_with(read_only_options(path, busy_timeout))
-    };
     // The request path waits less than its whole timeout for a lock, so that its connection is free again
     // before the next request needs it.
     let request_busy_timeout = request_timeout * 4 / 5;
     Ok(Pools {
-        writer: pool(1, BUSY_TIMEOUT * 2)
+        writer: in_steps(pool(1, BUSY_TIMEOUT * 2), yield_to_requests)
             .connect_with(options)
             .await
             .map_err(failed)?,
-        request_pool: readers(request_busy_timeout, REQUEST_READERS, request_busy_timeout),
-        worker_pool: readers(BUSY_TIMEOUT, WORKER_READERS, BUSY_TIMEOUT * 2),
+        request_pool: pool(REQUEST_READERS, request_busy_timeout)
+            .connect_lazy_with(read_only_options(path, request_busy_timeout)),
+        worker_pool: in_steps(pool(WORKER_READERS, BUSY_TIMEOUT * 2), yield_to_requests)
+            .connect_lazy_with(read_only_options(path, BUSY_TIMEOUT)),
         path: Some(path.to_owned()),
     })
 }
@@ -217,6 +219,21 @@ fn pool(max_connections: u32, wait: Duration) -> SqlitePoolOptions {
         // A connection is tested when it is given back. To test it again before its next use is one more trip to SQLite's
         // thread and back, for every query of every request.
         .test_before_acquire(false)
+}
+
+/// Connections whose thread calls `after_step` between the steps of a statement.
+fn in_steps(options: SqlitePoolOptions, after_step: fn()) -> SqlitePoolOptions {
+    options.after_connect(move |connection, _| {
+        Box::pin(async move {
+            let mut handle = connection.lock_handle().await?;
+            handle.set_progress_handler(STEP_INSTRUCTIONS, move || {
+                after_step();
+                // The statement goes on.
+                true
+            });
+            Ok(())
+        })
+    })
 }
 
 /// Creates the folder and an empty file that only its owner may read. SQLite itself would make the file
@@ -389,7 +406,30 @@ fn schema_error(path: &Path, error: MigrateError) -> OpenError {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
+
+    /// A million instructions.
+    const LONG_STATEMENT: &str = "
+        WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 100000)
+        SELECT max(n) FROM numbers";
+
+    #[tokio::test]
+    async fn a_long_statement_has_many_steps() {
+        static STEPS: AtomicU32 = AtomicU32::new(0);
+        let count = || {
+            STEPS.fetch_add(1, Ordering::Relaxed);
+        };
+        let options = SqliteConnectOptions::from_str("sqlite::memory:").expect("options");
+        let pool = in_steps(pool(1, BUSY_TIMEOUT), count).connect_lazy_with(options);
+        let largest: i64 = sqlx::query_scalar(LONG_STATEMENT)
+            .fetch_one(&pool)
+            .await
+            .expect("an answer");
+        assert_eq!(largest, 100_000);
+        assert!(STEPS.load(Ordering::Relaxed) > 1_000);
+    }
 
     #[test]
     fn no_migration_file_is_forgotten() {

@@ -16,6 +16,8 @@ use counted_text::SecretMatch;
 use regex::Regex;
 use shapes::Scanner;
 
+use crate::steps::end_step;
+
 /// The longest run of encoded characters that is shown: 256, as published for encrypted content.
 const MAX_ENCODED_RUN: usize = 256;
 
@@ -80,6 +82,7 @@ impl Redactor {
 
     /// `text` without secrets and without long encoded strings.
     pub fn clean(&self, text: &str) -> String {
+        end_step();
         shorten_encoded(&shorten_encrypted(&self.redact(text)))
     }
 

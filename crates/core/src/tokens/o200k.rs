@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::pieces::pieces;
 use super::{Estimate, TokenCounter};
+use crate::steps::end_step;
 
 /// The tokenizer of OpenAI's models since GPT-4o; an estimate for models of other vendors.
 #[derive(Debug, Default)]
@@ -40,6 +41,7 @@ impl TokenCounter for O200k {
 }
 
 fn count_piece(piece: &str) -> u32 {
+    end_step();
     let tables = tiktoken_rs::o200k_base_singleton();
     // The last guard. The tables are never written to, so a panic leaves nothing half done.
     catch_unwind(AssertUnwindSafe(|| tables.count_ordinary(piece))).map_or_else(

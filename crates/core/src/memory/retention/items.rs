@@ -10,6 +10,7 @@ use super::line_words::{find_link, split_words};
 use super::names::{Capitals, Word};
 use super::numbers;
 use super::spelling::{fold, is_common, is_sign, stem, words};
+use crate::steps::end_step;
 
 /// Quotes of up to this many characters are items. A longer one may be paraphrased.
 const QUOTE_CHARS: usize = 160;
@@ -118,6 +119,7 @@ struct SplitLine<'a> {
 }
 
 fn split_line(line: &str) -> SplitLine<'_> {
+    end_step();
     let mut items = Vec::new();
     read_quotes(line, &mut items);
     let mut words = Vec::new();
