@@ -1,7 +1,10 @@
 //! One choice of an answer, as the client will send it back: the message itself, or the pieces of a stream put
 //! together. Called by [`super::capture`].
 
-use serde::{Serialize, Serializer};
+use std::borrow::Cow;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use crate::wire::usage::member;
@@ -18,8 +21,8 @@ pub struct AnswerMessage {
     text: String,
     refusal: String,
     calls: Vec<Call>,
-    /// The message, if it came in one piece.
-    message: Option<Value>,
+    /// The JSON of the message, with the role of the model, if it came in one piece.
+    message: Option<String>,
     size: usize,
     /// What was added so far, in pieces.
     changes: u64,
@@ -38,7 +41,7 @@ impl AnswerMessage {
     /// A message that came in one piece.
     pub fn from_message(message: &Value) -> Self {
         let mut answer = Self::default();
-        answer.set_message(message.clone());
+        answer.set_value(message);
         answer
     }
 
@@ -67,12 +70,9 @@ impl AnswerMessage {
         if !self.is_complete() {
             return String::new();
         }
-        let assembled = self.message.is_none().then(|| self.assemble());
-        let message = self.message.as_ref().or(assembled.as_ref());
-        let members = message.and_then(Value::as_object);
-        let written = members.map(|members| serde_json::to_string(&AsAssistant(members)));
-        // Objects whose names are texts can always be written.
-        written.and_then(Result::ok).unwrap_or_default()
+        self.message
+            .clone()
+            .unwrap_or_else(|| as_assistant(&self.assemble()))
     }
 
     fn assemble(&self) -> Value {
@@ -91,22 +91,37 @@ impl AnswerMessage {
     }
 
     /// Takes a message that came in one piece.
-    pub(super) fn set_message(&mut self, message: Value) {
+    pub(super) fn set_message(&mut self, message: &RawValue) {
+        if let Some(plain) = PlainMessage::read(message) {
+            self.changes += 1;
+            self.push_text(plain.content.as_deref());
+            self.push_refusal(plain.refusal.as_deref());
+            self.keep(|| message.get().to_owned());
+        } else if let Ok(message) = serde_json::from_str(message.get()) {
+            self.set_value(&message);
+        }
+    }
+
+    fn set_value(&mut self, message: &Value) {
         if !message.is_object() {
             return;
         }
         self.changes += 1;
-        self.push_content(&message);
-        self.push_refusal(&message);
+        self.push_content(message);
+        self.push_refusal(member(message, "refusal").and_then(Value::as_str));
+        self.keep(|| as_assistant(message));
+    }
+
+    fn keep(&mut self, message: impl FnOnce() -> String) {
         if self.is_complete() {
-            self.message = Some(message);
+            self.message = Some(message());
         }
     }
 
     /// Adds one piece of a stream.
     pub(super) fn push_delta(&mut self, delta: &Value) {
         self.push_content(delta);
-        self.push_refusal(delta);
+        self.push_refusal(member(delta, "refusal").and_then(Value::as_str));
         let calls = member(delta, "tool_calls").and_then(Value::as_array);
         for (place, piece) in calls.into_iter().flatten().enumerate() {
             self.push_call(piece, place as u64);
@@ -114,26 +129,26 @@ impl AnswerMessage {
     }
 
     fn push_content(&mut self, message: &Value) {
-        let before = self.size;
         match member(message, "content") {
-            Some(Value::String(text)) => append(&mut self.text, &mut self.size, Some(text)),
+            Some(Value::String(text)) => self.push_text(Some(text)),
             // Some providers answer with parts, such as thinking and text.
             Some(Value::Array(parts)) => {
                 for part in parts {
-                    let text = member(part, "text").and_then(Value::as_str);
-                    append(&mut self.text, &mut self.size, text);
+                    self.push_text(member(part, "text").and_then(Value::as_str));
                 }
             }
             _ => {}
         }
-        self.changes += u64::from(self.size > before);
     }
 
-    fn push_refusal(&mut self, message: &Value) {
-        let before = self.size;
-        let refusal = member(message, "refusal").and_then(Value::as_str);
+    fn push_text(&mut self, text: Option<&str>) {
+        self.changes += u64::from(text.is_some_and(|text| !text.is_empty()));
+        append(&mut self.text, &mut self.size, text);
+    }
+
+    fn push_refusal(&mut self, refusal: Option<&str>) {
+        self.changes += u64::from(refusal.is_some_and(|refusal| !refusal.is_empty()));
         append(&mut self.refusal, &mut self.size, refusal);
-        self.changes += u64::from(self.size > before);
     }
 
     /// The tool call that a piece belongs to. Most servers number the calls; the others send each call whole.
@@ -164,17 +179,35 @@ impl AnswerMessage {
     }
 }
 
-/// The members of a message, written as those of a message of the model, whatever role it says.
-struct AsAssistant<'m>(&'m Map<String, Value>);
+/// What nearly all messages of models are: of their role, and with nothing to read but texts. It need not be taken apart.
+#[derive(Deserialize)]
+struct PlainMessage<'a> {
+    #[serde(borrow)]
+    role: Cow<'a, str>,
+    #[serde(borrow, default)]
+    content: Option<Cow<'a, str>>,
+    #[serde(borrow, default)]
+    refusal: Option<Cow<'a, str>>,
+}
 
-impl Serialize for AsAssistant<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let others = self.0.iter().filter(|(name, _)| *name != "role");
-        serializer.collect_map(
-            std::iter::once(("role", &Value::from("assistant")))
-                .chain(others.map(|(name, value)| (name.as_str(), value))),
-        )
+impl<'a> PlainMessage<'a> {
+    /// `None` if `message` is anything else, or says a field twice.
+    fn read(message: &'a RawValue) -> Option<Self> {
+        let read: Self = serde_json::from_str(message.get()).ok()?;
+        (read.role == "assistant").then_some(read)
     }
+}
+
+/// The JSON of `message` as a message of the model, whatever role it says.
+fn as_assistant(message: &Value) -> String {
+    let mut members = Map::from_iter([("role".to_owned(), Value::from("assistant"))]);
+    let others = message.as_object().into_iter().flatten();
+    members.extend(
+        others
+            .filter(|(name, _)| *name != "role")
+            .map(|(name, value)| (name.clone(), value.clone())),
+    );
+    Value::Object(members).to_string()
 }
 
 /// Appends `words`, unless the message is too long already.
@@ -207,6 +240,40 @@ mod tests {
         streamed.push_delta(&json!({"content": "Yes."}));
         let read: Value = serde_json::from_str(&streamed.json()).unwrap();
         assert_eq!(read, json!({"role": "assistant", "content": "Yes."}));
+    }
+
+    /// A message that is kept as it was written is read like one that is taken apart.
+    #[test]
+    fn a_message_is_read_alike_in_both_ways() {
+        for written in [
+            r#"{"role":"assistant","content":"Yes.","refusal":null}"#,
+            r#"{"content":"A \"line\"\n\u00e9", "role":"\u0061ssistant", "x":[1,{"role":"y"}]}"#,
+            r#"{"role":"assistant","content":null,"refusal":"No."}"#,
+            r#"{"role":"assistant","content":"","tool_calls":[{"id":"c","function":{"name":"f"}}]}"#,
+            r#"{"role":"assistant","content":[{"type":"text","text":"Part."}]}"#,
+            r#"{"role":"bot","content":"Yes."}"#,
+            r#"{"role":null,"content":"Yes."}"#,
+            r#"{"content":"Yes."}"#,
+            r#"{"role":"assistant","content":"First.","content":"Second."}"#,
+            r#"{"role":"assistant","role":"user","content":"Yes."}"#,
+            r#"{"role":"assistant","content":7,"refusal":{}}"#,
+            "{}",
+        ] {
+            let mut read = AnswerMessage::default();
+            read.set_message(serde_json::from_str(written).unwrap());
+            let apart: Value = serde_json::from_str(written).unwrap();
+            let apart = AnswerMessage::from_message(&apart);
+            let json = |said: &AnswerMessage| serde_json::from_str::<Value>(&said.json()).unwrap();
+            assert_eq!(json(&read), json(&apart), "{written}");
+            let texts = |said: &AnswerMessage| (said.text.clone(), said.refusal.clone(), said.size);
+            assert_eq!(texts(&read), texts(&apart), "{written}");
+            assert_eq!(read.changes, apart.changes, "{written}");
+        }
+        for nothing in ["null", "[1]", "7", r#""assistant""#] {
+            let mut read = AnswerMessage::default();
+            read.set_message(serde_json::from_str(nothing).unwrap());
+            assert_eq!(read, AnswerMessage::default(), "{nothing}");
+        }
     }
 
     /// Who was told what it says is told again only if it says more.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::answer_fields::{self, MAX_CHOICES};
+use super::answer_fields::{self, Answer, MAX_CHOICES};
 use super::answer_message::AnswerMessage;
 use crate::proxy::decode::{Decoder, Encoding};
 use crate::proxy::sse::EventReader;
@@ -34,12 +34,6 @@ fn says_something(error: &Value) -> bool {
         Value::Object(members) => !members.is_empty(),
         Value::Bool(true) | Value::Number(_) | Value::Array(_) => true,
     }
-}
-
-/// As [`member`], to take it.
-fn member_mut<'v>(object: &'v mut Value, name: &str) -> Option<&'v mut Value> {
-    let mut members = object.as_object_mut()?.iter_mut();
-    members.find_map(|(key, value)| (key == name).then_some(value))
 }
 
 /// Reads the pieces of one body.
@@ -103,7 +97,7 @@ impl Capture {
         // Reading all of it at each piece would take quadratic time, so it is read only where it may have ended.
         let may_be_whole = body.trim_ascii_end().ends_with(b"}");
         if may_be_whole && let Some(answer) = answer_fields::read(body) {
-            self.summary.read_answer(answer, body);
+            self.summary.read_answer(&answer, body);
             self.format = BodyFormat::Done;
         } else if body.starts_with(EVENT_PREFIX) {
             // A stream without the content type of one.
@@ -205,27 +199,29 @@ impl Summary {
         if data.trim() == "[DONE]" {
             self.done = true;
         } else if let Some(chunk) = answer_fields::read(data.as_bytes()) {
-            self.read_answer(chunk, data.as_bytes());
+            self.read_answer(&chunk, data.as_bytes());
         }
     }
 
     /// Reads a whole answer, or one chunk of it. `text` is its text.
-    fn read_answer(&mut self, mut answer: Value, text: &[u8]) {
-        if let Some(later) = Usage::in_answer(&answer) {
+    fn read_answer(&mut self, answer: &Answer<'_>, text: &[u8]) {
+        let fields = &answer.fields;
+        if let Some(later) = Usage::in_answer(fields) {
             self.usage.get_or_insert_default().update(later);
         }
-        if let Some(later) = RawUsage::in_answer(&answer) {
+        if let Some(later) = RawUsage::in_answer(fields) {
             self.raw_usage.get_or_insert_default().update(later);
         }
         // vLLM's errors are objects of this name, with the fields of the error beside it.
-        let has_error = member(&answer, "error").is_some_and(says_something)
-            || member(&answer, "object").is_some_and(|object| object == "error");
+        let has_error = member(fields, "error").is_some_and(says_something)
+            || member(fields, "object").is_some_and(|object| object == "error");
         if has_error && self.error.is_none() {
             let too_long = refusal_without_status(text) == Some(RefusalKind::TooLong);
             self.error = Some(if too_long { "too_long" } else { "error" });
         }
-        let choices = member_mut(&mut answer, "choices").and_then(Value::as_array_mut);
-        for (place, choice) in choices.into_iter().flatten().enumerate() {
+        let choices = member(fields, "choices").and_then(Value::as_array);
+        let choices = choices.into_iter().flatten().zip(&answer.messages);
+        for (place, (choice, message)) in choices.enumerate() {
             let index = member(choice, "index").and_then(Value::as_u64);
             let index = index.unwrap_or(place as u64);
             if index >= MAX_CHOICES as u64 {
@@ -237,17 +233,14 @@ impl Summary {
                 self.refusal |= matches!(reason, "content_filter" | "refusal");
                 *ended = Some(reason.to_owned());
             }
-            self.refusal |= ["delta", "message"]
-                .iter()
-                .filter_map(|name| member(member(choice, name)?, "refusal")?.as_str())
-                .any(|words| !words.is_empty());
             if index < MAX_MESSAGES {
                 let choice_message = self.messages.entry(index).or_default();
-                if let Some(delta) = member(choice, "delta") {
-                    choice_message.push_delta(delta);
-                } else if let Some(message) = member_mut(choice, "message") {
-                    choice_message.set_message(message.take());
+                match (member(choice, "delta"), message) {
+                    (Some(delta), _) => choice_message.push_delta(delta),
+                    (None, Some(message)) => choice_message.set_message(message),
+                    (None, None) => {}
                 }
+                self.refusal |= !choice_message.refusal().is_empty();
             }
         }
     }
