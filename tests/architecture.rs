@@ -35,6 +35,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "jobs",
         &[
             "history",
+            "steps",
             "wire",
             "tokens",
             "memory",

@@ -15,7 +15,7 @@ pub fn call_after_steps(after_step: fn()) {
     AFTER_STEP.set(Some(after_step));
 }
 
-/// Ends a step.
+/// Ends a step. Cheap on a thread that has nothing to do after it.
 pub fn end_step() {
     if let Some(after_step) = AFTER_STEP.get() {
         after_step();

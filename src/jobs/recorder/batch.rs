@@ -12,6 +12,7 @@ use super::state::Recorder;
 use crate::history::{Link, Scope, ScopedHash};
 use crate::jobs::exchange::Exchange;
 use crate::jobs::intake::QueuedExchange;
+use crate::steps::end_step;
 use crate::store::StoreError;
 
 /// The most exchanges in one batch. With as many, a COMMIT costs each of them next to nothing, and
@@ -74,6 +75,7 @@ impl Recorder {
     pub(in crate::jobs) async fn handle_exchanges(&mut self, waiting: Vec<QueuedExchange>) {
         let mut batch = Batch::default();
         for queued in waiting {
+            end_step();
             self.add_to_batch(&mut batch, queued).await;
         }
         self.record_batch(batch).await;
@@ -137,10 +139,12 @@ impl Recorder {
         };
         let mut recorded = Vec::with_capacity(batch.entries.len());
         for ((queued, prepared), result) in batch.entries.into_iter().zip(results) {
+            end_step();
             let outcome = result.map(|stored| self.publish(&queued.0, prepared, stored));
             recorded.push((queued, outcome));
         }
         for ((exchange, _permit), outcome) in recorded {
+            end_step();
             match outcome {
                 Ok(outcome) => self.follow_up(outcome, &exchange).await,
                 // Its track was of a chain that the store no longer has.
