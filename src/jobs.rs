@@ -26,6 +26,7 @@ mod failure;
 mod fair_queue;
 mod first_requests;
 mod intake;
+mod job_end;
 #[cfg(feature = "testing")]
 mod manual;
 mod message_archive;

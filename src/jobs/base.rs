@@ -13,7 +13,7 @@ use super::model_health::ModelHealth;
 use super::settings::{Reloadable, Settings};
 use crate::lookup::SnapshotCache;
 use crate::memory::{Policy, render};
-use crate::store::{Store, TenantAccounts};
+use crate::store::{Job, Store, TenantAccounts};
 use crate::tasks::{ComputePool, Losses, Tasks};
 use crate::tokens::TokenCounter;
 
@@ -59,6 +59,12 @@ impl Base {
         } else {
             policy
         }
+    }
+
+    /// Whether the model calls of `job` are made with the credential of its conversation.
+    pub(super) fn borrows_credential(&self, job: &Job) -> bool {
+        let settings = self.settings().for_model(&job.spec.model);
+        settings.phase(job.spec.kind).endpoint.is_none()
     }
 
     /// Tokens of `text`.

@@ -11,11 +11,12 @@ use super::calibration::Calibration;
 use super::clock::Clock;
 use super::events::{Cycle, Events};
 use super::exchange::Exchange;
+use super::job_end::EndedJob;
 use super::model_health::ModelHealth;
 use super::outcome::JobOutcome;
 use super::recorder::Recorder;
 use super::settings::Reloadable;
-use super::worker::{CallResult, Worker};
+use super::worker::Worker;
 use super::{Jobs, Room, intake};
 use crate::llm::ModelClient;
 use crate::lookup::SnapshotCache;
@@ -25,7 +26,7 @@ use crate::tokens::TokenCounter;
 
 /// The result of a job's model calls, not stored yet.
 #[derive(Debug)]
-pub struct ManualAnswer(CallResult);
+pub struct ManualAnswer(EndedJob);
 
 /// The end of a job, not handled by the recorder yet.
 #[derive(Debug)]
@@ -131,7 +132,7 @@ impl ManualJobs {
 
     /// The worker stores the part, or gives the job back.
     pub async fn finish(&self, job: &Job, answer: ManualAnswer) -> ManualOutcome {
-        ManualOutcome(self.worker.finish_job(job, answer.0).await)
+        ManualOutcome(self.worker.finisher.finish(job, answer.0).await)
     }
 
     /// The recorder handles the end of a job.
