@@ -39,7 +39,7 @@ use crate::audit::{Audit, AuditError, AuditOutput, Exporter, OtlpError};
 use crate::config::{AuditTarget, Config, ConfigValues};
 use crate::history::Pepper;
 use crate::jobs::{Jobs, Reloadable};
-use crate::llm::Llm;
+use crate::llm::{Endpoint, Llm};
 use crate::lookup::{READ_TIMEOUT, SnapshotCache};
 use crate::proxy::capabilities::UpstreamCapabilities;
 use crate::proxy::{AcceptedTenants, Memory, Proxy, SentPrompts, Singleflight};
@@ -158,7 +158,7 @@ impl App {
         let server = Server::bind(config.server.clone())?;
         let metrics = telemetry::install_recorder()?;
         let upstream = Upstream::new(&config.upstream.base_url, config.upstream.timeouts, &tasks)?;
-        let llm = Arc::new(Llm::new()?);
+        let llm = Arc::new(model_client(config)?);
         let admin_token = config.server.admin_token.as_ref();
         let access = Access::new(
             config.server.admin,
@@ -442,6 +442,20 @@ async fn watch_store(
         }
         was_up = open_jobs.is_ok();
     }
+}
+
+/// The client for calls of memory. If any of them needs TLS, what hinders it is known now.
+fn model_client(config: &Config) -> Result<Llm, reqwest::Error> {
+    let llm = Llm::new()?;
+    let memory = &config.memory;
+    let phases = [&memory.observation, &memory.reflection];
+    let mut configured = phases.iter().filter_map(|phase| phase.endpoint.as_ref());
+    let needs_tls =
+        config.upstream.base_url.scheme() == "https" || configured.any(Endpoint::is_https);
+    if needs_tls {
+        llm.prepare_tls()?;
+    }
+    Ok(llm)
 }
 
 /// The audit, if anything becomes of its lines.

@@ -158,6 +158,37 @@ fn refuses_to_start(args: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), said)
 }
 
+/// A container may have no certificates.
+#[test]
+fn only_what_speaks_tls_needs_root_certificates() {
+    let folder = tempfile::tempdir().unwrap();
+    let none = folder.path().join("none.pem");
+    std::fs::write(&none, "").unwrap();
+    let without_roots = |args: &[&str]| {
+        let mut command = serve(args);
+        command.env("SSL_CERT_FILE", &none);
+        command
+    };
+    let plain = ["--upstream", "http://127.0.0.1:9/v1"];
+    drop(Running::spawn(&mut without_roots(&plain)));
+
+    let mut observer = without_roots(&plain);
+    observer
+        .env(
+            "DIARIST__MEMORY__OBSERVATION__BASE_URL",
+            "https://127.0.0.1:9/v1",
+        )
+        .env("DIARIST__MEMORY__OBSERVATION__API_KEY", "sk-test")
+        .env("DIARIST__MEMORY__OBSERVATION__MODEL", "small");
+    let upstream = without_roots(&["--upstream", "https://127.0.0.1:9/v1"]);
+    for mut needs_tls in [observer, upstream] {
+        let output = needs_tls.output().unwrap();
+        assert!(!output.status.success());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("certificates"), "{said}");
+    }
+}
+
 #[test]
 fn a_taken_port_is_one_clear_line() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();

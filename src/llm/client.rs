@@ -2,7 +2,7 @@
 //! parameters.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -57,29 +57,44 @@ impl ModelClient for Llm {
 /// The HTTP client for model calls.
 #[derive(Debug)]
 pub struct Llm {
-    client: reqwest::Client,
+    /// For `http` alone: it trusts no certificate.
+    plain: reqwest::Client,
+    /// For `https`. To read what the platform trusts takes a while, and a machine whose models are all on `http` may have
+    /// no certificates.
+    tls: OnceLock<reqwest::Client>,
     /// By (origin, model), what it accepts.
     capabilities: Mutex<HashMap<(String, String), CallCapabilities>>,
 }
 
 impl Llm {
+    /// A client that reads the platform's root certificates when it first calls over TLS.
+    ///
     /// # Errors
     ///
-    /// If TLS cannot be set up.
+    /// If the HTTP client cannot be built.
     pub fn new() -> Result<Self, reqwest::Error> {
-        let client = reqwest::Client::builder()
-            .user_agent(concat!("diarist/", env!("CARGO_PKG_VERSION")))
-            // A redirect would carry a credential to another host.
-            .redirect(reqwest::redirect::Policy::none())
-            // The same path to the upstream that the conversation takes.
-            .no_proxy()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .pool_idle_timeout(POOL_IDLE)
-            .build()?;
         Ok(Self {
-            client,
+            plain: builder().tls_certs_only([]).build()?,
+            tls: OnceLock::new(),
             capabilities: Mutex::default(),
         })
+    }
+
+    /// Reads the platform's root certificates now, so that what is wrong with them shows at the start.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be read, or there are none.
+    pub fn prepare_tls(&self) -> Result<(), reqwest::Error> {
+        self.tls().map(drop)
+    }
+
+    fn tls(&self) -> Result<&reqwest::Client, reqwest::Error> {
+        if let Some(client) = self.tls.get() {
+            return Ok(client);
+        }
+        let client = builder().build()?;
+        Ok(self.tls.get_or_init(|| client))
     }
 
     /// Makes one call and waits for the whole answer, at most until the deadline. Repeats it only
@@ -148,7 +163,11 @@ impl Llm {
 
     async fn send(&self, endpoint: &Endpoint, body: Value) -> Result<RawResponse, CallError> {
         let url = endpoint.url()?;
-        let request = self.client.post(url).headers(endpoint.headers()?);
+        let client = match url.scheme() {
+            "http" => &self.plain,
+            _ => self.tls()?,
+        };
+        let request = client.post(url).headers(endpoint.headers()?);
         let mut response = request.json(&body).send().await?;
         let status = response.status();
         let retry_after = retry_after(response.headers(), jiff::Timestamp::now());
@@ -188,4 +207,16 @@ impl Llm {
         }
         by_model.insert((endpoint.origin(), model.to_owned()), capabilities);
     }
+}
+
+/// What both clients have in common.
+fn builder() -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
+        .user_agent(concat!("diarist/", env!("CARGO_PKG_VERSION")))
+        // A redirect would carry a credential to another host.
+        .redirect(reqwest::redirect::Policy::none())
+        // The same path to the upstream that the conversation takes.
+        .no_proxy()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .pool_idle_timeout(POOL_IDLE)
 }

@@ -42,6 +42,12 @@ impl Endpoint {
         }
     }
 
+    /// Whether it is called over TLS.
+    #[must_use]
+    pub fn is_https(&self) -> bool {
+        self.origin().starts_with("https:")
+    }
+
     /// The key of this endpoint in a [`super::Breaker`]. Each borrowed credential has its own,
     /// because limits and revocations concern single credentials. Not for logs.
     #[must_use]
