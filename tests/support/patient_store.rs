@@ -7,8 +7,9 @@ use std::time::Duration;
 use diarist::lookup::SnapshotCache;
 use diarist::store::{SqliteStore, Store};
 
-/// Far beyond anything but a hang.
-pub const PATIENCE: Duration = Duration::from_mins(1);
+/// Far beyond anything but a hang. A process that could not give its jobs back when it ended leaves them leased for a minute,
+/// and a busy machine needs its time after that.
+pub const PATIENCE: Duration = Duration::from_mins(3);
 
 pub async fn open(url: &str) -> SqliteStore {
     SqliteStore::open_with(url, PATIENCE)
