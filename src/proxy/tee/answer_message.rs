@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::wire::usage::member;
 
@@ -20,6 +20,8 @@ const MAX_CALLS: usize = 1024;
 pub struct AnswerMessage {
     text: String,
     refusal: String,
+    /// Whether it has a refusal, also if that is too long to keep.
+    is_refusal: bool,
     calls: Vec<Call>,
     /// The JSON of the message, with the role of the model, if it came in one piece.
     message: Option<String>,
@@ -41,7 +43,7 @@ impl AnswerMessage {
     /// A message that came in one piece.
     pub fn from_message(message: &Value) -> Self {
         let mut answer = Self::default();
-        answer.set_value(message);
+        answer.set_value(message.clone());
         answer
     }
 
@@ -53,6 +55,11 @@ impl AnswerMessage {
     /// Its refusal; clients show it like a text.
     pub fn refusal(&self) -> &str {
         &self.refusal
+    }
+
+    /// Whether the model refused.
+    pub(super) fn is_refusal(&self) -> bool {
+        self.is_refusal
     }
 
     /// Whether all of it was kept.
@@ -72,11 +79,11 @@ impl AnswerMessage {
         }
         self.message
             .clone()
-            .unwrap_or_else(|| as_assistant(&self.assemble()))
+            .unwrap_or_else(|| self.assemble().to_string())
     }
 
     fn assemble(&self) -> Value {
-        let mut message = json!({"content": self.text});
+        let mut message = json!({"role": "assistant", "content": self.text});
         if !self.refusal.is_empty() {
             message["refusal"] = json!(self.refusal);
         }
@@ -98,17 +105,17 @@ impl AnswerMessage {
             self.push_refusal(plain.refusal.as_deref());
             self.keep(|| message.get().to_owned());
         } else if let Ok(message) = serde_json::from_str(message.get()) {
-            self.set_value(&message);
+            self.set_value(message);
         }
     }
 
-    fn set_value(&mut self, message: &Value) {
+    fn set_value(&mut self, message: Value) {
         if !message.is_object() {
             return;
         }
         self.changes += 1;
-        self.push_content(message);
-        self.push_refusal(member(message, "refusal").and_then(Value::as_str));
+        self.push_content(&message);
+        self.push_refusal(member(&message, "refusal").and_then(Value::as_str));
         self.keep(|| as_assistant(message));
     }
 
@@ -147,7 +154,9 @@ impl AnswerMessage {
     }
 
     fn push_refusal(&mut self, refusal: Option<&str>) {
-        self.changes += u64::from(refusal.is_some_and(|refusal| !refusal.is_empty()));
+        let is_refusal = refusal.is_some_and(|refusal| !refusal.is_empty());
+        self.is_refusal |= is_refusal;
+        self.changes += u64::from(is_refusal);
         append(&mut self.refusal, &mut self.size, refusal);
     }
 
@@ -198,16 +207,10 @@ impl<'a> PlainMessage<'a> {
     }
 }
 
-/// The JSON of `message` as a message of the model, whatever role it says.
-fn as_assistant(message: &Value) -> String {
-    let mut members = Map::from_iter([("role".to_owned(), Value::from("assistant"))]);
-    let others = message.as_object().into_iter().flatten();
-    members.extend(
-        others
-            .filter(|(name, _)| *name != "role")
-            .map(|(name, value)| (name.clone(), value.clone())),
-    );
-    Value::Object(members).to_string()
+/// The JSON of `message`, an object, as a message of the model, whatever role it says.
+fn as_assistant(mut message: Value) -> String {
+    message["role"] = Value::from("assistant");
+    message.to_string()
 }
 
 /// Appends `words`, unless the message is too long already.

@@ -233,15 +233,24 @@ impl Summary {
                 self.refusal |= matches!(reason, "content_filter" | "refusal");
                 *ended = Some(reason.to_owned());
             }
-            if index < MAX_MESSAGES {
-                let choice_message = self.messages.entry(index).or_default();
-                match (member(choice, "delta"), message) {
-                    (Some(delta), _) => choice_message.push_delta(delta),
-                    (None, Some(message)) => choice_message.set_message(message),
-                    (None, None) => {}
+            // What is not kept may be a refusal all the same.
+            let (mut beyond, mut beside) = (AnswerMessage::default(), AnswerMessage::default());
+            let choice_message = if index < MAX_MESSAGES {
+                self.messages.entry(index).or_default()
+            } else {
+                &mut beyond
+            };
+            match (member(choice, "delta"), message) {
+                (Some(delta), message) => {
+                    choice_message.push_delta(delta);
+                    if let Some(message) = message {
+                        beside.set_message(message);
+                    }
                 }
-                self.refusal |= !choice_message.refusal().is_empty();
+                (None, Some(message)) => choice_message.set_message(message),
+                (None, None) => {}
             }
+            self.refusal |= choice_message.is_refusal() || beside.is_refusal();
         }
     }
 }

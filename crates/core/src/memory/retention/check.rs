@@ -11,7 +11,6 @@ use super::items::{Item, ItemReader};
 use super::line_marks::split_marks;
 use super::spelling::{is_common, pair_hash, stem, words};
 use super::{ItemKind, Retention};
-use crate::steps::end_step;
 
 /// A text and its items, which should be retained.
 #[derive(Debug)]
@@ -154,7 +153,6 @@ impl RetentionSource {
         let ambiguous_names =
             AmbiguousNames::from_items(self.items.iter().map(|found| &found.item));
         for source_item in self.distinct(&ambiguous_names) {
-            end_step();
             let is_retained = match ambiguous_names.match_for(&source_item.item) {
                 NameMatch::AnyKey => index.has_item(&source_item.item),
                 NameMatch::OneOf(keys) => keys.iter().any(|key| index.has_name(key)),
