@@ -488,6 +488,20 @@ async fn endings_refusals_and_errors() {
         assert_eq!(observed.error.is_some(), error, "{text}");
         assert!(observed.capture_complete, "{text}");
     }
+    // Its words are not kept: beyond the most choices, beside a piece, and after a megabyte.
+    let long = "a".repeat(1024 * 1024 + 1);
+    for refused in [
+        r#"{"choices":[{"index":200,"message":{"role":"assistant","refusal":"No."}}]}"#.to_owned(),
+        r#"{"choices":[{"index":200,"delta":{"refusal":"No."}}]}"#.to_owned(),
+        r#"{"choices":[{"delta":{},"message":{"role":"assistant","refusal":"No."}}]}"#.to_owned(),
+        format!(
+            r#"{{"choices":[{{"message":{{"role":"assistant","content":"{long}","refusal":"No."}}}}]}}"#
+        ),
+    ] {
+        let whole = spec(false, Encoding::Identity);
+        let (_, observed) = run(body(vec![refused.as_bytes()]), whole).await;
+        assert!(observed.refusal, "{}", &refused[..60]);
+    }
     let failed = "{\"error\":{\"message\":\"no\",\"code\":502}}";
     let (_, observed) = run(
         body(vec![failed.as_bytes()]),
