@@ -55,7 +55,7 @@ use judge::{Sent, Table, Wrong};
 use crate::support::depth;
 
 /// Requests of the long form, and of the plain one.
-const REQUESTS: [usize; 2] = [3_000, 1_200];
+const REQUESTS: [usize; 2] = [3_000, 600];
 
 /// Worlds that are played side by side.
 const WORLDS: usize = 4;

@@ -441,7 +441,7 @@ fn print_totals(what: &str, totals: &Totals) {
 fn sample() -> Vec<Conversation> {
     let mut some = conversations();
     some.retain(|c| !c.id.starts_with("tau-long"));
-    some.truncate(depth::long_or(14, 6));
+    some.truncate(depth::long_or(14, 5));
     some
 }
 
@@ -468,7 +468,7 @@ async fn small_thresholds() {
     let mut played = if is_long() { conversations() } else { sample() };
     if !is_long() {
         // The others of the sample are played in the strict modes.
-        played.truncate(3);
+        played.truncate(2);
     }
     let (activations, reflections) = replay(SMALL, &MODES[..1], &played).await;
     assert!(

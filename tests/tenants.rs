@@ -35,7 +35,7 @@ use crate::support::collector::Collector;
 use crate::support::depth;
 
 /// Half of them tenants, half users of tenants that have ten each. In the long form, and in the plain one.
-const OWNERS: [usize; 2] = [1_000, 200];
+const OWNERS: [usize; 2] = [1_000, 100];
 const TURNS: usize = 3;
 
 /// Requests at once.

@@ -2,7 +2,7 @@
 //! Diarist. Notes the estimate of a prompt that nobody counted in its record. Reads audit records before their lines are
 //! written, away from the requests. Called by `audit`.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use metrics::Counter;
 use serde_json::Value;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::audit::{AuditRecord, CallKind, CallRecord, MemoryState, RecordReader};
 use crate::ledger::{CostMeter, Line, ReportedUsage, Text};
 use crate::model_prices::{NamedPrice, PriceTable};
-use crate::telemetry::{self, ModelSeries};
+use crate::telemetry::{self, ModelSeries, kept};
 
 /// Counters hold whole numbers. In billionths of a dollar the price of one token is one, also of the cheapest models.
 const NANODOLLARS: f64 = 1e9;
@@ -131,8 +131,18 @@ fn series(model: &str) -> Arc<Series> {
     })
 }
 
+/// Counts a request or a call without a price.
 fn add_unpriced(kind: &'static str) {
-    metrics::counter!(telemetry::UNPRICED, "kind" => kind).increment(1);
+    static REQUESTS: LazyLock<Counter> = LazyLock::new(|| kept(|| unpriced(REQUEST)));
+    if kind == REQUEST {
+        REQUESTS.increment(1);
+    } else {
+        unpriced(kind).increment(1);
+    }
+}
+
+fn unpriced(kind: &'static str) -> Counter {
+    metrics::counter!(telemetry::UNPRICED, "kind" => kind)
 }
 
 #[expect(

@@ -19,7 +19,6 @@ use crate::audit::{Audit, AuditRecord, EndReason, MemoryState, RequestSpan, Segm
 use crate::history::{History, Scope};
 use crate::jobs::{Notice, Rest};
 use crate::memory::prompt_cache::{Judgement, SegmentBytes};
-use crate::telemetry;
 use crate::wire::usage::RawUsage;
 use crate::wire::{self, Outline};
 
@@ -329,7 +328,7 @@ impl Drop for AuditEntry {
         self.record.total_ms = millis(self.started.elapsed());
         // Counted here, because a request that was sent twice is one request, with its last fallback.
         if let Some(fallback) = self.fallback {
-            metrics::counter!(telemetry::MEMORY_REQUESTS, "rung" => fallback.name()).increment(1);
+            fallback.count();
         }
         if !self.ignored.is_empty() {
             self.record.ignored = Some(self.ignored.join(" ").into());

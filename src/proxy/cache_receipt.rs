@@ -45,6 +45,27 @@ static BYTES: LazyLock<[Counter; 6]> = LazyLock::new(|| {
     })
 });
 
+/// The counters of all verdicts, each with its cause.
+static VERDICTS: LazyLock<Vec<(Verdict, &'static str, Counter)>> = LazyLock::new(|| {
+    let causes = |verdict: Verdict| match verdict.has_cause() {
+        true => VerdictCause::ALL.iter().map(|cause| cause.name()).collect(),
+        false => vec![NO_CAUSE],
+    };
+    let with_causes = |verdict| {
+        causes(verdict)
+            .into_iter()
+            .map(move |cause| (verdict, cause))
+    };
+    let all = Verdict::ALL.into_iter().flat_map(with_causes);
+    let counter = |(verdict, cause): (Verdict, &'static str)| {
+        let name = verdict.name();
+        let counter =
+            metrics::counter!(telemetry::CACHE_VERDICTS, "verdict" => name, "cause" => cause);
+        (verdict, cause, counter)
+    };
+    kept(|| all.map(counter).collect())
+});
+
 /// What is compared of a request: its conversation and its messages.
 #[derive(Debug)]
 pub(super) struct PromptSource {
@@ -213,15 +234,19 @@ fn is_own_host(host: &str) -> bool {
 
 fn count(judgement: &Judgement) {
     let cause = judgement.cause.map_or(NO_CAUSE, VerdictCause::name);
-    count_verdict(judgement.verdict, cause, 1);
+    count_verdict(judgement.verdict, cause);
 }
 
 /// The label `cause` of a verdict that has none.
 const NO_CAUSE: &str = "none";
 
-fn count_verdict(verdict: Verdict, cause: &'static str, times: u64) {
-    metrics::counter!(telemetry::CACHE_VERDICTS, "verdict" => verdict.name(), "cause" => cause)
-        .increment(times);
+fn count_verdict(verdict: Verdict, cause: &'static str) {
+    let counters = VERDICTS.iter();
+    let mut counters =
+        counters.filter(|(counted, of_cause, _)| (*counted, *of_cause) == (verdict, cause));
+    if let Some((_, _, counter)) = counters.next() {
+        counter.increment(1);
+    }
 }
 
 /// Counts the tokens that the provider reported for a request of `model`.
@@ -264,18 +289,8 @@ fn count_bytes(segments: SegmentBytes) {
 pub(super) fn register_metrics() {
     count_tokens(None, Usage::default());
     count_bytes(SegmentBytes::default());
-    for fallback in Fallback::ALL {
-        metrics::counter!(telemetry::MEMORY_REQUESTS, "rung" => fallback.name()).increment(0);
-    }
-    for verdict in Verdict::ALL {
-        if verdict.has_cause() {
-            for cause in VerdictCause::ALL {
-                count_verdict(verdict, cause.name(), 0);
-            }
-        } else {
-            count_verdict(verdict, NO_CAUSE, 0);
-        }
-    }
+    Fallback::register_metrics();
+    LazyLock::force(&VERDICTS);
 }
 
 #[cfg(test)]

@@ -5,10 +5,11 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
+use metrics::Counter;
 
 use super::capabilities::CacheAddition;
 use super::memory::{Memory, MemoryRequest};
@@ -17,6 +18,7 @@ use crate::memory::select::SelectionReason;
 use crate::memory::transcript::{TranscriptMessage, system_messages};
 use crate::memory::{Snapshot, Trim, render};
 use crate::store::SentWith;
+use crate::telemetry::{self, kept};
 use crate::wire::{Additions, Insert, Placement, cache_key_member};
 
 /// What the request goes out with after something failed (INV-OPEN).
@@ -43,7 +45,27 @@ pub(super) enum Fallback {
     Trimmed,
 }
 
+/// How many requests went out with each fallback.
+static FALLBACKS: LazyLock<[Counter; Fallback::ALL.len()]> = LazyLock::new(|| {
+    kept(|| {
+        Fallback::ALL.map(
+            |fallback| metrics::counter!(telemetry::MEMORY_REQUESTS, "rung" => fallback.name()),
+        )
+    })
+});
+
 impl Fallback {
+    /// Lets every series exist before its first event.
+    pub(super) fn register_metrics() {
+        LazyLock::force(&FALLBACKS);
+    }
+
+    /// Counts a request that went out with it.
+    pub(super) fn count(self) {
+        FALLBACKS[self as usize].increment(1);
+    }
+
+    /// In the order of their numbers.
     pub(super) const ALL: [Self; 9] = [
         Self::NotNeeded,
         Self::ProcessCache,

@@ -35,8 +35,12 @@ impl<T> ModelSeries<T> {
 
     /// The series of `model`. `make` gets its label, if they are not kept yet.
     pub fn for_model(&self, model: &str, make: impl FnOnce(&str) -> T) -> Arc<T> {
-        let label = model_label(model);
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Nearly every model has a label, and that is its name.
+        if let Some(series) = kept.get(model) {
+            return Arc::clone(series);
+        }
+        let label = model_label(model);
         if let Some(series) = kept.get(&label) {
             return Arc::clone(series);
         }

@@ -523,7 +523,7 @@ const TOKENIZED: &str = "diarist_tokenized_bytes_total";
 async fn nothing_is_tokenised_twice_and_nothing_before_the_head_is_out() {
     let mut program = Program::start().await;
     let talk = Talk::new("ada");
-    let half = depth::long_or(100, 40);
+    let half = depth::long_or(100, 24);
     for turn in 1..=half {
         assert_eq!(program.send(&talk.body(turn)).await.status, 200);
         // A recorder that a busy machine holds up would drop what its queue has no room for.

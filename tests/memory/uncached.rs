@@ -40,7 +40,8 @@ async fn a_turn_without_an_activation_has_no_more_uncached_tokens_than_without_m
 /// Plays a conversation, and says how many turns had the observations of the turn before.
 async fn turns(kind: Kind, conversation: Conversation) -> usize {
     let mut play = Play::new(kind, 1, &[]).await;
-    let requests = conversation.requests().count().min(90);
+    let requests = conversation.requests().count();
+    let requests = requests.min(depth::long_or(90, 55));
     let mut client = Client::new("talk".to_owned(), conversation, "5m");
     let mut without = SimulatedCache::new(&estimate_tokens());
     let (mut before, mut turns, mut short) = (None, 0, true);

@@ -1,4 +1,4 @@
-//! Ten thousand strangers whom the upstream does not know: they leave no row, no label, no memory.
+//! Thousands of strangers whom the upstream does not know: they leave no row, no label, no memory.
 
 use std::time::Duration;
 
@@ -6,16 +6,17 @@ use diarist_provider::{Behaviour, CallerKind, Options, Provider};
 use futures_util::StreamExt as _;
 use serde_json::json;
 
+use crate::support::depth;
 use crate::tenants::program::Program;
 use crate::tenants::search;
 
-const STRANGERS: usize = 10_000;
+/// How many come, in the long form and in the plain one.
+const STRANGERS: [usize; 2] = [10_000, 3_000];
 
 /// Of these the first may fill what is filled once: pools, tables of labels, buffers.
-const FIRST: usize = 2_000;
+const FIRST: [usize; 2] = [2_000, 1_000];
 
-/// What the rest may add, in bytes: a hundredth of what one kilobyte for each would be shows nothing yet, ten
-/// times that does. Allocators round.
+/// What the rest may add, in bytes. Allocators round.
 const GROWTH: u64 = 16 * 1024 * 1024;
 
 /// Each with a key, a user, a conversation and a model of its own.
@@ -63,6 +64,8 @@ fn series(page: &str) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_leave_nothing() {
+    let all = depth::long_or(STRANGERS[0], STRANGERS[1]);
+    let first = depth::long_or(FIRST[0], FIRST[1]);
     let options = Options {
         keep_bodies: false,
         ..Options::default()
@@ -70,7 +73,7 @@ async fn strangers_leave_nothing() {
     let provider = Provider::start(options).await.unwrap();
     provider.inject(CallerKind::Actor, Behaviour::failing(401));
     let program = Program::start(&provider, "info").await;
-    strangers(&program, 0..FIRST).await;
+    strangers(&program, 0..first).await;
     // Told from time to time, whether anybody came or not: it may not come in between.
     tokio::time::timeout(Duration::from_mins(2), async {
         while !program.metrics().await.contains("\ndiarist_jobs_open ") {
@@ -80,18 +83,18 @@ async fn strangers_leave_nothing() {
     .await
     .expect("the open jobs are counted");
     let before = (series(&program.metrics().await), program.resident());
-    strangers(&program, FIRST..STRANGERS).await;
+    strangers(&program, first..all).await;
     let after = (series(&program.metrics().await), program.resident());
     assert!(before.0.len() > 5, "{:?}", before.0);
     assert_eq!(before.0, after.0, "labels");
     println!(
-        "resident after {FIRST}: {:?}, after {STRANGERS}: {:?}",
+        "resident after {first}: {:?}, after {all}: {:?}",
         before.1, after.1
     );
     if let (Some(before), Some(after)) = (before.1, after.1) {
         assert!(after < before + GROWTH, "{before} became {after}");
     }
-    assert_eq!(provider.record_for(CallerKind::Actor).len(), STRANGERS);
+    assert_eq!(provider.record_for(CallerKind::Actor).len(), all);
     let left = program.stop().await;
     let counted = search::counted(&left.file).await;
     assert!(counted.len() > 10, "{counted:?}");
