@@ -9,6 +9,7 @@
 //! If the store fails, requests are served with what is cached (INV-OPEN). Called by `proxy` and `jobs`.
 
 mod base_chains;
+mod evidence;
 mod held_alignments;
 mod origin_index;
 mod origin_tracking;

@@ -20,6 +20,7 @@ mod decoded_stream;
 #[cfg(feature = "testing")]
 mod dry_run;
 mod error;
+mod fallback;
 mod flow;
 pub mod forward;
 pub mod headers;

@@ -40,7 +40,7 @@ pub const ANSWERS_UNREAD: &str = "diarist_answers_unread_total";
 /// Open tunnels (WebSocket connections that passed through).
 pub const TUNNELS: &str = "diarist_tunnels";
 
-/// Memory requests. Label: `rung` (see `proxy::outgoing_request::Fallback`).
+/// Memory requests. Label: `rung` (see `proxy::fallback::Fallback`).
 pub const MEMORY_REQUESTS: &str = "diarist_memory_requests_total";
 /// Tokens of requests, as the provider reported them. Labels: `kind` (`input`, `cache_read`, `cache_write`, `output`,
 /// `reasoning`), `model` (see [`model_label`]).

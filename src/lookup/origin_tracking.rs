@@ -5,8 +5,8 @@ use super::origin_index::OriginIndex;
 use super::{AnswersInProgress, LookupParams, SnapshotCache};
 use crate::history::{AnswerHash, History, Message, MessageKey, Scope, ScopedHash};
 use crate::memory::alignment::{
-    Alignment, AlignmentKind, Evidence, Origin, SharedMessages, StoredAlignment, origin_of_answer,
-    origins, shared_messages,
+    Alignment, AlignmentKind, Evidence, Origin, SharedMessages, StoredAlignment, SummaryCandidate,
+    origin_of_answer, origins, shared_messages,
 };
 
 impl SnapshotCache {
@@ -80,7 +80,7 @@ impl SnapshotCache {
         self.track_origins(scope, client, &Evidence::default(), None, is_stranger)
     }
 
-    /// Marks answers in a request as quotations, unless the request continues the chain that they summarise.
+    /// Marks answers in a request as quotations, unless the request belongs to the conversation that got them.
     pub(super) fn mark_quotations(
         &self,
         scope: &Scope,
@@ -91,14 +91,24 @@ impl SnapshotCache {
         if alignment.is_some_and(|alignment| alignment.kind == AlignmentKind::Compacted) {
             return;
         }
-        let answered_mark = evidence.summary.as_ref().map(|answered| answered.hash);
+        let summary = evidence.summary.as_ref();
+        // A client that summarises may keep so many messages that these alone prove its conversation. The summary beside
+        // them is no quotation: otherwise the same request, sent again, would be a stranger to its own conversation.
+        let is_its_own = |summary: &&SummaryCandidate| {
+            let lineage = alignment.and_then(|alignment| alignment.lineage);
+            lineage.is_some() && summary.path.last().map(|end| end.lineage) == lineage
+        };
+        let own_mark = summary.filter(is_its_own).map(|summary| summary.hash);
+        let answered_mark = summary.map(|answered| answered.hash);
         let mark_values = marks.iter().map(|(mark, _)| *mark);
         self.update_origins(|origin_index| {
             let seen_origins = origin_index.origins_of(scope);
             let quoted_marks: Vec<ScopedHash> = mark_values
                 .filter(|mark| seen_origins.has_reply(mark))
+                .chain(answered_mark)
+                .filter(|mark| Some(*mark) != own_mark)
                 .collect();
-            for mark in quoted_marks.into_iter().chain(answered_mark) {
+            for mark in quoted_marks {
                 origin_index.mark_quoted(scope, mark);
             }
         });

@@ -7,46 +7,18 @@ use foldhash::{HashMap, HashSet};
 
 use super::base_chains::BaseChains;
 use super::held_alignments::HeldAlignments;
-use super::origin_index::{SeenOrigins, Tenant};
-use super::outcome::LookupParams;
+use super::origin_index::Tenant;
 use super::pins::{Key, Pins};
 use super::sizes::{self, ENTRY_BYTES};
-use crate::history::align::MessageOrigin;
-use crate::history::{History, Link, PathMessage, Scope, ScopedHash, anchor};
-use crate::memory::alignment::{
-    Alignment, BaseChain, Evidence, LineageName, Origin, PathEntry, StoredAlignment,
-    SummaryCandidate, Witness,
-};
+use crate::history::{History, Link, Scope, ScopedHash, anchor};
+use crate::memory::alignment::{Alignment, LineageName, PathEntry, StoredAlignment};
 use crate::memory::{Snapshot, SnapshotId, SnapshotMeta};
-use crate::store::Candidates;
 
 /// The cache holds at most this many bytes of texts and index entries.
 pub(super) const MAX_BYTES: usize = 64 * 1024 * 1024;
 
 /// So many of them may be held alignments that no request in flight needs.
 const MAX_HELD_BYTES: usize = MAX_BYTES / 4;
-
-/// The alignment of a request that may have been sent before.
-#[derive(Clone, Debug)]
-pub(super) enum PinnedAlignment {
-    /// It was sent on its own chain.
-    OwnChain,
-    /// It was sent with this alignment.
-    Aligned(Box<Alignment>),
-    /// It was not sent, so its alignment is still to be decided.
-    Undecided,
-}
-
-impl PinnedAlignment {
-    /// The alignment of the request, if it has one. `align` decides it if the request was not sent before.
-    pub(super) fn or_align(self, align: impl FnOnce() -> Option<Alignment>) -> Option<Alignment> {
-        match self {
-            Self::OwnChain => None,
-            Self::Aligned(alignment) => Some(*alignment),
-            Self::Undecided => align(),
-        }
-    }
-}
 
 #[derive(Debug, Default)]
 pub(super) struct CacheState {
@@ -63,7 +35,7 @@ pub(super) struct CacheState {
     pub(super) anchors: HashMap<([u8; 32], ScopedHash), Link>,
     pub(super) alignments: HashMap<Key, StoredAlignment>,
     /// The chains that these lead to.
-    base_chains: BaseChains,
+    pub(super) base_chains: BaseChains,
     /// Alignments of requests that were sent and are not recorded yet.
     pub(super) held_alignments: HeldAlignments,
     /// Ends of ranges that are observed or queued.
@@ -101,113 +73,7 @@ pub fn anchors(client: &History, from: usize) -> impl Iterator<Item = (ScopedHas
     })
 }
 
-/// Adds the upstream's answer to the end of `path`, if the request continues with it. The end of `path` is the
-/// message at `place` of `client`. An answer is recorded only when a request has carried it back.
-fn add_answer(
-    path: &mut Vec<PathEntry>,
-    client: &History,
-    place: usize,
-    seen_origins: SeenOrigins<'_>,
-) {
-    let (Some(end), Some(next)) = (path.last().copied(), client.turns().get(place + 1)) else {
-        return;
-    };
-    let item = client.message_key(place + 1);
-    let tip = end.message.link;
-    let Some(origin) = seen_origins.answer_origin(tip, item.ids.unwrap_or(item.content)) else {
-        return;
-    };
-    let step = PathEntry {
-        message: PathMessage {
-            link: tip.next(&next.message.fingerprint),
-            role: next.message.role,
-        },
-        parent: tip,
-        message_key: Some(item),
-        anchor: None,
-        range_end: false,
-        live: true,
-        text_kept: false,
-        lineage: end.lineage,
-        origin,
-        message_origin: MessageOrigin {
-            from_upstream: true,
-            unshared: true,
-        },
-        summary_start: None,
-        pending: true,
-    };
-    path.push(check_uniqueness(step, seen_origins));
-}
-
-/// Updates whether the message is unique to its conversation, by what this process has seen since it was
-/// read.
-fn check_uniqueness(mut step: PathEntry, seen_origins: SeenOrigins<'_>) -> PathEntry {
-    let witness = step.witness().map(|mark| Witness {
-        hash: mark,
-        origin: step.origin,
-    });
-    let has_origin = step.origin != Origin::default();
-    step.message_origin.unshared &=
-        has_origin && witness.is_some_and(|witness| !seen_origins.is_contested(&witness));
-    step
-}
-
 impl CacheState {
-    /// The alignment of `client`, if it was sent before and is pinned, recorded or not.
-    pub(super) fn pinned_alignment(
-        &self,
-        scope: &Scope,
-        client: &History,
-        params: &LookupParams<'_>,
-        seen_origins: SeenOrigins<'_>,
-    ) -> PinnedAlignment {
-        let Some(tip) = client.tip() else {
-            return PinnedAlignment::Undecided;
-        };
-        let key = (scope.tenant, tip);
-        if self.pins.contains(&key) {
-            return PinnedAlignment::OwnChain;
-        }
-        let is_pinned = |alignment: &&Arc<Alignment>| {
-            let tip = alignment.history.tip();
-            tip.is_some_and(|tip| self.pins.contains(&(scope.tenant, tip)))
-        };
-        let is_proven =
-            |alignment: &&Arc<Alignment>| self.still_proven(scope, alignment, params, seen_origins);
-        match self
-            .held_alignments
-            .get(&key)
-            .filter(is_pinned)
-            .filter(is_proven)
-        {
-            Some(held) => PinnedAlignment::Aligned(Box::new(Alignment::clone(held))),
-            None => PinnedAlignment::Undecided,
-        }
-    }
-
-    /// Whether the proof of `alignment` still holds for a request with this thread key.
-    fn still_proven(
-        &self,
-        scope: &Scope,
-        alignment: &Alignment,
-        params: &LookupParams<'_>,
-        seen_origins: SeenOrigins<'_>,
-    ) -> bool {
-        let name = alignment
-            .lineage
-            .and_then(|lineage| self.lineage_name(scope, lineage));
-        let evidence = Evidence {
-            key: params.thread_key.map(str::to_owned),
-            level: params.level,
-            ..Evidence::default()
-        };
-        let is_contested = |witness: &Witness| seen_origins.is_contested(witness);
-        alignment.proof.is_empty()
-            || (evidence.allows_restoring_lineage(name.as_ref())
-                && !alignment.proof.iter().any(is_contested))
-    }
-
     /// Holds the alignment of a request in flight until it is recorded. If that never happens, until there are too many.
     pub(super) fn hold_alignment(&mut self, key: Key, alignment: Arc<Alignment>) {
         self.held_alignments.insert(key, alignment);
@@ -218,96 +84,6 @@ impl CacheState {
                 tip.is_some_and(|tip| pins.is_in_flight(&(*tenant, tip)))
             });
         self.make_room(0);
-    }
-
-    /// What this process knows of chains that `client` may be aligned with; and whether the cache is complete
-    /// for `client` if it is aligned with none.
-    pub(super) fn evidence(
-        &mut self,
-        scope: &Scope,
-        client: &History,
-        params: &LookupParams<'_>,
-        seen_origins: SeenOrigins<'_>,
-    ) -> (Evidence, bool) {
-        let mut evidence = Evidence {
-            key: params.thread_key.map(str::to_owned),
-            level: params.level,
-            ..Evidence::default()
-        };
-        // The newest message first: what is looked for usually stands at the end, and a look at each message of a long
-        // conversation would take a large part of a warm request's time.
-        let turns = || client.turns().iter().enumerate().rev();
-        let key = |link: &Link| (scope.tenant, *link);
-        let recorded = turns().find_map(|(index, turn)| {
-            let step = self.steps.get(&key(&turn.link))?;
-            Some((index + 1, step))
-        });
-        if let Some((count, step)) = recorded {
-            (evidence.recorded_count, evidence.recorded_lineage) = (count, Some(step.lineage));
-            evidence.recorded_origin = step.origin;
-        }
-        let newest_alignment = turns().find_map(|(_, turn)| self.alignments.get(&key(&turn.link)));
-        let complete = self.has_complete_link(scope, client);
-        if let Some(view) = newest_alignment.cloned() {
-            // Only of the newest one: a conversation that was aligned once has one for each request.
-            let base = self.base_chain(scope, view.base);
-            evidence.stored_holds = view.proof.iter().all(|w| !seen_origins.is_contested(w));
-            evidence.stored = Some((view, base));
-        }
-        let aligned_count = evidence.stored.as_ref().map_or(0, |(view, _)| view.count);
-        let hit = anchors(client, aligned_count.max(evidence.recorded_count))
-            .find_map(|(mark, place)| Some((*self.anchors.get(&(scope.tenant, mark))?, place)));
-        if let Some((link, place)) = hit {
-            evidence.path = self.path(scope, link, seen_origins);
-            add_answer(&mut evidence.path, client, place, seen_origins);
-        }
-        let base = evidence
-            .stored
-            .iter()
-            .filter_map(|(_, base)| base.lineage());
-        let ends = base.chain(evidence.path.last().map(|end| end.lineage));
-        let names = ends.filter_map(|lineage| Some((lineage, self.lineage_name(scope, lineage)?)));
-        evidence.lineage_names = names.collect();
-        // An anchor or alignment that leads to another chain may be proven by entries only the store has.
-        let is_complete = complete && hit.is_none() && aligned_count <= evidence.recorded_count;
-        (evidence, is_complete)
-    }
-
-    /// The chain that a request was aligned to, up to `end`; empty unless all its messages are cached.
-    fn base_chain(&mut self, scope: &Scope, end: Link) -> Arc<BaseChain> {
-        let Some((chain, added)) = self.base_chains.chain(&self.steps, scope, end) else {
-            return Arc::default();
-        };
-        // No room is made for it here: that could drop what this look-up is about to read.
-        self.bytes += added;
-        chain
-    }
-
-    /// The recorded chain up to `link`; empty unless all its messages are cached.
-    pub(super) fn path(
-        &self,
-        scope: &Scope,
-        link: Link,
-        seen_origins: SeenOrigins<'_>,
-    ) -> Vec<PathEntry> {
-        let root = Link::root(scope);
-        let mut path = Vec::new();
-        let mut at = link;
-        while at != root {
-            let key = (scope.tenant, at);
-            let Some(step) = self.steps.get(&key) else {
-                return Vec::new();
-            };
-            let step = PathEntry {
-                range_end: step.range_end || self.range_ends.contains(&key),
-                text_kept: self.kept_messages.contains(&key),
-                ..*step
-            };
-            path.push(check_uniqueness(step, seen_origins));
-            at = step.parent;
-        }
-        path.reverse();
-        path
     }
 
     pub(super) fn has_complete_link(&self, scope: &Scope, history: &History) -> bool {
@@ -348,93 +124,13 @@ impl CacheState {
     }
 
     /// The name of a lineage, if it is cached.
-    fn lineage_name(&self, scope: &Scope, lineage: i64) -> Option<LineageName> {
+    pub(super) fn lineage_name(&self, scope: &Scope, lineage: i64) -> Option<LineageName> {
         let name = self.lineage_names.get(&(scope.tenant, lineage))?;
         let is_shared = |key: &String| self.shared_keys.contains(&(scope.tenant, key.clone()));
         Some(LineageName {
             is_unique: name.is_unique && !name.key.as_ref().is_some_and(is_shared),
             key: name.key.clone(),
         })
-    }
-
-    /// Adds what the store found, and returns the evidence for an alignment of `client` in it. Takes the other
-    /// chains out of `candidates`.
-    pub(super) fn add_candidates(
-        &mut self,
-        scope: &Scope,
-        client: &History,
-        candidates: &mut Candidates,
-        params: &LookupParams<'_>,
-        seen_origins: SeenOrigins<'_>,
-    ) -> Evidence {
-        let peer_intros = candidates
-            .peer_intros
-            .iter()
-            .chain(&candidates.newest_peer_intro);
-        for meta in candidates.snapshots.iter().chain(peer_intros) {
-            self.add_snapshot(scope, meta);
-        }
-        let (hit, path) = candidates.path.take().unwrap_or_default();
-        let answered = candidates
-            .answered
-            .as_ref()
-            .map(|found| found.path.as_slice());
-        for step in path
-            .iter()
-            .chain(&candidates.base_chain)
-            .chain(answered.unwrap_or_default())
-        {
-            self.add_step(scope, step);
-            if step.range_end {
-                self.range_ends.insert((scope.tenant, step.message.link));
-            }
-            if step.text_kept {
-                self.add_kept_message((scope.tenant, step.message.link));
-            }
-        }
-        for (lineage, name) in &candidates.lineage_names {
-            self.add_lineage_name(scope, *lineage, name);
-        }
-        let aligned_count = candidates.alignment.as_ref().map_or(0, |view| view.count);
-        let checked_path = |path: Vec<PathEntry>| {
-            path.into_iter()
-                .map(|step| check_uniqueness(step, seen_origins))
-                .collect()
-        };
-        let proof = candidates.alignment.iter().flat_map(|view| &view.proof);
-        let alignment_holds =
-            candidates.alignment_holds && !proof.into_iter().any(|w| seen_origins.is_contested(w));
-        Evidence {
-            recorded_count: candidates.depth,
-            recorded_origin: candidates.depth_origin,
-            recorded_lineage: candidates.lineage,
-            stored: candidates.alignment.take().map(|stored| {
-                let base = std::mem::take(&mut candidates.base_chain);
-                (stored, Arc::new(base.iter().collect()))
-            }),
-            stored_holds: alignment_holds,
-            // A request that continues a stored alignment is found by that.
-            path: if hit >= aligned_count {
-                let mut path = checked_path(path);
-                add_answer(&mut path, client, hit, seen_origins);
-                path
-            } else {
-                Vec::new()
-            },
-            summary: candidates.answered.take().map(|answered| {
-                let witness = Witness {
-                    hash: answered.hash,
-                    origin: answered.origin(),
-                };
-                SummaryCandidate {
-                    is_unique: answered.is_unique && !seen_origins.is_contested(&witness),
-                    ..answered
-                }
-            }),
-            key: params.thread_key.map(str::to_owned),
-            lineage_names: candidates.lineage_names.drain(..).collect(),
-            level: params.level,
-        }
     }
 
     /// Marks that the text of a message is in the message archive.

@@ -14,10 +14,13 @@ use crate::memory::alignment::Origin;
 use crate::store::Tombstones;
 use crate::wire::chat;
 
-/// The length of a summary, in bytes. A shorter text may be one that a model gives in any conversation: a greeting,
+/// The least length of a summary, in bytes. A shorter text may be one that a model gives in any conversation: a greeting,
 /// a refusal, a goodbye. A summary is nearly the only evidence there is, so it must be longer than an answer that
 /// counts within a run of messages.
-const SUMMARY_BYTES: Range<usize> = 256..256 * 1024;
+pub(super) const MIN_SUMMARY_BYTES: usize = 256;
+
+/// The length of a summary, in bytes.
+const SUMMARY_BYTES: Range<usize> = MIN_SUMMARY_BYTES..256 * 1024;
 
 /// Whether `text` has the length of a summary. Thinking does not count: clients leave it out or change it, so it is not
 /// compared, and what is left may be "Done." or nothing.

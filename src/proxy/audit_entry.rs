@@ -10,9 +10,10 @@ use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::error::{ProxyError, Side};
+use super::fallback::Fallback;
 use super::identify::{Identity, OffReason, Thread};
 use super::mode::{Mode, ModeDecision};
-use super::outgoing_request::{Fallback, OutgoingRequest};
+use super::outgoing_request::OutgoingRequest;
 use super::respond;
 use super::tee::{self, ObservedAnswer};
 use crate::audit::{Audit, AuditRecord, EndReason, MemoryState, RequestSpan, SegmentSizes};

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use metrics::Counter;
 
 use super::audit_entry::AuditEntry;
+use super::fallback::Fallback;
 use super::identify::Thread;
-use super::outgoing_request::{Fallback, MessageLayout, OutgoingRequest};
+use super::outgoing_request::{MessageLayout, OutgoingRequest};
 use super::sent_prompts::{ConversationKey, SentPrompts};
 use super::tee::ObservedAnswer;
 use crate::history::{History, Message};
@@ -47,9 +48,12 @@ static BYTES: LazyLock<[Counter; 6]> = LazyLock::new(|| {
 
 /// The counters of all verdicts, each with its cause.
 static VERDICTS: LazyLock<Vec<(Verdict, &'static str, Counter)>> = LazyLock::new(|| {
-    let causes = |verdict: Verdict| match verdict.has_cause() {
-        true => VerdictCause::ALL.iter().map(|cause| cause.name()).collect(),
-        false => vec![NO_CAUSE],
+    let causes = |verdict: Verdict| {
+        if verdict.has_cause() {
+            VerdictCause::ALL.map(VerdictCause::name).to_vec()
+        } else {
+            vec![NO_CAUSE]
+        }
     };
     let with_causes = |verdict| {
         causes(verdict)

@@ -5,93 +5,20 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
-use metrics::Counter;
 
 use super::capabilities::CacheAddition;
+use super::fallback::Fallback;
 use super::memory::{Memory, MemoryRequest};
 use crate::history::{PlainText, Role};
 use crate::memory::select::SelectionReason;
 use crate::memory::transcript::{TranscriptMessage, system_messages};
 use crate::memory::{Snapshot, Trim, render};
 use crate::store::SentWith;
-use crate::telemetry::{self, kept};
 use crate::wire::{Additions, Insert, Placement, cache_key_member};
-
-/// What the request goes out with after something failed (INV-OPEN).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fallback {
-    /// Nothing went wrong.
-    NotNeeded,
-    /// The store failed; the cache of this process had a snapshot.
-    ProcessCache,
-    /// The store failed and nothing in the cache fits; the original went out.
-    Original,
-    /// The changed request was refused; the original went out after it.
-    Refused,
-    /// A content filter refused the text of the block twice in a row; the original went out at once.
-    Blocked,
-    /// The request was refused as too long; it went out again with everything observed so far.
-    Observed,
-    /// The block was refused in its place, and the request is too long without it; it went out again one placement
-    /// lower.
-    LowerPlacement,
-    /// The request did not fit its model; a model observed more of it while the client waited.
-    OverflowObserved,
-    /// The request did not fit its model; its oldest raw rounds were left out, with a note.
-    Trimmed,
-}
-
-/// How many requests went out with each fallback.
-static FALLBACKS: LazyLock<[Counter; Fallback::ALL.len()]> = LazyLock::new(|| {
-    kept(|| {
-        Fallback::ALL.map(
-            |fallback| metrics::counter!(telemetry::MEMORY_REQUESTS, "rung" => fallback.name()),
-        )
-    })
-});
-
-impl Fallback {
-    /// Lets every series exist before its first event.
-    pub(super) fn register_metrics() {
-        LazyLock::force(&FALLBACKS);
-    }
-
-    /// Counts a request that went out with it.
-    pub(super) fn count(self) {
-        FALLBACKS[self as usize].increment(1);
-    }
-
-    /// In the order of their numbers.
-    pub(super) const ALL: [Self; 9] = [
-        Self::NotNeeded,
-        Self::ProcessCache,
-        Self::Original,
-        Self::Refused,
-        Self::Blocked,
-        Self::Observed,
-        Self::LowerPlacement,
-        Self::OverflowObserved,
-        Self::Trimmed,
-    ];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::NotNeeded => "whole",
-            Self::ProcessCache => "process",
-            Self::Original => "original",
-            Self::Refused => "refused",
-            Self::Blocked => "passed_over",
-            Self::Observed => "observed",
-            Self::LowerPlacement => "lowered",
-            Self::OverflowObserved => "awaited",
-            Self::Trimmed => "trimmed",
-        }
-    }
-}
 
 /// The text in the place of the oldest messages: observations, a note that some were left out, or both.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::HeaderName;
 use http::request::Parts;
 
-use super::answer_position::{AnswerPosition, may_be_summary};
+use super::answer_position::{AnswerPosition, MIN_SUMMARY_BYTES, may_be_summary};
 use super::audit_entry::AuditEntry;
 use super::cache_receipt::PromptSource;
 use super::holdout;
@@ -372,7 +372,8 @@ fn possible_answer_marks(
 ) -> PossibleSummaries {
     let root = history.root();
     let mut found = PossibleSummaries::default();
-    for (position, text) in parsed.first_texts(alignment::summary_positions(history)) {
+    let positions = alignment::summary_positions(history);
+    for (position, text) in parsed.first_texts(positions, MIN_SUMMARY_BYTES) {
         let breaks = text.match_indices('\n').map(|(at, _)| at + 1);
         let beginnings = std::iter::once(0).chain(breaks).take(SUMMARY_START_LINES);
         let candidates = beginnings

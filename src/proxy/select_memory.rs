@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::capabilities::CacheAddition;
+use super::fallback::Fallback;
 use super::memory::{AddForCache, AskUsage, Memory, MemoryRequest};
-use super::outgoing_request::{Block, Extras, Fallback, OutgoingRequest};
+use super::outgoing_request::{Block, Extras, OutgoingRequest};
 use super::peer_memory;
 use crate::history::{Link, Scope};
 use crate::jobs::Prepared;

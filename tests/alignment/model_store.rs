@@ -70,7 +70,7 @@ impl Read {
     /// What an answer would be known by that stands in the place of what it summarises.
     fn answers(&self) -> Vec<(ScopedHash, usize)> {
         let root = self.client.root();
-        let texts = self.parsed.first_texts(summary_positions(&self.client));
+        let texts = self.parsed.first_texts(summary_positions(&self.client), 0);
         let lines = texts.iter().flat_map(|(place, text)| {
             let breaks = text.match_indices('\n').map(|(at, _)| at + 1);
             let from = std::iter::once(0).chain(breaks).take(6);

@@ -1,7 +1,9 @@
-//! A client that summarises goes on at once: its next request comes before the answer with the summary is recorded.
+//! A client that summarises goes on at once: its next request comes before the answer with the summary is recorded. Or that
+//! request fails, and comes again.
 
 use std::time::Duration;
 
+use diarist_provider::{Behaviour, CallerKind};
 use serde_json::json;
 use sqlx::Connection as _;
 
@@ -56,5 +58,49 @@ async fn a_summary_that_comes_back_before_it_is_recorded_goes_on_with_its_conver
     let forwarded = rig.forwarded();
     let sent = forwarded.last().unwrap();
     let told = marks(&sent.to_string());
+    assert!(told.contains("alice#0") && !head.to_string().contains("alice#0"));
+}
+
+/// Beside its summary the client keeps messages that prove the conversation. Its first request is refused, and is not
+/// recorded; the same request comes again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_request_behind_a_summary_that_fails_goes_out_again_with_its_memory() {
+    let mut rig = roomy().await;
+    let messages = talk("alice", 40);
+    for count in (1..=messages.len()).step_by(2) {
+        let mut client = Client::new(&mut rig);
+        client
+            .send_with_answer(&messages[..count], messages.get(count))
+            .await;
+    }
+    let mut asking = messages.clone();
+    asking.push(message("user", "Summarise all of this for somebody else."));
+    let mut head = vec![message("user", summary()), message("assistant", "Good.")];
+    head.extend_from_slice(&messages[messages.len() - 2..]);
+    head.push(user("alice", 90));
+    let mut client = Client::new(&mut rig);
+    client
+        .send_with_answer(&asking, Some(&message("assistant", summary())))
+        .await;
+    let head = client.body(&head);
+
+    rig.provider
+        .inject_next(CallerKind::Actor, 1, &Behaviour::failing(429));
+    let refused = rig.send_as("Bearer sk-test", &[], &head).await;
+    assert_eq!(refused.status, 429);
+    let again = rig.send_as("Bearer sk-test", &[], &head).await;
+    assert_eq!(again.status, 200);
+    let sent: Vec<_> = rig.provider.record_for(CallerKind::Actor);
+    let [.., first, second] = &sent[..] else {
+        panic!("two requests went out");
+    };
+    assert_eq!(
+        first.body,
+        second.body,
+        "{} {}",
+        refused.memory(),
+        again.memory()
+    );
+    let told = marks(&String::from_utf8_lossy(&first.body));
     assert!(told.contains("alice#0") && !head.to_string().contains("alice#0"));
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Audit, AuditOutput, BATCH, Exporter, Output, QUEUE};
+use super::writer::{BATCH, Output};
+use super::{Audit, AuditOutput, Exporter, QUEUE};
 use crate::audit::{AuditError, AuditRecord, EndReason, MemoryState, RequestSpan, Rotation};
 use crate::tasks::{Condition, Tasks};
 use crate::wire::usage::Usage;

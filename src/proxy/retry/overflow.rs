@@ -10,8 +10,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::super::capabilities::{self, CacheAddition};
+use super::super::fallback::Fallback;
 use super::super::memory::{Memory, MemoryRequest, Overflow};
-use super::super::outgoing_request::{Block, Extras, Fallback, OutgoingRequest};
+use super::super::outgoing_request::{Block, Extras, OutgoingRequest};
 use super::super::select_memory::block_placement;
 use super::super::singleflight::run_exclusive;
 use super::declined::{DeclinedRequest, Fault};

@@ -7,8 +7,9 @@
 use std::sync::Arc;
 
 use super::super::capabilities::CacheAddition;
+use super::super::fallback::Fallback;
 use super::super::memory::{Memory, MemoryRequest};
-use super::super::outgoing_request::{Extras, Fallback, OutgoingRequest};
+use super::super::outgoing_request::{Extras, OutgoingRequest};
 use super::declined::DeclinedRequest;
 use crate::memory::Snapshot;
 use crate::wire::usage::Blame;

@@ -233,8 +233,13 @@ impl ChatRequest {
 
     /// The texts among which an answer of the model may stand as a summary: of the last leading
     /// message, and of the messages at `indices`. Each comes with the number of messages up to and
-    /// including it. Reads these messages again; for requests that are not known.
-    pub fn first_texts(&self, indices: impl Iterator<Item = usize>) -> Vec<(usize, String)> {
+    /// including it. Messages of fewer than `least_bytes` of JSON are left out. Reads these messages again; for requests
+    /// that are not known.
+    pub fn first_texts(
+        &self,
+        indices: impl Iterator<Item = usize>,
+        least_bytes: usize,
+    ) -> Vec<(usize, String)> {
         let leading = self
             .leading_messages()
             .messages()
@@ -245,6 +250,8 @@ impl ChatRequest {
             .into_iter()
             .chain(after)
             .filter(|(_, message)| message.calls.is_empty() && message.answers.is_none())
+            // No text is longer than the JSON of its message.
+            .filter(|(_, message)| message.span.len() >= least_bytes)
             .filter_map(|(place, message)| Some((place, self.text(message)?)))
             .collect()
     }

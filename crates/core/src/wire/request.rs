@@ -133,9 +133,13 @@ impl Request {
     }
 
     /// The texts among which an answer of the model may stand as a summary (see [`ChatRequest::first_texts`]).
-    pub fn first_texts(&self, indices: impl Iterator<Item = usize>) -> Vec<(usize, String)> {
+    pub fn first_texts(
+        &self,
+        indices: impl Iterator<Item = usize>,
+        least_bytes: usize,
+    ) -> Vec<(usize, String)> {
         let Self::Chat(chat) = self;
-        chat.first_texts(indices)
+        chat.first_texts(indices, least_bytes)
     }
 
     /// The messages behind the leading ones, chained under `scope`.

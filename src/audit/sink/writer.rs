@@ -1,0 +1,233 @@
+//! The audit's writer: lets records gather, and writes them on a thread that may wait for the disk. Started by [`super`].
+
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::{Notify, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use super::message::Message;
+use crate::audit::dropped::Dropped;
+use crate::audit::file::AuditFile;
+#[cfg(feature = "otel")]
+use crate::audit::otlp::Otlp;
+use crate::audit::reader::RecordReader;
+use crate::audit::stored::{Record, StoreQueue};
+
+/// Records written at once on a blocking thread.
+pub(super) const BATCH: usize = 256;
+/// How long the writer lets records gather before it writes them. To wake a thread costs more than to write a line, so
+/// a busy proxy wakes it a hundred times a second and not for each line. A process that is killed loses what waits.
+const GATHERING: Duration = Duration::from_millis(10);
+
+/// What ends the time in which records gather.
+#[derive(Debug)]
+pub(super) struct Gathering {
+    pub(super) urgent: Arc<Notify>,
+    /// All other tasks have ended.
+    pub(super) ended: CancellationToken,
+}
+
+impl Gathering {
+    async fn wait(&self) {
+        tokio::select! {
+            () = tokio::time::sleep(GATHERING) => {}
+            () = self.urgent.notified() => {}
+            () = self.ended.cancelled() => {}
+        }
+    }
+}
+
+/// Writes until all other tasks have ended, then writes the rest of the queue.
+pub(super) async fn run(
+    writer: Writer,
+    mut messages: mpsc::UnboundedReceiver<Message>,
+    gathering: Gathering,
+) {
+    let mut writer = Some(writer);
+    loop {
+        let mut batch = Vec::with_capacity(BATCH);
+        let received = tokio::select! {
+            taken = messages.recv_many(&mut batch, BATCH) => taken,
+            () = gathering.ended.cancelled(), if !messages.is_closed() => {
+                messages.close();
+                continue;
+            }
+        };
+        // Without a writer, it has panicked.
+        let Some(mut active) = writer.take() else {
+            return;
+        };
+        // Without messages, no more can come.
+        if received == 0 {
+            #[cfg(feature = "otel")]
+            active.end().await;
+            return;
+        }
+        if received < BATCH {
+            gathering.wait().await;
+            while batch.len() < BATCH
+                && let Ok(message) = messages.try_recv()
+            {
+                batch.push(message);
+            }
+        }
+        let write_batch = tokio::task::spawn_blocking(move || {
+            for message in batch {
+                active.handle(message);
+            }
+            active
+        });
+        writer = write_batch.await.ok();
+    }
+}
+
+/// Where lines go.
+pub(super) enum Output {
+    Stream(Box<dyn Write + Send>),
+    File(AuditFile),
+    Nowhere,
+}
+
+impl fmt::Debug for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stream(_) => f.write_str("Stream"),
+            Self::File(file) => file.fmt(f),
+            Self::Nowhere => f.write_str("Nowhere"),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Writer {
+    pub(super) output: Output,
+    pub(super) line: Vec<u8>,
+    /// Whether the last write failed, which may have left half a line.
+    pub(super) torn: bool,
+    pub(super) waiting: Arc<AtomicUsize>,
+    pub(super) dropped: Dropped,
+    pub(super) store: Option<StoreQueue>,
+    pub(super) reader: Option<Box<dyn RecordReader>>,
+    #[cfg(feature = "otel")]
+    pub(super) otlp: Option<Otlp>,
+}
+
+impl Writer {
+    fn handle(&mut self, message: Message) {
+        #[cfg(feature = "otel")]
+        self.export(&message);
+        match message {
+            Message::Record(mut record) => {
+                if let Some(reader) = &mut self.reader {
+                    reader.request(&mut record.0);
+                }
+                self.write_or_count(&record.0);
+            }
+            Message::Part(record) => self.write_or_count(&*record),
+            Message::Call(record) => {
+                if let Some(reader) = &mut self.reader {
+                    reader.call(&record);
+                }
+                self.write_or_count(&*record);
+            }
+            Message::Pass(record) => self.write_or_count(&record.0),
+            Message::Forgotten(record) => self.write_or_count(&*record),
+            Message::Reopen => self.reopen(),
+            Message::Flush(written) => match &self.store {
+                Some(store) => store.flush(written),
+                None => {
+                    // The caller may have stopped waiting.
+                    let _ = written.send(());
+                }
+            },
+        }
+    }
+
+    #[cfg(feature = "otel")]
+    fn export(&self, message: &Message) {
+        let Some(otlp) = &self.otlp else { return };
+        match message {
+            Message::Record(record) => otlp.request(&record.0, record.1.ids.as_deref()),
+            Message::Pass(record) => otlp.pass(&record.0, record.1.ids.as_deref()),
+            Message::Call(record) => otlp.call(record),
+            Message::Part(_) | Message::Forgotten(_) | Message::Reopen | Message::Flush(_) => {}
+        }
+    }
+
+    /// No more records come: what was exported and not sent is sent.
+    #[cfg(feature = "otel")]
+    async fn end(self) {
+        if let Some(otlp) = self.otlp {
+            // The SDK waits for its threads.
+            let ended = tokio::task::spawn_blocking(move || otlp.shut_down()).await;
+            if ended.is_err() {
+                tracing::warn!("the export over OTLP did not end in order");
+            }
+        }
+    }
+
+    fn write_or_count(&mut self, record: &impl Record) {
+        match self.write(record) {
+            Ok(()) => {
+                if std::mem::replace(&mut self.torn, false) {
+                    self.dropped.losses.recovered();
+                } else {
+                    self.dropped.losses.expire();
+                }
+            }
+            Err(error) => {
+                self.torn = true;
+                let error = format!("the audit cannot be written, and lines are lost: {error}");
+                self.dropped.add("write", &error);
+            }
+        }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// One write per line, so that lines of several processes never mix.
+    fn write(&mut self, record: &impl Record) -> io::Result<()> {
+        self.line.clear();
+        if self.torn {
+            // A reader skips an empty line, and finds this one whole.
+            self.line.push(b'\n');
+        }
+        let start = self.line.len();
+        serde_json::to_writer(&mut self.line, record)?;
+        if let Some(store) = &mut self.store {
+            store.offer(record, &self.line[start..]);
+        }
+        self.line.push(b'\n');
+        let output: &mut dyn Write = match &mut self.output {
+            Output::Nowhere => return Ok(()),
+            Output::Stream(output) => output,
+            Output::File(file) => {
+                if let Err(error) = file.rotate_for(self.line.len(), Timestamp::now()) {
+                    tracing::warn!(%error, "the audit file cannot be rotated and grows on");
+                }
+                file
+            }
+        };
+        output.write_all(&self.line)?;
+        output.flush()
+    }
+
+    fn reopen(&mut self) {
+        let Output::File(file) = &mut self.output else {
+            return;
+        };
+        match file.reopen() {
+            Ok(()) => {
+                self.torn = false;
+                self.dropped.losses.expire();
+            }
+            Err(error) => {
+                tracing::error!(%error, "the audit file cannot be opened again; lines go to the old file");
+            }
+        }
+    }
+}
