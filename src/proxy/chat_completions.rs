@@ -240,15 +240,19 @@ fn stream_back(
     abort: Abort,
 ) -> Response<ProxyBody> {
     let (mut parts, body) = response.into_parts();
+    let streaming = sse::is_event_stream(&parts.headers);
+    // Some servers stream without a content type.
+    let is_untyped = parts.status.is_success() && !parts.headers.contains_key(header::CONTENT_TYPE);
+    let may_stream = streaming || is_untyped;
     let spec = TeeSpec {
-        streaming: sse::is_event_stream(&parts.headers),
+        streaming,
         encoding: Encoding::from_header(parts.headers.get(header::CONTENT_ENCODING)),
-        filter_usage: in_flight.asks_usage,
+        filter_usage: in_flight.asks_usage && may_stream,
     };
     parts.version = http::Version::HTTP_11;
     parts.headers = headers::towards_client(parts.headers);
     entry.write_headers(&mut parts.headers);
-    if spec.filter_usage && spec.streaming {
+    if spec.filter_usage {
         parts.headers.remove(header::CONTENT_LENGTH);
     }
     let compressed = spec.encoding != Encoding::Identity || was_compressed(&parts.extensions);

@@ -68,7 +68,7 @@ pub struct TeeSpec {
     /// The content type is `text/event-stream`.
     pub streaming: bool,
     pub encoding: Encoding,
-    /// Take the usage report out, because the client has not asked for it. Ignored if the body is still compressed,
+    /// Take the usage report out: the client has not asked for it, and this may be a stream. Ignored if the body is still compressed,
     /// in a coding that is not supported here.
     pub filter_usage: bool,
 }
@@ -122,7 +122,7 @@ where
         reader: Some(reader),
         stats: TapStats::default(),
     };
-    let filter = spec.filter_usage && spec.streaming && spec.encoding == Encoding::Identity;
+    let filter = spec.filter_usage && spec.encoding == Encoding::Identity;
     (UsageFilter::new(tap, filter), observed)
 }
 

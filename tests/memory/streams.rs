@@ -404,6 +404,24 @@ async fn usage_is_always_asked_for_where_the_operator_wants_it_until_it_is_refus
     }
 }
 
+/// Clients read such a stream all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_usage_of_a_stream_without_a_content_type_is_taken_out_too() {
+    let rig = rig_with_ask_usage("always").await;
+    let untyped = Behaviour {
+        omit_content_type: true,
+        ..Behaviour::default()
+    };
+    rig.provider.inject(CallerKind::Actor, untyped);
+    let answer = rig.send(&Talk::new("ada").streamed(1)).await;
+    assert!(asks_usage(&rig) && !answer.headers.contains_key("content-type"));
+    let text = answer.text();
+    assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
+    assert!(!text.contains("\"choices\":[]"), "{text}");
+    let line = rig.audit_entry(&answer).await;
+    assert!(line["prompt_tokens"].is_u64(), "{line}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn usage_is_never_asked_for_where_the_operator_does_not_want_it() {
     let rig = rig_with_ask_usage("never").await;

@@ -59,6 +59,8 @@ pub struct Behaviour {
     pub refuse_in_stream: bool,
     /// Compress the answer with gzip, flushed at every event.
     pub gzip: bool,
+    /// Leave out the content type of the answer, as some small servers do.
+    pub omit_content_type: bool,
     /// More headers of the answer, such as `x-ratelimit-remaining-requests`.
     pub headers: Vec<(&'static str, String)>,
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderValue, Request, Response};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
@@ -158,6 +158,9 @@ impl RequestHandler {
         behaviour: &Behaviour,
         watch: RequestWatch,
     ) -> Response<Body> {
+        if behaviour.omit_content_type {
+            response.headers_mut().remove(CONTENT_TYPE);
+        }
         for (name, value) in &behaviour.headers {
             if let Ok(value) = HeaderValue::from_str(value) {
                 response.headers_mut().append(*name, value);
