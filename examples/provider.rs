@@ -176,6 +176,7 @@ struct Manner {
     unasked_usage: bool,
     refuse_in_stream: bool,
     gzip: bool,
+    omit_content_type: bool,
     headers: Vec<(String, String)>,
 }
 
@@ -237,6 +238,7 @@ impl Manner {
             unrequested_usage: self.unasked_usage,
             refuse_in_stream: self.refuse_in_stream,
             gzip: self.gzip,
+            omit_content_type: self.omit_content_type,
             headers: (self.headers.into_iter())
                 .map(|(name, value)| (for_ever(name), value))
                 .collect(),

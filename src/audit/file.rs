@@ -19,7 +19,7 @@ const RETRY: SignedDuration = SignedDuration::from_mins(1);
 
 /// The audit cannot be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("audit.path: cannot write to `{}`: {source}", path.display())]
+#[error("audit.path: cannot write to `{}`: {source}; name a file in a folder that exists and that Diarist's user may write to", path.display())]
 pub struct AuditError {
     path: PathBuf,
     source: io::Error,

@@ -62,8 +62,11 @@ async fn a_place_that_cannot_hold_a_file() {
         assert!(error.to_string().contains("x.db"), "{error}");
     }
     let folder = disk.file().parent().expect("a folder").to_owned();
-    let error = refused(&format!("sqlite://{}", folder.display())).await;
-    assert!(matches!(error, OpenError::Inaccessible { .. }), "{error}");
+    let url = format!("sqlite://{}", folder.display());
+    let error = refused(&url).await;
+    assert!(matches!(error, OpenError::Folder(_)), "{error}");
+    let read = SqliteStore::open_to_read(&url).await;
+    assert!(matches!(read, Err(OpenError::Folder(_))));
 }
 
 #[cfg(unix)]

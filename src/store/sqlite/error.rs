@@ -29,6 +29,9 @@ pub enum OpenError {
         /// The error of the system.
         reason: String,
     },
+    /// A folder has this name.
+    #[error("{place} is a folder; name a file in it, such as {place}/diarist.db", place = .0.display())]
+    Folder(PathBuf),
     /// There is no such file, and this command must not create one.
     #[error("there is no database at {}; `diarist serve` makes it when it starts", .0.display())]
     Missing(PathBuf),

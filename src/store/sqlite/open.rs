@@ -84,6 +84,7 @@ pub(super) async fn open(url: &str, request_timeout: Duration) -> Result<Pools, 
     if path.as_os_str().is_empty() {
         return Err(OpenError::Url(url.to_owned()));
     }
+    refuse_folder(&path).await?;
     create_file(&path).await?;
     // If another process starts at the same time, the switch to WAL fails with "locked" at once: SQLite
     // skips the busy timeout there, because two processes would wait for each other for ever.
@@ -122,6 +123,7 @@ pub(super) async fn open_to_read(url: &str) -> Result<Pools, OpenError> {
     if !tokio::fs::try_exists(&path).await.unwrap_or(false) {
         return Err(OpenError::Missing(path));
     }
+    refuse_folder(&path).await?;
     let options = read_only_options(&path, BUSY_TIMEOUT);
     let mut first = options
         .connect()
@@ -234,6 +236,15 @@ fn in_steps(options: SqlitePoolOptions, after_step: fn()) -> SqlitePoolOptions {
             Ok(())
         })
     })
+}
+
+/// SQLite would speak of a disk error.
+async fn refuse_folder(path: &Path) -> Result<(), OpenError> {
+    let found = tokio::fs::metadata(path).await;
+    if found.is_ok_and(|found| found.is_dir()) {
+        return Err(OpenError::Folder(path.to_owned()));
+    }
+    Ok(())
 }
 
 /// Creates the folder and an empty file that only its owner may read. SQLite itself would make the file
