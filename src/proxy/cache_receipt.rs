@@ -61,13 +61,8 @@ static VERDICTS: LazyLock<Vec<(Verdict, &'static str, Counter)>> = LazyLock::new
             .map(move |cause| (verdict, cause))
     };
     let all = Verdict::ALL.into_iter().flat_map(with_causes);
-    let counter = |(verdict, cause): (Verdict, &'static str)| {
-        let name = verdict.name();
-        let counter =
-            metrics::counter!(telemetry::CACHE_VERDICTS, "verdict" => name, "cause" => cause);
-        (verdict, cause, counter)
-    };
-    kept(|| all.map(counter).collect())
+    let counted = |(verdict, cause)| (verdict, cause, verdict_counter(verdict, cause));
+    kept(|| all.map(counted).collect())
 });
 
 /// What is compared of a request: its conversation and its messages.
@@ -244,12 +239,17 @@ fn count(judgement: &Judgement) {
 /// The label `cause` of a verdict that has none.
 const NO_CAUSE: &str = "none";
 
+fn verdict_counter(verdict: Verdict, cause: &'static str) -> Counter {
+    metrics::counter!(telemetry::CACHE_VERDICTS, "verdict" => verdict.name(), "cause" => cause)
+}
+
 fn count_verdict(verdict: Verdict, cause: &'static str) {
-    let counters = VERDICTS.iter();
-    let mut counters =
-        counters.filter(|(counted, of_cause, _)| (*counted, *of_cause) == (verdict, cause));
-    if let Some((_, _, counter)) = counters.next() {
-        counter.increment(1);
+    let mut counters = VERDICTS.iter();
+    let found =
+        counters.find(|(of_verdict, of_cause, _)| (*of_verdict, *of_cause) == (verdict, cause));
+    match found {
+        Some((_, _, counter)) => counter.increment(1),
+        None => verdict_counter(verdict, cause).increment(1),
     }
 }
 

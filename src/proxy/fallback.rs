@@ -40,6 +40,15 @@ static FALLBACKS: LazyLock<[Counter; Fallback::ALL.len()]> = LazyLock::new(|| {
     })
 });
 
+/// The counter of a fallback is found by its number.
+const _: () = {
+    let mut number = 0;
+    while number < Fallback::ALL.len() {
+        assert!(Fallback::ALL[number] as usize == number);
+        number += 1;
+    }
+};
+
 impl Fallback {
     /// Lets every series exist before its first event.
     pub(super) fn register_metrics() {

@@ -68,8 +68,8 @@ pub struct TeeSpec {
     /// The content type is `text/event-stream`.
     pub streaming: bool,
     pub encoding: Encoding,
-    /// Take the usage report out: the client has not asked for it, and this may be a stream. Ignored if the body is still compressed,
-    /// in a coding that is not supported here.
+    /// Take the usage report out: the client has not asked for it, and this may be a stream. Ignored if the body is
+    /// still compressed, in a coding that is not supported here.
     pub filter_usage: bool,
 }
 

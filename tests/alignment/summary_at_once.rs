@@ -4,11 +4,12 @@
 use std::time::Duration;
 
 use diarist_provider::{Behaviour, CallerKind};
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::Connection as _;
 
 use crate::alignment::harness::{Client, marks, roomy, set_answer, talk, user};
 use crate::alignment::script::message;
+use crate::memory::rig::Rig;
 
 /// Longer than what a model says in any conversation.
 fn summary() -> String {
@@ -16,8 +17,8 @@ fn summary() -> String {
     format!("Summary: {}", sentence.repeat(4).trim())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_summary_that_comes_back_before_it_is_recorded_goes_on_with_its_conversation() {
+/// A rig in which a conversation was held, its messages, and the same with the question for a summary.
+async fn before_the_summary() -> (Rig, Vec<Value>, Vec<Value>) {
     let mut rig = roomy().await;
     let messages = talk("alice", 40);
     for count in (1..=messages.len()).step_by(2) {
@@ -28,6 +29,12 @@ async fn a_summary_that_comes_back_before_it_is_recorded_goes_on_with_its_conver
     }
     let mut asking = messages.clone();
     asking.push(message("user", "Summarise all of this for somebody else."));
+    (rig, messages, asking)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_summary_that_comes_back_before_it_is_recorded_goes_on_with_its_conversation() {
+    let (mut rig, _, asking) = before_the_summary().await;
     let head = [
         message("user", format!("What was said before:\n{}", summary())),
         message("assistant", "Good."),
@@ -65,16 +72,7 @@ async fn a_summary_that_comes_back_before_it_is_recorded_goes_on_with_its_conver
 /// recorded; the same request comes again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_first_request_behind_a_summary_that_fails_goes_out_again_with_its_memory() {
-    let mut rig = roomy().await;
-    let messages = talk("alice", 40);
-    for count in (1..=messages.len()).step_by(2) {
-        let mut client = Client::new(&mut rig);
-        client
-            .send_with_answer(&messages[..count], messages.get(count))
-            .await;
-    }
-    let mut asking = messages.clone();
-    asking.push(message("user", "Summarise all of this for somebody else."));
+    let (mut rig, messages, asking) = before_the_summary().await;
     let mut head = vec![message("user", summary()), message("assistant", "Good.")];
     head.extend_from_slice(&messages[messages.len() - 2..]);
     head.push(user("alice", 90));

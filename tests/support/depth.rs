@@ -1,4 +1,4 @@
-//! How much of what is generated or recorded the tests play. A plain `cargo test` plays a sample, in about four
+//! How much of what is generated or recorded the tests play. A plain `cargo test` plays a sample, in some
 //! minutes on two cores; `DIARIST_TESTS=long cargo test`, as in `.ci/run`, plays more. What single suites can be asked for beyond that
 //! stands in docs/testing.md.
 

@@ -5,6 +5,7 @@ use tokio::sync::oneshot;
 use crate::audit::span::RequestSpan;
 use crate::audit::{AuditRecord, CallRecord, ForgottenRecord, PartRecord, PassRecord};
 
+/// A record to write, or an order.
 #[derive(Debug)]
 pub(super) enum Message {
     Record(Box<(AuditRecord, RequestSpan)>),

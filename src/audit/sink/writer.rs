@@ -1,4 +1,5 @@
-//! The audit's writer: lets records gather, and writes them on a thread that may wait for the disk. Started by [`super`].
+//! The audit's writer: lets records gather, and writes them on a thread that may wait for the disk. It drops
+//! nothing for want of room: that is decided before. Started by [`super`].
 
 use std::fmt;
 use std::io::{self, Write};

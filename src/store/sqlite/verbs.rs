@@ -109,7 +109,7 @@ impl Chains for SqliteStore {
         let (scope, record, observation) = (scope.clone(), record.clone(), observation.clone());
         let (owner, keys) = (scope.clone(), record.clone());
         let tombstones = Arc::clone(&self.held_tombstones);
-        let recording = self.write_new_keys(
+        self.write_new_keys(
             move |known| known.add_record(&owner, &keys),
             "store overflow_observe::record_overflow_observation",
             move |conn| {
@@ -122,9 +122,8 @@ impl Chains for SqliteStore {
                         .await
                 })
             },
-        );
-        // Large: it holds the record and the observation.
-        Box::pin(recording).await
+        )
+        .await
     }
 
     fn has_other_writers(&self) -> bool {
