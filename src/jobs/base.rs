@@ -90,7 +90,7 @@ impl Base {
         let text = text.to_owned();
         let bytes = text.len();
         self.compute_pool
-            .run(move || count(&text, &*counter))
+            .run(bytes, move || count(&text, &*counter))
             .await
             // The counter catches its own failures. If its thread dies all the same, four bytes are
             // taken for one token.

@@ -32,7 +32,7 @@ pub(super) async fn for_chunk(pool: &ComputePool, job: &Job, part: &NewPart) -> 
     let (words, text) = (job.spec.payload.clone(), part.text.clone());
     let whole = message_range(&part.span);
     let by_model = part.model != CODE_AUTHOR;
-    let measured = pool.run(move || {
+    let measured = pool.run(words.len() + text.len(), move || {
         let payload = ObservationPayload::from_json(&words).unwrap_or_default();
         let messages = provenance::source_messages(&payload.transcript, &payload.places);
         let (observations, _) = system_messages::split_messages(&text);

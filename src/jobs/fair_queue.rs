@@ -123,11 +123,12 @@ impl<T> FairQueue<T> {
         true
     }
 
-    /// Takes out up to `most` items, one of each account in turn.
-    fn take(&self, most: usize) -> Vec<(T, Room<T>)> {
+    /// Takes out up to `most` items, one of each account in turn. The one with which they reach `max_size` is the last.
+    fn take(&self, most: usize, max_size: usize) -> Vec<(T, Room<T>)> {
         let mut state = self.lock();
-        let mut taken = Vec::new();
+        let (mut taken, mut taken_size) = (Vec::new(), 0);
         while taken.len() < most
+            && taken_size < max_size
             && let Some(account) = state.turns.pop_front()
         {
             let Some(waiting) = state.waiting.get_mut(&account) else {
@@ -135,6 +136,7 @@ impl<T> FairQueue<T> {
             };
             if let Some(Entry { item, size }) = waiting.pop_front() {
                 let queue = self.clone();
+                taken_size += size;
                 taken.push((
                     item,
                     Room {
@@ -153,13 +155,13 @@ impl<T> FairQueue<T> {
         taken
     }
 
-    /// Takes out up to `most` items, and waits until there is one. Empty only if the queue is closed. There is one
-    /// reader.
-    pub(super) async fn recv(&self, most: usize) -> Vec<(T, Room<T>)> {
+    /// Takes out up to `most` items, or as many as reach `max_size`, and waits until there is one. Empty only if the queue is
+    /// closed. There is one reader.
+    pub(super) async fn recv(&self, most: usize, max_size: usize) -> Vec<(T, Room<T>)> {
         loop {
             // Before the look: what was put in before the queue was closed is still taken out.
             let closed = self.lock().closed;
-            let taken = self.take(most);
+            let taken = self.take(most, max_size);
             if !taken.is_empty() || closed {
                 return taken;
             }
@@ -215,8 +217,21 @@ mod tests {
         for item in 10..12 {
             assert!(queue.push(OTHER, 1, item));
         }
-        assert_eq!(items(&queue.recv(3).await), [0, 10, 1]);
-        assert_eq!(items(&queue.recv(100).await), [11, 2, 3, 4]);
+        assert_eq!(items(&queue.recv(3, 100).await), [0, 10, 1]);
+        assert_eq!(items(&queue.recv(100, 100).await), [11, 2, 3, 4]);
+    }
+
+    /// A flood of large items is no longer turn than one item.
+    #[tokio::test]
+    async fn what_is_taken_at_once_has_a_size() {
+        let queue = FairQueue::new(100);
+        for item in 0..3 {
+            assert!(queue.push(FLOOD, 9, item));
+        }
+        assert!(queue.push(OTHER, 1, 10));
+        assert_eq!(items(&queue.recv(100, 4).await), [0]);
+        assert_eq!(items(&queue.recv(100, 4).await), [10, 1]);
+        assert_eq!(items(&queue.recv(100, 4).await), [2]);
     }
 
     #[tokio::test]
@@ -224,7 +239,7 @@ mod tests {
         let queue = FairQueue::new(4);
         assert!(queue.push(FLOOD, 2, 1));
         assert!(!queue.push(FLOOD, 1, 2));
-        let taken = queue.recv(1).await;
+        let taken = queue.recv(1, 100).await;
         assert!(!queue.push(FLOOD, 1, 2), "it is being worked on");
         assert_eq!(queue.count(), 1);
         drop(taken);
@@ -232,14 +247,14 @@ mod tests {
         assert!(queue.push(FLOOD, 2, 2));
         queue.close();
         assert!(!queue.push(OTHER, 1, 3));
-        assert_eq!(items(&queue.recv(9).await), [2]);
-        assert!(queue.recv(9).await.is_empty(), "closed and empty");
+        assert_eq!(items(&queue.recv(9, 100).await), [2]);
+        assert!(queue.recv(9, 100).await.is_empty(), "closed and empty");
     }
 
     #[tokio::test]
     async fn a_reader_that_waits_is_woken() {
         let queue = FairQueue::new(4);
-        let (taken, pushed) = tokio::join!(queue.recv(1), async {
+        let (taken, pushed) = tokio::join!(queue.recv(1, 100), async {
             tokio::task::yield_now().await;
             queue.push(FLOOD, 1, 7)
         });

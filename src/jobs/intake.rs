@@ -30,6 +30,13 @@ pub(super) type QueuedExchange = (Exchange, Place);
 /// A place in the queue. It is free again when this is dropped.
 pub(super) struct Place(Room<Exchange>);
 
+impl Place {
+    /// What it takes of the queue.
+    pub(super) fn kib(&self) -> usize {
+        self.0.size
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         metrics::gauge!(telemetry::INTAKE_BYTES).decrement(bytes(self.0.size));
@@ -46,10 +53,10 @@ fn bytes(kib: usize) -> f64 {
 pub(super) struct Exchanges(FairQueue<Exchange>);
 
 impl Exchanges {
-    /// The next exchanges, one of each account in turn, at most `most`. Waits until there is one; none only after
-    /// [`Self::close`].
-    pub(super) async fn recv(&self, most: usize) -> Vec<QueuedExchange> {
-        let taken = self.0.recv(most).await.into_iter();
+    /// The next exchanges, one of each account in turn, at most `most`, or as many as reach `max_kib`. Waits until there is
+    /// one; none only after [`Self::close`].
+    pub(super) async fn recv(&self, most: usize, max_kib: usize) -> Vec<QueuedExchange> {
+        let taken = self.0.recv(most, max_kib).await.into_iter();
         taken
             .map(|(exchange, room)| (exchange, Place(room)))
             .collect()

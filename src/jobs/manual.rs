@@ -104,7 +104,7 @@ impl ManualJobs {
         let mut waiting = Vec::new();
         for exchange in exchanges {
             intake.offer(exchange);
-            waiting.extend(queue.recv(1).await);
+            waiting.extend(queue.recv(1, 1).await);
         }
         self.recorder.handle_exchanges(waiting).await;
     }

@@ -20,7 +20,7 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::batch::MAX_BATCH;
+use self::batch::room_beside;
 use self::record::Recorded;
 pub(super) use self::state::{Recorder, RecorderShares};
 use super::events::status;
@@ -63,16 +63,18 @@ pub(super) async fn run(
     let mut waiting = Vec::new();
     let mut next_batch = Instant::now();
     loop {
+        let room = room_beside(&waiting);
+        let (most, max_kib) = room.unwrap_or_default();
         tokio::select! {
             biased;
             Some(outcome) = outcomes.recv() => {
                 let _ending = recorder.shared.pending_work.ending();
                 recorder.handle_outcome(outcome).await;
             }
-            more = exchanges.recv(MAX_BATCH - waiting.len()), if waiting.len() < MAX_BATCH => {
+            more = exchanges.recv(most, max_kib), if room.is_some() => {
                 waiting.extend(more);
             }
-            () = due(next_batch, waiting.len()), if !waiting.is_empty() => {
+            () = due(next_batch, room.is_none()), if !waiting.is_empty() => {
                 recorder.base.tasks.fault_point("recorder");
                 let begin = Instant::now();
                 recorder.handle_exchanges(std::mem::take(&mut waiting)).await;
@@ -88,8 +90,8 @@ pub(super) async fn run(
     }
     exchanges.close();
     loop {
-        if waiting.len() < MAX_BATCH {
-            waiting.extend(exchanges.recv(MAX_BATCH - waiting.len()).await);
+        if let Some((most, max_kib)) = room_beside(&waiting) {
+            waiting.extend(exchanges.recv(most, max_kib).await);
         }
         if waiting.is_empty() {
             break;
@@ -100,9 +102,9 @@ pub(super) async fn run(
     }
 }
 
-/// Waits until exchanges of which `count` wait are to be recorded.
-async fn due(next_batch: Instant, count: usize) {
-    if count < MAX_BATCH {
+/// Waits until what waits is to be recorded: at once if no more can be added to it.
+async fn due(next_batch: Instant, is_full: bool) {
+    if !is_full {
         tokio::time::sleep_until(next_batch).await;
     }
 }
@@ -233,11 +235,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_pause_ends_in_time_and_a_full_batch_has_none() {
         let now = Instant::now();
-        due(now + MAX_PAUSE, MAX_BATCH).await;
+        due(now + MAX_PAUSE, true).await;
         assert_eq!(now.elapsed(), Duration::ZERO);
-        due(now, 1).await;
+        due(now, false).await;
         assert_eq!(now.elapsed(), Duration::ZERO);
-        due(now + MAX_PAUSE, MAX_BATCH - 1).await;
+        due(now + MAX_PAUSE, false).await;
         assert_eq!(now.elapsed(), MAX_PAUSE);
     }
 }

@@ -349,7 +349,8 @@ async fn read_for_audit(
     let outline = if received.body.len() < PARSE_BLOCKING_BYTES {
         read()
     } else {
-        memory.parse_pool.run(read).await.flatten()
+        let bytes = received.body.len();
+        memory.parse_pool.run(bytes, read).await.flatten()
     };
     if let Some(outline) = outline {
         entry.set_outline(outline);
@@ -430,6 +431,6 @@ async fn parse(
         return read();
     }
     // If it panicked, the request passes like one that is not valid JSON.
-    let parsed = memory.parse_pool.run(read).await;
+    let parsed = memory.parse_pool.run(bytes_to_read, read).await;
     parsed.unwrap_or(Err(ParseError::InvalidJson))
 }

@@ -2,16 +2,23 @@
 //! Without a bound, a few large bodies would take all cores, also with a bad key, and a gigabyte for what they are parsed
 //! into; and parts that many Observers write at the same time would leave requests a small share of the processor,
 //! because each thread gets one of its own, however low its priority is. Others wait for their turn, first come first
-//! served. Used by `proxy` for bodies, and by `jobs` for what it does with what models write.
+//! served. Work on a short text has turns of its own: otherwise one account with large bodies would make the work for all
+//! others wait for seconds. Used by `proxy` for bodies, and by `jobs` for what it does with what models write.
 
 use std::sync::Arc;
 use std::thread;
 
 use tokio::sync::Semaphore;
 
-/// The bound on what runs at the same time.
+/// The longest text, in bytes, that is short. Counting its tokens, the slowest work of the pool, takes about 10 ms.
+const SHORT_BYTES: usize = 64 * 1_024;
+
+/// The bounds on what runs at the same time.
 #[derive(Clone, Debug)]
-pub struct ComputePool(Arc<Semaphore>);
+pub struct ComputePool {
+    short_turns: Arc<Semaphore>,
+    long_turns: Arc<Semaphore>,
+}
 
 impl Default for ComputePool {
     fn default() -> Self {
@@ -22,15 +29,25 @@ impl Default for ComputePool {
 
 impl ComputePool {
     fn new(threads: usize) -> Self {
-        Self(Arc::new(Semaphore::new(threads)))
+        Self {
+            short_turns: Arc::new(Semaphore::new(threads)),
+            long_turns: Arc::new(Semaphore::new(threads)),
+        }
     }
 
-    /// Runs `work` on a thread for blocking work of this runtime, when it is its turn. `None` if it panicked.
+    /// Runs `work`, which reads about `bytes` of text, on a thread for blocking work of this runtime, when it is its turn.
+    /// `None` if it panicked.
     pub async fn run<T: Send + 'static>(
         &self,
+        bytes: usize,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
-        let turn = Arc::clone(&self.0).acquire_owned().await.ok()?;
+        let turns = if bytes <= SHORT_BYTES {
+            &self.short_turns
+        } else {
+            &self.long_turns
+        };
+        let turn = Arc::clone(turns).acquire_owned().await.ok()?;
         let running = tokio::task::spawn_blocking(move || {
             // Held by the thread: the client may leave, but the work goes on.
             let _turn = turn;
@@ -60,7 +77,7 @@ mod tests {
                     thread::yield_now();
                     running.fetch_sub(1, Ordering::SeqCst);
                 };
-                pool.run(work).await
+                pool.run(0, work).await
             });
         }
         // One client leaves while its work waits or runs.
@@ -69,7 +86,28 @@ mod tests {
         let done = futures_util::future::join_all(clients).await;
         assert!(done.iter().all(Option::is_some));
         assert!(most.load(Ordering::SeqCst) <= 2);
-        assert_eq!(pool.run(|| panic!("a fault")).await, None::<()>);
-        assert_eq!(pool.run(|| 1).await, Some(1), "its turn was given back");
+        assert_eq!(pool.run(0, || panic!("a fault")).await, None::<()>);
+        assert_eq!(pool.run(0, || 1).await, Some(1), "its turn was given back");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn work_on_a_short_text_does_not_wait_for_work_on_long_ones() {
+        let pool = ComputePool::new(1);
+        let (begun, running) = tokio::sync::oneshot::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let long = tokio::spawn({
+            let pool = pool.clone();
+            async move {
+                let work = move || {
+                    let _ = begun.send(());
+                    ended.recv()
+                };
+                pool.run(SHORT_BYTES + 1, work).await
+            }
+        });
+        assert!(running.await.is_ok());
+        assert_eq!(pool.run(SHORT_BYTES, || 1).await, Some(1));
+        drop(end);
+        assert!(long.await.is_ok());
     }
 }

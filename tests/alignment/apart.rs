@@ -218,6 +218,31 @@ async fn what_is_taken_back_is_not_told() {
     }
 }
 
+/// Two conversations begin alike. Alice's client has dropped the beginning, and Bob edits a message of it: what Alice has
+/// said since then proves her conversation, and not what both said.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_edit_takes_no_memory_from_a_conversation_that_begins_alike() {
+    for (hers, his) in names() {
+        let mut rig = roomy().await;
+        let continued = |name, turns| {
+            let mut messages = talk("both", 24);
+            messages.extend(talk(name, turns));
+            messages
+        };
+        let (alice, mut bob) = (continued("alice", 24), continued("bob", 21));
+        hold(&mut rig, &hers, &alice[..41]).await;
+        hold(&mut rig, &his, &bob).await;
+        let window = send(&mut rig, &hers, &alice[10..43], alice.get(43)).await;
+        assert!(window.in_block.contains("both#4"), "{:?}", window.in_block);
+        bob[4] = user("instead", 4);
+        let edited = send(&mut rig, &his, &bob, None).await;
+        assert!(!edited.in_block.contains("both#4"));
+        let next = send(&mut rig, &hers, &alice[10..45], alice.get(45)).await;
+        assert!(next.in_block.contains("both#4"), "{:?}", next.in_block);
+        assert!(!next.body.0.contains("bob#"));
+    }
+}
+
 /// `memory.evidence` says which evidence counts.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_says_which_evidence_counts() {

@@ -131,7 +131,8 @@ impl ObserveJob<'_> {
         let (limit, combined_limit, piece) =
             (draft.piece_limit, draft.combined_limit, piece.to_owned());
         let counter = Arc::clone(&self.base.counter);
-        let background = self.base.compute_pool.run(move || {
+        let bytes = piece.len() + application.len();
+        let background = self.base.compute_pool.run(bytes, move || {
             let room_left = combined_limit.map(|room| room.saturating_sub(counter.count(&piece)));
             let application = match room_left {
                 // If space is short, the log gets at least half of it.
@@ -203,6 +204,6 @@ pub(super) async fn split_transcript(base: &Base, transcript: String, limit: u32
     let whole = transcript.clone();
     let pieces = base
         .compute_pool
-        .run(move || observe::split_pieces(&transcript, limit, |text| counter.count(text)));
+        .run(transcript.len(), move || observe::split_pieces(&transcript, limit, |text| counter.count(text)));
     pieces.await.unwrap_or_else(|| vec![whole])
 }

@@ -17,7 +17,21 @@ use crate::store::StoreError;
 
 /// The most exchanges in one batch. With as many, a COMMIT costs each of them next to nothing, and
 /// what an exchange leaves for the next request of its conversation waits some milliseconds.
-pub(super) const MAX_BATCH: usize = 128;
+const MAX_BATCH: usize = 128;
+
+/// The most KiB in one batch; the exchange that reaches it is the last. Before a batch is written, its tokens are counted, a
+/// megabyte in a quarter of a second or more: so long the exchanges of other accounts wait.
+const MAX_BATCH_KIB: usize = 1_024;
+
+/// How many exchanges, and of how many KiB, may still be added to those that wait for a batch; `None` if it is full.
+pub(super) fn room_beside(waiting: &[QueuedExchange]) -> Option<(usize, usize)> {
+    let kib: usize = waiting.iter().map(|(_, place)| place.kib()).sum();
+    let (most, max_kib) = (
+        MAX_BATCH.saturating_sub(waiting.len()),
+        MAX_BATCH_KIB.saturating_sub(kib),
+    );
+    (most > 0 && max_kib > 0).then_some((most, max_kib))
+}
 
 /// Exchanges that are prepared and not written, and what the next one is compared with.
 #[derive(Default)]
@@ -99,7 +113,8 @@ impl Recorder {
             return;
         }
         let key = self.identifying_key(exchange);
-        if batch.continues(exchange, key.as_deref()) {
+        // What is written does not wait until a large exchange is counted.
+        if queued.1.kib() >= MAX_BATCH_KIB || batch.continues(exchange, key.as_deref()) {
             self.record_batch(std::mem::take(batch)).await;
         }
         let mut prepared = self.prepare(exchange).await;

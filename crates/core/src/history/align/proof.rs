@@ -21,15 +21,16 @@ pub struct MessageOrigin {
 }
 
 /// The messages of one run that can prove something: each is distinctive, stands once on each side and
-/// is in no other known conversation.
+/// is in no other known conversation. The newest ones are taken: conversations that have something in common often begin
+/// alike, and a proof ends when another conversation says one of its messages.
 #[derive(Default)]
 struct Witnesses {
     places: Vec<usize>,
-    /// The first one that the upstream gave.
+    /// The newest one that the upstream gave.
     from_upstream: Option<usize>,
-    /// The first one that is a long answer or has tool call ids.
+    /// The newest one that is a long answer or has tool call ids.
     strong: Option<usize>,
-    /// The first one with the ids of a tool call that the upstream gave.
+    /// The newest one with the ids of a tool call that the upstream gave.
     upstream_call: Option<usize>,
 }
 
@@ -51,8 +52,9 @@ impl Witnesses {
         if self.places.len() < needed {
             return Vec::new();
         }
-        let first = [Some(from_upstream), self.strong].into_iter().flatten();
-        let mut proof: Vec<usize> = first.chain(self.places.iter().copied()).collect();
+        let required = [Some(from_upstream), self.strong].into_iter().flatten();
+        let newest = self.places.iter().rev().copied();
+        let mut proof: Vec<usize> = required.chain(newest).collect();
         proof.truncate(MIN_WEAK_WITNESSES + 2);
         proof.sort_unstable();
         proof.dedup();
@@ -138,12 +140,12 @@ impl Matcher<'_> {
                 || (path_item.role == Role::Assistant
                     && path_item.distinctive_bytes >= LONG_ANSWER_BYTES)
             {
-                witnesses.strong.get_or_insert(path);
+                witnesses.strong = Some(path);
             }
             if origin.from_upstream && path_item.role == Role::Assistant {
-                witnesses.from_upstream.get_or_insert(path);
+                witnesses.from_upstream = Some(path);
                 if call {
-                    witnesses.upstream_call.get_or_insert(path);
+                    witnesses.upstream_call = Some(path);
                 }
             }
         }
