@@ -249,6 +249,31 @@ fn check_warns_of_a_secret_that_others_can_read() {
 }
 
 #[test]
+fn check_warns_of_a_place_where_no_database_can_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a-file");
+    std::fs::write(&file, "").unwrap();
+    let checked = |database: &std::path::Path| {
+        let database = database.to_str().unwrap();
+        stdout(
+            &diarist(&["check", "--database", database])
+                .assert()
+                .success(),
+        )
+    };
+    let is_folder = checked(folder.path());
+    assert!(
+        is_folder.contains("is a folder; name a file in it"),
+        "{is_folder}"
+    );
+    let below_file = checked(&file.join("x.db"));
+    assert!(below_file.contains("a-file is no folder"), "{below_file}");
+    let fine = checked(&folder.path().join("missing/x.db"));
+    assert!(!fine.contains("requests have no memory"), "{fine}");
+    assert!(!folder.path().join("missing").exists(), "nothing is made");
+}
+
+#[test]
 fn a_command_that_is_looked_for_is_named() {
     for (words, named) in [
         (

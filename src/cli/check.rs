@@ -5,10 +5,11 @@ use std::process::ExitCode;
 use super::output::print;
 use super::sources::ConfigSources;
 use crate::app::{pepper_hint, pepper_place};
-use crate::config::{Config, Override};
+use crate::config::{Config, Database, Override};
 use crate::jobs::Settings;
 use crate::llm::{Models, model_catalog};
 use crate::report::grouped;
+use crate::store::SqliteStore;
 
 /// Tokens of an Observer prompt beside the messages and the log: the instructions, and room for the answer.
 const PROMPT_OVERHEAD: u32 = 8_000;
@@ -25,6 +26,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // A pepper that cannot be read keeps the server from starting.
     pepper_place(&config).find()?;
     let warnings = loaded.warnings.into_iter().chain(warnings(&config));
+    let warnings = warnings.chain(database_warning(&config));
     let warnings = warnings.map(|warning| format!("warning: {warning}\n"));
     let hints = config.hints();
     let hints = hints.into_iter().chain(pepper_hint(&config));
@@ -35,6 +37,17 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .collect();
     print(&lines)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a server of this user could use the database. It would start without, and try again and again.
+fn database_warning(config: &Config) -> Option<String> {
+    let Database::Sqlite(path) = &config.database else {
+        return None;
+    };
+    let problem = SqliteStore::check_place(path)
+        .err()
+        .filter(|_| config.memory_enabled)?;
+    Some(format!("{problem}. Until then, requests have no memory."))
 }
 
 /// What is known not to work with the configured models. For an override only what all conversations do not have

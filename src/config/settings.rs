@@ -204,8 +204,8 @@ settings! {
         /// memory, or with memory.read_only, nothing is written there. Unset: none are stored; those of before stay.
         store_retention: Option<Duration> = Example(r#""30d""#),
         /// Whether Diarist asks for token counts in streams if the client does not. "auto": if the upstream is
-        /// known to support it. "always": until the upstream refuses. "never": not at all. The client does not
-        /// see the extra event.
+        /// known to support it. "always": until the upstream refuses, or compresses such a stream all the same.
+        /// "never": not at all. The client does not see the extra event.
         ask_usage: String = Default(r#""auto""#),
         /// Share of conversations that go without memory, so that "diarist audit" can compare both groups. From 0
         /// to 0.5. A conversation stays in its group. It goes without memory only if it has none yet.

@@ -5,6 +5,7 @@
 //! has no pepper; with neither, the file is made. Whether the pepper is the one of the database is checked when
 //! that is opened. Never prints or logs the pepper. Called by `app`, `cli` and the SQLite store.
 
+use std::io::ErrorKind;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -221,7 +222,12 @@ fn read(path: &Path) -> Result<Option<Pepper>, PepperError> {
     for attempt in 0..=EMPTY_RETRIES {
         let text = match std::fs::read(path) {
             Ok(text) => Zeroizing::new(text),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            // Below a file there is none; opening the database says what is wrong there.
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+            {
+                return Ok(None);
+            }
             Err(error) => {
                 return Err(PepperError::Unreadable {
                     path: path.to_owned(),

@@ -29,6 +29,7 @@ mod operator_requests;
 mod overflow_observe;
 mod peer_memory;
 mod pepper;
+mod place;
 mod process_lock;
 mod queue;
 mod quota;
@@ -49,6 +50,7 @@ mod verbs;
 mod verbs_audit;
 mod verbs_forget;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -138,6 +140,14 @@ impl SqliteStore {
     pub async fn open_to_read(url: &str) -> Result<Self, OpenError> {
         let connection = Connection::fixed(url, Database::open_to_read(url).await?);
         Ok(Self::on(connection))
+    }
+
+    /// Whether this user could open the database file at `path`, or make it. Opens and makes nothing.
+    ///
+    /// # Errors
+    /// A folder has this name, or the file or its folder cannot be written.
+    pub fn check_place(path: &Path) -> Result<(), OpenError> {
+        place::check(path)
     }
 
     /// A store for the database at `url` that opens it in the background, as soon as and as often as

@@ -202,8 +202,8 @@ fn mentions_attachment(text: &str, name: &str) -> bool {
 pub(super) async fn split_transcript(base: &Base, transcript: String, limit: u32) -> Vec<String> {
     let counter = Arc::clone(&base.counter);
     let whole = transcript.clone();
-    let pieces = base
-        .compute_pool
-        .run(transcript.len(), move || observe::split_pieces(&transcript, limit, |text| counter.count(text)));
+    let pieces = base.compute_pool.run(transcript.len(), move || {
+        observe::split_pieces(&transcript, limit, |text| counter.count(text))
+    });
     pieces.await.unwrap_or_else(|| vec![whole])
 }

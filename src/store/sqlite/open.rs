@@ -16,6 +16,7 @@ use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::error::OpenError;
 use super::migrations::migrations;
+use super::place::{create_file, refuse_folder};
 use super::process_lock::ProcessLock;
 use crate::tasks::yield_to_requests;
 
@@ -236,49 +237,6 @@ fn in_steps(options: SqlitePoolOptions, after_step: fn()) -> SqlitePoolOptions {
             Ok(())
         })
     })
-}
-
-/// SQLite would speak of a disk error.
-async fn refuse_folder(path: &Path) -> Result<(), OpenError> {
-    let found = tokio::fs::metadata(path).await;
-    if found.is_ok_and(|found| found.is_dir()) {
-        return Err(OpenError::Folder(path.to_owned()));
-    }
-    Ok(())
-}
-
-/// Creates the folder and an empty file that only its owner may read. SQLite itself would make the file
-/// readable for everybody; it gives its journals the rights of the file.
-async fn create_file(path: &Path) -> Result<(), OpenError> {
-    let place = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::StorageFull => OpenError::Full(path.to_owned()),
-        std::io::ErrorKind::ReadOnlyFilesystem => OpenError::ReadOnly(path.to_owned()),
-        _ => OpenError::Inaccessible {
-            path: path.to_owned(),
-            reason: error.to_string(),
-        },
-    };
-    if tokio::fs::try_exists(path).await.map_err(place)? {
-        return Ok(());
-    }
-    if let Some(folder) = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-    {
-        let mut builder = tokio::fs::DirBuilder::new();
-        #[cfg(unix)]
-        builder.mode(0o700);
-        builder
-            .recursive(true)
-            .create(folder)
-            .await
-            .map_err(place)?;
-    }
-    let mut options = tokio::fs::OpenOptions::new();
-    options.write(true).create(true);
-    #[cfg(unix)]
-    options.mode(0o600);
-    options.open(path).await.map(drop).map_err(place)
 }
 
 async fn check_version(conn: &mut SqliteConnection, path: &Path) -> Result<(), OpenError> {

@@ -382,10 +382,7 @@ fn what_another_conversation_holds_proves_nothing() {
     assert_eq!(proof(&[9], &[7, 8, 10, 11], window), Some(vec![]), "alone");
     assert_eq!(proof(&[9], &[7, 10, 11], window), Some(vec![8, 9]));
     // The newest ones: they are the last that another conversation says as well.
-    assert_eq!(
-        proof(&[3, 7], &[], &path[1..]),
-        Some(vec![7, 9, 10, 11])
-    );
+    assert_eq!(proof(&[3, 7], &[], &path[1..]), Some(vec![7, 9, 10, 11]));
     // A message of its own in front: this may be another conversation that holds the same passage.
     let mut with_own_message = vec![user("My name is Bob, and this is what I ask.")];
     with_own_message.extend_from_slice(window);
