@@ -86,7 +86,7 @@ impl Admin {
                     StatusCode::SERVICE_UNAVAILABLE
                 };
                 if self.refusal(request.headers()).is_some() {
-                    Page::json(status, format!(r#"{{"ready":{ready}}}"#))
+                    Page::json(status, self.readiness.short_report())
                 } else {
                     Page::json(status, report)
                 }

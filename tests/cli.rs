@@ -4,9 +4,11 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
+use std::path::Path;
 
 use assert_cmd::Command;
 use assert_cmd::assert::Assert;
+use diarist::store::{Admin as _, PepperPlace, SqliteStore};
 
 const EX_USAGE: i32 = 64;
 
@@ -271,6 +273,63 @@ fn check_warns_of_a_place_where_no_database_can_be() {
     let fine = checked(&folder.path().join("missing/x.db"));
     assert!(!fine.contains("requests have no memory"), "{fine}");
     assert!(!folder.path().join("missing").exists(), "nothing is made");
+}
+
+/// Opens and closes the database as a server does.
+fn serve_once(database: &str) {
+    let place = PepperPlace {
+        secret: None,
+        file: None,
+        database: Some(Path::new(database)),
+    };
+    let pepper = place.find_or_make().unwrap();
+    let store = SqliteStore::reconnecting(&format!("sqlite://{database}")).with_pepper(&pepper);
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        store.open_now().await.unwrap();
+        store.close().await;
+    });
+}
+
+#[test]
+fn check_opens_the_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(at("prose"), "no database, but long enough to be one").unwrap();
+    let prose = stdout(
+        &diarist(&["check", "--database", &at("prose")])
+            .assert()
+            .success(),
+    );
+    assert!(prose.contains("is not a SQLite database"), "{prose}");
+    assert!(!prose.contains("has no pepper"), "{prose}");
+    // An empty file becomes a new database, with a pepper.
+    std::fs::write(at("empty"), "").unwrap();
+    let empty = stdout(
+        &diarist(&["check", "--database", &at("empty")])
+            .assert()
+            .success(),
+    );
+    assert!(!empty.contains("pepper"), "{empty}");
+    serve_once(&at("empty"));
+    let fine = stdout(
+        &diarist(&["check", "--database", &at("empty")])
+            .assert()
+            .success(),
+    );
+    assert!(
+        !fine.contains("pepper") && !fine.contains("warning: cannot"),
+        "{fine}"
+    );
+    std::fs::remove_file(at("empty.pepper")).unwrap();
+    let lost = diarist(&["check", "--database", &at("empty")])
+        .assert()
+        .failure();
+    assert_eq!(lost.get_output().status.code(), Some(EX_USAGE));
+    let said = stderr(&lost);
+    assert!(
+        said.contains("was made with a pepper, and there is none"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use anyhow::Context as _;
+
 use super::output::print;
 use super::sources::ConfigSources;
 use crate::app::{pepper_hint, pepper_place};
@@ -9,7 +11,7 @@ use crate::config::{Config, Database, Override};
 use crate::jobs::Settings;
 use crate::llm::{Models, model_catalog};
 use crate::report::grouped;
-use crate::store::SqliteStore;
+use crate::store::{Admin as _, OpenError, SqliteStore};
 
 /// Tokens of an Observer prompt beside the messages and the log: the instructions, and room for the answer.
 const PROMPT_OVERHEAD: u32 = 8_000;
@@ -23,13 +25,12 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let loaded = args.sources.read()?;
     let config = loaded.config;
-    // A pepper that cannot be read keeps the server from starting.
-    pepper_place(&config).find()?;
+    let database = check_database(&config)?;
     let warnings = loaded.warnings.into_iter().chain(warnings(&config));
-    let warnings = warnings.chain(database_warning(&config));
+    let warnings = warnings.chain(database.warning);
     let warnings = warnings.map(|warning| format!("warning: {warning}\n"));
     let hints = config.hints();
-    let hints = hints.into_iter().chain(pepper_hint(&config));
+    let hints = hints.into_iter().chain(database.hint);
     let hints = hints.map(|hint| format!("hint: {hint}\n"));
     let lines: String = std::iter::once("The configuration is valid.\n".to_owned())
         .chain(warnings)
@@ -39,15 +40,53 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether a server of this user could use the database. It would start without, and try again and again.
-fn database_warning(config: &Config) -> Option<String> {
+/// What a server would say of the database.
+#[derive(Default)]
+struct DatabaseReport {
+    /// Why it would start without memory, and try again and again.
+    warning: Option<String>,
+    hint: Option<String>,
+}
+
+/// Opens the database for reading, if there is one.
+///
+/// # Errors
+/// The pepper cannot be read, or is not the one of the database. A server would not start.
+fn check_database(config: &Config) -> anyhow::Result<DatabaseReport> {
+    let pepper = pepper_place(config).find()?;
     let Database::Sqlite(path) = &config.database else {
-        return None;
+        return Ok(DatabaseReport::default());
     };
-    let problem = SqliteStore::check_place(path)
-        .err()
-        .filter(|_| config.memory_enabled)?;
-    Some(format!("{problem}. Until then, requests have no memory."))
+    if !config.memory_enabled {
+        return Ok(DatabaseReport::default());
+    }
+    let problem = match SqliteStore::check_place(path) {
+        Ok(()) => tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("the runtime cannot start")?
+            .block_on(async {
+                let store = SqliteStore::open_to_read(&config.database.to_string()).await?;
+                let store = store.with_pepper(&pepper);
+                let verified = store.verify_pepper().await;
+                store.close().await;
+                verified
+            }),
+        Err(problem) => Err(problem),
+    };
+    match problem {
+        Ok(()) => Ok(DatabaseReport {
+            hint: pepper_hint(config),
+            ..DatabaseReport::default()
+        }),
+        Err(problem) if problem.is_wrong_pepper() => Err(problem.into()),
+        // A server makes it, or brings it up to date.
+        Err(OpenError::Missing(_) | OpenError::Older(_)) => Ok(DatabaseReport::default()),
+        Err(problem) => Ok(DatabaseReport {
+            warning: Some(format!("{problem}. Until then, requests have no memory.")),
+            ..DatabaseReport::default()
+        }),
+    }
 }
 
 /// What is known not to work with the configured models. For an override only what all conversations do not have

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 use crate::app::StartError;
 use crate::config::ConfigError;
-use crate::store::PepperError;
+use crate::store::{OpenError, PepperError};
+use crate::telemetry::LoggingError;
 
 /// `EX_USAGE` of sysexits.h: the command line or the configuration has an error. A supervisor can be told not to
 /// restart on this code.
@@ -47,6 +48,10 @@ pub fn report_error(error: &anyhow::Error) -> ExitCode {
     print_error(&chain(error));
     let is_configuration = error.is::<ConfigError>()
         || error.is::<PepperError>()
+        || error.is::<LoggingError>()
+        || error
+            .downcast_ref::<OpenError>()
+            .is_some_and(OpenError::is_wrong_pepper)
         || error
             .downcast_ref::<StartError>()
             .is_some_and(StartError::is_configuration);

@@ -24,31 +24,54 @@ pub(super) fn remedy(kind: PartKind, borrowed: bool, problem: Problem<'_>) -> St
         PartKind::Chunk => "memory.observation",
         PartKind::Reflection => "memory.reflection",
     };
+    // What a phase does not set comes from the section `memory`.
+    let setting = |key: &str| format!("{table}.{key} (memory.{key} if it is unset)");
     match problem {
         Problem::Call(CallError::RateLimited { .. }) if borrowed => format!(
             "its calls use the client's own credential, whose rate limit is reached; set {table}.base_url and {table}.api_key to give it one of its own"
         ),
         Problem::Call(CallError::RateLimited { .. }) => {
-            format!("raise the rate limit of {table}.api_key")
+            format!("raise the rate limit of {}", setting("api_key"))
         }
         Problem::Call(CallError::Unauthorised { .. }) if borrowed => format!(
             "the client's own key may not use this model: set {table}.model to one that it may use, or {table}.base_url and {table}.api_key"
         ),
-        Problem::Call(CallError::Unauthorised { .. }) => format!("check {table}.api_key"),
+        Problem::Call(CallError::Unauthorised { .. }) => format!("check {}", setting("api_key")),
         Problem::Call(CallError::Fatal { .. }) if borrowed => {
             format!("check {table}.model: the upstream of the client must know it")
         }
         Problem::Call(CallError::Fatal { .. }) => {
-            format!("check {table}.model and {table}.base_url")
+            format!("check {} and {}", setting("model"), setting("base_url"))
         }
         Problem::Call(CallError::Transient { .. } | CallError::Timeout { .. }) if borrowed => {
             "check that the upstream answers".to_owned()
         }
         Problem::Call(CallError::Transient { .. } | CallError::Timeout { .. }) => {
-            format!("check that {table}.base_url answers")
+            format!("check that {} answers", setting("base_url"))
         }
         Problem::Call(_) | Problem::Unusable => {
             format!("check {table}.model: choose one that can follow the instructions")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_remedy_names_the_setting_that_counts() {
+        let said = remedy(PartKind::Reflection, false, Problem::Unusable);
+        assert!(said.contains("memory.reflection.model"), "{said}");
+        let refused = CallError::Unauthorised {
+            message: "401".to_owned(),
+        };
+        let said = remedy(PartKind::Chunk, false, Problem::Call(&refused));
+        assert!(
+            said.contains("memory.observation.api_key (memory.api_key if it is unset)"),
+            "{said}"
+        );
+        let said = remedy(PartKind::Chunk, true, Problem::Call(&refused));
+        assert!(said.contains("the client's own key"), "{said}");
     }
 }

@@ -186,7 +186,14 @@ impl Reflector {
                 }
             }
         }
-        let chosen = choose_log(attempts, failure, limit)?;
+        let chosen = choose_log(attempts, failure, limit);
+        if let Some(line) = &mut usable
+            && chosen.as_ref().is_ok_and(|chosen| chosen.by_code) | chosen.is_err()
+        {
+            // After the last attempt it is still too long, or has lost too much.
+            line.set_outcome(CallOutcome::Empty);
+        }
+        let chosen = chosen?;
         let span = job.spec.span;
         let (chosen, evidence) = run_blocking(move || {
             let chosen = log.fit_to_limit(chosen, limit);

@@ -102,6 +102,7 @@ mod tests {
             proof: Vec::new(),
             withheld: None,
             client_summary: None,
+            origins: Vec::new(),
         };
         (key, Arc::new(alignment))
     }

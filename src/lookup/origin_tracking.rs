@@ -19,7 +19,12 @@ impl SnapshotCache {
         alignment: Option<&Alignment>,
         is_stranger: bool,
     ) -> Vec<Origin> {
-        let origins = origins(client, evidence, alignment);
+        // The request was sent before.
+        let held = alignment.filter(|alignment| alignment.origins.len() == client.len());
+        let origins = held.map_or_else(
+            || origins(client, evidence, alignment),
+            |held| held.origins.clone(),
+        );
         // The alignment that this one continues: what stands on its chain is recorded.
         let continued = alignment.filter(|alignment| alignment.kind == AlignmentKind::Continued);
         let continued = continued.zip(evidence.stored.as_ref());
@@ -232,6 +237,7 @@ mod tests {
             proof: Vec::new(),
             withheld: None,
             client_summary: None,
+            origins: Vec::new(),
         };
         cache.track_origins(&scope, &client, &evidence, Some(&alignment), false);
         let origin_index = cache.origin_index();

@@ -152,7 +152,7 @@ impl Pins {
     ) -> SentWith {
         self.note_trim(key, &replacement);
         match self.pin_mut(key, model) {
-            Some(pin) if pin.sent_with == *refused && !pin.accepted => {
+            Some(pin) if pin.sent_with.is_alike(refused) && !pin.accepted => {
                 pin.sent_with = replacement.clone();
                 replacement
             }
@@ -235,6 +235,24 @@ mod tests {
             }),
             ..SentWith::default()
         }
+    }
+
+    /// A request that streams is refused. An equal one that does not stream was sent alike, so none has replaced it.
+    #[test]
+    fn a_request_that_cannot_be_asked_for_usage_is_alike() {
+        let asked = |usage_requested| SentWith {
+            usage_requested,
+            ..trimmed(1)
+        };
+        for (one, other) in [
+            (None, Some(true)),
+            (Some(false), None),
+            (Some(true), Some(true)),
+        ] {
+            assert!(asked(one).is_alike(&asked(other)), "{one:?} {other:?}");
+        }
+        assert!(!asked(Some(true)).is_alike(&asked(Some(false))));
+        assert!(!asked(None).is_alike(&SentWith::default()));
     }
 
     /// A request that goes on without the cut of the one before would bring back what its model had no room for.

@@ -31,6 +31,20 @@ impl SnapshotCache {
         params: LookupParams<'_>,
         answers: impl FnOnce() -> PossibleSummaries + Send,
     ) -> (Lookup, Option<Alignment>) {
+        let (lookup, mut alignment) = self.find(scope, client, params, answers).await;
+        if let Some(alignment) = &mut alignment {
+            alignment.origins.clone_from(&lookup.origins);
+        }
+        (lookup, alignment)
+    }
+
+    async fn find(
+        &self,
+        scope: &Scope,
+        client: &Arc<History>,
+        params: LookupParams<'_>,
+        answers: impl FnOnce() -> PossibleSummaries + Send,
+    ) -> (Lookup, Option<Alignment>) {
         let (pinned, (evidence, is_complete)) = {
             let (mut state, origin_index) = (self.state(), self.origin_index());
             let seen_origins = origin_index.origins_of(scope);

@@ -50,4 +50,5 @@ pub(super) fn of_alignment(alignment: &Alignment) -> usize {
     ENTRY_BYTES * messages
         + size_of_val(alignment.positions.runs())
         + alignment.proof.len() * size_of::<Witness>()
+        + size_of_val(alignment.origins.as_slice())
 }

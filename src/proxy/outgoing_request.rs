@@ -335,7 +335,7 @@ impl OutgoingRequest {
             previous_send,
             next_send,
         );
-        if sent_with == *self.sent_with() || sent_with == *previous_send {
+        if sent_with == *self.sent_with() || sent_with.is_alike(previous_send) {
             return self;
         }
         let equal = Self::from_sent_with(memory, request, &sent_with, &self).await;

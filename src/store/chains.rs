@@ -148,6 +148,20 @@ pub struct SentWith {
     pub trim: Option<Trim>,
 }
 
+impl SentWith {
+    /// Whether equal requests that were sent with both were sent alike. One that streams and one that does not are equal:
+    /// only the first can be asked for its usage.
+    pub fn is_alike(&self, other: &Self) -> bool {
+        let usage_requested = other.usage_requested.and(self.usage_requested);
+        let other_usage = self.usage_requested.and(other.usage_requested);
+        let without_usage = |sent: &Self| Self {
+            usage_requested: None,
+            ..sent.clone()
+        };
+        usage_requested == other_usage && without_usage(self) == without_usage(other)
+    }
+}
+
 /// What the store finds for a request: memory of its own chain, and other chains it may stand on.
 #[derive(Clone, Debug, Default)]
 pub struct Candidates {

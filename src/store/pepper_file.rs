@@ -5,8 +5,8 @@
 //! has no pepper; with neither, the file is made. Whether the pepper is the one of the database is checked when
 //! that is opened. Never prints or logs the pepper. Called by `app`, `cli` and the SQLite store.
 
-use std::io::ErrorKind;
-use std::io::Write as _;
+use std::fs::File;
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -136,8 +136,9 @@ impl PepperPlace<'_> {
         self.has_database() && self.find().is_ok_and(|found| found.value == Pepper::NONE)
     }
 
+    /// Whether there is a database of SQLite. An empty file becomes a new one, and nothing else can be opened.
     fn has_database(&self) -> bool {
-        self.database.is_some_and(Path::exists)
+        self.database.is_some_and(is_sqlite)
     }
 }
 
@@ -147,6 +148,19 @@ impl KeptPepper {
             value,
             unwritten: None,
         }
+    }
+}
+
+/// The first bytes of every database of SQLite (<https://sqlite.org/fileformat.html>).
+const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
+
+fn is_sqlite(path: &Path) -> bool {
+    let mut first = [0; SQLITE_MAGIC.len()];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut first));
+    match read {
+        Ok(()) => first == *SQLITE_MAGIC,
+        // It may be one: nothing may take a new pepper for it.
+        Err(error) => error.kind() == ErrorKind::PermissionDenied,
     }
 }
 
@@ -285,7 +299,7 @@ mod tests {
     fn a_database_that_exists_gets_none() {
         let folder = tempfile::tempdir().unwrap();
         let database = folder.path().join("diarist.db");
-        std::fs::write(&database, "").unwrap();
+        std::fs::write(&database, SQLITE_MAGIC).unwrap();
         let place = place(&database);
         assert_eq!(place.find_or_make().unwrap().value, Pepper::NONE);
         assert!(place.is_unkeyed() && !place.path().unwrap().exists());

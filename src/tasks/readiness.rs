@@ -74,14 +74,29 @@ impl Readiness {
                 parts.insert(name.to_owned(), describe(part));
             }
             let status = board.status();
-            let ready = matches!(status, "ready" | "degraded");
-            (ready, json!({"status": status, "parts": parts}).to_string())
+            (
+                is_ready(status),
+                json!({"status": status, "parts": parts}).to_string(),
+            )
+        })
+    }
+
+    /// The status alone, as JSON: for those who may not read the reasons.
+    pub fn short_report(&self) -> String {
+        self.with_state(|board| {
+            let status = board.status();
+            json!({"ready": is_ready(status), "status": status}).to_string()
         })
     }
 
     fn with_state<T>(&self, read: impl FnOnce(&mut ReadinessState) -> T) -> T {
         read(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// Whether requests should be sent to a server of this status: without memory they still pass.
+fn is_ready(status: &str) -> bool {
+    matches!(status, "ready" | "degraded")
 }
 
 impl ReadinessState {

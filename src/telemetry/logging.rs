@@ -26,7 +26,12 @@ pub enum LogFormat {
 /// Why logging could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum LoggingError {
-    #[error("the log filter `{filter}` cannot be read")]
+    #[error(
+        "DIARIST_LOG (or RUST_LOG): `{directive}` names no level; write a level (error, warn, info, debug, trace, off), or \
+         module=level, such as warn,diarist=debug"
+    )]
+    Level { directive: String },
+    #[error("DIARIST_LOG (or RUST_LOG): the log filter `{filter}` cannot be read")]
     Filter { filter: String, source: ParseError },
     #[error("logging has been set up before")]
     AlreadyInitialized(#[from] TryInitError),
@@ -56,6 +61,7 @@ pub fn init_logging(format: LogFormat, filter: Option<&str>) -> Result<(), Loggi
     let filter = filter
         .filter(|text| !text.trim().is_empty())
         .unwrap_or(DEFAULT_FILTER);
+    check_levels(filter)?;
     let parsed = EnvFilter::try_new(filter).map_err(|source| LoggingError::Filter {
         filter: filter.to_owned(),
         source,
@@ -79,6 +85,26 @@ pub fn init_logging(format: LogFormat, filter: Option<&str>) -> Result<(), Loggi
     Ok(())
 }
 
+/// A word that is no level would be read as the name of a module, and everything else would be off.
+fn check_levels(filter: &str) -> Result<(), LoggingError> {
+    // Spans with fields are for experts, and may contain commas.
+    if filter.contains('[') {
+        return Ok(());
+    }
+    let directives = filter.split(',').map(str::trim);
+    for directive in directives.filter(|directive| !directive.is_empty()) {
+        let level = directive
+            .rsplit_once('=')
+            .map_or(directive, |(_, level)| level);
+        if level.parse::<LevelFilter>().is_err() {
+            return Err(LoggingError::Level {
+                directive: directive.to_owned(),
+            });
+        }
+    }
+    Ok(())
+}
+
 fn may_be_logged(line: &Metadata<'_>) -> bool {
     let library = line.target().split("::").next().unwrap_or_default();
     !QUOTING_LIBRARIES.contains(&library) || *line.level() <= LevelFilter::INFO
@@ -90,6 +116,22 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+
+    #[test]
+    fn a_word_that_is_no_level_is_an_error() {
+        for fine in [
+            "info",
+            "WARN,diarist=debug",
+            "off",
+            "warn, diarist::proxy=trace",
+            "a[b{c=1,d=2}]=info",
+        ] {
+            assert!(check_levels(fine).is_ok(), "{fine}");
+        }
+        for wrong in ["warning", "verbose", "diarist=loud", "warn,diarist"] {
+            assert!(check_levels(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn libraries_that_quote_traffic_stop_at_info_whatever_the_filter_says() {
@@ -122,7 +164,8 @@ mod tests {
         let error = init_logging(LogFormat::Auto, Some("diarist=loud")).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "the log filter `diarist=loud` cannot be read"
+            "DIARIST_LOG (or RUST_LOG): `diarist=loud` names no level; write a level (error, warn, info, debug, trace, \
+             off), or module=level, such as warn,diarist=debug"
         );
     }
 }

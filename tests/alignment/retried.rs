@@ -4,7 +4,7 @@
 use diarist_provider::{Behaviour, CallerKind, Cut};
 use serde_json::Value;
 
-use crate::alignment::harness::{Client, roomy, talk};
+use crate::alignment::harness::{Client, roomy, set_answer, talk};
 use crate::memory::rig::Rig;
 
 /// The body as the provider got it.
@@ -12,11 +12,9 @@ async fn sent(rig: &mut Rig, messages: &[Value]) -> String {
     Client::new(rig).send(messages).await.body.0
 }
 
-/// Sends `messages`; the answer breaks off midway, so that nothing is recorded of it.
-async fn broken_off(rig: &mut Rig, messages: &[Value]) -> String {
+/// Sends `messages` and reads the answer; waits for nothing else. `false` if the answer broke off.
+async fn post(rig: &mut Rig, messages: &[Value]) -> bool {
     let body = Client::new(rig).body(messages).to_string();
-    let cut = Behaviour::cutting(Cut::AfterBytes(40));
-    rig.provider.inject_next(CallerKind::Actor, 1, &cut);
     let request = rig
         .client
         .post(rig.url("/v1/chat/completions"))
@@ -25,7 +23,14 @@ async fn broken_off(rig: &mut Rig, messages: &[Value]) -> String {
         .body(body);
     let answer = request.send().await.unwrap();
     assert_eq!(answer.status(), 200);
-    assert!(answer.bytes().await.is_err(), "the answer was whole");
+    answer.bytes().await.is_ok()
+}
+
+/// Sends `messages`; the answer breaks off midway, so that nothing is recorded of it.
+async fn broken_off(rig: &mut Rig, messages: &[Value]) -> String {
+    let cut = Behaviour::cutting(Cut::AfterBytes(40));
+    rig.provider.inject_next(CallerKind::Actor, 1, &cut);
+    assert!(!post(rig, messages).await, "the answer was whole");
     rig.quiet().await;
     let got = rig.provider.record_for(CallerKind::Actor).pop().unwrap();
     String::from_utf8(got.body.to_vec()).unwrap()
@@ -105,5 +110,27 @@ async fn a_window_that_ends_where_a_request_ended_leaves_that_its_bytes() {
         rig.restart().await;
         assert!(sent(&mut rig, window).await == first);
         assert!(sent(&mut rig, &all[..length]).await == whole);
+    }
+}
+
+/// The client has dropped its beginning. Its next request breaks off before the first one is recorded, and comes again
+/// after that: what proved it then is not looked for any more, and it is still its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_broke_off_before_the_request_in_front_of_it_was_recorded_keeps_its_memory() {
+    let mut rig = roomy().await;
+    for name in ["one", "two", "three"] {
+        let all = talk(name, 49);
+        grow(&mut rig, &all, 1, 41).await;
+        set_answer(&rig, all.get(43));
+        assert!(post(&mut rig, &all[20..43]).await);
+        let first = broken_off(&mut rig, &all[20..45]).await;
+        let first_told = format!("{name}#0");
+        for length in [45, 47, 49] {
+            let seen = Client::new(&mut rig)
+                .send_with_answer(&all[20..length], all.get(length))
+                .await;
+            assert!(length > 45 || seen.body.0 == first);
+            assert!(seen.in_block.contains(&first_told), "{name}: {length}");
+        }
     }
 }

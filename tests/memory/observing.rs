@@ -213,6 +213,15 @@ async fn a_reflector_that_only_grows_the_log_is_given_up_without_loops() {
         0
     );
 
+    // Its last call counts as one that came to nothing.
+    let lines = rig.audit("call");
+    let ended = |outcome: &str| {
+        let reflected = lines.iter().filter(|line| line["call"] == "reflect");
+        reflected.filter(|line| line["outcome"] == outcome).count()
+    };
+    assert_eq!(ended("kept"), 0);
+    assert_eq!(ended("empty"), usize::try_from(given_up).unwrap());
+
     // A Reflector that does its work again is asked again, with more of the log.
     rig.provider
         .script(CallerKind::Reflector, Reflector::default());

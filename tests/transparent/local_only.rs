@@ -77,7 +77,13 @@ async fn the_admin_port_tells_strangers_its_status_only() {
         let ok = "HTTP/1.1 200 OK";
         assert_eq!(get("/healthz", "").await.0, ok);
         let ready = get("/readyz", "").await;
-        assert_eq!(ready, (ok.to_owned(), r#"{"ready":true}"#.to_owned()));
+        assert_eq!(
+            ready,
+            (
+                ok.to_owned(),
+                r#"{"ready":true,"status":"ready"}"#.to_owned()
+            )
+        );
         assert_eq!(get("/metrics", "").await.0, refusal);
         let header = format!("authorization: Bearer {token}\r\n");
         let wanted = if has_token { ok } else { refusal };

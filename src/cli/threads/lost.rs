@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashSet};
 use super::why::MessageTexts;
 use crate::cli::terminal::harmless;
 use crate::memory::retention::{LostItems, NamedItem, SearchedText};
-use crate::memory::{Part, PartId, Snapshot};
+use crate::memory::{Part, PartId, PartKind, Snapshot};
 use crate::report::{ColumnAlign, align_columns, grouped};
 use crate::store::ThreadDetail;
 
@@ -82,11 +82,19 @@ fn table(lost: &[LostBy<'_>]) -> String {
             harmless(&item.text),
             item.kind.name().to_owned(),
             if item.high { "yes" } else { "no" }.to_owned(),
-            format!("{} {}", part.body.kind.name(), part.id.0),
+            format!("{} {}", kind_label(part.body.kind), part.id.0),
             format!("{}-{}", span.from_count + 1, span.to_count),
         ]
     }));
     align_columns(&rows, &[ColumnAlign::Left; 5])
+}
+
+/// The kind of a part, as the timeline and the documents name it.
+fn kind_label(kind: PartKind) -> &'static str {
+    match kind {
+        PartKind::Chunk => "observation",
+        PartKind::Reflection => "reflection",
+    }
 }
 
 /// What the list cannot know.
@@ -107,7 +115,7 @@ fn notes(parts: &[&Part], raw: &[Option<String>]) -> String {
             let share = part.body.analysis.retention.for_all_kinds();
             text.push_str(&format!(
                 "\n{} {} was written before lost items were noted by name. It lost {} of {} items.\n",
-                part.body.kind.name(),
+                kind_label(part.body.kind),
                 part.id.0,
                 share.total - share.retained.min(share.total),
                 share.total

@@ -22,9 +22,23 @@ pub enum OpenError {
         required: &'static str,
     },
     /// The folder or the file cannot be created or read.
-    #[error("cannot open {}: {reason}; check that the folder exists and may be written", path.display())]
+    #[error(
+        "cannot open {}: {reason}; check that the folder exists, and that this user may write the folder and the file",
+        path.display()
+    )]
     Inaccessible {
         /// The database.
+        path: PathBuf,
+        /// The error of the system.
+        reason: String,
+    },
+    /// The lock of the serving process cannot be opened.
+    #[error(
+        "cannot open {} ({reason}), so another Diarist may be serving with this database; give the file to this user, with chown",
+        path.display()
+    )]
+    LockFile {
+        /// The lock.
         path: PathBuf,
         /// The error of the system.
         reason: String,

@@ -17,12 +17,14 @@ pub(super) struct ProcessLock {
 }
 
 impl ProcessLock {
-    /// Takes the lock for the database at `database`. `None` if no file can be written there: such a database
-    /// is only read.
+    /// Takes the lock for the database at `database`. `None` if no file can be made there: such a database is only
+    /// read.
     ///
     /// # Errors
-    /// [`OpenError::InUse`] if another process holds it.
+    /// [`OpenError::InUse`] if another process holds it. [`OpenError::LockFile`] if there is a lock that this process
+    /// cannot open: another process may hold it.
     pub(super) fn acquire(database: &Path) -> Result<Option<Self>, OpenError> {
+        let path = lock_path(database);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         #[cfg(unix)]
@@ -30,17 +32,50 @@ impl ProcessLock {
             use std::os::unix::fs::OpenOptionsExt as _;
             options.mode(0o600);
         }
-        let Ok(file) = options.open(lock_path(database)) else {
-            return Ok(None);
+        let file = match options.open(&path) {
+            Ok(file) => file,
+            // A lock can be taken without the right to write.
+            Err(error) if path.exists() => match File::open(&path) {
+                Ok(file) => file,
+                Err(_) => {
+                    return Err(OpenError::LockFile {
+                        path,
+                        reason: error.to_string(),
+                    });
+                }
+            },
+            Err(_) => return Ok(None),
         };
+        give_to_owner_of(database, &file);
         match file.try_lock() {
             Ok(()) => Ok(Some(Self { _file: file })),
             Err(TryLockError::WouldBlock) => Err(OpenError::InUse(database.to_owned())),
-            // Some network file systems have no locks.
-            Err(TryLockError::Error(_)) => Ok(None),
+            Err(TryLockError::Error(error)) => {
+                tracing::warn!(
+                    "{} cannot be locked ({error}): make sure that no other Diarist serves with this database",
+                    path.display()
+                );
+                Ok(None)
+            }
         }
     }
 }
+
+/// Gives the lock to the user who owns the database, as SQLite does with its journals: a command that root runs would
+/// otherwise leave a lock that the server cannot open. Others than root cannot, and need not.
+#[cfg(unix)]
+fn give_to_owner_of(database: &Path, lock: &File) {
+    use std::os::unix::fs::{MetadataExt as _, fchown};
+    if let (Ok(database), Ok(now)) = (database.metadata(), lock.metadata())
+        && database.uid() != now.uid()
+    {
+        // Whoever may not do this has a lock that is open, and that is enough.
+        let _ = fchown(lock, Some(database.uid()), Some(database.gid()));
+    }
+}
+
+#[cfg(not(unix))]
+fn give_to_owner_of(_: &Path, _: &File) {}
 
 /// `diarist.db.lock` for `diarist.db`.
 fn lock_path(database: &Path) -> PathBuf {
@@ -52,6 +87,23 @@ fn lock_path(database: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn a_lock_that_cannot_be_opened_may_be_held() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = folder.path().join("diarist.db");
+        // Root may open the files of all users, but nobody opens a socket.
+        let _socket = std::os::unix::net::UnixListener::bind(lock_path(&database)).unwrap();
+        let locked = ProcessLock::acquire(&database);
+        assert!(
+            matches!(locked, Err(OpenError::LockFile { .. })),
+            "{locked:?}"
+        );
+        // Without a folder to write in, the database is only read.
+        let nowhere = folder.path().join("nowhere/diarist.db");
+        assert!(matches!(ProcessLock::acquire(&nowhere), Ok(None)));
+    }
 
     #[test]
     fn a_second_holder_is_refused_until_the_first_one_is_gone() {

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::evidence::{BaseChain, Evidence, PathEntry, SummaryStart, Withheld, Witness};
+use super::evidence::{BaseChain, Evidence, Origin, PathEntry, SummaryStart, Withheld, Witness};
 use crate::history::align::Run;
 use crate::history::{History, PathMessage, PositionMap, Turn};
 
@@ -46,6 +46,9 @@ pub struct Alignment {
     pub withheld: Option<Withheld>,
     /// The index in the request of the client's summary that led to the chain, and what stands in front of it.
     pub client_summary: Option<(usize, SummaryStart)>,
+    /// Where each message of `client` was first said; empty until that is known. It is found in the evidence that led to
+    /// this alignment. When the request is repeated, that evidence may be gone.
+    pub origins: Vec<Origin>,
 }
 
 impl Alignment {
@@ -77,6 +80,7 @@ impl Alignment {
             proof: basis.proof,
             withheld: basis.withheld,
             client_summary: basis.client_summary,
+            origins: Vec::new(),
         })
     }
 }
