@@ -8,7 +8,7 @@ const KEY_ALIAS: (&str, &str) = ("activate_on_provider_change", "activate_on_mod
 
 /// The candidate a person most likely meant by `written`, if one is close enough to suggest.
 ///
-/// Up to a third of the letters may differ, and at most four. A key in the wrong section
+/// Up to a third of the letters may differ, and at most four; two letters in the wrong order count as one. A key in the wrong section
 /// (`memory.message_tokens`) is matched with the key of the same name in another section.
 pub(super) fn nearest<'a>(
     key: &str,
@@ -23,7 +23,7 @@ pub(super) fn nearest<'a>(
     let allowed = (key.chars().count() / 3).max(1);
     let by_spelling = candidates
         .clone()
-        .map(|candidate| (distance(key, candidate), candidate))
+        .map(|candidate| (strsim::osa_distance(key, candidate), candidate))
         .min()
         .filter(|&(edits, _)| edits <= allowed.min(4))
         .map(|(_, candidate)| candidate);
@@ -37,22 +37,6 @@ pub(super) fn nearest<'a>(
 
 fn leaf(key: &str) -> &str {
     key.rsplit('.').next().unwrap_or(key)
-}
-
-/// Levenshtein distance in characters.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &to) in b.iter().enumerate() {
-            let substituted = diagonal + usize::from(from != to);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]
@@ -101,9 +85,10 @@ mod tests {
     }
 
     #[test]
-    fn distances() {
-        assert_eq!(distance("", "abc"), 3);
-        assert_eq!(distance("kitten", "sitting"), 3);
-        assert_eq!(distance("same", "same"), 0);
+    fn letters_in_the_wrong_order_are_one_mistake() {
+        assert_eq!(
+            nearest("audti", ["admin", "audit"].into_iter()),
+            Some("audit")
+        );
     }
 }

@@ -186,14 +186,13 @@ impl Reflector {
                 }
             }
         }
-        let chosen = choose_log(attempts, failure, limit);
-        if let Some(line) = &mut usable
-            && chosen.as_ref().is_ok_and(|chosen| chosen.by_code) | chosen.is_err()
-        {
-            // After the last attempt it is still too long, or has lost too much.
-            line.set_outcome(CallOutcome::Empty);
-        }
-        let chosen = chosen?;
+        // After the last attempt it is still too long, or has lost too much.
+        let give_up = |line: &mut Option<OpenCall>| {
+            if let Some(line) = line {
+                line.set_outcome(CallOutcome::Empty);
+            }
+        };
+        let chosen = choose_log(attempts, failure, limit).inspect_err(|_| give_up(&mut usable))?;
         let span = job.spec.span;
         let (chosen, evidence) = run_blocking(move || {
             let chosen = log.fit_to_limit(chosen, limit);
@@ -202,6 +201,9 @@ impl Reflector {
             (chosen, evidence)
         })
         .await?;
+        if chosen.by_code {
+            give_up(&mut usable);
+        }
         if let Some(loss) = chosen.loss.filter(|loss| *loss > settings.max_loss) {
             warn_lossy(job, chosen.tokens, loss);
         }

@@ -213,15 +213,6 @@ async fn a_reflector_that_only_grows_the_log_is_given_up_without_loops() {
         0
     );
 
-    // Its last call counts as one that came to nothing.
-    let lines = rig.audit("call");
-    let ended = |outcome: &str| {
-        let reflected = lines.iter().filter(|line| line["call"] == "reflect");
-        reflected.filter(|line| line["outcome"] == outcome).count()
-    };
-    assert_eq!(ended("kept"), 0);
-    assert_eq!(ended("empty"), usize::try_from(given_up).unwrap());
-
     // A Reflector that does its work again is asked again, with more of the log.
     rig.provider
         .script(CallerKind::Reflector, Reflector::default());
@@ -231,6 +222,40 @@ async fn a_reflector_that_only_grows_the_log_is_given_up_without_loops() {
             .await
             > 0
     );
+}
+
+/// Each of its answers can be read, and none is shorter than the log: the audit calls none of them used.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reflector_that_repeats_the_log_has_no_call_that_is_kept() {
+    let rig = Rig::small().await;
+    rig.provider
+        .script(CallerKind::Reflector, |ask: &ScriptInput<'_>| {
+            let shown = ask.texts_by_role("user").join("\n");
+            let log = shown.split("<history-").nth(1).unwrap();
+            let lines: Vec<&str> = log.lines().filter(|line| line.starts_with("* ")).collect();
+            let log = lines.join("\n");
+            Reply::text(format!(
+                "<observations>\n{log}\n* 🟡 and more\n</observations>"
+            ))
+        });
+    rig.talk(&Talk::new("ada"), 1..=16).await;
+    let calls = rig.provider.record_for(CallerKind::Reflector).len();
+    assert!(calls > 0, "it was asked");
+    let reflect_lines = || {
+        let mut lines = rig.audit("call");
+        lines.retain(|line| line["call"] == "reflect");
+        lines
+    };
+    eventually("a line for each call", || reflect_lines().len() == calls).await;
+    let lines = reflect_lines();
+    let ended = |outcome| {
+        lines
+            .iter()
+            .filter(|line| line["outcome"] == outcome)
+            .count()
+    };
+    assert_eq!(ended("kept"), 0, "{lines:?}");
+    assert!(ended("empty") > 0, "{lines:?}");
 }
 
 /// A limit that the client needs for itself is left to it.
