@@ -95,19 +95,18 @@ mod tests {
         let pool = ComputePool::new(1);
         let (begun, running) = tokio::sync::oneshot::channel();
         let (end, ended) = std::sync::mpsc::channel::<()>();
-        let long = tokio::spawn({
-            let pool = pool.clone();
-            async move {
-                let work = move || {
-                    let _ = begun.send(());
-                    ended.recv()
-                };
-                pool.run(SHORT_BYTES + 1, work).await
-            }
+        let long = pool.run(SHORT_BYTES + 1, move || {
+            let _ = begun.send(());
+            ended.recv()
         });
-        assert!(running.await.is_ok());
-        assert_eq!(pool.run(SHORT_BYTES, || 1).await, Some(1));
-        drop(end);
-        assert!(long.await.is_ok());
+        let short = async {
+            assert!(running.await.is_ok());
+            let done = pool.run(SHORT_BYTES, || 1).await;
+            drop(end);
+            done
+        };
+        let (long, short) = tokio::join!(long, short);
+        assert!(long.is_some());
+        assert_eq!(short, Some(1));
     }
 }
