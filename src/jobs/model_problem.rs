@@ -50,7 +50,10 @@ pub(super) fn remedy(kind: PartKind, borrowed: bool, problem: Problem<'_>) -> St
             format!("check that {} answers", setting("base_url"))
         }
         Problem::Call(_) | Problem::Unusable => {
-            format!("check {table}.model: choose one that can follow the instructions")
+            format!(
+                "check {}: choose one that can follow the instructions",
+                setting("model")
+            )
         }
     }
 }

@@ -38,6 +38,7 @@ impl SnapshotCache {
         (lookup, alignment)
     }
 
+    /// As [`Self::look_up`], but the alignment of a new request does not know the origins yet.
     async fn find(
         &self,
         scope: &Scope,

@@ -149,16 +149,15 @@ pub struct SentWith {
 }
 
 impl SentWith {
-    /// Whether equal requests that were sent with both were sent alike. One that streams and one that does not are equal:
-    /// only the first can be asked for its usage.
+    /// Whether two equal requests were sent alike. If only one of them streams, only that one could be asked for its usage,
+    /// and the question makes no difference.
     pub fn is_alike(&self, other: &Self) -> bool {
-        let usage_requested = other.usage_requested.and(self.usage_requested);
-        let other_usage = self.usage_requested.and(other.usage_requested);
+        let usage = self.usage_requested.zip(other.usage_requested);
         let without_usage = |sent: &Self| Self {
             usage_requested: None,
             ..sent.clone()
         };
-        usage_requested == other_usage && without_usage(self) == without_usage(other)
+        usage.is_none_or(|(one, other)| one == other) && without_usage(self) == without_usage(other)
     }
 }
 

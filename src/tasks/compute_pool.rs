@@ -105,7 +105,10 @@ mod tests {
             drop(end);
             done
         };
-        let (long, short) = tokio::join!(long, short);
+        // If the short one waits for the long one, neither ends.
+        let both = async { tokio::join!(long, short) };
+        let done = tokio::time::timeout(std::time::Duration::from_secs(60), both).await;
+        let (long, short) = done.unwrap();
         assert!(long.is_some());
         assert_eq!(short, Some(1));
     }

@@ -60,14 +60,9 @@ pub(super) fn check(path: &Path) -> Result<(), OpenError> {
     if path.exists() && !may_write(path) {
         return Err(OpenError::ReadOnly(path.to_owned()));
     }
+    let whole = std::path::absolute(path).map_err(|error| inaccessible(error.to_string()))?;
     // SQLite makes its journals beside the file. Missing folders are made, inside the first one that exists.
-    let mut folders = path.ancestors().skip(1).map(|folder| {
-        if folder.as_os_str().is_empty() {
-            Path::new(".")
-        } else {
-            folder
-        }
-    });
+    let mut folders = whole.parent().into_iter().flat_map(Path::ancestors);
     let Some(folder) = folders.find(|folder| folder.exists()) else {
         return Ok(());
     };

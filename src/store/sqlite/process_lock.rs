@@ -25,28 +25,14 @@ impl ProcessLock {
     /// cannot open: another process may hold it.
     pub(super) fn acquire(database: &Path) -> Result<Option<Self>, OpenError> {
         let path = lock_path(database);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::OpenOptionsExt as _;
-            options.mode(0o600);
-        }
-        let file = match options.open(&path) {
+        let file = match open(database, &path) {
             Ok(file) => file,
-            // A lock can be taken without the right to write.
-            Err(error) if path.exists() => match File::open(&path) {
-                Ok(file) => file,
-                Err(_) => {
-                    return Err(OpenError::LockFile {
-                        path,
-                        reason: error.to_string(),
-                    });
-                }
-            },
+            Err(error) if path.exists() => {
+                let reason = error.to_string();
+                return Err(OpenError::LockFile { path, reason });
+            }
             Err(_) => return Ok(None),
         };
-        give_to_owner_of(database, &file);
         match file.try_lock() {
             Ok(()) => Ok(Some(Self { _file: file })),
             Err(TryLockError::WouldBlock) => Err(OpenError::InUse(database.to_owned())),
@@ -61,15 +47,32 @@ impl ProcessLock {
     }
 }
 
-/// Gives the lock to the user who owns the database, as SQLite does with its journals: a command that root runs would
-/// otherwise leave a lock that the server cannot open. Others than root cannot, and need not.
+/// Opens the lock at `path`, and makes it if there is none. To take a lock, reading is enough.
+fn open(database: &Path, path: &Path) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt as _;
+        options.mode(0o600);
+    }
+    match options.open(path) {
+        Ok(file) => {
+            give_to_owner_of(database, &file);
+            Ok(file)
+        }
+        Err(_) => File::open(path),
+    }
+}
+
+/// Gives a lock that was just made to the user who owns the database, as SQLite does with its journals: a command that
+/// root runs would otherwise leave a lock that the server cannot open. A file that was there before stays as it is: it may
+/// be a link to another user's file.
 #[cfg(unix)]
 fn give_to_owner_of(database: &Path, lock: &File) {
     use std::os::unix::fs::{MetadataExt as _, fchown};
-    if let (Ok(database), Ok(now)) = (database.metadata(), lock.metadata())
-        && database.uid() != now.uid()
-    {
-        // Whoever may not do this has a lock that is open, and that is enough.
+    if let Ok(database) = database.metadata() {
+        // Only root may give a file to another user. For all others the database is their own, or the lock stays theirs.
         let _ = fchown(lock, Some(database.uid()), Some(database.gid()));
     }
 }
@@ -103,6 +106,29 @@ mod tests {
         // Without a folder to write in, the database is only read.
         let nowhere = folder.path().join("nowhere/diarist.db");
         assert!(matches!(ProcessLock::acquire(&nowhere), Ok(None)));
+    }
+
+    /// Root may give files away, and a user may put a link in the place of the lock.
+    #[cfg(unix)]
+    #[test]
+    fn only_a_lock_that_was_made_is_given_to_the_owner_of_the_database() {
+        use std::os::unix::fs::{MetadataExt as _, chown, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for name in ["made.db", "linked.db", "secret"] {
+            std::fs::write(at(name), "").unwrap();
+        }
+        // Others than root cannot give the database away; then all of it stays theirs.
+        let own = at("secret").metadata().unwrap().uid();
+        let other = if own == 0 { 12_345 } else { own };
+        for name in ["made.db", "linked.db"] {
+            chown(at(name), Some(other), None).unwrap();
+        }
+        let _made = ProcessLock::acquire(&at("made.db")).unwrap().unwrap();
+        assert_eq!(at("made.db.lock").metadata().unwrap().uid(), other);
+        symlink(at("secret"), at("linked.db.lock")).unwrap();
+        let _linked = ProcessLock::acquire(&at("linked.db")).unwrap().unwrap();
+        assert_eq!(at("secret").metadata().unwrap().uid(), own);
     }
 
     #[test]
