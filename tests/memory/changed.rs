@@ -31,6 +31,27 @@ async fn sent(rig: &Rig, body: &Value) -> (Answer, usize) {
     (answer, rig.got().len() - before)
 }
 
+/// The same history went out as a stream before, or as none: that is no other request that has replaced this one.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_refused_is_tried_as_the_original_though_it_was_accepted_with_another_stream_flag()
+{
+    for first in [false, true] {
+        let (rig, talk) = active().await;
+        let body = |stream: bool| {
+            let mut body = talk.body(ACTIVE + 1);
+            body["stream"] = json!(stream);
+            body
+        };
+        let (answer, requests) = sent(&rig, &body(first)).await;
+        assert_eq!((answer.memory(), requests), ("active", 1));
+        let refusal = refusing(400, "no");
+        rig.provider.inject_next(CallerKind::Actor, 1, &refusal);
+        let (answer, requests) = sent(&rig, &body(!first)).await;
+        assert_eq!((answer.status, requests), (200, 2), "{}", answer.text());
+        assert_eq!(rig.last().body, body(!first).to_string());
+    }
+}
+
 const TEMPLATE: &str = "System message must be at the beginning.";
 
 /// llama.cpp and Ollama render the prompt by the model's template, and say 500 to what that does not take.
