@@ -13,9 +13,9 @@ COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \
     if [ "$PROFILED" = 1 ]; then \
-        .ci/build-with-profile --features otel && cp target/profiled/*/dist/diarist /usr/local/bin/diarist; \
+        .ci/build-with-profile && cp target/profiled/*/dist/diarist /usr/local/bin/diarist; \
     else \
-        cargo build --locked --profile dist --features otel --bin diarist && cp target/dist/diarist /usr/local/bin/diarist; \
+        cargo build --locked --profile dist --bin diarist && cp target/dist/diarist /usr/local/bin/diarist; \
     fi \
     && mkdir /data
 

@@ -464,14 +464,10 @@ fn audit(
     store: &Arc<SqliteStore>,
     tasks: &Tasks,
 ) -> Result<Option<Audit>, StartError> {
-    #[cfg(feature = "otel")]
     let exporter = match &config.otlp {
         Some(settings) => Exporter::start(settings, tasks)?,
         None => Exporter::default(),
     };
-    // A configuration with an export is not valid in this build.
-    #[cfg(not(feature = "otel"))]
-    let exporter = Exporter::default();
     let stored = config.audit_store_retention.is_some();
     let exporter = if stored {
         exporter.with_store(Arc::new(AuditStore(Arc::clone(store))))

@@ -5,7 +5,7 @@
 //! [`AuditRecord`], [`PartRecord`], [`ForgottenRecord`], [`CallRecord`] and [`PassRecord`] are the lines, with their
 //! fields in a fixed order. [`Audit`] takes records without waiting and writes them in the background. Decides nothing,
 //! and never holds text of messages or credentials. `proxy` makes a record when an answer has ended, in whatever way;
-//! `jobs` makes one when a part is stored and when a model call has ended. With the feature `otel`, the same records become
+//! `jobs` makes one when a part is stored and when a model call has ended. The same records can become
 //! spans and metrics ([`OtlpSettings`]). If the operator wants it, a database gets the same lines ([`LineStore`]).
 //! A [`RecordReader`] sees requests and calls while their lines are written.
 
@@ -13,7 +13,6 @@ mod call;
 mod dropped;
 mod file;
 mod forgotten;
-#[cfg(feature = "otel")]
 mod otlp;
 mod otlp_settings;
 mod part;

@@ -3,7 +3,6 @@
 
 mod alignment;
 mod memory;
-#[cfg(feature = "otel")]
 mod otlp;
 mod population;
 mod replays;
@@ -16,7 +15,6 @@ mod transparent;
     reason = "helpers of tests; not every program uses those that need it"
 )]
 mod support {
-    #[cfg(feature = "otel")]
     pub mod collector;
     pub mod depth;
     pub mod dice;

@@ -30,7 +30,6 @@ use serde_json::{Value, json};
 use marks::{Kind, Owner};
 use program::Program;
 
-#[cfg(feature = "otel")]
 use crate::support::collector::Collector;
 use crate::support::depth;
 
@@ -103,12 +102,8 @@ async fn nobodys_words_stand_where_they_should_not() {
     let began = Instant::now();
     let all = depth::long_or(OWNERS[0], OWNERS[1]);
     let provider = Provider::start(Options::default()).await.unwrap();
-    #[cfg(feature = "otel")]
     let collector = Collector::start(200).await;
-    #[cfg(feature = "otel")]
     let variables = [("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url())];
-    #[cfg(not(feature = "otel"))]
-    let variables = [];
     let program = Program::start_with(&provider, "trace", &variables).await;
     let client = reqwest::Client::new();
     let mut random = StdRng::seed_from_u64(7);
@@ -144,7 +139,6 @@ async fn nobodys_words_stand_where_they_should_not() {
             found.first()
         );
     }
-    #[cfg(feature = "otel")]
     {
         let exported = collector.exports();
         let requests = collector.spans().len() / 2;

@@ -20,9 +20,7 @@ use self::message::Message;
 use self::writer::{Gathering, Output, Writer};
 use super::dropped::Dropped;
 use super::file::{AuditError, AuditFile, Rotation};
-#[cfg(feature = "otel")]
 use super::otlp::{Otlp, SpanStart};
-#[cfg(feature = "otel")]
 use super::otlp_settings::{OtlpError, OtlpSettings};
 use super::reader::RecordReader;
 use super::span::{RequestKind, RequestSpan};
@@ -47,7 +45,6 @@ pub struct Audit {
     /// Lines that the database does not have yet, and those that it will not get.
     stored: Option<Arc<StoreStatus>>,
     /// What requests need if spans are exported.
-    #[cfg(feature = "otel")]
     pub(super) spans: Option<SpanStart>,
 }
 
@@ -67,9 +64,7 @@ pub enum AuditOutput<'a> {
 pub struct Exporter {
     store: Option<Arc<dyn LineStore>>,
     reader: Option<Box<dyn RecordReader>>,
-    #[cfg(feature = "otel")]
     otlp: Option<Otlp>,
-    #[cfg(feature = "otel")]
     spans: Option<SpanStart>,
 }
 
@@ -92,7 +87,6 @@ impl Exporter {
     ///
     /// # Errors
     /// If it cannot be built.
-    #[cfg(feature = "otel")]
     pub fn start(settings: &OtlpSettings, tasks: &Tasks) -> Result<Self, OtlpError> {
         let otlp = Otlp::start(settings, tasks)?;
         Ok(Self {
@@ -125,7 +119,6 @@ impl Audit {
 
     /// The place in its trace of a request with these headers. If the operator wants it, the headers name this place
     /// from then on. Nothing without `audit`, or if no spans are exported.
-    #[cfg(feature = "otel")]
     pub fn begin_span(
         audit: Option<&Self>,
         headers: &mut HeaderMap,
@@ -136,16 +129,6 @@ impl Audit {
         RequestSpan {
             ids: ids.map(Box::new),
         }
-    }
-
-    /// Nothing: this build exports no spans.
-    #[cfg(not(feature = "otel"))]
-    pub fn begin_span(
-        _audit: Option<&Self>,
-        _headers: &mut HeaderMap,
-        _kind: RequestKind,
-    ) -> RequestSpan {
-        RequestSpan::default()
     }
 
     /// Takes a record. Never waits: if the writer is too far behind, the record is dropped.
@@ -256,7 +239,6 @@ impl Audit {
             dropped: dropped.clone(),
             store,
             reader: exporter.reader,
-            #[cfg(feature = "otel")]
             otlp: exporter.otlp,
         };
         let last = tasks.outlasting();
@@ -273,7 +255,6 @@ impl Audit {
             stopped: tasks.token(),
             dropped,
             stored,
-            #[cfg(feature = "otel")]
             spans: exporter.spans,
         }
     }

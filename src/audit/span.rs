@@ -1,9 +1,8 @@
-//! The place of a request in a trace, if spans are exported. Without the feature `otel` it is nothing.
+//! The place of a request in a trace, if spans are exported.
 //!
 //! Made when the request comes, since its spans need their ids before the upstream sees it. The spans themselves are made
 //! from the finished audit line, in the background.
 
-#[cfg(feature = "otel")]
 use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
 
 /// Which spans a request has.
@@ -18,12 +17,10 @@ pub enum RequestKind {
 /// See the file.
 #[derive(Clone, Debug, Default)]
 pub struct RequestSpan {
-    #[cfg(feature = "otel")]
     pub(super) ids: Option<Box<SpanIds>>,
 }
 
 /// The ids of a request's spans, and the span that it continues.
-#[cfg(feature = "otel")]
 #[derive(Clone, Debug)]
 pub(super) struct SpanIds {
     pub(super) parent: Option<SpanContext>,
@@ -32,7 +29,6 @@ pub(super) struct SpanIds {
     pub(super) called: SpanId,
 }
 
-#[cfg(feature = "otel")]
 impl SpanIds {
     /// The span whose child a request to the upstream is.
     pub(super) fn innermost(&self, kind: RequestKind) -> SpanContext {

@@ -31,14 +31,12 @@ pub(super) fn otlp(
     let is = |name: &str, value: &str| {
         variable(name).is_some_and(|found| found.eq_ignore_ascii_case(value))
     };
-    let endpoint = raw
-        .endpoint
-        .check_some(problems, |text| can_export().and_then(|()| base_url(text)));
+    let endpoint = raw.endpoint.check_some(problems, |text| base_url(text));
     let headers = raw.export_headers.check_some(problems, export_headers);
     let opt_in = raw.semconv_opt_in.check_some(problems, |text| names(text));
     let (endpoint, headers, opt_in) = (endpoint?, headers?, opt_in?);
     let by_variable = || -> Option<Url> {
-        let text = variable("OTEL_EXPORTER_OTLP_ENDPOINT").filter(|_| cfg!(feature = "otel"))?;
+        let text = variable("OTEL_EXPORTER_OTLP_ENDPOINT")?;
         base_url(text).ok()
     };
     let Some(endpoint) = endpoint.or_else(by_variable) else {
@@ -62,16 +60,6 @@ pub(super) fn otlp(
         latest_names,
         upstream: upstream.to_owned(),
     }))
-}
-
-fn can_export() -> Result<(), Invalid> {
-    if cfg!(feature = "otel") {
-        return Ok(());
-    }
-    Err(Invalid::new(
-        "this build of Diarist cannot export spans and metrics",
-        "remove the key, or build with: cargo build --release --features otel",
-    ))
 }
 
 /// Whether the newest names are chosen.

@@ -225,7 +225,7 @@ settings! {
         prices: Vec<String> = Default("[]"),
     }
 
-    /// Spans and metrics over OTLP (HTTP with protobuf), for builds with the feature otel.
+    /// Spans and metrics over OTLP (HTTP with protobuf).
     ["otlp"] otlp: RawOtlp {
         /// Base URL of the collector; /v1/traces and /v1/metrics follow it. Unset: OTEL_EXPORTER_OTLP_ENDPOINT, and
         /// nothing is exported if that is not set either.

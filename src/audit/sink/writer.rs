@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 use super::message::Message;
 use crate::audit::dropped::Dropped;
 use crate::audit::file::AuditFile;
-#[cfg(feature = "otel")]
 use crate::audit::otlp::Otlp;
 use crate::audit::reader::RecordReader;
 use crate::audit::stored::{Record, StoreQueue};
@@ -65,7 +64,6 @@ pub(super) async fn run(
         };
         // Without messages, no more can come.
         if received == 0 {
-            #[cfg(feature = "otel")]
             active.end().await;
             return;
         }
@@ -114,13 +112,11 @@ pub(super) struct Writer {
     pub(super) dropped: Dropped,
     pub(super) store: Option<StoreQueue>,
     pub(super) reader: Option<Box<dyn RecordReader>>,
-    #[cfg(feature = "otel")]
     pub(super) otlp: Option<Otlp>,
 }
 
 impl Writer {
     fn handle(&mut self, message: Message) {
-        #[cfg(feature = "otel")]
         self.export(&message);
         match message {
             Message::Record(mut record) => {
@@ -149,7 +145,6 @@ impl Writer {
         }
     }
 
-    #[cfg(feature = "otel")]
     fn export(&self, message: &Message) {
         let Some(otlp) = &self.otlp else { return };
         match message {
@@ -161,7 +156,6 @@ impl Writer {
     }
 
     /// No more records come: what was exported and not sent is sent.
-    #[cfg(feature = "otel")]
     async fn end(self) {
         if let Some(otlp) = self.otlp {
             // The SDK waits for its threads.
