@@ -347,6 +347,31 @@ fn a_command_that_is_looked_for_is_named() {
 }
 
 #[test]
+fn options_may_stand_in_front_of_a_subcommand() {
+    let said = |words: &[&str]| stderr(&diarist(words).assert().failure());
+    for command in ["show", "export", "observe"] {
+        let behind = said(&["threads", command, "7", "--database", "/nowhere/x.db"]);
+        let front = said(&["threads", "--database", "/nowhere/x.db", command, "7"]);
+        assert!(
+            behind.contains("there is no database at /nowhere/x.db"),
+            "{behind}"
+        );
+        assert_eq!(front, behind);
+    }
+    let tenants = said(&["tenants", "--database", "/nowhere/x.db", "list"]);
+    assert!(tenants.contains("/nowhere/x.db"), "{tenants}");
+    // Those of the list mean nothing to another command.
+    for words in [
+        ["threads", "--limit", "5", "show", "7"].as_slice(),
+        &["threads", "--json", "show", "7"],
+        &["tenants", "--json", "forget", "7"],
+    ] {
+        assert!(said(words).contains("behind it"), "{words:?}");
+    }
+    assert!(said(&["threads", "--limit", "0"]).contains("--limit"));
+}
+
+#[test]
 fn health_without_a_server_is_one_line_and_a_failure() {
     let free = TcpListener::bind("127.0.0.1:0")
         .unwrap()

@@ -1,4 +1,4 @@
-//! Commands that users look for and that do not exist: each prints where to look instead.
+//! Commands and options that users look for where there are none: each prints where to look instead.
 //!
 //! They are hidden from help. Without them, clap would suggest the most similar name, and `threads delete` would
 //! lead to `reflect`, which calls a model.
@@ -26,6 +26,9 @@ pub(super) const STATS: &str = "there is no such command. `diarist audit` sums t
 
 pub(super) const LOGS: &str = "there is no such command. `diarist serve` writes its log to standard error; the \
     variable DIARIST_LOG sets its level. `diarist threads show ID --timeline` shows the events of one conversation";
+
+pub(super) const LIST_OPTION: &str = "--json and --limit in front of a subcommand are options of the list, which is not \
+    printed then: write options of the subcommand behind it";
 
 /// Prints `text` and ends with the code of a usage error.
 pub(super) fn explain(text: &str) -> ExitCode {

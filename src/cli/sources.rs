@@ -9,26 +9,27 @@ use clap::Args;
 
 use crate::config::{self, Config, ConfigError, Flags, Loaded};
 
-/// The configuration file, and the flags, which win over the file and over the environment.
+/// The configuration file, and the flags, which win over the file and over the environment. They may stand in front of
+/// a subcommand and behind it.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ConfigSources {
     /// Configuration file (TOML); `diarist config` prints one to start from
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Address of the data port [server.listen]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, global = true, value_name = "ADDR")]
     listen: Option<String>,
     /// Address of the admin port [server.admin]
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, global = true, value_name = "ADDR")]
     admin: Option<String>,
     /// Base URL of the provider [upstream.base_url]
-    #[arg(long, value_name = "URL")]
+    #[arg(long, global = true, value_name = "URL")]
     upstream: Option<String>,
     /// Database file, such as /var/lib/diarist/diarist.db [store.url]
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, global = true, value_name = "PATH")]
     database: Option<String>,
     /// File for audit lines; "-" is standard output, "off" writes none [audit.path]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     audit: Option<String>,
 }
 

@@ -26,7 +26,6 @@ use crate::store::aliases::resolve;
 use crate::store::{AddAliasOutcome, ForgetTarget, SqliteStore, TenantRow, Tenants as _};
 
 #[derive(Debug, clap::Args)]
-#[command(args_conflicts_with_subcommands = true)]
 pub(super) struct Args {
     /// Print one JSON object for each tenant
     #[arg(long)]
@@ -56,8 +55,6 @@ struct ListArgs {
     /// Print one JSON object for each tenant
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    sources: ConfigSources,
 }
 
 #[derive(Debug, clap::Args)]
@@ -70,8 +67,6 @@ struct AliasArgs {
     /// The header in which clients send the key
     #[arg(long, value_name = "NAME", default_value = "authorization")]
     header: String,
-    #[command(flatten)]
-    sources: ConfigSources,
 }
 
 #[derive(Debug, clap::Args)]
@@ -82,8 +77,6 @@ struct ForgetArgs {
     /// The header in which clients send the key
     #[arg(long, value_name = "NAME", default_value = "authorization")]
     header: String,
-    #[command(flatten)]
-    sources: ConfigSources,
 }
 
 #[derive(Debug, clap::Args)]
@@ -93,16 +86,18 @@ struct UnaliasArgs {
     /// The header in which clients send the key
     #[arg(long, value_name = "NAME", default_value = "authorization")]
     header: String,
-    #[command(flatten)]
-    sources: ConfigSources,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let sources = &args.sources;
+    if args.command.is_some() && args.json {
+        return Ok(moved::explain(moved::LIST_OPTION));
+    }
     let text = match &args.command {
-        None => read(&args.sources, async |store, config| {
+        None => read(sources, async |store, config| {
             list(store, config, args.json).await
         }),
-        Some(Command::List(args)) => read(&args.sources, async |store, config| {
+        Some(Command::List(args)) => read(sources, async |store, config| {
             list(store, config, args.json).await
         }),
         Some(Command::Delete(_)) => return Ok(moved::explain(moved::DELETE)),
@@ -114,7 +109,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             let environment = environment();
             let old = TenantArg::parse(&args.old, &args.header, &environment)?;
             let new = TenantArg::parse(&args.new, &args.header, &environment)?;
-            write(&args.sources, async |store, config| {
+            write(sources, async |store, config| {
                 let listed = &config.requests.identity.credentials;
                 check_header(&[&old, &new], &args.header, listed)?;
                 alias(store, config, old, new).await
@@ -122,7 +117,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         Some(Command::Forget(args)) => {
             let name = TenantArg::parse(&args.name, &args.header, &environment())?;
-            write(&args.sources, async |store, config| {
+            write(sources, async |store, config| {
                 check_header(
                     &[&name],
                     &args.header,
@@ -133,7 +128,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         Some(Command::Unalias(args)) => {
             let name = TenantArg::parse(&args.name, &args.header, &environment())?;
-            write(&args.sources, async |store, config| {
+            write(sources, async |store, config| {
                 check_header(
                     &[&name],
                     &args.header,

@@ -33,25 +33,27 @@ use crate::store::{
     Admin as _, CallTotals, LIVE_MS, SHARED_KEY_THRESHOLD, SqliteStore, Tenants as _, ThreadRow,
 };
 
+/// Conversations in the list, if the user asks for no other number.
+const LISTED: u32 = 20;
+
 #[derive(Debug, clap::Args)]
-#[command(args_conflicts_with_subcommands = true)]
 pub(super) struct Args {
     #[command(flatten)]
     list: ListArgs,
+    #[command(flatten)]
+    sources: ConfigSources,
     #[command(subcommand)]
     command: Option<Command>,
 }
 
 #[derive(Debug, clap::Args)]
 struct ListArgs {
-    /// How many conversations to list, the latest first
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    limit: u32,
+    /// How many conversations to list, the latest first [default: 20]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    limit: Option<u32>,
     /// Print one JSON object for each conversation
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    sources: ConfigSources,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -62,9 +64,9 @@ enum Command {
     /// Show the memory of one conversation: its observations and its snapshots
     Show(show::Args),
     /// Observe now every message that two answered requests have carried, without waiting for a threshold
-    Observe(operator_request::ObserveArgs),
+    Observe(operator_request::Args),
     /// Condense the observations of one conversation now
-    Reflect(operator_request::ReflectArgs),
+    Reflect(operator_request::Args),
     /// Print one conversation as JSON: hashes of its messages, observations, snapshots, costs
     Export(export::ExportArgs),
     /// Store an exported conversation; the server must not run meanwhile
@@ -84,34 +86,38 @@ enum Command {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let sources = &args.sources;
+    if args.command.is_some() && (args.list.json || args.list.limit.is_some()) {
+        return Ok(moved::explain(moved::LIST_OPTION));
+    }
     let text = match &args.command {
         Some(Command::Delete(_)) => return Ok(moved::explain(moved::DELETE)),
         Some(Command::Stats(_)) => return Ok(moved::explain(moved::STATS)),
         Some(Command::Logs(_)) => return Ok(moved::explain(moved::LOGS)),
-        None => list_text(&args.list),
-        Some(Command::List(args)) => list_text(args),
-        Some(Command::Show(show)) => read(&show.sources, async |store, config| {
+        None => list_text(sources, &args.list),
+        Some(Command::List(args)) => list_text(sources, args),
+        Some(Command::Show(show)) => read(sources, async |store, config| {
             show::text(store, config, show).await
         }),
-        Some(Command::Export(args)) => read(&args.sources, async |store, _| {
-            export::export(store, args).await
-        }),
-        Some(Command::Import(args)) => write_alone(&args.sources, async |store, _| {
-            export::import(store, args).await
-        }),
-        Some(Command::Forget(args)) => write(&args.sources, async |store, config| {
+        Some(Command::Export(args)) => {
+            read(sources, async |store, _| export::export(store, args).await)
+        }
+        Some(Command::Import(args)) => {
+            write_alone(sources, async |store, _| export::import(store, args).await)
+        }
+        Some(Command::Forget(args)) => write(sources, async |store, config| {
             forget::forget(store, config, args).await
         }),
-        Some(Command::Forgotten(args)) => read(&args.sources, async |store, _| {
+        Some(Command::Forgotten(args)) => read(sources, async |store, _| {
             forget::forgotten(store, args.json).await
         }),
-        Some(Command::Unforget(args)) => write(&args.sources, async |store, _| {
+        Some(Command::Unforget(args)) => write(sources, async |store, _| {
             forget::unforget(store, args.receipt).await
         }),
-        Some(Command::Observe(args)) => write(&args.sources, async |store, config| {
+        Some(Command::Observe(args)) => write(sources, async |store, config| {
             operator_request::observe(store, config, args).await
         }),
-        Some(Command::Reflect(args)) => write(&args.sources, async |store, config| {
+        Some(Command::Reflect(args)) => write(sources, async |store, config| {
             operator_request::reflect(store, config, args).await
         }),
     }?;
@@ -119,14 +125,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn list_text(args: &ListArgs) -> anyhow::Result<String> {
-    read(&args.sources, async |store, config| {
+fn list_text(sources: &ConfigSources, args: &ListArgs) -> anyhow::Result<String> {
+    let limit = args.limit.unwrap_or(LISTED);
+    read(sources, async |store, config| {
         if args.json {
-            let threads = store.threads(args.limit).await?;
+            let threads = store.threads(limit).await?;
             return Ok(threads.iter().map(json_line).collect());
         }
         let daily = config.memory.daily.account;
-        let text = list(store, args.limit).await? + &shared_thread_keys(store).await?;
+        let text = list(store, limit).await? + &shared_thread_keys(store).await?;
         Ok(text + &over_budget(store, daily).await?)
     })
 }

@@ -3,23 +3,18 @@
 use anyhow::{Context as _, bail};
 
 use super::show::find_conversation;
-use crate::cli::sources::ConfigSources;
 use crate::store::{Forgetting as _, ImportOutcome, SqliteStore};
 
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct ExportArgs {
     /// The id from the list, the name that the client gave, or the label in the header x-diarist-thread
     id: String,
-    #[command(flatten)]
-    pub(in crate::cli) sources: ConfigSources,
 }
 
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct ImportArgs {
     /// The file that export wrote
     file: std::path::PathBuf,
-    #[command(flatten)]
-    pub(in crate::cli) sources: ConfigSources,
 }
 
 pub(super) async fn export(store: &SqliteStore, args: &ExportArgs) -> anyhow::Result<String> {

@@ -11,7 +11,6 @@ use serde_json::json;
 
 use super::show::find_conversation;
 use super::time::time;
-use crate::cli::sources::ConfigSources;
 use crate::config::Config;
 use crate::history::Scope;
 use crate::jobs::bundle;
@@ -37,8 +36,6 @@ pub(in crate::cli) struct ForgetArgs {
     /// open-webui
     #[arg(long, value_name = "NAME", requires = "resource")]
     issuer: Option<String>,
-    #[command(flatten)]
-    pub(in crate::cli) sources: ConfigSources,
 }
 
 #[derive(Debug, clap::Args)]
@@ -46,16 +43,12 @@ pub(in crate::cli) struct ForgottenArgs {
     /// Print one JSON object for each receipt
     #[arg(long)]
     pub(in crate::cli) json: bool,
-    #[command(flatten)]
-    pub(in crate::cli) sources: ConfigSources,
 }
 
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct UnforgetArgs {
     /// The number of the receipt, from `diarist threads forgotten`
     pub(in crate::cli) receipt: i64,
-    #[command(flatten)]
-    pub(in crate::cli) sources: ConfigSources,
 }
 
 pub(super) async fn forget(

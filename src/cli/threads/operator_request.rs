@@ -5,7 +5,6 @@
 use anyhow::{Context as _, bail};
 
 use super::show::find_conversation;
-use crate::cli::sources::ConfigSources;
 use crate::config::Config;
 use crate::history::Link;
 use crate::jobs::{Phase, ReflectionPayload};
@@ -17,32 +16,19 @@ use crate::store::{
 };
 
 #[derive(Debug, clap::Args)]
-pub(super) struct ObserveArgs {
+pub(super) struct Args {
     /// The id from the list, the name that the client gave, or the label in the header x-diarist-thread
     id: String,
-    /// What the Observer should look at most, in your own words
+    /// What the model should look at most, in your own words
     #[arg(long, value_name = "TEXT")]
     focus: Option<String>,
-    #[command(flatten)]
-    pub(super) sources: ConfigSources,
-}
-
-#[derive(Debug, clap::Args)]
-pub(super) struct ReflectArgs {
-    /// The id from the list, the name that the client gave, or the label in the header x-diarist-thread
-    id: String,
-    /// What the Reflector should look at most, in your own words
-    #[arg(long, value_name = "TEXT")]
-    focus: Option<String>,
-    #[command(flatten)]
-    pub(super) sources: ConfigSources,
 }
 
 /// Makes waiting observation jobs due now, and asks for an observation at the next request.
 pub(super) async fn observe(
     store: &SqliteStore,
     config: &Config,
-    args: &ObserveArgs,
+    args: &Args,
 ) -> anyhow::Result<String> {
     let (lineage, chain) = find_chain(store, &args.id).await?;
     let requeued = store.requeue_failed(&chain.scope, lineage, now()).await?;
@@ -97,7 +83,7 @@ pub(super) async fn observe(
 pub(super) async fn reflect(
     store: &SqliteStore,
     config: &Config,
-    args: &ReflectArgs,
+    args: &Args,
 ) -> anyhow::Result<String> {
     let (lineage, chain) = find_chain(store, &args.id).await?;
     let path = ChainState {

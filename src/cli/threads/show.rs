@@ -5,7 +5,6 @@ use jiff::tz::TimeZone;
 
 use super::log_lines::log;
 use super::{lost, observer_state, snapshot_settings, time, timeline, why};
-use crate::cli::sources::ConfigSources;
 use crate::cli::terminal::harmless;
 use crate::config::Config;
 use crate::history::Link;
@@ -33,8 +32,6 @@ pub(super) struct Args {
     /// Prices of the model that writes memory, in dollars per million tokens, to show the cost
     #[arg(long, value_name = "IN,CACHED,OUT")]
     memory_prices: Option<Price>,
-    #[command(flatten)]
-    pub(super) sources: ConfigSources,
 }
 
 pub(super) async fn text(
