@@ -1,10 +1,10 @@
 //! The cost of memory's own model calls: in metrics, per conversation, and against the daily budgets
 //! of an account and of all.
 //!
-//! The store sums the costs, so that a budget holds across restarts and for all processes. This
-//! process keeps two things: which budgets are spent, so that a job with several calls need
-//! not ask the store each time; and costs that are not billed yet: of requests that no upstream has accepted, because
-//! nothing may be stored for their owner (INV-OWN), and what the store could not take. Never delays a request, except one under
+//! The store sums the costs, so that a budget holds across restarts and for all processes. This process keeps two
+//! things. First, which budgets are spent: a job with several calls need not ask the store before each. Second, costs
+//! that are not billed yet: those of requests that no upstream has accepted, because nothing may be stored for their
+//! owner (INV-OWN), and those that the store could not take. Never delays a request, except one under
 //! `overflow = "observe"`.
 
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use super::model_health::Rest;
 use super::resting;
 use crate::history::{Link, Scope};
 use crate::llm::{CallError, Prompt, Reply};
-use crate::store::{Cost, Job, Spent, utc_day};
+use crate::store::{Cost, DailyLimits, Job, Spent, utc_day};
 use crate::telemetry;
 
 const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
@@ -28,12 +28,20 @@ enum Payer {
     All,
 }
 
-/// The budgets of one day that are spent, and when each one was.
+/// A budget that is spent.
+#[derive(Clone, Copy, Debug)]
+struct SpentBudget {
+    since_ms: i64,
+    /// What was spent when it was last compared with the limit.
+    tokens: u64,
+}
+
+/// The budgets of one day that are spent.
 #[derive(Debug, Default)]
-struct SpentBudgets(Mutex<(i64, HashMap<Payer, i64>)>);
+struct SpentBudgets(Mutex<(i64, HashMap<Payer, SpentBudget>)>);
 
 impl SpentBudgets {
-    fn on_day<T>(&self, today: i64, look: impl FnOnce(&mut HashMap<Payer, i64>) -> T) -> T {
+    fn on_day<T>(&self, today: i64, look: impl FnOnce(&mut HashMap<Payer, SpentBudget>) -> T) -> T {
         let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if cached.0 != today {
             *cached = (today, HashMap::new());
@@ -42,25 +50,43 @@ impl SpentBudgets {
         look(&mut cached.1)
     }
 
-    /// Marks that a budget was reached by a cost of `at_ms`. Returns whether that is new at
+    /// Marks that a budget was reached: `tokens` are spent with a cost of `at_ms`. Returns whether that is new at
     /// `now_ms`. A cost of an earlier day does not count against today.
-    fn mark(&self, payer: Payer, at_ms: i64, now_ms: i64) -> bool {
+    fn mark(&self, payer: Payer, tokens: u64, at_ms: i64, now_ms: i64) -> bool {
         let today = utc_day(now_ms);
         if utc_day(at_ms) != today {
             return false;
         }
         self.on_day(today, |exhausted| {
             let is_new = !exhausted.contains_key(&payer);
-            exhausted.entry(payer).or_insert(now_ms);
+            let spent = exhausted.entry(payer).or_insert(SpentBudget {
+                since_ms: now_ms,
+                tokens,
+            });
+            spent.tokens = spent.tokens.max(tokens);
             publish_spent(exhausted);
             is_new
         })
     }
+
+    /// Forgets those that have tokens left under these limits.
+    fn compare_with(&self, limits: DailyLimits, now_ms: i64) {
+        self.on_day(utc_day(now_ms), |exhausted| {
+            exhausted.retain(|payer, spent| {
+                let limit = match payer {
+                    Payer::Account(_) => limits.account,
+                    Payer::All => limits.all,
+                };
+                limit.is_some_and(|limit| spent.tokens >= limit)
+            });
+            publish_spent(exhausted);
+        });
+    }
 }
 
 /// Tells the metrics which budgets are spent today.
-fn publish_spent(budgets: &HashMap<Payer, i64>) {
-    let rest = |since: &i64| (*since, end_of_day(*since));
+fn publish_spent(budgets: &HashMap<Payer, SpentBudget>) {
+    let rest = |spent: &SpentBudget| (spent.since_ms, end_of_day(spent.since_ms));
     resting::publish("budget", budgets.values().map(rest));
 }
 
@@ -180,8 +206,8 @@ impl Budget {
             return Ok(());
         };
         let left = u64::try_from(until - now).unwrap_or_default();
-        Err(CallError::RateLimited {
-            retry_after: Some(Duration::from_millis(left)),
+        Err(CallError::NotMade {
+            retry_after: Duration::from_millis(left),
             message: "the tokens that memory may cost today are spent".to_owned(),
         })
     }
@@ -190,6 +216,12 @@ impl Budget {
     pub(super) fn rest(&self, tenant: &[u8; 32]) -> Option<Rest> {
         let (since, until) = self.spent(tenant, self.base.now_ms())?;
         Rest::from_millis(since, until)
+    }
+
+    /// Other limits may be in force: what is spent under a lower one may not be spent under them.
+    pub(super) fn limits_changed(&self) {
+        self.exhausted
+            .compare_with(self.base.settings().daily, self.base.now_ms());
     }
 
     /// Forgets the budgets of a day that is over.
@@ -206,7 +238,7 @@ impl Budget {
         let since = self.exhausted.on_day(utc_day(now), |spent| {
             let account = limits.account.and_then(|_| spent.get(&account));
             let all = limits.all.and_then(|_| spent.get(&Payer::All));
-            account.into_iter().chain(all).min().copied()
+            account.into_iter().chain(all).map(|it| it.since_ms).min()
         })?;
         Some((since, end_of_day(now)))
     }
@@ -336,7 +368,7 @@ impl Budget {
 
     fn is_newly_spent(&self, payer: Payer, spent: u64, limit: Option<u64>, at_ms: i64) -> bool {
         let reached = limit.is_some_and(|budget| spent >= budget)
-            && self.exhausted.mark(payer, at_ms, self.base.now_ms());
+            && self.exhausted.mark(payer, spent, at_ms, self.base.now_ms());
         if reached {
             metrics::counter!(telemetry::BUDGETS_SPENT).increment(1);
         }
@@ -383,14 +415,32 @@ mod tests {
         let is_exhausted =
             |payer| cache.on_day(utc_day(today), |exhausted| exhausted.contains_key(&payer));
         let account = Payer::Account([1; 32]);
-        assert!(cache.mark(account, today, today));
-        assert!(!cache.mark(account, today, today), "no news");
-        assert!(!cache.mark(Payer::All, yesterday, today));
+        assert!(cache.mark(account, 10, today, today));
+        assert!(!cache.mark(account, 11, today, today), "no news");
+        assert!(!cache.mark(Payer::All, 10, yesterday, today));
         assert!(
             is_exhausted(account),
             "what is known of today is not forgotten"
         );
         assert!(!is_exhausted(Payer::All));
+    }
+
+    #[test]
+    fn a_larger_budget_is_not_spent() {
+        let (cache, now) = (SpentBudgets::default(), DAY_MS + 1);
+        let account = Payer::Account([1; 32]);
+        let marked = || cache.on_day(utc_day(now), |spent| spent.contains_key(&account));
+        let limits = |account| DailyLimits {
+            account: Some(account),
+            all: None,
+        };
+        assert!(cache.mark(account, 10, now, now));
+        assert!(!cache.mark(account, 12, now, now));
+        cache.compare_with(limits(12), now);
+        assert!(marked(), "it is spent under this limit, too");
+        cache.compare_with(limits(13), now);
+        assert!(!marked());
+        assert!(cache.mark(account, 13, now, now), "spent again");
     }
 
     #[test]

@@ -46,6 +46,30 @@ pub(super) struct ModelCaller {
     pub(super) audit: Arc<CallAudit>,
 }
 
+/// Bills a call whose answer nobody waits for any more: a waiting client has no more time, or the job has lost its lease.
+/// The model works on it all the same, as on one that runs out of time.
+struct BillIfAbandoned<'a> {
+    caller: &'a ModelCaller,
+    /// `None`: the call has ended.
+    call: Option<(&'a Job, &'a Prompt)>,
+}
+
+impl Drop for BillIfAbandoned<'_> {
+    fn drop(&mut self) {
+        let Some((job, prompt)) = self.call else {
+            return;
+        };
+        let (budget, job, prompt) = (Arc::clone(&self.caller.budget), job.clone(), prompt.clone());
+        let tasks = &self.caller.base.tasks;
+        tasks.spawn_background("cost of an abandoned call", async move {
+            let answer = Err(CallError::Timeout {
+                message: "nobody waits for it".to_owned(),
+            });
+            budget.record_cost(&job, &prompt, &answer).await;
+        });
+    }
+}
+
 impl ModelCaller {
     pub(super) fn new(base: &Base, llm: Arc<dyn ModelClient>, audit: Option<Audit>) -> Self {
         Self {
@@ -59,10 +83,11 @@ impl ModelCaller {
         }
     }
 
-    /// Forgets what was learned of the endpoints: the configuration has changed.
+    /// Forgets what was learned of the endpoints, and budgets that are larger now: the configuration has changed.
     pub(super) fn reset(&self) {
         self.breaker.reset();
         self.base.health.reset();
+        self.budget.limits_changed();
     }
 
     /// The model and the parameters for calling `phase` with `prompt` on behalf of `job`.
@@ -74,8 +99,8 @@ impl ModelCaller {
     /// be added.
     ///
     /// # Errors
-    /// Those of the call. [`CallError::Transient`] with the time to wait if the breaker is open;
-    /// [`CallError::RateLimited`] if the tenant has spent its tokens of today.
+    /// Those of the call. [`CallError::NotMade`] with the time to wait if the breaker is open, or if the tokens of
+    /// today are spent.
     pub(super) async fn call(
         &self,
         settings: CallSettings,
@@ -90,12 +115,16 @@ impl ModelCaller {
         self.budget.admit(&job.scope)?;
         let key = endpoint.breaker_key();
         if let Err(wait) = self.breaker.admit(&key, self.base.clock.instant()) {
-            return Err(CallError::Transient {
-                retry_after: Some(wait),
-                message: "the endpoint keeps failing and is left alone for a while".to_owned(),
+            return Err(CallError::NotMade {
+                retry_after: wait,
+                message: "its endpoint keeps failing and is left alone for a while".to_owned(),
             });
         }
         let mut line = self.audit.begin(job, &settings.model);
+        let mut abandoned = BillIfAbandoned {
+            caller: self,
+            call: Some((job, prompt)),
+        };
         let answer = self.answer(&settings, endpoint, job, prompt).await;
         line.set_answer(&answer);
         let health = &self.base.health;
@@ -118,6 +147,7 @@ impl ModelCaller {
             }
             Ok(_) => {}
         }
+        abandoned.call = None;
         self.budget.record_cost(job, prompt, &answer).await;
         self.bundles
             .record_call(job, endpoint, settings, prompt, &answer);

@@ -30,6 +30,12 @@ pub enum CallError {
     /// The same call may succeed later: no answer within the deadline. It may be billed all the same.
     #[error("the model endpoint failed: {message}")]
     Timeout { message: String },
+    /// The call was not made. Something of ours forbids it until then: a budget that is spent, a breaker that is open.
+    #[error("the model is not called now: {message}")]
+    NotMade {
+        retry_after: Duration,
+        message: String,
+    },
     /// The model or a content filter declines this prompt.
     #[error("the model refused: {message}")]
     Refused { message: String },
@@ -58,17 +64,21 @@ impl CallError {
     pub fn is_retryable(&self) -> bool {
         matches!(
             self,
-            Self::RateLimited { .. } | Self::Transient { .. } | Self::Timeout { .. }
+            Self::RateLimited { .. }
+                | Self::Transient { .. }
+                | Self::Timeout { .. }
+                | Self::NotMade { .. }
         )
     }
 
-    /// How long the endpoint asks to be left alone.
+    /// How long the endpoint asks to be left alone, or we leave it alone.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::RateLimited { retry_after, .. } | Self::Transient { retry_after, .. } => {
                 *retry_after
             }
+            Self::NotMade { retry_after, .. } => Some(*retry_after),
             _ => None,
         }
     }
@@ -76,7 +86,11 @@ impl CallError {
     /// Whether a [`super::Breaker`] should count it: the endpoint failed, not only this prompt.
     #[must_use]
     pub fn blames_endpoint(&self) -> bool {
-        self.is_retryable() || matches!(self, Self::Unauthorised { .. })
+        match self {
+            Self::NotMade { .. } => false,
+            Self::Unauthorised { .. } => true,
+            _ => self.is_retryable(),
+        }
     }
 
     /// Its class in one word.
@@ -86,6 +100,7 @@ impl CallError {
             Self::RateLimited { .. } => "rate_limited",
             Self::Transient { .. } => "transient",
             Self::Timeout { .. } => "late",
+            Self::NotMade { .. } => "not_made",
             Self::Refused { .. } => "refused",
             Self::TooLong { .. } => "too_long",
             Self::Unauthorised { .. } => "unauthorised",
@@ -101,6 +116,7 @@ impl CallError {
             Self::RateLimited { message, .. }
             | Self::Transient { message, .. }
             | Self::Timeout { message }
+            | Self::NotMade { message, .. }
             | Self::Refused { message }
             | Self::TooLong { message, .. }
             | Self::Unauthorised { message }

@@ -349,6 +349,32 @@ async fn what_was_spent_for_a_refused_request_is_booked_when_its_owner_is_accept
     );
 }
 
+/// The model works on a call that nobody waits for any more, and its provider bills it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_given_up_is_billed() {
+    let settings = [
+        ("MEMORY__OVERFLOW", "observe"),
+        ("MEMORY__OVERFLOW_TIMEOUT", "300ms"),
+    ];
+    let rig = Rig::with(Options::default(), &settings).await;
+    rig.provider.rules(|rules| rules.window = Some(8_000));
+    let silent = Behaviour {
+        silent: true,
+        ..Behaviour::default()
+    };
+    rig.provider.inject(CallerKind::Observer, silent);
+    assert_eq!(rig.send(&Talk::new("ada").body(24)).await.status, 400);
+    assert!(observers(&rig) > 0);
+    // Nothing is stored of an owner before an upstream has accepted one of its requests.
+    let short = Talk::new("bea");
+    for turn in 1..=2 {
+        assert_eq!(rig.send(&short.body(turn)).await.status, 200);
+    }
+    rig.quiet().await;
+    let spent = "SELECT coalesce(sum(tokens), 0) FROM spending";
+    assert!(rig.number(spent).await > 1_000);
+}
+
 /// What is applied when a request does not fit is decided by the thresholds of its model.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_with_thresholds_of_its_own_overflows_by_them() {

@@ -133,4 +133,21 @@ async fn a_spent_budget_is_said_with_both_times() {
     program
         .told_alike("budget", "budget_spent", &talk.body(ACTIVE + 1))
         .await;
+
+    // With a larger budget the jobs go on at once.
+    program.configure(&format!("[memory]\ndaily_tokens = 100000000\n{CONFIG}"));
+    program.hang_up();
+    let mut turn = ACTIVE + 2;
+    let active = async {
+        while program.send(&talk.body(turn)).await.memory() != "active" {
+            turn += 1;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let waited = timeout(PATIENCE, active).await;
+    assert!(
+        waited.is_ok(),
+        "nothing is observed under the larger budget"
+    );
+    assert!(program.rest("budget").await[0] < 0.5);
 }

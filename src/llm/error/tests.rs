@@ -31,6 +31,7 @@ fn class(error: &CallError) -> &'static str {
         CallError::RateLimited { .. } => "rate",
         CallError::Transient { .. } => "transient",
         CallError::Timeout { .. } => "late",
+        CallError::NotMade { .. } => "not_made",
         CallError::Refused { .. } => "refused",
         CallError::TooLong { .. } => "long",
         CallError::Unauthorised { .. } => "auth",
@@ -41,6 +42,17 @@ fn class(error: &CallError) -> &'static str {
 
 fn message_of(error: &CallError) -> String {
     error.to_string()
+}
+
+#[test]
+fn a_call_that_was_not_made_blames_nobody() {
+    let error = CallError::NotMade {
+        retry_after: Duration::from_mins(1),
+        message: "the tokens of today are spent".to_owned(),
+    };
+    assert!(!error.blames_endpoint() && !error.is_billed());
+    assert!(error.is_retryable());
+    assert_eq!(error.retry_after(), Some(Duration::from_mins(1)));
 }
 
 #[test]
