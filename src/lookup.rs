@@ -166,15 +166,21 @@ impl SnapshotCache {
         if let Some((tip, view)) = &entries.alignment {
             state.held_alignments.remove(&(scope.tenant, *tip));
             state.add_bytes(sizes::of_stored_alignment(view));
-            state.alignments.insert((scope.tenant, *tip), view.clone());
+            if let Some(known) = state.alignments.insert((scope.tenant, *tip), view.clone()) {
+                let twice = sizes::of_stored_alignment(&known);
+                state.bytes = state.bytes.saturating_sub(twice);
+            }
         }
     }
 
     /// Marks `to` as the end of a range that is observed, or queued with its text.
     pub fn mark_range_end(&self, scope: &Scope, to: Link) {
         let mut state = self.state();
-        state.add_bytes(ENTRY_BYTES);
-        state.range_ends.insert((scope.tenant, to));
+        let end = (scope.tenant, to);
+        if !state.range_ends.contains(&end) {
+            state.add_bytes(ENTRY_BYTES);
+            state.range_ends.insert(end);
+        }
     }
 
     /// Adds a snapshot without its text; the text is read when a request needs it.
@@ -227,7 +233,7 @@ impl SnapshotCache {
         let mut state = self.state();
         let key = (scope.tenant, tip);
         if state.pins.get(&key, label.model).is_none() {
-            state.add_bytes(sizes::of_pin(label.model, label.thread_key));
+            state.make_room(sizes::of_pin(label.model, label.thread_key));
         }
         let pins = &mut state.pins;
         pins.get_or_pin(key, label, proposed, sent_before)
@@ -294,7 +300,8 @@ impl SnapshotCache {
     /// Adds a snapshot with its text.
     pub fn insert_snapshot(&self, scope: &Scope, snapshot: Snapshot) -> Arc<Snapshot> {
         let mut state = self.state();
-        state.add_bytes(sizes::of_snapshot_text(&snapshot));
+        let text_bytes = sizes::of_snapshot_text(&snapshot);
+        state.make_room(text_bytes + sizes::of_snapshot_meta(&snapshot.meta));
         state.add_snapshot(scope, &snapshot.meta);
         state.add_text(scope, snapshot)
     }
@@ -309,9 +316,9 @@ impl SnapshotCache {
         snapshot: Snapshot,
     ) -> Arc<Snapshot> {
         let mut state = self.state();
-        state.add_bytes(
-            sizes::of_snapshot_text(&snapshot) + sizes::of_snapshot_meta(&snapshot.meta),
-        );
+        let meta_bytes = sizes::of_snapshot_meta(&snapshot.meta);
+        state.make_room(meta_bytes + sizes::of_snapshot_text(&snapshot));
+        state.bytes += meta_bytes;
         let unstored = state
             .unstored_snapshots
             .entry((scope.tenant, tip))
@@ -334,7 +341,6 @@ impl SnapshotCache {
         let metas: usize = snapshots.iter().map(sizes::of_snapshot_meta).sum();
         // Making room may drop everything, so all entries are added after it.
         state.make_room(2 * ENTRY_BYTES + sizes::of_pin(label.model, label.thread_key) + metas);
-        state.bytes += ENTRY_BYTES + sizes::of_pin(label.model, label.thread_key);
         state.add_sent_prefix(scope, tip, sent_with.snapshot);
         for meta in snapshots {
             state.add_snapshot(scope, meta);
@@ -342,7 +348,9 @@ impl SnapshotCache {
         state
             .pins
             .add_recorded((scope.tenant, tip), label, sent_with);
-        state.complete_links.insert((scope.tenant, tip));
+        if state.complete_links.insert((scope.tenant, tip)) {
+            state.bytes += ENTRY_BYTES;
+        }
     }
 
     /// Adds a recorded request that has no new message. Only if its tip is complete here: otherwise it may
@@ -356,9 +364,6 @@ impl SnapshotCache {
     ) {
         let (mut state, key) = (self.state(), (scope.tenant, tip));
         if state.complete_links.contains(&key) {
-            if state.pins.get(&key, label.model).is_none() {
-                state.bytes += sizes::of_pin(label.model, label.thread_key);
-            }
             state.pins.add_recorded(key, label, sent_with);
         }
     }
@@ -376,7 +381,12 @@ impl SnapshotCache {
 
     /// Ends the pause at the range that ends at `to`; returns whether there was one.
     pub fn resume_observation(&self, scope: &Scope, to: Link) -> bool {
-        self.state().paused.remove(&(scope.tenant, to))
+        let mut state = self.state();
+        let was_paused = state.paused.remove(&(scope.tenant, to));
+        if was_paused {
+            state.bytes = state.bytes.saturating_sub(ENTRY_BYTES);
+        }
+        was_paused
     }
 
     /// Drops all that the store may not hold any more, because something was deleted from it. What requests in flight

@@ -34,9 +34,9 @@ const SMALL_BYTES: usize = MAX_BYTES / 1024;
 /// The size of an account without requests: itself, and its tables with the space that they keep free.
 const ACCOUNT_BYTES: usize = 1024;
 
-/// The size of an entry without its text: the entry itself, its key, and the space that the table keeps free.
-const ENTRY_BYTES: usize =
-    size_of::<FirstRequest>() + 2 * (size_of::<Key>() + size_of::<Box<FirstRequest>>());
+/// The size of an entry without its text: the entry itself, its two keys, and the space that the tables keep free.
+const ENTRY_BYTES: usize = size_of::<FirstRequest>()
+    + 2 * (2 * size_of::<Key>() + size_of::<Box<FirstRequest>>() + size_of::<usize>());
 
 /// The size of a mark, with the space that the table keeps free.
 const MARK_BYTES: usize = 2 * size_of::<ScopedHash>();
@@ -116,10 +116,38 @@ impl FirstRequest {
 struct Generation {
     /// Boxed, because a table that grows moves its entries.
     requests: HashMap<Key, Box<FirstRequest>>,
+    /// The first links of these, and how many have each: a request that begins with none of them continues none.
+    beginnings: HashMap<Key, usize>,
     /// The anchors of the requests that waited here: by these a request is recognised that carries some of
     /// their messages without continuing them.
     marks: HashSet<ScopedHash>,
     bytes: usize,
+}
+
+impl Generation {
+    fn insert(&mut self, key: Key, begin: Key, first: Box<FirstRequest>) {
+        self.requests.insert(key, first);
+        *self.beginnings.entry(begin).or_default() += 1;
+    }
+
+    /// Takes the request with this tip, which begins with `begin`.
+    fn take(&mut self, tip: &Key, begin: &Key) -> Option<Box<FirstRequest>> {
+        let first = self.requests.remove(tip)?;
+        self.bytes -= first.bytes();
+        if let Some(count) = self.beginnings.get_mut(begin) {
+            *count -= 1;
+            if *count == 0 {
+                self.beginnings.remove(begin);
+            }
+        }
+        Some(first)
+    }
+}
+
+/// The first link of a request.
+fn beginning(exchange: &Exchange) -> Option<Key> {
+    let first = exchange.history.turns().first()?;
+    Some((exchange.scope.tenant, first.link))
 }
 
 /// The requests of one account.
@@ -149,12 +177,20 @@ impl Share {
 
     /// Takes the longest waiting request that `exchange` continues or repeats, with its number of messages.
     fn take_prefix(&mut self, exchange: &Exchange) -> Option<(usize, Box<FirstRequest>)> {
+        let begin = beginning(exchange)?;
+        let mut generations: Vec<_> = self
+            .generations
+            .iter_mut()
+            .filter(|generation| generation.beginnings.contains_key(&begin))
+            .collect();
+        if generations.is_empty() {
+            return None;
+        }
         let turns = exchange.history.turns().iter().enumerate().rev();
         for (index, turn) in turns {
             let key = (exchange.scope.tenant, turn.link);
-            for generation in &mut self.generations {
-                if let Some(first) = generation.requests.remove(&key) {
-                    generation.bytes -= first.bytes();
+            for generation in &mut generations {
+                if let Some(first) = generation.take(&key, &begin) {
                     self.bytes -= first.bytes();
                     return Some((index + 1, first));
                 }
@@ -264,7 +300,7 @@ impl Waiting {
     }
 
     fn insert(&mut self, exchange: &Exchange, keys: &LookupKeys) {
-        let Some(tip) = exchange.history.tip() else {
+        let (Some(tip), Some(begin)) = (exchange.history.tip(), beginning(exchange)) else {
             return;
         };
         let first = Box::new(FirstRequest::new(exchange));
@@ -280,9 +316,7 @@ impl Waiting {
         generation.bytes += new_bytes;
         let marks = keys.anchors.iter().map(|(anchor, _)| *anchor);
         generation.marks.extend(marks);
-        generation
-            .requests
-            .insert((exchange.scope.tenant, tip), first);
+        generation.insert((exchange.scope.tenant, tip), begin, first);
         share.bytes += new_bytes;
         self.bytes += new_bytes;
         self.count += 1;
@@ -321,7 +355,7 @@ impl Waiting {
 }
 
 /// Whether `exchange` was sent as its client wrote it, on its own chain. Then nothing is lost if it is recorded
-/// later: it would be sent alike again. Where a user's conversations share memory it might not be: another
+/// later: the same request would go out as the same bytes. Where a user's conversations share memory it might not be: another
 /// conversation may be told about meanwhile, and what began without that must go on without it (INV-PREFIX).
 fn was_sent_as_written(exchange: &Exchange) -> bool {
     let sent_with = &exchange.sent_with;
@@ -404,6 +438,12 @@ mod tests {
             self.waiting.admit(exchange, &*self.store).len()
         }
 
+        /// How many messages each exchange has that is to be recorded now.
+        fn lengths(&mut self, exchange: Exchange) -> Vec<usize> {
+            let due = self.waiting.admit(exchange, &*self.store);
+            due.iter().map(|exchange| exchange.history.len()).collect()
+        }
+
         /// The sums are those of the parts.
         fn check(&self) {
             let waiting = &self.waiting;
@@ -445,6 +485,24 @@ mod tests {
         }
         assert_eq!(rig.admit(exchange("account 2999", "ada", 3, 9)), 2);
         assert_eq!(rig.admit(exchange("account 0", "ada", 3, 9)), 0);
+        rig.check();
+    }
+
+    #[tokio::test]
+    async fn each_first_request_is_recorded_before_its_second_one() {
+        let mut rig = Rig::new().await;
+        for name in ["one", "two", "three"] {
+            assert_eq!(rig.admit(exchange("a", name, 1, 1)), 0, "{name}");
+        }
+        assert_eq!(rig.lengths(exchange("a", "one", 3, 1)), [1, 3]);
+        assert_eq!(rig.admit(exchange("a", "nothing like it", 3, 1)), 0);
+        for name in ["three", "two"] {
+            assert_eq!(rig.lengths(exchange("a", name, 3, 1)), [1, 3], "{name}");
+        }
+        let share = rig.waiting.shares.values().next().expect("a share");
+        let beginnings = share.generations.iter();
+        let beginnings: usize = beginnings.map(|it| it.beginnings.len()).sum();
+        assert_eq!(beginnings, 1, "that of the one that waits");
         rig.check();
     }
 }

@@ -167,13 +167,13 @@ impl ModelHealth {
 
     /// A call gave what can be used.
     pub(super) fn worked(&self, endpoint: &Endpoint, model: &str, job: &Job) {
-        let target = Target::new(endpoint, model, job);
+        let now = self.clock.instant();
         let mut state = self.lock();
-        state.make_room();
-        let health = state.targets.entry(target).or_default();
+        let health = state.health(Target::new(endpoint, model, job));
         let was_failing = health.failing.is_some();
         *health = Health {
             proven: true,
+            last_call: Some(now),
             overdue: health.overdue,
             slowest: health.slowest,
             ..Health::default()
@@ -207,10 +207,10 @@ impl ModelHealth {
 
     /// A call was answered after this time.
     pub(super) fn answered(&self, endpoint: &Endpoint, model: &str, job: &Job, after: Duration) {
+        let now = self.clock.instant();
         let mut state = self.lock();
-        state.make_room();
-        let target = Target::new(endpoint, model, job);
-        let health = state.targets.entry(target).or_default();
+        let health = state.health(Target::new(endpoint, model, job));
+        health.last_call = Some(now);
         health.slowest = health.slowest.max(after);
     }
 
@@ -239,8 +239,7 @@ impl ModelHealth {
             )
         );
         let mut state = self.lock();
-        state.make_room();
-        state.targets.entry(target.clone()).or_default().overdue += 1;
+        state.health(target.clone()).overdue += 1;
         self.publish(&state);
         drop(state);
         OverdueCall {
@@ -268,11 +267,7 @@ impl ModelHealth {
         };
         let now = self.clock.instant();
         let mut state = self.lock();
-        state.make_room();
-        let health = state
-            .targets
-            .entry(Target::new(endpoint, model, job))
-            .or_default();
+        let health = state.health(Target::new(endpoint, model, job));
         health.bad_calls = health.bad_calls.saturating_add(1);
         health.last_call = Some(now);
         if health.last_bad_job.replace(job.id) != Some(job.id) {
@@ -340,7 +335,9 @@ impl ModelHealth {
         let pause_ms = i64::try_from(pause.as_millis()).unwrap_or(i64::MAX);
         let until_ms = now_ms.saturating_add(pause_ms);
         let mut state = self.lock();
-        state.make_room();
+        if state.left_alone.len() >= MAX_TARGETS {
+            state.left_alone.clear();
+        }
         // A pause that is made longer began before.
         let entry = state.left_alone.entry(LeftAlone::new(endpoint, job));
         entry.or_insert((now_ms, until_ms)).1 = until_ms;
@@ -403,7 +400,9 @@ impl ModelHealth {
             let age = health
                 .last_call
                 .map(|last| now.saturating_duration_since(last));
-            target.tenant.is_none() || age.is_none_or(|age| age < BORROWED_TTL)
+            target.tenant.is_none()
+                || health.overdue > 0
+                || age.is_none_or(|age| age < BORROWED_TTL)
         });
         self.publish(&state);
     }
@@ -468,17 +467,21 @@ impl ModelHealth {
 }
 
 impl State {
-    /// Models that work are dropped first.
-    fn make_room(&mut self) {
-        if self.targets.len() >= MAX_TARGETS {
-            self.targets.retain(|_, health| health.failing.is_some());
+    /// The health of `target`. If there are too many, the one is dropped that was not called for the longest time,
+    /// first of those that work.
+    fn health(&mut self, target: Target) -> &mut Health {
+        if self.targets.len() >= MAX_TARGETS && !self.targets.contains_key(&target) {
+            let order = |health: &Health| {
+                let is_needed = health.failing.is_some() || health.overdue > 0;
+                (is_needed, health.last_call)
+            };
+            let targets = self.targets.iter();
+            let oldest = targets.min_by_key(|(_, health)| order(health));
+            if let Some(oldest) = oldest.map(|(oldest, _)| oldest.clone()) {
+                self.targets.remove(&oldest);
+            }
         }
-        if self.targets.len() >= MAX_TARGETS {
-            self.targets.clear();
-        }
-        if self.left_alone.len() >= MAX_TARGETS {
-            self.left_alone.clear();
-        }
+        self.targets.entry(target).or_default()
     }
 }
 

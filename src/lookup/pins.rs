@@ -44,6 +44,14 @@ pub(super) struct Pins {
     /// Histories of which a request was trimmed once. Few are, and a request asks for those it continues: it need not
     /// look at the pins of each of its messages.
     trimmed: HashSet<Key>,
+    /// Bytes of all pins.
+    bytes: usize,
+}
+
+impl Pin {
+    fn bytes(&self) -> usize {
+        sizes::of_pin(&self.model, self.thread_key.as_deref())
+    }
 }
 
 impl Pins {
@@ -62,7 +70,9 @@ impl Pins {
         let pins = self.by_history.entry(key).or_default();
         let existing = pins.iter().position(|pin| *pin.model == *model);
         let at = existing.unwrap_or_else(|| {
-            pins.push(new());
+            let pin = new();
+            self.bytes += pin.bytes();
+            pins.push(pin);
             pins.len() - 1
         });
         &mut pins[at]
@@ -183,23 +193,24 @@ impl Pins {
         let Self {
             mut by_history,
             mut trimmed,
+            ..
         } = std::mem::take(self);
         by_history.retain(|_, pins| {
             pins.retain(|pin| pin.in_flight > 0);
             !pins.is_empty()
         });
         trimmed.retain(|key| by_history.contains_key(key));
+        let bytes = by_history.values().flatten().map(Pin::bytes).sum();
         Self {
             by_history,
             trimmed,
+            bytes,
         }
     }
 
     /// How many bytes all pins need.
     pub(super) fn bytes(&self) -> usize {
-        let pins = self.by_history.values().flatten();
-        pins.map(|pin| sizes::of_pin(&pin.model, pin.thread_key.as_deref()))
-            .sum()
+        self.bytes
     }
 
     /// Counts one request in flight less; removes the pin if none is left and no upstream accepted it.
@@ -213,7 +224,8 @@ impl Pins {
             return;
         }
         if let Some(pins) = self.by_history.get_mut(key) {
-            pins.retain(|pin| *pin.model != *model);
+            let gone = pins.extract_if(.., |pin| *pin.model == *model);
+            self.bytes -= gone.map(|pin| pin.bytes()).sum::<usize>();
             if pins.is_empty() {
                 self.by_history.remove(key);
                 self.trimmed.remove(key);

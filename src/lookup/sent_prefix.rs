@@ -2,6 +2,8 @@
 //! another conversation that begins alike. Used by [`super::query`]; `proxy` decides with
 //! [`Lookup::own_sent_prefix`].
 
+use std::collections::hash_map::Entry;
+
 use super::SnapshotCache;
 use super::outcome::{Lookup, PrefixMatch};
 use super::pins::Key;
@@ -77,10 +79,17 @@ impl CacheState {
         let step = self.steps.get(&(scope.tenant, tip));
         let parent = step.map(|step| (scope.tenant, step.parent));
         if let Some(parent) = parent.filter(|_| scope.resource.is_some()) {
-            // `mark_complete` has made room for it.
-            self.bytes += ENTRY_BYTES;
-            let sent_prefix = self.sent_prefixes.entry(parent).or_insert(snapshot);
-            *sent_prefix = snapshot.min(*sent_prefix);
+            match self.sent_prefixes.entry(parent) {
+                Entry::Occupied(mut known) => {
+                    let least = snapshot.min(*known.get());
+                    known.insert(least);
+                }
+                Entry::Vacant(new) => {
+                    // `mark_complete` has made room for it.
+                    self.bytes += ENTRY_BYTES;
+                    new.insert(snapshot);
+                }
+            }
         }
     }
 
@@ -208,6 +217,42 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_is_there_already_or_gone_is_not_counted() {
+        let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+        let cache = SnapshotCache::new(Arc::new(store));
+        let scope = Scope::new(b"tenant", None);
+        let tip = Link::from_slice(&[1; 32]).expect("32");
+        let label = PinLabel {
+            model: "m",
+            thread_key: None,
+        };
+        let bytes = || {
+            let state = cache.state();
+            (state.bytes, state.pins.bytes())
+        };
+        for _ in 0..3 {
+            cache.get_or_pin(&scope, tip, label, SentWith::default(), false);
+            cache.release_pin(&scope, tip, "m", false);
+        }
+        assert_eq!(bytes(), (0, 0), "no upstream accepted it");
+        let pin = sizes::of_pin(label.model, label.thread_key);
+        for _ in 0..3 {
+            cache.get_or_pin(&scope, tip, label, SentWith::default(), false);
+            cache.mark_complete(&scope, tip, label, SentWith::default(), &[]);
+            cache.add_repetition(&scope, tip, label, SentWith::default());
+            cache.release_pin(&scope, tip, "m", true);
+            assert_eq!(bytes(), (ENTRY_BYTES, pin));
+            cache.mark_range_end(&scope, tip);
+            cache.pause_observation(&scope, tip);
+            assert_eq!(bytes().0, 3 * ENTRY_BYTES);
+            cache.resume_observation(&scope, tip);
+            let mut state = cache.state();
+            state.range_ends.clear();
+            state.bytes -= 2 * ENTRY_BYTES - ENTRY_BYTES;
+        }
+    }
+
+    #[tokio::test]
     async fn what_is_in_flight_survives_that_the_cache_is_full() {
         let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
         let cache = SnapshotCache::new(Arc::new(store));
@@ -235,9 +280,10 @@ mod tests {
             let again = cache.get_or_pin(&scope, running, label, sent(3), false);
             assert_eq!(again, sent(1));
             assert_eq!(cache.pinned(&scope, answered, "m"), None);
-            let bytes =
-                sizes::of_pin(label.model, label.thread_key) + if clear { 0 } else { ENTRY_BYTES };
-            assert_eq!(cache.state().bytes, bytes);
+            let others = if clear { 0 } else { ENTRY_BYTES };
+            assert_eq!(cache.state().bytes, others);
+            let pin = sizes::of_pin(label.model, label.thread_key);
+            assert_eq!(cache.state().pins.bytes(), pin);
             for _ in 0..2 {
                 cache.release_pin(&scope, running, "m", false);
             }

@@ -55,7 +55,7 @@ pub(super) struct CacheState {
     pub(super) lineage_names: HashMap<([u8; 32], i64), LineageName>,
     /// Thread keys that several lineages have.
     pub(super) shared_keys: HashSet<([u8; 32], String)>,
-    /// Bytes of all of these but the held alignments.
+    /// Bytes of all of these but the pins and the held alignments, which know their own.
     pub(super) bytes: usize,
 }
 
@@ -164,18 +164,21 @@ impl CacheState {
         }
     }
 
-    /// Adds the text of a snapshot.
+    /// Adds the text of a snapshot. The caller has made room for it.
     pub(super) fn add_text(&mut self, scope: &Scope, snapshot: Snapshot) -> Arc<Snapshot> {
         let snapshot = Arc::new(snapshot);
         let key = (scope.tenant, snapshot.meta.id);
-        self.texts.insert(key, Arc::clone(&snapshot));
+        if self.texts.insert(key, Arc::clone(&snapshot)).is_none() {
+            self.bytes += sizes::of_snapshot_text(&snapshot);
+        }
         snapshot
     }
 
     /// Makes room for `bytes` more. If they do not fit, everything is dropped but what requests in flight need: a
     /// cache that lost single entries would no longer be complete for their chains.
     pub(super) fn make_room(&mut self, bytes: usize) {
-        if self.bytes + self.held_alignments.bytes() + bytes > MAX_BYTES {
+        let held = self.bytes + self.pins.bytes() + self.held_alignments.bytes();
+        if held + bytes > MAX_BYTES {
             self.drop_all_but_in_flight();
         }
     }
@@ -236,10 +239,8 @@ impl CacheState {
 
     /// Like [`Self::drop_all_but_in_flight`], but drops texts and alignments too: they may be of something deleted.
     pub(super) fn drop_all_but_pins_in_flight(&mut self) {
-        let pins = self.pins.take_in_flight();
         *self = Self {
-            bytes: pins.bytes(),
-            pins,
+            pins: self.pins.take_in_flight(),
             ..Self::default()
         };
     }

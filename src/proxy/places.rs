@@ -48,7 +48,9 @@ struct State {
     uploads: usize,
     held: HashMap<Holder, usize>,
     /// The requests with a place.
-    requests: HashMap<u64, (Holders, Option<Arc<Reading>>)>,
+    requests: HashMap<u64, Holders>,
+    /// Those of them over HTTP/2. Each refused request looks at all of these, so those over HTTP/1 are not here.
+    readings: HashMap<u64, Arc<Reading>>,
     /// The number of the next request.
     next: u64,
 }
@@ -60,7 +62,7 @@ impl State {
 
     /// Gives the place of a request back, unless it was given to another one.
     fn give_back(&mut self, number: u64) -> Option<Arc<Reading>> {
-        let (holders, reading) = self.requests.remove(&number)?;
+        let holders = self.requests.remove(&number)?;
         self.free += 1;
         for holder in holders.into_iter().flatten() {
             if let Some(held) = self.held.get_mut(&holder) {
@@ -70,7 +72,7 @@ impl State {
                 }
             }
         }
-        reading
+        self.readings.remove(&number)
     }
 
     /// The requests whose clients do not read, of `holder` only if there is one. First those of the connection that has
@@ -78,9 +80,10 @@ impl State {
     fn unread(&self, holder: Option<Holder>) -> Vec<u64> {
         let mut of_connection = HashMap::<_, usize>::default();
         let mut unread = Vec::new();
-        for (number, (holders, reading)) in &self.requests {
-            let waited = reading.as_ref().and_then(|reading| reading.unread_for());
+        for (number, reading) in &self.readings {
+            let waited = reading.unread_for();
             if let Some(waited) = waited.filter(|waited| *waited >= MAKES_ROOM_AFTER)
+                && let Some(holders) = self.requests.get(number)
                 && (holder.is_none() || holders.contains(&holder))
             {
                 *of_connection.entry(holders[0]).or_default() += 1;
@@ -115,6 +118,7 @@ impl Places {
                 uploads: 0,
                 held: HashMap::default(),
                 requests: HashMap::default(),
+                readings: HashMap::default(),
                 next: 0,
             })),
             limit,
@@ -151,7 +155,10 @@ impl Places {
         }
         let number = state.next;
         state.next += 1;
-        state.requests.insert(number, (holders, Reading::current()));
+        state.requests.insert(number, holders);
+        if let Some(reading) = Reading::current() {
+            state.readings.insert(number, reading);
+        }
         drop(state);
         Ok(Place {
             places: self.clone(),

@@ -103,3 +103,20 @@ fn an_endpoint_that_is_left_alone_is_said_with_both_times_until_it_answers() {
     health.called_again(&endpoint, &job);
     assert_eq!(notice(), None);
 }
+
+#[test]
+fn the_target_that_was_silent_for_longest_makes_room() {
+    let health = ModelHealth::new(Clock::default(), &Readiness::new());
+    let (endpoint, job) = (endpoint(), job());
+    let patience = |model: usize| health.patience(&endpoint, &model.to_string(), &job, DEADLINE);
+    let slow = Duration::from_secs(50);
+    for model in 0..MAX_TARGETS {
+        health.answered(&endpoint, &model.to_string(), &job, slow);
+    }
+    health.answered(&endpoint, "0", &job, slow);
+    health.answered(&endpoint, "one more", &job, slow);
+    let forgotten: Vec<_> = (0..MAX_TARGETS)
+        .filter(|model| patience(*model) < 2 * slow)
+        .collect();
+    assert_eq!(forgotten, [1]);
+}
