@@ -41,6 +41,7 @@ use crate::history::Pepper;
 use crate::jobs::{Jobs, Reloadable};
 use crate::llm::{Endpoint, Llm};
 use crate::lookup::{READ_TIMEOUT, SnapshotCache};
+use crate::model_prices::NamedPrice;
 use crate::proxy::capabilities::UpstreamCapabilities;
 use crate::proxy::{AcceptedTenants, Memory, Proxy, SentPrompts, Singleflight};
 use crate::server::{BindError, DrainReport, Server};
@@ -61,6 +62,7 @@ pub struct App {
     store: Arc<SqliteStore>,
     audit: Option<Audit>,
     settings: Reloadable,
+    prices: Reloadable<Vec<NamedPrice>>,
     /// Whether requests without a credential may have memory; only a restart changes the listener.
     anonymous: bool,
     /// The pepper of the database, for as long as the process runs.
@@ -173,7 +175,8 @@ impl App {
         };
         let store = Arc::new(store.with_pepper(&pepper).with_background(&tasks));
         let pepper = pepper.value;
-        let audit = audit(config, &store, &tasks)?;
+        let prices = Reloadable::new(config.audit_prices.clone());
+        let audit = audit(config, prices.clone(), &store, &tasks)?;
         if config.memory_enabled {
             let timeout = store_timeout.max(STORE_OPEN_TIMEOUT);
             open_store(&store, config, timeout, admin.readiness(), &tasks).await?;
@@ -218,12 +221,9 @@ impl App {
             tasks.spawn_background("forgotten", refresher.run(tasks.token()));
             let mut ratios = TokenRatios::new(&store, &jobs);
             let _timed_out = tokio::time::timeout(STORE_OPEN_TIMEOUT, ratios.load()).await;
-            // If the operator has closed the queue, this process writes nothing, so it deletes nothing either.
-            if config.memory.concurrency > 0 {
-                tasks.spawn_background("token ratios", ratios.run(tasks.token()));
-                let housekeeping = Housekeeping::new(&store, &caches, config);
-                tasks.spawn_background("housekeeping", housekeeping.run(tasks.token()));
-            }
+            tasks.spawn_background("token ratios", ratios.run(tasks.token()));
+            let housekeeping = Housekeeping::new(&store, &caches, config);
+            tasks.spawn_background("housekeeping", housekeeping.run(tasks.token()));
         }
         let anonymous = config.requests.identity.anonymous;
         let memory = Memory {
@@ -257,6 +257,7 @@ impl App {
             store,
             audit,
             settings,
+            prices,
             anonymous,
             pepper,
             tasks,
@@ -339,6 +340,7 @@ impl App {
             anonymous: self.anonymous,
             pepper: self.pepper,
             settings: self.settings.clone(),
+            prices: self.prices.clone(),
             proxy: Arc::clone(&self.proxy),
             audit: self.audit.clone(),
         }
@@ -461,6 +463,7 @@ fn model_client(config: &Config) -> Result<Llm, reqwest::Error> {
 /// The audit, if anything becomes of its lines.
 fn audit(
     config: &Config,
+    prices: Reloadable<Vec<NamedPrice>>,
     store: &Arc<SqliteStore>,
     tasks: &Tasks,
 ) -> Result<Option<Audit>, StartError> {
@@ -480,6 +483,6 @@ fn audit(
         AuditTarget::Stdout => AuditOutput::Stdout,
         AuditTarget::File(path) => AuditOutput::File(path, &config.audit_rotation),
     };
-    let exporter = exporter.with_reader(Box::new(CostMetrics::new(&config.audit_prices)));
+    let exporter = exporter.with_reader(Box::new(CostMetrics::new(prices)));
     Ok(Some(Audit::open(&output, exporter, tasks)?))
 }

@@ -204,20 +204,14 @@ impl Jobs {
         let room = Room::new(&base, llm, audit, tasks);
         let jobs = room.jobs;
         let (outcomes, reported) = mpsc::unbounded_channel();
-        let inputs = Arc::new(tokio::sync::Mutex::new(recorder::Inputs {
-            exchanges: room.exchanges,
-            outcomes: reported,
-        }));
+        let inputs = recorder::Inputs::new(room.exchanges, reported);
+        let inputs = Arc::new(tokio::sync::Mutex::new(inputs));
         let (recorder_base, stop) = (jobs.base.clone(), tasks.token());
         tasks.supervise("recorder", move || {
             let recorder = Recorder::new(&recorder_base, room.recorder_shares.clone());
             recorder::run(recorder, Arc::clone(&inputs), stop.clone())
         });
-        // If the operator has closed the queue, this process writes nothing, so it deletes nothing
-        // either.
-        if jobs.base.settings().concurrency > 0 {
-            tasks.spawn_background("expiry", archive.expire(tasks.token()));
-        }
+        tasks.spawn_background("expiry", archive.expire(tasks.token()));
         tasks.supervise("workers", move || {
             let (worker, wake) = (Arc::clone(&room.worker), Arc::clone(&room.wake));
             worker.run(outcomes.clone(), wake)
@@ -322,6 +316,11 @@ impl Jobs {
         self.budget.expire();
         self.base.health.expire();
         self.base.recording.expire();
+    }
+
+    /// Whether memory is only read, for all models: then nothing is deleted either. A reload can change it.
+    pub fn is_read_only(&self) -> bool {
+        self.base.settings().read_only
     }
 
     /// The settings in force.

@@ -67,7 +67,8 @@ pub const EXCHANGES_WAITING: &str = "diarist_exchanges_waiting";
 pub const FIRST_REQUESTS_FORGOTTEN: &str = "diarist_first_requests_forgotten_total";
 /// Bytes of accepted requests that the recorder has not recorded yet. A gauge.
 pub const INTAKE_BYTES: &str = "diarist_intake_bytes";
-/// Accepted requests that were dropped because the recorder's intake was full.
+/// Accepted requests that were not recorded: the recorder's intake was full, the process stopped, or a fault ended the
+/// recorder.
 pub const EXCHANGES_DROPPED: &str = "diarist_exchanges_dropped_total";
 /// Bytes of messages that were tokenised.
 pub const TOKENIZED_BYTES: &str = "diarist_tokenized_bytes_total";
@@ -109,7 +110,7 @@ pub const OBSERVER_PAUSES: &str = "diarist_observer_pauses_total";
 pub const QUOTA_DELETED: &str = "diarist_quota_deleted_total";
 /// The size of the database file and of its journal. Label: `file` (`database`, `journal`).
 pub const DATABASE_BYTES: &str = "diarist_database_bytes";
-/// Audit lines that were not written. Label: `reason` (`full`, `write`).
+/// Audit lines that were not written. Label: `reason` (`full`, `closed`, `write`, `fault`, `store`).
 pub const AUDIT_DROPPED: &str = "diarist_audit_dropped_total";
 /// Calls of the store that failed.
 pub const STORE_FAILURES: &str = "diarist_store_failures_total";
@@ -248,7 +249,7 @@ fn register() {
     for kind in ["request", "observe", "reflect"] {
         metrics::counter!(UNPRICED, "kind" => kind).increment(0);
     }
-    for reason in ["full", "closed", "write", "store"] {
+    for reason in ["full", "closed", "write", "fault", "store"] {
         metrics::counter!(AUDIT_DROPPED, "reason" => reason).increment(0);
     }
     for file in ["database", "journal"] {
@@ -304,7 +305,7 @@ fn describe_memory() {
     );
     describe_counter!(
         EXCHANGES_DROPPED,
-        "Accepted requests dropped because the recorder's intake was full"
+        "Accepted requests that were not recorded: the queue of the recorder was full, the process stopped, or the recorder failed"
     );
     describe_counter!(
         TOKENIZED_BYTES,
@@ -355,7 +356,7 @@ fn describe_memory() {
     );
     describe_counter!(
         BUDGETS_SPENT,
-        "Tenants that have used up a day's tokens for memory"
+        "Daily budgets that were spent, of one account or of all"
     );
     describe_counter!(
         OBSERVER_PAUSES,

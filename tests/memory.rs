@@ -79,6 +79,7 @@ mod resting;
 mod rotated;
 mod same;
 mod shown;
+mod starting;
 mod stopgap;
 mod stopping;
 mod streams;

@@ -8,6 +8,7 @@ use metrics::Counter;
 use serde_json::Value;
 
 use crate::audit::{AuditRecord, CallKind, CallRecord, MemoryState, RecordReader};
+use crate::jobs::Reloadable;
 use crate::ledger::{CostMeter, Line, ReportedUsage, Text};
 use crate::model_prices::{NamedPrice, PriceTable};
 use crate::telemetry::{self, ModelSeries, kept};
@@ -21,24 +22,45 @@ const REQUEST: &str = "request";
 #[derive(Debug)]
 pub(super) struct CostMetrics {
     meter: CostMeter,
+    /// The operator's prices, which a reload may replace.
+    own: Reloadable<Vec<NamedPrice>>,
+    /// Those of them that the meter has.
+    in_use: Arc<Vec<NamedPrice>>,
 }
 
 impl CostMetrics {
     /// Counts with the prices that Diarist brings, and with these of the operator, which win. The series of the
     /// operator's models, and of `other`, exist from now on; those of the rest from the first line about them.
-    pub(super) fn new(own: &[NamedPrice]) -> Self {
+    pub(super) fn new(own: Reloadable<Vec<NamedPrice>>) -> Self {
         series("");
-        for named in own {
-            series(&named.model);
-        }
+        let in_use = own.current();
         Self {
-            meter: CostMeter::new(PriceTable::new(own.to_vec())),
+            meter: CostMeter::new(price_table(&in_use)),
+            own,
+            in_use,
+        }
+    }
+
+    fn follow_reload(&mut self) {
+        let current = self.own.current();
+        if !Arc::ptr_eq(&current, &self.in_use) {
+            self.meter.set_prices(price_table(&current));
+            self.in_use = current;
         }
     }
 }
 
+/// The prices that Diarist brings and these. The series of these models exist from now on.
+fn price_table(own: &[NamedPrice]) -> PriceTable {
+    for named in own {
+        series(&named.model);
+    }
+    PriceTable::new(own.to_vec())
+}
+
 impl RecordReader for CostMetrics {
     fn request(&mut self, record: &mut AuditRecord) {
+        self.follow_reload();
         let line = request_line(record);
         let (dollars, estimated) = (self.meter.request(&line), self.meter.unreported(&line));
         record.estimated_prompt_tokens = estimated;
@@ -55,6 +77,7 @@ impl RecordReader for CostMetrics {
     }
 
     fn call(&mut self, record: &CallRecord) {
+        self.follow_reload();
         match self.meter.call(&call_line(record)) {
             None => add_unpriced(record.call.name()),
             Some(dollars) => {
@@ -99,6 +122,7 @@ fn call_line(record: &CallRecord) -> Line<'_> {
         cached_tokens: record.cached_tokens,
         cache_write_tokens: record.cache_write_tokens,
         completion_tokens: record.completion_tokens,
+        outcome: Some(record.outcome.name().into()),
         usage: reported(record.usage.as_ref()),
         ..Line::default()
     }
@@ -178,6 +202,27 @@ mod tests {
             line.completion_tokens,
         ];
         (texts, numbers, line.is_active(), line.usage)
+    }
+
+    #[test]
+    fn prices_follow_a_reload() {
+        let own = Reloadable::new(Vec::new());
+        let mut metrics = CostMetrics::new(own.clone());
+        let mut record =
+            AuditRecord::new(jiff::Timestamp::UNIX_EPOCH, "id".to_owned(), String::new());
+        record.model = Some("unheard-of".to_owned());
+        (record.prompt_tokens, record.completion_tokens) = (Some(1_000), Some(0));
+        record.cached_tokens = Some(0);
+        let mut cost = |metrics: &mut CostMetrics| {
+            metrics.request(&mut record);
+            metrics
+                .meter
+                .request(&request_line(&record))
+                .map(|it| it.cost)
+        };
+        assert_eq!(cost(&mut metrics), None);
+        own.replace(vec!["unheard-of=2,1,10".parse().expect("a price")]);
+        assert_eq!(cost(&mut metrics), Some(0.002));
     }
 
     #[test]

@@ -26,6 +26,9 @@ const MEASURE_INTERVAL: Duration = Duration::from_secs(15);
 /// The most conversations that one transaction deletes.
 const THREADS_AT_ONCE: u32 = 20;
 
+/// The most waiting model calls that one transaction deletes.
+const JOBS_AT_ONCE: u32 = 100;
+
 /// The most audit lines that one transaction deletes.
 const LINES_AT_ONCE: u32 = 1_000;
 
@@ -85,8 +88,11 @@ impl Housekeeping {
         }
     }
 
-    /// Deletes what is too old or too much.
+    /// Deletes what is too old or too much, unless memory is only read: then this process writes nothing.
     async fn delete_and_report(&self, stop: &CancellationToken) {
+        if self.caches.jobs.is_read_only() {
+            return;
+        }
         let mut deleted = Deleted::default();
         let mut result = self.delete(stop, &mut deleted).await;
         let Deleted {
@@ -139,7 +145,16 @@ impl Housekeeping {
             }
         }
         let jobs_before_ms = before(now_ms, self.job_retention);
-        deleted.old_jobs = self.store.expire_jobs(jobs_before_ms, now_ms).await?;
+        while !stop.is_cancelled() {
+            let some = self
+                .store
+                .expire_jobs(jobs_before_ms, now_ms, JOBS_AT_ONCE)
+                .await?;
+            deleted.old_jobs += some;
+            if some == 0 {
+                break;
+            }
+        }
         if let Some(retention) = self.audit_retention {
             // No cache holds lines, and others fill the pages that they leave.
             let before_ms = before(now_ms, retention);

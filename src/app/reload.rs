@@ -11,6 +11,7 @@ use crate::audit::Audit;
 use crate::config::{Config, ConfigValues, Loaded};
 use crate::history::Pepper;
 use crate::jobs::Reloadable;
+use crate::model_prices::NamedPrice;
 use crate::proxy::{Proxy, RequestPolicy};
 use crate::store::Aliases;
 
@@ -22,6 +23,8 @@ pub struct Reloader {
     pub(super) anonymous: bool,
     pub(super) pepper: Pepper,
     pub(super) settings: Reloadable,
+    /// The operator's prices, for the metrics of costs.
+    pub(super) prices: Reloadable<Vec<NamedPrice>>,
     pub(super) proxy: Arc<Proxy>,
     pub(super) audit: Option<Audit>,
 }
@@ -34,6 +37,7 @@ impl Reloader {
         let (_, needs_restart) = values.changes(&self.start_values);
         let (applied, _) = values.changes(&self.current_values);
         self.settings.replace(config.memory.clone());
+        self.prices.replace(config.audit_prices.clone());
         if let Some(memory) = self.proxy.memory() {
             memory.capabilities.set_placement(config.memory.placement);
             let aliases = memory.policy.current().identity.aliases.clone();

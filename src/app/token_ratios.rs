@@ -53,7 +53,7 @@ impl TokenRatios {
             let pause = tokio::time::sleep(SAVE_INTERVAL);
             is_stopped = stop.run_until_cancelled(pause).await.is_none();
             self.load().await;
-            if self.is_loaded {
+            if self.is_loaded && !self.jobs.is_read_only() {
                 self.save().await;
             }
         }

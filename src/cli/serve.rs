@@ -84,8 +84,9 @@ async fn serve(
         values,
         warnings,
     } = loaded;
-    let app = App::build_in(tasks, &config, read_timeout).await?;
+    // First of all: the start may take seconds, and until then this signal ends the process.
     let hangups = Sighup::listen().context("signals cannot be received")?;
+    let app = App::build_in(tasks, &config, read_timeout).await?;
     let (reload, stop) = (app.reload(values), app.tasks().token());
     // Boxed, since the future holds a whole configuration while it waits.
     let reloading = Box::pin(reload_on_hangup(hangups, reload, sources.clone()));

@@ -111,7 +111,7 @@ impl OverridableSettings {
             hints: observer.hints.union(reflection_hints?),
             observer: Arc::new(observer),
             max_loss: max_loss?,
-            concurrency: crate::jobs::MODEL_CALLS,
+            read_only: false,
             daily: common.daily,
             peer_memory_tokens: common.peer_memory_tokens,
             bundles: common.bundles,

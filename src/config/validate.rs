@@ -85,10 +85,7 @@ pub(super) fn validate(
     };
     memory.common.overrides = matching().map(job_override).collect();
     let writes_nothing = !raw.memory.enabled.value || requests.read_only.for_all();
-    if writes_nothing {
-        // The queue is left alone.
-        memory.common.concurrency = 0;
-    }
+    memory.common.read_only = writes_nothing;
     Ok(Config {
         server,
         limits,

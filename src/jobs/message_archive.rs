@@ -19,9 +19,13 @@ use super::settings::ArchivePolicy;
 use crate::history::{AttachmentKind, Link, Media, MessagePiece, PlainText, Role};
 use crate::memory::redact::Redactor;
 use crate::memory::{Node, Span};
+use crate::store::StoreResult;
 
 /// How often texts that have expired are deleted.
 const EXPIRY_INTERVAL: Duration = Duration::from_mins(1);
+
+/// The most texts that one transaction deletes.
+const TEXTS_AT_ONCE: u32 = 300;
 
 #[derive(Serialize, Deserialize)]
 struct ArchivedMessage {
@@ -127,7 +131,7 @@ impl MessageArchive {
             .collect()
     }
 
-    /// Deletes expired texts until `stop`.
+    /// Deletes expired texts until `stop`, while memory may be written.
     pub(super) async fn expire(self, stop: CancellationToken) {
         let mut empty_rounds = 0;
         loop {
@@ -135,18 +139,12 @@ impl MessageArchive {
             if policy != ArchivePolicy::UntilObserved {
                 empty_rounds = 0;
             }
-            if let Some(max_age) = expiry_age(policy, empty_rounds) {
-                let kept_ms = i64::try_from(max_age.as_millis()).unwrap_or(i64::MAX);
-                let before_ms = self.base.now_ms().saturating_sub(kept_ms);
-                match self.base.store.expire_messages(before_ms).await {
-                    Ok(deleted) => {
-                        self.base.cache.remove_kept_messages(&deleted);
-                        empty_rounds = if deleted.is_empty() {
-                            empty_rounds + 1
-                        } else {
-                            0
-                        };
-                    }
+            if let Some(max_age) = expiry_age(policy, empty_rounds)
+                && !self.base.settings().read_only
+            {
+                match self.expire_older(max_age, &stop).await {
+                    Ok(0) => empty_rounds += 1,
+                    Ok(_) => empty_rounds = 0,
                     Err(error) => {
                         tracing::warn!(error = %error, "expired texts of messages could not be deleted; the next round tries again");
                     }
@@ -157,6 +155,30 @@ impl MessageArchive {
                 () = tokio::time::sleep(EXPIRY_INTERVAL) => {}
             }
         }
+    }
+
+    /// Deletes the texts of this age, in short transactions: others write between them. Returns how many.
+    async fn expire_older(
+        &self,
+        max_age: Duration,
+        stop: &CancellationToken,
+    ) -> StoreResult<usize> {
+        let kept_ms = i64::try_from(max_age.as_millis()).unwrap_or(i64::MAX);
+        let before_ms = self.base.now_ms().saturating_sub(kept_ms);
+        let mut count = 0;
+        while !stop.is_cancelled() {
+            let deleted = self
+                .base
+                .store
+                .expire_messages(before_ms, TEXTS_AT_ONCE)
+                .await?;
+            if deleted.is_empty() {
+                break;
+            }
+            self.base.cache.remove_kept_messages(&deleted);
+            count += deleted.len();
+        }
+        Ok(count)
     }
 }
 

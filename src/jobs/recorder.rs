@@ -25,7 +25,7 @@ use self::record::Recorded;
 pub(super) use self::state::{Recorder, RecorderShares};
 use super::events::status;
 use super::exchange::Exchange;
-use super::intake::Exchanges;
+use super::intake::{Exchanges, QueuedExchange};
 use super::outcome::JobOutcome;
 use super::track::{JobResult, Track};
 use crate::history::{Link, Scope};
@@ -45,8 +45,20 @@ const MAX_PAUSE: Duration = Duration::from_millis(20);
 
 /// What the recorder is sent. It outlives a recorder that panics.
 pub(super) struct Inputs {
-    pub(super) exchanges: Exchanges,
-    pub(super) outcomes: mpsc::UnboundedReceiver<JobOutcome>,
+    exchanges: Exchanges,
+    outcomes: mpsc::UnboundedReceiver<JobOutcome>,
+    /// Exchanges that were taken for the next batch.
+    waiting: Vec<QueuedExchange>,
+}
+
+impl Inputs {
+    pub(super) fn new(exchanges: Exchanges, outcomes: mpsc::UnboundedReceiver<JobOutcome>) -> Self {
+        Self {
+            exchanges,
+            outcomes,
+            waiting: Vec::new(),
+        }
+    }
 }
 
 /// Runs until `stop`, then records the exchanges that still wait.
@@ -59,11 +71,11 @@ pub(super) async fn run(
     let Inputs {
         exchanges,
         outcomes,
+        waiting,
     } = &mut *inputs;
-    let mut waiting = Vec::new();
     let mut next_batch = Instant::now();
     loop {
-        let room = room_beside(&waiting);
+        let room = room_beside(waiting);
         let (most, max_kib) = room.unwrap_or_default();
         tokio::select! {
             biased;
@@ -77,7 +89,7 @@ pub(super) async fn run(
             () = due(next_batch, room.is_none()), if !waiting.is_empty() => {
                 recorder.base.tasks.fault_point("recorder");
                 let begin = Instant::now();
-                recorder.handle_exchanges(std::mem::take(&mut waiting)).await;
+                recorder.handle_exchanges(std::mem::take(waiting)).await;
                 next_batch = Instant::now() + (begin.elapsed() * PAUSE_SHARE).min(MAX_PAUSE);
             }
             () = stop.cancelled() => break,
@@ -90,15 +102,13 @@ pub(super) async fn run(
     }
     exchanges.close();
     loop {
-        if let Some((most, max_kib)) = room_beside(&waiting) {
+        if let Some((most, max_kib)) = room_beside(waiting) {
             waiting.extend(exchanges.recv(most, max_kib).await);
         }
         if waiting.is_empty() {
             break;
         }
-        recorder
-            .handle_exchanges(std::mem::take(&mut waiting))
-            .await;
+        recorder.handle_exchanges(std::mem::take(waiting)).await;
     }
 }
 

@@ -103,8 +103,8 @@ pub struct Settings {
     pub hints: RequestedHints,
     /// The share of high-priority items that a reflection may lose, 0 to 1.
     pub max_loss: f64,
-    /// Jobs at the same time. 0 closes the queue.
-    pub concurrency: usize,
+    /// Whether memory is only read, for all models: no job is done, and nothing is deleted.
+    pub read_only: bool,
     /// The most tokens of model calls per UTC day. Calls that run when a budget is reached are finished.
     pub daily: DailyLimits,
     /// The most tokens that peer memory may take in a block; `None` shares no memory between

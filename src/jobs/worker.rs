@@ -17,7 +17,7 @@ use super::events::{Cycle, OverflowEvents};
 use super::evidence::{self, CODE_AUTHOR, PartReport};
 use super::failure::Failure;
 use super::job_end::{CODE_VERDICT, EndedJob, JobEnd, JobFinisher, millis};
-use super::model_call::ModelCaller;
+use super::model_call::{MODEL_CALLS, ModelCaller};
 use super::observer::Observer;
 use super::outcome::{JobOutcome, PendingWork};
 use super::reflector::Reflector;
@@ -127,7 +127,7 @@ impl Worker {
         wake: Arc<Notify>,
     ) {
         let (tasks, stop) = (&self.base.tasks, self.base.tasks.token());
-        let (slots, mut capacity) = (Arc::new(Semaphore::new(0)), 0);
+        let slots = Arc::new(Semaphore::new(MODEL_CALLS));
         loop {
             let wait = self.routes.next_end_of_wait();
             let wait = wait.map_or(POLL_INTERVAL, |wait| wait.min(POLL_INTERVAL));
@@ -137,15 +137,12 @@ impl Worker {
                 () = wake.notified() => {}
                 () = tokio::time::sleep(wait) => {}
             }
-            // A reload may have closed or opened the queue.
-            let concurrency = self.base.settings().concurrency;
-            if concurrency == 0 {
+            // A reload can change it.
+            if self.base.settings().read_only {
                 continue;
             }
             tasks.fault_point("workers");
             self.retry_waiting_jobs().await;
-            slots.add_permits(concurrency.saturating_sub(capacity));
-            capacity = capacity.max(concurrency);
             // A job that is given back at the stop is due at once, for the next process.
             while !stop.is_cancelled()
                 && let Ok(slot) = Arc::clone(&slots).try_acquire_owned()

@@ -70,8 +70,12 @@ fn reported_cost(line: &Line<'_>, without: Option<Without>) -> Option<RequestCos
     })
 }
 
-/// The cost of a model call of memory, in dollars.
+/// The cost of a model call of memory, in dollars. A call without an answer reports no tokens, and counts as free:
+/// without that, one rate limit in a month would leave the cost of memory unknown.
 pub(super) fn call_cost(prices: &PriceTable, line: &Line<'_>) -> Option<f64> {
+    if line.is_unanswered_call() && line.prompt_tokens.is_none() && line.usage.cost().is_none() {
+        return Some(0.0);
+    }
     match prices.find(line.model_name()) {
         Some(price) => Some(price.cost(&billed(line)?)),
         None => line.usage.cost(),
@@ -180,6 +184,26 @@ mod tests {
         }
         let call = r#""call":"observe","model":"unheard-of","prompt_tokens":10,"completion_tokens":1,"usage":{"cost":0.5}"#;
         assert!(is(totals(&[call]).memory_cost(), 0.5));
+    }
+
+    #[test]
+    fn a_call_without_an_answer_is_free_and_leaves_the_rest_known() {
+        let call = |more: &str| format!(r#""call":"observe","model":"m"{more}"#);
+        let known = r#","prompt_tokens":1000,"cached_tokens":0,"completion_tokens":0"#;
+        let kept = call(known);
+        let refused = call(&format!(r#"{known},"outcome":"refused""#));
+        let sums = |second: &str| totals(&[&kept, second]);
+        for outcome in ["failed", "too_long", "refused", "abandoned"] {
+            let sums = sums(&call(&format!(r#","outcome":"{outcome}""#)));
+            assert!(is(sums.memory_cost(), 0.002), "{outcome}");
+            assert_eq!(sums.unpriced_calls, 0, "{outcome}");
+        }
+        assert!(
+            is(sums(&refused).memory_cost(), 0.004),
+            "its tokens are known"
+        );
+        let unknown = sums(&call(r#","outcome":"kept""#));
+        assert_eq!((unknown.memory_cost(), unknown.unpriced_calls), (None, 1));
     }
 
     /// What the whole history would have cost needs the prices of tokens.

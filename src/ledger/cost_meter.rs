@@ -31,6 +31,11 @@ impl CostMeter {
         }
     }
 
+    /// Uses other prices from now on.
+    pub fn set_prices(&mut self, prices: PriceTable) {
+        self.prices = prices;
+    }
+
     /// Takes a request of a client. `None` if its tokens or the price of its model are not known.
     pub fn request(&mut self, line: &Line<'_>) -> Option<RequestDollars> {
         let without = self.estimator.without(line);

@@ -254,6 +254,14 @@ impl<'a> Line<'a> {
             .any(|outcome| text_is(self.outcome.as_ref(), outcome))
     }
 
+    /// A model call of memory that got no answer.
+    pub fn is_unanswered_call(&self) -> bool {
+        let outcomes = ["refused", "too_long", "failed", "abandoned"];
+        outcomes
+            .iter()
+            .any(|outcome| text_is(self.outcome.as_ref(), outcome))
+    }
+
     pub fn model_name(&self) -> &str {
         self.model.as_ref().map_or("", Text::as_str)
     }

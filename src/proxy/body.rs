@@ -68,7 +68,7 @@ pub fn empty() -> ProxyBody {
     Empty::new().map_err(|never| match never {}).boxed_unsync()
 }
 
-/// Keeps `held` until the body has ended or is dropped.
+/// Keeps `guard` until the body has ended or is dropped.
 pub fn with_guard<T: Send + Unpin + 'static>(body: ProxyBody, guard: T) -> ProxyBody {
     GuardedBody {
         body,

@@ -302,7 +302,7 @@ impl UpstreamCapabilities {
         self.lock().ensure_model(model).reports_usage = true;
     }
 
-    /// Whether `model` ever did that. If so, a refusal without a reason is not about the question for usage.
+    /// Whether `model` ever reported usage in a stream. If so, a refusal without a reason is not about the question for it.
     pub fn reports_usage(&self, model: &str) -> bool {
         let mut state = self.lock();
         state
@@ -341,7 +341,7 @@ impl UpstreamCapabilities {
             .insert(addition);
     }
 
-    /// Whether `model` ever did that. If so, a refusal without a reason is not about the addition.
+    /// Whether `model` ever accepted `addition`. If so, a refusal without a reason is not about it.
     pub fn accepts(&self, addition: CacheAddition, model: &str) -> bool {
         let mut state = self.lock();
         state

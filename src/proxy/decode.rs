@@ -124,7 +124,6 @@ impl Decoder {
     /// # Errors
     ///
     /// If the piece is broken, too large, or in an unsupported coding. Nothing after it can be decoded either.
-    /// follows can be decoded then.
     pub fn push(&mut self, piece: Bytes) -> Result<Bytes, Undecodable> {
         self.bytes_in = self.bytes_in.saturating_add(piece.len() as u64);
         let allowance = self.allowance();

@@ -39,10 +39,12 @@ pub enum ProxyError {
     BodyBroken(#[source] BoxError),
     #[error("{0} requests are already in flight")]
     TooManyRequests(usize),
-    /// So many bodies of other requests still come: as many as may.
+    /// The number of bodies of other requests that still arrive. It is the limit.
     #[error("{0} request bodies are still coming")]
     TooManyUploads(usize),
-    #[error("a connection already has {0} requests in flight, and as few places are free")]
+    #[error(
+        "a connection already has {0} requests in flight, and no more places than that are free"
+    )]
     TooManyOfConnection(usize),
     #[error("{0} requests of this address are already in flight")]
     TooManyOfAddress(usize),

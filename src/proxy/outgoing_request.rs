@@ -279,13 +279,10 @@ impl OutgoingRequest {
             && insert
                 .as_ref()
                 .is_some_and(|insert| request.parsed.takes_over_mark(insert));
-        let messages = insert.as_ref().map_or(0, |insert| {
-            request
-                .parsed
-                .inserted_count(insert)
-                .wrapping_sub(insert.cut)
+        let (cut, inserted) = insert.as_ref().map_or((0, 0), |insert| {
+            (insert.cut, request.parsed.inserted_count(insert))
         });
-        let messages = request.parsed.message_count().wrapping_add(messages);
+        let messages = request.parsed.message_count() - cut + inserted;
         let sent_with = SentWith {
             snapshot: block
                 .as_ref()

@@ -181,7 +181,7 @@ struct SelectedMemory {
     selection: Selection,
     text: Option<Arc<Snapshot>>,
     fallback: Fallback,
-    /// Whether a working store could not have led to a better selection.
+    /// Whether equal requests get the same selection: not if only a store that failed left nothing to send.
     certain: bool,
 }
 

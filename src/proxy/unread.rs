@@ -26,7 +26,7 @@ use crate::upstream::BoxError;
 const PIECE_BYTES: usize = 16 << 10;
 
 tokio::task_local! {
-    /// That of the stream whose task this is.
+    /// The `Reading` of the stream that this task serves.
     static READING: Arc<Reading>;
 }
 
@@ -44,7 +44,7 @@ struct State {
 }
 
 impl Reading {
-    /// That of the stream whose task runs. `None` in HTTP/1.
+    /// The `Reading` of the stream that the running task serves. `None` in HTTP/1.
     pub(super) fn current() -> Option<Arc<Self>> {
         READING.try_with(Arc::clone).ok()
     }

@@ -69,7 +69,7 @@ impl ConnectionServer {
         })
     }
 
-    /// Serves a connection until it ends, is idle for too long, or everything is stopped. After `leave` is cancelled,
+    /// Serves a connection until it ends, is idle for too long, or everything is stopped. After `drain` is cancelled,
     /// it ends once its requests are answered. `audited_by` notes heads that cannot be read.
     pub(super) async fn serve<H, F>(
         &self,

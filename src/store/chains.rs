@@ -124,9 +124,13 @@ pub trait Chains: Send + Sync {
         links: &[Link],
     ) -> StoreResult<Vec<(Link, String)>>;
 
-    /// Deletes the kept texts from before `before_ms`, of all owners. Returns (tenant, link) of each
-    /// deleted text.
-    async fn expire_messages(&self, before_ms: i64) -> StoreResult<Vec<([u8; 32], Link)>>;
+    /// Deletes the kept texts from before `before_ms`, of all owners, at most `limit` of them. Returns (tenant, link)
+    /// of each deleted text.
+    async fn expire_messages(
+        &self,
+        before_ms: i64,
+        limit: u32,
+    ) -> StoreResult<Vec<([u8; 32], Link)>>;
 }
 
 /// What a recorded request was sent with. Every repetition of the request is sent with the same

@@ -54,9 +54,9 @@ pub trait Forgetting: Send + Sync {
     /// no tombstone. Returns how many.
     async fn expire_threads(&self, before_ms: i64, limit: u32) -> StoreResult<u64>;
 
-    /// Deletes the open jobs of conversations whose last request came before `before_ms`, with their text.
-    /// Returns how many.
-    async fn expire_jobs(&self, before_ms: i64, now_ms: i64) -> StoreResult<u64>;
+    /// Deletes the open jobs of conversations whose last request came before `before_ms`, with their text, at most
+    /// `limit` of them. Returns how many.
+    async fn expire_jobs(&self, before_ms: i64, now_ms: i64, limit: u32) -> StoreResult<u64>;
 
     /// One conversation as JSON, without text that waits for the Observer. `None` if there is none.
     async fn export_thread(&self, lineage: i64) -> StoreResult<Option<Value>>;

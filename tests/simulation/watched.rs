@@ -197,8 +197,8 @@ impl Chains for Watched {
         self.store.kept_messages(scope, links).await
     }
 
-    async fn expire_messages(&self, before_ms: i64) -> Answer<Vec<([u8; 32], Link)>> {
-        self.store.expire_messages(before_ms).await
+    async fn expire_messages(&self, before_ms: i64, limit: u32) -> Answer<Vec<([u8; 32], Link)>> {
+        self.store.expire_messages(before_ms, limit).await
     }
 }
 

@@ -294,19 +294,20 @@ async fn jobs_and_conversations_expire() {
     let offer = async || store.enqueue(&talk.scope, &job, 0).await.expect("offered");
     assert_eq!(offer().await, EnqueueOutcome::Queued);
     // Its request came at 1,000.
-    assert_eq!(store.expire_jobs(1_000, 5_000).await.expect("asked"), 0);
+    let expire = async |before_ms, limit| {
+        let expired = store.expire_jobs(before_ms, 5_000, limit).await;
+        expired.expect("asked")
+    };
+    assert_eq!(expire(1_000, 9).await, 0);
     let claimed = store.claim(&ANYBODY, 1, LEASE).await.expect("claimed");
-    assert_eq!(
-        store.expire_jobs(1_001, 5_000).await.expect("asked"),
-        0,
-        "a worker has it"
-    );
+    assert_eq!(expire(1_001, 9).await, 0, "a worker has it");
     let claimed = claimed.expect("a job");
     store
         .release(&claimed, Release::RetryAt(0))
         .await
         .expect("released");
-    assert_eq!(store.expire_jobs(1_001, 5_000).await.expect("asked"), 1);
+    assert_eq!(expire(1_001, 0).await, 0, "no more than it was asked for");
+    assert_eq!(expire(1_001, 9).await, 1);
     assert_eq!(store.open_jobs().await.expect("counted"), 0);
     assert_eq!(
         offer().await,

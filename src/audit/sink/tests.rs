@@ -7,7 +7,10 @@ use jiff::Timestamp;
 
 use super::writer::{BATCH, Output};
 use super::{Audit, AuditOutput, Exporter, QUEUE};
-use crate::audit::{AuditError, AuditRecord, EndReason, MemoryState, RequestSpan, Rotation};
+use crate::audit::{
+    AuditError, AuditRecord, CallRecord, EndReason, MemoryState, RecordReader, RequestSpan,
+    Rotation,
+};
 use crate::tasks::{Condition, Tasks};
 use crate::wire::usage::Usage;
 
@@ -193,6 +196,36 @@ async fn a_file_that_cannot_be_written_is_one_clear_line() {
     );
     assert!(error.contains("nowhere"), "{error}");
     assert!(!error.contains('\n'), "{error}");
+}
+
+/// Fails at a request that is called `fault`.
+#[derive(Debug)]
+struct Faulty;
+
+impl RecordReader for Faulty {
+    fn request(&mut self, record: &mut AuditRecord) {
+        assert_ne!(record.request_id, "fault");
+    }
+
+    fn call(&mut self, _: &CallRecord) {}
+}
+
+#[tokio::test]
+async fn a_fault_in_a_reader_loses_one_line_and_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.jsonl");
+    let tasks = Tasks::new();
+    let exporter = Exporter::default().with_reader(Box::new(Faulty));
+    let output = AuditOutput::File(&path, &Rotation::default());
+    let audit = Audit::open(&output, exporter, &tasks).unwrap();
+    for id in ["a", "fault", "b"] {
+        audit.record(record(id), RequestSpan::default());
+        audit.flush().await;
+    }
+    let text = std::fs::read_to_string(&path).unwrap();
+    let whole: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
+    assert_eq!(ids(&whole.join("\n")), ["a", "b"]);
+    assert_eq!(audit.dropped(), 1);
 }
 
 /// Writes nothing until a signal, then fails.

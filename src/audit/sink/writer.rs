@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -77,7 +78,7 @@ pub(super) async fn run(
         }
         let write_batch = tokio::task::spawn_blocking(move || {
             for message in batch {
-                active.handle(message);
+                active.handle_or_count(message);
             }
             active
         });
@@ -116,6 +117,20 @@ pub(super) struct Writer {
 }
 
 impl Writer {
+    /// Handles a message. A fault in what reads it loses this line, and not the audit.
+    fn handle_or_count(&mut self, message: Message) {
+        let is_line = !matches!(message, Message::Reopen | Message::Flush(_));
+        let handled = panic::catch_unwind(AssertUnwindSafe(|| self.handle(message)));
+        if handled.is_err() && is_line {
+            self.torn = true;
+            self.dropped.add(
+                "fault",
+                "a fault in the program ends the writing of audit lines, and lines are lost",
+            );
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     fn handle(&mut self, message: Message) {
         self.export(&message);
         match message {

@@ -14,6 +14,8 @@ use crate::jobs::exchange::Exchange;
 use crate::jobs::intake::QueuedExchange;
 use crate::steps::end_step;
 use crate::store::StoreError;
+use crate::tasks::Losses;
+use crate::telemetry;
 
 /// The most exchanges in one batch. With as many, a COMMIT costs each of them next to nothing, and
 /// what an exchange leaves for the next request of its conversation waits some milliseconds.
@@ -84,9 +86,30 @@ impl Batch {
     }
 }
 
+/// Counts the exchanges of a batch as lost if a fault in the program ends the recorder before all are written.
+struct LostByFault {
+    recording: Losses,
+    count: u64,
+}
+
+impl Drop for LostByFault {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            metrics::counter!(telemetry::EXCHANGES_DROPPED).increment(self.count);
+            self.recording.lost(
+                "a fault in the program ended the recorder, and exchanges may not be recorded",
+            );
+        }
+    }
+}
+
 impl Recorder {
     /// Records what was taken from the intake, in its order.
     pub(in crate::jobs) async fn handle_exchanges(&mut self, waiting: Vec<QueuedExchange>) {
+        let _lost = LostByFault {
+            recording: self.base.recording.clone(),
+            count: waiting.len() as u64,
+        };
         let mut batch = Batch::default();
         for queued in waiting {
             end_step();

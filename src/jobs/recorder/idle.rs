@@ -73,7 +73,7 @@ impl Recorder {
     pub(in crate::jobs) async fn fire_timer(&mut self) -> bool {
         self.next_timer_ms = None;
         let settings = self.base.settings();
-        if settings.concurrency == 0 || !settings.uses_idle_timers() {
+        if settings.read_only || !settings.uses_idle_timers() {
             return false;
         }
         let store = &self.base.store;

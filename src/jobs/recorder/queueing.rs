@@ -82,7 +82,7 @@ impl Recorder {
         parts: Vec<crate::memory::PartId>,
         span: Span,
         message_tokens: u32,
-    ) -> bool {
+    ) {
         let settings = self.base.settings();
         let zone = track.zone.as_ref().unwrap_or(&settings.zone);
         let job = NewJob {
@@ -102,7 +102,6 @@ impl Recorder {
             urgency: self.urgency(track, PartKind::Reflection),
         };
         self.enqueue(track, &job).await;
-        false
     }
 
     /// Puts `job` into the queue. Returns whether it is queued or done, here or elsewhere.

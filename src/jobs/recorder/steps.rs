@@ -2,13 +2,10 @@
 //! of its open jobs up to date.
 
 use super::state::Recorder;
-use crate::history::Link;
 use crate::jobs::exchange::Exchange;
 use crate::jobs::failure::log_store_failure;
 use crate::jobs::track::Track;
-use crate::memory::advance::{
-    Action, ChainJob, JobState, advance, bounded_snapshot, dropped as plan_dropped,
-};
+use crate::memory::advance::{Action, advance, bounded_snapshot, dropped as plan_dropped};
 use crate::memory::{PartKind, Span};
 use crate::store::Urgency;
 
@@ -17,13 +14,7 @@ impl Recorder {
     /// they changed. A job with the route of a credential that is no longer used would wait for
     /// ever.
     pub(super) async fn reprioritize(&self, track: &mut Track) {
-        let is_open = |work: &&ChainJob| work.state != JobState::Abandoned;
-        let ends: Vec<Link> = track
-            .work
-            .iter()
-            .filter(is_open)
-            .map(|w| w.span.to)
-            .collect();
+        let ends = track.open_job_ends();
         if ends.is_empty() {
             return;
         }
@@ -100,7 +91,10 @@ impl Recorder {
                 span,
                 message_tokens,
                 ..
-            } => self.reflect(track, sources, span, message_tokens).await,
+            } => {
+                self.reflect(track, sources, span, message_tokens).await;
+                false
+            }
             Action::Snapshot(plan) => self.snapshot(track, plan).await,
             Action::Shorten {
                 span,

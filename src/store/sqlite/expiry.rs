@@ -37,13 +37,14 @@ pub(super) async fn expire_threads(
     Ok(threads)
 }
 
-/// Open jobs of conversations whose last request came before `$1`, that no worker holds at `$2`.
+/// Open jobs of conversations whose last request came before `$1`, that no worker holds at `$2`, at most `$3`.
 const EXPIRED_JOBS: &str = "
 SELECT j.id, j.tenant, j.resource
 FROM jobs AS j INDEXED BY jobs_by_route CROSS JOIN nodes AS n CROSS JOIN lineages AS l
 WHERE j.state = 'open' AND (j.leased = 0 OR j.due_ms <= $2)
   AND n.tenant = j.tenant AND n.resource = j.resource AND n.link = j.to_link
-  AND l.tenant = j.tenant AND l.resource = j.resource AND l.id = n.lineage AND l.last_ms < $1";
+  AND l.tenant = j.tenant AND l.resource = j.resource AND l.id = n.lineage AND l.last_ms < $1
+LIMIT $3";
 
 /// Takes back what was charged for the messages of a job (`$3`) that the Observer will not be shown.
 const UNCHARGE: &str = "
@@ -63,10 +64,12 @@ pub(super) async fn expire_jobs(
     conn: &mut SqliteConnection,
     before_ms: i64,
     now_ms: i64,
+    limit: u32,
 ) -> StoreResult<u64> {
     let expired = query(EXPIRED_JOBS)
         .bind(before_ms)
         .bind(now_ms)
+        .bind(limit)
         .fetch_all(&mut *conn)
         .await?;
     for row in &expired {

@@ -55,16 +55,20 @@ pub(super) async fn kept_messages(
         .collect()
 }
 
-/// Deletes the texts from before `$1`, of all owners.
-const EXPIRE_MESSAGES: &str = "DELETE FROM messages WHERE at_ms < $1 RETURNING tenant, link";
+/// Deletes the texts from before `$1`, of all owners, the oldest first, at most `$2`.
+const EXPIRE_MESSAGES: &str = "
+DELETE FROM messages WHERE rowid IN (SELECT rowid FROM messages WHERE at_ms < $1 ORDER BY at_ms LIMIT $2)
+RETURNING tenant, link";
 
-/// Deletes the texts from before `before_ms`. Returns (tenant, link) of each.
+/// Deletes the texts from before `before_ms`, at most `limit` of them. Returns (tenant, link) of each.
 pub(super) async fn expire_messages(
     conn: &mut SqliteConnection,
     before_ms: i64,
+    limit: u32,
 ) -> StoreResult<Vec<([u8; 32], Link)>> {
     query(EXPIRE_MESSAGES)
         .bind(before_ms)
+        .bind(limit)
         .fetch_all(conn)
         .await?
         .iter()

@@ -180,8 +180,12 @@ impl Chains for SqliteStore {
         run!(self.read_once => message_archive::kept_messages(scope, links))
     }
 
-    async fn expire_messages(&self, before_ms: i64) -> StoreResult<Vec<([u8; 32], Link)>> {
-        run!(self.write => message_archive::expire_messages(before_ms))
+    async fn expire_messages(
+        &self,
+        before_ms: i64,
+        limit: u32,
+    ) -> StoreResult<Vec<([u8; 32], Link)>> {
+        run!(self.write => message_archive::expire_messages(before_ms, limit))
     }
 }
 

@@ -112,9 +112,9 @@ impl Forgetting for SqliteStore {
         .await
     }
 
-    async fn expire_jobs(&self, before_ms: i64, now_ms: i64) -> StoreResult<u64> {
+    async fn expire_jobs(&self, before_ms: i64, now_ms: i64, limit: u32) -> StoreResult<u64> {
         self.write("store expiry::expire_jobs", move |conn| {
-            Box::pin(expiry::expire_jobs(conn, before_ms, now_ms))
+            Box::pin(expiry::expire_jobs(conn, before_ms, now_ms, limit))
         })
         .await
     }

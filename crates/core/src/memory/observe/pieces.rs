@@ -106,13 +106,14 @@ fn items_behind(kept: &str, words: &str) -> String {
     let mut chars = 0;
     for item in reader.items(&words[cut..]) {
         let is_wanted = !matches!(item.kind, ItemKind::Quote | ItemKind::Done);
+        if !is_wanted || !known.insert(item.key().to_owned()) {
+            continue;
+        }
         chars += item.text.chars().count() + 2;
         if chars > ITEM_CHARS {
             break;
         }
-        if is_wanted && known.insert(item.key().to_owned()) {
-            items.push(item.text);
-        }
+        items.push(item.text);
     }
     if items.is_empty() {
         return String::new();
@@ -427,23 +428,29 @@ User: eight
 
     #[test]
     fn what_code_cuts_off_keeps_its_names_numbers_and_paths() {
-        let told = format!(
-            "User (14:05): {} we then met Marlene Obrist, who said that invoice INV-2291 of 1,250 EUR is in \
-             /srv/books/may.pdf and due on May 4, 2026, again INV-2291.",
-            "and so on ".repeat(20)
-        );
-        let line = observations_by_code(&told);
-        for item in [
-            "Marlene Obrist",
-            "INV-2291",
-            // Units are written alike.
-            "1,250 eur",
-            "/srv/books/may.pdf",
-            "May 4, 2026",
-        ] {
-            assert_eq!(line.matches(item).count(), 1, "{item}: {line}");
+        // Quotes are not kept, and take no room from what is.
+        let quotes: String = ["so it goes", "as it was", "for ever and a day"]
+            .map(|words| format!("\"{}\" ", [words; 9].join(" ")))
+            .concat();
+        for quotes in [String::new(), quotes] {
+            let told = format!(
+                "User (14:05): {} {quotes}we then met Marlene Obrist, who said that invoice INV-2291 of 1,250 EUR is \
+                 in /srv/books/may.pdf and due on May 4, 2026, again INV-2291.",
+                "and so on ".repeat(20)
+            );
+            let line = observations_by_code(&told);
+            for item in [
+                "Marlene Obrist",
+                "INV-2291",
+                // Units are written alike.
+                "1,250 eur",
+                "/srv/books/may.pdf",
+                "May 4, 2026",
+            ] {
+                assert_eq!(line.matches(item).count(), 1, "{item}: {line}");
+            }
+            assert_eq!(line.lines().count(), 1);
         }
-        assert_eq!(line.lines().count(), 1);
         let table: String = (0..9_000).map(|n| format!("{n} ")).collect();
         assert!(observations_by_code(&format!("Tool: {table}")).len() < 1_000);
     }
