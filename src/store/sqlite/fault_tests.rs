@@ -10,6 +10,9 @@ use crate::store::{
     Chains as _, LARGE_REQUEST, LookupKeys, RequestRecord, SentWith, StoreError, StoreResult,
 };
 
+/// Longer than in the product: on a busy machine a query may wait that long for the processor.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
+
 struct Disk {
     folder: tempfile::TempDir,
     store: SqliteStore,
@@ -18,8 +21,11 @@ struct Disk {
 async fn disk() -> Disk {
     let folder = tempfile::tempdir().expect("a folder");
     let url = format!("sqlite://{}", folder.path().join("diarist.db").display());
-    let store = SqliteStore::open(&url).await.expect("a store");
-    Disk { folder, store }
+    let store = SqliteStore::open_with(&url, QUERY_TIMEOUT).await;
+    Disk {
+        folder,
+        store: store.expect("a store"),
+    }
 }
 
 /// The first request of a conversation of `length` messages.
