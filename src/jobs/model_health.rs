@@ -388,7 +388,7 @@ impl ModelHealth {
             .map(Notice::ObserverResting)
     }
 
-    /// Forgets what is over: rests that have ended, and borrowed credentials that nobody uses.
+    /// Forgets what is over: rests that have ended, and borrowed credentials that failed and that nobody uses any more.
     pub(super) fn expire(&self) {
         let (now, now_ms) = (self.clock.instant(), self.clock.now_ms());
         let mut state = self.lock();
@@ -400,9 +400,9 @@ impl ModelHealth {
             let age = health
                 .last_call
                 .map(|last| now.saturating_duration_since(last));
-            target.tenant.is_none()
-                || health.overdue > 0
-                || age.is_none_or(|age| age < BORROWED_TTL)
+            // What is known of a model that works stays: nobody is warned of it.
+            let is_problem = health.bad_calls > 0 && health.overdue == 0;
+            target.tenant.is_none() || !is_problem || age.is_none_or(|age| age < BORROWED_TTL)
         });
         self.publish(&state);
     }

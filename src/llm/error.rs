@@ -30,7 +30,7 @@ pub enum CallError {
     /// The same call may succeed later: no answer within the deadline. It may be billed all the same.
     #[error("the model endpoint failed: {message}")]
     Timeout { message: String },
-    /// The call was not made. Something of ours forbids it until then: a budget that is spent, a breaker that is open.
+    /// The call was not made: a budget is spent, or a breaker is open. It may be made after `retry_after`.
     #[error("the model is not called now: {message}")]
     NotMade {
         retry_after: Duration,

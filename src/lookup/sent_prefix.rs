@@ -248,7 +248,7 @@ mod tests {
             cache.resume_observation(&scope, tip);
             let mut state = cache.state();
             state.range_ends.clear();
-            state.bytes -= 2 * ENTRY_BYTES - ENTRY_BYTES;
+            state.bytes -= ENTRY_BYTES;
         }
     }
 

@@ -125,7 +125,7 @@ impl Writer {
             self.torn = true;
             self.dropped.add(
                 "fault",
-                "a fault in the program ends the writing of audit lines, and lines are lost",
+                "a fault in the program kept audit lines from being written, and lines are lost",
             );
             self.waiting.fetch_sub(1, Ordering::Relaxed);
         }

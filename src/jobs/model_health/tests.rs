@@ -1,3 +1,4 @@
+use http::HeaderMap;
 use secrecy::SecretString;
 
 use super::*;
@@ -119,4 +120,25 @@ fn the_target_that_was_silent_for_longest_makes_room() {
         .filter(|model| patience(*model) < 2 * slow)
         .collect();
     assert_eq!(forgotten, [1]);
+}
+
+/// A conversation may pause for hours. What its model has shown is still true then.
+#[test]
+fn a_borrowed_model_that_works_is_known_after_a_pause_and_a_failing_one_is_not() {
+    let clock = Clock::manual(1_000_000);
+    let health = ModelHealth::new(clock.clone(), &Readiness::new());
+    let url = "http://127.0.0.1:1/v1".parse().expect("an address");
+    let route = crate::llm::UpstreamRoute::new(&url, &HeaderMap::new(), blake3::Hasher::new());
+    let (endpoint, job) = (Endpoint::Borrowed(Arc::new(route)), job());
+    let slow = Duration::from_secs(50);
+    for model in ["works", "fails"] {
+        health.answered(&endpoint, model, &job, slow);
+        health.worked(&endpoint, model, &job);
+    }
+    health.failed(&endpoint, "fails", &job, Problem::Unusable);
+    clock.advance(BORROWED_TTL);
+    health.expire();
+    let patience = |model| health.patience(&endpoint, model, &job, DEADLINE);
+    assert_eq!(patience("works"), 2 * slow);
+    assert_eq!(patience("fails"), DEADLINE / 2);
 }
