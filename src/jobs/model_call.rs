@@ -46,8 +46,8 @@ pub(super) struct ModelCaller {
     pub(super) audit: Arc<CallAudit>,
 }
 
-/// Bills a call whose answer nobody waits for any more: a waiting client has no more time, or the job has lost its lease.
-/// The model works on it all the same, as on one that runs out of time.
+/// Bills a call whose answer nobody waits for any more: a waiting client has no more time, the job has lost its lease, or
+/// the process stops. The model works on it all the same, as on one that runs out of time.
 struct BillIfAbandoned<'a> {
     caller: &'a ModelCaller,
     /// `None`: the call has ended.
