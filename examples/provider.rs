@@ -308,7 +308,7 @@ impl Controlled {
                     self.provider.record()
                 };
                 let entries = record.iter().skip(from);
-                return Ok(entries.map(|entry| told(entry, self.since)).collect());
+                return Ok(entries.map(|entry| entry_json(entry, self.since)).collect());
             }
         }
         Ok(json!({}))
@@ -324,7 +324,7 @@ impl Controlled {
         let body = match request.into_body().collect().await {
             Ok(body) => body.to_bytes(),
             Err(error) => {
-                return said(
+                return respond(
                     StatusCode::BAD_REQUEST,
                     &json!({"error": error.to_string()}),
                 );
@@ -333,15 +333,15 @@ impl Controlled {
         let command = match serde_json::from_slice::<Command>(&body) {
             Ok(command) => command,
             Err(error) => {
-                return said(
+                return respond(
                     StatusCode::BAD_REQUEST,
                     &json!({"error": error.to_string()}),
                 );
             }
         };
         match self.obey(command).await {
-            Ok(answer) => said(StatusCode::OK, &answer),
-            Err(late) => said(
+            Ok(answer) => respond(StatusCode::OK, &answer),
+            Err(late) => respond(
                 StatusCode::GATEWAY_TIMEOUT,
                 &json!({"error": late.to_string()}),
             ),
@@ -349,14 +349,14 @@ impl Controlled {
     }
 }
 
-fn said(status: StatusCode, answer: &Value) -> Response<Full<Bytes>> {
+fn respond(status: StatusCode, answer: &Value) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::from(answer.to_string()));
     *response.status_mut() = status;
     response
 }
 
 /// One entry of the record in JSON: times in milliseconds, the body in hexadecimal.
-fn told(entry: &RecordedRequest, since: Instant) -> Value {
+fn entry_json(entry: &RecordedRequest, since: Instant) -> Value {
     let headers: Vec<_> = (entry.headers.iter())
         .map(|(name, value)| (name.as_str(), String::from_utf8_lossy(value.as_bytes())))
         .collect();
@@ -364,7 +364,7 @@ fn told(entry: &RecordedRequest, since: Instant) -> Value {
         Ending::Open => (json!("open"), None),
         Ending::Complete { after } => (json!("complete"), Some(after)),
         Ending::Cut { after } => (json!("cut"), Some(after)),
-        Ending::HungUp { stage, after } => (json!({"hung_up": told_stage(stage)}), Some(after)),
+        Ending::HungUp { stage, after } => (json!({"hung_up": stage_json(stage)}), Some(after)),
     };
     json!({
         "number": entry.number,
@@ -392,7 +392,7 @@ fn told(entry: &RecordedRequest, since: Instant) -> Value {
     })
 }
 
-fn told_stage(stage: Stage) -> Value {
+fn stage_json(stage: Stage) -> Value {
     match stage {
         Stage::Body => json!("body"),
         Stage::BeforeHead => json!("before_head"),

@@ -9,7 +9,7 @@
 //! Beyond loopback, and where a token is configured, only who sends the token reads details: `/metrics`, and the
 //! reasons in `/readyz`. Orchestrators and load balancers need no more than the status.
 //!
-//! Decides nothing itself; other rooms report their condition through [`Readiness`]. Called by `server`.
+//! Decides nothing itself; other modules report their condition through [`Readiness`]. Called by `server`.
 
 mod token;
 

@@ -1,10 +1,9 @@
-//! Composition: builds every room from a valid configuration and runs them together.
+//! Composition: builds every module from a valid configuration and runs them together.
 //!
-//! The only place that hands one room to another. It decides nothing about requests or memory, and reads no
-//! setting that a room reads itself. Called by `cli`, and by tests that run a whole process inside their own.
+//! The only place that hands one module to another. It decides nothing about requests or memory, and reads no
+//! setting that a module reads itself. Called by `cli`, and by tests that run a whole process inside their own.
 
 mod account_quota;
-mod alias_refresher;
 mod audit_store;
 mod conversation_caches;
 mod cost_metrics;
@@ -13,6 +12,7 @@ mod forgotten_refresher;
 mod housekeeping;
 mod pepper;
 mod reload;
+mod tenant_refresher;
 mod token_ratios;
 
 use std::future::Future;
@@ -23,7 +23,6 @@ use std::time::{Duration, Instant};
 use secrecy::ExposeSecret;
 use tokio_util::sync::CancellationToken;
 
-use self::alias_refresher::AliasRefresher;
 use self::audit_store::AuditStore;
 use self::conversation_caches::ConversationCaches;
 use self::cost_metrics::CostMetrics;
@@ -32,6 +31,7 @@ use self::housekeeping::Housekeeping;
 pub use self::pepper::{pepper_hint, pepper_place};
 pub use self::reload::Reloader;
 use self::reload::request_policy;
+use self::tenant_refresher::TenantRefresher;
 use self::token_ratios::TokenRatios;
 
 use crate::admin::{Access, Admin, Condition, Readiness};
@@ -209,12 +209,12 @@ impl App {
         };
         let aliases = Aliases::default();
         if config.memory_enabled {
-            let mut alias_refresher =
-                AliasRefresher::new(&store, &aliases, jobs.accounts(), &cache);
+            let mut tenant_refresher =
+                TenantRefresher::new(&store, &aliases, jobs.accounts(), &cache);
             // On a slow disk the aliases come with the next refresh.
             let _timed_out =
-                tokio::time::timeout(STORE_OPEN_TIMEOUT, alias_refresher.refresh()).await;
-            tasks.spawn_background("owners", alias_refresher.run(tasks.token()));
+                tokio::time::timeout(STORE_OPEN_TIMEOUT, tenant_refresher.refresh()).await;
+            tasks.spawn_background("owners", tenant_refresher.run(tasks.token()));
             let mut refresher = ForgottenRefresher::new(&store, &caches, audit.clone());
             // Before the first request, if the disk is not slow: nothing that was forgotten may be used.
             let _timed_out = tokio::time::timeout(STORE_OPEN_TIMEOUT, refresher.refresh()).await;

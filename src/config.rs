@@ -1,7 +1,7 @@
-//! The configuration: reads the sources, checks every value, and builds the settings of the other rooms.
+//! The configuration: reads the sources, checks every value, and builds the settings of the other modules.
 //!
 //! [`read`] merges four sources (defaults, file, environment, flags; the later wins) into `RawConfig`, the
-//! values as written, and validates those into [`Config`]. A `Config` holds the rooms' own settings, so no room
+//! values as written, and validates those into [`Config`]. A `Config` holds the modules' own settings, so no room
 //! has to check or default a value again. All errors are reported together, each with its key and its remedy.
 //!
 //! This room reads the configuration file and the files with keys for tokens, and nothing else: the

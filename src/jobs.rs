@@ -73,7 +73,7 @@ pub use payload::message_text;
 pub use reflector::ReflectionPayload;
 pub use routes::Routes;
 pub use settings::{ArchivePolicy, Override, Phase, Reloadable, Settings};
-pub use snapshots::Prepared;
+pub use snapshots::PreparedSnapshot;
 
 use self::base::Base;
 use self::budget::Budget;
@@ -99,7 +99,7 @@ use crate::store::{Store, StoredTokenRatio, TenantAccounts};
 use crate::tasks::{ComputePool, Losses, Tasks};
 use crate::tokens::TokenCounter;
 
-/// The running room, as the proxy sees it.
+/// The recorder and the workers, as the proxy sees them.
 #[derive(Clone)]
 pub struct Jobs {
     base: Base,
@@ -123,8 +123,8 @@ impl std::fmt::Debug for Jobs {
     }
 }
 
-/// The parts of the room, connected and not started.
-struct Room {
+/// Everything that `Jobs` starts, connected and not started.
+struct UnstartedJobs {
     jobs: Jobs,
     recorder_shares: RecorderShares,
     worker: Arc<Worker>,
@@ -133,7 +133,7 @@ struct Room {
     wake: Arc<tokio::sync::Notify>,
 }
 
-impl Room {
+impl UnstartedJobs {
     fn new(base: &Base, llm: Arc<dyn ModelClient>, audit: Option<Audit>, tasks: &Tasks) -> Self {
         let routes = Arc::new(Routes::new(&base.clock, &base.health));
         let caller = Arc::new(ModelCaller::new(base, llm, audit.clone()));
@@ -201,19 +201,19 @@ impl Jobs {
             calibration: Calibration::default(),
         };
         let archive = MessageArchive::new(&base);
-        let room = Room::new(&base, llm, audit, tasks);
-        let jobs = room.jobs;
+        let unstarted = UnstartedJobs::new(&base, llm, audit, tasks);
+        let jobs = unstarted.jobs;
         let (outcomes, reported) = mpsc::unbounded_channel();
-        let inputs = recorder::Inputs::new(room.exchanges, reported);
+        let inputs = recorder::Inputs::new(unstarted.exchanges, reported);
         let inputs = Arc::new(tokio::sync::Mutex::new(inputs));
         let (recorder_base, stop) = (jobs.base.clone(), tasks.token());
         tasks.supervise("recorder", move || {
-            let recorder = Recorder::new(&recorder_base, room.recorder_shares.clone());
+            let recorder = Recorder::new(&recorder_base, unstarted.recorder_shares.clone());
             recorder::run(recorder, Arc::clone(&inputs), stop.clone())
         });
         tasks.spawn_background("expiry", archive.expire(tasks.token()));
         tasks.supervise("workers", move || {
-            let (worker, wake) = (Arc::clone(&room.worker), Arc::clone(&room.wake));
+            let (worker, wake) = (Arc::clone(&unstarted.worker), Arc::clone(&unstarted.wake));
             worker.run(outcomes.clone(), wake)
         });
         jobs
@@ -335,7 +335,7 @@ impl Jobs {
         settings.observation.endpoint.is_none() || settings.reflection.endpoint.is_none()
     }
 
-    /// The time in milliseconds since 1970, by this room's clock.
+    /// The time in milliseconds since 1970, by the clock of `Base`.
     pub(crate) fn now_ms(&self) -> i64 {
         self.base.now_ms()
     }
@@ -358,7 +358,7 @@ impl Jobs {
         history: &crate::history::History,
         model: &str,
         can_omit: impl Fn(usize, Option<usize>) -> bool,
-    ) -> Option<Prepared> {
+    ) -> Option<PreparedSnapshot> {
         self.model_switch
             .activate(&self.tasks, scope, history, model, can_omit)
             .await
@@ -372,7 +372,7 @@ impl Jobs {
     pub async fn activate_all_observed(
         &self,
         request: OversizedRequest,
-    ) -> Result<Option<Prepared>, crate::store::StoreError> {
+    ) -> Result<Option<PreparedSnapshot>, crate::store::StoreError> {
         let activator = self.overflow_activator.clone();
         let (result_tx, result_rx) = tokio::sync::oneshot::channel();
         // In a task of its own: if the caller cannot wait, the result serves the next request.

@@ -8,13 +8,13 @@
 //! [`store`]. [`audit`] leaves one line per request.
 //!
 //! Around it: [`cli`] reads the command line; [`config`] reads the configuration and builds the settings of the
-//! rooms; [`app`] builds the rooms and runs them. All rooms use [`tasks`] and [`telemetry`]. [`admin`] reports their
+//! modules; [`app`] builds the modules and runs them. All modules use [`tasks`] and [`telemetry`]. [`admin`] reports their
 //! health, and [`tokens`] counts tokens off the request path. [`provider`] is not part of the proxy: it plays the
 //! upstream for tests and the demo, and checks the requests it gets; [`report`] compares the results. [`ledger`] sums the lines of [`audit`], with
 //! the [`model_prices`].
 //!
 //! `history`, `wire`, `tokens`, `memory` (the package `diarist-core`), `report`, `ledger` and `model_prices` are pure: no async, no I/O,
-//! no clock. `tests/architecture.rs` has a table of the imports between all rooms; `ARCHITECTURE.md` has the map, the
+//! no clock. `tests/architecture.rs` has a table of the imports between all modules; `ARCHITECTURE.md` has the map, the
 //! invariants and the walkthroughs.
 
 #![forbid(unsafe_code)]

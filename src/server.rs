@@ -142,8 +142,11 @@ async fn accept_data(
                 draining.clone(),
             );
             tasks.spawn("connection", async move {
-                let _guards = (hold, permit);
-                metrics::gauge!(telemetry::CONNECTIONS).increment(1.0);
+                let _guards = (
+                    hold,
+                    permit,
+                    telemetry::OpenCount::new(telemetry::CONNECTIONS),
+                );
                 let answer = |request| {
                     let foreign = check.foreign_name(&request);
                     let proxy = Arc::clone(&proxy);
@@ -156,7 +159,6 @@ async fn accept_data(
                 };
                 let audited_by = Some(Arc::clone(&proxy));
                 connections.serve(stream, &drain, audited_by, answer).await;
-                metrics::gauge!(telemetry::CONNECTIONS).decrement(1.0);
             });
             continue;
         }

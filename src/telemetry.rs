@@ -6,6 +6,7 @@
 
 mod logging;
 mod model_labels;
+mod open_count;
 mod panic_hook;
 mod series;
 
@@ -17,6 +18,7 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 
 pub use logging::{LogFormat, LoggingError, init_logging};
 pub use model_labels::model_label;
+pub use open_count::OpenCount;
 pub use panic_hook::install_panic_hook;
 pub use series::{ModelSeries, kept};
 

@@ -3,13 +3,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod answer_receipts;
 mod apart;
 mod archived;
 mod client_habits;
 mod compose;
 pub mod corpus;
 pub mod harness;
-mod heard;
 pub mod inflate;
 mod many_summaries;
 mod model_store;

@@ -1,5 +1,5 @@
-//! The shape of the code, checked on the code itself: who imports whom, what the pure rooms never
-//! touch, what only one room may do, how long a file may be. The check is itself tested, in `planted`.
+//! The shape of the code, checked on the code itself: who imports whom, what the pure modules never
+//! touch, what only one module may do, how long a file may be. The check is itself tested, in `planted`.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
 
@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 use source::{TEST_ONLY, paths, spells, tokens, without_tests};
 
-/// Each room and the rooms it may import. `app` knows everything but `cli`, `cli` everything.
-const ROOMS: &[(&str, &[&str])] = &[
+/// Each module and the modules it may import. `app` knows everything but `cli`, `cli` everything.
+const MODULES: &[(&str, &[&str])] = &[
     ("steps", &[]),
     ("history", &[]),
     ("tokens", &["steps"]),
@@ -66,7 +66,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     ("admin", &["store", "telemetry", "tasks"]),
     ("server", &["proxy", "admin", "tasks", "telemetry"]),
-    // It builds the settings of the rooms below.
+    // It builds the settings of the modules below.
     (
         "config",
         &[
@@ -144,7 +144,7 @@ const PURE: [&str; 7] = [
     "model_prices",
 ];
 
-/// Crates and modules a pure room never names.
+/// Crates and modules a pure module never names.
 const IMPURE_PATHS: [&str; 13] = [
     "tokio",
     "tokio_util",
@@ -161,7 +161,7 @@ const IMPURE_PATHS: [&str; 13] = [
     "std::thread",
 ];
 
-/// Words a pure room never uses, in whatever path.
+/// Words a pure module never uses, in whatever path.
 const IMPURE_WORDS: [&str; 6] = [
     "async",
     "await",
@@ -193,9 +193,9 @@ fn the_code_keeps_to_its_plan() {
 }
 
 #[test]
-fn the_table_names_every_room_once_and_has_no_circle() {
-    let named: BTreeSet<&str> = ROOMS.iter().map(|&(room, _)| room).collect();
-    assert_eq!(named.len(), ROOMS.len());
+fn the_table_names_every_module_once_and_has_no_circle() {
+    let named: BTreeSet<&str> = MODULES.iter().map(|&(top_module, _)| top_module).collect();
+    assert_eq!(named.len(), MODULES.len());
     let libraries = ["src/lib.rs", "crates/core/src/lib.rs"].map(|path| read(&root().join(path)));
     let declared = libraries
         .iter()
@@ -204,12 +204,12 @@ fn the_table_names_every_room_once_and_has_no_circle() {
     let with_provider: BTreeSet<&str> = declared.chain(["provider"]).collect();
     assert_eq!(with_provider, named);
     // Rooms stand in the table after everything they import, which leaves no way round in a circle.
-    for (at, (room, imports)) in ROOMS.iter().enumerate() {
+    for (at, (top_module, imports)) in MODULES.iter().enumerate() {
         for import in *imports {
-            let before = ROOMS[..at].iter().any(|(earlier, _)| earlier == import);
+            let before = MODULES[..at].iter().any(|(earlier, _)| earlier == import);
             assert!(
                 before,
-                "{room} imports {import}, which does not stand before it"
+                "{top_module} imports {import}, which does not stand before it"
             );
         }
     }
@@ -218,7 +218,7 @@ fn the_table_names_every_room_once_and_has_no_circle() {
 /// What is wrong with one file of `src`, tests inside it left out.
 fn import_violations(path: &Path, text: &str) -> Vec<String> {
     let module = module_path(path);
-    let Some(room) = module.first().map(String::as_str) else {
+    let Some(top_module) = module.first().map(String::as_str) else {
         return Vec::new();
     };
     let tokens = without_tests(&tokens(text));
@@ -233,15 +233,15 @@ fn import_violations(path: &Path, text: &str) -> Vec<String> {
             ));
         };
         if let Some(target) = resolved
-            && target != room
-            && !may_import(room, &target)
+            && target != top_module
+            && !may_import(top_module, &target)
         {
-            violation(&format!("`{room}` must not import `{target}`"));
+            violation(&format!("`{top_module}` must not import `{target}`"));
         }
-        if PURE.contains(&room) && IMPURE_PATHS.iter().any(|path| within(&path_text, path)) {
-            violation(&format!("`{path_text}` in the pure room `{room}`"));
+        if PURE.contains(&top_module) && IMPURE_PATHS.iter().any(|path| within(&path_text, path)) {
+            violation(&format!("`{path_text}` in the pure module `{top_module}`"));
         }
-        if room != "store" && within(&path_text, "sqlx") {
+        if top_module != "store" && within(&path_text, "sqlx") {
             violation("`sqlx` outside `store`");
         }
         let spawns = [
@@ -249,16 +249,16 @@ fn import_violations(path: &Path, text: &str) -> Vec<String> {
             "tokio::task::spawn",
             "tokio::task::spawn_local",
         ];
-        if room != "tasks" && spawns.contains(&path_text.as_str()) {
+        if top_module != "tasks" && spawns.contains(&path_text.as_str()) {
             violation(&format!(
                 "`{path_text}` outside `tasks`: nobody would wait for the task"
             ));
         }
     }
-    if PURE.contains(&room) {
+    if PURE.contains(&top_module) {
         for token in &tokens {
             if IMPURE_WORDS.contains(&token.text.as_str()) {
-                let what = format!("`{}` in the pure room `{room}`", token.text);
+                let what = format!("`{}` in the pure module `{top_module}`", token.text);
                 violations.insert((
                     token.line,
                     format!("{}:{}: {what}", path.display(), token.line),
@@ -282,8 +282,8 @@ fn too_long(path: &Path, text: &str) -> Option<String> {
     })
 }
 
-fn may_import(room: &str, target: &str) -> bool {
-    let allowed = ROOMS.iter().find(|&&(name, _)| name == room);
+fn may_import(top_module: &str, target: &str) -> bool {
+    let allowed = MODULES.iter().find(|&&(name, _)| name == top_module);
     allowed.is_some_and(|(_, imports)| imports.contains(&target))
 }
 
@@ -293,7 +293,7 @@ fn within(path: &str, prefix: &str) -> bool {
 }
 
 /// `src/proxy/flow.rs` is the module `proxy::flow`, `crates/core/src/wire/chat.rs` is `wire::chat`,
-/// and the whole of `crates/provider` is the room `provider`. The roots of the other two packages are
+/// and the whole of `crates/provider` is the module `provider`. The roots of the other two packages are
 /// no module: they only declare.
 fn module_path(path: &Path) -> Vec<String> {
     let (prefix, inner) = if let Ok(inner) = path.strip_prefix("crates/provider/src") {
@@ -309,10 +309,12 @@ fn module_path(path: &Path) -> Vec<String> {
     prefix.into_iter().chain(parts).collect()
 }
 
-/// The room a path leads into, if it leads into one of ours: by `crate`, by `super`, or by the name
+/// The module a path leads into, if it leads into one of ours: by `crate`, by `super`, or by the name
 /// of one of our packages.
 fn resolve(module: &[String], segments: &[String]) -> Option<String> {
-    let in_provider = module.first().is_some_and(|room| room == "provider");
+    let in_provider = module
+        .first()
+        .is_some_and(|top_module| top_module == "provider");
     let supers = segments
         .iter()
         .take_while(|segment| *segment == "super")

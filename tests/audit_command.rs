@@ -301,10 +301,13 @@ fn the_configured_file_is_read_if_none_is_named() {
         .assert()
         .success();
     assert!(stdout(&assert).contains("requests"));
-    let said = stderr(&command(&[]).assert().code(1));
-    assert!(said.contains("give the file"), "{said}");
-    let said = stderr(&command(&["/nowhere/audit.jsonl"]).assert().code(1));
-    assert!(said.contains("cannot read /nowhere/audit.jsonl"), "{said}");
+    let message = stderr(&command(&[]).assert().code(1));
+    assert!(message.contains("give the file"), "{message}");
+    let message = stderr(&command(&["/nowhere/audit.jsonl"]).assert().code(1));
+    assert!(
+        message.contains("cannot read /nowhere/audit.jsonl"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -315,17 +318,17 @@ fn a_check_answers_with_its_exit_code() {
         stderr(&assert.code(code))
     };
     assert!(!check("net>=0.2,requests==7", 0).contains("hold"));
-    let said = check("hit_rate>=0.8,net>=0", 1);
+    let message = check("hit_rate>=0.8,net>=0", 1);
     assert!(
-        said.contains("hit_rate>=0.8 does not hold: hit_rate is 0.214285714"),
-        "{said}"
+        message.contains("hit_rate>=0.8 does not hold: hit_rate is 0.214285714"),
+        "{message}"
     );
-    assert!(!said.contains("net"), "{said}");
-    let said = check("hitrate>=0.8", 2);
-    assert!(said.contains("hit_rate"), "{said}");
+    assert!(!message.contains("net"), "{message}");
+    let message = check("hitrate>=0.8", 2);
+    assert!(message.contains("hit_rate"), "{message}");
     let mut nothing = files.audit(&["--since", "2090-01-01", "--check", "errors==0"]);
-    let said = stderr(&nothing.assert().code(2));
-    assert!(said.contains("nothing was checked"), "{said}");
+    let message = stderr(&nothing.assert().code(2));
+    assert!(message.contains("nothing was checked"), "{message}");
     let unreadable = ["--check", "net>=0", "/nowhere/audit.jsonl"];
     command(&unreadable).assert().code(2);
 }
@@ -350,10 +353,10 @@ fn one_request_is_explained_from_the_line_before_of_its_own_conversation() {
     // Ada's requests came before it, under the same name.
     let text = explained("r4");
     assert!(text.contains("No earlier request of this tenant"), "{text}");
-    let said = stderr(&files.audit(&["--why", "nobody"]).assert().code(1));
+    let message = stderr(&files.audit(&["--why", "nobody"]).assert().code(1));
     assert!(
-        said.contains("no line has the request_id \"nobody\""),
-        "{said}"
+        message.contains("no line has the request_id \"nobody\""),
+        "{message}"
     );
 }
 
@@ -430,13 +433,13 @@ fn a_page_needs_nothing_from_elsewhere() {
     assert!(page.contains("days have no bars"), "{page}");
     let costs = page.split("Cost by day").nth(1).unwrap_or_default();
     assert!(!costs.contains("<rect class=\"second\""), "{page}");
-    let said = stderr(
+    let message = stderr(
         &files
             .audit(&["--format", "html", "--by", "day"])
             .assert()
             .code(1),
     );
-    assert!(said.contains("leave out --by"), "{said}");
+    assert!(message.contains("leave out --by"), "{message}");
 }
 
 /// A command that runs until it is killed.
@@ -485,8 +488,8 @@ fn a_watched_file_is_reported_again_when_it_grows_and_when_it_is_rotated() {
     std::fs::rename(&path, files.folder.path().join("audit.jsonl.1")).unwrap();
     std::fs::write(&path, line("c") + "\n").unwrap();
     assert_eq!(requests(), 3);
-    let said = stderr(&command(&["--watch", "a", "b"]).assert().code(1));
-    assert!(said.contains("follows one file"), "{said}");
+    let message = stderr(&command(&["--watch", "a", "b"]).assert().code(1));
+    assert!(message.contains("follows one file"), "{message}");
 }
 
 /// Three days of three conversations, two of them with the same name: what the samples of `docs/audit.md` show.
@@ -575,9 +578,13 @@ fn the_samples_of_the_documents_are_what_the_command_prints() {
         let args = words(typed);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         let output = command(&args).current_dir(folder.path()).output().unwrap();
-        let said =
+        let printed =
             String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
-        let said = said.replace('\r', "");
-        assert_eq!(said.trim_end(), shown, "diarist audit {typed}\n{said}");
+        let printed = printed.replace('\r', "");
+        assert_eq!(
+            printed.trim_end(),
+            shown,
+            "diarist audit {typed}\n{printed}"
+        );
     }
 }

@@ -55,6 +55,7 @@ fn checks() -> Vec<Check> {
 const NUMBERS: u16 = 147;
 
 #[test]
+#[ignore = "slow"]
 fn the_published_numbers_hold() {
     let broken: Vec<&[u16]> = checks()
         .into_iter()
@@ -79,13 +80,16 @@ fn the_table_and_the_tests_say_the_same() {
         .copied()
         .collect();
     here.sort_unstable();
-    let said: Vec<u16> = table
+    let listed: Vec<u16> = table
         .rows
         .iter()
         .filter(|row| row.held.iter().any(|held| held == "checklist"))
         .map(|row| row.number)
         .collect();
-    assert_eq!(said, here, "what the table says is held here, and what is");
+    assert_eq!(
+        listed, here,
+        "what the table says is held here, and what is"
+    );
 
     for row in &table.rows {
         let done = matches!(row.standing, Standing::Same | Standing::Better);

@@ -51,28 +51,36 @@ fn check_warns_of_models_that_are_known_not_to_work() {
         let path = file.path().to_str().unwrap();
         stdout(&diarist(&["check", "--config", path]).assert().success())
     };
-    let said = checked(
+    let report = checked(
         "memory.observation.model = \"openai/gpt-5-nano\"\nmemory.reflection.model = \"gpt-4\"",
     );
     assert!(
-        said.contains("warning: gpt-4 reads 8,192 tokens, too few as Reflector: it needs 48,000"),
-        "{said}"
+        report.contains("warning: gpt-4 reads 8,192 tokens, too few as Reflector: it needs 48,000"),
+        "{report}"
     );
-    assert!(!said.contains("gpt-5-nano"), "{said}");
-    let said = checked("memory.model = \"o1-mini\"");
+    assert!(!report.contains("gpt-5-nano"), "{report}");
+    let report = checked("memory.model = \"o1-mini\"");
     for name in ["Observer", "Reflector"] {
         let warning =
             format!("warning: o1-mini does not work as {name}: it refuses system messages");
-        assert!(said.contains(&warning), "{said}");
+        assert!(report.contains(&warning), "{report}");
     }
     // A window only has to hold the prompts it is asked.
-    let said = checked("memory.model = { 8000 = \"gpt-4\", 30000 = \"gpt-4o-mini\" }");
-    assert!(!said.contains("warning"), "{said}");
-    let said = checked("memory.model = { 9000 = \"gpt-4\", 30000 = \"phi-4\" }");
-    assert_eq!(said.matches("warning: gpt-4 reads").count(), 2, "{said}");
-    assert_eq!(said.matches("warning: phi-4 reads").count(), 2, "{said}");
-    let said = checked("memory.model = \"a-model-nobody-knows\"");
-    assert!(!said.contains("warning"), "{said}");
+    let report = checked("memory.model = { 8000 = \"gpt-4\", 30000 = \"gpt-4o-mini\" }");
+    assert!(!report.contains("warning"), "{report}");
+    let report = checked("memory.model = { 9000 = \"gpt-4\", 30000 = \"phi-4\" }");
+    assert_eq!(
+        report.matches("warning: gpt-4 reads").count(),
+        2,
+        "{report}"
+    );
+    assert_eq!(
+        report.matches("warning: phi-4 reads").count(),
+        2,
+        "{report}"
+    );
+    let report = checked("memory.model = \"a-model-nobody-knows\"");
+    assert!(!report.contains("warning"), "{report}");
 }
 
 /// What an override makes otherwise is judged with the rest of the configuration that it leaves as it is.
@@ -84,7 +92,7 @@ fn check_warns_of_overrides_and_names_them() {
         let path = file.path().to_str().unwrap();
         stdout(&diarist(&["check", "--config", path]).assert().success())
     };
-    let said = checked(
+    let report = checked(
         "memory.model = \"gpt-4o-mini\"\n\
          [[memory.overrides]]\nmodel = \"small-*\"\nobservation.model = \"o1-mini\"\n\
          [[memory.overrides]]\nmodel = \"big-*\"\nupstream = \"*\"\n\
@@ -96,15 +104,15 @@ fn check_warns_of_overrides_and_names_them() {
         "warning: memory.overrides for model = \"big-*\", upstream = \"*\": gpt-4o-mini reads 128,000 \
          tokens, too few as Reflector: it needs 144,000",
     ] {
-        assert!(said.contains(warning), "{said}");
+        assert!(report.contains(warning), "{report}");
     }
-    assert_eq!(said.matches("warning").count(), 2, "{said}");
+    assert_eq!(report.matches("warning").count(), 2, "{report}");
     // What holds for everybody is said once.
-    let said = checked(
+    let report = checked(
         "memory.model = \"o1-mini\"\n[[memory.overrides]]\nmodel = \"x\"\n\
          observation.buffer_on_idle = true\n",
     );
-    assert_eq!(said.matches("warning").count(), 2, "{said}");
+    assert_eq!(report.matches("warning").count(), 2, "{report}");
 }
 
 #[test]
@@ -120,10 +128,10 @@ fn check_lists_every_problem_with_key_and_remedy() {
         .env("DIARIST__MEMORY__OBSERVATION__MESSAGE_TOKENS", "many")
         .assert()
         .code(EX_USAGE);
-    let said = stderr(&assert);
+    let message = stderr(&assert);
     assert!(
-        said.starts_with("diarist: the configuration has 4 problems\n"),
-        "{said}"
+        message.starts_with("diarist: the configuration has 4 problems\n"),
+        "{message}"
     );
     for key in [
         "server.listen",
@@ -131,9 +139,9 @@ fn check_lists_every_problem_with_key_and_remedy() {
         "upstream.base_url",
         "memory.observation.message_tokens",
     ] {
-        assert!(said.contains(&format!("\n  {key}: ")), "{said}");
+        assert!(message.contains(&format!("\n  {key}: ")), "{message}");
     }
-    assert_eq!(said.matches("remedy: ").count(), 4, "{said}");
+    assert_eq!(message.matches("remedy: ").count(), 4, "{message}");
     assert_eq!(stdout(&assert), "");
 }
 
@@ -144,10 +152,10 @@ fn every_command_that_reads_the_configuration_refuses_a_bad_one() {
             .args(["--config", "/nowhere/diarist.toml"])
             .assert()
             .code(EX_USAGE);
-        let said = stderr(&assert);
+        let message = stderr(&assert);
         assert!(
-            said.contains("/nowhere/diarist.toml: the file cannot be read"),
-            "{said}"
+            message.contains("/nowhere/diarist.toml: the file cannot be read"),
+            "{message}"
         );
     }
 }
@@ -242,10 +250,10 @@ fn check_warns_of_a_secret_that_others_can_read() {
     };
     let secret = "memory.model = \"gpt-4o-mini\"\nmemory.api_key = \"sk-of-the-file\"\n\
          memory.base_url = \"https://host.example/v1\"\n";
-    let said = checked(secret, 0o644);
-    assert!(said.contains(&format!("chmod 600 {path}")), "{said}");
-    assert!(said.contains("DIARIST__MEMORY__API_KEY"), "{said}");
-    assert!(!said.contains("sk-of-the-file"), "{said}");
+    let report = checked(secret, 0o644);
+    assert!(report.contains(&format!("chmod 600 {path}")), "{report}");
+    assert!(report.contains("DIARIST__MEMORY__API_KEY"), "{report}");
+    assert!(!report.contains("sk-of-the-file"), "{report}");
     assert!(!checked(secret, 0o600).contains("chmod"));
     assert!(!checked("memory.model = \"gpt-4o-mini\"\n", 0o644).contains("chmod"));
 }
@@ -325,10 +333,10 @@ fn check_opens_the_database() {
         .assert()
         .failure();
     assert_eq!(lost.get_output().status.code(), Some(EX_USAGE));
-    let said = stderr(&lost);
+    let message = stderr(&lost);
     assert!(
-        said.contains("was made with a pepper, and there is none"),
-        "{said}"
+        message.contains("was made with a pepper, and there is none"),
+        "{message}"
     );
 }
 
@@ -348,17 +356,17 @@ fn a_command_that_is_looked_for_is_named() {
 
 #[test]
 fn options_may_stand_in_front_of_a_subcommand() {
-    let said = |words: &[&str]| stderr(&diarist(words).assert().failure());
+    let stderr_of = |words: &[&str]| stderr(&diarist(words).assert().failure());
     for command in ["show", "export", "observe"] {
-        let behind = said(&["threads", command, "7", "--database", "/nowhere/x.db"]);
-        let front = said(&["threads", "--database", "/nowhere/x.db", command, "7"]);
+        let behind = stderr_of(&["threads", command, "7", "--database", "/nowhere/x.db"]);
+        let front = stderr_of(&["threads", "--database", "/nowhere/x.db", command, "7"]);
         assert!(
             behind.contains("there is no database at /nowhere/x.db"),
             "{behind}"
         );
         assert_eq!(front, behind);
     }
-    let tenants = said(&["tenants", "--database", "/nowhere/x.db", "list"]);
+    let tenants = stderr_of(&["tenants", "--database", "/nowhere/x.db", "list"]);
     assert!(tenants.contains("/nowhere/x.db"), "{tenants}");
     // Those of the list mean nothing to another command.
     for words in [
@@ -366,9 +374,9 @@ fn options_may_stand_in_front_of_a_subcommand() {
         &["threads", "--json", "show", "7"],
         &["tenants", "--json", "forget", "7"],
     ] {
-        assert!(said(words).contains("behind it"), "{words:?}");
+        assert!(stderr_of(words).contains("behind it"), "{words:?}");
     }
-    assert!(said(&["threads", "--limit", "0"]).contains("--limit"));
+    assert!(stderr_of(&["threads", "--limit", "0"]).contains("--limit"));
 }
 
 #[test]
@@ -380,7 +388,7 @@ fn health_without_a_server_is_one_line_and_a_failure() {
     let assert = diarist(&["health", "--admin", &free.to_string()])
         .assert()
         .code(1);
-    let said = stderr(&assert);
-    assert_eq!(said.lines().count(), 1, "{said}");
-    assert!(said.contains("Connection refused"), "{said}");
+    let message = stderr(&assert);
+    assert_eq!(message.lines().count(), 1, "{message}");
+    assert!(message.contains("Connection refused"), "{message}");
 }

@@ -20,9 +20,9 @@ fn diarist(args: &[&str]) -> Command {
 /// What it printed, and the code it ended with.
 fn run(args: &[&str]) -> (String, Option<i32>) {
     let output = diarist(args).output().unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
     let complained = String::from_utf8(output.stderr).unwrap();
-    (said + &complained, output.status.code())
+    (stdout + &complained, output.status.code())
 }
 
 /// The number in column `at` (from 0) behind `name` in a table. Dollars come in their smallest unit
@@ -61,7 +61,7 @@ fn long() -> Conversation {
 
 /// One that never reaches 2,000 tokens.
 fn short() -> Conversation {
-    let said = [
+    let texts = [
         ("user", "Hello."),
         ("assistant", "Hello!"),
         ("user", "And?"),
@@ -71,7 +71,7 @@ fn short() -> Conversation {
         id: "short".to_owned(),
         source: "made up".to_owned(),
         tools: None,
-        messages: said
+        messages: texts
             .map(|(role, text)| json!({"role": role, "content": text}))
             .to_vec(),
         facts: Vec::new(),

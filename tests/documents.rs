@@ -470,10 +470,10 @@ fn every_configuration_shown_is_valid() {
             command.env_clear().env("HOME", "/home/ada");
             command.arg("check").arg("--config").arg(file.path());
             let output = command.output().unwrap();
-            let said = String::from_utf8_lossy(&output.stderr);
+            let stderr = String::from_utf8_lossy(&output.stderr);
             assert!(
                 output.status.success(),
-                "{}:\n{sample}\n{said}",
+                "{}:\n{sample}\n{stderr}",
                 path.display()
             );
         }

@@ -4,6 +4,10 @@
 mod properties;
 mod simulation;
 
+/// The allocator of the product. It takes less time than that of the system.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[allow(
     clippy::unwrap_used,
     clippy::expect_used,

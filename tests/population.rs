@@ -34,6 +34,7 @@
     reason = "a test fails by panicking, and says what it measured"
 )]
 
+mod conversation;
 mod judge;
 mod kinds;
 mod marks;
@@ -41,7 +42,6 @@ mod process;
 mod request;
 mod scenes;
 mod shape;
-mod talk;
 mod turns;
 mod words;
 mod world;
@@ -55,7 +55,7 @@ use judge::{Sent, Table, Wrong};
 use crate::support::depth;
 
 /// Requests of the long form, and of the plain one.
-const REQUESTS: [usize; 2] = [3_000, 600];
+const REQUESTS: [usize; 2] = [3_000, 200];
 
 /// Worlds that are played side by side.
 const WORLDS: usize = 4;
@@ -69,24 +69,24 @@ const FLOOR: usize = 35;
 /// Offending conversations of which the first offending request is printed.
 const PRINTED: usize = 20;
 
-fn asked(name: &str) -> Option<u64> {
-    said(name)?.parse().ok()
+fn env_number(name: &str) -> Option<u64> {
+    env_text(name)?.parse().ok()
 }
 
 #[expect(clippy::disallowed_methods, reason = "a switch of this test alone")]
-fn said(name: &str) -> Option<String> {
+fn env_text(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
 /// What is played: one seed, or as many as make so many requests.
 fn seeds() -> Vec<u64> {
-    if let Some(seed) = asked("DIARIST_SEED") {
+    if let Some(seed) = env_number("DIARIST_SEED") {
         return vec![seed];
     }
     let plain = || depth::long_or(REQUESTS[0], REQUESTS[1]);
-    let wanted = asked("DIARIST_REQUESTS").map_or_else(plain, |n| usize::try_from(n).unwrap());
+    let wanted = env_number("DIARIST_REQUESTS").map_or_else(plain, |n| usize::try_from(n).unwrap());
     let mut requests = 0;
-    let seeds = asked("DIARIST_FIRST").unwrap_or(0)..;
+    let seeds = env_number("DIARIST_FIRST").unwrap_or(0)..;
     seeds
         .take_while(|seed| {
             let before = requests;
@@ -99,22 +99,22 @@ fn seeds() -> Vec<u64> {
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_hears_what_another_conversation_said() {
     let began = Instant::now();
-    let manner = world::Manner {
-        traces: said("DIARIST_TRACE").is_some(),
-        walls: asked("DIARIST_WALLS").is_some(),
+    let options = world::WorldOptions {
+        traces: env_text("DIARIST_TRACE").is_some(),
+        walls: env_number("DIARIST_WALLS").is_some(),
     };
-    let worlds = stream::iter(seeds()).map(|seed| world::play(seed, manner));
-    let tells = asked("DIARIST_REQUESTS").is_some();
+    let worlds = stream::iter(seeds()).map(|seed| world::play(seed, options));
+    let tells = env_number("DIARIST_REQUESTS").is_some();
     let played = worlds.buffered(WORLDS).inspect(|world| {
         if tells {
-            let counts = Table::of(world).all;
-            let (leaks, taken) = (counts.of(Wrong::Leak), counts.of(Wrong::TakenBack));
+            let counts = Table::from_requests(world).all;
+            let (leaks, taken) = (counts.count(Wrong::Leak), counts.count(Wrong::TakenBack));
             println!("seed {}: {leaks} leaks, {taken} taken back", world[0].seed);
         }
     });
     let played: Vec<Vec<Sent>> = played.collect().await;
     let all = played.concat();
-    let table = Table::of(&all);
+    let table = Table::from_requests(&all);
     table.print();
     let (took, requests) = (began.elapsed(), all.len());
     let rate = requests as f64 / took.as_secs_f64();
@@ -122,9 +122,9 @@ async fn nobody_hears_what_another_conversation_said() {
 
     let cases = judge::first_of_each(&all);
     for sent in cases.iter().take(PRINTED) {
-        println!("{}", sent.told_of());
+        println!("{}", sent.describe());
     }
-    if let Some(which) = said("DIARIST_TRACE") {
+    if let Some(which) = env_text("DIARIST_TRACE") {
         let of_kind: Vec<&Sent> = all
             .iter()
             .filter(|sent| sent.kind.name().starts_with(&which))
@@ -137,12 +137,12 @@ async fn nobody_hears_what_another_conversation_said() {
     let asserted = [
         Wrong::Leak,
         Wrong::TakenBack,
-        Wrong::OtherTalk,
+        Wrong::OtherConversation,
         Wrong::OtherBranch,
         Wrong::Mixed,
         Wrong::Answer,
     ];
-    let broken = asserted.map(|wrong| (wrong, table.all.of(wrong)));
+    let broken = asserted.map(|wrong| (wrong, table.all.count(wrong)));
     assert!(
         broken.iter().all(|(_, count)| *count == 0),
         "so many requests went wrong: {broken:?}"

@@ -9,6 +9,10 @@ mod replays;
 mod tenants;
 mod transparent;
 
+/// The allocator of the product. It takes less time than that of the system.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -99,7 +99,7 @@ fn ask(address: SocketAddr, request_line: &str) -> String {
 fn upstream() -> (SocketAddr, std::thread::JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let asked = std::thread::spawn(move || {
+    let request_line = std::thread::spawn(move || {
         let (connection, _) = listener.accept().unwrap();
         let mut connection = BufReader::new(connection);
         let mut head = Vec::new();
@@ -115,20 +115,20 @@ fn upstream() -> (SocketAddr, std::thread::JoinHandle<String>) {
         connection.get_mut().write_all(answer.as_bytes()).unwrap();
         head.swap_remove(0)
     });
-    (address, asked)
+    (address, request_line)
 }
 
 #[test]
 #[cfg(unix)]
 fn it_starts_passes_a_request_is_healthy_and_stops_when_told() {
-    let (address, asked) = upstream();
+    let (address, request_line) = upstream();
     let running = Running::start(address);
 
     let answer = ask(running.data, "GET /v1/models?limit=2");
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     assert!(answer.ends_with("\r\n\r\nmodels!\n"), "{answer}");
     assert_eq!(
-        asked.join().unwrap().trim(),
+        request_line.join().unwrap().trim(),
         "GET /openai/v1/models?limit=2 HTTP/1.1"
     );
 
@@ -154,8 +154,8 @@ fn it_starts_passes_a_request_is_healthy_and_stops_when_told() {
 #[track_caller]
 fn refuses_to_start(args: &[&str]) -> (Option<i32>, String) {
     let output = serve(args).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    (output.status.code(), said)
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    (output.status.code(), stderr)
 }
 
 /// A container may have no certificates.
@@ -184,8 +184,8 @@ fn only_what_speaks_tls_needs_root_certificates() {
     for mut needs_tls in [observer, upstream] {
         let output = needs_tls.output().unwrap();
         assert!(!output.status.success());
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.contains("certificates"), "{said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains("certificates"), "{stderr}");
     }
 }
 
@@ -194,29 +194,29 @@ fn a_taken_port_is_one_clear_line() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     for flag in ["--listen", "--admin"] {
-        let (code, said) = refuses_to_start(&[flag, &address]);
-        assert_eq!(code, Some(1), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
+        let (code, stderr) = refuses_to_start(&[flag, &address]);
+        assert_eq!(code, Some(1), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
         assert!(
-            said.contains(&address) && said.contains("already in use"),
-            "{said}"
+            stderr.contains(&address) && stderr.contains("already in use"),
+            "{stderr}"
         );
     }
 }
 
 #[test]
 fn a_bad_configuration_is_told_before_a_port_is_taken() {
-    let (code, said) = refuses_to_start(&["--upstream", "api.openai.com/v1"]);
-    assert_eq!(code, Some(64), "{said}");
+    let (code, stderr) = refuses_to_start(&["--upstream", "api.openai.com/v1"]);
+    assert_eq!(code, Some(64), "{stderr}");
     assert!(
-        said.contains("upstream.base_url: this is not a URL"),
-        "{said}"
+        stderr.contains("upstream.base_url: this is not a URL"),
+        "{stderr}"
     );
-    let (code, said) = refuses_to_start(&["--config", "/nowhere/diarist.toml"]);
-    assert_eq!(code, Some(64), "{said}");
+    let (code, stderr) = refuses_to_start(&["--config", "/nowhere/diarist.toml"]);
+    assert_eq!(code, Some(64), "{stderr}");
     assert!(
-        said.contains("/nowhere/diarist.toml: the file cannot be read"),
-        "{said}"
+        stderr.contains("/nowhere/diarist.toml: the file cannot be read"),
+        "{stderr}"
     );
 }
 

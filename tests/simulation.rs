@@ -27,6 +27,7 @@ mod overflow;
 mod planted;
 mod process;
 mod range;
+mod registered_routes;
 mod request;
 mod rules;
 mod run;
@@ -34,7 +35,6 @@ mod setup;
 mod shown;
 mod users;
 mod watched;
-mod ways;
 
 use counts::Counts;
 use planted::Bug;
@@ -45,7 +45,7 @@ use crate::properties::laws::Law;
 use crate::support::{depth, parallel, planted_table};
 
 /// Runs of the long form, and of the plain one.
-const SEEDS: [u64; 2] = [60, 6];
+const SEEDS: [u64; 2] = [60, 5];
 
 /// From this many runs on, each thing that can happen must have happened.
 const MANY: usize = 50;
@@ -69,7 +69,7 @@ fn every_invariant_holds_after_every_step() {
         (Some(first), count) => (first..first + count.unwrap_or(1)).collect(),
         (None, count) => {
             let count = count.unwrap_or_else(|| depth::long_or(SEEDS[0], SEEDS[1]));
-            let beyond = depth::sample(BROKEN_ONCE, 4).filter(|seed| *seed >= count);
+            let beyond = depth::sample(BROKEN_ONCE, 7).filter(|seed| *seed >= count);
             (0..count).chain(beyond).collect()
         }
     };
@@ -91,6 +91,7 @@ fn every_invariant_holds_after_every_step() {
 
 /// What a seed does follows from the seed alone: whoever looks into a failure meets it again.
 #[test]
+#[ignore = "slow"]
 fn a_seed_plays_the_same_twice() {
     for seed in 1_000..depth::long_or(1_004, 1_001) {
         let (once, again) = (run(seed, None), run(seed, None));
@@ -111,7 +112,7 @@ const NOTICED: &[(Bug, Rule)] = &[
     (Bug::PartOfAnotherChain, Rule::Contiguous),
     (Bug::PartOfAnotherChain, Rule::Sent(Law::Cover)),
     (Bug::GapAccepted, Rule::Contiguous),
-    (Bug::ToldTwice, Rule::Contiguous),
+    (Bug::SentTwice, Rule::Contiguous),
     (Bug::HintsOfBefore, Rule::Hints),
     (Bug::HintsOfTheDone, Rule::Hints),
     (Bug::WordsUnshown, Rule::Words),
@@ -129,8 +130,8 @@ const NOTICED: &[(Bug, Rule)] = &[
     (Bug::ViewOneTooMany, Rule::Sent(Law::Cover)),
     (Bug::FrontForgotten, Rule::Sent(Law::Cover)),
     (Bug::ViewPartsRound, Rule::Sent(Law::Pair)),
-    (Bug::WayOfNobody, Rule::Route),
-    (Bug::WayForEver, Rule::Route),
+    (Bug::RouteNotHeld, Rule::Route),
+    (Bug::RouteForEver, Rule::Route),
     (Bug::TimerOfNobody, Rule::Rings),
     (Bug::TimerKept, Rule::Rings),
     (Bug::TimerNotMoved, Rule::Idle),
@@ -165,7 +166,7 @@ fn called(rule: Rule) -> &'static str {
         Rule::Empty => "Empty",
         Rule::Whole => "Whole",
         Rule::Idle => "Idle",
-        Rule::Route => "Way",
+        Rule::Route => "Route",
         Rule::Rings => "Rings",
     }
 }
@@ -203,15 +204,18 @@ const LIKELY_SEEDS: &[(Bug, u64)] = &[
     (Bug::ViewOneTooMany, 38),
     (Bug::FrontForgotten, 22),
     (Bug::ViewPartsRound, 22),
-    (Bug::WayForEver, 11),
+    (Bug::RouteForEver, 11),
     (Bug::TimerNotMoved, 4),
 ];
 
 #[test]
+#[ignore = "slow"]
 fn planted_bugs_are_noticed() {
     let planted: Vec<_> = depth::sample(NOTICED, 5).copied().collect();
     let missed = parallel::map(&planted, |(bug, rule)| {
-        let likely = LIKELY_SEEDS.iter().filter(|(of, _)| of == bug);
+        let likely = LIKELY_SEEDS
+            .iter()
+            .filter(|(likely_bug, _)| likely_bug == bug);
         let likely = likely.map(|(_, seed)| *seed);
         let noticed = likely.chain(0..WITHIN).find(|seed| {
             let report = run(*seed, Some(*bug));
@@ -231,7 +235,7 @@ fn planted_bugs_are_noticed() {
 }
 
 /// Seeds of the users who are told of their other conversations, in the long form and in the plain one.
-const USERS: [u64; 2] = [14, 5];
+const USERS: [u64; 2] = [14, 4];
 
 #[test]
 fn what_users_are_told_of_their_conversations_holds_after_every_request() {
@@ -246,9 +250,9 @@ fn what_users_are_told_of_their_conversations_holds_after_every_request() {
         all.forks += done.forks;
     }
     println!("{all:?}");
-    let seen = [all.shared, all.bound, all.dropped, all.forks];
+    let counts = [all.shared, all.bound, all.dropped, all.forks];
     assert!(
-        seen.iter().all(|seen| *seen > depth::long_or(3, 0)),
+        counts.iter().all(|count| *count > depth::long_or(3, 0)),
         "{all:?}"
     );
 }
@@ -256,6 +260,7 @@ fn what_users_are_told_of_their_conversations_holds_after_every_request() {
 /// `docs/testing.md` lists these as well. Beside each rule stands a seed that notices the bug: it is tried first, which
 /// only saves time.
 #[test]
+#[ignore = "slow"]
 fn what_is_told_to_the_wrong_conversation_is_noticed() {
     use users::{PeerMemoryRule, Planted};
     for (bug, rule, likely) in [
@@ -280,7 +285,7 @@ const FORGOTTEN: u64 = 20;
 #[test]
 fn what_is_forgotten_stays_forgotten_until_that_is_lifted() {
     let first = env_number("DIARIST_SEED").unwrap_or(0);
-    let plain = || depth::long_or(FORGOTTEN, 6);
+    let plain = || depth::long_or(FORGOTTEN, 5);
     let count = env_number("DIARIST_SEEDS").unwrap_or_else(plain);
     let seeds: Vec<u64> = (first..first + count).collect();
     let reports = parallel::map(&seeds, |seed| forgetting::run(*seed, None));
@@ -292,23 +297,24 @@ fn what_is_forgotten_stays_forgotten_until_that_is_lifted() {
         all.lifted += done.lifted;
         all.shared += done.shared;
         all.in_call += done.in_call;
-        all.told += done.told;
+        all.with_memory += done.with_memory;
     }
     println!("{all:?}");
-    let seen = [
+    let counts = [
         all.forgotten,
         all.refused,
         all.lifted,
         all.shared,
         all.in_call,
-        all.told,
+        all.with_memory,
     ];
     let many = seeds.len() >= 20;
-    assert!(!many || seen.iter().all(|count| *count > 3), "{all:?}");
+    assert!(!many || counts.iter().all(|count| *count > 3), "{all:?}");
 }
 
 /// `docs/testing.md` lists these as well.
 #[test]
+#[ignore = "slow"]
 fn what_is_not_forgotten_whole_is_noticed() {
     use forgetting::{ForgetRule, Planted};
     for (bug, rule) in [

@@ -76,17 +76,17 @@ async fn all_that_was_said_is_heard_whatever_it_says() {
     let more = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"twice.\"}}]}\n\n";
     let ends = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
     for spec in [events(), spec(false, Encoding::Identity)] {
-        let (say, heard) = std::sync::mpsc::sync_channel(8);
-        let hear: OnAnswer = Box::new(move |said: &[&AnswerMessage]| {
-            say.send(said[0].text().to_owned()).unwrap();
+        let (sender, receiver) = std::sync::mpsc::sync_channel(8);
+        let on_answer: OnAnswer = Box::new(move |messages: &[&AnswerMessage]| {
+            sender.send(messages[0].text().to_owned()).unwrap();
         });
         let pieces = [says, more, ends].map(str::as_bytes).to_vec();
-        let (mut teed, _observed) = tee(body(pieces), spec, hear);
+        let (mut teed, _observed) = tee(body(pieces), spec, on_answer);
         for _ in 0..3 {
             teed.frame().await.unwrap().unwrap();
         }
         // The client has the reason why it ended, and may go on.
-        assert_eq!(heard.try_iter().last().unwrap(), "Say [DONE] twice.");
+        assert_eq!(receiver.try_iter().last().unwrap(), "Say [DONE] twice.");
     }
 }
 
@@ -100,15 +100,18 @@ async fn every_choice_is_heard_behind_a_byte_order_mark() {
     };
     let choices: Vec<_> = (0..128).map(choice).collect();
     let answer = format!("\u{feff}{}", serde_json::json!({ "choices": choices }));
-    let (say, heard) = std::sync::mpsc::channel();
-    let hear: OnAnswer = Box::new(move |said: &[&AnswerMessage]| {
-        let texts: Vec<String> = said.iter().map(|said| said.text().to_owned()).collect();
-        say.send(texts).unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let on_answer: OnAnswer = Box::new(move |messages: &[&AnswerMessage]| {
+        let texts: Vec<String> = messages
+            .iter()
+            .map(|message| message.text().to_owned())
+            .collect();
+        sender.send(texts).unwrap();
     });
     let spec = spec(false, Encoding::Identity);
-    let (teed, _observed) = tee(body(vec![answer.as_bytes()]), spec, hear);
+    let (teed, _observed) = tee(body(vec![answer.as_bytes()]), spec, on_answer);
     teed.collect().await.unwrap();
-    let texts = heard.try_iter().last().unwrap();
+    let texts = receiver.try_iter().last().unwrap();
     assert_eq!(texts.len(), 128);
     assert_eq!(texts[127], "choice 127");
 }
@@ -118,17 +121,20 @@ async fn assert_text_at_poll<B>(upstream: B, spec: TeeSpec, text: &str, number: 
 where
     B: Body<Data = Bytes, Error = Infallible> + Unpin,
 {
-    let (say, heard) = std::sync::mpsc::channel();
-    let hear: OnAnswer = Box::new(move |said: &[&AnswerMessage]| {
-        let said: Vec<String> = said.iter().map(|said| said.text().to_owned()).collect();
-        say.send(said).unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let on_answer: OnAnswer = Box::new(move |messages: &[&AnswerMessage]| {
+        let texts: Vec<String> = messages
+            .iter()
+            .map(|message| message.text().to_owned())
+            .collect();
+        sender.send(texts).unwrap();
     });
-    let (mut teed, _observed) = tee(upstream, spec, hear);
+    let (mut teed, _observed) = tee(upstream, spec, on_answer);
     for poll in 1..=number {
         let _frame = teed.frame().await;
-        let told = heard.try_recv().ok();
-        assert_eq!(told.is_some(), poll == number, "{text}, {poll}");
-        assert!(told.is_none_or(|told| told == [text]));
+        let received = receiver.try_recv().ok();
+        assert_eq!(received.is_some(), poll == number, "{text}, {poll}");
+        assert!(received.is_none_or(|texts| texts == [text]));
     }
 }
 
@@ -191,7 +197,7 @@ async fn a_stream_in_pieces_of_any_size() {
 
 #[tokio::test]
 async fn the_report_is_seen_before_it_is_taken_out() {
-    let asked = TeeSpec {
+    let filter_spec = TeeSpec {
         filter_usage: true,
         ..events()
     };
@@ -199,7 +205,8 @@ async fn the_report_is_seen_before_it_is_taken_out() {
     let after = STREAM.find("data: [DONE]").unwrap();
     let expected = [&STREAM[..report], &STREAM[after..]].concat();
     for size in [1, 7, STREAM.len()] {
-        let (got, observed) = run(body(STREAM.as_bytes().chunks(size).collect()), asked).await;
+        let (got, observed) =
+            run(body(STREAM.as_bytes().chunks(size).collect()), filter_spec).await;
         assert_eq!(got, expected);
         assert_eq!(observed.usage, Some(usage()));
         assert_eq!(observed.bytes, STREAM.len() as u64);
@@ -417,11 +424,11 @@ async fn compressed_answers_pass_compressed_and_are_read() {
     ] {
         for (bytes, streaming) in [(stream, true), (answer, false)] {
             // The filter has nothing to filter in bytes it cannot read.
-            let asked = TeeSpec {
+            let filter_spec = TeeSpec {
                 filter_usage: true,
                 ..spec(streaming, encoding)
             };
-            let (got, observed) = run(body(bytes.chunks(3).collect()), asked).await;
+            let (got, observed) = run(body(bytes.chunks(3).collect()), filter_spec).await;
             assert_eq!(got, bytes);
             assert!(
                 observed.saw_done && observed.capture_complete,
@@ -559,9 +566,9 @@ async fn a_socket_that_closes_is_a_hang_up() {
         .send_data(Bytes::from_static(b"data: {}\n\n"))
         .await
         .unwrap();
-    let mut seen = Vec::new();
-    while !seen.ends_with(b"data: {}\n\n\r\n") {
-        assert!(client.read_buf(&mut seen).await.unwrap() > 0);
+    let mut received = Vec::new();
+    while !received.ends_with(b"data: {}\n\n\r\n") {
+        assert!(client.read_buf(&mut received).await.unwrap() > 0);
     }
     drop(client);
     let observed = wait(observed).await;
@@ -578,9 +585,9 @@ async fn a_body_of_known_length_is_complete_although_nobody_asks_for_its_end() {
         spec(false, Encoding::Identity),
     )
     .await;
-    let mut seen = Vec::new();
-    client.read_to_end(&mut seen).await.unwrap();
-    assert!(seen.ends_with(ANSWER.as_bytes()));
+    let mut received = Vec::new();
+    client.read_to_end(&mut received).await.unwrap();
+    assert!(received.ends_with(ANSWER.as_bytes()));
     let observed = wait(observed).await;
     assert_eq!(observed.ended, EndReason::Complete);
     assert_eq!(observed.usage, Some(usage()));

@@ -34,7 +34,7 @@ use crate::support::collector::Collector;
 use crate::support::depth;
 
 /// Half of them tenants, half users of tenants that have ten each. In the long form, and in the plain one.
-const OWNERS: [usize; 2] = [1_000, 100];
+const OWNERS: [usize; 2] = [1_000, 40];
 const TURNS: usize = 3;
 
 /// Requests at once.
@@ -58,11 +58,11 @@ fn body(owner: Owner, turn: usize) -> Value {
         json!({"role": "assistant", "content": format!("Noted. {filler}")}),
     ];
     for number in 1..=turn {
-        let asked = format!("I live at {} street. {filler}", mark(Kind::Word, number));
-        messages.push(json!({"role": "user", "content": asked}));
+        let question = format!("I live at {} street. {filler}", mark(Kind::Word, number));
+        messages.push(json!({"role": "user", "content": question}));
         if number < turn {
-            let told = format!("Answer {number}. {filler}");
-            messages.push(json!({"role": "assistant", "content": told}));
+            let answer = format!("Answer {number}. {filler}");
+            messages.push(json!({"role": "assistant", "content": answer}));
         }
     }
     json!({

@@ -6,20 +6,23 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod messages;
 mod recorded;
-mod said;
 mod spelling;
 
 use bytes::Bytes;
 use diarist::history::{MessagePiece, Role, Scope};
 use diarist::wire::chat::{self, ChatRequest};
 use diarist::wire::{Additions, Insert, Placement};
+use messages::{Message, conversation, message};
 use proptest::prelude::*;
-use said::{Said, conversation, message};
 use spelling::Spelling;
 
-fn body(messages: &[Said], spelling: &mut Spelling) -> Bytes {
-    let messages: Vec<String> = messages.iter().map(|said| said.write(spelling)).collect();
+fn body(messages: &[Message], spelling: &mut Spelling) -> Bytes {
+    let messages: Vec<String> = messages
+        .iter()
+        .map(|message| message.write(spelling))
+        .collect();
     let list = spelling.list(&messages);
     let mut members = vec![
         ("messages".to_owned(), list),
@@ -42,7 +45,7 @@ fn body(messages: &[Said], spelling: &mut Spelling) -> Bytes {
     Bytes::from(spelling.object(&members))
 }
 
-fn parsed(messages: &[Said], spelling: &mut Spelling) -> ChatRequest {
+fn parsed(messages: &[Message], spelling: &mut Spelling) -> ChatRequest {
     let body = body(messages, spelling);
     chat::parse(&body)
         .unwrap_or_else(|reason| panic!("{reason}: {}", String::from_utf8_lossy(&body)))
@@ -57,9 +60,9 @@ proptest! {
 
     /// Whatever the spelling, the chain is the same, and so are the words.
     #[test]
-    fn spellings_share_their_chain(said in conversation(), one: u64, two: u64) {
-        let one = parsed(&said, &mut Spelling::seeded(one));
-        let two = parsed(&said, &mut Spelling::seeded(two));
+    fn spellings_share_their_chain(messages in conversation(), one: u64, two: u64) {
+        let one = parsed(&messages, &mut Spelling::seeded(one));
+        let two = parsed(&messages, &mut Spelling::seeded(two));
         let scope = scope();
         let (a, b) = (one.history(&scope), two.history(&scope));
         for (index, (x, y)) in a.turns().iter().zip(b.turns()).enumerate() {
@@ -70,15 +73,15 @@ proptest! {
         for index in 0..one.messages().len() {
             prop_assert_eq!(words(&one, index), words(&two, index));
         }
-        prop_assert_eq!(one.message_count(), said.len());
+        prop_assert_eq!(one.message_count(), messages.len());
     }
 
     /// Other meanings are other fingerprints, however either is spelled.
     #[test]
     fn meanings_differ(a in message(), b in message(), one: u64, two: u64) {
-        let print = |said: &Said, seed| {
-            let said = [Said::user("first"), said.clone()];
-            let parsed = parsed(&said, &mut Spelling::seeded(seed));
+        let print = |message: &Message, seed| {
+            let messages = [Message::user("first"), message.clone()];
+            let parsed = parsed(&messages, &mut Spelling::seeded(seed));
             parsed.messages()[1].fingerprint
         };
         prop_assert_eq!(a.meaning() == b.meaning(), print(&a, one) == print(&b, two));
@@ -86,21 +89,21 @@ proptest! {
 
     /// One change to a message is seen.
     #[test]
-    fn changes_are_seen(said in message(), how: u64, one: u64, two: u64) {
-        let changed = said.changed(how);
-        prop_assert_ne!(said.meaning(), changed.meaning());
-        let print = |said: &Said, seed| {
-            let said = [Said::user("first"), said.clone()];
-            parsed(&said, &mut Spelling::seeded(seed)).messages()[1].fingerprint
+    fn changes_are_seen(message in message(), how: u64, one: u64, two: u64) {
+        let changed = message.changed(how);
+        prop_assert_ne!(message.meaning(), changed.meaning());
+        let print = |message: &Message, seed| {
+            let messages = [Message::user("first"), message.clone()];
+            parsed(&messages, &mut Spelling::seeded(seed)).messages()[1].fingerprint
         };
-        prop_assert_ne!(print(&said, one), print(&changed, two));
+        prop_assert_ne!(print(&message, one), print(&changed, two));
     }
 
     /// Asked for nothing, the splice is the body; spans are the messages.
     #[test]
-    fn untouched_is_identical(said in conversation(), seed: u64) {
+    fn untouched_is_identical(messages in conversation(), seed: u64) {
         let mut spelling = Spelling::seeded(seed);
-        let body = body(&said, &mut spelling);
+        let body = body(&messages, &mut spelling);
         let parsed = chat::parse(&body).unwrap();
         let splice = parsed.splice(None, Additions::default());
         prop_assert!(splice.is_identity(&body));
@@ -117,7 +120,7 @@ proptest! {
     /// byte is the client's.
     #[test]
     fn raw_stays_raw(
-        said in conversation(),
+        received in conversation(),
         seed: u64,
         cut: prop::sample::Index,
         pin: Option<prop::sample::Index>,
@@ -127,7 +130,7 @@ proptest! {
         ]),
         ask_usage: bool,
     ) {
-        let body = body(&said, &mut Spelling::seeded(seed));
+        let body = body(&received, &mut Spelling::seeded(seed));
         let parsed = chat::parse(&body).unwrap();
         let count = parsed.messages().len();
         let cut = cut.index(count + 1);
@@ -185,8 +188,8 @@ proptest! {
 
     /// Damage anywhere is refused or read; it never panics.
     #[test]
-    fn damage_never_panics(said in conversation(), seed: u64, at: prop::sample::Index, byte: u8) {
-        let mut damaged = body(&said, &mut Spelling::seeded(seed)).to_vec();
+    fn damage_never_panics(messages in conversation(), seed: u64, at: prop::sample::Index, byte: u8) {
+        let mut damaged = body(&messages, &mut Spelling::seeded(seed)).to_vec();
         let at = at.index(damaged.len());
         damaged[at] = byte;
         let valid = serde_json::from_slice::<serde::de::IgnoredAny>(&damaged).is_ok();
@@ -205,13 +208,13 @@ proptest! {
 /// What a message says, without calls: their ids and arguments stay as they were written.
 fn words(parsed: &ChatRequest, index: usize) -> Vec<MessagePiece> {
     let pieces = parsed.plain_text(index).unwrap().pieces;
-    let said = |piece: &MessagePiece| {
+    let is_content = |piece: &MessagePiece| {
         !matches!(
             piece,
             MessagePiece::Call { .. } | MessagePiece::Result { .. }
         )
     };
-    pieces.into_iter().filter(said).collect()
+    pieces.into_iter().filter(is_content).collect()
 }
 
 fn content_text(content: &serde_json::Value) -> String {

@@ -67,8 +67,8 @@ async fn answer(request: Request<Incoming>) -> Result<Response<AnyBody>, hyper::
         let reply = tokio::task::spawn_blocking(move || observer::reply(&whole)).await;
         return Ok(json(at_once(&reply.unwrap_or_default(), 0)));
     }
-    let asked_for = head.headers.get(ANSWER_HEADER);
-    let wanted = asked_for.and_then(|header| Answer::read(header.to_str().ok()?));
+    let answer_header = head.headers.get(ANSWER_HEADER);
+    let wanted = answer_header.and_then(|header| Answer::read(header.to_str().ok()?));
     let wanted = wanted.unwrap_or_else(Answer::at_once);
     if wanted.deltas == 0 {
         return Ok(json(at_once(&wanted.words(), wanted.seed)));

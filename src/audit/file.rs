@@ -248,11 +248,11 @@ mod tests {
 
     /// The minutes of the lines in each file, oldest file first.
     fn written(path: &Path) -> Vec<Vec<String>> {
-        let minutes = |file: PathBuf| {
+        let read_minutes = |file: PathBuf| {
             let text = std::fs::read_to_string(file).unwrap();
             text.lines().map(|line| line[23..25].to_owned()).collect()
         };
-        with_rotated(path).into_iter().map(minutes).collect()
+        with_rotated(path).into_iter().map(read_minutes).collect()
     }
 
     fn rotation(lines: Option<usize>, minutes: Option<u64>) -> Rotation {

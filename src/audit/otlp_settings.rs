@@ -1,4 +1,4 @@
-//! The settings of the export over OTLP. The config room fills them in, and there are some only where something is to
+//! The settings of the export over OTLP. The config module fills them in, and there are some only where something is to
 //! be exported.
 
 use http::{HeaderName, HeaderValue};

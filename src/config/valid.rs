@@ -1,6 +1,6 @@
 //! The valid configuration: the settings of every room, with nothing left to check, default or resolve.
 //!
-//! Each room defines its own settings; this file only says which rooms have some. Built by `validate`
+//! Each module defines its own settings; this file only says which modules have some. Built by `validate`
 //! alone, read by `app` and `cli`.
 
 use std::fmt;

@@ -214,7 +214,7 @@ impl Bundles {
         match written.await {
             // The command that forgets deletes from the database first, and then the files.
             Ok(Ok(path)) if self.is_deleted(job).await => {
-                if let Err(error) = std::fs::remove_file(&path) {
+                if let Err(error) = tokio::fs::remove_file(&path).await {
                     let path = path.display();
                     tracing::warn!(%path, %error, "text that was forgotten could not be removed");
                 }

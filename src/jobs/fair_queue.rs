@@ -53,13 +53,13 @@ impl<T> std::fmt::Debug for FairQueue<T> {
 }
 
 /// The room of one item. It is free again when this is dropped.
-pub(super) struct Room<T> {
+pub(super) struct Slot<T> {
     queue: FairQueue<T>,
     account: Account,
     pub(super) size: usize,
 }
 
-impl<T> Drop for Room<T> {
+impl<T> Drop for Slot<T> {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
         state.free += self.size;
@@ -124,7 +124,7 @@ impl<T> FairQueue<T> {
     }
 
     /// Takes out up to `most` items, one of each account in turn. The one with which they reach `max_size` is the last.
-    fn take(&self, most: usize, max_size: usize) -> Vec<(T, Room<T>)> {
+    fn take(&self, most: usize, max_size: usize) -> Vec<(T, Slot<T>)> {
         let mut state = self.lock();
         let (mut taken, mut taken_size) = (Vec::new(), 0);
         while taken.len() < most
@@ -139,7 +139,7 @@ impl<T> FairQueue<T> {
                 taken_size += size;
                 taken.push((
                     item,
-                    Room {
+                    Slot {
                         queue,
                         account,
                         size,
@@ -157,7 +157,7 @@ impl<T> FairQueue<T> {
 
     /// Takes out up to `most` items, or as many as reach `max_size`, and waits until there is one. Empty only if the queue is
     /// closed. There is one reader.
-    pub(super) async fn recv(&self, most: usize, max_size: usize) -> Vec<(T, Room<T>)> {
+    pub(super) async fn recv(&self, most: usize, max_size: usize) -> Vec<(T, Slot<T>)> {
         loop {
             // Before the look: what was put in before the queue was closed is still taken out.
             let closed = self.lock().closed;
@@ -184,7 +184,7 @@ mod tests {
     const FLOOD: Account = [1; 32];
     const OTHER: Account = [2; 32];
 
-    fn items(taken: &[(u32, Room<u32>)]) -> Vec<u32> {
+    fn items(taken: &[(u32, Slot<u32>)]) -> Vec<u32> {
         taken.iter().map(|(item, _)| *item).collect()
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::base::Base;
 use super::exchange::Exchange;
-use super::fair_queue::{FairQueue, Room};
+use super::fair_queue::{FairQueue, Slot};
 use super::first_requests::FirstRequests;
 use crate::history::{Link, Message, MessageKey};
 use crate::tasks::Losses;
@@ -28,7 +28,7 @@ const MESSAGE_BYTES: usize =
 pub(super) type QueuedExchange = (Exchange, Place);
 
 /// A place in the queue. It is free again when this is dropped.
-pub(super) struct Place(Room<Exchange>);
+pub(super) struct Place(Slot<Exchange>);
 
 impl Place {
     /// What it takes of the queue.
@@ -58,7 +58,7 @@ impl Exchanges {
     pub(super) async fn recv(&self, most: usize, max_kib: usize) -> Vec<QueuedExchange> {
         let taken = self.0.recv(most, max_kib).await.into_iter();
         taken
-            .map(|(exchange, room)| (exchange, Place(room)))
+            .map(|(exchange, slot)| (exchange, Place(slot)))
             .collect()
     }
 

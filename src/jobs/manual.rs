@@ -17,7 +17,7 @@ use super::outcome::JobOutcome;
 use super::recorder::Recorder;
 use super::settings::Reloadable;
 use super::worker::Worker;
-use super::{Jobs, Room, intake};
+use super::{Jobs, UnstartedJobs, intake};
 use crate::llm::ModelClient;
 use crate::lookup::SnapshotCache;
 use crate::store::{Job, Store, TenantAccounts};
@@ -71,11 +71,11 @@ impl Jobs {
             compute_pool: ComputePool::default(),
             tasks,
         };
-        let room = Room::new(&base, llm, None, &base.tasks);
+        let unstarted = UnstartedJobs::new(&base, llm, None, &base.tasks);
         ManualJobs {
-            jobs: room.jobs,
-            worker: room.worker,
-            recorder: Recorder::new(&base, room.recorder_shares),
+            jobs: unstarted.jobs,
+            worker: unstarted.worker,
+            recorder: Recorder::new(&base, unstarted.recorder_shares),
         }
     }
 }

@@ -64,17 +64,23 @@ mod tests {
 
     #[test]
     fn the_remedy_names_the_setting_that_counts() {
-        let said = remedy(PartKind::Reflection, false, Problem::Unusable);
-        assert!(said.contains("memory.reflection.model"), "{said}");
+        let remedy_text = remedy(PartKind::Reflection, false, Problem::Unusable);
+        assert!(
+            remedy_text.contains("memory.reflection.model"),
+            "{remedy_text}"
+        );
         let refused = CallError::Unauthorised {
             message: "401".to_owned(),
         };
-        let said = remedy(PartKind::Chunk, false, Problem::Call(&refused));
+        let remedy_text = remedy(PartKind::Chunk, false, Problem::Call(&refused));
         assert!(
-            said.contains("memory.observation.api_key (memory.api_key if it is unset)"),
-            "{said}"
+            remedy_text.contains("memory.observation.api_key (memory.api_key if it is unset)"),
+            "{remedy_text}"
         );
-        let said = remedy(PartKind::Chunk, true, Problem::Call(&refused));
-        assert!(said.contains("the client's own key"), "{said}");
+        let remedy_text = remedy(PartKind::Chunk, true, Problem::Call(&refused));
+        assert!(
+            remedy_text.contains("the client's own key"),
+            "{remedy_text}"
+        );
     }
 }

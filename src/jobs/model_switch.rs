@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::base::Base;
 use super::events::ConversationState;
 use super::outcome::PendingWork;
-use super::snapshots::{Prepared, SnapshotDraft, Snapshots};
+use super::snapshots::{PreparedSnapshot, SnapshotDraft, Snapshots};
 use crate::history::{History, Link, Scope};
 use crate::memory::Node;
 use crate::memory::policy::is_another_model;
@@ -146,7 +146,7 @@ impl ModelSwitch {
         history: &History,
         model: &str,
         can_omit: impl Fn(usize, Option<usize>) -> bool,
-    ) -> Option<Prepared> {
+    ) -> Option<PreparedSnapshot> {
         let candidate = self.held.find(scope, history, model)?;
         let new = &candidate.draft.snapshot;
         if !can_omit(new.to_count, new.pin) {

@@ -21,7 +21,7 @@ pub(super) struct JobOutcome {
 }
 
 /// Work of this process whose consequences the recorder has not drawn yet: jobs that run, outcomes on
-/// their way, timers and model switches that are being handled. The room is idle only at zero.
+/// their way, timers and model switches that are being handled. The jobs are idle only at zero.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PendingWork(Arc<AtomicUsize>);
 

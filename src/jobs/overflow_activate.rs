@@ -13,13 +13,13 @@ use super::events::ConversationState;
 use super::evidence::PartReporter;
 use super::model_health::Notice;
 use super::peer_memory::PeerMemories;
-use super::snapshots::{Prepared, SnapshotTarget, Snapshots};
+use super::snapshots::{PreparedSnapshot, SnapshotTarget, Snapshots};
 use super::track::Track;
 use super::worker::Worker;
 use crate::history::{History, Scope};
 use crate::memory::advance::{Action, ChainState, bounded_snapshot, overflow};
-use crate::memory::{PartKind, Policy, Snapshot, SnapshotId, SnapshotMeta, Span, record};
-use crate::store::{NewSnapshot, StoreError};
+use crate::memory::{PartKind, Policy, SnapshotId, SnapshotMeta, Span, record};
+use crate::store::StoreError;
 
 /// A request that was refused as too long.
 #[derive(Clone, Debug)]
@@ -134,7 +134,7 @@ impl OverflowActivator {
     pub(super) async fn activate(
         &self,
         request: &OversizedRequest,
-    ) -> Result<Option<Prepared>, StoreError> {
+    ) -> Result<Option<PreparedSnapshot>, StoreError> {
         let covered = if request.persist {
             self.cover_waiting_ranges(request).await?
         } else {
@@ -152,7 +152,7 @@ impl OverflowActivator {
     async fn activate_observed(
         &self,
         request: &OversizedRequest,
-    ) -> Result<Option<Prepared>, StoreError> {
+    ) -> Result<Option<PreparedSnapshot>, StoreError> {
         let (scope, history) = (&request.scope, &request.history);
         let Some(tip) = history.tip() else {
             return Ok(None);
@@ -205,10 +205,12 @@ impl OverflowActivator {
                 .snapshots
                 .draft(scope, plan, &target, &settings, false)
                 .await?;
-            let passing = drafted.map(|new| Arc::new(ephemeral_snapshot(new)));
-            return Ok(passing.map(|snapshot| Prepared {
-                snapshot,
-                peer_snapshot: None,
+            return Ok(drafted.map(|new| {
+                let eligible_from = new.tip_count;
+                PreparedSnapshot {
+                    snapshot: Arc::new(new.into_snapshot(EPHEMERAL, eligible_from)),
+                    peer_snapshot: None,
+                }
             }));
         }
         track.allows_peer_memory |= request.allows_peer_memory;
@@ -221,7 +223,7 @@ impl OverflowActivator {
             .snapshots
             .prepare(scope, plan, &target, &settings, peer_section)
             .await?;
-        if let Some(Prepared { snapshot, .. }) = &prepared {
+        if let Some(PreparedSnapshot { snapshot, .. }) = &prepared {
             // The snapshot may exist already, prepared for another request that was refused.
             if track
                 .snapshots
@@ -267,25 +269,6 @@ impl OverflowActivator {
 
 /// The id of a snapshot that is in no store. Stored ones count from 1.
 const EPHEMERAL: SnapshotId = SnapshotId(0);
-
-/// A snapshot for one request, which must leave no trace.
-fn ephemeral_snapshot(new: NewSnapshot) -> Snapshot {
-    Snapshot {
-        meta: SnapshotMeta {
-            id: EPHEMERAL,
-            to: new.to,
-            to_count: new.to_count,
-            eligible_from: new.tip_count,
-            pin: new.pin,
-            parts: new.parts,
-            tokens: new.tokens,
-            cause: new.cause,
-            placement: new.placement,
-            peer_memory: None,
-        },
-        segments: new.segments,
-    }
-}
 
 #[cfg(test)]
 mod tests {

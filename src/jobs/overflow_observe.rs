@@ -20,15 +20,15 @@ use super::exchange::Exchange;
 use super::message_archive::MessageArchive;
 use super::payload::{self, TimeStyle};
 use super::peer_memory::PeerMemories;
+use super::settings::Settings;
 use super::snapshots::{SnapshotDraft, SnapshotTarget, Snapshots};
 use super::track::Track;
 use super::worker::Worker;
 use crate::memory::advance::{ChainState, overflow, overflow_observe::unobserved_ranges};
 use crate::memory::{
-    NewPart, Node, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, SnapshotMeta, Span,
-    dates, render,
+    NewPart, Node, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span, dates, render,
 };
-use crate::store::{Event, Job, NewJob, NewOverflowObservation, StoreError};
+use crate::store::{Event, Job, NewJob, NewOverflowObservation, NewSnapshot, StoreError};
 
 /// The most ranges of one request that are observed at the same time. The model caller bounds the
 /// calls of the whole process.
@@ -124,103 +124,42 @@ impl OverflowObserver {
         calls_deadline: Instant,
     ) -> Result<Option<Arc<Snapshot>>, StoreError> {
         let overflow_events = OverflowEvents::new(&self.base.events);
-        let (scope, history) = (&exchange.scope, &exchange.history);
-        let mut track = Track::load(&*self.base.store, scope, history).await?;
-        track.model.clone_from(&exchange.model);
-        let recorded_count = track.nodes.len();
-        let last_confirmed = track.last_confirmed_after(history.len());
-        let new = exchange
-            .measure_new_messages(&self.base.counter, recorded_count, None)
-            .await?;
-        track.nodes.extend(new);
-        track.snapshots = track.sent_snapshots(sent_snapshot);
-        track.allows_peer_memory |= exchange.allows_peer_memory && !exchange.sub_agent;
+        let (mut track, last_confirmed) = self.load_track(exchange, sent_snapshot).await?;
         let settings = self.base.settings().for_model(&exchange.model);
-        let policy = &settings.policy;
-        let ranges = unobserved_ranges(&track.path(), to_count, policy.message_tokens);
-        let nodes: Arc<[Node]> = track.nodes.as_slice().into();
         let zone = exchange.zone.as_ref().unwrap_or(&settings.zone);
         let time_style = TimeStyle {
             zone: zone.clone(),
             show_pauses: settings.temporal_markers,
         };
+        let ranges = unobserved_ranges(&track.path(), to_count, settings.policy.message_tokens);
+        let nodes: Arc<[Node]> = track.nodes.as_slice().into();
         let calls = ranges.into_iter().map(|(span, message_tokens)| {
-            let (nodes, time_style) = (Arc::clone(&nodes), time_style.clone());
-            let overflow_events = &overflow_events;
-            async move {
-                let context = (nodes, time_style, overflow_events);
-                self.observe_range(exchange, context, span, message_tokens)
-                    .await
-            }
+            let context = (Arc::clone(&nodes), time_style.clone(), &overflow_events);
+            self.observe_range(exchange, context, span, message_tokens)
         });
         let parts: Vec<NewPart> = finish_before(calls, calls_deadline).await;
         if parts.is_empty() {
             return Ok(None);
         }
-        track.parts.extend(
-            (1..)
-                .zip(&parts)
-                .map(|(number, part)| part.meta(PartId(-number))),
-        );
-        let path = ChainState {
-            jobs: &[],
-            ..track.path()
-        };
-        // The log is not shortened by code at its limit: a code-written reflection names its parts
-        // by their ids, and these parts have none yet.
-        let Some(plan) = overflow(&path, policy) else {
-            return Ok(None);
-        };
         let rendering = Rendering {
             preamble: render::PREAMBLE_VERSION,
             as_of: dates::date(self.base.now_ms(), zone),
         };
-        let ids = plan.parts.iter().chain(&plan.later_chunks).copied();
-        let stored: Vec<PartId> = ids.filter(|id| id.0 > 0).collect();
-        let stored = self.base.store.parts(scope, &stored).await?;
-        let Some(rendered_parts) = parts_in_order(&plan.parts, &stored, &parts) else {
+        let Some(new) = self
+            .render(exchange, &mut track, &parts, rendering, &settings)
+            .await?
+        else {
             return Ok(None);
-        };
-        let later = plan.later_chunks.iter();
-        let later = later.filter_map(|id| parts_in_order(&[*id], &stored, &parts));
-        let later: Vec<Part> = later.flatten().collect();
-        let Some(tip) = history.tip() else {
-            return Ok(None);
-        };
-        let target = SnapshotTarget {
-            tip,
-            tip_count: history.len(),
-            eligible_now: true,
-            zone,
-            policy,
         };
         let peer_section = self
             .peer_memory
             .section_for(&track, exchange.thread_key.as_deref(), last_confirmed)
             .await;
-        let part_groups = (&*rendered_parts, &*later);
-        let new = self
-            .snapshots
-            .render(plan, part_groups, rendering, &target, &settings)
-            .await;
         let SnapshotDraft {
             snapshot: base,
             peer_snapshot,
         } = SnapshotDraft::new(new, peer_section);
-        let snapshot = peer_snapshot.as_ref().unwrap_or(&base);
-        let meta = SnapshotMeta {
-            id: SnapshotId(0),
-            to: snapshot.to,
-            to_count: snapshot.to_count,
-            eligible_from: snapshot.tip_count,
-            pin: snapshot.pin,
-            parts: snapshot.parts.clone(),
-            tokens: snapshot.tokens,
-            cause: snapshot.cause,
-            placement: snapshot.placement.clone(),
-            peer_memory: snapshot.peer_memory.clone(),
-        };
-        let segments = snapshot.segments.clone();
+        let snapshot = peer_snapshot.as_ref().unwrap_or(&base).clone();
         let events = overflow_events.finish(&parts);
         let observation = NewOverflowObservation {
             parts,
@@ -232,13 +171,84 @@ impl OverflowObserver {
             observation,
             events,
         });
-        let meta = SnapshotMeta { id, ..meta };
         // The client may send the next request before this is stored. The cache has it from here
         // on.
-        let pending = Snapshot { meta, segments };
-        Ok(Some(
-            self.base.cache.add_unstored_snapshot(scope, tip, pending),
-        ))
+        let (tip, eligible_from) = (snapshot.tip, snapshot.tip_count);
+        let pending = snapshot.into_snapshot(id, eligible_from);
+        let cache = &self.base.cache;
+        Ok(Some(cache.add_unstored_snapshot(
+            &exchange.scope,
+            tip,
+            pending,
+        )))
+    }
+
+    /// What is recorded of the conversation, with the messages that are new in `exchange`, and the last message that
+    /// `exchange` confirms.
+    async fn load_track(
+        &self,
+        exchange: &Exchange,
+        sent_snapshot: Option<SnapshotId>,
+    ) -> Result<(Track, Option<Node>), StoreError> {
+        let (scope, history) = (&exchange.scope, &exchange.history);
+        let mut track = Track::load(&*self.base.store, scope, history).await?;
+        track.model.clone_from(&exchange.model);
+        let last_confirmed = track.last_confirmed_after(history.len());
+        let new = exchange
+            .measure_new_messages(&self.base.counter, track.nodes.len(), None)
+            .await?;
+        track.nodes.extend(new);
+        track.snapshots = track.sent_snapshots(sent_snapshot);
+        track.allows_peer_memory |= exchange.allows_peer_memory && !exchange.sub_agent;
+        Ok((track, last_confirmed))
+    }
+
+    /// A snapshot with the new `parts`, for `exchange` itself; `None` if it would not make the request smaller.
+    async fn render(
+        &self,
+        exchange: &Exchange,
+        track: &mut Track,
+        parts: &[NewPart],
+        rendering: Rendering,
+        settings: &Settings,
+    ) -> Result<Option<NewSnapshot>, StoreError> {
+        let unstored = (1..).zip(parts);
+        let unstored = unstored.map(|(number, part)| part.meta(PartId(-number)));
+        track.parts.extend(unstored);
+        let path = ChainState {
+            jobs: &[],
+            ..track.path()
+        };
+        // The log is not shortened by code at its limit: a code-written reflection names its parts
+        // by their ids, and these parts have none yet.
+        let Some(plan) = overflow(&path, &settings.policy) else {
+            return Ok(None);
+        };
+        let ids = plan.parts.iter().chain(&plan.later_chunks).copied();
+        let stored: Vec<PartId> = ids.filter(|id| id.0 > 0).collect();
+        let stored = self.base.store.parts(&exchange.scope, &stored).await?;
+        let Some(rendered_parts) = parts_in_order(&plan.parts, &stored, parts) else {
+            return Ok(None);
+        };
+        let later = plan.later_chunks.iter();
+        let later = later.filter_map(|id| parts_in_order(&[*id], &stored, parts));
+        let later: Vec<Part> = later.flatten().collect();
+        let Some(tip) = exchange.history.tip() else {
+            return Ok(None);
+        };
+        let target = SnapshotTarget {
+            tip,
+            tip_count: exchange.history.len(),
+            eligible_now: true,
+            zone: exchange.zone.as_ref().unwrap_or(&settings.zone),
+            policy: &settings.policy,
+        };
+        let part_groups = (&*rendered_parts, &*later);
+        let new = self
+            .snapshots
+            .render(plan, part_groups, rendering, &target, settings)
+            .await;
+        Ok(Some(new))
     }
 
     /// The chunk of one range; `None` if there is none.

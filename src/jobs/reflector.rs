@@ -91,7 +91,6 @@ impl Reflector {
             return Err(Failure::GivenUp);
         }
         let job_payload = ReflectionPayload::from_job(job);
-        let phase = &settings.reflection;
         let policy = &self.base.policy_for(settings, &job.spec.model);
         let counter = Arc::clone(&self.base.counter);
         let from = policy.reflect_from;
@@ -109,83 +108,14 @@ impl Reflector {
             ..ReflectionLog::new(parts, (!condense_all).then_some(from), counter)
         });
         let log = Arc::new(log.await?);
-
-        let zone = payload::zone(job_payload.zone.as_deref(), &settings.zone);
-        let today = dates::format_day(self.base.now_ms(), &zone);
-        let prompt = |level: u8, missing: Option<&str>| {
-            reflect::prompt(&ReflectInput {
-                observations: &log.older,
-                level,
-                nonce: &nonce(),
-                now_date: &today,
-                instruction: phase.instruction.as_deref(),
-                focus: job_payload.focus.as_deref(),
-                lost_items: missing,
-            })
-        };
-        // If the size of the prompt decides on the model, the gentlest level's prompt does.
-        let first = self.caller.settings(phase, job, &prompt(0, None)).await;
-        let mut model = first.model;
-        let start = reflect::start_level(&model, job_payload.requested);
-        let mut attempts =
-            ReflectionAttempts::new(start, log.tokens, log.target, settings.max_loss);
-        let mut failure = None;
-        let mut retry_reason = None;
-        // The newest answer that can be used; the loop may ask for a better one.
-        let mut usable: Option<OpenCall> = None;
-        while let Some(attempt) = attempts.next_attempt() {
-            if let Some(mut line) = usable.take() {
-                line.set_outcome(CallOutcome::Retried);
-            }
-            if let Some(reason) = retry_reason.take() {
-                let reason = attempt.lost_items.as_ref().map_or(reason, |_| REASON_LOSSY);
-                cycle.retry(settings, job, reason);
-            }
-            if attempt.lost_items.is_some() {
-                metrics::counter!(telemetry::REFLECTIONS_REMINDED).increment(1);
-            }
-            let prompt = prompt(attempt.level, attempt.lost_items.as_deref());
-            let call = self.caller.settings(phase, job, &prompt).await;
-            match self.caller.call(call, endpoint, job, &prompt).await {
-                // A cut answer is shorter, but it is not the whole log.
-                Ok((reply, mut line)) if reply.finish == Finish::Length => {
-                    line.set_outcome(CallOutcome::Cut);
-                    tracing::warn!(
-                        tenant = %job.scope.tenant_label(),
-                        model = %reply.model,
-                        "the Reflector's answer was cut by a limit of its length and is not used: allow it \
-                         more (`max_output_tokens`, or the endpoint's own limit)"
-                    );
-                    attempts.answer_unusable();
-                    retry_reason = Some(REASON_TRUNCATED);
-                }
-                Ok((reply, mut line)) => {
-                    line.set_outcome(CallOutcome::Empty);
-                    model = reply.model;
-                    let log = Arc::clone(&log);
-                    if let Some(attempt) = run_blocking(move || log.evaluate(&reply.text)).await? {
-                        attempts.add_attempt(attempt);
-                        line.set_outcome(CallOutcome::Kept);
-                        usable = Some(line);
-                        retry_reason = Some(REASON_TOO_LONG);
-                    } else {
-                        attempts.answer_unusable();
-                        retry_reason = Some(REASON_UNUSABLE);
-                    }
-                }
-                Err(CallError::Refused { .. }) => {
-                    attempts.answer_unusable();
-                    retry_reason = Some(REASON_UNUSABLE);
-                }
-                // The log only grows, so this model will never accept it.
-                Err(CallError::TooLong { .. }) => attempts.stop(),
-                Err(CallError::Rejected { .. }) if is_rejected_for_good(job) => attempts.stop(),
-                Err(error) => {
-                    failure = Some(error);
-                    attempts.stop();
-                }
-            }
-        }
+        let Answers {
+            attempts,
+            failure,
+            mut usable,
+            model,
+        } = self
+            .call_until_one_fits(settings, endpoint, job, cycle, &log, &job_payload)
+            .await?;
         // After the last attempt it is still too long, or has lost too much.
         let give_up = |line: &mut Option<OpenCall>| {
             if let Some(line) = line {
@@ -226,6 +156,112 @@ impl Reflector {
             analysis: evidence,
         })
     }
+
+    /// Calls the model at one level after the other until an answer reaches the target, or no level is left.
+    async fn call_until_one_fits(
+        &self,
+        settings: &Settings,
+        endpoint: &Endpoint,
+        job: &Job,
+        cycle: &Cycle,
+        log: &Arc<ReflectionLog>,
+        reflection: &ReflectionPayload,
+    ) -> Result<Answers, Failure> {
+        let zone = payload::zone(reflection.zone.as_deref(), &settings.zone);
+        let today = dates::format_day(self.base.now_ms(), &zone);
+        let phase = &settings.reflection;
+        let prompt = |level: u8, missing: Option<&str>| {
+            reflect::prompt(&ReflectInput {
+                observations: &log.older,
+                level,
+                nonce: &nonce(),
+                now_date: &today,
+                instruction: phase.instruction.as_deref(),
+                focus: reflection.focus.as_deref(),
+                lost_items: missing,
+            })
+        };
+        // If the size of the prompt decides on the model, the gentlest level's prompt does.
+        let first = self.caller.settings(phase, job, &prompt(0, None)).await;
+        let mut model = first.model;
+        let start = reflect::start_level(&model, reflection.requested);
+        let mut attempts =
+            ReflectionAttempts::new(start, log.tokens, log.target, settings.max_loss);
+        let mut failure = None;
+        let mut retry_reason = None;
+        // The newest answer that can be used; the loop may ask for a better one.
+        let mut usable: Option<OpenCall> = None;
+        while let Some(attempt) = attempts.next_attempt() {
+            if let Some(mut line) = usable.take() {
+                line.set_outcome(CallOutcome::Retried);
+            }
+            if let Some(reason) = retry_reason.take() {
+                let reason = attempt.lost_items.as_ref().map_or(reason, |_| REASON_LOSSY);
+                cycle.retry(settings, job, reason);
+            }
+            if attempt.lost_items.is_some() {
+                metrics::counter!(telemetry::REFLECTIONS_REMINDED).increment(1);
+            }
+            let prompt = prompt(attempt.level, attempt.lost_items.as_deref());
+            let call = self.caller.settings(phase, job, &prompt).await;
+            match self.caller.call(call, endpoint, job, &prompt).await {
+                // A cut answer is shorter, but it is not the whole log.
+                Ok((reply, mut line)) if reply.finish == Finish::Length => {
+                    line.set_outcome(CallOutcome::Cut);
+                    tracing::warn!(
+                        tenant = %job.scope.tenant_label(),
+                        model = %reply.model,
+                        "the Reflector's answer was cut by a limit of its length and is not used: allow it \
+                         more (`max_output_tokens`, or the endpoint's own limit)"
+                    );
+                    attempts.answer_unusable();
+                    retry_reason = Some(REASON_TRUNCATED);
+                }
+                Ok((reply, mut line)) => {
+                    line.set_outcome(CallOutcome::Empty);
+                    model = reply.model;
+                    let log = Arc::clone(log);
+                    if let Some(attempt) = run_blocking(move || log.evaluate(&reply.text)).await? {
+                        attempts.add_attempt(attempt);
+                        line.set_outcome(CallOutcome::Kept);
+                        usable = Some(line);
+                        retry_reason = Some(REASON_TOO_LONG);
+                    } else {
+                        attempts.answer_unusable();
+                        retry_reason = Some(REASON_UNUSABLE);
+                    }
+                }
+                Err(CallError::Refused { .. }) => {
+                    attempts.answer_unusable();
+                    retry_reason = Some(REASON_UNUSABLE);
+                }
+                // The log only grows, so this model will never accept it.
+                Err(CallError::TooLong { .. }) => attempts.stop(),
+                Err(CallError::Rejected { .. }) if is_rejected_for_good(job) => attempts.stop(),
+                Err(error) => {
+                    failure = Some(error);
+                    attempts.stop();
+                }
+            }
+        }
+        Ok(Answers {
+            attempts,
+            failure,
+            usable,
+            model,
+        })
+    }
+}
+
+/// What the calls of one job gave.
+struct Answers {
+    attempts: ReflectionAttempts,
+    /// The error that ended the calls.
+    failure: Option<CallError>,
+    /// The newest answer that can be used.
+    usable: Option<OpenCall>,
+    /// The model that answered last.
+    model: String,
 }
 
 /// The log that replaces what was condensed.

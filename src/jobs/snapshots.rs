@@ -30,16 +30,16 @@ pub(super) struct SnapshotTarget<'a> {
     pub(super) policy: &'a Policy,
 }
 
-/// A committed snapshot.
+/// A snapshot that requests may get.
 #[derive(Clone, Debug)]
-pub struct Prepared {
+pub struct PreparedSnapshot {
     /// For every request with the prefix.
     pub snapshot: Arc<Snapshot>,
     /// The same with peer memory, for the conversation it was prepared for.
     pub peer_snapshot: Option<Arc<Snapshot>>,
 }
 
-impl Prepared {
+impl PreparedSnapshot {
     /// The snapshot that its own conversation gets.
     pub fn best(&self) -> &Arc<Snapshot> {
         self.peer_snapshot.as_ref().unwrap_or(&self.snapshot)
@@ -87,7 +87,7 @@ impl Snapshots {
         target: &SnapshotTarget<'_>,
         settings: &Settings,
         peer_section: Option<PeerSection>,
-    ) -> Result<Option<Prepared>, StoreError> {
+    ) -> Result<Option<PreparedSnapshot>, StoreError> {
         let Some(new) = self.draft(scope, plan, target, settings, true).await? else {
             return Ok(None);
         };
@@ -199,7 +199,7 @@ impl Snapshots {
         &self,
         scope: &Scope,
         draft: &SnapshotDraft,
-    ) -> Result<Prepared, StoreError> {
+    ) -> Result<PreparedSnapshot, StoreError> {
         let new = &draft.snapshot;
         let (committed, stored_peer) = match &draft.peer_snapshot {
             Some(peer_snapshot) => {
@@ -226,7 +226,7 @@ impl Snapshots {
         let peer_snapshot =
             stored_peer.map(|stored| self.base.cache.insert_snapshot(scope, stored));
         let snapshot = self.base.cache.insert_snapshot(scope, committed);
-        Ok(Prepared {
+        Ok(PreparedSnapshot {
             snapshot,
             peer_snapshot,
         })

@@ -49,12 +49,16 @@ mod tests {
 
     #[test]
     fn frequency_and_lifetime_are_those_that_were_seen() {
-        let mut seen = CacheSeen::default();
+        let mut cache_seen = CacheSeen::default();
         let mut add = |fields: &str| {
             let text =
                 format!(r#"{{"time":"2026-11-23T11:20:14.295Z","request_id":"a",{fields}}}"#);
-            seen.add(&Line::parse(text.as_bytes()).unwrap().1);
-            (seen.hit, seen.forgets(), seen.may_drop_after(400_000))
+            cache_seen.add(&Line::parse(text.as_bytes()).unwrap().1);
+            (
+                cache_seen.hit,
+                cache_seen.forgets(),
+                cache_seen.may_drop_after(400_000),
+            )
         };
         assert_eq!(
             add(r#""verdict":"cold_start","cached_tokens":0"#),

@@ -163,12 +163,12 @@ mod tests {
     /// OpenRouter says what a request cost.
     #[test]
     fn a_reported_cost_counts_where_no_price_is_known() {
-        let asked = |model: &str, more: &str| {
+        let request_line = |model: &str, more: &str| {
             format!(
                 r#""request_id":"a","tenant":"t","thread":"c","model":"{model}","prompt_tokens":1000,"cached_tokens":0,"completion_tokens":100{more}"#
             )
         };
-        let one = |model: &str, more: &str| totals(&[&asked(model, more)]);
+        let one = |model: &str, more: &str| totals(&[&request_line(model, more)]);
         let reported = one("unheard-of", r#","usage":{"cost":0.0125}"#);
         assert!(is(reported.cost(), 0.0125) && is(reported.without(), 0.0125));
         assert_eq!((reported.net(), reported.unpriced_requests), (Some(0.0), 0));

@@ -252,7 +252,7 @@ mod tests {
     /// A request that streams is refused. An equal one that does not stream was sent alike, so none has replaced it.
     #[test]
     fn a_request_that_cannot_be_asked_for_usage_is_alike() {
-        let asked = |usage_requested| SentWith {
+        let sent_with = |usage_requested| SentWith {
             usage_requested,
             ..trimmed(1)
         };
@@ -261,10 +261,13 @@ mod tests {
             (Some(false), None),
             (Some(true), Some(true)),
         ] {
-            assert!(asked(one).is_alike(&asked(other)), "{one:?} {other:?}");
+            assert!(
+                sent_with(one).is_alike(&sent_with(other)),
+                "{one:?} {other:?}"
+            );
         }
-        assert!(!asked(Some(true)).is_alike(&asked(Some(false))));
-        assert!(!asked(None).is_alike(&SentWith::default()));
+        assert!(!sent_with(Some(true)).is_alike(&sent_with(Some(false))));
+        assert!(!sent_with(None).is_alike(&SentWith::default()));
     }
 
     /// A request that goes on without the cut of the one before would bring back what its model had no room for.

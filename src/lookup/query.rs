@@ -392,9 +392,9 @@ mod tests {
             cache.unrecorded_answers.set_recorder_slow(false);
         }
         let answer = client.turns()[1].message.clone();
-        let asked = client.prefix(1);
-        let origins = cache.track_passthrough(&scope, &asked, false);
-        cache.track_answer(&scope, (&asked, &origins), &asked, &answer);
+        let asking = client.prefix(1);
+        let origins = cache.track_passthrough(&scope, &asking, false);
+        cache.track_answer(&scope, (&asking, &origins), &asking, &answer);
         let mut waits = std::pin::pin!(cache.wait_for_summaries(&scope, &client, &answers));
         assert!(poll!(waits.as_mut()).is_ready());
     }

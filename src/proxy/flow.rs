@@ -48,7 +48,7 @@ pub(super) async fn handle(
     let peer = parts.extensions.get::<Peer>().copied();
     let abort = Abort::for_client(&parts);
     match route(memory, &parts, &body).map_err(|error| refuse(&parts, error))? {
-        RequestKind::Chat(memory) => {
+        Handler::Chat(memory) => {
             // It takes its place when its body is in. If there is none, its body need not come.
             if let Err(error) = shared.places.check(peer) {
                 discard(
@@ -75,12 +75,12 @@ pub(super) async fn handle(
             let response = pass_unread(shared, memory, parts, body, abort).await?;
             Ok(response.map(|body| with_guard(body, place)))
         }
-        RequestKind::Tunnel => {
+        Handler::Tunnel => {
             let place = take_place(&parts, peer)?;
             let response = upgrade::tunnel(shared, memory.map(Arc::as_ref), parts).await?;
             Ok(response.map(|body| with_guard(body, place)))
         }
-        RequestKind::Pass => {
+        Handler::Pass => {
             let place = take_place(&parts, peer)?;
             let has_memory = memory.is_some_and(|memory| memory.enabled);
             let without_memory = has_memory && is_unknown_chat(&parts);
@@ -166,7 +166,7 @@ fn is_stranger(memory: &Memory, parts: &Parts) -> bool {
 }
 
 /// How a request is handled.
-enum RequestKind<'a> {
+enum Handler<'a> {
     /// A chat completion: memory may change it.
     Chat(&'a Arc<Memory>),
     /// A WebSocket request: becomes a byte tunnel if the upstream agrees.
@@ -180,20 +180,20 @@ fn route<'a>(
     memory: Option<&'a Arc<Memory>>,
     parts: &Parts,
     body: &Incoming,
-) -> Result<RequestKind<'a>, ProxyError> {
+) -> Result<Handler<'a>, ProxyError> {
     if parts.method == Method::CONNECT {
         return Err(ProxyError::Connect);
     }
     if upgrade::is_websocket(parts) && body.is_end_stream() {
-        return Ok(RequestKind::Tunnel);
+        return Ok(Handler::Tunnel);
     }
     if let Some(memory) = memory
         && parts.method == Method::POST
         && matches!(chat_prefix(parts.uri.path()).as_deref(), Some([] | ["v1"]))
     {
-        return Ok(RequestKind::Chat(memory));
+        return Ok(Handler::Chat(memory));
     }
-    Ok(RequestKind::Pass)
+    Ok(Handler::Pass)
 }
 
 /// The parts of a path in front of `/chat/completions`; `None` if it does not end so. Servers ignore a slash too many,

@@ -13,7 +13,9 @@ use super::answer_position::{AnswerPosition, MIN_SUMMARY_BYTES, may_be_summary};
 use super::audit_entry::AuditEntry;
 use super::cache_receipt::PromptSource;
 use super::holdout;
-use super::identify::{OffReason, Sources, Thread, find_thread, identify, identify_owner};
+use super::identify::{
+    Identity, OffReason, Sources, Thread, find_thread, identify, identify_owner,
+};
 use super::memory::{Memory, MemoryRequest, RequestPolicy, SessionAffinity};
 use super::mode::{self, DecidedBy, Mode};
 use super::parsed_prefixes::PrefixHashes;
@@ -80,6 +82,14 @@ impl ReadRequest {
         }
     }
 
+    /// The request of a conversation that was forgotten, and so is its answer.
+    fn forgotten(mut self, memory: &Memory, receipt: i64) -> Self {
+        if let Some(position) = &mut self.answer_position {
+            position.forget_answers(&memory.tombstones, receipt);
+        }
+        self
+    }
+
     /// A request without memory. Its answer is tracked all the same: it may prove later that another request
     /// belongs to this conversation.
     fn without_memory(memory: &Memory, scope: &Scope, history: History) -> Self {
@@ -115,36 +125,10 @@ pub(super) async fn read_request(
             ..ReadRequest::default()
         };
     }
-    let off_by_header = mode::from_header(&parts.headers) == Some(Mode::Off);
-    let identity = identify(&parts.headers, parts.uri.query(), &policy.identity);
-    let mut identity = match identity {
+    let mut identity = match identify_or_track(memory, parts, received, &policy, entry).await {
         Ok(identity) => identity,
-        Err(off) => {
-            entry.set_off(if off_by_header {
-                OffReason::ByHeader
-            } else {
-                off
-            });
-            let Ok(owner) = identify_owner(&parts.headers, parts.uri.query(), &policy.identity)
-            else {
-                return ReadRequest::default();
-            };
-            let owner = (&owner.scope, &policy.sources);
-            return ReadRequest::parse_without_memory(memory, parts, received, owner, entry).await;
-        }
+        Err(without_memory) => return without_memory,
     };
-    entry.set_tenant(&identity.scope);
-    let off = match off_by_header {
-        true => Some(OffReason::ByHeader),
-        false if memory.capabilities.is_signing(&identity.scope.tenant) => Some(OffReason::Signed),
-        false if !memory.has_room_for_tenant(&identity, &policy) => Some(OffReason::TooManyTenants),
-        false => None,
-    };
-    if let Some(off) = off {
-        entry.set_off(off);
-        let owner = (&identity.scope, &policy.sources);
-        return ReadRequest::parse_without_memory(memory, parts, received, owner, entry).await;
-    }
     let (parsed, history) = match parse(memory, received, &identity.scope).await {
         Ok(read) => read,
         Err(reason) => {
@@ -202,12 +186,8 @@ pub(super) async fn read_request(
     if let Some(receipt) = memory.tombstones.receipt_for(scope, links, lookup_keys) {
         entry.set_bypass("forgotten".to_owned());
         let (history, thread) = (History::clone(&client_history), &identity.thread);
-        let mut read =
-            ReadRequest::of_parsed_without_memory(memory, scope, (parsed, history), thread);
-        if let Some(position) = &mut read.answer_position {
-            position.forget_answers(&memory.tombstones, receipt);
-        }
-        return read;
+        let read = ReadRequest::of_parsed_without_memory(memory, scope, (parsed, history), thread);
+        return read.forgotten(memory, receipt);
     }
     let first = parsed.leading_messages().messages().first();
     let system =
@@ -282,6 +262,50 @@ pub(super) async fn read_request(
         answer_position: Some(answer_position),
         prompt: Some(prompt),
     }
+}
+
+/// Who the request belongs to. Without an identity, or where memory is off for it, the request is read without memory:
+/// that is the error.
+async fn identify_or_track(
+    memory: &Memory,
+    parts: &Parts,
+    received: &ReceivedBody,
+    policy: &RequestPolicy,
+    entry: &mut AuditEntry,
+) -> Result<Identity, ReadRequest> {
+    let off_by_header = mode::from_header(&parts.headers) == Some(Mode::Off);
+    let identity = identify(&parts.headers, parts.uri.query(), &policy.identity);
+    let identity = match identity {
+        Ok(identity) => identity,
+        Err(off) => {
+            entry.set_off(if off_by_header {
+                OffReason::ByHeader
+            } else {
+                off
+            });
+            let Ok(owner) = identify_owner(&parts.headers, parts.uri.query(), &policy.identity)
+            else {
+                return Err(ReadRequest::default());
+            };
+            let owner = (&owner.scope, &policy.sources);
+            return Err(
+                ReadRequest::parse_without_memory(memory, parts, received, owner, entry).await,
+            );
+        }
+    };
+    entry.set_tenant(&identity.scope);
+    let off = match off_by_header {
+        true => Some(OffReason::ByHeader),
+        false if memory.capabilities.is_signing(&identity.scope.tenant) => Some(OffReason::Signed),
+        false if !memory.has_room_for_tenant(&identity, policy) => Some(OffReason::TooManyTenants),
+        false => None,
+    };
+    if let Some(off) = off {
+        entry.set_off(off);
+        let owner = (&identity.scope, &policy.sources);
+        return Err(ReadRequest::parse_without_memory(memory, parts, received, owner, entry).await);
+    }
+    Ok(identity)
 }
 
 /// The header that tells the provider which conversation it is; `None` if the client says that itself, in this header or

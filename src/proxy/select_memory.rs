@@ -13,7 +13,7 @@ use super::memory::{AddForCache, AskUsage, Memory, MemoryRequest};
 use super::outgoing_request::{Block, Extras, OutgoingRequest};
 use super::peer_memory;
 use crate::history::{Link, Scope};
-use crate::jobs::Prepared;
+use crate::jobs::PreparedSnapshot;
 use crate::lookup::{Lookup, LookupSource, PinLabel, SnapshotCache};
 use crate::memory::select::{PreviousSend, Selection, SelectionReason, select, select_aligned};
 use crate::memory::{Snapshot, SnapshotMeta};
@@ -164,7 +164,7 @@ async fn activate_on_model_change(memory: &Memory, request: &MemoryRequest) -> O
         memory
             .jobs
             .activate_on_model_change(scope, history, &request.model, can_omit);
-    let Prepared {
+    let PreparedSnapshot {
         snapshot,
         peer_snapshot,
     } = pending_snapshots.await?;

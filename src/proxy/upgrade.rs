@@ -116,7 +116,7 @@ async fn connect(sides: Sides, idle: Duration, _hold: Hold, entry: PassEntry) {
             return;
         }
     };
-    metrics::gauge!(telemetry::TUNNELS).increment(1.0);
+    let _open = telemetry::OpenCount::new(telemetry::TUNNELS);
     let mut line = TunnelLine {
         entry,
         traffic: Traffic::default(),
@@ -124,7 +124,6 @@ async fn connect(sides: Sides, idle: Duration, _hold: Hold, entry: PassEntry) {
     };
     let (client, upstream) = (TokioIo::new(client), TokioIo::new(upstream));
     line.is_whole = copy_both(client, upstream, idle, &line.traffic).await;
-    metrics::gauge!(telemetry::TUNNELS).decrement(1.0);
 }
 
 /// The audit line of a tunnel. It is written when this is dropped, also if the process stops before the tunnel has ended.

@@ -171,17 +171,20 @@ mod tests {
     #[test]
     fn a_refused_client_is_told_how_long_it_must_wait_or_not() {
         let now = jiff::Timestamp::UNIX_EPOCH;
-        let told = |pairs: &[(&'static str, &'static str)]| limited_for(&headers(pairs), now);
-        assert_eq!(told(&[]), None);
-        assert_eq!(told(&[("retry-after", "7")]), Some(Duration::from_secs(7)));
+        let limited = |pairs: &[(&'static str, &'static str)]| limited_for(&headers(pairs), now);
+        assert_eq!(limited(&[]), None);
+        assert_eq!(
+            limited(&[("retry-after", "7")]),
+            Some(Duration::from_secs(7))
+        );
         let reset = |left: &'static str| {
             [
                 ("x-ratelimit-remaining-requests", left),
                 ("x-ratelimit-reset-requests", "6m0.5s"),
             ]
         };
-        assert_eq!(told(&reset("0")), Some(Duration::from_millis(360_500)));
-        assert_eq!(told(&reset("3")), None, "another limit was reached");
+        assert_eq!(limited(&reset("0")), Some(Duration::from_millis(360_500)));
+        assert_eq!(limited(&reset("3")), None, "another limit was reached");
         for (text, milliseconds) in [("20ms", Some(20)), ("3", Some(3_000)), ("soon", None)] {
             let expected = milliseconds.map(Duration::from_millis);
             assert_eq!(parse_reset(text), expected, "{text}");

@@ -76,19 +76,22 @@ mod tests {
         for _ in 0..1_000 {
             connections.add(address(3), CancellationToken::new());
         }
-        let of = |last| {
+        let open_count = |last| {
             let held = connections.0.iter();
             held.filter(|(held, _)| *held == address(last)).count()
         };
-        assert_eq!([of(1), of(2), of(3)], [8, 28, 28]);
+        assert_eq!([open_count(1), open_count(2), open_count(3)], [8, 28, 28]);
     }
 
     #[test]
     fn a_network_of_ipv6_counts_as_one_address() {
-        let of = |text: &str| network(text.parse().expect("an address"));
-        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
-        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
-        assert_eq!(of("::1"), "::1".parse::<IpAddr>().expect("an address"));
+        let network_of = |text: &str| network(text.parse().expect("an address"));
+        assert_eq!(network_of("2001:db8::1"), network_of("2001:db8::ffff:1"));
+        assert_ne!(network_of("2001:db8::1"), network_of("2001:db8:0:1::1"));
+        assert_eq!(
+            network_of("::1"),
+            "::1".parse::<IpAddr>().expect("an address")
+        );
     }
 
     #[test]

@@ -184,7 +184,7 @@ struct Buried {
 }
 
 #[derive(Debug, Default)]
-struct HeldTombstones {
+struct TombstonesByOwner {
     owners: HashMap<[u8; 32], Buried>,
     /// Those that are held, and not stored yet.
     unsaved: Vec<Tombstone>,
@@ -193,7 +193,7 @@ struct HeldTombstones {
 /// The tombstones in force. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Tombstones {
-    held: Arc<RwLock<HeldTombstones>>,
+    held: Arc<RwLock<TombstonesByOwner>>,
     pepper: Pepper,
 }
 

@@ -8,7 +8,9 @@ use async_trait::async_trait;
 use super::StoreResult;
 use crate::history::{Link, Scope};
 use crate::memory::peer_memory::Digest;
-use crate::memory::{Part, PartId, PeerMemory, Rendering, Snapshot, SnapshotCause, SnapshotId};
+use crate::memory::{
+    Part, PartId, PeerMemory, Rendering, Snapshot, SnapshotCause, SnapshotId, SnapshotMeta,
+};
 
 /// Snapshots, parts and digests.
 #[async_trait]
@@ -127,4 +129,25 @@ pub struct NewSnapshot {
     pub eligible_now: bool,
     /// When it was made, in milliseconds since 1970.
     pub at_ms: i64,
+}
+
+impl NewSnapshot {
+    /// The snapshot under the id that it was given, for chains from the length `eligible_from` on.
+    pub fn into_snapshot(self, id: SnapshotId, eligible_from: usize) -> Snapshot {
+        Snapshot {
+            meta: SnapshotMeta {
+                id,
+                to: self.to,
+                to_count: self.to_count,
+                eligible_from,
+                pin: self.pin,
+                parts: self.parts,
+                tokens: self.tokens,
+                cause: self.cause,
+                placement: self.placement,
+                peer_memory: self.peer_memory,
+            },
+            segments: self.segments,
+        }
+    }
 }

@@ -4,7 +4,7 @@
 use diarist_provider::{CallerKind, DefaultScript, Reply};
 use serde_json::Value;
 
-use crate::alignment::harness::{Client, SentRequest, chat_settings, roomy, talk, user};
+use crate::alignment::harness::{Client, SentRequest, chat_settings, conversation, roomy, user};
 use crate::alignment::script::message;
 use crate::memory::rig::Rig;
 
@@ -65,7 +65,7 @@ async fn hold(rig: &mut Rig, headers: &Headers, messages: &[Value]) {
 
 /// Alice's conversation ends with the script, and all of it but that is observed.
 async fn alice(rig: &mut Rig, headers: &Headers) -> Vec<Value> {
-    let mut messages = talk("alice", 41);
+    let mut messages = conversation("alice", 41);
     messages.push(message("assistant", "What else may I do for you?"));
     messages.push(message("user", "When does the refund reach my bank?"));
     messages.extend(scripted());
@@ -86,25 +86,29 @@ async fn a_script_that_two_users_share_tells_neither_of_the_other() {
         let mut rig = roomy().await;
         let messages = alice(&mut rig, &hers).await;
         for turns in [2, 12] {
-            let mut bob = talk("bob", turns);
+            let mut bob = conversation("bob", turns);
             bob.push(message("user", "When does the refund reach my bank?"));
             bob.extend(scripted());
             bob.push(user("bob", 20));
-            let seen = send(&mut rig, &his, &bob, None).await;
+            let sent_request = send(&mut rig, &his, &bob, None).await;
             assert!(
-                seen.in_block.is_empty(),
+                sent_request.in_block.is_empty(),
                 "{turns} turns: {:?}",
-                seen.in_block
+                sent_request.in_block
             );
-            assert!(!seen.body.0.contains("alice#"));
+            assert!(!sent_request.body.0.contains("alice#"));
         }
-        let seen = send(&mut rig, &hers, &messages, None).await;
-        assert!(seen.in_block.contains("alice#0"), "she has her memory");
+        let sent_request = send(&mut rig, &hers, &messages, None).await;
+        assert!(
+            sent_request.in_block.contains("alice#0"),
+            "she has her memory"
+        );
     }
 }
 
 /// The last answer of Alice's conversation is one that Bob has as well.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn an_answer_that_two_users_got_alike_is_no_summary() {
     let asks = message("user", "When does the refund reach my bank?");
     let answer = message("assistant", CANNED);
@@ -112,7 +116,7 @@ async fn an_answer_that_two_users_got_alike_is_no_summary() {
     for (hers, his) in names() {
         for first_turn in ["never seen", "off", "read", "at once"] {
             let mut rig = Rig::with(diarist_provider::Options::default(), &chat_settings()).await;
-            let mut messages = talk("alice", 40);
+            let mut messages = conversation("alice", 40);
             messages.push(asks.clone());
             messages.push(answer.clone());
             hold(&mut rig, &hers, &messages).await;
@@ -136,11 +140,11 @@ async fn an_answer_that_two_users_got_alike_is_no_summary() {
                     now.clone(),
                 ],
             ] {
-                let seen = send(&mut rig, &his, &sent, None).await;
+                let sent_request = send(&mut rig, &his, &sent, None).await;
                 assert!(
-                    seen.in_block.is_empty(),
+                    sent_request.in_block.is_empty(),
                     "{first_turn}: {:?}",
-                    seen.in_block
+                    sent_request.in_block
                 );
             }
         }
@@ -149,11 +153,12 @@ async fn an_answer_that_two_users_got_alike_is_no_summary() {
 
 /// The second conversation that gets an answer is known as the second one, whatever its request was.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn an_answer_to_any_request_counts_as_given() {
     let asks = message("user", "When does the refund reach my bank?");
     let summary = message("user", CANNED);
     let now = message("user", "And what did I tell you about myself?");
-    for (asked, is_contested) in [
+    for (request, is_contested) in [
         // Only Alice has got it: so it would be told.
         (None, false),
         (Some(asks.clone()), true),
@@ -161,36 +166,45 @@ async fn an_answer_to_any_request_counts_as_given() {
         (Some(message("system", "Say when refunds come.")), true),
     ] {
         let mut rig = roomy().await;
-        let mut messages = talk("alice", 40);
+        let mut messages = conversation("alice", 40);
         messages.extend([asks.clone(), message("assistant", CANNED)]);
         hold(&mut rig, &vec![], &messages).await;
-        if let Some(asked) = &asked {
+        if let Some(request) = &request {
             let (off, answer) = (vec![("x-diarist-memory", "off")], messages.last());
-            send(&mut rig, &off, std::slice::from_ref(asked), answer).await;
+            send(&mut rig, &off, std::slice::from_ref(request), answer).await;
         }
-        let seen = send(&mut rig, &vec![], &[summary.clone(), now.clone()], None).await;
-        assert_eq!(seen.in_block.is_empty(), is_contested, "{asked:?}");
+        let sent_request = send(&mut rig, &vec![], &[summary.clone(), now.clone()], None).await;
+        assert_eq!(
+            sent_request.in_block.is_empty(),
+            is_contested,
+            "{request:?}"
+        );
     }
 }
 
 /// Thinking is not compared, so it does not make a summary of a short answer: anybody can guess what is left.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn thinking_makes_no_summary_of_a_short_answer() {
     let think =
         |thought: &str, answer: &str| format!("<think>{}</think>{answer}", thought.repeat(60));
     let now = message("user", "And what did I tell you about myself?");
     // What is long without the thinking is a summary.
-    for (visible, told) in [("Done.", false), ("", false), (CANNED, true)] {
+    for (visible, gets_memory) in [("Done.", false), ("", false), (CANNED, true)] {
         let mut rig = roomy().await;
-        let mut messages = talk("alice", 40);
+        let mut messages = conversation("alice", 40);
         messages.push(message("user", "Do it."));
         messages.push(message("assistant", think("Let me see. ", visible)));
         hold(&mut rig, &vec![], &messages).await;
         for role in ["user", "system"] {
             let guess = message(role, think("Whatever. ", visible));
-            let seen = send(&mut rig, &vec![], &[guess, now.clone()], None).await;
-            assert_eq!(!seen.in_block.is_empty(), told, "{visible:?}, {role}");
-            assert_eq!(seen.body.0.contains("alice#"), told);
+            let sent_request = send(&mut rig, &vec![], &[guess, now.clone()], None).await;
+            assert_eq!(
+                !sent_request.in_block.is_empty(),
+                gets_memory,
+                "{visible:?}, {role}"
+            );
+            assert_eq!(sent_request.body.0.contains("alice#"), gets_memory);
         }
         messages.push(user("alice", 42));
         let hers = send(&mut rig, &vec![], &messages, None).await;
@@ -203,7 +217,7 @@ async fn thinking_makes_no_summary_of_a_short_answer() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_taken_back_is_not_told() {
     let mut rig = roomy().await;
-    let all = talk("it", 49);
+    let all = conversation("it", 49);
     hold(&mut rig, &vec![], &all[..41]).await;
     let before = send(&mut rig, &vec![], &all[..43], all.get(43)).await;
     assert!(before.in_block.contains("it#4"), "it is observed");
@@ -212,21 +226,26 @@ async fn what_is_taken_back_is_not_told() {
     let mut removed = all.clone();
     removed.drain(4..6);
     for sent in [&edited[..45], &edited[..47], &removed[..45]] {
-        let seen = send(&mut rig, &vec![], sent, None).await;
-        assert!(!seen.body.0.contains("it#4)"), "{:?}", seen.in_block);
-        assert!(!seen.in_block.contains("it#4"));
+        let sent_request = send(&mut rig, &vec![], sent, None).await;
+        assert!(
+            !sent_request.body.0.contains("it#4)"),
+            "{:?}",
+            sent_request.in_block
+        );
+        assert!(!sent_request.in_block.contains("it#4"));
     }
 }
 
 /// Two conversations begin alike. Alice's client has dropped the beginning, and Bob edits a message of it: what Alice has
 /// said since then proves her conversation, and not what both said.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn an_edit_takes_no_memory_from_a_conversation_that_begins_alike() {
     for (hers, his) in names() {
         let mut rig = roomy().await;
         let continued = |name, turns| {
-            let mut messages = talk("both", 24);
-            messages.extend(talk(name, turns));
+            let mut messages = conversation("both", 24);
+            messages.extend(conversation(name, turns));
             messages
         };
         let (alice, mut bob) = (continued("alice", 24), continued("bob", 21));
@@ -245,8 +264,9 @@ async fn an_edit_takes_no_memory_from_a_conversation_that_begins_alike() {
 
 /// `memory.evidence` says which evidence counts.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn an_operator_says_which_evidence_counts() {
-    for (level, named, told) in [
+    for (level, named, gets_memory) in [
         ("strict", true, false),
         ("names", false, false),
         ("names", true, true),
@@ -260,11 +280,15 @@ async fn an_operator_says_which_evidence_counts() {
         } else {
             Vec::new()
         };
-        let all = talk("it", 45);
+        let all = conversation("it", 45);
         hold(&mut rig, &headers, &all[..41]).await;
         let whole = send(&mut rig, &headers, &all[..43], all.get(43)).await;
         assert!(!whole.in_block.is_empty(), "all of it is in the request");
-        let seen = send(&mut rig, &headers, &all[30..45], None).await;
-        assert_eq!(!seen.in_block.is_empty(), told, "{level}, named: {named}");
+        let sent_request = send(&mut rig, &headers, &all[30..45], None).await;
+        assert_eq!(
+            !sent_request.in_block.is_empty(),
+            gets_memory,
+            "{level}, named: {named}"
+        );
     }
 }

@@ -3,22 +3,22 @@
 
 use serde_json::Value;
 
-use crate::alignment::harness::{Client, SentRequest, talk, text};
+use crate::alignment::harness::{Client, SentRequest, conversation, text};
 use crate::memory::rig::{PATIENCE, Rig};
 
 /// A window of six messages over `all`; nine of them make a chunk, so nothing that is sent at one time
 /// is enough to be observed.
 async fn slide(rig: &mut Rig, all: &[Value], restart: bool) -> Vec<SentRequest> {
-    let mut seen = Vec::new();
+    let mut sent_requests = Vec::new();
     for turn in (1..=all.len()).step_by(2) {
         if restart && turn == 21 {
             rig.restart().await;
         }
         let window = &all[turn.saturating_sub(6)..turn];
         let answer = all.get(turn);
-        seen.push(Client::new(rig).send_with_answer(window, answer).await);
+        sent_requests.push(Client::new(rig).send_with_answer(window, answer).await);
     }
-    seen
+    sent_requests
 }
 
 async fn keeping(keep: &str) -> Rig {
@@ -82,16 +82,17 @@ fn ending_text(name: &str, number: usize) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_window_that_is_too_small_to_be_observed_is_remembered_where_words_are_kept() {
-    let all = talk("slide", 61);
+    let all = conversation("slide", 61);
     for (keep, restart) in [("always", false), ("always", true), ("240h", true)] {
         let mut rig = keeping(keep).await;
-        let seen = slide(&mut rig, &all, restart).await;
-        let last = seen.last().unwrap();
+        let sent_requests = slide(&mut rig, &all, restart).await;
+        let last = sent_requests.last().unwrap();
         // From the first message on without a gap: what was kept is observed in order.
-        let told = last.in_block.len();
-        assert!(told > 30, "{keep}: {last:?}");
-        for number in 0..told {
+        let mark_count = last.in_block.len();
+        assert!(mark_count > 30, "{keep}: {last:?}");
+        for number in 0..mark_count {
             assert!(
                 last.in_block.contains(&format!("slide#{number}")),
                 "{last:?}"
@@ -103,10 +104,14 @@ async fn a_window_that_is_too_small_to_be_observed_is_remembered_where_words_are
 
 #[tokio::test(flavor = "multi_thread")]
 async fn by_default_no_words_are_kept_and_what_nobody_observed_is_lost() {
-    let all = talk("slide", 61);
+    let all = conversation("slide", 61);
     let mut rig = keeping("until_observed").await;
-    let seen = slide(&mut rig, &all, false).await;
-    assert!(seen.iter().all(|seen| seen.in_block.is_empty()));
+    let sent_requests = slide(&mut rig, &all, false).await;
+    assert!(
+        sent_requests
+            .iter()
+            .all(|sent_request| sent_request.in_block.is_empty())
+    );
     assert_eq!(archived_count(&rig).await, 0);
     for number in 0..61 {
         assert!(!is_stored(&rig, &ending_text("slide", number)), "{number}");
@@ -115,8 +120,9 @@ async fn by_default_no_words_are_kept_and_what_nobody_observed_is_lost() {
 
 /// Forgetting deletes kept words as everything else; so does no longer wanting to keep them, and time.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn kept_words_go_when_they_are_forgotten_and_when_they_were_kept_long_enough() {
-    let all = talk("slide", 41);
+    let all = conversation("slide", 41);
     for ending in ["forget", "until_observed", "1ms"] {
         let mut rig = keeping("always").await;
         slide(&mut rig, &all, false).await;
@@ -141,7 +147,7 @@ async fn kept_words_go_when_they_are_forgotten_and_when_they_were_kept_long_enou
 /// Where words are kept, a line of the log leads to them; where they are not, it is said why.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_line_of_the_log_leads_to_the_words_that_are_kept() {
-    let all = talk("slide", 61);
+    let all = conversation("slide", 61);
     for keep in ["always", "until_observed"] {
         let mut rig = keeping(keep).await;
         for turn in (1..=41).step_by(2) {
@@ -170,12 +176,13 @@ async fn a_line_of_the_log_leads_to_the_words_that_are_kept() {
             .output()
             .await
             .unwrap();
-        let told = String::from_utf8(shown.stdout).unwrap();
-        assert!(shown.status.success(), "{told}");
-        let said = (0..41).filter(|number| told.contains(&ending_text("slide", *number)));
-        assert_eq!(said.count() > 0, keep == "always", "{told}");
-        let missing = told.contains("Their text is not stored");
-        assert_eq!(missing, keep != "always", "{told}");
+        let stdout = String::from_utf8(shown.stdout).unwrap();
+        assert!(shown.status.success(), "{stdout}");
+        let shown_numbers =
+            (0..41).filter(|number| stdout.contains(&ending_text("slide", *number)));
+        assert_eq!(shown_numbers.count() > 0, keep == "always", "{stdout}");
+        let missing = stdout.contains("Their text is not stored");
+        assert_eq!(missing, keep != "always", "{stdout}");
     }
 }
 
@@ -201,7 +208,7 @@ async fn forget_all(rig: &Rig) {
 /// What expired before it was observed is lost, as if it had never been kept; the rest goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn where_words_expired_the_log_begins_behind_them() {
-    let all = talk("slide", 81);
+    let all = conversation("slide", 81);
     let mut rig = keeping("always").await;
     slide(&mut rig, &all[..11], false).await;
     rig.set("MEMORY__KEEP_MESSAGES", "until_observed");
@@ -209,13 +216,13 @@ async fn where_words_expired_the_log_begins_behind_them() {
     until_deleted(&rig).await;
     rig.set("MEMORY__KEEP_MESSAGES", "always");
     rig.restart().await;
-    let mut seen = Vec::new();
+    let mut sent_requests = Vec::new();
     for turn in (11..=all.len()).step_by(2) {
         let (window, answer) = (&all[turn - 6..turn], all.get(turn));
         let mut client = Client::new(&mut rig);
-        seen.push(client.send_with_answer(window, answer).await);
+        sent_requests.push(client.send_with_answer(window, answer).await);
     }
-    let last = seen.last().unwrap();
+    let last = sent_requests.last().unwrap();
     assert!(last.in_block.len() > 30, "{last:?}");
     assert!(!last.in_block.contains("slide#1"), "{last:?}");
     assert!(
@@ -228,16 +235,16 @@ async fn where_words_expired_the_log_begins_behind_them() {
 /// window stays where it was from one request to the next.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_window_that_slid_before_anybody_looked_is_observed() {
-    let all = talk("slide", 81);
+    let all = conversation("slide", 81);
     for keep in ["until_observed", "always"] {
         let mut rig = keeping(keep).await;
-        let mut seen = Vec::new();
+        let mut sent_requests = Vec::new();
         for turn in (31..=all.len()).step_by(2) {
             let (window, answer) = (&all[turn - 30..turn], all.get(turn));
             let mut client = Client::new(&mut rig);
-            seen.push(client.send_with_answer(window, answer).await);
+            sent_requests.push(client.send_with_answer(window, answer).await);
         }
-        let last = seen.last().unwrap();
+        let last = sent_requests.last().unwrap();
         assert!(last.in_block.len() > 30, "{keep}: {last:?}");
         assert!(last.calls < 12, "{keep}: {last:?}");
         let threads = number(&rig, "SELECT count(*) FROM lineages").await;

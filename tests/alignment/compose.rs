@@ -60,12 +60,12 @@ impl Line {
 pub struct Ask {
     /// Which key it comes with, and which conversation it is of.
     pub tenant: usize,
-    pub talk: String,
+    pub conversation: String,
     pub lines: Vec<Line>,
     pub system: String,
     pub fields: Value,
     pub reply: Value,
-    /// Which saying that is, if the client brings it back.
+    /// The origin of that answer, if the client brings it back.
     pub gives: Option<Origin>,
     /// How often it is sent at one moment.
     pub times: usize,
@@ -93,7 +93,7 @@ pub enum Op {
 
 /// A conversation as its user sees it.
 #[derive(Clone, Debug)]
-struct Talk {
+struct Conversation {
     name: String,
     messages: Vec<Line>,
     /// What was answered last; the client may go on from it.
@@ -104,7 +104,7 @@ struct Talk {
     summary: Option<(usize, Vec<Value>, Option<String>)>,
 }
 
-impl Talk {
+impl Conversation {
     fn push(&mut self, value: Value) {
         let line = Line::behind(self.messages.last(), value);
         self.messages.push(line);
@@ -160,9 +160,9 @@ pub struct Composer {
     dice: Dice,
     /// No two texts of a case bear the same number, but for what is said again.
     number: usize,
-    talks: [Talk; 2],
+    conversations: [Conversation; 2],
     /// A branch of each that was left.
-    left: [Option<Talk>; 2],
+    left: [Option<Conversation>; 2],
     /// What somebody else said of each under another key.
     others: [(BTreeSet<Origin>, BTreeSet<String>); 2],
     habits: ClientHabits,
@@ -177,7 +177,7 @@ pub struct Composer {
 impl Composer {
     pub fn new(seed: u64) -> Self {
         let mut dice = Dice::new(seed);
-        let empty = |name: &str| Talk {
+        let empty = |name: &str| Conversation {
             name: name.to_owned(),
             messages: Vec::new(),
             pending: Value::Null,
@@ -188,7 +188,7 @@ impl Composer {
         let mut composer = Self {
             dice,
             number: 0,
-            talks: [empty("one"), empty("two")],
+            conversations: [empty("one"), empty("two")],
             left: [None, None],
             others: Default::default(),
             habits: ClientHabits::default(),
@@ -214,11 +214,15 @@ impl Composer {
 
     /// A conversation from its first message on, now and then one that was long before.
     fn begin(&mut self, which: usize) {
-        let talk = &mut self.talks[which];
-        (talk.messages, talk.replaced, talk.summary) = (Vec::new(), Vec::new(), None);
+        let conversation = &mut self.conversations[which];
+        (
+            conversation.messages,
+            conversation.replaced,
+            conversation.summary,
+        ) = (Vec::new(), Vec::new(), None);
         if self.template {
-            for message in crate::alignment::harness::talk("template", 6) {
-                talk.push(message);
+            for message in crate::alignment::harness::conversation("template", 6) {
+                conversation.push(message);
             }
         }
         (self.left[which], self.others[which]) = (None, Default::default());
@@ -239,16 +243,16 @@ impl Composer {
     fn ask(&mut self, which: usize) {
         let number = self.count();
         let kind = self.dice.below(12);
-        let talk = &mut self.talks[which];
-        talk.push(match kind {
+        let conversation = &mut self.conversations[which];
+        conversation.push(match kind {
             0 | 1 => message("user", "go on"),
             2 => message("user", "yes"),
             // The same long question as ever in this conversation.
-            3 => user(&again(&talk.name), 1),
+            3 => user(&again(&conversation.name), 1),
             4 => json!({"role": "user", "content": [
-                {"type": "text", "text": text(&talk.name, number)},
+                {"type": "text", "text": text(&conversation.name, number)},
                 {"type": "image_url", "image_url": {"url": format!("https://pictures.example/{number}.png")}}]}),
-            _ => user(&talk.name, number),
+            _ => user(&conversation.name, number),
         });
     }
 
@@ -258,11 +262,12 @@ impl Composer {
         let kind = self.dice.below(14);
         let width = 1 + self.dice.below(3);
         let drawn = self.dice.next();
-        let talk = &mut self.talks[which];
-        let again = again(&talk.name);
-        let asked_again = talk.messages.last().map(|line| &line.value) == Some(&user(&again, 1));
-        talk.pending = match kind {
-            _ if asked_again => message("assistant", text(&again, 2)),
+        let conversation = &mut self.conversations[which];
+        let again = again(&conversation.name);
+        let is_asked_again =
+            conversation.messages.last().map(|line| &line.value) == Some(&user(&again, 1));
+        conversation.pending = match kind {
+            _ if is_asked_again => message("assistant", text(&again, 2)),
             0 => message("assistant", "Ok."),
             1 => message("assistant", format!("No, {number}.")),
             2 => message("assistant", GOODBYE),
@@ -270,7 +275,10 @@ impl Composer {
             4..=7 => {
                 let calls = (0..width).map(|at| {
                     let id = if self.numbered {
-                        let before = talk.messages.iter().filter(|line| line.role() == "tool");
+                        let before = conversation
+                            .messages
+                            .iter()
+                            .filter(|line| line.role() == "tool");
                         format!("call_{}", before.count() + at)
                     } else {
                         format!("call_{drawn:016x}{at}")
@@ -282,22 +290,22 @@ impl Composer {
                 let calls: Vec<Value> = calls.collect();
                 json!({"role": "assistant", "content": null, "tool_calls": calls})
             }
-            _ => message("assistant", text(&talk.name, number)),
+            _ => message("assistant", text(&conversation.name, number)),
         };
     }
 
     /// The client brings the answer back: with the results it asked for, or with the next question.
     fn goes_on(&mut self, which: usize) {
-        let pending = self.talks[which].pending.clone();
-        self.talks[which].push(pending.clone());
+        let pending = self.conversations[which].pending.clone();
+        self.conversations[which].push(pending.clone());
         match pending["tool_calls"].as_array() {
             None => self.ask(which),
             Some(calls) => {
                 for call in calls {
                     let number = self.count();
-                    let talk = &mut self.talks[which];
-                    let result = text(&talk.name, number);
-                    talk.push(
+                    let conversation = &mut self.conversations[which];
+                    let result = text(&conversation.name, number);
+                    conversation.push(
                         json!({"role": "tool", "tool_call_id": call["id"], "content": result}),
                     );
                 }
@@ -307,35 +315,37 @@ impl Composer {
 
     /// Until the user may speak.
     fn finish(&mut self, which: usize, ops: &mut Vec<Op>) {
-        if !self.talks[which].pending["tool_calls"].is_array() {
+        if !self.conversations[which].pending["tool_calls"].is_array() {
             return;
         }
         self.goes_on(which);
-        let (number, talk) = (self.count(), &mut self.talks[which]);
-        talk.pending = message("assistant", text(&talk.name, number));
+        let (number, conversation) = (self.count(), &mut self.conversations[which]);
+        conversation.pending = message("assistant", text(&conversation.name, number));
         ops.push(self.request(which));
     }
 
     /// The request as it goes out now.
     fn request(&mut self, which: usize) -> Op {
-        let talk = &self.talks[which];
-        let lines = self.habits.shape(&talk.sent());
-        let system = match &talk.summary {
+        let conversation = &self.conversations[which];
+        let lines = self.habits.shape(&conversation.sent());
+        let system = match &conversation.summary {
             Some((_, _, Some(system))) => system.clone(),
             _ if self.habits.system => format!("You are patient. It is {} past.", lines.len()),
             _ => "You are a patient assistant.".to_owned(),
         };
-        let may_tell = talk.all().flat_map(|line| marks(&line.value.to_string()));
+        let may_tell = conversation
+            .all()
+            .flat_map(|line| marks(&line.value.to_string()));
         let ask = Ask {
             tenant: 0,
-            talk: talk.name.clone(),
+            conversation: conversation.name.clone(),
             fields: self.habits.fields(lines.len()),
             lines,
             system,
-            reply: talk.pending.clone(),
-            gives: Line::behind(talk.messages.last(), talk.pending.clone()).origin,
+            reply: conversation.pending.clone(),
+            gives: Line::behind(conversation.messages.last(), conversation.pending.clone()).origin,
             times: 1,
-            allowed: talk.all().filter_map(|line| line.origin).collect(),
+            allowed: conversation.all().filter_map(|line| line.origin).collect(),
             may_tell: may_tell.collect(),
         };
         self.request_count += 1;
@@ -384,7 +394,7 @@ impl Composer {
             17 => {
                 self.kind("begins anew");
                 let number = self.count();
-                self.talks[which].name = format!("new{number}x");
+                self.conversations[which].name = format!("new{number}x");
                 self.begin(which);
             }
             18 => return vec![self.request_as_other_tenant(which)],
@@ -398,48 +408,48 @@ impl Composer {
     }
 
     fn edit(&mut self, which: usize) {
-        let questions = self.talks[which].questions();
+        let questions = self.conversations[which].questions();
         if questions.is_empty() {
             return self.goes_on(which);
         }
         self.kind("edits early");
         let (at, number) = (self.dice.below(questions.len()), self.count());
-        let talk = &mut self.talks[which];
-        let words = user(&talk.name, number);
-        talk.replace(questions[at], words);
+        let conversation = &mut self.conversations[which];
+        let words = user(&conversation.name, number);
+        conversation.replace(questions[at], words);
     }
 
     /// Goes back to a question and asks something else.
     fn branch(&mut self, which: usize) {
-        let questions = self.talks[which].questions();
+        let questions = self.conversations[which].questions();
         if questions.is_empty() {
             return self.goes_on(which);
         }
         self.kind("branches");
         let (at, number) = (self.dice.below(questions.len()), self.count());
-        self.left[which] = Some(self.talks[which].clone());
-        let talk = &mut self.talks[which];
-        talk.back_to(questions[at]);
-        let words = user(&talk.name, number);
-        talk.push(words);
+        self.left[which] = Some(self.conversations[which].clone());
+        let conversation = &mut self.conversations[which];
+        conversation.back_to(questions[at]);
+        let words = user(&conversation.name, number);
+        conversation.push(words);
     }
 
     fn swap(&mut self, which: usize) {
         if let Some(left) = self.left[which].take() {
             self.kind("comes back");
-            self.left[which] = Some(std::mem::replace(&mut self.talks[which], left));
+            self.left[which] = Some(std::mem::replace(&mut self.conversations[which], left));
         }
         self.goes_on(which);
     }
 
     fn edit_newest(&mut self, which: usize) {
         let number = self.count();
-        let talk = &mut self.talks[which];
-        let last = talk.messages.len() - 1;
-        if talk.messages[last].is_question() {
-            let words = user(&talk.name, number);
-            talk.back_to(last);
-            talk.push(words);
+        let conversation = &mut self.conversations[which];
+        let last = conversation.messages.len() - 1;
+        if conversation.messages[last].is_question() {
+            let words = user(&conversation.name, number);
+            conversation.back_to(last);
+            conversation.push(words);
             self.kind("edits the newest");
         } else {
             self.goes_on(which);
@@ -448,13 +458,13 @@ impl Composer {
 
     /// The last answer, given again.
     fn regenerate(&mut self, which: usize) {
-        let talk = &mut self.talks[which];
-        let end = talk.messages.len().saturating_sub(2);
-        let answer = end > talk.begins() + 1
-            && talk.messages[end].role() == "assistant"
-            && talk.messages[end + 1].is_question();
+        let conversation = &mut self.conversations[which];
+        let end = conversation.messages.len().saturating_sub(2);
+        let answer = end > conversation.begins() + 1
+            && conversation.messages[end].role() == "assistant"
+            && conversation.messages[end + 1].is_question();
         if answer {
-            talk.back_to(end);
+            conversation.back_to(end);
             self.kind("regenerates");
             self.reply(which);
         }
@@ -464,23 +474,23 @@ impl Composer {
     /// Somebody else says the same, word for word, and has nothing to do with it.
     fn request_as_other_tenant(&mut self, which: usize) -> Op {
         self.kind("another key");
-        let asked = self.request(which);
-        let Op::Ask(mut ask) = asked else {
-            return asked;
+        let op = self.request(which);
+        let Op::Ask(mut ask) = op else {
+            return op;
         };
-        let (origins, told) = &mut self.others[which];
+        let (origins, may_tell) = &mut self.others[which];
         origins.extend(ask.lines.iter().filter_map(|line| line.origin));
-        told.extend(
+        may_tell.extend(
             ask.lines
                 .iter()
                 .flat_map(|line| marks(&line.value.to_string())),
         );
-        (ask.allowed, ask.may_tell) = (origins.clone(), told.clone());
+        (ask.allowed, ask.may_tell) = (origins.clone(), may_tell.clone());
         ask.tenant = 1;
         Op::Ask(ask)
     }
 
-    /// Asks for a summary, and goes on behind it in one of the ways of real clients.
+    /// Asks for a summary, and goes on behind it as one of the real clients does.
     fn summarise(&mut self, which: usize) -> Vec<Op> {
         self.kind("compacts");
         let mut ops = Vec::new();
@@ -493,56 +503,60 @@ impl Composer {
             let drawn = self.dice.next();
             let call = json!({"id": format!("call_{drawn:016x}"), "type": "function",
                               "function": {"name": "read", "arguments": "{\"path\":\"it\"}"}});
-            self.talks[which].pending =
+            self.conversations[which].pending =
                 json!({"role": "assistant", "content": null, "tool_calls": [call]});
             ops.push(self.request(which));
         }
-        let kept = self.talks[which].messages.len();
+        let kept = self.conversations[which].messages.len();
         if on_a_call {
             self.goes_on(which);
         } else {
-            let pending = self.talks[which].pending.clone();
-            self.talks[which].push(pending);
+            let pending = self.conversations[which].pending.clone();
+            self.conversations[which].push(pending);
         }
         let number = self.count();
-        let mut asked = self.habits.shape(&self.talks[which].sent());
+        let mut lines = self.habits.shape(&self.conversations[which].sent());
         let words = format!("Summarise the conversation so far, number {number}.");
-        asked.push(Line::inserted(message("user", words)));
+        lines.push(Line::inserted(message("user", words)));
         let flat = on_a_call || how == 6;
         if flat {
-            let words: Vec<String> = asked.iter().map(|line| line.value.to_string()).collect();
+            let words: Vec<String> = lines.iter().map(|line| line.value.to_string()).collect();
             let words = format!("Summarise this:\n{}", words.join("\n"));
-            asked = vec![Line::inserted(message("user", words))];
+            lines = vec![Line::inserted(message("user", words))];
         }
         let each = "The user asked for something, and it was done as was asked. ".repeat(5);
         let summary = format!("Summary {number}. {}", each.trim());
         let Op::Ask(mut side) = self.request(which) else {
             return ops;
         };
-        side.lines = asked;
+        side.lines = lines;
         side.reply = message("assistant", summary.clone());
         side.gives = None;
         ops.push(Op::Ask(side));
         let tail = self.dice.below(8);
-        let talk = &mut self.talks[which];
-        let (head, system) = summary_head(how, &summary, &talk.messages[0].value);
+        let conversation = &mut self.conversations[which];
+        let (head, system) = summary_head(how, &summary, &conversation.messages[0].value);
         // From a question on, or nothing is kept.
-        let least = talk.messages.len().saturating_sub(tail).max(1);
-        let from = (least..talk.messages.len()).find(|at| talk.messages[*at].is_question());
+        let least = conversation.messages.len().saturating_sub(tail).max(1);
+        let from = (least..conversation.messages.len())
+            .find(|at| conversation.messages[*at].is_question());
         let from = if on_a_call {
             kept
         } else {
-            from.unwrap_or(talk.messages.len())
+            from.unwrap_or(conversation.messages.len())
         };
         // The summary tells of all that, wherever its user goes back to.
-        let summarised: Vec<(usize, Line)> =
-            talk.messages.iter().map(|line| (0, line.clone())).collect();
-        talk.replaced.extend(summarised);
-        talk.summary = Some((from, head, system));
+        let summarised: Vec<(usize, Line)> = conversation
+            .messages
+            .iter()
+            .map(|line| (0, line.clone()))
+            .collect();
+        conversation.replaced.extend(summarised);
+        conversation.summary = Some((from, head, system));
         let number = self.count();
-        let talk = &mut self.talks[which];
-        let words = user(&talk.name, number);
-        talk.push(words);
+        let conversation = &mut self.conversations[which];
+        let words = user(&conversation.name, number);
+        conversation.push(words);
         ops.push(self.next_request(which));
         ops
     }

@@ -37,7 +37,7 @@ pub fn assistant(name: &str, number: usize) -> Value {
 }
 
 /// The first `count` messages of a conversation in turns.
-pub fn talk(name: &str, count: usize) -> Vec<Value> {
+pub fn conversation(name: &str, count: usize) -> Vec<Value> {
     (0..count)
         .map(|number| {
             if number % 2 == 0 {
@@ -171,9 +171,9 @@ impl<'a> Client<'a> {
         answer: Option<&Value>,
     ) -> SentRequest {
         set_answer(self.rig, answer);
-        let seen = self.send(messages).await;
+        let sent_request = self.send(messages).await;
         set_answer(self.rig, None);
-        seen
+        sent_request
     }
 
     /// Sends `messages`, gives memory its time, and checks what is true of every request: what did not

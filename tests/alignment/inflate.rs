@@ -72,26 +72,26 @@ impl Inflate {
     /// every conversation alike.
     fn is_by_program(&self, messages: &[Value], at: usize) -> bool {
         let role = |at: usize| messages.get(at).map(|m| m["role"].as_str().unwrap());
-        let said = |at: usize| script::text(&messages[at]).trim().to_owned();
+        let trimmed_text = |at: usize| script::text(&messages[at]).trim().to_owned();
         match role(at) {
-            Some("assistant") => !self.is_by_model(&said(at)),
+            Some("assistant") => !self.is_by_model(&trimmed_text(at)),
             Some("user") => {
                 role(at + 1) == Some("assistant")
-                    && !said(at + 1).is_empty()
+                    && !trimmed_text(at + 1).is_empty()
                     && self.is_by_program(messages, at + 1)
             }
             Some("tool") => {
-                let said = said(at);
-                said.len() <= NOTICE && said.starts_with('[') && said.ends_with(']')
+                let notice = trimmed_text(at);
+                notice.len() <= NOTICE && notice.starts_with('[') && notice.ends_with(']')
             }
             _ => false,
         }
     }
 
     /// Some clients send what the model called as a text of their own.
-    fn is_by_model(&self, said: &str) -> bool {
+    fn is_by_model(&self, text: &str) -> bool {
         let mut calls = self.calls.iter();
-        self.reply_in(said).is_some() || calls.any(|id| said.contains(id))
+        self.reply_in(text).is_some() || calls.any(|id| text.contains(id))
     }
 
     /// Text parts are one text, wherever a client cuts it.
@@ -117,38 +117,38 @@ impl Inflate {
     }
 
     fn text(&mut self, id: &str, text: &str) -> String {
-        let said = text.trim();
-        if said.is_empty() {
+        let trimmed = text.trim();
+        if trimmed.is_empty() {
             return text.to_owned();
         }
-        let (quoted, reply) = match self.reply_in(said) {
+        let (quoted, reply) = match self.reply_in(trimmed) {
             Some((quoted, reply)) => (quoted.to_owned(), reply.to_owned()),
-            None => (said.to_owned(), said.to_owned()),
+            None => (trimmed.to_owned(), trimmed.to_owned()),
         };
         let (before, after) = text.rsplit_once(quoted.as_str()).unwrap();
         format!("{before}{}{after}", self.grown(id, &reply))
     }
 
-    /// What of `said` is an answer of the model, at its end or all of it, and how the answer was spelled.
-    fn reply_in<'a>(&'a self, said: &'a str) -> Option<(&'a str, &'a str)> {
+    /// The part of `text` that is an answer of the model, at its end or all of it, and how the answer was spelled.
+    fn reply_in<'a>(&'a self, text: &'a str) -> Option<(&'a str, &'a str)> {
         let replies = self.replies.iter().map(String::as_str);
-        let whole = |reply: &&str| *reply == said || is_cut_alike(reply, said);
+        let whole = |reply: &&str| *reply == text || is_cut_alike(reply, text);
         if let Some(reply) = replies.clone().find(whole) {
-            return Some((said, reply));
+            return Some((text, reply));
         }
         replies
-            .filter(|reply| reply.len() >= QUOTED && said.ends_with(reply))
+            .filter(|reply| reply.len() >= QUOTED && text.ends_with(reply))
             .max_by_key(|reply| reply.len())
             .map(|reply| (reply, reply))
     }
 
-    /// `said` between its mark and words that follow from it alone.
-    fn grown(&mut self, id: &str, said: &str) -> String {
-        let hash = blake3::hash(format!("{}\0{id}\0{said}", self.conversation).as_bytes());
+    /// `text` between its mark and words that follow from it alone.
+    fn grown(&mut self, id: &str, text: &str) -> String {
+        let hash = blake3::hash(format!("{}\0{id}\0{text}", self.conversation).as_bytes());
         let mark = format!("m#{}", &hash.to_hex()[..8]);
-        let wanted = recorded_length(said).unwrap_or(0).min(LONGEST);
+        let wanted = recorded_length(text).unwrap_or(0).min(LONGEST);
         let mut random = blake3::Hasher::new().update(hash.as_bytes()).finalize_xof();
-        let mut grown = format!("({mark}) {said}");
+        let mut grown = format!("({mark}) {text}");
         let words = 150 + usize::from(hash.as_bytes()[0]) / 4;
         let mut count = 0;
         while count < words || grown.len() < wanted {
@@ -192,16 +192,16 @@ impl Inflate {
 
 /// Whether two texts, of which the recording keeps the beginnings, differ in white space at their ends.
 fn is_cut_alike(a: &str, b: &str) -> bool {
-    let (Some(of_a), Some(of_b)) = (recorded_length(a), recorded_length(b)) else {
+    let (Some(length_a), Some(length_b)) = (recorded_length(a), recorded_length(b)) else {
         return false;
     };
     let beginning = |text: &str| text.chars().take(40).collect::<String>();
-    beginning(a) == beginning(b) && of_a.abs_diff(of_b) <= 4
+    beginning(a) == beginning(b) && length_a.abs_diff(length_b) <= 4
 }
 
 /// How long a text was of which the recording keeps the beginning.
-fn recorded_length(said: &str) -> Option<usize> {
-    let (_, rest) = said.rsplit_once("<text ")?;
+fn recorded_length(text: &str) -> Option<usize> {
+    let (_, rest) = text.rsplit_once("<text ")?;
     rest.split_once(" chars, sha256")?.0.parse().ok()
 }
 

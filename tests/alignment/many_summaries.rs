@@ -18,8 +18,8 @@ fn summary(number: usize) -> String {
 
 /// What such a client holds of its conversation.
 struct Conversation {
-    /// What its user said.
-    said: Vec<Value>,
+    /// The messages of its user.
+    user_messages: Vec<Value>,
     /// What its next request begins with.
     context: Vec<Value>,
     turns: usize,
@@ -29,7 +29,7 @@ struct Conversation {
 impl Conversation {
     fn new() -> Self {
         Self {
-            said: Vec::new(),
+            user_messages: Vec::new(),
             context: Vec::new(),
             turns: 0,
             summaries: 0,
@@ -49,7 +49,7 @@ impl Conversation {
 
     async fn turn(&mut self, rig: &mut Rig) -> SentRequest {
         let says = user("alice", 2 * self.turns);
-        self.said.push(says.clone());
+        self.user_messages.push(says.clone());
         self.context.push(says);
         self.ask(rig).await
     }
@@ -69,7 +69,7 @@ impl Conversation {
         Client::new(rig)
             .send_with_answer(&asking, Some(&message("assistant", text.clone())))
             .await;
-        self.context.clone_from(&self.said);
+        self.context.clone_from(&self.user_messages);
         self.context.push(message("user", format!("{start}{text}")));
     }
 
@@ -84,12 +84,12 @@ impl Conversation {
 /// middle of a task; otherwise the user speaks first.
 async fn play(goes_on: bool) {
     let mut rig = roomy().await;
-    let mut talk = Conversation::new();
+    let mut conversation = Conversation::new();
     for round in 1..=4 {
         for _ in 0..20 {
-            let sent = talk.turn(&mut rig).await;
+            let sent = conversation.turn(&mut rig).await;
             assert!(
-                round == 1 || talk.recalls(&sent),
+                round == 1 || conversation.recalls(&sent),
                 "round {round}: {}, {:?}",
                 sent.reason,
                 sent.in_block
@@ -97,20 +97,26 @@ async fn play(goes_on: bool) {
         }
         // What is known of the summary before comes from the database.
         rig.restart().await;
-        talk.summarise(&mut rig).await;
+        conversation.summarise(&mut rig).await;
         if goes_on {
-            let sent = talk.ask(&mut rig).await;
-            assert!(talk.recalls(&sent), "summary {round}: {}", sent.reason);
+            let sent = conversation.ask(&mut rig).await;
+            assert!(
+                conversation.recalls(&sent),
+                "summary {round}: {}",
+                sent.reason
+            );
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn the_user_speaks_behind_each_summary() {
     play(false).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn the_model_goes_on_from_each_summary() {
     play(true).await;
 }
@@ -118,24 +124,29 @@ async fn the_model_goes_on_from_each_summary() {
 /// Which of the user's messages are taken back, if so many are observed of so many.
 type Gone = fn(usize, usize) -> Range<usize>;
 
-/// The user takes back messages `gone` of those that stand in front of the summary, or writes them anew. Returns what of
-/// them is told afterwards, and whether anything is.
+/// The user takes back messages `gone` of those that stand in front of the summary, or writes them anew. Returns the marks
+/// of them that the block holds afterwards, and whether it holds anything that the request does not.
 async fn take_back(gone: Gone, edits: bool) -> (BTreeSet<String>, bool) {
     let mut rig = roomy().await;
-    let mut talk = Conversation::new();
+    let mut conversation = Conversation::new();
     let mut observed = 0;
     for _ in 0..24 {
-        let sent = talk.turn(&mut rig).await;
-        let is_observed = |said: &&Value| !marks(&said.to_string()).is_disjoint(&sent.in_block);
-        observed = talk.said.iter().filter(is_observed).count();
+        let sent = conversation.turn(&mut rig).await;
+        let is_observed =
+            |user_message: &&Value| !marks(&user_message.to_string()).is_disjoint(&sent.in_block);
+        observed = conversation
+            .user_messages
+            .iter()
+            .filter(is_observed)
+            .count();
     }
     assert!(observed > 4, "{observed}");
-    talk.summarise(&mut rig).await;
-    let gone = gone(observed, talk.said.len());
-    let taken_back = marks(&Value::from(&talk.said[gone.clone()]).to_string());
+    conversation.summarise(&mut rig).await;
+    let gone = gone(observed, conversation.user_messages.len());
+    let taken_back = marks(&Value::from(&conversation.user_messages[gone.clone()]).to_string());
     assert_eq!(taken_back.len(), gone.len());
     let mut at = 0;
-    talk.context.retain_mut(|kept| {
+    conversation.context.retain_mut(|kept| {
         let is_gone = gone.contains(&at);
         at += 1;
         if is_gone && edits {
@@ -146,19 +157,20 @@ async fn take_back(gone: Gone, edits: bool) -> (BTreeSet<String>, bool) {
         }
         !is_gone || edits
     });
-    let (mut told, mut tells) = (BTreeSet::new(), false);
+    let (mut in_block, mut tells) = (BTreeSet::new(), false);
     for _ in 0..6 {
-        let sent = talk.turn(&mut rig).await;
-        told.extend(sent.in_block.intersection(&taken_back).cloned());
-        tells |= talk.recalls(&sent);
+        let sent = conversation.turn(&mut rig).await;
+        in_block.extend(sent.in_block.intersection(&taken_back).cloned());
+        tells |= conversation.recalls(&sent);
     }
-    (told, tells)
+    (in_block, tells)
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn what_is_taken_back_in_front_of_a_summary_is_not_told() {
-    let (told, tells) = take_back(|_, _| 0..0, false).await;
-    assert!(tells && told.is_empty(), "nothing was taken back");
+    let (in_block, tells) = take_back(|_, _| 0..0, false).await;
+    assert!(tells && in_block.is_empty(), "nothing was taken back");
     let gone: [Gone; 5] = [
         |_, _| 0..1,
         |_, _| 0..2,
@@ -168,8 +180,8 @@ async fn what_is_taken_back_in_front_of_a_summary_is_not_told() {
     ];
     let plays = (0..gone.len()).flat_map(|at| [(at, false), (at, true)]);
     let plays = plays.map(async |(at, edits)| {
-        let (told, _) = take_back(gone[at], edits).await;
-        assert!(told.is_empty(), "{at} {edits}: {told:?}");
+        let (in_block, _) = take_back(gone[at], edits).await;
+        assert!(in_block.is_empty(), "{at} {edits}: {in_block:?}");
     });
     join_all(plays).await;
 }
@@ -178,23 +190,23 @@ async fn what_is_taken_back_in_front_of_a_summary_is_not_told() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_user_says_in_front_of_a_summary_can_be_taken_back() {
     let mut rig = roomy().await;
-    let mut talk = Conversation::new();
+    let mut conversation = Conversation::new();
     for _ in 0..20 {
-        talk.turn(&mut rig).await;
+        conversation.turn(&mut rig).await;
     }
     let own = user("alice", 900);
     let own = format!("{}\n", own["content"].as_str().unwrap());
-    talk.summarise_behind(&mut rig, &own).await;
-    talk.ask(&mut rig).await;
-    let mut told = false;
+    conversation.summarise_behind(&mut rig, &own).await;
+    conversation.ask(&mut rig).await;
+    let mut was_in_block = false;
     for _ in 0..20 {
-        let sent = talk.turn(&mut rig).await;
-        told |= sent.in_block.contains("alice#900");
+        let sent = conversation.turn(&mut rig).await;
+        was_in_block |= sent.in_block.contains("alice#900");
     }
-    assert!(told, "it was observed");
-    talk.summarise(&mut rig).await;
+    assert!(was_in_block, "it was observed");
+    conversation.summarise(&mut rig).await;
     for _ in 0..6 {
-        let sent = talk.turn(&mut rig).await;
+        let sent = conversation.turn(&mut rig).await;
         assert!(!sent.in_block.contains("alice#900"), "{}", sent.reason);
     }
 }

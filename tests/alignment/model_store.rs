@@ -196,9 +196,9 @@ impl ModelStore {
         ask: &Ask,
         read: &Read,
         evidence: &Evidence,
-        seen: Option<&Alignment>,
+        alignment: Option<&Alignment>,
     ) {
-        let origins = alignment::origins(&read.client, evidence, seen);
+        let origins = alignment::origins(&read.client, evidence, alignment);
         for (at, origin) in origins.iter().enumerate().skip(evidence.recorded_count) {
             if read.client.turns()[at].message.can_be_evidence() {
                 self.add_origin(&read.item(at), *origin);
@@ -240,20 +240,20 @@ impl ModelStore {
         &mut self,
         ask: &Ask,
         read: &Read,
-        seen: Option<&Alignment>,
+        alignment: Option<&Alignment>,
         evidence: &Evidence,
     ) {
-        let history = seen.map_or(&read.client, |seen| &seen.history);
-        let sent = |place: usize| match seen {
+        let history = alignment.map_or(&read.client, |alignment| &alignment.history);
+        let sent = |place: usize| match alignment {
             None => Some(place),
-            Some(seen) => seen.positions.request_index(place),
+            Some(alignment) => alignment.positions.request_index(place),
         };
         let known = history.turns().iter();
         let known = known
             .take_while(|turn| self.nodes.contains_key(&turn.link))
             .count();
-        let again = match seen {
-            Some(seen) => Some((seen.shared.clone(), seen.lineage)),
+        let again = match alignment {
+            Some(alignment) => Some((alignment.shared.clone(), alignment.lineage)),
             None if known == 0 => shared_messages(&read.client, evidence).map(|(shared, same)| {
                 (
                     shared,
@@ -274,7 +274,7 @@ impl ModelStore {
                 .is_some_and(|run| run.client + run.len < read.client.len());
             node.confirmed = more && before.is_some() && node.count < history.len();
         }
-        let origins = alignment::origins(&read.client, evidence, seen);
+        let origins = alignment::origins(&read.client, evidence, alignment);
         let parent_node = known
             .checked_sub(1)
             .map(|at| &self.nodes[&history.turns()[at].link]);
@@ -317,7 +317,7 @@ impl ModelStore {
                     from_upstream: self.answer_origins.contains(&origins[at]),
                     unshared: true,
                 },
-                summary_start: seen
+                summary_start: alignment
                     .and_then(|alignment| alignment.client_summary)
                     .filter(|(summary, _)| *summary == at)
                     .map(|(_, start)| start),
@@ -342,7 +342,7 @@ impl ModelStore {
             }
         }
         self.add_inserted(ask, read);
-        self.trace(ask, read, seen, lineage);
+        self.trace(ask, read, alignment, lineage);
         self.confirm(history);
         self.observe(history, &sent);
     }
@@ -356,22 +356,22 @@ impl ModelStore {
         for (at, _) in inserted {
             let content = read.item(at).content;
             self.inserted
-                .insert((ask.tenant, ask.talk.clone(), content));
+                .insert((ask.tenant, ask.conversation.clone(), content));
         }
     }
 
-    fn trace(&mut self, ask: &Ask, read: &Read, seen: Option<&Alignment>, lineage: i64) {
-        let history = seen.map_or(&read.client, |seen| &seen.history);
+    fn trace(&mut self, ask: &Ask, read: &Read, alignment: Option<&Alignment>, lineage: i64) {
+        let history = alignment.map_or(&read.client, |alignment| &alignment.history);
         let (Some(client), Some(tip)) = (read.client.tip(), history.tip()) else {
             return;
         };
-        if let Some(seen) = seen {
+        if let Some(alignment) = alignment {
             let stored = StoredAlignment {
                 count: read.client.len(),
                 base: tip,
-                positions: seen.positions.clone(),
-                proof: seen.proof.clone(),
-                withheld: seen.withheld,
+                positions: alignment.positions.clone(),
+                proof: alignment.proof.clone(),
+                withheld: alignment.withheld,
             };
             self.views.entry(client).or_insert(stored);
         }

@@ -68,22 +68,22 @@ fn shape(message: &Value) -> String {
 impl Oracle {
     /// What is known of `conversation` now includes these messages.
     fn add_messages(&mut self, conversation: &str, messages: &[Value]) {
-        let said = self.messages.entry(conversation.to_owned()).or_default();
+        let known_marks = self.messages.entry(conversation.to_owned()).or_default();
         for message in messages {
             for mark in marks(&script::text(message)) {
                 let shapes = self.shapes.entry(mark.clone()).or_default();
                 shapes.insert(shape(message));
-                said.insert(mark);
+                known_marks.insert(mark);
             }
             if let (Some(id), Some(mark)) = (message["tool_call_id"].as_str(), mark(message)) {
                 self.results.entry(id.to_owned()).or_insert(mark);
             }
         }
         // What is new is the last message, and the answer before it.
-        let said: Vec<String> = messages.iter().filter_map(mark).collect();
-        for at in said.len().saturating_sub(2)..said.len() {
-            let behind = self.behind.entry(said[at].clone()).or_default();
-            behind.insert(said[..at].to_vec());
+        let own_marks: Vec<String> = messages.iter().filter_map(mark).collect();
+        for at in own_marks.len().saturating_sub(2)..own_marks.len() {
+            let behind = self.behind.entry(own_marks[at].clone()).or_default();
+            behind.insert(own_marks[..at].to_vec());
         }
     }
 
@@ -112,8 +112,8 @@ impl Oracle {
         self.add_messages(conversation, client_messages);
         let mut fates = MessageFates::default();
         let (is_sent, inserted) = split_sent(client_messages, sent, &mut fates.strange);
-        let told: Vec<String> = inserted.iter().flat_map(|m| note_marks(m)).collect();
-        let times = |mark: &String| told.iter().filter(|told| *told == mark).count();
+        let noted_marks: Vec<String> = inserted.iter().flat_map(|m| note_marks(m)).collect();
+        let times = |mark: &String| noted_marks.iter().filter(|noted| *noted == mark).count();
 
         let known: Vec<Vec<String>> = client_messages
             .iter()
@@ -122,7 +122,7 @@ impl Oracle {
         let mut pinned = 0;
         for (at, message) in client_messages.iter().enumerate() {
             let by = &known[at];
-            let told = by.iter().map(times).max().unwrap_or_default();
+            let noted_times = by.iter().map(times).max().unwrap_or_default();
             let may = self.allowed_times(by.first());
             let alone = known
                 .iter()
@@ -131,7 +131,7 @@ impl Oracle {
                 == 1
                 && by.first().is_some_and(|mark| self.shapes[mark].len() == 1);
             if is_sent[at] {
-                if told + 1 > may && told > 0 && alone {
+                if noted_times + 1 > may && noted_times > 0 && alone {
                     pinned += usize::from(message["role"] == "user");
                     if message["role"] != "user" || pinned > 1 {
                         fates.twice.push(format!("{by:?} is sent and told"));
@@ -146,20 +146,22 @@ impl Oracle {
                 continue;
             }
             fates.left_out += 1;
-            let is_told = match note_text(message) {
+            let is_covered = match note_text(message) {
                 // A line that a Reflector was shown may have become part of another.
                 _ if !by.is_empty() => {
-                    told > 0 || by.iter().any(|mark| shown.condensed.contains(mark))
+                    noted_times > 0 || by.iter().any(|mark| shown.condensed.contains(mark))
                 }
                 // It bears no mark: a program wrote it.
                 Some(words) => shown.history.contains(&words),
                 None => true,
             };
-            if !is_told {
+            if !is_covered {
                 fates.lost.push(format!("{by:?} at {at}"));
             }
-            if told > may && alone {
-                fates.twice.push(format!("{by:?} is told {told} times"));
+            if noted_times > may && alone {
+                fates
+                    .twice
+                    .push(format!("{by:?} is told {noted_times} times"));
             }
         }
         let present: BTreeSet<&String> = known.iter().flatten().collect();
@@ -167,10 +169,10 @@ impl Oracle {
             .iter()
             .flat_map(|m| marks(&script::text(m)))
             .collect();
-        let said = &self.messages[conversation];
-        fates.in_notes = told.into_iter().collect();
+        let known_marks = &self.messages[conversation];
+        fates.in_notes = noted_marks.into_iter().collect();
         for mark in &fates.in_notes {
-            if !said.contains(mark) {
+            if !known_marks.contains(mark) {
                 fates.foreign.insert(mark.clone());
             } else if !present.contains(mark) && !quoted.contains(mark) {
                 fates.gone.insert(mark.clone());
@@ -227,8 +229,8 @@ fn note_marks(inserted: &Value) -> Vec<String> {
 
 /// The words of a message as an Observer would be shown them: enough to know them by.
 fn note_text(message: &Value) -> Option<String> {
-    let said = script::text(message);
-    let line = said.trim().lines().next()?.trim().to_owned();
+    let text = script::text(message);
+    let line = text.trim().lines().next()?.trim().to_owned();
     // What redaction or escaping may change proves nothing here.
     let plain = line.chars().all(|c| c.is_alphanumeric() || c == ' ');
     (plain && line.len() >= 16).then_some(line)

@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 use diarist_provider::{CallerKind, Options};
 use serde_json::Value;
 
-use crate::alignment::harness::{Client, chat_settings, marks, set_answer, talk};
+use crate::alignment::harness::{Client, chat_settings, conversation, marks, set_answer};
 use crate::alignment::script::reworded;
 use crate::memory::rig::{Answer, Rig};
 
 /// The first `turn` messages of a conversation in which much is said at once, behind the 41st; a clock
 /// in the first one makes each request a view.
 fn clocked(turn: usize) -> Vec<Value> {
-    let mut all = talk("it", turn);
+    let mut all = conversation("it", turn);
     for message in all.iter_mut().take(49).skip(41) {
         *message = reworded(message, |words| [words; 6].join(" "));
     }
@@ -23,7 +23,7 @@ fn clocked(turn: usize) -> Vec<Value> {
 
 /// The newest of the first `turn` messages, from a question on.
 fn window(turn: usize) -> Vec<Value> {
-    talk("it", turn).split_off(turn.saturating_sub(25))
+    conversation("it", turn).split_off(turn.saturating_sub(25))
 }
 
 /// What the model answers to the first `turn` messages: what the next request holds behind them.
@@ -66,8 +66,8 @@ impl OverflowRig {
         for turn in (1..=turns).step_by(2) {
             let mut client = Client::new(&mut rig);
             let answer = answer(shape, turn);
-            let seen = client.send_with_answer(&shape(turn), answer.as_ref()).await;
-            aligned += usize::from(seen.reason == "aligned");
+            let sent_request = client.send_with_answer(&shape(turn), answer.as_ref()).await;
+            aligned += usize::from(sent_request.reason == "aligned");
         }
         assert!(aligned > 2, "{aligned} requests were views");
         let last = rig.provider.record_for(CallerKind::Actor).pop().unwrap();
@@ -78,8 +78,8 @@ impl OverflowRig {
     }
 
     async fn send(&mut self, turn: usize) -> ReceivedRequest {
-        let asked = (self.shape)(turn);
-        let body = Client::new(&mut self.rig).body(&asked);
+        let messages = (self.shape)(turn);
+        let body = Client::new(&mut self.rig).body(&messages);
         let before = self.rig.provider.record_for(CallerKind::Actor).len();
         set_answer(&self.rig, answer(self.shape, turn).as_ref());
         let answer = self.rig.send(&body).await;
@@ -89,13 +89,13 @@ impl OverflowRig {
         let sent: Value = serde_json::from_str(&body).unwrap();
         let sent = sent["messages"].as_array().unwrap();
         let held = marks(&body);
-        let missing = asked.iter().filter(|m| !sent.contains(m));
+        let missing = messages.iter().filter(|m| !sent.contains(m));
         let missing = missing.flat_map(|m| marks(&m.to_string()));
         ReceivedRequest {
             line: self.rig.audit_entry(&answer).await,
             answer,
             attempts: record.len() - before,
-            raw: sent.iter().filter(|m| asked.contains(m)).count(),
+            raw: sent.iter().filter(|m| messages.contains(m)).count(),
             missing: missing.filter(|mark| !held.contains(mark)).collect(),
             body,
         }
@@ -165,6 +165,7 @@ async fn a_view_is_observed_while_its_client_waits() {
 
 /// What is observed and waits for its activation costs nothing.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn what_waits_is_applied_to_a_view() {
     let mut stage = OverflowRig::set("pass", window, 57, |tokens| tokens * 9 / 10).await;
     let came = stage.send(59).await;

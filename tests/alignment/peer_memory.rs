@@ -5,7 +5,7 @@ use std::sync::Arc;
 use diarist_provider::{CallerKind, DefaultScript, Options, Reply, Script, ScriptInput};
 use serde_json::Value;
 
-use crate::alignment::harness::{Client, chat_settings, marks, talk, text, user};
+use crate::alignment::harness::{Client, chat_settings, conversation, marks, text, user};
 use crate::alignment::script::message;
 use crate::memory::rig::Rig;
 
@@ -19,8 +19,8 @@ fn polite(ask: &ScriptInput<'_>) -> Reply {
     if last.as_ref().is_some_and(|last| last.contains("thank you")) {
         return Reply::text(GOODBYE);
     }
-    let said = last.and_then(|last| marks(&last).pop_first());
-    match said.as_deref().and_then(|mark| mark.split_once('#')) {
+    let newest_mark = last.and_then(|last| marks(&last).pop_first());
+    match newest_mark.as_deref().and_then(|mark| mark.split_once('#')) {
         Some((name, number)) => Reply::text(text(name, number.parse::<usize>().unwrap() + 1)),
         None => DefaultScript::default().reply(ask),
     }
@@ -39,7 +39,7 @@ async fn who_is_told_goodbye_alike_is_told_nothing_of_each_other() {
     let mut other: Vec<Value> = vec![message("user", "Before we begin: thank you (other#0).")];
     Client::new(&mut rig).send(&other).await;
 
-    let mut all = talk("it", 40);
+    let mut all = conversation("it", 40);
     for turn in (1..40).step_by(2) {
         Client::new(&mut rig).send(&all[..turn]).await;
     }
@@ -52,11 +52,11 @@ async fn who_is_told_goodbye_alike_is_told_nothing_of_each_other() {
         if restart {
             rig.restart().await;
         }
-        let seen = Client::new(&mut rig).send(&other).await;
+        let sent_request = Client::new(&mut rig).send(&other).await;
         assert!(
-            seen.in_block.is_empty(),
+            sent_request.in_block.is_empty(),
             "restart {restart}: {:?}",
-            seen.in_block
+            sent_request.in_block
         );
         // One that was never seen before, with the same answer in it.
         let third = [
@@ -64,11 +64,11 @@ async fn who_is_told_goodbye_alike_is_told_nothing_of_each_other() {
             message("assistant", GOODBYE),
             user("third", restart.into()),
         ];
-        let seen = Client::new(&mut rig).send(&third).await;
+        let sent_request = Client::new(&mut rig).send(&third).await;
         assert!(
-            seen.in_block.is_empty(),
+            sent_request.in_block.is_empty(),
             "restart {restart}: {:?}",
-            seen.in_block
+            sent_request.in_block
         );
     }
 }

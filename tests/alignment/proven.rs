@@ -52,17 +52,17 @@ const NOTICED: &[(Bug, Law)] = &[
     (Bug::UnseenCovered, Law::Shown),
     (Bug::GivenIgnored, Law::Proof),
     (Bug::AloneIgnored, Law::Proof),
-    (Bug::RewrittenTold, Law::Own),
+    (Bug::RewrittenCounts, Law::Own),
     (Bug::AnotherConversation, Law::Own),
     (Bug::AnotherKey, Law::Own),
     (Bug::DecidedAnew, Law::Same),
 ];
 
-/// What the request says at each of its places, and what is known of the place it stands at.
+/// A request and the alignment that was found for it, with what the model store knows of both.
 struct AlignmentCheck<'a> {
     ask: &'a Ask,
     items: &'a [MessageKey],
-    seen: &'a Alignment,
+    alignment: &'a Alignment,
     store: &'a ModelStore,
     evidence: &'a Evidence,
 }
@@ -71,8 +71,8 @@ impl AlignmentCheck<'_> {
     fn broken(&self) -> Vec<(Law, String)> {
         let (mut broken, right) = (Vec::new(), self.matches());
         for (place, right) in right.into_iter().enumerate() {
-            let how = |what: &str| format!("{what} at {place}, {:?}", self.seen.kind);
-            let sent = self.seen.positions.request_index(place);
+            let how = |what: &str| format!("{what} at {place}, {:?}", self.alignment.kind);
+            let sent = self.alignment.positions.request_index(place);
             let Some(known) = self.node_at(place) else {
                 if sent.is_none() {
                     broken.push((Law::Shown, how("never said")));
@@ -85,7 +85,7 @@ impl AlignmentCheck<'_> {
             if sent.is_some() && !right {
                 broken.push((Law::Place, how("another message")));
             }
-            let whole = sent.is_some() && is_whole(&self.seen.history, place);
+            let whole = sent.is_some() && is_whole(&self.alignment.history, place);
             if !whole && !self.is_own(known) {
                 broken.push((Law::Own, how("said elsewhere, or taken back")));
             }
@@ -94,20 +94,20 @@ impl AlignmentCheck<'_> {
             }
         }
         if !self.is_proven() {
-            let how = format!("nothing proves it, {:?}", self.seen.kind);
+            let how = format!("nothing proves it, {:?}", self.alignment.kind);
             broken.push((Law::Proof, how));
         }
         broken
     }
 
     fn node_at(&self, place: usize) -> Option<&StoredNode> {
-        let link = &self.seen.history.turns()[place].link;
+        let link = &self.alignment.history.turns()[place].link;
         self.store.nodes.get(link)
     }
 
     fn is_own(&self, known: &StoredNode) -> bool {
         let content = known.step.message_key.unwrap().content;
-        let put_in = (self.ask.tenant, self.ask.talk.clone(), content);
+        let put_in = (self.ask.tenant, self.ask.conversation.clone(), content);
         let mut origins = known.origins.iter();
         origins.any(|origin| self.ask.allowed.contains(origin))
             || self.store.inserted.contains(&put_in)
@@ -115,35 +115,35 @@ impl AlignmentCheck<'_> {
 
     /// Places at which the request says what was said there, or the same words next to such a message.
     fn matches(&self) -> Vec<bool> {
-        let places = self.seen.history.len();
+        let places = self.alignment.history.len();
         let same_words = |place: usize| {
             let item = self
                 .node_at(place)
                 .map(|known| known.step.message_key.unwrap());
-            let sent = self.seen.positions.request_index(place);
+            let sent = self.alignment.positions.request_index(place);
             item.zip(sent)
                 .is_some_and(|(item, sent)| item.content == self.items[sent].content)
         };
-        let said_there = |place: usize| {
-            let sent = self.seen.positions.request_index(place);
+        let is_same_message = |place: usize| {
+            let sent = self.alignment.positions.request_index(place);
             let origin = sent.and_then(|sent| self.ask.lines[sent].origin);
             match (origin, self.node_at(place)) {
                 (Some(origin), Some(known)) if known.origins.contains(&origin) => true,
                 (Some(_), Some(_)) => {
-                    let goes_on = place >= self.seen.positions.open_start().1;
+                    let goes_on = place >= self.alignment.positions.open_start().1;
                     same_words(place) && (goes_on || self.could_be_no_other(place))
                 }
                 _ => same_words(place),
             }
         };
-        let mut right: Vec<bool> = (0..places).map(said_there).collect();
+        let mut right: Vec<bool> = (0..places).map(is_same_message).collect();
         let neighbours = |one: usize, other: usize| {
-            let sent = |place| self.seen.positions.request_index(place);
+            let sent = |place| self.alignment.positions.request_index(place);
             sent(one).map(|sent| sent + 1) == sent(other)
         };
         // Where the two begin alike, whoever said it first.
         for place in 0..places {
-            let begins = place == 0 && self.seen.positions.request_index(0) == Some(0);
+            let begins = place == 0 && self.alignment.positions.request_index(0) == Some(0);
             let behind = place > 0 && right[place - 1] && neighbours(place - 1, place);
             right[place] |= same_words(place) && (begins || behind);
         }
@@ -160,25 +160,25 @@ impl AlignmentCheck<'_> {
         let item = self.node_at(place).and_then(|known| known.step.message_key);
         item.is_some_and(|item| {
             let path = self.evidence.path.iter();
-            let said = path.filter(|step| step.message_key.unwrap().content == item.content);
+            let on_path = path.filter(|step| step.message_key.unwrap().content == item.content);
             let sent = self
                 .items
                 .iter()
                 .filter(|sent| sent.content == item.content);
-            item.distinctive_bytes >= 24 && said.count() == 1 && sent.count() == 1
+            item.distinctive_bytes >= 24 && on_path.count() == 1 && sent.count() == 1
         })
     }
 
     /// Whether it tells nothing that the request does not hold, or a run of it proves that this is its
     /// conversation. What went on, or came behind a summary, was proven before or otherwise.
     fn is_proven(&self) -> bool {
-        match (self.seen.kind, self.seen.proof.is_empty()) {
+        match (self.alignment.kind, self.alignment.proof.is_empty()) {
             (AlignmentKind::Aligned, false) => {
-                let mut runs = self.seen.shared.runs.iter();
+                let mut runs = self.alignment.shared.runs.iter();
                 runs.any(|run| self.proves(*run))
             }
             (AlignmentKind::Aligned | AlignmentKind::Continued, true) => {
-                (0..self.seen.history.len()).all(|place| self.is_held(place))
+                (0..self.alignment.history.len()).all(|place| self.is_held(place))
             }
             _ => true,
         }
@@ -190,7 +190,7 @@ impl AlignmentCheck<'_> {
             return true;
         };
         let content = known.step.message_key.unwrap().content;
-        self.seen.positions.request_index(place).is_some()
+        self.alignment.positions.request_index(place).is_some()
             || self.items.iter().any(|item| item.content == content)
     }
 
@@ -216,8 +216,10 @@ impl AlignmentCheck<'_> {
                 None => length >= 24 && known.content == item.content && self.is_once(item),
             };
             let mark = item.ids.unwrap_or(item.content);
-            let said = self.store.sayings.get(&(self.ask.tenant, mark));
-            if !tells || said.is_some_and(|said| said.iter().any(|said| *said != Some(origin))) {
+            let origins = self.store.sayings.get(&(self.ask.tenant, mark));
+            if !tells
+                || origins.is_some_and(|origins| origins.iter().any(|other| *other != Some(origin)))
+            {
                 continue;
             }
             let answered = (self.ask.tenant, origin);
@@ -235,10 +237,10 @@ impl AlignmentCheck<'_> {
             .path
             .iter()
             .filter_map(|step| step.message_key);
-        let said = path.filter(|other| other.content == item.content);
+        let on_path = path.filter(|other| other.content == item.content);
         let sent = self.items.iter();
         let sent = sent.filter(|other| other.content == item.content);
-        said.count() == 1 && sent.count() == 1
+        on_path.count() == 1 && sent.count() == 1
     }
 }
 
@@ -281,23 +283,23 @@ impl Case {
         let read = Read::from_ask(ask);
         let items = read.items();
         let evidence = self.store.evidence(&read);
-        let mut told = evidence.clone();
-        spoil(self.bug, &mut told, &items);
-        let seen = find_alignment(&read.client, &told)
-            .map(|seen| misplaced(self.bug, seen, ask, &self.store));
+        let mut spoiled_evidence = evidence.clone();
+        spoil(self.bug, &mut spoiled_evidence, &items);
+        let alignment = find_alignment(&read.client, &spoiled_evidence)
+            .map(|alignment| misplaced(self.bug, alignment, ask, &self.store));
         self.report.requests += 1;
-        if let Some(seen) = &seen {
+        if let Some(alignment) = &alignment {
             let judge = AlignmentCheck {
                 ask,
                 items: &items,
-                seen,
+                alignment,
                 store: &self.store,
                 evidence: &evidence,
             };
             self.report.broken.extend(judge.broken());
         }
-        self.report.count(match &seen {
-            Some(seen) => match seen.kind {
+        self.report.count(match &alignment {
+            Some(alignment) => match alignment.kind {
                 AlignmentKind::Aligned => "aligned",
                 AlignmentKind::Continued => "continued",
                 AlignmentKind::Compacted => "compacted",
@@ -307,19 +309,22 @@ impl Case {
             }
             None => "raw",
         });
-        let hides = seen
+        let hides = alignment
             .as_ref()
-            .is_some_and(|seen| seen.positions.open_start().1 > 0);
+            .is_some_and(|alignment| alignment.positions.open_start().1 > 0);
         if hides && self.bug.is_none() {
             self.report.count("views that stand behind something");
         }
-        self.store.add_sayings(ask, &read, &evidence, seen.as_ref());
+        self.store
+            .add_sayings(ask, &read, &evidence, alignment.as_ref());
         // Now and then the client hangs up, and nothing is written down.
         let recorded = !self.dice.one_in(16);
-        let history = seen.as_ref().map_or(&read.client, |seen| &seen.history);
+        let history = alignment
+            .as_ref()
+            .map_or(&read.client, |alignment| &alignment.history);
         let tip = history.tip();
         if recorded && self.report.broken.is_empty() {
-            self.store.record(ask, &read, seen.as_ref(), &evidence);
+            self.store.record(ask, &read, alignment.as_ref(), &evidence);
         }
         Past {
             ask: ask.clone(),
@@ -342,8 +347,10 @@ impl Case {
             // Somebody else has said since what proved it: it is told no longer.
             return;
         }
-        let seen = find_alignment(&read.client, &evidence);
-        let history = seen.as_ref().map_or(&read.client, |seen| &seen.history);
+        let alignment = find_alignment(&read.client, &evidence);
+        let history = alignment
+            .as_ref()
+            .map_or(&read.client, |alignment| &alignment.history);
         if history.tip() != past.tip {
             let how = format!("request {at} is another view when it comes again");
             self.report.broken.push((Law::Same, how));

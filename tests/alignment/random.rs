@@ -19,7 +19,7 @@ use crate::alignment::model_store::format_counts;
 use crate::memory::rig::Rig;
 use crate::support::depth;
 
-const CASES: [u64; 2] = [24, 6];
+const CASES: [u64; 2] = [24, 4];
 
 /// Steps of a case; some make several requests.
 const STEPS: usize = 34;
@@ -87,24 +87,24 @@ impl Case {
             }
             rig.quiet().await;
         }
-        let seen = self.client(&ask).send(&messages).await;
-        if let Some(strange) = seen.in_block.iter().find(|mark| {
+        let sent_request = self.client(&ask).send(&messages).await;
+        if let Some(strange) = sent_request.in_block.iter().find(|mark| {
             let mark = mark.strip_prefix("gone-").unwrap_or(mark);
             !ask.may_tell.contains(mark)
         }) {
             return Err(format!(
                 "{} is told of {strange}, {}",
-                ask.talk, seen.reason
+                ask.conversation, sent_request.reason
             ));
         }
-        let what = match &*seen.reason {
+        let what = match &*sent_request.reason {
             "aligned" | "compaction_link" => "views",
             "no_snapshot" => "raw",
             _ => "exact",
         };
         *self.counts.entry(what).or_default() += 1;
-        *self.counts.entry("told").or_default() += usize::from(!seen.in_block.is_empty());
-        let body = seen.body.0;
+        *self.counts.entry("told").or_default() += usize::from(!sent_request.in_block.is_empty());
+        let body = sent_request.body.0;
         self.before.push(Sent { ask, body });
         Ok(())
     }
@@ -112,8 +112,8 @@ impl Case {
     /// One that was sent before goes out as it did.
     async fn again(&mut self, at: usize) -> Result<(), String> {
         let (ask, body) = (self.before[at].ask.clone(), self.before[at].body.clone());
-        let seen = self.client(&ask).send(&ask.messages()).await;
-        if seen.body.0 == body {
+        let sent_request = self.client(&ask).send(&ask.messages()).await;
+        if sent_request.body.0 == body {
             return Ok(());
         }
         let count = self.before.len();

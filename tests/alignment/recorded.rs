@@ -69,7 +69,7 @@ fn recording(client: &str) -> Option<String> {
 async fn all(how: PlayOptions) -> Vec<(Expected, Row)> {
     println!("{how:?}\n{}", Row::TITLES);
     let mut rows = Vec::new();
-    // Played in four ways; the plain form plays one client of two in the first way, and one of four in the others.
+    // Played in four modes; the plain form plays one client of two in the first mode, and one of four in the others.
     let every = if how == PlayOptions::default() { 2 } else { 4 };
     for expected in depth::sample(CLIENTS, every) {
         let Some(text) = recording(expected.0) else {
@@ -96,6 +96,7 @@ fn check(client: &str, row: &Row) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn every_client_gets_memory_and_loses_nothing() {
     for ((client, least, without), row) in all(PlayOptions::default()).await {
         check(client, &row);
@@ -152,12 +153,12 @@ const COMPACTED: [(&str, &str, usize, usize, &str); 3] = [
 /// Behind a summary the log goes on: what was said before it, and is not sent any more, is told.
 fn compacted(client: &str, row: &Row) {
     for (_, run, before, count, why) in COMPACTED.iter().filter(|(name, ..)| *name == client) {
-        let seen: Vec<_> = row
+        let outcomes: Vec<_> = row
             .outcomes
             .iter()
-            .filter(|seen| seen.run == *run)
+            .filter(|outcome| outcome.run == *run)
             .collect();
-        let (old, new) = seen.split_at(*before);
+        let (old, new) = outcomes.split_at(*before);
         for (at, request) in new.iter().enumerate() {
             let mut gone = request.noted.difference(&request.sent);
             let goes_on = gone.any(|mark| old.iter().any(|old| old.sent.contains(mark)));
@@ -173,6 +174,7 @@ fn compacted(client: &str, row: &Row) {
 /// The strictest provider refuses many recordings as they are; none for what was made of it. From the
 /// middle on another process answers.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn strictly_judged_and_with_a_restart_in_the_middle() {
     for ((client, ..), row) in all(PlayOptions {
         strict: true,
@@ -193,6 +195,7 @@ async fn strictly_judged_and_with_a_restart_in_the_middle() {
 
 /// The same with a Reflector at work.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn condensed_logs_cover_the_same() {
     let mut reflections = 0;
     for ((client, ..), row) in all(PlayOptions {
@@ -210,6 +213,7 @@ async fn condensed_logs_cover_the_same() {
 /// The same where the words of messages are kept, so that what is dropped before it was observed is
 /// remembered.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn with_words_kept_nothing_is_told_of_that_is_not_so() {
     for ((client, least, _), row) in all(PlayOptions {
         keep: true,

@@ -159,18 +159,22 @@ pub struct Row {
 impl Row {
     /// Requests with memory for this reason.
     pub fn by(&self, reason: &str) -> usize {
-        let seen = self.outcomes.iter();
-        seen.filter(|seen| seen.active && seen.reason == reason)
+        let outcomes = self.outcomes.iter();
+        outcomes
+            .filter(|outcome| outcome.active && outcome.reason == reason)
             .count()
     }
 
     /// Messages that observations stood for, all requests together.
     pub fn left_out(&self) -> usize {
-        self.outcomes.iter().map(|seen| seen.left_out).sum()
+        self.outcomes.iter().map(|outcome| outcome.left_out).sum()
     }
 
     pub fn active(&self) -> usize {
-        self.outcomes.iter().filter(|seen| seen.active).count()
+        self.outcomes
+            .iter()
+            .filter(|outcome| outcome.active)
+            .count()
     }
 
     /// What the Observer was shown for each byte that was new, in hundredths.
@@ -181,8 +185,8 @@ impl Row {
     /// How many requests have memory, run by run.
     pub fn runs(&self) -> BTreeMap<&str, usize> {
         let mut runs = BTreeMap::new();
-        for seen in &self.outcomes {
-            *runs.entry(seen.run.as_str()).or_default() += usize::from(seen.active);
+        for outcome in &self.outcomes {
+            *runs.entry(outcome.run.as_str()).or_default() += usize::from(outcome.active);
         }
         runs
     }
@@ -201,7 +205,10 @@ impl Row {
             self.outcomes.len() - self.active(),
             self.side,
             self.left_out(),
-            self.outcomes.iter().map(|seen| seen.gone).sum::<usize>(),
+            self.outcomes
+                .iter()
+                .map(|outcome| outcome.gone)
+                .sum::<usize>(),
             self.refused,
             self.calls,
             self.reflections,
@@ -221,25 +228,25 @@ pub async fn play(lines: &[RecordedRequest], how: PlayOptions) -> Row {
     let mut rig = how.rig().await;
     let mut row = Row::default();
     let mut oracle = Oracle::default();
-    let mut talks: BTreeMap<String, Inflate> = BTreeMap::new();
+    let mut inflates: BTreeMap<String, Inflate> = BTreeMap::new();
     let mut accepted: Vec<Value> = Vec::new();
-    for (at, asked) in lines.iter().enumerate() {
+    for (at, request) in lines.iter().enumerate() {
         if how.restart && at == lines.len() / 2 {
             rig.restart().await;
         }
         row.requests += 1;
-        let talk = asked.conversation();
-        let inflate = talks
-            .entry(talk.clone())
-            .or_insert_with(|| Inflate::new(&talk));
-        let mut body = asked.body.clone();
+        let conversation = request.conversation();
+        let inflate = inflates
+            .entry(conversation.clone())
+            .or_insert_with(|| Inflate::new(&conversation));
+        let mut body = request.body.clone();
         inflate.request(&mut body);
-        let reply = inflate.reply(&asked.reply);
+        let reply = inflate.reply(&request.reply);
         rig.provider
             .script(CallerKind::Actor, move |_: &ScriptInput<'_>| reply.clone());
 
         let before = rig.provider.record_for(CallerKind::Actor).len();
-        let headers: Vec<(&str, &str)> = asked
+        let headers: Vec<(&str, &str)> = request
             .headers
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))
@@ -260,14 +267,20 @@ pub async fn play(lines: &[RecordedRequest], how: PlayOptions) -> Row {
             row.wrong.push(format!("{at}: {refusal:?} at first"));
         }
         let sent = arrived.last().unwrap().json().unwrap();
-        let judged = oracle.check(&talk, messages(&body), messages(&sent), &model_inputs(&rig));
+        let judged = oracle.check(
+            &conversation,
+            messages(&body),
+            messages(&sent),
+            &model_inputs(&rig),
+        );
         if judged.is_wrong() {
-            row.wrong.push(format!("{at} ({}): {judged:?}", asked.run));
+            row.wrong
+                .push(format!("{at} ({}): {judged:?}", request.run));
         }
         let line = rig.audit_entry(&answer).await;
         let reason = line["reason"].as_str().unwrap_or_default();
         row.outcomes.push(RequestOutcome {
-            run: asked.run.clone(),
+            run: request.run.clone(),
             reason: reason.to_owned(),
             active: answer.memory().starts_with("active"),
             noted: judged.in_notes,
@@ -280,9 +293,9 @@ pub async fn play(lines: &[RecordedRequest], how: PlayOptions) -> Row {
     row.side = side_calls(&accepted);
     row.calls = rig.provider.record_for(CallerKind::Observer).len();
     row.reflections = rig.provider.record_for(CallerKind::Reflector).len();
-    let lengths: BTreeMap<&String, usize> = talks
+    let lengths: BTreeMap<&String, usize> = inflates
         .values()
-        .flat_map(|talk| talk.lengths.iter().map(|(mark, length)| (mark, *length)))
+        .flat_map(|inflate| inflate.lengths.iter().map(|(mark, length)| (mark, *length)))
         .collect();
     row.shown = marks(&model_inputs(&rig).history)
         .iter()
@@ -297,16 +310,16 @@ pub async fn play(lines: &[RecordedRequest], how: PlayOptions) -> Row {
 
 /// What the models of memory were shown so far.
 fn model_inputs(rig: &Rig) -> ModelInputs {
-    let said = |part| {
+    let prompts = |part| {
         let record = rig.provider.record_for(part);
         let bodies = record.into_iter().map(|entry| entry.json().unwrap());
         bodies.map(|body| script::text(messages(&body).last().unwrap()))
     };
     ModelInputs {
-        history: said(CallerKind::Observer)
-            .map(|said| said[said.rfind("history to observe").unwrap()..].to_owned())
+        history: prompts(CallerKind::Observer)
+            .map(|prompt| prompt[prompt.rfind("history to observe").unwrap()..].to_owned())
             .collect(),
-        condensed: said(CallerKind::Reflector).collect(),
+        condensed: prompts(CallerKind::Reflector).collect(),
     }
 }
 

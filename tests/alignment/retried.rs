@@ -4,7 +4,7 @@
 use diarist_provider::{Behaviour, CallerKind, Cut};
 use serde_json::Value;
 
-use crate::alignment::harness::{Client, roomy, set_answer, talk};
+use crate::alignment::harness::{Client, conversation, roomy, set_answer};
 use crate::memory::rig::Rig;
 
 /// The body as the provider got it.
@@ -48,13 +48,14 @@ async fn grow(rig: &mut Rig, all: &[Value], from: usize, to: usize) {
 /// What is observed decides which of the messages that the client no longer sends are on the chain. A
 /// repetition does not ask for that again.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn what_was_answered_in_part_goes_out_alike_though_more_is_observed() {
     for length in [19, 21, 23, 25] {
         let mut rig = roomy().await;
-        let all = talk("late", 45);
+        let all = conversation("late", 45);
         grow(&mut rig, &all, 1, length).await;
         let mut window = all[length - 4..length].to_vec();
-        window.extend(talk("new", 3).split_off(1));
+        window.extend(conversation("new", 3).split_off(1));
         let first = broken_off(&mut rig, &window).await;
         grow(&mut rig, &all, length + 2, length + 16).await;
         let again = sent(&mut rig, &window).await;
@@ -72,9 +73,9 @@ async fn what_was_answered_in_part_goes_out_alike_though_more_is_observed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_went_out_on_a_chain_of_its_own_stays_there() {
     let mut rig = roomy().await;
-    let all = talk("early", 45);
+    let all = conversation("early", 45);
     let mut window = all[18..24].to_vec();
-    window.extend(talk("new", 1));
+    window.extend(conversation("new", 1));
     let first = broken_off(&mut rig, &window).await;
     grow(&mut rig, &all, 1, 41).await;
     assert!(sent(&mut rig, &window).await == first);
@@ -84,8 +85,9 @@ async fn what_went_out_on_a_chain_of_its_own_stays_there() {
 
 /// A window that ends where another request ended, seen first by a process that knows neither.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_window_that_ends_where_a_request_ended_leaves_that_its_bytes() {
-    let all = talk("tip", 61);
+    let all = conversation("tip", 61);
     // The last request that still went out raw, while its snapshot waits for the next.
     let mut rig = roomy().await;
     let mut length = 1;
@@ -116,21 +118,25 @@ async fn a_window_that_ends_where_a_request_ended_leaves_that_its_bytes() {
 /// The client has dropped its beginning. Its next request breaks off before the first one is recorded, and comes again
 /// after that: what proved it then is not looked for any more, and it is still its own.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn what_broke_off_before_the_request_in_front_of_it_was_recorded_keeps_its_memory() {
     let mut rig = roomy().await;
     for name in ["one", "two", "three"] {
-        let all = talk(name, 49);
+        let all = conversation(name, 49);
         grow(&mut rig, &all, 1, 41).await;
         set_answer(&rig, all.get(43));
         assert!(post(&mut rig, &all[20..43]).await);
         let first = broken_off(&mut rig, &all[20..45]).await;
-        let first_told = format!("{name}#0");
+        let first_mark = format!("{name}#0");
         for length in [45, 47, 49] {
-            let seen = Client::new(&mut rig)
+            let sent_request = Client::new(&mut rig)
                 .send_with_answer(&all[20..length], all.get(length))
                 .await;
-            assert!(length > 45 || seen.body.0 == first);
-            assert!(seen.in_block.contains(&first_told), "{name}: {length}");
+            assert!(length > 45 || sent_request.body.0 == first);
+            assert!(
+                sent_request.in_block.contains(&first_mark),
+                "{name}: {length}"
+            );
         }
     }
 }

@@ -5,7 +5,7 @@ mod shrinking;
 
 use serde_json::{Value, json};
 
-use crate::alignment::harness::{talk, user};
+use crate::alignment::harness::{conversation, user};
 use crate::alignment::script::{Applied, Ask, Row, branched, chat, grow, reworded, shaped, tools};
 
 use Applied::{All, Nothing, UpTo};
@@ -96,12 +96,12 @@ const CHANGED: &[Row] = &[
         item: 2,
         what: "edits its last message, and goes on from that",
         asks: || {
-            let edited = branched(&chat(), 36, &talk("other", 45));
+            let edited = branched(&chat(), 36, &conversation("other", 45));
             let mut asks = grow(&chat(), 1, 37);
             asks.extend(grow(&edited, 37, 45));
             asks
         },
-        plain: || talk("it", 45),
+        plain: || conversation("it", 45),
         applied: All,
         extra: 0,
         raw: 23,
@@ -111,14 +111,14 @@ const CHANGED: &[Row] = &[
         item: 2,
         what: "has its last answer given again, and goes on from the second",
         asks: || {
-            let again = branched(&chat(), 37, &talk("other", 43));
+            let again = branched(&chat(), 37, &conversation("other", 43));
             let mut asks = grow(&chat(), 1, 37);
             asks.extend(grow(&chat(), 37, 39));
             asks.extend(grow(&chat(), 37, 37));
             asks.extend(grow(&again, 39, 43));
             asks
         },
-        plain: || talk("it", 43),
+        plain: || conversation("it", 43),
         applied: All,
         extra: 0,
         raw: 23,
@@ -144,12 +144,12 @@ const CHANGED: &[Row] = &[
         what: "edits an early message and keeps what follows",
         asks: || {
             let mut asks = grow(&chat(), 1, 41);
-            let mut all = talk("it", 49);
+            let mut all = conversation("it", 49);
             all[4] = user("other", 4);
             asks.extend(grow(&all, 43, 49));
             asks
         },
-        plain: || talk("it", 49),
+        plain: || conversation("it", 49),
         applied: All,
         // What stood there before the edit is not told any more, so all that stands behind it is observed
         // again. The Observer has its limit for what it was shown before.
@@ -161,11 +161,11 @@ const CHANGED: &[Row] = &[
         item: 3,
         what: "edits its first message, and takes the edit back",
         asks: || {
-            let mut edited = talk("it", 41);
+            let mut edited = conversation("it", 41);
             edited[0] = user("other", 0);
-            let mut asks = grow(&talk("it", 41), 1, 9);
+            let mut asks = grow(&conversation("it", 41), 1, 9);
             asks.extend(grow(&edited, 11, 15));
-            asks.extend(grow(&talk("it", 41), 17, 41));
+            asks.extend(grow(&conversation("it", 41), 17, 41));
             asks
         },
         plain: chat,
@@ -179,7 +179,11 @@ const CHANGED: &[Row] = &[
         what: "edits an early message, without what follows",
         asks: || {
             let mut asks = grow(&chat(), 1, 41);
-            asks.extend(grow(&branched(&chat(), 36, &talk("other", 37)), 37, 37));
+            asks.extend(grow(
+                &branched(&chat(), 36, &conversation("other", 37)),
+                37,
+                37,
+            ));
             asks
         },
         plain: chat,
@@ -192,11 +196,15 @@ const CHANGED: &[Row] = &[
         item: 3,
         what: "the same, before what the last activation covers",
         asks: || {
-            let mut asks = grow(&talk("it", 61), 1, 61);
-            asks.extend(grow(&branched(&chat(), 36, &talk("other", 39)), 37, 39));
+            let mut asks = grow(&conversation("it", 61), 1, 61);
+            asks.extend(grow(
+                &branched(&chat(), 36, &conversation("other", 39)),
+                37,
+                39,
+            ));
             asks
         },
-        plain: || talk("it", 61),
+        plain: || conversation("it", 61),
         applied: UpTo(36),
         extra: 0,
         raw: 23,
@@ -207,7 +215,7 @@ const CHANGED: &[Row] = &[
         what: "edits its first message, without what follows",
         asks: || {
             let mut asks = grow(&chat(), 1, 41);
-            asks.extend(grow(&talk("other", 5), 1, 5));
+            asks.extend(grow(&conversation("other", 5), 1, 5));
             asks
         },
         plain: chat,
@@ -220,13 +228,13 @@ const CHANGED: &[Row] = &[
         item: 3,
         what: "takes a branch and comes back",
         asks: || {
-            let branch = branched(&chat(), 20, &talk("other", 31));
+            let branch = branched(&chat(), 20, &conversation("other", 31));
             let mut asks = grow(&chat(), 1, 31);
             asks.extend(grow(&branch, 21, 31));
             asks.extend(grow(&chat(), 33, 41));
             asks
         },
-        plain: || talk("it", 53),
+        plain: || conversation("it", 53),
         applied: All,
         extra: 0,
         raw: 23,
@@ -236,7 +244,7 @@ const CHANGED: &[Row] = &[
         item: 3,
         what: "keeps two branches alive at once",
         asks: || {
-            let branch = branched(&chat(), 20, &talk("other", 41));
+            let branch = branched(&chat(), 20, &conversation("other", 41));
             let mut asks = grow(&chat(), 1, 21);
             for turn in (21..=41).step_by(2) {
                 asks.extend(grow(&branch, turn, turn));
@@ -244,7 +252,7 @@ const CHANGED: &[Row] = &[
             }
             asks
         },
-        plain: || talk("it", 61),
+        plain: || conversation("it", 61),
         applied: All,
         extra: 1,
         raw: 23,
@@ -254,7 +262,7 @@ const CHANGED: &[Row] = &[
         item: 3,
         what: "the same, and the first message holds a clock",
         asks: || {
-            let branch = branched(&chat(), 30, &talk("other", 47));
+            let branch = branched(&chat(), 30, &conversation("other", 47));
             let mut asks = clocked(&grow(&chat(), 1, 31));
             for turn in (31..=41).step_by(2) {
                 asks.extend(clocked(&grow(&branch, turn, turn)));
@@ -262,7 +270,7 @@ const CHANGED: &[Row] = &[
             }
             asks
         },
-        plain: || talk("it", 61),
+        plain: || conversation("it", 61),
         applied: All,
         extra: 1,
         raw: 24,

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::alignment::harness::{talk, work};
+use crate::alignment::harness::{conversation, work};
 
 /// Stands in a message for the answer to the last request that asked for a summary.
 pub const SUMMARY: &str = "@summary@";
@@ -125,7 +125,7 @@ pub fn shaped(all: &[Value], shape: impl Fn(&[Value]) -> Vec<Value>) -> Vec<Ask>
 }
 
 pub fn chat() -> Vec<Value> {
-    talk("it", 41)
+    conversation("it", 41)
 }
 
 pub fn tools() -> Vec<Value> {
@@ -146,7 +146,7 @@ pub fn message(role: &str, words: impl Into<String>) -> Value {
 /// The message with other words.
 pub fn reworded(message: &Value, words: impl FnOnce(&str) -> String) -> Value {
     let mut message = message.clone();
-    let said = message["content"].as_str().unwrap_or_default();
-    message["content"] = json!(words(said));
+    let content = message["content"].as_str().unwrap_or_default();
+    message["content"] = json!(words(content));
     message
 }

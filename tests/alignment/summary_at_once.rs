@@ -7,7 +7,7 @@ use diarist_provider::{Behaviour, CallerKind};
 use serde_json::{Value, json};
 use sqlx::Connection as _;
 
-use crate::alignment::harness::{Client, marks, roomy, set_answer, talk, user};
+use crate::alignment::harness::{Client, conversation, marks, roomy, set_answer, user};
 use crate::alignment::script::message;
 use crate::memory::rig::Rig;
 
@@ -20,7 +20,7 @@ fn summary() -> String {
 /// A rig in which a conversation was held, its messages, and the same with the question for a summary.
 async fn before_the_summary() -> (Rig, Vec<Value>, Vec<Value>) {
     let mut rig = roomy().await;
-    let messages = talk("alice", 40);
+    let messages = conversation("alice", 40);
     for count in (1..=messages.len()).step_by(2) {
         let mut client = Client::new(&mut rig);
         client
@@ -64,8 +64,8 @@ async fn a_summary_that_comes_back_before_it_is_recorded_goes_on_with_its_conver
     assert_eq!(line["reason"], "compaction_link");
     let forwarded = rig.forwarded();
     let sent = forwarded.last().unwrap();
-    let told = marks(&sent.to_string());
-    assert!(told.contains("alice#0") && !head.to_string().contains("alice#0"));
+    let sent_marks = marks(&sent.to_string());
+    assert!(sent_marks.contains("alice#0") && !head.to_string().contains("alice#0"));
 }
 
 /// Beside its summary the client keeps messages that prove the conversation. Its first request is refused, and is not
@@ -99,6 +99,6 @@ async fn a_first_request_behind_a_summary_that_fails_goes_out_again_with_its_mem
         refused.memory(),
         again.memory()
     );
-    let told = marks(&String::from_utf8_lossy(&first.body));
-    assert!(told.contains("alice#0") && !head.to_string().contains("alice#0"));
+    let sent_marks = marks(&String::from_utf8_lossy(&first.body));
+    assert!(sent_marks.contains("alice#0") && !head.to_string().contains("alice#0"));
 }

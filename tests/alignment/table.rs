@@ -1,4 +1,4 @@
-//! The table of expectations: for each way of a client to send, what is still applied of what was
+//! The table of expectations: for each habit of a client, what is still applied of what was
 //! observed, what it costs, what goes out raw, and why. Each row is played twice, once with restarts on
 //! the way; whatever a row does, what is true of every request is checked with each ([`Client::send`]).
 
@@ -19,7 +19,7 @@ use crate::support::depth;
 
 /// What a row came to.
 struct RowResult {
-    sent: Vec<SentRequest>,
+    sent_requests: Vec<SentRequest>,
     plain: usize,
     broken: Vec<String>,
 }
@@ -47,15 +47,15 @@ fn summary_text(number: usize) -> String {
 
 /// What `ask` is answered: what the next request that goes on from it holds behind it.
 fn recorded_answer<'a>(ask: &Ask, later: &'a [Ask]) -> Option<&'a Value> {
-    let said = ask.logical.len();
-    let goes_on = |later: &&Ask| later.logical.get(..said) == Some(&ask.logical);
-    let answer = later.iter().find(goes_on)?.logical.get(said)?;
+    let length = ask.logical.len();
+    let goes_on = |later: &&Ask| later.logical.get(..length) == Some(&ask.logical);
+    let answer = later.iter().find(goes_on)?.logical.get(length)?;
     (answer["role"] == "assistant").then_some(answer)
 }
 
 /// Plays `asks`; with `restart`, a process ends in the middle and before the last request.
 async fn play(rig: &mut Rig, asks: &[Ask], restart: bool) -> Result<Vec<SentRequest>, String> {
-    let mut seen: Vec<SentRequest> = Vec::new();
+    let mut sent_requests: Vec<SentRequest> = Vec::new();
     let mut before: HashMap<String, String> = HashMap::new();
     let mut summary = String::new();
     for (index, ask) in asks.iter().enumerate() {
@@ -108,17 +108,17 @@ async fn play(rig: &mut Rig, asks: &[Ask], restart: bool) -> Result<Vec<SentRequ
                 "{index}: told of {strange}, which is of another conversation"
             ));
         }
-        seen.push(got);
+        sent_requests.push(got);
     }
-    Ok(seen)
+    Ok(sent_requests)
 }
 
 /// What the last request was to be, and is not.
-fn check_last(row: &Row, seen: &[SentRequest], ask: &Ask, plain: usize) -> Vec<String> {
-    let (last, mut broken) = (&seen[seen.len() - 1], Vec::new());
+fn check_last(row: &Row, sent_requests: &[SentRequest], ask: &Ask, plain: usize) -> Vec<String> {
+    let (last, mut broken) = (&sent_requests[sent_requests.len() - 1], Vec::new());
     let raw = marks(&last.body.0);
-    let missing = |of: &[Value]| -> Vec<String> {
-        let untold = all_marks(of);
+    let missing = |messages: &[Value]| -> Vec<String> {
+        let untold = all_marks(messages);
         let untold = untold
             .into_iter()
             .filter(|mark| !last.in_block.contains(mark) && !raw.contains(mark));
@@ -165,8 +165,8 @@ impl Plain {
         let cell = Arc::clone(self.0.lock().unwrap().entry(key).or_default());
         let played = cell.get_or_init(|| async {
             let mut rig = roomy().await;
-            let seen = play(&mut rig, &grow(all, 1, all.len()), false).await;
-            seen.unwrap().last().map_or(0, |seen| seen.calls)
+            let sent_requests = play(&mut rig, &grow(all, 1, all.len()), false).await;
+            sent_requests.unwrap().last().map_or(0, |last| last.calls)
         });
         *played.await
     }
@@ -178,14 +178,14 @@ async fn outcome(row: &Row, restart: bool, plain: &Plain) -> RowResult {
     let asks = (row.asks)();
     match play(&mut rig, &asks, restart).await {
         Err(broken) => RowResult {
-            sent: Vec::new(),
+            sent_requests: Vec::new(),
             plain,
             broken: vec![broken],
         },
-        Ok(seen) => {
-            let broken = check_last(row, &seen, &asks[asks.len() - 1], plain);
+        Ok(sent_requests) => {
+            let broken = check_last(row, &sent_requests, &asks[asks.len() - 1], plain);
             RowResult {
-                sent: seen,
+                sent_requests,
                 plain,
                 broken,
             }
@@ -199,43 +199,44 @@ fn expected_table() -> String {
 }
 
 fn line(row: &Row, restart: bool, outcome: &RowResult) -> String {
-    let aligned = |seen: &&SentRequest| matches!(&*seen.reason, "aligned" | "compaction_link");
-    let aligned = outcome.sent.iter().filter(aligned).count();
+    let aligned =
+        |request: &&SentRequest| matches!(&*request.reason, "aligned" | "compaction_link");
+    let aligned = outcome.sent_requests.iter().filter(aligned).count();
     let start = if restart { "restart" } else { "" };
     let mut line = format!(
         "{:4} {:58} {start:7} {:4} {aligned:7}",
         row.item,
         row.what,
-        outcome.sent.len()
+        outcome.sent_requests.len()
     );
-    if let Some(last) = outcome.sent.last() {
+    if let Some(last) = outcome.sent_requests.last() {
         let SentRequest {
             raw,
             left_out,
-            in_block: told,
+            in_block,
             calls,
             reason,
             ..
         } = last;
         line += &format!(
             " {raw:4} {left_out:8} {:4} {calls:5} {:5}  {reason}",
-            told.len(),
+            in_block.len(),
             outcome.plain
         );
     }
     if !expected_table().is_empty() {
-        for seen in &outcome.sent {
+        for sent_request in &outcome.sent_requests {
             let SentRequest {
                 reason,
                 raw,
                 left_out,
-                in_block: told,
+                in_block,
                 calls,
                 ..
-            } = seen;
+            } = sent_request;
             line += &format!(
                 "\n     {reason:16} raw {raw:3} left out {left_out:3} told {:3} calls {calls:3}",
-                told.len()
+                in_block.len()
             );
         }
     }
@@ -247,6 +248,7 @@ fn line(row: &Row, restart: bool, outcome: &RowResult) -> String {
 
 /// `DIARIST_ROW=text` plays the rows whose name holds it, and says what came of each request.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn every_row_of_the_table() {
     let wanted = expected_table();
     let rows = ROWS

@@ -4,7 +4,7 @@
 use serde_json::Value;
 use sqlx::ConnectOptions as _;
 
-use crate::alignment::harness::{Client, roomy, talk};
+use crate::alignment::harness::{Client, conversation, roomy};
 use crate::memory::rig::Rig;
 
 async fn rename(rig: &Rig, from: &str, to: &str) {
@@ -20,6 +20,7 @@ async fn rename(rig: &Rig, from: &str, to: &str) {
 
 /// Whoever asks the store while a table is away is told so in the answer.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_warm_view_asks_the_store_nothing() {
     let window = |sent: &[Value]| sent[sent.len().saturating_sub(25)..].to_vec();
     let clock = |sent: &[Value]| {
@@ -28,7 +29,7 @@ async fn a_warm_view_asks_the_store_nothing() {
         sent[0]["content"] = words.into();
         sent
     };
-    let all = talk("it", 61);
+    let all = conversation("it", 61);
     let shapes = [&window as &dyn Fn(&[Value]) -> Vec<Value>, &clock];
     for (at, shape) in shapes.into_iter().enumerate() {
         let mut rig = roomy().await;
@@ -41,7 +42,7 @@ async fn a_warm_view_asks_the_store_nothing() {
         let body = Client::new(&mut rig).body(&shape(&all[..59]));
         let answer = rig.send(&body).await;
         assert_eq!(answer.memory(), "active", "the shape at {at}");
-        let unknown = Client::new(&mut rig).body(&talk("unknown", 3));
+        let unknown = Client::new(&mut rig).body(&conversation("unknown", 3));
         let answer = rig.send(&unknown).await;
         assert_eq!(answer.memory(), "watching", "nobody has recorded it");
         rig.restart().await;

@@ -190,7 +190,9 @@ fn absolute(
     defines: &BTreeSet<String>,
     imports: &[(String, Vec<String>)],
 ) -> Option<Vec<String>> {
-    let provider = module.first().filter(|room| *room == "provider");
+    let provider = module
+        .first()
+        .filter(|top_module| *top_module == "provider");
     let supers = segments.iter().take_while(|part| *part == "super").count();
     let first = segments.first()?;
     let own = |from: &[String], rest: &[String]| Some([from, rest].concat());
@@ -268,17 +270,17 @@ fn circles(edges: &BTreeMap<&Path, BTreeMap<&Path, String>>) -> Vec<String> {
         .keys()
         .map(|file| (*file, reachable(edges, file)))
         .collect();
-    let mut seen = BTreeSet::new();
+    let mut visited = BTreeSet::new();
     let mut found = Vec::new();
     for (file, targets) in &reached {
-        if !targets.contains(file) || !seen.insert(*file) {
+        if !targets.contains(file) || !visited.insert(*file) {
             continue;
         }
         let others = targets
             .iter()
             .filter(|target| reached.get(*target).is_some_and(|back| back.contains(file)));
         let circle: BTreeSet<&Path> = others.copied().chain([*file]).collect();
-        seen.extend(&circle);
+        visited.extend(&circle);
         let names = circle.iter().map(|file| file.display().to_string());
         let mut line = names.collect::<Vec<_>>().join(" <-> ");
         if circle.len() > 2 {

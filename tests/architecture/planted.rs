@@ -47,7 +47,7 @@ fn a_forbidden_import_is_found_however_it_is_spelled() {
 }
 
 #[test]
-fn a_room_that_is_not_in_the_table_is_found() {
+fn a_module_that_is_not_in_the_table_is_found() {
     assert_eq!(
         planted("src/proxy.rs", "use crate::util::join;"),
         ["`proxy` must not import `util`"]
@@ -93,7 +93,7 @@ fn what_follows_a_test_module_is_judged_again() {
 }
 
 #[test]
-fn impurity_in_a_pure_room_is_found() {
+fn impurity_in_a_pure_module_is_found() {
     for (text, found) in [
         ("async fn f() {}", "async"),
         ("fn f() { g().await; }", "await"),
@@ -107,10 +107,10 @@ fn impurity_in_a_pure_room_is_found() {
         ("use reqwest::Client;", "reqwest::Client"),
         ("use rand::random;", "rand::random"),
     ] {
-        for room in PURE {
-            let expected = format!("`{found}` in the pure room `{room}`");
+        for top_module in PURE {
+            let expected = format!("`{found}` in the pure module `{top_module}`");
             assert_eq!(
-                planted(&format!("src/{room}/x.rs"), text),
+                planted(&format!("src/{top_module}/x.rs"), text),
                 [expected],
                 "{text}"
             );
@@ -120,7 +120,7 @@ fn impurity_in_a_pure_room_is_found() {
 }
 
 #[test]
-fn sql_and_bare_tasks_are_found_outside_their_rooms() {
+fn sql_and_bare_tasks_are_found_outside_their_modules() {
     let sql = "use sqlx::SqlitePool;";
     assert_eq!(
         planted("src/admin/list.rs", sql),

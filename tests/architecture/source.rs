@@ -159,7 +159,7 @@ pub fn paths(tokens: &[Token]) -> Vec<Used> {
         } else {
             at + 1
         };
-        // `pub(in crate::room)` grants, it does not import.
+        // `pub(in crate::module)` grants, it does not import.
         let grants = at > 0 && tokens[at - 1].text == "in" && tokens[at].text == "crate";
         if !grants {
             found.extend(used.into_iter().filter(|used| used.segments.len() > 1));

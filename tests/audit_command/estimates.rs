@@ -60,8 +60,8 @@ fn two_prices_of_one_model_are_an_error() {
         "--price",
         "big=2,1,1",
     ];
-    let said = stderr(&files.audit(&twice).assert().code(1));
-    assert!(said.contains("--price names big twice"), "{said}");
-    let said = stderr(&files.audit(&["--check", "errors=>2"]).assert().code(2));
-    assert!(said.contains("write >= or <="), "{said}");
+    let message = stderr(&files.audit(&twice).assert().code(1));
+    assert!(message.contains("--price names big twice"), "{message}");
+    let message = stderr(&files.audit(&["--check", "errors=>2"]).assert().code(2));
+    assert!(message.contains("write >= or <="), "{message}");
 }

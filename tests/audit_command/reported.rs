@@ -50,9 +50,9 @@ fn impossible_numbers_hold_no_condition_and_are_told() {
     ]);
     let text = stdout(&file.run(&[]).success());
     assert!(text.contains("hit rate 5.0 %"), "{text}");
-    let told = "1 line reported more tokens from the cache than the prompt has. What came from the cache counts as not \
+    let warning = "1 line reported more tokens from the cache than the prompt has. What came from the cache counts as not \
                 reported.";
-    assert!(text.contains(told), "{text}");
+    assert!(text.contains(warning), "{text}");
     file.run(&["--check", "hit_rate>=0.8"]).code(1);
     file.run(&["--check", "impossible_usage==1"]).code(0);
     let page = stdout(&file.run(&["--format", "html"]).success());

@@ -123,11 +123,11 @@ fn the_report_says_how_to_see_what_was_lost() {
         let mut command = command(&[args, &["audit.jsonl"]].concat());
         stdout(&command.current_dir(report.0.path()).assert().success())
     };
-    let said = "The important items that were lost: diarist threads show";
-    assert!(text(&["--thread", "main"]).contains(&format!("{said} main --lost\n")));
-    assert!(text(&[]).contains(&format!("{said} CONVERSATION --lost\n")));
+    let hint = "The important items that were lost: diarist threads show";
+    assert!(text(&["--thread", "main"]).contains(&format!("{hint} main --lost\n")));
+    assert!(text(&[]).contains(&format!("{hint} CONVERSATION --lost\n")));
     assert!(
-        !text(&["--thread", "side"]).contains(said),
+        !text(&["--thread", "side"]).contains(hint),
         "nothing was lost there"
     );
 }

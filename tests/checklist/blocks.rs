@@ -53,8 +53,8 @@ fn parts_in_order_and_appended() {
     // Rules, observations one by one, hints last.
     assert_eq!((two.len(), all.len()), (3, 5));
     assert!(all[0].trim_end().ends_with("<observations>"), "{}", all[0]);
-    for (segment, said) in all[1..4].iter().zip(["one", "two", "three"]) {
-        assert!(segment.contains(said), "{segment}");
+    for (segment, text) in all[1..4].iter().zip(["one", "two", "three"]) {
+        assert!(segment.contains(text), "{segment}");
     }
     let last = &all[4];
     let (task, response) = (last.find("Gale Pass"), last.find("Ask for the date."));
@@ -100,12 +100,12 @@ fn says(role: &str, text: &str) -> Value {
 /// Published, text that comes behind what was observed is lost where the id stays the same.
 fn a_message_that_grew() {
     let links = |answer: &str| {
-        let talk = [
+        let messages = [
             says("user", "hi"),
             says("assistant", answer),
             says("user", "and?"),
         ];
-        let history = parsed(&json!(talk));
+        let history = parsed(&json!(messages));
         history
             .turns()
             .iter()
@@ -122,23 +122,28 @@ fn a_message_that_grew() {
         says("assistant", "Hello. And one thing more."),
         says("user", "and?"),
     ]));
-    let of = parsed(&json!([
+    let original = parsed(&json!([
         says("user", "hi"),
         says("assistant", "Hello."),
         says("user", "and?")
     ]));
-    let covering = snapshot(&of, 2, None);
+    let covering = snapshot(&original, 2, None);
     assert_eq!(
-        select(&of, std::slice::from_ref(&covering), PreviousSend::NotSent).cut(),
+        select(
+            &original,
+            std::slice::from_ref(&covering),
+            PreviousSend::NotSent
+        )
+        .cut(),
         2
     );
     assert_eq!(select(&grown, &[covering], PreviousSend::NotSent).cut(), 0);
 }
 
-fn snapshot(of: &History, to_count: usize, pin: Option<usize>) -> SnapshotMeta {
+fn snapshot(history: &History, to_count: usize, pin: Option<usize>) -> SnapshotMeta {
     SnapshotMeta {
         id: SnapshotId(1),
-        to: of.turns()[to_count - 1].link,
+        to: history.turns()[to_count - 1].link,
         to_count,
         eligible_from: 1,
         pin,
@@ -160,13 +165,13 @@ fn result(id: &str) -> Value {
 }
 
 fn the_prompt_at_hand() {
-    let talk = parsed(&json!([
+    let history = parsed(&json!([
         says("user", "hi"),
         says("assistant", "Hello."),
         says("user", "and?")
     ]));
-    let all = snapshot(&talk, 3, None);
-    let chosen = select(&talk, &[all], PreviousSend::NotSent);
+    let all = snapshot(&history, 3, None);
+    let chosen = select(&history, &[all], PreviousSend::NotSent);
     assert_eq!(
         (chosen.cut(), chosen.reason),
         (0, SelectionReason::Unsafe),
@@ -187,7 +192,7 @@ fn the_prompt_at_hand() {
 }
 
 fn calls_and_results_stay_together() {
-    let talk = parsed(&json!([
+    let history = parsed(&json!([
         says("user", "one"),
         asks(&["a", "b"]),
         result("b"),
@@ -197,15 +202,15 @@ fn calls_and_results_stay_together() {
         asks(&["c", "d"]),
         result("c"),
     ]));
-    let safe: Vec<usize> = (0..=talk.len())
-        .filter(|cut| talk.cuts().is_safe(*cut))
+    let safe: Vec<usize> = (0..=history.len())
+        .filter(|cut| history.cuts().is_safe(*cut))
         .collect();
     // Not within the parallel round, and not within the one under way.
     assert_eq!(safe, [0, 1, 4, 5, 6]);
     for cut in [2, 3, 7, 8] {
-        let within = snapshot(&talk, cut, Some(5));
+        let within = snapshot(&history, cut, Some(5));
         assert_eq!(
-            select(&talk, &[within], PreviousSend::NotSent).cut(),
+            select(&history, &[within], PreviousSend::NotSent).cut(),
             0,
             "{cut}"
         );
@@ -214,7 +219,7 @@ fn calls_and_results_stay_together() {
 
 fn dates_and_plans() {
     // The published steps, from a day that is named.
-    for (days, said) in [
+    for (days, expected) in [
         (5, "5 days before"),
         (6, "6 days before"),
         (7, "1 week before"),
@@ -229,7 +234,7 @@ fn dates_and_plans() {
     ] {
         let as_of = date(2026, 6, 1);
         let day = as_of.saturating_sub(jiff::ToSpan::days(days));
-        assert_eq!(dates::relation(day, as_of), said, "{days}");
+        assert_eq!(dates::relation(day, as_of), expected, "{days}");
     }
     // A gap is told from two days on.
     assert_eq!(dates::gap(date(2023, 5, 15), date(2023, 5, 16)), None);
@@ -238,18 +243,18 @@ fn dates_and_plans() {
     let log = "Date: May 12, 2023\n* 🔴 (09:00) User flies to Oslo next week. (meaning May 17, 2023)\n\
                * 🔴 (09:01) User will hike in June. (meaning May 27-28, 2023)\n\
                Date: May 15, 2023\n* 🟡 (10:00) something";
-    let told = block(&[log], None).concat();
+    let text = block(&[log], None).concat();
     assert!(
-        told.contains("Date: May 15, 2023 (5 days before)"),
-        "{told}"
+        text.contains("Date: May 15, 2023 (5 days before)"),
+        "{text}"
     );
-    assert!(told.contains("[3 days later]"), "{told}");
-    assert!(told.contains("(meaning May 17, 2023 - 3 days before: the day has passed, whether it happened is not known)"), "{told}");
+    assert!(text.contains("[3 days later]"), "{text}");
+    assert!(text.contains("(meaning May 17, 2023 - 3 days before: the day has passed, whether it happened is not known)"), "{text}");
     assert!(
-        told.contains("(meaning May 27-28, 2023 - 1 week after)"),
-        "{told}"
+        text.contains("(meaning May 27-28, 2023 - 1 week after)"),
+        "{text}"
     );
-    assert!(!told.contains("likely already happened"));
+    assert!(!text.contains("likely already happened"));
     // Frozen: the same text whatever day it is sent on, since the day it counts from is a part of it.
-    assert!(told.contains("[as of May 20, 2023]"), "{told}");
+    assert!(text.contains("[as of May 20, 2023]"), "{text}");
 }

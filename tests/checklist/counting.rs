@@ -67,18 +67,26 @@ fn pictures_and_files_in_whole_tokens() {
         ("o3", 75, 150),
         ("computer-use-preview", 65, 129),
     ] {
-        let of = |width, height, detail| weigh(model, picture(width, height, detail));
+        let weight = |width, height, detail| weigh(model, picture(width, height, detail));
         assert_eq!(
-            of(4_096, 8_192, Detail::Low),
+            weight(4_096, 8_192, Detail::Low),
             base,
             "{model}: low is the base"
         );
-        assert_eq!(of(1_024, 1_024, Detail::High), base + 4 * tile, "{model}");
+        assert_eq!(
+            weight(1_024, 1_024, Detail::High),
+            base + 4 * tile,
+            "{model}"
+        );
         // Fit into 2,048, then the short side to 768: 768 x 1,536, 2 x 3 tiles.
-        assert_eq!(of(2_048, 4_096, Detail::High), base + 6 * tile, "{model}");
+        assert_eq!(
+            weight(2_048, 4_096, Detail::High),
+            base + 6 * tile,
+            "{model}"
+        );
         // Auto looks closely where the long edge is beyond 768.
-        assert_eq!(of(768, 768, Detail::Auto), base, "{model}");
-        assert_eq!(of(769, 100, Detail::Auto), base + 2 * tile, "{model}");
+        assert_eq!(weight(768, 768, Detail::Auto), base, "{model}");
+        assert_eq!(weight(769, 100, Detail::Auto), base + 2 * tile, "{model}");
     }
     let bytes = |bytes| Media {
         bytes: Some(bytes),
@@ -108,8 +116,8 @@ fn pictures_and_files_in_whole_tokens() {
         ..Media::default()
     };
     for (model, tokens, least) in [("gpt-4o", 15_000, 500), ("gemini-2.5-pro", 3_000, 258)] {
-        let of = |bytes| holds(AttachmentKind::File, pdf(bytes), model);
-        assert_eq!((of(60_001), of(30)), (tokens, least), "{model}");
+        let weight = |bytes| holds(AttachmentKind::File, pdf(bytes), model);
+        assert_eq!((weight(60_001), weight(30)), (tokens, least), "{model}");
     }
     let csv = Media {
         mime: Some("text/csv".to_owned()),

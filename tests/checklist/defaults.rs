@@ -84,14 +84,14 @@ pub const DEFAULTS: &[Default] = &[
         use diarist::memory::observe::AttachmentFilter;
         let shown = plain().memory.observer.attachments.clone();
         assert_eq!(shown, AttachmentFilter::Auto);
-        for (media_type, seen) in [
+        for (media_type, is_accepted) in [
             ("image/png", true),
             ("application/pdf", true),
             ("audio/wav", false),
         ] {
             assert_eq!(
                 AttachmentFilter::Auto.accepts(media_type),
-                seen,
+                is_accepted,
                 "{media_type}"
             );
         }

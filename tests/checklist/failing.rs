@@ -26,7 +26,7 @@ async fn a_queue_that_takes_nothing() {
         assert_eq!(raw, sent.history().len(), "untouched");
         process.work().await;
     }
-    assert_eq!((ground.number(JOBS).await, process.model.asked()), (0, 0));
+    assert_eq!((ground.number(JOBS).await, process.model.calls()), (0, 0));
     assert_eq!(ground.chunks().await, []);
     assert_eq!(ground.number("SELECT count(*) FROM nodes").await, 15);
 
@@ -34,7 +34,7 @@ async fn a_queue_that_takes_nothing() {
     ground.run("DROP TRIGGER no_jobs").await;
     process.turn(&mut client).await;
     let words = "SELECT count(*) FROM jobs WHERE instr(payload, 'fact-ada-0000') > 0";
-    assert_eq!((ground.number(words).await, process.model.asked()), (1, 0));
+    assert_eq!((ground.number(words).await, process.model.calls()), (1, 0));
     process.work().await;
     assert_eq!(ground.chunks().await[0].0, 0, "from the first message on");
     let (sent, raw) = process.turn(&mut client).await;
@@ -114,7 +114,7 @@ async fn a_loop_twice() {
     assert_eq!(ground.chunks().await, []);
     process.is(Mood::Observes);
     process.work().await;
-    assert_eq!((process.model.asked(), ground.chunks().await.len()), (2, 1));
+    assert_eq!((process.model.calls(), ground.chunks().await.len()), (2, 1));
     let by = "SELECT count(*) FROM parts WHERE model = 'code'";
     assert_eq!(ground.number(by).await, 0);
     // Twice: code writes a line for each message, and nothing is asked a third time.
@@ -123,7 +123,7 @@ async fn a_loop_twice() {
         process.turn(&mut client).await;
         process.work().await;
     }
-    assert_eq!((process.model.asked(), ground.number(by).await), (6, 2));
+    assert_eq!((process.model.calls(), ground.number(by).await), (6, 2));
     assert_eq!(ground.number(JOBS).await, 0);
     for (from, to, text) in ground.chunks().await {
         let [from, to] = [from, to].map(|count| usize::try_from(count).unwrap());

@@ -71,13 +71,13 @@ pub enum Mood {
 #[derive(Debug, Default)]
 pub struct Scripted {
     pub mood: Mutex<Mood>,
-    asked: AtomicUsize,
+    calls: AtomicUsize,
 }
 
 impl Scripted {
     /// Calls so far.
-    pub fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
+    pub fn calls(&self) -> usize {
+        self.calls.load(Ordering::SeqCst)
     }
 }
 
@@ -89,15 +89,15 @@ impl ModelClient for Scripted {
         settings: &CallSettings,
         prompt: &Prompt,
     ) -> Result<Reply, CallError> {
-        self.asked.fetch_add(1, Ordering::SeqCst);
+        self.calls.fetch_add(1, Ordering::SeqCst);
         let message = "out of order".to_owned();
         let text = match *self.mood.lock().unwrap() {
             Mood::Observes => {
                 let (_, shown) = prompt.user.split_once("<history-").unwrap();
-                let told: Vec<String> = facts(shown)
+                let lines: Vec<String> = facts(shown)
                     .map(|fact| format!("* 🔴 {fact} was told"))
                     .collect();
-                format!("<observations>\n{}\n</observations>", told.join("\n"))
+                format!("<observations>\n{}\n</observations>", lines.join("\n"))
             }
             Mood::Loops => "* and then the wind turned and nobody said a word\n".repeat(90),
             Mood::Fails => {
@@ -150,19 +150,21 @@ impl Client {
 
     /// The facts of its first messages, one of each.
     pub fn facts(&self, upto: usize) -> Vec<&str> {
-        let said = self.messages[..upto].iter();
-        said.filter_map(|message| facts(message["content"].as_str()?).next())
+        let messages = self.messages[..upto].iter();
+        messages
+            .filter_map(|message| facts(message["content"].as_str()?).next())
             .collect()
     }
 
     /// Somebody says something, of some 200 tokens.
     fn says(&mut self, role: &str) {
         let (name, number) = (self.name, self.messages.len());
-        let said = format!(
+        let content = format!(
             "fact-{name}-{number:04}. {}",
             "And so on, as ever. ".repeat(40)
         );
-        self.messages.push(json!({"role": role, "content": said}));
+        self.messages
+            .push(json!({"role": role, "content": content}));
     }
 
     pub fn asks(&mut self) {
@@ -190,16 +192,16 @@ impl Client {
         let body: Value = serde_json::from_slice(&sent.body()).unwrap();
         let body = body["messages"].as_array().unwrap();
         let pairs = body.iter().rev().zip(self.messages.iter().rev());
-        let raw = pairs.take_while(|(sent, said)| sent == said).count();
+        let raw = pairs.take_while(|(sent, message)| sent == message).count();
         assert!(raw >= 1, "the newest message stays");
         let block: String = body[..body.len() - raw]
             .iter()
             .filter_map(|message| message["content"].as_str())
             .collect();
         let (log, _) = block.split_once("<diarist-others>").unwrap_or((&block, ""));
-        let told: Vec<&str> = facts(log).collect();
+        let noted: Vec<&str> = facts(log).collect();
         let gone = self.facts(self.messages.len() - raw);
-        assert_eq!(told, gone, "in order, none twice, none left out");
+        assert_eq!(noted, gone, "in order, none twice, none left out");
         raw
     }
 }
@@ -207,9 +209,9 @@ impl Client {
 /// What a request tells of other conversations.
 pub fn others(sent: &DryRun) -> String {
     let body = String::from_utf8(sent.body().to_vec()).unwrap();
-    let told = body.split_once("<diarist-others>");
-    let told = told.and_then(|(_, told)| told.split_once("</diarist-others>"));
-    told.map_or_else(String::new, |(told, _)| told.to_owned())
+    let section = body.split_once("<diarist-others>");
+    let section = section.and_then(|(_, section)| section.split_once("</diarist-others>"));
+    section.map_or_else(String::new, |(section, _)| section.to_owned())
 }
 
 /// What processes share: a database, the time, and what the operator wrote down.
@@ -255,8 +257,8 @@ impl Ground {
             Reloadable::new(self.settings.clone()),
             self.clock.clone(),
         );
-        let manners = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
-        let mut memory = Memory::new(recall, hand.jobs(), manners);
+        let capabilities = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
+        let mut memory = Memory::new(recall, hand.jobs(), capabilities);
         let users = Users {
             header: http::HeaderName::from_static(USER),
             proof: Proof::TrustedHeader,
@@ -353,8 +355,8 @@ impl Process {
     pub async fn job(&mut self) -> Option<Job> {
         let job = self.hand.claim().await?;
         let written = self.hand.call_model(&job).await;
-        let told = self.hand.finish(&job, written).await;
-        self.hand.on_outcome(told).await;
+        let outcome = self.hand.finish(&job, written).await;
+        self.hand.on_outcome(outcome).await;
         Some(job)
     }
 

@@ -47,14 +47,15 @@ pub const INPUT: ObserveInput<'_> = ObserveInput {
 
 fn what_the_observer_is_told() {
     let plain = observe::prompt(&INPUT);
-    let told = observe::prompt(&ObserveInput {
+    let prompt = observe::prompt(&ObserveInput {
         instruction: Some("Record ticket numbers."),
         ..INPUT
     });
     assert!(
-        told.system.starts_with(&plain.system) && told.system.contains("Record ticket numbers.")
+        prompt.system.starts_with(&plain.system)
+            && prompt.system.contains("Record ticket numbers.")
     );
-    assert_eq!(told.user, plain.user);
+    assert_eq!(prompt.user, plain.user);
     assert_eq!(observe::prompt(&INPUT).system, plain.system);
 
     assert!(!plain.system.contains("title"), "{}", plain.system);
@@ -236,8 +237,11 @@ fn several_blocks() {
 fn a_line_of_ten_thousand() {
     let word = |at: usize| blake3::hash(&at.to_le_bytes()).to_hex()[..9].to_owned() + " ";
     let line: String = (0..1_500).map(word).collect();
-    let said = format!("{}User (14:05): {line}{line}", INPUT.transcript);
-    let (text, _) = read_of(&format!("<observations>\n* {line}\n</observations>"), &said);
+    let transcript = format!("{}User (14:05): {line}{line}", INPUT.transcript);
+    let (text, _) = read_of(
+        &format!("<observations>\n* {line}\n</observations>"),
+        &transcript,
+    );
     let longest = text.lines().map(|line| line.chars().count()).max().unwrap();
     assert!((10_000..10_010).contains(&longest), "{longest}");
 }
@@ -357,12 +361,12 @@ fn what_the_reflector_is_told() {
         focus: None,
         lost_items: None,
     };
-    let told = ReflectInput {
+    let input = ReflectInput {
         instruction: Some("Keep ticket numbers."),
         ..plain
     };
     assert!(
-        reflect::prompt(&told)
+        reflect::prompt(&input)
             .system
             .contains("Keep ticket numbers.")
     );

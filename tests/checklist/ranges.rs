@@ -257,21 +257,21 @@ fn one_message_larger_than_the_threshold() {
     // By a model that takes 6,000 at a time: every line once, in order, none left out.
     let line = |at: usize| format!("  {at:04} of what the book says on its pages");
     let lines: Vec<String> = (0..2_000).map(line).collect();
-    let said = format!(
+    let transcript = format!(
         "Date: Mar 4, 2026\nUser (14:05): the book\n{}\n",
         lines.join("\n")
     );
     let count = |text: &str| u32::try_from(text.len() / 4).unwrap();
-    let pieces = observe::split_pieces(&said, 6_000, count);
+    let pieces = observe::split_pieces(&transcript, 6_000, count);
     assert!(pieces.len() > 3, "{}", pieces.len());
     for piece in &pieces {
         assert!(count(piece) <= 6_000, "{}", count(piece));
     }
-    let told = pieces.iter().flat_map(|piece| piece.lines());
-    let told: Vec<&str> = told
-        .filter(|told| told.contains("of what the book"))
+    let shown_lines = pieces.iter().flat_map(|piece| piece.lines());
+    let shown_lines: Vec<&str> = shown_lines
+        .filter(|line| line.contains("of what the book"))
         .collect();
-    assert_eq!(told, lines);
+    assert_eq!(shown_lines, lines);
 }
 
 fn chunks_that_came_during_a_reflection() {

@@ -115,12 +115,12 @@ fn taken(turns: &[u32], pending: u32, policy: &Policy) -> Option<(usize, u32)> {
     let mut sent = Played::new(&[&[9_000, 11_000], turns].concat(), newest);
     sent.sent(2);
     let later = sent.plan(policy);
-    let of = |played: &Played, plan: &Option<SnapshotPlan>, before: usize| {
+    let measure = |played: &Played, plan: &Option<SnapshotPlan>, before: usize| {
         let plan = plan.as_ref()?;
         assert_eq!(plan.cause, SnapshotCause::Threshold);
         Some((plan.parts.len() - before, played.raw(plan.to_count)))
     };
-    let (alone, appended) = (of(&fresh, &first, 0), of(&sent, &later, 2));
+    let (alone, appended) = (measure(&fresh, &first, 0), measure(&sent, &later, 2));
     assert_eq!(alone, appended, "{turns:?} of {pending}");
     for (played, plan) in [(&mut fresh, first), (&mut sent, later)] {
         if let Some(plan) = plan {

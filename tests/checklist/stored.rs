@@ -7,7 +7,7 @@ use diarist::store::{
 
 use super::Check;
 use super::hand::run;
-use crate::store::world::{ANYBODY, LEASE, Talk, scope};
+use crate::store::world::{ANYBODY, LEASE, TestChain, scope};
 
 pub const CHECKS: &[Check] = &[
     (&[23], a_count_that_is_stored),
@@ -28,20 +28,20 @@ fn stored(check: impl AsyncFnOnce(SqliteStore)) {
 
 fn a_count_that_is_stored() {
     stored(async |store| {
-        let talk = Talk::new(&scope("ada"), "pass", 4);
-        let lineage = talk.recorded(&store).await;
+        let chain = TestChain::new(&scope("ada"), "pass", 4);
+        let lineage = chain.recorded(&store).await;
         // Somebody counts the same messages otherwise: a process of another version, a copy of them.
-        let mut again = talk.record(Some(lineage), 0);
+        let mut again = chain.record(Some(lineage), 0);
         for node in &mut again.new_nodes {
             node.tokens = 99;
         }
-        store.record(&talk.scope, &again).await.unwrap();
-        let longer = talk.grown("on", 1);
+        store.record(&chain.scope, &again).await.unwrap();
+        let longer = chain.grown("on", 1);
         store
-            .record(&talk.scope, &longer.record(Some(lineage), 4))
+            .record(&chain.scope, &longer.record(Some(lineage), 4))
             .await
             .unwrap();
-        let known = store.load_chain(&talk.scope, &longer.links).await.unwrap();
+        let known = store.load_chain(&chain.scope, &longer.links).await.unwrap();
         let tokens: Vec<u32> = known.nodes.iter().map(|node| node.tokens).collect();
         assert_eq!(tokens, [10; 5], "counted once, and never otherwise");
     });
@@ -49,21 +49,24 @@ fn a_count_that_is_stored() {
 
 fn everything_that_was_made_is_listed() {
     stored(async |store| {
-        let talk = Talk::new(&scope("ada"), "pass", 8);
-        let lineage = talk.recorded(&store).await;
+        let chain = TestChain::new(&scope("ada"), "pass", 8);
+        let lineage = chain.recorded(&store).await;
         let chunks = [
-            talk.observed(&store, 0, 2).await,
-            talk.observed(&store, 2, 4).await,
+            chain.observed(&store, 0, 2).await,
+            chain.observed(&store, 2, 4).await,
         ];
         for upto in [1, 2] {
-            let snapshot = talk.snapshot(2 * upto, &chunks[..upto]);
-            store.commit_snapshot(&talk.scope, &snapshot).await.unwrap();
+            let snapshot = chain.snapshot(2 * upto, &chunks[..upto]);
+            store
+                .commit_snapshot(&chain.scope, &snapshot)
+                .await
+                .unwrap();
         }
-        let mut job = talk.job(PartKind::Reflection, 0, 4);
+        let mut job = chain.job(PartKind::Reflection, 0, 4);
         job.parts = chunks.to_vec();
-        store.enqueue(&talk.scope, &job, 0).await.unwrap();
+        store.enqueue(&chain.scope, &job, 0).await.unwrap();
         let job = store.claim(&ANYBODY, 1, LEASE).await.unwrap().unwrap();
-        let mut part = talk.chunk(0, 4);
+        let mut part = chain.chunk(0, 4);
         part.kind = PartKind::Reflection;
         part.sources = chunks.to_vec();
         let reflection = store.commit_part(&job, &part, 2).await.unwrap().unwrap();
@@ -88,46 +91,50 @@ fn everything_that_was_made_is_listed() {
 
 fn two_that_begin_at_once() {
     stored(async |store| {
-        let talk = Talk::new(&scope("ada"), "pass", 3);
-        let record = talk.record(None, 0);
+        let chain = TestChain::new(&scope("ada"), "pass", 3);
+        let record = chain.record(None, 0);
         let (one, two) = tokio::join!(
-            store.record(&talk.scope, &record),
-            store.record(&talk.scope, &record)
+            store.record(&chain.scope, &record),
+            store.record(&chain.scope, &record)
         );
         assert_eq!(one.unwrap(), two.unwrap());
         assert_eq!(store.threads(10).await.unwrap().len(), 1);
-        let known = store.load_chain(&talk.scope, &talk.links).await.unwrap();
+        let known = store.load_chain(&chain.scope, &chain.links).await.unwrap();
         assert_eq!(known.nodes.len(), 3);
     });
 }
 
 fn a_process_that_died() {
     stored(async |store| {
-        let talk = Talk::new(&scope("ada"), "pass", 4);
-        talk.recorded(&store).await;
-        let job = talk.job(PartKind::Chunk, 0, 2);
-        store.enqueue(&talk.scope, &job, 0).await.unwrap();
+        let chain = TestChain::new(&scope("ada"), "pass", 4);
+        chain.recorded(&store).await;
+        let job = chain.job(PartKind::Chunk, 0, 2);
+        store.enqueue(&chain.scope, &job, 0).await.unwrap();
         let dead = store.claim(&ANYBODY, 1, LEASE).await.unwrap().unwrap();
         // It holds the range until its lease has run out, and no longer.
         let early = store.claim(&ANYBODY, LEASE, LEASE).await.unwrap();
         assert!(early.is_none(), "leased at 1 for {LEASE}");
         let next = store.claim(&ANYBODY, LEASE + 1, LEASE).await.unwrap();
         let next = next.unwrap();
-        let late = store.commit_part(&dead, &talk.chunk(0, 2), LEASE + 2).await;
+        let late = store
+            .commit_part(&dead, &chain.chunk(0, 2), LEASE + 2)
+            .await;
         assert_eq!(late.unwrap(), None, "the fence keeps it from committing");
-        let part = store.commit_part(&next, &talk.chunk(0, 2), LEASE + 3).await;
+        let part = store
+            .commit_part(&next, &chain.chunk(0, 2), LEASE + 3)
+            .await;
         assert!(part.unwrap().is_some());
     });
 }
 
 fn two_that_observe_at_once() {
     stored(async |store| {
-        let talk = Talk::new(&scope("ada"), "pass", 4);
-        talk.recorded(&store).await;
-        let job = talk.job(PartKind::Chunk, 0, 2);
+        let chain = TestChain::new(&scope("ada"), "pass", 4);
+        chain.recorded(&store).await;
+        let job = chain.job(PartKind::Chunk, 0, 2);
         let (one, two) = tokio::join!(
-            store.enqueue(&talk.scope, &job, 0),
-            store.enqueue(&talk.scope, &job, 0)
+            store.enqueue(&chain.scope, &job, 0),
+            store.enqueue(&chain.scope, &job, 0)
         );
         let mut offered = [one.unwrap(), two.unwrap()];
         offered.sort_by_key(|one| *one != EnqueueOutcome::Queued);
@@ -137,53 +144,53 @@ fn two_that_observe_at_once() {
         );
         let claimed = store.claim(&ANYBODY, 1, LEASE).await.unwrap().unwrap();
         assert!(store.claim(&ANYBODY, 1, LEASE).await.unwrap().is_none());
-        let part = store.commit_part(&claimed, &talk.chunk(0, 2), 2).await;
+        let part = store.commit_part(&claimed, &chain.chunk(0, 2), 2).await;
         assert!(part.unwrap().is_some());
         // Observed: not taken again.
-        let again = store.enqueue(&talk.scope, &job, 3).await.unwrap();
+        let again = store.enqueue(&chain.scope, &job, 3).await.unwrap();
         assert_eq!(again, EnqueueOutcome::AlreadyExists);
     });
 }
 
 fn an_observer_that_fails() {
     stored(async |store| {
-        let talk = Talk::new(&scope("ada"), "pass", 4);
-        talk.recorded(&store).await;
-        let job = talk.job(PartKind::Chunk, 0, 2);
-        store.enqueue(&talk.scope, &job, 0).await.unwrap();
+        let chain = TestChain::new(&scope("ada"), "pass", 4);
+        chain.recorded(&store).await;
+        let job = chain.job(PartKind::Chunk, 0, 2);
+        store.enqueue(&chain.scope, &job, 0).await.unwrap();
         let failed = store.claim(&ANYBODY, 1, LEASE).await.unwrap().unwrap();
         store
             .release(&failed, Release::RetryAt(2_000))
             .await
             .unwrap();
         // Nothing is stored, nobody holds it, and it is asked again when its time has come.
-        let known = store.load_chain(&talk.scope, &talk.links).await.unwrap();
+        let known = store.load_chain(&chain.scope, &chain.links).await.unwrap();
         assert!(known.parts.is_empty());
         assert!(store.claim(&ANYBODY, 1_999, LEASE).await.unwrap().is_none());
         let again = store.claim(&ANYBODY, 2_000, LEASE).await.unwrap().unwrap();
         assert_eq!(again.spec.payload, failed.spec.payload);
-        let part = store.commit_part(&again, &talk.chunk(0, 2), 2_001).await;
+        let part = store.commit_part(&again, &chain.chunk(0, 2), 2_001).await;
         assert!(part.unwrap().is_some());
     });
 }
 
 fn two_that_append_at_once() {
     stored(async |store| {
-        let talk = Talk::new(&scope("ada"), "pass", 3);
-        let lineage = talk.recorded(&store).await;
-        let (left, right) = (talk.grown("left", 2), talk.grown("right", 2));
+        let chain = TestChain::new(&scope("ada"), "pass", 3);
+        let lineage = chain.recorded(&store).await;
+        let (left, right) = (chain.grown("left", 2), chain.grown("right", 2));
         let records = (
             left.record(Some(lineage), 3),
             right.record(Some(lineage), 3),
         );
         let (one, two) = tokio::join!(
-            store.record(&talk.scope, &records.0),
-            store.record(&talk.scope, &records.1)
+            store.record(&chain.scope, &records.0),
+            store.record(&chain.scope, &records.1)
         );
         one.unwrap();
         two.unwrap();
-        for talk in [&left, &right] {
-            let known = store.load_chain(&talk.scope, &talk.links).await.unwrap();
+        for chain in [&left, &right] {
+            let known = store.load_chain(&chain.scope, &chain.links).await.unwrap();
             assert_eq!(known.nodes.len(), 5);
         }
     });
@@ -191,15 +198,15 @@ fn two_that_append_at_once() {
 
 fn deleted_while_it_is_observed() {
     stored(async |store| {
-        let talk = Talk::new(&scope("ada"), "pass", 4);
-        let lineage = talk.recorded(&store).await;
-        let job = talk.job(PartKind::Chunk, 0, 2);
-        store.enqueue(&talk.scope, &job, 0).await.unwrap();
+        let chain = TestChain::new(&scope("ada"), "pass", 4);
+        let lineage = chain.recorded(&store).await;
+        let job = chain.job(PartKind::Chunk, 0, 2);
+        store.enqueue(&chain.scope, &job, 0).await.unwrap();
         let running = store.claim(&ANYBODY, 1, LEASE).await.unwrap().unwrap();
-        assert!(store.forget(&talk.scope, lineage).await.unwrap() > 0);
-        let late = store.commit_part(&running, &talk.chunk(0, 2), 2).await;
+        assert!(store.forget(&chain.scope, lineage).await.unwrap() > 0);
+        let late = store.commit_part(&running, &chain.chunk(0, 2), 2).await;
         assert_eq!(late.unwrap(), None);
-        let known = store.load_chain(&talk.scope, &talk.links).await.unwrap();
+        let known = store.load_chain(&chain.scope, &chain.links).await.unwrap();
         assert!(known.nodes.is_empty() && known.parts.is_empty());
         assert_eq!(store.open_jobs().await.unwrap(), 0);
     });

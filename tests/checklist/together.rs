@@ -44,9 +44,9 @@ async fn a_user_beside_buffering() {
             let mut client = Client::new("ada");
             let mut raw = Vec::new();
             for _ in 0..12 {
-                let asked = process.model.asked();
+                let calls = process.model.calls();
                 let (sent, _) = process.turn(&mut client).await;
-                assert_eq!(process.model.asked(), asked, "nobody waits");
+                assert_eq!(process.model.calls(), calls, "nobody waits");
                 raw.push(sent.snapshot().map_or(0, |sent| sent.meta.to_count));
                 if raw.last() == Some(&0) && raw.len() == 4 {
                     let jobs = ground.number("SELECT count(*) FROM jobs").await;
@@ -80,9 +80,9 @@ async fn messages_or_their_observations() {
         }
         if let Some(job) = working.take_if(|_| turn % 3 != 0) {
             let written = process.hand.call_model(&job).await;
-            let told = process.hand.finish(&job, written).await;
+            let outcome = process.hand.finish(&job, written).await;
             process.answered(&mut client, &sent).await;
-            process.hand.on_outcome(told).await;
+            process.hand.on_outcome(outcome).await;
             process.work().await;
         } else {
             process.answered(&mut client, &sent).await;
@@ -104,41 +104,42 @@ async fn messages_or_their_observations() {
 async fn nobody_is_told_of_themselves() {
     let ground = Ground::new(&USERS);
     let mut process = ground.process().await;
-    let mut talks = ["ada", "bob"].map(Client::new);
-    let mut told = [0, 0];
+    let mut clients = ["ada", "bob"].map(Client::new);
+    let mut peer_counts = [0, 0];
     for _ in 0..12 {
         for own in [0, 1] {
-            let (name, other) = (talks[own].name, talks[1 - own].name);
-            let (sent, _) = process.turn(&mut talks[own]).await;
-            told[own] += told_of(&sent, name, other);
+            let (name, other) = (clients[own].name, clients[1 - own].name);
+            let (sent, _) = process.turn(&mut clients[own]).await;
+            peer_counts[own] += count_peer_facts(&sent, name, other);
             process.work().await;
         }
     }
-    assert!(told[0] > 0 && told[1] > 0, "{told:?}");
+    assert!(peer_counts[0] > 0 && peer_counts[1] > 0, "{peer_counts:?}");
     // By name, where its beginning is another; by lineage, where it is named otherwise.
     let mut anew = Client::new("cyd");
     anew.thread = "bob";
-    let mut fork = talks[1].clone();
+    let mut fork = clients[1].clone();
     fork.messages.truncate(16);
     (fork.name, fork.thread) = ("fay", "fork");
     for mut client in [anew, fork] {
-        let mut told = 0;
+        let mut peer_count = 0;
         for _ in 0..12 {
             let (sent, _) = process.turn(&mut client).await;
-            told_of(&sent, client.name, "ada");
-            told += told_of(&sent, "bob", "ada");
+            count_peer_facts(&sent, client.name, "ada");
+            peer_count += count_peer_facts(&sent, "bob", "ada");
             process.work().await;
         }
-        assert!(told > 0, "{}", client.name);
+        assert!(peer_count > 0, "{}", client.name);
     }
 }
 
 /// Whether `sent` tells something of `other`; of `own` it must not.
-fn told_of(sent: &diarist::proxy::DryRun, own: &str, other: &str) -> usize {
-    let told = others(sent);
-    let of = |name: &str| facts(&told).any(|fact| fact.starts_with(&format!("fact-{name}-")));
-    assert!(!of(own), "{own}: {told}");
-    usize::from(of(other))
+fn count_peer_facts(sent: &diarist::proxy::DryRun, own: &str, other: &str) -> usize {
+    let section = others(sent);
+    let has_facts =
+        |name: &str| facts(&section).any(|fact| fact.starts_with(&format!("fact-{name}-")));
+    assert!(!has_facts(own), "{own}: {section}");
+    usize::from(has_facts(other))
 }
 
 /// All orders of so many.
@@ -194,15 +195,15 @@ async fn parts_in_any_order() {
         for _ in 0..5 {
             process.turn(&mut client).await;
         }
-        let mut told = Vec::new();
+        let mut outcomes = Vec::new();
         while let Some(job) = process.hand.claim().await {
             let written = process.hand.call_model(&job).await;
-            told.push(Some(process.hand.finish(&job, written).await));
+            outcomes.push(Some(process.hand.finish(&job, written).await));
         }
-        assert_eq!(told.len(), 3);
+        assert_eq!(outcomes.len(), 3);
         let mut covered = 0;
         for at in &order {
-            process.hand.on_outcome(told[*at].take().unwrap()).await;
+            process.hand.on_outcome(outcomes[*at].take().unwrap()).await;
             // No gap is ever sent, and nothing that was covered is raw again.
             let (sent, _) = process.turn(&mut client).await;
             let now = sent.snapshot().map_or(0, |sent| sent.meta.to_count);
@@ -255,8 +256,8 @@ async fn two_processes() {
             }
             calls += 1;
             let written = process.hand.call_model(&job).await;
-            let told = process.hand.finish(&job, written).await;
-            process.hand.on_outcome(told).await;
+            let outcome = process.hand.finish(&job, written).await;
+            process.hand.on_outcome(outcome).await;
         }
         if turn == 12 {
             // With a job in its hands: it is nobody's until its lease has run out.

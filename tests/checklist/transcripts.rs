@@ -34,7 +34,7 @@ pub const CHECKS: &[Check] = &[
 const START: i64 = 1_772_633_100_000;
 const MINUTE: i64 = 60_000;
 
-fn said(messages: &Value) -> Vec<PlainText> {
+fn plain_texts(messages: &Value) -> Vec<PlainText> {
     let body = json!({"model": "gpt-4o", "messages": messages}).to_string();
     let parsed = wire::Request::parse_chat(&Bytes::from(body)).unwrap();
     (0..parsed.messages().len())
@@ -44,7 +44,7 @@ fn said(messages: &Value) -> Vec<PlainText> {
 
 /// The transcript of messages that came so many milliseconds after the first.
 fn shown_at(messages: &Value, after: &[i64]) -> String {
-    let spoken = said(messages);
+    let spoken = plain_texts(messages);
     assert_eq!(spoken.len(), after.len());
     let node = |at: usize| Node {
         link: root(),
@@ -82,14 +82,15 @@ fn shown(messages: &Value) -> String {
 
 fn the_log_before_the_range() {
     let budget = |log: &str, tokens| observe::earlier(log, tokens, |text| text.len().div_ceil(4));
-    let asked = |earlier: &str| observe::prompt(&observe::ObserveInput { earlier, ..INPUT }).user;
+    let user_prompt =
+        |earlier: &str| observe::prompt(&observe::ObserveInput { earlier, ..INPUT }).user;
     // None; what is sent; and what is not sent yet behind it.
     let (sent, waiting) = ("* 🔴 (09:00) sent already", "* 🔴 (09:30) not sent yet");
-    assert!(asked("").contains("no earlier observations"));
-    assert!(asked(sent).contains(sent) && !asked(sent).contains(waiting));
+    assert!(user_prompt("").contains("no earlier observations"));
+    assert!(user_prompt(sent).contains(sent) && !user_prompt(sent).contains(waiting));
     let both = observe::join_pieces(&[sent.to_owned(), waiting.to_owned()]);
-    let told = asked(&both);
-    assert!(told.contains(sent) && told.find(sent) < told.find(waiting));
+    let prompt = user_prompt(&both);
+    assert!(prompt.contains(sent) && prompt.find(sent) < prompt.find(waiting));
     // The budget is for both, the newest first.
     assert_eq!(budget(&both, usize::MAX), both);
     let older: String = (0..30)
@@ -117,23 +118,28 @@ fn context_of_one_request() {
             .map(|turn| turn.link)
             .collect::<Vec<_>>()
     };
-    let talk =
+    let messages =
         json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Hello."}]);
     // Neither counted as history nor shown: what the application says for this one request.
-    let now = chain("It is 14:05.", &talk);
+    let now = chain("It is 14:05.", &messages);
     assert_eq!(now.len(), 2);
-    assert_eq!(now, chain("It is 14:06, and the user sits in Oslo.", &talk));
+    assert_eq!(
+        now,
+        chain("It is 14:06, and the user sits in Oslo.", &messages)
+    );
     let mixed = json!([
         {"role": "user", "content": "hi"},
         {"role": "system", "content": "Only for this request."},
         {"role": "user", "content": "and?"},
     ]);
-    let told = shown(&mixed);
+    let transcript = shown(&mixed);
     assert!(
-        told.contains("hi") && told.contains("and?") && !told.contains("Only for"),
-        "{told}"
+        transcript.contains("hi")
+            && transcript.contains("and?")
+            && !transcript.contains("Only for"),
+        "{transcript}"
     );
-    let spoken = said(&mixed);
+    let spoken = plain_texts(&mixed);
     let entries: Vec<TranscriptMessage<'_>> = spoken
         .iter()
         .enumerate()
@@ -154,7 +160,7 @@ fn context_of_one_request() {
 fn how_things_stood() {
     let plain = observe::prompt(&INPUT).user;
     let long = "a".repeat(599) + "bcd";
-    let told = observe::prompt(&observe::ObserveInput {
+    let prompt = observe::prompt(&observe::ObserveInput {
         previous_hints: PreviousHints {
             task: Some("Primary: book the hut"),
             response: Some(&long),
@@ -162,16 +168,16 @@ fn how_things_stood() {
         ..INPUT
     })
     .user;
-    assert!(told.contains("Primary: book the hut") && !plain.contains("Primary: book the hut"));
+    assert!(prompt.contains("Primary: book the hut") && !plain.contains("Primary: book the hut"));
     assert!(
-        told.contains(&("a".repeat(599) + "b")) && !told.contains(&("a".repeat(599) + "bc")),
+        prompt.contains(&("a".repeat(599) + "b")) && !prompt.contains(&("a".repeat(599) + "bc")),
         "600 characters"
     );
 }
 
 fn pictures_and_files() {
     let url = "data:image/png;base64,iVBORw0KGgo=";
-    let told = shown(&json!([
+    let transcript = shown(&json!([
         {"role": "user", "content": [
             {"type": "text", "text": "look"},
             {"type": "image_url", "image_url": {"url": "https://example.com/maps/pass.png?x=1"}},
@@ -186,11 +192,14 @@ fn pictures_and_files() {
         "[Image #2",
         "[File #2: b.csv]",
     ] {
-        assert!(told.contains(placeholder), "{placeholder}: {told}");
+        assert!(
+            transcript.contains(placeholder),
+            "{placeholder}: {transcript}"
+        );
     }
     assert!(
-        !told.contains("iVBOR") && !told.contains("JVBERi0"),
-        "{told}"
+        !transcript.contains("iVBOR") && !transcript.contains("JVBERi0"),
+        "{transcript}"
     );
     // Parts for models that take them.
     let only = AttachmentFilter::Only(vec!["image/*".to_owned()]);
@@ -223,7 +232,7 @@ fn result(id: &str, words: &str) -> Value {
 }
 
 fn how_calls_ended() {
-    let told = shown(&json!([
+    let transcript = shown(&json!([
         asks(&[call("c1", "load", "{\"rows\": 10}"), call("c2", "save", ""), call("c3", "wipe", "{}")]),
         result("c1", "Error: ENOENT: no such file 'orders.csv'"),
         result("c2", ""),
@@ -237,20 +246,20 @@ fn how_calls_ended() {
         "Tool denied wipe: {\"denied\": true, \"reason\": \"not on a Friday\"}",
         "It is in data/orders.csv: that mends it.",
     ] {
-        assert!(told.contains(line), "{line}: {told}");
+        assert!(transcript.contains(line), "{line}: {transcript}");
     }
 }
 
 fn days_and_minutes() {
-    let talk = json!([
+    let messages = json!([
         {"role": "user", "content": "one"},
         {"role": "assistant", "content": "two"},
         {"role": "user", "content": "three"},
         {"role": "assistant", "content": "four"},
     ]);
-    let told = shown_at(&talk, &[0, 59_999, MINUTE, 600 * MINUTE]);
+    let transcript = shown_at(&messages, &[0, 59_999, MINUTE, 600 * MINUTE]);
     assert_eq!(
-        told,
+        transcript,
         "Date: Mar 4, 2026\nUser (14:05): one\nAssistant: two\nUser (14:06): three\n\
          Date: Mar 5, 2026\nAssistant (00:05): four\n"
     );
@@ -258,29 +267,41 @@ fn days_and_minutes() {
 
 fn a_call_and_its_result_once() {
     // Clients repeat a call they did not hear of; the result stands in another message.
-    let told = shown(&json!([
+    let transcript = shown(&json!([
         asks(&[call("c1", "search", "{\"query\": \"pass\"}")]),
         asks(&[call("c1", "search", "{\"query\": \"pass\"}")]),
         result("c1", "open until Friday"),
         result("c1", "open until Friday"),
     ]));
-    assert_eq!(told.matches("Tool call search").count(), 1, "{told}");
-    assert_eq!(told.matches("{\"query\": \"pass\"}").count(), 1, "{told}");
-    assert_eq!(told.matches("open until Friday").count(), 1, "{told}");
+    assert_eq!(
+        transcript.matches("Tool call search").count(),
+        1,
+        "{transcript}"
+    );
+    assert_eq!(
+        transcript.matches("{\"query\": \"pass\"}").count(),
+        1,
+        "{transcript}"
+    );
+    assert_eq!(
+        transcript.matches("open until Friday").count(),
+        1,
+        "{transcript}"
+    );
 }
 
 fn cuts_between_characters() {
     assert_eq!((RESULT_TOKENS, ARGUMENT_TOKENS), (5_000, 2_000));
     let long = "漢👍🏽é".repeat(20_000);
-    let told = shown(&json!([
+    let transcript = shown(&json!([
         asks(&[call("c1", "read", "{}")]),
         result("c1", &long)
     ]));
-    let (_, result) = told.split_once("Tool result read: ").unwrap();
+    let (_, result) = transcript.split_once("Tool result read: ").unwrap();
     let tokens = O200k::new().count(result);
     assert!((4_900..=5_000).contains(&tokens), "{tokens}");
     assert!(result.starts_with("漢👍") && result.contains("tokens left out"));
-    assert!(!told.contains('\u{fffd}'));
+    assert!(!transcript.contains('\u{fffd}'));
 }
 
 fn a_pause_of_ten_minutes() {
@@ -292,16 +313,16 @@ fn a_pause_of_ten_minutes() {
     let days = dates::pause((26 * 60 + 5) * MINUTE);
     assert_eq!(days.as_deref(), Some("1 day 2 hours"));
     // Once, before what ended it; an answer that took long is no pause.
-    let talk = json!([
+    let messages = json!([
         {"role": "user", "content": "one"},
         {"role": "assistant", "content": "two"},
         {"role": "user", "content": "three"},
         {"role": "user", "content": "four"},
     ]);
-    let told = shown_at(&talk, &[0, 20 * MINUTE, 145 * MINUTE, 145 * MINUTE]);
-    assert_eq!(told.matches(" later]").count(), 1, "{told}");
+    let transcript = shown_at(&messages, &[0, 20 * MINUTE, 145 * MINUTE, 145 * MINUTE]);
+    assert_eq!(transcript.matches(" later]").count(), 1, "{transcript}");
     assert!(
-        told.contains("[2 hours 5 minutes later]\nUser (16:30): three\n"),
-        "{told}"
+        transcript.contains("[2 hours 5 minutes later]\nUser (16:30): three\n"),
+        "{transcript}"
     );
 }

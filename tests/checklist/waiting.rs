@@ -20,9 +20,9 @@ const WAITING: [(&str, &str); 3] = [
 
 /// A turn during which no model is asked anything.
 async fn alone(process: &mut Process, client: &mut Client) -> usize {
-    let asked = process.model.asked();
+    let calls = process.model.calls();
     let (_, raw) = process.turn(client).await;
-    assert_eq!(process.model.asked(), asked, "while the client waited");
+    assert_eq!(process.model.calls(), calls, "while the client waited");
     raw
 }
 
@@ -34,7 +34,7 @@ async fn a_run_that_is_waited_for() {
     for turn in 0..15 {
         assert_eq!(alone(&mut process, &mut client).await, 2 * turn + 1);
     }
-    assert_eq!(process.model.asked(), 0);
+    assert_eq!(process.model.calls(), 0);
     process.work().await;
     // Now activation suffices: each range was asked for once, and the tail is not observed for it.
     let mut least = usize::MAX;
@@ -43,7 +43,7 @@ async fn a_run_that_is_waited_for() {
         process.work().await;
     }
     assert!(least < 10, "{least}");
-    assert_eq!(process.model.asked(), ground.chunks().await.len());
+    assert_eq!(process.model.calls(), ground.chunks().await.len());
 }
 
 /// Every row of every table that a request may leave something in.
@@ -68,7 +68,7 @@ async fn what_is_only_read() {
         process.work().await;
     }
     client.asks();
-    let (rows, asked) = (ground.number(ROWS).await, process.model.asked());
+    let (rows, calls) = (ground.number(ROWS).await, process.model.calls());
     let mut reading = client.clone();
     reading.headers.push(("x-diarist-memory", "read"));
     let sent = process.goes_out(&reading).await;
@@ -85,7 +85,7 @@ async fn what_is_only_read() {
     }
     steps.give_up();
     assert_eq!(ground.number(ROWS).await, rows);
-    assert_eq!(process.model.asked(), asked);
+    assert_eq!(process.model.calls(), calls);
     // The same request leaves something where it may.
     let sent = process.goes_out(&client).await;
     let mut steps = sent.retry_shorter(&process.memory, &|| None);
@@ -104,13 +104,13 @@ async fn one_more_try() {
         let mut steps = sent.retry_shorter(&process.memory, &|| None);
         let again = steps.next(None).await;
         assert_eq!(again.is_some(), on);
-        assert_eq!(process.model.asked() > 0, on);
+        assert_eq!(process.model.calls() > 0, on);
         if let Some(again) = again {
             assert_eq!(again.fallback(), "awaited");
             assert!(client.sees_all(&again) < client.messages.len());
-            let asked = process.model.asked();
+            let calls = process.model.calls();
             assert!(steps.next(None).await.is_none(), "one more, and no third");
-            assert_eq!(process.model.asked(), asked);
+            assert_eq!(process.model.calls(), calls);
         }
         steps.give_up();
     }
@@ -136,13 +136,13 @@ async fn what_is_observed_goes_first() {
     }
     let observed = ground.chunks().await.last().unwrap().1;
     client.asks();
-    let asked = process.model.asked();
+    let calls = process.model.calls();
     let sent = process.goes_out(&client).await;
     let mut steps = sent.retry_shorter(&process.memory, &|| None);
     let applied = steps.next(None).await.unwrap();
     assert_eq!(
-        (applied.fallback(), process.model.asked()),
-        ("observed", asked)
+        (applied.fallback(), process.model.calls()),
+        ("observed", calls)
     );
     let left = i64::try_from(client.sees_all(&applied)).unwrap();
     let all = i64::try_from(client.messages.len()).unwrap();
@@ -150,7 +150,7 @@ async fn what_is_observed_goes_first() {
     // Only where that was not enough, what is not observed yet.
     let awaited = steps.next(None).await.unwrap();
     assert_eq!(awaited.fallback(), "awaited");
-    assert!(process.model.asked() > asked);
+    assert!(process.model.calls() > calls);
     assert!(i64::try_from(client.sees_all(&awaited)).unwrap() < left);
 }
 

@@ -34,7 +34,7 @@ fn keys(file: &tempfile::NamedTempFile) -> Vec<VerificationKey> {
     given.valid().requests.identity.subjects.unwrap().keys
 }
 
-fn said(section: &str, lines: &str) -> ConfigInput {
+fn identity_config(section: &str, lines: &str) -> ConfigInput {
     ConfigInput::file(&format!("[identity{section}]\n{lines}"))
 }
 
@@ -80,7 +80,7 @@ fn conversations_are_told_of_each_other_only_where_somebody_vouches() {
 #[test]
 fn who_may_say_which_user_it_is() {
     let users = |lines: &str| {
-        let given = said(".resource", lines);
+        let given = identity_config(".resource", lines);
         given.valid().requests.identity.users.unwrap()
     };
     let by_proxy = users("header = \"X-User\"\nset_by = \"trusted-proxy\"");
@@ -312,7 +312,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
 #[test]
 fn every_refusal_says_why_and_what_to_do() {
     for (section, lines, beginning) in REFUSED {
-        let given = said(section, lines);
+        let given = identity_config(section, lines);
         assert_problems(&given, &[beginning]);
         let remedy = given.problems()[0].split_once(" | ").unwrap().1.to_owned();
         assert!(remedy.len() > 10, "{lines}: {remedy}");
@@ -336,7 +336,7 @@ fn a_file_that_holds_no_public_key_is_refused_and_not_shown() {
         let file = kept(text);
         let lines = format!("keys_file = \"{}\"", file.path().display());
         let expected = format!("identity.token.keys_file: {why}");
-        let given = said(".token", &lines);
+        let given = identity_config(".token", &lines);
         assert_problems(&given, &[&expected]);
         assert!(!given.problems()[0].contains("hunter2"));
     }
@@ -345,12 +345,12 @@ fn a_file_that_holds_no_public_key_is_refused_and_not_shown() {
     let path = file.path().display();
     let confused = format!("keys_file = \"{path}\"\nalgorithms = [\"HS256\"]");
     assert_problems(
-        &said(".token", &confused),
+        &identity_config(".token", &confused),
         &["identity.token.algorithms: no configured key can verify HS256"],
     );
     let both = format!("keys_file = \"{path}\"\nsecret = \"sixteen bytes ok\"");
     assert_problems(
-        &said(".token", &both),
+        &identity_config(".token", &both),
         &["identity.token.keys_file: keys_file and secret are both set"],
     );
 }

@@ -231,11 +231,11 @@ fn what_does_nothing_or_deletes_at_once_is_warned_of() {
             { model = "gpt-5*", step_tokens = 2 }, { model = "*", step_tokens = 3 },
         ]
     "#;
-    let said = warnings(rules);
-    assert_eq!(said.len(), 1, "{said:?}");
+    let messages = warnings(rules);
+    assert_eq!(messages.len(), 1, "{messages:?}");
     assert!(
-        said[0].contains("cache rule 3 never counts: cache rule 1 "),
-        "{said:?}"
+        messages[0].contains("cache rule 3 never counts: cache rule 1 "),
+        "{messages:?}"
     );
     for (text, part) in [
         (
@@ -262,13 +262,13 @@ fn what_does_nothing_or_deletes_at_once_is_warned_of() {
         ("path = \"a\"\nkeep_files = 0", ""),
         ("max_file_age = \"1d\"\npath = \"a\"", ""),
     ] {
-        let said = warnings(&format!("[audit]\n{text}"));
+        let messages = warnings(&format!("[audit]\n{text}"));
         assert_eq!(
-            said.len(),
+            messages.len(),
             usize::from(!part.is_empty()),
-            "{text}: {said:?}"
+            "{text}: {messages:?}"
         );
-        assert!(said.concat().contains(part), "{said:?}");
+        assert!(messages.concat().contains(part), "{messages:?}");
     }
 }
 
@@ -278,29 +278,29 @@ fn prices_of_the_audit_are_checked() {
     let valid = prices(r#""own=1,0.1,4", "gpt-5=1.25,0.125,10,1.5""#).valid();
     let models: Vec<_> = valid.audit_prices.iter().map(|it| &it.model).collect();
     assert_eq!(models, ["own", "gpt-5"]);
-    let said = prices(r#""own=1,0.1""#).problems().concat();
+    let problems = prices(r#""own=1,0.1""#).problems().concat();
     assert!(
-        said.contains("\"own=1,0.1\" is not a model with its price"),
-        "{said}"
+        problems.contains("\"own=1,0.1\" is not a model with its price"),
+        "{problems}"
     );
-    let said = prices(r#""own=1,1,1", "own=2,2,2""#).problems().concat();
-    assert!(said.contains("own has two prices"), "{said}");
+    let problems = prices(r#""own=1,1,1", "own=2,2,2""#).problems().concat();
+    assert!(problems.contains("own has two prices"), "{problems}");
 }
 
 #[test]
 fn what_is_wrong_is_said_in_plain_words() {
-    let said = |text: &str| ConfigInput::file(text).problems().concat();
-    let url = said("[upstream]\nbase_url = \"api.openai.com/v1\"");
+    let problems = |text: &str| ConfigInput::file(text).problems().concat();
+    let url = problems("[upstream]\nbase_url = \"api.openai.com/v1\"");
     assert!(
         url.contains("it does not begin with https:// or http://"),
         "{url}"
     );
-    let bytes = said("[audit]\nmax_file_bytes = 0");
+    let bytes = problems("[audit]\nmax_file_bytes = 0");
     assert!(
         bytes.contains("0 bytes are too small for a file"),
         "{bytes}"
     );
-    let number = said("[server]\nmax_requests = -1");
+    let number = problems("[server]\nmax_requests = -1");
     assert!(
         number.contains("expected a whole number, 0 or more"),
         "{number}"

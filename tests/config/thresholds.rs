@@ -159,7 +159,7 @@ fn overrides_replace_every_key_of_a_phase_and_inherit_the_others() {
     let [a, b] = &config.overrides[..] else {
         panic!("two");
     };
-    let asked = |phase: &Phase| {
+    let call_parameters = |phase: &Phase| {
         let model = match &phase.model {
             Some(Models::One(name)) => name.clone(),
             other => panic!("{other:?}"),
@@ -169,7 +169,7 @@ fn overrides_replace_every_key_of_a_phase_and_inherit_the_others() {
     };
     // What an override says goes before what it inherits under another name.
     let (call, observer) = (&a.settings.observation, &a.settings.observer);
-    assert_eq!(asked(call), ("own".into(), 1.5, Some(80)));
+    assert_eq!(call_parameters(call), ("own".into(), 1.5, Some(80)));
     assert!(call.parameters.is_empty());
     assert_eq!(call.options["x"], 1);
     assert_eq!(call.deadline, Duration::from_secs(7));
@@ -181,18 +181,21 @@ fn overrides_replace_every_key_of_a_phase_and_inherit_the_others() {
     assert_eq!(observer.attachments, images);
     assert_eq!(observer.omit_blocks, ["env"]);
     let reflector = &a.settings.reflection;
-    assert_eq!(asked(reflector), ("all".into(), 0.1, None));
+    assert_eq!(call_parameters(reflector), ("all".into(), 0.1, None));
     assert_eq!(reflector.parameters["seed"], 7);
     assert_eq!(reflector.instruction.as_deref(), Some("All of it."));
     assert!((a.settings.max_loss - 0.5).abs() < f64::EPSILON);
     // Hints are sent if either phase writes them.
     assert!(a.settings.hints.current_task && !a.settings.hints.suggested_response);
     let (call, observer) = (&b.settings.observation, &b.settings.observer);
-    assert_eq!(asked(call), ("all".into(), 0.2, Some(900)));
+    assert_eq!(call_parameters(call), ("all".into(), 0.2, Some(900)));
     assert_eq!(call.instruction.as_deref(), Some("Brief."));
     assert_eq!(observer.previous_tokens, Some(10));
     assert_eq!(observer.omit_blocks, ["reminderInstructions"]);
-    assert_eq!(asked(&b.settings.reflection), ("all".into(), 0.9, None));
+    assert_eq!(
+        call_parameters(&b.settings.reflection),
+        ("all".into(), 0.9, None)
+    );
 }
 
 #[test]

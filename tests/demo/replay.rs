@@ -18,6 +18,7 @@ fn replay(file: &str, more: &[&str]) -> (String, Option<i32>) {
 }
 
 #[test]
+#[ignore = "slow"]
 fn conversations_are_played_both_ways_and_compared() {
     let folder = tempfile::tempdir().unwrap();
     let file = recording(&folder, &[short(), long()]);
@@ -42,6 +43,7 @@ fn conversations_are_played_both_ways_and_compared() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn below_the_threshold_diarist_costs_what_the_observer_costs() {
     let folder = tempfile::tempdir().unwrap();
     let file = recording(&folder, &[long()]);
@@ -65,6 +67,7 @@ fn below_the_threshold_diarist_costs_what_the_observer_costs() {
 
 /// Where memory is free it is made below every threshold, where it is dear not at all: the prices of the command line decide.
 #[test]
+#[ignore = "slow"]
 fn the_policy_that_weighs_costs_can_be_replayed() {
     let folder = tempfile::tempdir().unwrap();
     let file = recording(&folder, &[long()]);
@@ -118,7 +121,7 @@ fn a_bad_line_is_named_by_its_number() {
     let good = std::fs::read_to_string(good).unwrap();
     let path = folder.path().join("bad.jsonl");
     let path = path.to_str().unwrap();
-    for (line, said) in [
+    for (line, message) in [
         (
             "{\"id\": \"x\"}",
             "line 3: not a conversation: missing field `messages`",
@@ -136,7 +139,7 @@ fn a_bad_line_is_named_by_its_number() {
         std::fs::write(path, format!("{good}\n{line}\n")).unwrap();
         let (text, code) = replay(path, &[]);
         assert_eq!(code, Some(1), "{text}");
-        assert!(text.contains(said), "{text}");
+        assert!(text.contains(message), "{text}");
         assert_eq!(text.lines().count(), 1, "{text}");
     }
     std::fs::write(path, "\n\n").unwrap();
@@ -156,7 +159,7 @@ fn an_upstream_that_cannot_be_asked_ends_the_replay_with_one_line() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/v1", port.local_addr().unwrap());
     drop(port);
-    let said = |args: &[&str]| {
+    let failed_replay = |args: &[&str]| {
         let output = diarist(&[&["replay", &file], args].concat())
             .output()
             .unwrap();
@@ -166,16 +169,17 @@ fn an_upstream_that_cannot_be_asked_ends_the_replay_with_one_line() {
         assert_eq!(text.lines().count(), 1, "{text}");
         text
     };
-    let text = said(&["--upstream", &url, "--model", "m"]);
+    let text = failed_replay(&["--upstream", &url, "--model", "m"]);
     assert!(
         text.contains("answered 502: the upstream cannot be reached"),
         "{text}"
     );
-    assert!(said(&["--upstream", &url]).contains("--model"));
-    assert!(said(&["--upstream", "nowhere", "--model", "m"]).contains("neither a URL"));
+    assert!(failed_replay(&["--upstream", &url]).contains("--model"));
+    assert!(failed_replay(&["--upstream", "nowhere", "--model", "m"]).contains("neither a URL"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn an_upstream_of_its_own_gets_the_key_and_what_it_refuses_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let file = recording(&folder, &[long()]);
@@ -214,14 +218,14 @@ async fn an_upstream_of_its_own_gets_the_key_and_what_it_refuses_is_told() {
             .iter()
             .all(|entry| !entry.headers.contains_key("x-diarist-thread"))
     );
-    let asked = |part| record.iter().filter(|entry| entry.caller == part).count() as u64;
+    let count_calls = |part| record.iter().filter(|entry| entry.caller == part).count() as u64;
     assert_eq!(
         number(&text, "Observer,", 0),
-        asked(CallerKind::Observer),
+        count_calls(CallerKind::Observer),
         "{text}"
     );
     let requests = number(&text, "requests", 0) + number(&text, "requests", 1);
-    assert_eq!(requests, asked(CallerKind::Actor), "{text}");
+    assert_eq!(requests, count_calls(CallerKind::Actor), "{text}");
 
     // The ninth request is refused: what came before it is told, and the exit code says so.
     provider.inject_next(CallerKind::Actor, 8, &Behaviour::default());

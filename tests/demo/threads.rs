@@ -122,6 +122,7 @@ fn a_conversation_is_listed_and_shown_by_each_of_its_names() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn what_is_not_there_is_said_in_one_line_and_nothing_is_made() {
     let (folder, url) = filled();
     let (text, code) = run(&["threads", "show", "nobody", "--database", &url]);

@@ -17,10 +17,10 @@ fn refuse(code: &str, param: &str) -> Response<String> {
 /// Which optional parameters each request carried.
 fn parameters(model: &Model) -> Vec<Vec<&'static str>> {
     let names = ["temperature", "max_tokens", "max_completion_tokens"];
-    let carried = |seen: &ReceivedRequest| {
+    let carried = |request: &ReceivedRequest| {
         let carried = names
             .into_iter()
-            .filter(|name| seen.body.get(name).is_some());
+            .filter(|name| request.body.get(name).is_some());
         carried.collect()
     };
     model.received().iter().map(carried).collect()
@@ -102,9 +102,9 @@ async fn a_guess_that_did_not_help_is_not_remembered() {
             .unwrap_err();
         assert!(matches!(error, CallError::Rejected { .. }), "{error}");
     }
-    let seen = parameters(&model);
-    assert_eq!(seen.len(), 8, "every call ends");
-    assert_eq!(seen[4], ["temperature", "max_tokens"]);
+    let sent_parameters = parameters(&model);
+    assert_eq!(sent_parameters.len(), 8, "every call ends");
+    assert_eq!(sent_parameters[4], ["temperature", "max_tokens"]);
 }
 
 #[tokio::test]
@@ -118,7 +118,7 @@ async fn settings_a_model_refuses_are_left_out_and_remembered() {
         answer(200, &reply_body("x"))
     })
     .await;
-    let asked = CallSettings {
+    let settings = CallSettings {
         parameters: Map::from_iter([("top_p".to_owned(), json!(0.9))]),
         options: Map::from_iter([
             ("thinking".to_owned(), json!({"budget": 1})),
@@ -128,13 +128,13 @@ async fn settings_a_model_refuses_are_left_out_and_remembered() {
     };
     let llm = Llm::new().unwrap();
     for _ in 0..2 {
-        llm.call(&model.endpoint(), &asked, &prompt())
+        llm.call(&model.endpoint(), &settings, &prompt())
             .await
             .unwrap();
     }
-    let seen = model.received();
-    assert_eq!(seen.len(), 4, "the second call pays nothing");
-    for body in [&seen[2].body, &seen[3].body] {
+    let received = model.received();
+    assert_eq!(received.len(), 4, "the second call pays nothing");
+    for body in [&received[2].body, &received[3].body] {
         assert_eq!(body["seed"], 1, "what it takes stays");
         assert_eq!(body["temperature"], 0.3);
         assert!(body.get("top_p").is_none() && body.get("thinking").is_none());

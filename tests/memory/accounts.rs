@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sqlx::Connection as _;
 
 use crate::memory::rig::{PATIENCE, Rig, SMALL};
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, SampleConversation};
 
 /// The two requests of a conversation that begins with so many bytes: with the second one it is recorded.
 fn two_requests(name: &str, bytes: usize) -> [Value; 2] {
@@ -33,6 +33,7 @@ async fn eventually(what: &str, mut done: impl AsyncFnMut() -> bool) {
 const MEBIBYTE: usize = 1 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_flood_of_one_account_does_not_drop_what_another_says() {
     // Nothing is observed: to read so much takes long, and this is about the queue.
     let nothing = [("MEMORY__OBSERVATION__MESSAGE_TOKENS", "100000000")];
@@ -73,10 +74,12 @@ async fn a_flood_of_one_account_does_not_drop_what_another_says() {
 async fn ever_new_headers_beside_one_key_begin_only_so_many_tenants() {
     let settings = [&SMALL[..], &[("IDENTITY__NEW_TENANTS_PER_HOUR", "2")]].concat();
     let mut rig = Rig::with(Options::default(), &settings).await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let send = async |rig: &Rig, credential: &str, number: &str, turn| {
         let header = [("x-any-auth", number)];
-        let answer = rig.send_as(credential, &header, &talk.body(turn)).await;
+        let answer = rig
+            .send_as(credential, &header, &conversation.body(turn))
+            .await;
         assert_eq!(answer.status, 200);
         rig.quiet().await;
         answer
@@ -88,7 +91,7 @@ async fn ever_new_headers_beside_one_key_begin_only_so_many_tenants() {
             let expected = "bypass; reason=too_many_tenants";
             assert_eq!(answer.memory() == expected, refused, "{number}");
             if refused {
-                assert_eq!(rig.last().body, talk.body(turn).to_string());
+                assert_eq!(rig.last().body, conversation.body(turn).to_string());
                 let entry = rig.audit_entry(&answer).await;
                 assert_eq!(entry["reason"], "too_many_tenants");
             }
@@ -97,7 +100,7 @@ async fn ever_new_headers_beside_one_key_begin_only_so_many_tenants() {
     let tenants = "SELECT count(DISTINCT tenant) FROM lineages";
     assert_eq!(rig.number(tenants).await, 2);
     // The key alone is no new tenant, and other accounts have their own count.
-    assert_eq!(rig.send(&talk.body(2)).await.memory(), "watching");
+    assert_eq!(rig.send(&conversation.body(2)).await.memory(), "watching");
     let other = send(&rig, "Bearer sk-other", "3", 2).await;
     assert_eq!(other.memory(), "watching");
     // Who was there before a restart is not new after it.
@@ -117,20 +120,23 @@ async fn ever_new_headers_beside_one_key_begin_only_so_many_tenants() {
 async fn a_budget_is_not_renewed_by_a_header_that_the_upstream_ignores() {
     let settings = [&SMALL[..], &[("MEMORY__DAILY_TOKENS", "1")]].concat();
     let rig = Rig::with(Options::default(), &settings).await;
-    let observed = |talk: &Talk| {
+    let observed = |conversation: &SampleConversation| {
         let prompts = rig.provider.record_for(CallerKind::Observer);
-        let canary = talk.canary();
+        let canary = conversation.canary();
         prompts
             .iter()
             .any(|entry| String::from_utf8_lossy(&entry.body).contains(&canary))
     };
-    let [ada, bob, eve] = ["ada", "bob", "eve"].map(Talk::new);
-    let say = async |credential: &str, headers: &[(&str, &str)], talk: &Talk| {
-        for turn in 1..=ACTIVE + 1 {
-            let answer = rig.send_as(credential, headers, &talk.body(turn)).await;
-            assert_eq!(answer.status, 200);
-        }
-    };
+    let [ada, bob, eve] = ["ada", "bob", "eve"].map(SampleConversation::new);
+    let say =
+        async |credential: &str, headers: &[(&str, &str)], conversation: &SampleConversation| {
+            for turn in 1..=ACTIVE + 1 {
+                let answer = rig
+                    .send_as(credential, headers, &conversation.body(turn))
+                    .await;
+                assert_eq!(answer.status, 200);
+            }
+        };
     say("Bearer sk-test", &[], &ada).await;
     eventually("ada is observed", async || observed(&ada)).await;
     let spent = async || rig.metric("diarist_budgets_spent_total").await > 0.0;
@@ -145,15 +151,20 @@ async fn a_budget_is_not_renewed_by_a_header_that_the_upstream_ignores() {
 #[tokio::test(flavor = "multi_thread")]
 async fn people_behind_one_key_and_a_gateways_own_header_are_kept_apart() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let header = |name| [("ocp-apim-subscription-key", name)];
     let answer = rig
-        .talk_as("Bearer EMPTY", &header("alice"), &talk, 1..=ACTIVE + 1)
+        .play_turns_as(
+            "Bearer EMPTY",
+            &header("alice"),
+            &conversation,
+            1..=ACTIVE + 1,
+        )
         .await;
     assert_eq!(answer.memory(), "active");
     for other in [&header("bob")[..], &[]] {
         let answer = rig
-            .send_as("Bearer EMPTY", other, &talk.body(ACTIVE + 2))
+            .send_as("Bearer EMPTY", other, &conversation.body(ACTIVE + 2))
             .await;
         assert_eq!(answer.memory(), "watching");
     }

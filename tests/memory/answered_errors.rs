@@ -4,12 +4,12 @@ use diarist_provider::{Behaviour, CallerKind, Failure};
 use serde_json::json;
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk, answering, refusing};
+use crate::memory::tools::{ACTIVE, SampleConversation, answering, refusing};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_error_with_status_200_is_named_and_an_equal_request_is_decided_anew() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let too_long = json!({"message": "no", "code": "context_length_exceeded"});
     let errors = [
         (json!({"error": {"message": "no", "code": 503}}), "error"),
@@ -21,7 +21,7 @@ async fn an_error_with_status_200_is_named_and_an_equal_request_is_decided_anew(
         (json!({"id": "x", "error": too_long}), "too_long"),
     ];
     for (turn, (error, name)) in (1..).zip(errors) {
-        let body = talk.body(turn);
+        let body = conversation.body(turn);
         rig.provider
             .inject_next(CallerKind::Actor, 1, &answering(200, &error));
         let failed = rig.send(&body).await;
@@ -44,17 +44,17 @@ async fn an_error_with_status_200_is_named_and_an_equal_request_is_decided_anew(
 #[tokio::test(flavor = "multi_thread")]
 async fn an_original_that_gets_an_error_with_status_200_teaches_nothing() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=ACTIVE).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=ACTIVE).await;
     let refused = refusing(400, "Only one system message is supported by this model.");
     rig.provider.inject_next(CallerKind::Actor, 1, &refused);
     let error = json!({"error": {"message": "Overloaded", "code": 503}});
     rig.provider
         .inject_next(CallerKind::Actor, 1, &answering(200, &error));
-    let answer = rig.send(&talk.body(ACTIVE + 1)).await;
+    let answer = rig.send(&conversation.body(ACTIVE + 1)).await;
     assert_eq!((answer.status, answer.json()), (200, error));
     rig.quiet().await;
-    let answer = rig.talk(&talk, ACTIVE + 2..=ACTIVE + 2).await;
+    let answer = rig.play_turns(&conversation, ACTIVE + 2..=ACTIVE + 2).await;
     assert_eq!(answer.memory(), "active");
     let sent = rig.last().json().unwrap();
     let block = sent["messages"][1]["content"].to_string();
@@ -74,7 +74,7 @@ async fn a_stream_without_an_event_is_empty() {
         ..Behaviour::default()
     };
     rig.provider.inject_next(CallerKind::Actor, 1, &empty);
-    let answer = rig.send(&Talk::new("ada").streamed(1)).await;
+    let answer = rig.send(&SampleConversation::new("ada").streamed(1)).await;
     rig.quiet().await;
     let line = rig.audit_entry(&answer).await;
     assert_eq!(

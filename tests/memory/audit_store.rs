@@ -9,7 +9,7 @@ use serde_json::Value;
 use sqlx::Row as _;
 
 use crate::memory::rig::{Answer, Rig, SMALL};
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, SampleConversation};
 
 const STORED: (&str, &str) = ("AUDIT__STORE_RETENTION", "30d");
 const LINES: &str = "SELECT count(*) FROM audit_lines";
@@ -52,7 +52,7 @@ async fn strangers_do_not_fill_the_database_with_requests_that_pass() {
     let rig = rig().await;
     models(&rig, Some("Bearer sk-test")).await;
     // A first request is recorded with the second one.
-    rig.talk(&Talk::new("ada"), 1..=2).await;
+    rig.play_turns(&SampleConversation::new("ada"), 1..=2).await;
     for credential in [None, Some("Bearer sk-nobody"), Some("Bearer sk-test")] {
         models(&rig, credential).await;
     }
@@ -71,9 +71,12 @@ async fn strangers_do_not_fill_the_database_with_requests_that_pass() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_database_has_the_lines_of_the_file_and_answers_as_the_file_does() {
     let rig = rig().await;
-    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
-    rig.talk(&ada, 1..=ACTIVE).await;
-    rig.talk_as("Bearer sk-bob", &[], &bob, 1..=3).await;
+    let (ada, bob) = (
+        SampleConversation::new("ada"),
+        SampleConversation::new("bob"),
+    );
+    rig.play_turns(&ada, 1..=ACTIVE).await;
+    rig.play_turns_as("Bearer sk-bob", &[], &bob, 1..=3).await;
     models(&rig, Some("Bearer sk-test")).await;
     let answer = rig.send(&ada.body(ACTIVE + 1)).await;
     rig.audit_entry(&answer).await;
@@ -127,8 +130,8 @@ async fn the_database_has_the_lines_of_the_file_and_answers_as_the_file_does() {
 #[tokio::test(flavor = "multi_thread")]
 async fn why_says_that_a_block_is_gone_and_finds_a_line_that_only_the_file_has() {
     let rig = rig().await;
-    let talk = Talk::new("ada");
-    let answer = rig.talk(&talk, 1..=ACTIVE).await;
+    let conversation = SampleConversation::new("ada");
+    let answer = rig.play_turns(&conversation, 1..=ACTIVE).await;
     rig.audit_entry(&answer).await;
     rig.quiet().await;
     let why = ["audit", "--store", "--why", id(&answer)];
@@ -155,22 +158,22 @@ async fn why_says_that_a_block_is_gone_and_finds_a_line_that_only_the_file_has()
         .operator(&[&why[..], &["--audit", &path]].concat())
         .await;
     assert!(gone.contains("are not in this database any more"), "{gone}");
-    assert!(!gone.contains(&talk.canary()), "{gone}");
+    assert!(!gone.contains(&conversation.canary()), "{gone}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn why_prints_no_block_that_has_the_number_by_accident() {
     let rig = rig().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let named = [("x-diarist-resource", "ada")];
     let answer = rig
-        .talk_as("Bearer sk-test", &named, &talk, 1..=ACTIVE)
+        .play_turns_as("Bearer sk-test", &named, &conversation, 1..=ACTIVE)
         .await;
     rig.audit_entry(&answer).await;
     rig.quiet().await;
     let why = ["audit", "--store", "--why", id(&answer)];
     let own = rig.operator(&why).await;
-    assert!(own.contains(&talk.canary()), "{own}");
+    assert!(own.contains(&conversation.canary()), "{own}");
     for other in [
         // Another user of the tenant.
         "UPDATE snapshots SET resource = zeroblob(32)",
@@ -180,17 +183,17 @@ async fn why_prints_no_block_that_has_the_number_by_accident() {
         run(&rig, other).await;
         let gone = rig.operator(&why).await;
         assert!(gone.contains("are not in this database any more"), "{gone}");
-        assert!(!gone.contains(&talk.canary()), "{gone}");
+        assert!(!gone.contains(&conversation.canary()), "{gone}");
     }
     // The same without a stored line, from the file: only the time tells.
     run(&rig, "DELETE FROM audit_lines").await;
     let path = rig.folder.path().join("audit.jsonl").display().to_string();
     let of_file = [&why[..], &["--audit", &path]].concat();
     let gone = rig.operator(&of_file).await;
-    assert!(!gone.contains(&talk.canary()), "{gone}");
+    assert!(!gone.contains(&conversation.canary()), "{gone}");
     run(&rig, "UPDATE snapshots SET at_ms = at_ms - 3600000").await;
     let own = rig.operator(&of_file).await;
-    assert!(own.contains(&talk.canary()), "{own}");
+    assert!(own.contains(&conversation.canary()), "{own}");
 }
 
 /// How many lines of a tenant are in the database: those with a name of the conversation, and those without.
@@ -208,21 +211,27 @@ async fn lines_of(rig: &Rig, key: &str) -> (usize, usize) {
 #[tokio::test(flavor = "multi_thread")]
 async fn lines_go_with_what_is_forgotten() {
     let rig = rig().await;
-    let (ada, bob, eve) = (Talk::new("ada"), Talk::new("bob"), Talk::new("eve"));
+    let (ada, bob, eve) = (
+        SampleConversation::new("ada"),
+        SampleConversation::new("bob"),
+        SampleConversation::new("eve"),
+    );
     let named = [("x-diarist-thread", "trip")];
-    rig.talk_as("Bearer sk-test", &named, &ada, 1..=3).await;
-    rig.talk_as("Bearer sk-test", &[], &bob, 1..=3).await;
-    rig.talk_as("Bearer sk-eve", &named, &eve, 1..=3).await;
+    rig.play_turns_as("Bearer sk-test", &named, &ada, 1..=3)
+        .await;
+    rig.play_turns_as("Bearer sk-test", &[], &bob, 1..=3).await;
+    rig.play_turns_as("Bearer sk-eve", &named, &eve, 1..=3)
+        .await;
     rig.quiet().await;
     let (trip, other) = lines_of(&rig, "sk-test").await;
     let (eves, _) = lines_of(&rig, "sk-eve").await;
     assert!(trip >= 3 && other >= 3 && eves >= 3);
-    let said = rig.operator(&["threads", "forget", "1"]).await;
-    assert!(said.contains(&format!("audit_lines {trip}")), "{said}");
+    let output = rig.operator(&["threads", "forget", "1"]).await;
+    assert!(output.contains(&format!("audit_lines {trip}")), "{output}");
     assert_eq!(lines_of(&rig, "sk-test").await, (0, other));
     // A conversation without a name is found by the hash of its first message.
-    let said = rig.operator(&["threads", "forget", "2"]).await;
-    assert!(said.contains(&format!("audit_lines {other}")), "{said}");
+    let output = rig.operator(&["threads", "forget", "2"]).await;
+    assert!(output.contains(&format!("audit_lines {other}")), "{output}");
     assert_eq!(lines_of(&rig, "sk-test").await, (0, 0));
     assert_eq!(
         lines_of(&rig, "sk-eve").await,
@@ -230,15 +239,15 @@ async fn lines_go_with_what_is_forgotten() {
         "of another tenant"
     );
     let label = Scope::format_tenant_label(&rig.tenant("sk-eve"));
-    let said = rig.operator(&["tenants", "forget", &label]).await;
-    assert!(said.contains(&format!("audit_lines {eves}")), "{said}");
+    let output = rig.operator(&["tenants", "forget", &label]).await;
+    assert!(output.contains(&format!("audit_lines {eves}")), "{output}");
     assert_eq!(lines_of(&rig, "sk-eve").await, (0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn old_lines_are_deleted_and_a_stop_loses_none() {
     let mut rig = rig().await;
-    rig.talk(&Talk::new("ada"), 1..=2).await;
+    rig.play_turns(&SampleConversation::new("ada"), 1..=2).await;
     // Nothing waits for the lines here: the stop writes them.
     rig.stop().await;
     assert_eq!(rig.number(LINES).await, 2);
@@ -260,13 +269,13 @@ async fn old_lines_are_deleted_and_a_stop_loses_none() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_setting_nothing_is_stored_and_the_command_says_so() {
     let rig = Rig::small().await;
-    rig.talk(&Talk::new("ada"), 1..=2).await;
+    rig.play_turns(&SampleConversation::new("ada"), 1..=2).await;
     rig.quiet().await;
     assert_eq!(rig.number(LINES).await, 0);
     let output = rig.operator_output(&["audit", "--store"]).await;
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("set audit.store_retention"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("set audit.store_retention"), "{stderr}");
     let both = rig
         .operator_output(&["audit", "--store", "audit.jsonl"])
         .await;

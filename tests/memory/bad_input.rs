@@ -6,7 +6,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, SampleConversation};
 
 struct Bad {
     name: &'static str,
@@ -177,7 +177,7 @@ fn cases() -> Vec<Bad> {
 #[tokio::test(flavor = "multi_thread")]
 async fn goes_out_as_it_came_and_the_answer_is_the_upstreams() {
     let rig = Rig::small().await;
-    let mut told = Vec::new();
+    let mut mismatches = Vec::new();
     for case in cases() {
         let mut headers = vec![("authorization", "Bearer sk-test")];
         headers.extend_from_slice(&case.headers);
@@ -185,7 +185,7 @@ async fn goes_out_as_it_came_and_the_answer_is_the_upstreams() {
         let forwarded = rig.last();
         assert_eq!(forwarded.body, case.body, "{}", case.name);
         if answer.memory() != case.memory {
-            told.push((case.name, answer.memory().to_owned(), case.memory));
+            mismatches.push((case.name, answer.memory().to_owned(), case.memory));
         }
 
         let mut direct = rig
@@ -204,7 +204,10 @@ async fn goes_out_as_it_came_and_the_answer_is_the_upstreams() {
             assert_eq!(answer.text(), refusal, "{}", case.name);
         }
     }
-    assert!(told.is_empty(), "(case, told, wanted): {told:#?}");
+    assert!(
+        mismatches.is_empty(),
+        "(case, told, wanted): {mismatches:#?}"
+    );
     let lines = rig.audited(cases().len()).await;
     for (case, line) in cases().iter().zip(&lines) {
         let state = case.memory.split(';').next().unwrap();
@@ -218,10 +221,10 @@ async fn goes_out_as_it_came_and_the_answer_is_the_upstreams() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signed_body_is_never_rewritten() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
-    let answer = rig.talk(&talk, 1..=ACTIVE).await;
+    let conversation = SampleConversation::new("ada");
+    let answer = rig.play_turns(&conversation, 1..=ACTIVE).await;
     assert_eq!(answer.memory(), "active");
-    let body = talk.body(ACTIVE + 1);
+    let body = conversation.body(ACTIVE + 1);
     for header in [
         ("content-digest", "sha-256=:AAAA:"),
         ("x-amz-content-sha256", "aa"),

@@ -6,16 +6,16 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 
 use crate::memory::rig::{PATIENCE, Rig};
-use crate::memory::tools::Talk;
+use crate::memory::tools::SampleConversation;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_without_room_is_forwarded_unread() {
     let room = [("SERVER__MAX_BUFFERED_BYTES", "8192")];
     let rig = Rig::with(Options::default(), &room).await;
-    let talk = Talk::new("ada");
-    let small = rig.send(&talk.body(1)).await;
+    let conversation = SampleConversation::new("ada");
+    let small = rig.send(&conversation.body(1)).await;
     assert_eq!(small.memory(), "watching");
-    let body = talk.body(8);
+    let body = conversation.body(8);
     assert!(body.to_string().len() > 8_192);
     let large = rig.send(&body).await;
     assert_eq!(large.status, 200);
@@ -30,7 +30,7 @@ async fn a_body_without_room_is_forwarded_unread() {
     assert!(unread.is_some_and(|unread| unread > 0), "{metrics}");
     // The room of a body is free again when its exchange is over.
     for _ in 0..20 {
-        assert_eq!(rig.send(&talk.body(1)).await.memory(), "watching");
+        assert_eq!(rig.send(&conversation.body(1)).await.memory(), "watching");
     }
 }
 
@@ -39,7 +39,7 @@ async fn a_body_without_room_is_forwarded_unread() {
 async fn a_body_of_unknown_length_without_room_is_told_to_come_again() {
     let room = [("SERVER__MAX_BUFFERED_BYTES", "8192")];
     let rig = Rig::with(Options::default(), &room).await;
-    let body = Talk::new("ada").body(8).to_string();
+    let body = SampleConversation::new("ada").body(8).to_string();
     let pieces = body.as_bytes().chunks(1_000).map(<[u8]>::to_vec);
     let frames = pieces.map(|piece| Ok::<_, std::io::Error>(Frame::data(Bytes::from(piece))));
     let frames: Vec<_> = frames.collect();
@@ -64,7 +64,7 @@ async fn large_bodies_of_a_bad_key_use_a_quarter_and_the_others_pass_unread() {
         &[("SERVER__MAX_BUFFERED_BYTES", "4194304")],
     )
     .await;
-    let mut body = Talk::new("ada").body(1);
+    let mut body = SampleConversation::new("ada").body(1);
     body["messages"][0]["content"] = "long ".repeat(300_000).into();
     // Nobody knows this key yet, and a quarter is less than this body.
     let strange = rig.send(&body).await;
@@ -74,7 +74,9 @@ async fn large_bodies_of_a_bad_key_use_a_quarter_and_the_others_pass_unread() {
     );
     assert_eq!(rig.last().body, body.to_string());
     assert_eq!(
-        rig.send(&Talk::new("ada").body(1)).await.memory(),
+        rig.send(&SampleConversation::new("ada").body(1))
+            .await
+            .memory(),
         "watching"
     );
     rig.quiet().await;

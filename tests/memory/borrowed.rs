@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use crate::memory::rig::{PATIENCE, Rig};
-use crate::memory::tools::{ACTIVE, Talk, eventually};
+use crate::memory::tools::{ACTIVE, SampleConversation, eventually};
 
 const OURS: &str = "Bearer sk-borrowed-CANARY-1";
 const OTHER: &str = "Bearer sk-borrowed-CANARY-2";
@@ -32,8 +32,10 @@ impl Rig {
     }
 
     /// Sends the turn, which has to be answered, and waits for nothing.
-    async fn say(&self, credential: &str, talk: &Talk, turn: usize) {
-        let answer = self.send_as(credential, &[], &talk.body(turn)).await;
+    async fn say(&self, credential: &str, conversation: &SampleConversation, turn: usize) {
+        let answer = self
+            .send_as(credential, &[], &conversation.body(turn))
+            .await;
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
 
@@ -41,9 +43,9 @@ impl Rig {
     /// that waits.
     async fn other_is_observed(&self, name: &str) {
         let before = self.calls_with(OTHER).len();
-        let talk = Talk::new(name);
+        let conversation = SampleConversation::new(name);
         for turn in 1..=4 {
-            self.say(OTHER, &talk, turn).await;
+            self.say(OTHER, &conversation, turn).await;
         }
         eventually("another's calls", || self.calls_with(OTHER).len() > before).await;
     }
@@ -61,7 +63,7 @@ async fn calls_go_the_whole_way_of_their_conversation() {
     let base = format!("{}/eu/deployments/gpt/v1", rig.provider.origin());
     rig.set("UPSTREAM__BASE_URL", &base);
     rig.restart().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=2 * ACTIVE {
         let request = rig
             .client
@@ -71,7 +73,7 @@ async fn calls_go_the_whole_way_of_their_conversation() {
             .header("openai-project", "proj-88")
             .header("x-of-the-client", "not lent")
             .header("content-type", "application/json")
-            .body(talk.body(turn).to_string());
+            .body(conversation.body(turn).to_string());
         assert_eq!(request.send().await.unwrap().status(), 200);
         rig.quiet().await;
     }
@@ -106,9 +108,9 @@ async fn where_the_credential_is_not_held_nothing_is_called_until_it_comes_again
     let gate = Arc::new(Semaphore::new(0));
     rig.provider
         .inject(CallerKind::Observer, Behaviour::gated(&gate));
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=5 {
-        rig.say(OURS, &talk, turn).await;
+        rig.say(OURS, &conversation, turn).await;
     }
     eventually("a call", || !rig.calls_with(OURS).is_empty()).await;
     // What was held goes with the process; what waits does not.
@@ -128,32 +130,33 @@ async fn where_the_credential_is_not_held_nothing_is_called_until_it_comes_again
     assert!(rig.number(waiting).await > 0, "and they are not given up");
 
     // The next request lends it again.
-    rig.say(OURS, &talk, 6).await;
+    rig.say(OURS, &conversation, 6).await;
     rig.quiet().await;
     assert!(rig.calls_with(OURS).len() > before);
     assert_eq!(rig.number("SELECT count(*) FROM jobs").await, 0);
     let failed =
         "SELECT count(*) FROM events WHERE kind LIKE '%-failed' AND body NOT LIKE '%told to stop%'";
     assert_eq!(rig.number(failed).await, 0, "waiting is no failure");
-    rig.talk_as(OURS, &[], &talk, 7..=ACTIVE + 1).await;
-    let answer = rig.send_as(OURS, &[], &talk.body(ACTIVE + 2)).await;
+    rig.play_turns_as(OURS, &[], &conversation, 7..=ACTIVE + 1)
+        .await;
+    let answer = rig.send_as(OURS, &[], &conversation.body(ACTIVE + 2)).await;
     assert_eq!(answer.memory(), "active");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_the_client_was_told_to_wait_its_memory_waits_too() {
     let mut rig = small().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     // Lent, with nothing to observe yet.
-    rig.say(OURS, &talk, 1).await;
+    rig.say(OURS, &conversation, 1).await;
     rig.quiet().await;
     assert_eq!(rig.calls_with(OURS).len(), 0);
     let limited = Behaviour::rate_limited(3_600);
     rig.provider.inject_next(CallerKind::Actor, 1, &limited);
-    let answer = rig.send_as(OURS, &[], &talk.body(2)).await;
+    let answer = rig.send_as(OURS, &[], &conversation.body(2)).await;
     assert_eq!(answer.status, 429, "the client hears of it");
     for turn in 2..=5 {
-        rig.say(OURS, &talk, turn).await;
+        rig.say(OURS, &conversation, turn).await;
     }
     rig.other_is_observed("bob").await;
     let waiting = "SELECT count(*) FROM jobs WHERE state = 'open' AND attempts = 0";
@@ -169,7 +172,7 @@ async fn after_the_client_was_told_to_wait_its_memory_waits_too() {
     // of its lease, which is as long as a test waits. One thing is recorded after the other, so
     // everything before this one has its jobs when it is.
     for turn in 1..=2 {
-        rig.say(OTHER, &Talk::new("dora"), turn).await;
+        rig.say(OTHER, &SampleConversation::new("dora"), turn).await;
     }
     let recorded = || rig.number("SELECT count(*) FROM requests");
     let running = || rig.number("SELECT count(*) FROM jobs WHERE leased = 1");
@@ -183,10 +186,10 @@ async fn after_the_client_was_told_to_wait_its_memory_waits_too() {
     tokio::time::timeout(PATIENCE, only_ours).await.unwrap();
     // A rest is this process's; what waited is done with the next request of another.
     rig.restart().await;
-    rig.say(OURS, &talk, 6).await;
+    rig.say(OURS, &conversation, 6).await;
     for name in ["bob", "cleo"] {
         // What is left of theirs waits for them in the same way.
-        rig.say(OTHER, &Talk::new(name), 5).await;
+        rig.say(OTHER, &SampleConversation::new(name), 5).await;
     }
     rig.quiet().await;
     assert!(!rig.calls_with(OURS).is_empty());
@@ -199,9 +202,9 @@ async fn a_range_that_was_given_up_comes_again_when_it_is_asked_for() {
     let gate = Arc::new(Semaphore::new(0));
     rig.provider
         .inject(CallerKind::Observer, Behaviour::gated(&gate));
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=4 {
-        rig.say(OURS, &talk, turn).await;
+        rig.say(OURS, &conversation, turn).await;
     }
     eventually("a call", || !rig.calls_with(OURS).is_empty()).await;
     rig.stop().await;
@@ -215,7 +218,7 @@ async fn a_range_that_was_given_up_comes_again_when_it_is_asked_for() {
     rig.provider
         .inject(CallerKind::Observer, Behaviour::default());
     let before = rig.calls_with(OURS).len();
-    rig.talk_as(OURS, &[], &talk, 5..=7).await;
+    rig.play_turns_as(OURS, &[], &conversation, 5..=7).await;
     assert_eq!(
         rig.calls_with(OURS).len(),
         before,
@@ -228,12 +231,13 @@ async fn a_range_that_was_given_up_comes_again_when_it_is_asked_for() {
         .args(["threads", "observe", "1", "--database", &url])
         .output()
         .unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
     assert!(
-        said.contains(" had failed for good will be tried again"),
-        "{said}"
+        stdout.contains(" had failed for good will be tried again"),
+        "{stdout}"
     );
-    rig.talk_as(OURS, &[], &talk, 8..=ACTIVE + 3).await;
+    rig.play_turns_as(OURS, &[], &conversation, 8..=ACTIVE + 3)
+        .await;
     // From the first message on, without a gap, and what is made of it is used.
     let first = "SELECT count(*) FROM parts WHERE kind = 'chunk' AND from_count = 0";
     assert_eq!(rig.number(first).await, 1);
@@ -241,9 +245,9 @@ async fn a_range_that_was_given_up_comes_again_when_it_is_asked_for() {
     assert_eq!(rig.number(given_up).await, 0);
     let shown = rig.calls_with(OURS)[before..].iter().any(|call| {
         let body: Value = call.json().unwrap();
-        body.to_string().contains(&talk.canary())
+        body.to_string().contains(&conversation.canary())
     });
     assert!(shown, "its words were offered anew");
-    let answer = rig.send_as(OURS, &[], &talk.body(ACTIVE + 4)).await;
+    let answer = rig.send_as(OURS, &[], &conversation.body(ACTIVE + 4)).await;
     assert_eq!(answer.memory(), "active");
 }

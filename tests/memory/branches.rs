@@ -5,7 +5,7 @@ use diarist_provider::{Behaviour, CallerKind, Failure, Options};
 use serde_json::{Value, json};
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::Talk;
+use crate::memory::tools::SampleConversation;
 
 fn messages(body: &[u8]) -> Vec<Value> {
     let body: Value = serde_json::from_slice(body).unwrap();
@@ -34,9 +34,9 @@ async fn what_was_observed_for_a_request_that_nobody_took_serves_no_other_branch
         ("MEMORY__OVERFLOW_TIMEOUT", "20s"),
     ];
     let rig = Rig::with(Options::default(), &settings).await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     rig.provider.inject_next(CallerKind::Actor, 2, &too_long());
-    let answer = rig.send(&talk.body(12)).await;
+    let answer = rig.send(&conversation.body(12)).await;
     assert_eq!(answer.status, 400);
     let tried = rig.last();
     assert!(
@@ -44,18 +44,18 @@ async fn what_was_observed_for_a_request_that_nobody_took_serves_no_other_branch
         "it was observed, and sent once more"
     );
     // Longer than that request, and with another newest question: another branch.
-    let mut branch = talk.body(14);
+    let mut branch = conversation.body(14);
     let turns = branch["messages"].as_array_mut().unwrap();
-    let asked = turns
+    let question_index = turns
         .iter()
-        .rposition(|turn| turn == &talk.messages(12)[23]);
-    turns[asked.unwrap()]["content"] = json!("ada asks for something else.");
+        .rposition(|turn| turn == &conversation.messages(12)[23]);
+    turns[question_index.unwrap()]["content"] = json!("ada asks for something else.");
     let answer = rig.send(&branch).await;
     assert_eq!((answer.status, answer.memory()), (200, "watching"));
     assert_eq!(rig.last().body, branch.to_string());
     // What goes on from the request itself need not wait again.
     let before = rig.got().len();
-    let answer = rig.send(&talk.body(13)).await;
+    let answer = rig.send(&conversation.body(13)).await;
     assert_eq!((answer.status, answer.memory()), (200, "active"));
     assert_eq!(rig.got().len(), before + 1);
 }
@@ -66,14 +66,14 @@ async fn what_was_observed_for_a_request_that_nobody_took_serves_no_other_branch
 async fn the_note_of_a_trim_stays_as_it_is_while_the_window_slides() {
     let rig = Rig::with(Options::default(), &[("MEMORY__OVERFLOW", "trim")]).await;
     rig.provider.rules(|rules| rules.window = Some(8_000));
-    let talk = Talk::new("ada");
-    let answer = rig.send(&talk.body(24)).await;
+    let conversation = SampleConversation::new("ada");
+    let answer = rig.send(&conversation.body(24)).await;
     assert_eq!(answer.memory(), "active; rung=trimmed");
     let note = messages(&rig.last().body)[1].clone();
     assert!(note["content"].as_str().unwrap().contains("<diarist-gap>"));
     rig.quiet().await;
     for (turn, dropped) in [(25, 0), (26, 4)] {
-        let mut body = talk.body(turn);
+        let mut body = conversation.body(turn);
         body["messages"].as_array_mut().unwrap().drain(1..=dropped);
         let answer = rig.send(&body).await;
         assert_eq!(

@@ -121,8 +121,8 @@ impl World {
             Reloadable::new(config.memory.clone()),
             clock.clone(),
         );
-        let manners = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
-        let memory = Memory::new(recall, hand.jobs(), manners);
+        let capabilities = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
+        let memory = Memory::new(recall, hand.jobs(), capabilities);
         Self {
             clock,
             hand,
@@ -182,8 +182,8 @@ impl World {
     async fn work(&mut self) {
         while let Some(job) = self.hand.claim().await {
             let written = self.hand.call_model(&job).await;
-            let told = self.hand.finish(&job, written).await;
-            self.hand.on_outcome(told).await;
+            let outcome = self.hand.finish(&job, written).await;
+            self.hand.on_outcome(outcome).await;
         }
     }
 
@@ -301,6 +301,7 @@ async fn what_is_passed_over_is_tried_again_after_an_hour() {
 
 /// How much a log may lose that code shortens is what its model's conversations may lose.
 #[tokio::test]
+#[ignore = "slow"]
 async fn what_code_leaves_out_is_lossy_by_the_override_of_its_model() {
     let overrides = "[{ model = \"careless\", reflection = { max_loss = 1.0 } }]";
     for (model, lossy) in [("careless", false), ("other", true)] {
@@ -314,9 +315,9 @@ async fn what_code_leaves_out_is_lossy_by_the_override_of_its_model() {
             world.work().await;
         }
         assert!(sent.contains("[older observations left out: "), "{model}");
-        let told = rendered.render();
-        let told = told.contains("diarist_reflections_lossy_total");
-        assert_eq!(told, lossy, "{model}");
+        let metrics = rendered.render();
+        let is_counted = metrics.contains("diarist_reflections_lossy_total");
+        assert_eq!(is_counted, lossy, "{model}");
     }
 }
 

@@ -5,7 +5,7 @@ use diarist_provider::{CacheKind, CallerKind, Options};
 use serde_json::{Value, json};
 
 use crate::memory::rig::{Answer, Rig, SMALL};
-use crate::memory::tools::{ACTIVE, Talk, refusing};
+use crate::memory::tools::{ACTIVE, SampleConversation, refusing};
 
 const BREAKPOINT: &str = "UPSTREAM__CACHE_BREAKPOINT";
 const AFFINITY: &str = "UPSTREAM__SESSION_AFFINITY";
@@ -45,13 +45,13 @@ async fn added(rig: &Rig, answer: &Answer) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_activation_goes_on_from_what_was_stored_up_to_the_breakpoint() {
     let mut rig = rig((BREAKPOINT, "always")).await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let (mut stored, mut grown) = (Vec::<String>::new(), 0);
     for turn in 1..=ACTIVE * 2 {
-        let answer = rig.talk(&talk, turn..=turn).await;
+        let answer = rig.play_turns(&conversation, turn..=turn).await;
         let line = rig.audit_entry(&answer).await;
         let Some((before, behind)) = block(&rig) else {
-            assert_eq!(rig.last().body, talk.body(turn).to_string());
+            assert_eq!(rig.last().body, conversation.body(turn).to_string());
             assert_eq!(line["added"], Value::Null);
             continue;
         };
@@ -80,13 +80,14 @@ async fn an_activation_goes_on_from_what_was_stored_up_to_the_breakpoint() {
     // The same request is the same bytes, also for another process.
     let sent = rig.last().body.clone();
     rig.restart().await;
-    rig.send(&talk.body(ACTIVE * 2)).await;
+    rig.send(&conversation.body(ACTIVE * 2)).await;
     assert_eq!(rig.last().body, sent);
 }
 
 /// What an activation costs at a cache that stores up to breakpoints only: with one behind the log, the provider reads what
 /// stands before it from its cache.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn an_activation_reads_the_older_observations_from_the_cache() {
     let mut read = Vec::new();
     for setting in ["always", "never"] {
@@ -95,14 +96,14 @@ async fn an_activation_reads_the_older_observations_from_the_cache() {
             .rules(|rules| rules.cache = CacheKind::Breakpoints);
         // The provider stores no less than 1,024 tokens.
         let rules = "Say what is asked, and nothing else that comes to mind. ".repeat(90);
-        let talk = Talk {
+        let conversation = SampleConversation {
             model: "gpt-5.6",
             system: None,
-            ..Talk::new("ada")
+            ..SampleConversation::new("ada")
         };
         let (mut of_activations, mut of_others, mut activations) = (0, 0, 0);
         for turn in 1..=ACTIVE * 2 {
-            let mut body = talk.body(turn);
+            let mut body = conversation.body(turn);
             let messages = body["messages"].as_array_mut().unwrap();
             messages.insert(0, json!({"role": "system", "content": rules}));
             let answer = rig.send(&body).await;
@@ -131,6 +132,7 @@ async fn an_activation_reads_the_older_observations_from_the_cache() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn no_breakpoint_is_added_where_the_client_or_the_operator_decides() {
     let mark = json!({"cache_control": {"type": "ephemeral"}});
     for (setting, model, own) in [
@@ -151,12 +153,12 @@ async fn no_breakpoint_is_added_where_the_client_or_the_operator_decides() {
                 "cache_control".to_owned(),
             ];
         });
-        let talk = Talk {
+        let conversation = SampleConversation {
             model,
-            ..Talk::new("ada")
+            ..SampleConversation::new("ada")
         };
         for turn in 1..=ACTIVE {
-            let mut body = talk.body(turn);
+            let mut body = conversation.body(turn);
             for (name, value) in own.as_object().into_iter().flatten() {
                 body[name] = value.clone();
             }
@@ -174,18 +176,18 @@ async fn no_breakpoint_is_added_where_the_client_or_the_operator_decides() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_breakpoint_that_was_refused_is_not_added_any_more_and_repetitions_stay_the_same() {
     let mut rig = rig((BREAKPOINT, "always")).await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=ACTIVE).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=ACTIVE).await;
     let (turn, with) = (ACTIVE, rig.last().body.clone());
     assert_ne!(block(&rig).unwrap().0, "");
     let error = "Unknown parameter: 'messages[1].content[0].prompt_cache_breakpoint'.";
     rig.provider
         .inject_next(CallerKind::Actor, 1, &refusing(400, error));
     let before = rig.got().len();
-    let answer = rig.talk(&talk, turn + 1..=turn + 1).await;
+    let answer = rig.play_turns(&conversation, turn + 1..=turn + 1).await;
     assert_eq!(answer.memory(), "bypass; reason=refused; rung=refused");
     assert_eq!(rig.got().len(), before + 2);
-    let answer = rig.talk(&talk, turn + 2..=turn + 2).await;
+    let answer = rig.play_turns(&conversation, turn + 2..=turn + 2).await;
     assert_eq!(
         (answer.memory(), block(&rig).unwrap().0),
         ("active", String::new())
@@ -194,9 +196,9 @@ async fn a_breakpoint_that_was_refused_is_not_added_any_more_and_repetitions_sta
     let without = rig.last().body.clone();
     // What went out without goes out without, also for a process that knows of no refusal.
     rig.restart().await;
-    rig.send(&talk.body(turn + 2)).await;
+    rig.send(&conversation.body(turn + 2)).await;
     assert_eq!(rig.last().body, without);
-    rig.send(&talk.body(turn)).await;
+    rig.send(&conversation.body(turn)).await;
     assert_eq!(rig.last().body, with);
 }
 
@@ -204,10 +206,10 @@ async fn a_breakpoint_that_was_refused_is_not_added_any_more_and_repetitions_sta
 async fn a_header_tells_the_conversation_only_with_observations_and_where_the_client_sends_none() {
     let mut rig = rig((AFFINITY, HEADER)).await;
     // No name that the digits of a hash may contain by chance.
-    let talk = Talk::new("ruth");
+    let conversation = SampleConversation::new("ruth");
     let mut values = Vec::new();
     for turn in 1..=ACTIVE + 2 {
-        let answer = rig.talk(&talk, turn..=turn).await;
+        let answer = rig.play_turns(&conversation, turn..=turn).await;
         let value = rig.last().headers.get(HEADER).cloned();
         assert_eq!(value.is_some(), block(&rig).is_some(), "turn {turn}");
         let expected = value
@@ -222,15 +224,16 @@ async fn a_header_tells_the_conversation_only_with_observations_and_where_the_cl
     let text = first.to_str().unwrap().to_owned();
     assert!(text.len() <= 64 && !text.contains("ruth"), "{text}");
     rig.restart().await;
-    rig.talk(&talk, ACTIVE + 3..=ACTIVE + 3).await;
+    rig.play_turns(&conversation, ACTIVE + 3..=ACTIVE + 3).await;
     assert_eq!(rig.last().headers.get(HEADER), Some(&first));
     // Another conversation has another one; the client's own stays.
-    rig.talk(&Talk::new("bob"), 1..=ACTIVE).await;
+    rig.play_turns(&SampleConversation::new("bob"), 1..=ACTIVE)
+        .await;
     let other = rig.last().headers.get(HEADER).cloned();
     assert!(other.is_some() && other.as_ref() != Some(&first));
     let own = [(HEADER, "mine")];
     let answer = rig
-        .send_as("Bearer sk-test", &own, &talk.body(ACTIVE + 4))
+        .send_as("Bearer sk-test", &own, &conversation.body(ACTIVE + 4))
         .await;
     let values: Vec<_> = rig.last().headers.get_all(HEADER).iter().cloned().collect();
     assert_eq!(
@@ -244,7 +247,8 @@ async fn a_header_tells_the_conversation_only_with_observations_and_where_the_cl
 async fn no_header_is_added_where_none_is_documented_or_wanted() {
     for setting in ["auto", "never"] {
         let rig = rig((AFFINITY, setting)).await;
-        rig.talk(&Talk::new("ada"), 1..=ACTIVE).await;
+        rig.play_turns(&SampleConversation::new("ada"), 1..=ACTIVE)
+            .await;
         assert!(block(&rig).is_some());
         let names = ["x-grok-conv-id", "x-session-affinity", "x-session-id"];
         for name in names {

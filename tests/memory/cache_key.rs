@@ -5,7 +5,7 @@ use diarist_provider::{CallerKind, Options};
 use serde_json::{Value, json};
 
 use crate::memory::rig::{Rig, SMALL};
-use crate::memory::tools::{ACTIVE, Talk, refusing};
+use crate::memory::tools::{ACTIVE, SampleConversation, refusing};
 
 const ME: &str = "Bearer sk-test";
 const KEY: &str = "UPSTREAM__PROMPT_CACHE_KEY";
@@ -23,12 +23,13 @@ fn key_and_block(rig: &Rig) -> (Option<String>, Option<usize>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_conversation_has_one_key_for_ever_and_only_with_observations() {
     let mut rig = rig("always").await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let mut keys = Vec::new();
     for turn in 1..=ACTIVE + 2 {
-        let body = talk.body(turn);
+        let body = conversation.body(turn);
         let answer = rig.send(&body).await;
         rig.quiet().await;
         let line = rig.audit_entry(&answer).await;
@@ -51,19 +52,20 @@ async fn a_conversation_has_one_key_for_ever_and_only_with_observations() {
     // The same request is the same bytes, also for another process.
     let sent = rig.last().body.clone();
     rig.restart().await;
-    rig.send(&talk.body(ACTIVE + 2)).await;
+    rig.send(&conversation.body(ACTIVE + 2)).await;
     assert_eq!(rig.last().body, sent);
-    rig.talk(&talk, ACTIVE + 3..=ACTIVE + 3).await;
+    rig.play_turns(&conversation, ACTIVE + 3..=ACTIVE + 3).await;
     assert_eq!(key_and_block(&rig).0.as_ref(), Some(&key));
     // Others have others: another user, another tenant, and whoever begins alike under another name.
     let mut others = vec![key];
-    for (credential, name, talk) in [
-        (ME, "a", Talk::new("bob")),
-        ("Bearer other", "a", talk.clone()),
-        ("Bearer other", "b", talk.clone()),
+    for (credential, name, conversation) in [
+        (ME, "a", SampleConversation::new("bob")),
+        ("Bearer other", "a", conversation.clone()),
+        ("Bearer other", "b", conversation.clone()),
     ] {
         let named = [("x-diarist-thread", name)];
-        rig.talk_as(credential, &named, &talk, 1..=ACTIVE).await;
+        rig.play_turns_as(credential, &named, &conversation, 1..=ACTIVE)
+            .await;
         others.extend(key_and_block(&rig).0);
     }
     others.sort();
@@ -72,6 +74,7 @@ async fn a_conversation_has_one_key_for_ever_and_only_with_observations() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn none_is_added_where_the_client_or_the_operator_decides() {
     for (setting, field) in [
         ("auto", Value::Null),
@@ -81,9 +84,9 @@ async fn none_is_added_where_the_client_or_the_operator_decides() {
         ("always", json!({"user": "ada"})),
     ] {
         let rig = rig(setting).await;
-        let talk = Talk::new("ada");
+        let conversation = SampleConversation::new("ada");
         for turn in 1..=ACTIVE {
-            let mut body = talk.body(turn);
+            let mut body = conversation.body(turn);
             for (name, value) in field.as_object().into_iter().flatten() {
                 body[name] = value.clone();
             }
@@ -100,14 +103,14 @@ async fn an_upstream_that_does_not_know_it_is_sent_the_original_once_and_the_blo
  {
     let mut rig = rig("always").await;
     rig.provider.rules(|rules| rules.refuse_cache_key = true);
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let mut refused = Vec::new();
     for turn in 1..=ACTIVE + 2 {
         let before = rig.got().len();
-        let answer = rig.talk(&talk, turn..=turn).await;
+        let answer = rig.play_turns(&conversation, turn..=turn).await;
         if rig.got().len() > before + 1 {
             assert_eq!(answer.memory(), "bypass; reason=refused; rung=refused");
-            assert_eq!(rig.last().body, talk.body(turn).to_string());
+            assert_eq!(rig.last().body, conversation.body(turn).to_string());
             refused.push(turn);
         }
     }
@@ -116,9 +119,9 @@ async fn an_upstream_that_does_not_know_it_is_sent_the_original_once_and_the_blo
     let sent = rig.last().body.clone();
     rig.restart().await;
     let before = rig.got().len();
-    rig.send(&talk.body(ACTIVE + 2)).await;
+    rig.send(&conversation.body(ACTIVE + 2)).await;
     assert_eq!((rig.got().len(), &rig.last().body), (before + 1, &sent));
-    rig.talk(&talk, ACTIVE + 3..=ACTIVE + 3).await;
+    rig.play_turns(&conversation, ACTIVE + 3..=ACTIVE + 3).await;
     assert_eq!(rig.got().len(), before + 3, "it is tried again");
 }
 
@@ -126,8 +129,8 @@ async fn an_upstream_that_does_not_know_it_is_sent_the_original_once_and_the_blo
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_without_a_reason_is_about_a_key_that_was_never_accepted() {
     let mut rig = rig("never").await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=ACTIVE).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=ACTIVE).await;
     rig.set(KEY, "always");
     rig.restart().await;
     for (turn, requests, expected) in [
@@ -140,7 +143,8 @@ async fn a_refusal_without_a_reason_is_about_a_key_that_was_never_accepted() {
                 .inject_next(CallerKind::Actor, 1, &refusing(400, "no"));
         }
         let before = rig.got().len();
-        rig.talk(&talk, ACTIVE + turn..=ACTIVE + turn).await;
+        rig.play_turns(&conversation, ACTIVE + turn..=ACTIVE + turn)
+            .await;
         assert_eq!(rig.got().len() - before, requests, "{turn}");
         assert_eq!(key_and_block(&rig), expected, "{turn}");
     }
@@ -150,8 +154,8 @@ async fn a_refusal_without_a_reason_is_about_a_key_that_was_never_accepted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_fit_without_its_block_goes_out_with_it_and_without_the_key() {
     let mut rig = rig("never").await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=16).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=16).await;
     let room = rig.last().prompt_usage.unwrap().prompt_tokens + 700;
     rig.set(KEY, "always");
     rig.restart().await;
@@ -160,13 +164,13 @@ async fn what_does_not_fit_without_its_block_goes_out_with_it_and_without_the_ke
         rules.window = Some(room);
     });
     let before = rig.got().len();
-    let answer = rig.talk(&talk, 17..=17).await;
+    let answer = rig.play_turns(&conversation, 17..=17).await;
     assert_eq!(answer.memory(), "active; rung=lowered");
     assert_eq!(
         (rig.got().len(), key_and_block(&rig)),
         (before + 3, (None, Some(1)))
     );
-    let answer = rig.talk(&talk, 18..=18).await;
+    let answer = rig.play_turns(&conversation, 18..=18).await;
     assert_eq!(answer.memory(), "active");
     assert_eq!(
         (rig.got().len(), key_and_block(&rig)),

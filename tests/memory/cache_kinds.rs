@@ -5,7 +5,7 @@ use diarist_provider::{CacheKind, Options};
 use serde_json::{Value, json};
 
 use crate::memory::rig::{Rig, SMALL};
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, SampleConversation};
 
 /// How many tokens less than expected still count as all.
 const STEP: u64 = 128;
@@ -54,19 +54,22 @@ fn verdict(line: &Value) -> (&str, Option<&str>) {
 #[tokio::test(flavor = "multi_thread")]
 async fn deepseeks_units_are_warm_from_the_first_turns_on() {
     let rig = rig(CacheKind::Units, &[]).await;
-    let talk = Talk {
+    let conversation = SampleConversation {
         model: "deepseek/deepseek-chat",
-        ..Talk::new("ada")
+        ..SampleConversation::new("ada")
     };
-    assert_eq!(verdict(&line(&rig, &talk.body(1)).await).0, "cold_start");
+    assert_eq!(
+        verdict(&line(&rig, &conversation.body(1)).await).0,
+        "cold_start"
+    );
     for turn in 2..=6 {
         assert_eq!(
-            verdict(&line(&rig, &talk.body(turn)).await),
+            verdict(&line(&rig, &conversation.body(turn)).await),
             ("warm", None),
             "turn {turn}"
         );
     }
-    let mut body = talk.body(7);
+    let mut body = conversation.body(7);
     body["messages"][6]["content"] = json!("What was said here is different now.");
     assert_eq!(
         verdict(&line(&rig, &body).await),
@@ -83,20 +86,20 @@ async fn deepseeks_units_are_warm_from_the_first_turns_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn with_breakpoints_a_change_leaves_nothing_and_what_is_written_is_in_the_audit() {
     let rig = rig(CacheKind::Breakpoints, &[]).await;
-    let talk = Talk {
+    let conversation = SampleConversation {
         model: "openai/gpt-5.6",
-        ..Talk::new("ada")
+        ..SampleConversation::new("ada")
     };
-    line(&rig, &talk.body(10)).await;
+    line(&rig, &conversation.body(10)).await;
     for turn in 11..=12 {
         assert_eq!(
-            verdict(&line(&rig, &talk.body(turn)).await),
+            verdict(&line(&rig, &conversation.body(turn)).await),
             ("warm", None),
             "turn {turn}"
         );
     }
     // Back to where a request ended, with another question.
-    let mut body = talk.body(12);
+    let mut body = conversation.body(12);
     let newest = body["messages"].as_array_mut().unwrap().last_mut().unwrap();
     newest["content"] = json!(format!(
         "Back to here. {}",
@@ -104,7 +107,7 @@ async fn with_breakpoints_a_change_leaves_nothing_and_what_is_written_is_in_the_
     ));
     let forked = line(&rig, &body).await;
     assert_eq!(verdict(&forked), ("partial", Some("forked")), "{forked}");
-    let mut body = talk.body(13);
+    let mut body = conversation.body(13);
     body["messages"][16]["content"] = json!("What was said here is different now.");
     assert_eq!(
         verdict(&line(&rig, &body).await),
@@ -113,16 +116,17 @@ async fn with_breakpoints_a_change_leaves_nothing_and_what_is_written_is_in_the_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn with_breakpoints_an_activation_costs_the_whole_prompt_and_its_cause_is_named() {
     let rig = rig(CacheKind::Breakpoints, &SMALL).await;
-    let talk = Talk {
+    let conversation = SampleConversation {
         model: "openai/gpt-5.6",
-        ..Talk::new("ada")
+        ..SampleConversation::new("ada")
     };
     let mut snapshot = Value::Null;
     let mut causes = Vec::new();
     for turn in 1..=ACTIVE * 3 {
-        let line = line(&rig, &talk.body(turn)).await;
+        let line = line(&rig, &conversation.body(turn)).await;
         let changed = line["snapshot"] != snapshot;
         snapshot = line["snapshot"].clone();
         match verdict(&line) {

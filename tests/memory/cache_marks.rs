@@ -5,7 +5,7 @@ use diarist_provider::{CacheKind, Options};
 use serde_json::{Value, json};
 
 use crate::memory::rig::{Rig, SMALL};
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, SampleConversation};
 
 async fn rig(setting: &str) -> Rig {
     let settings = [SMALL[0], SMALL[1], ("UPSTREAM__CACHE_MARKS", setting)];
@@ -15,8 +15,8 @@ async fn rig(setting: &str) -> Rig {
 }
 
 /// The conversation up to `turn` behind a long system message, with a mark on the first question if `mark`.
-fn body(talk: &Talk, turn: usize, mark: bool) -> Value {
-    let mut body = talk.body(turn);
+fn body(conversation: &SampleConversation, turn: usize, mark: bool) -> Value {
+    let mut body = conversation.body(turn);
     body["messages"][0]["content"] = json!("Be patient and answer in full. ".repeat(200));
     if mark {
         let text = body["messages"][1]["content"].take();
@@ -30,10 +30,10 @@ type Turn = (usize, Value, u32, Value);
 
 /// The turns while memory is active.
 async fn active_turns(rig: &Rig, mark: bool) -> Vec<Turn> {
-    let talk = Talk::new("ada");
-    let mut seen = Vec::new();
+    let conversation = SampleConversation::new("ada");
+    let mut turns = Vec::new();
     for turn in 1..=ACTIVE + 3 {
-        let answer = rig.send(&body(&talk, turn, mark)).await;
+        let answer = rig.send(&body(&conversation, turn, mark)).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         rig.quiet().await;
         let line = rig.audit_entry(&answer).await;
@@ -43,35 +43,35 @@ async fn active_turns(rig: &Rig, mark: bool) -> Vec<Turn> {
             let marks = sent_text.matches("\"cache_control\":{");
             let cached = sent.prompt_usage.unwrap().cached_tokens;
             let snapshot = line["snapshot"].clone();
-            seen.push((marks.count(), line["added"].clone(), cached, snapshot));
+            turns.push((marks.count(), line["added"].clone(), cached, snapshot));
         }
     }
-    assert!(seen.len() > 2, "{seen:?}");
-    seen
+    assert!(turns.len() > 2, "{turns:?}");
+    turns
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_marks_an_early_message_reads_its_cache_after_an_activation() {
-    let seen = active_turns(&rig("true").await, true).await;
-    for (marks, added, ..) in &seen {
-        assert_eq!((*marks, added), (1, &json!("cache_mark")), "{seen:?}");
+    let turns = active_turns(&rig("true").await, true).await;
+    for (marks, added, ..) in &turns {
+        assert_eq!((*marks, added), (1, &json!("cache_mark")), "{turns:?}");
     }
     // A turn with new observations writes; the next ones with the same observations read.
-    let same = seen.windows(2).filter(|turns| turns[0].3 == turns[1].3);
-    let cached: Vec<u32> = same.map(|turns| turns[1].2).collect();
+    let same = turns.windows(2).filter(|pair| pair[0].3 == pair[1].3);
+    let cached: Vec<u32> = same.map(|pair| pair[1].2).collect();
     assert!(
         cached.len() > 2 && cached.iter().all(|read| *read >= 1024),
-        "{seen:?}"
+        "{turns:?}"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_mark_goes_out_where_the_operator_wants_none_or_the_client_set_none() {
     for (setting, mark) in [("false", true), ("true", false)] {
-        let seen = active_turns(&rig(setting).await, mark).await;
-        for (marks, added, cached, _) in &seen {
-            let told = (*marks, added, *cached);
-            assert_eq!(told, (0, &Value::Null, 0), "{setting} {seen:?}");
+        let turns = active_turns(&rig(setting).await, mark).await;
+        for (marks, added, cached, _) in &turns {
+            let turn = (*marks, added, *cached);
+            assert_eq!(turn, (0, &Value::Null, 0), "{setting} {turns:?}");
         }
     }
 }

@@ -7,7 +7,7 @@ use diarist_provider::{CallerKind, FixedReply, OBSERVER_MODEL, Options};
 use serde_json::{Value, json};
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk, eventually, metric, refusing};
+use crate::memory::tools::{ACTIVE, SampleConversation, eventually, metric, refusing};
 
 const ME: &str = "Bearer sk-test";
 
@@ -77,8 +77,8 @@ impl Rig {
     }
 
     /// The receipt of `body` after a long conversation that was sent as it is.
-    async fn after(&self, talk: &Talk, body: &Value) -> Receipt {
-        self.talk(talk, LONG..=LONG).await;
+    async fn after(&self, conversation: &SampleConversation, body: &Value) -> Receipt {
+        self.play_turns(conversation, LONG..=LONG).await;
         self.receipt(body).await
     }
 }
@@ -92,16 +92,16 @@ fn with_tools(mut body: Value, name: &str) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_that_only_grows_is_warm_as_soon_as_it_is_long_enough() {
     let rig = Rig::without_activation().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let mut verdicts = Vec::new();
     let mut before = 0;
     for turn in 1..=LONG {
-        let (receipt, line) = rig.receipt_of(&[], &talk.body(turn)).await;
+        let (receipt, line) = rig.receipt_of(&[], &conversation.body(turn)).await;
         assert_eq!(line["changed"], Value::Null, "{line}");
         // Every part of the request before is in this one.
         assert_eq!(line["common_bytes"].as_u64().unwrap_or(0), before, "{line}");
         assert_eq!(line["idle_ms"].is_u64(), turn > 1, "{line}");
-        let spans = talk
+        let spans = conversation
             .messages(turn)
             .into_iter()
             .map(|message| message.to_string().len() as u64);
@@ -119,16 +119,19 @@ async fn a_conversation_that_only_grows_is_warm_as_soon_as_it_is_long_enough() {
     );
     assert_eq!(counts.0 + counts.1, LONG - 1, "{verdicts:?}");
     // The same again is warm too.
-    assert_eq!(rig.receipt(&talk.body(LONG)).await, verdicts[LONG - 1]);
+    assert_eq!(
+        rig.receipt(&conversation.body(LONG)).await,
+        verdicts[LONG - 1]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_client_changes_is_named() {
     let rig = Rig::without_activation().await;
-    let next = |name: &str| Talk::new(name).body(LONG + 1);
+    let next = |name: &str| SampleConversation::new(name).body(LONG + 1);
 
     let body = with_tools(next("ada"), "look_up");
-    let found = rig.after(&Talk::new("ada"), &body).await;
+    let found = rig.after(&SampleConversation::new("ada"), &body).await;
     assert_eq!(found, receipt("miss", "tools_changed", "tools", "client"));
     assert_eq!(rig.receipt(&body).await, receipt("warm", None, None, None));
     let found = rig.receipt(&with_tools(next("ada"), "find")).await;
@@ -136,12 +139,12 @@ async fn what_the_client_changes_is_named() {
 
     let mut body = next("bob");
     body["messages"][0]["content"] = json!("You are an impatient assistant.");
-    let found = rig.after(&Talk::new("bob"), &body).await;
+    let found = rig.after(&SampleConversation::new("bob"), &body).await;
     assert_eq!(found, receipt("miss", "system_changed", "system", "client"));
 
     let mut body = next("cleo");
     body["messages"][12]["content"] = json!("What was said here is different now.");
-    let found = rig.after(&Talk::new("cleo"), &body).await;
+    let found = rig.after(&SampleConversation::new("cleo"), &body).await;
     assert_eq!(
         found,
         receipt("partial", "message_changed", "message 12", "client")
@@ -153,7 +156,7 @@ async fn what_the_client_changes_is_named() {
         .as_array_mut()
         .unwrap()
         .insert(14, inserted);
-    let found = rig.after(&Talk::new("dora"), &body).await;
+    let found = rig.after(&SampleConversation::new("dora"), &body).await;
     assert_eq!(
         found,
         receipt("partial", "message_inserted", "message 14", "client")
@@ -162,56 +165,62 @@ async fn what_the_client_changes_is_named() {
     // An early change leaves less than the cache's minimum.
     let mut body = next("emil");
     body["messages"][3]["content"] = json!("What was said here is different now.");
-    let found = rig.after(&Talk::new("emil"), &body).await;
+    let found = rig.after(&SampleConversation::new("emil"), &body).await;
     assert_eq!(
         found,
         receipt("miss", "message_changed", "message 3", "client")
     );
 
-    let mut body = Talk::new("fred").body(LONG - 2);
+    let mut body = SampleConversation::new("fred").body(LONG - 2);
     let newest = body["messages"].as_array_mut().unwrap().last_mut().unwrap();
     newest["content"] = json!(format!(
         "Back to here. {}",
         "And now to something else. ".repeat(60)
     ));
-    let found = rig.after(&Talk::new("fred"), &body).await;
+    let found = rig.after(&SampleConversation::new("fred"), &body).await;
     assert_eq!(found, receipt("partial", "forked", "message 19", "client"));
 
-    let talk = Talk {
+    let conversation = SampleConversation {
         model: "gpt-other",
-        ..Talk::new("gina")
+        ..SampleConversation::new("gina")
     };
-    let found = rig.after(&Talk::new("gina"), &talk.body(LONG + 1)).await;
+    let found = rig
+        .after(
+            &SampleConversation::new("gina"),
+            &conversation.body(LONG + 1),
+        )
+        .await;
     assert_eq!(found, receipt("miss", "model_changed", None, None));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prefix_that_did_not_change_is_the_providers_miss_or_too_old() {
     let rig = Rig::without_activation().await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, LONG..=LONG).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, LONG..=LONG).await;
     rig.provider.forget_prompts();
-    let found = rig.receipt(&talk.body(LONG + 1)).await;
+    let found = rig.receipt(&conversation.body(LONG + 1)).await;
     assert_eq!(found, receipt("miss", "provider", None, None));
     rig.provider.forget_prompts();
     rig.skip_time(Duration::from_mins(6));
-    let (found, line) = rig.receipt_of(&[], &talk.body(LONG + 2)).await;
+    let (found, line) = rig.receipt_of(&[], &conversation.body(LONG + 2)).await;
     assert_eq!(found, receipt("miss", "idle", None, None));
     assert!(line["idle_ms"].as_u64().unwrap() >= 360_000, "{line}");
     // A cache that held longer than promised is warm.
     rig.skip_time(Duration::from_mins(6));
-    let found = rig.receipt(&talk.body(LONG + 3)).await;
+    let found = rig.receipt(&conversation.body(LONG + 3)).await;
     assert_eq!(found, receipt("warm", None, None, None));
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn what_memory_changes_is_named() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let mut causes = Vec::new();
     let mut snapshot = Value::Null;
     for turn in 1..=ACTIVE * 4 {
-        let (found, line) = rig.receipt_of(&[], &talk.body(turn)).await;
+        let (found, line) = rig.receipt_of(&[], &conversation.body(turn)).await;
         let made = line["snapshot"] != snapshot;
         snapshot = line["snapshot"].clone();
         let by_memory = found.changed_by.as_deref() == Some("memory");
@@ -237,23 +246,23 @@ async fn what_memory_changes_is_named() {
     assert!(causes.contains(&"reflection"), "{causes:?}");
     // Without memory for one request, and with it again.
     let turn = ACTIVE * 4 + 1;
-    rig.receipt(&talk.body(turn)).await;
+    rig.receipt(&conversation.body(turn)).await;
     let off = [("x-diarist-memory", "off")];
-    let (found, line) = rig.receipt_of(&off, &talk.body(turn + 1)).await;
+    let (found, line) = rig.receipt_of(&off, &conversation.body(turn + 1)).await;
     assert_eq!(line["memory"], "off");
     assert_eq!(found.changed_by.as_deref(), Some("memory"), "{line}");
     assert_eq!(found.cause.as_deref(), Some("memory_switched"), "{line}");
     rig.provider.forget_prompts();
-    let (found, line) = rig.receipt_of(&[], &talk.body(turn + 2)).await;
+    let (found, line) = rig.receipt_of(&[], &conversation.body(turn + 2)).await;
     assert_eq!(found.cause.as_deref(), Some("memory_switched"), "{line}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_provider_does_not_report_is_unknown() {
     let rig = Rig::with(Options::default(), &[("AUDIT__ASK_USAGE", "never")]).await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in LONG..=LONG + 1 {
-        let answer = rig.send(&talk.streamed(turn)).await;
+        let answer = rig.send(&conversation.streamed(turn)).await;
         let line = rig.audit_entry(&answer).await;
         assert_eq!(line["verdict"], "unknown", "{line}");
         assert_eq!(line["verdict_cause"], Value::Null, "{line}");
@@ -268,21 +277,31 @@ async fn what_the_provider_does_not_report_is_unknown() {
 async fn conversations_are_compared_with_themselves_only() {
     let rig = Rig::without_activation().await;
     let named = [("x-diarist-thread", "trip")];
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let cold = || receipt("cold_start", None, None, None);
     let warm = || receipt("warm", None, None, None);
-    assert_eq!(rig.receipt_of(&named, &talk.body(LONG)).await.0, cold());
-    assert_eq!(rig.receipt(&talk.body(LONG + 1)).await, cold());
-    assert_eq!(rig.receipt(&Talk::new("bob").body(LONG)).await, cold());
+    assert_eq!(
+        rig.receipt_of(&named, &conversation.body(LONG)).await.0,
+        cold()
+    );
+    assert_eq!(rig.receipt(&conversation.body(LONG + 1)).await, cold());
+    assert_eq!(
+        rig.receipt(&SampleConversation::new("bob").body(LONG))
+            .await,
+        cold()
+    );
     let other = rig
-        .send_as("Bearer sk-other", &named, &talk.body(LONG))
+        .send_as("Bearer sk-other", &named, &conversation.body(LONG))
         .await;
     assert_eq!(rig.audit_entry(&other).await["verdict"], "cold_start");
     let title = [named[0], ("x-diarist-task", "title")];
-    let mut body = talk.body(LONG);
+    let mut body = conversation.body(LONG);
     body["messages"][0]["content"] = json!("Write a title for this conversation.");
     assert_eq!(rig.receipt_of(&title, &body).await.0, cold());
-    assert_eq!(rig.receipt_of(&named, &talk.body(LONG + 1)).await.0, warm());
+    assert_eq!(
+        rig.receipt_of(&named, &conversation.body(LONG + 1)).await.0,
+        warm()
+    );
     assert_eq!(rig.receipt_of(&title, &body).await.0, warm());
 }
 
@@ -315,8 +334,8 @@ async fn the_metrics_have_every_series_from_the_start() {
         "diarist_cache_verdicts_total{verdict=\"warm\",cause=\"none\"}",
     ];
     let before = series.map(|name| metric(&page, name));
-    let talk = Talk::new("ada");
-    rig.talk(&talk, LONG..=LONG + 1).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, LONG..=LONG + 1).await;
     let page = rig.metrics().await;
     let after = series.map(|name| metric(&page, name));
     assert!(
@@ -331,10 +350,11 @@ async fn the_metrics_have_every_series_from_the_start() {
 
 /// Every model call of memory has a line, with the tokens that the provider counted.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn every_model_call_of_memory_has_a_line() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
-    let answer = rig.talk(&talk, 1..=ACTIVE * 3).await;
+    let conversation = SampleConversation::new("ada");
+    let answer = rig.play_turns(&conversation, 1..=ACTIVE * 3).await;
     let observed = rig.provider.record_for(CallerKind::Observer);
     let reflected = rig.provider.record_for(CallerKind::Reflector);
     let calls = observed.len() + reflected.len();
@@ -380,9 +400,9 @@ async fn a_model_call_that_stored_nothing_has_a_line() {
         if let Some(behaviour) = behaviour {
             rig.provider.inject(CallerKind::Observer, behaviour);
         }
-        let talk = Talk::new("ada");
+        let conversation = SampleConversation::new("ada");
         for turn in 1..=ACTIVE {
-            assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+            assert_eq!(rig.send(&conversation.body(turn)).await.status, 200);
         }
         eventually("the line", || !rig.audit("call").is_empty()).await;
         let line = rig.audit("call").remove(0);
@@ -428,22 +448,23 @@ async fn the_operators_rules_of_a_cache_count() {
     let rules = r#"[{ model = "gpt-*", minimum_tokens = 1000000 }]"#;
     for (rules, cause) in [(rules, "below_minimum"), ("[]", "provider")] {
         let rig = Rig::with(Options::default(), &[("AUDIT__CACHE_RULES", rules)]).await;
-        let talk = Talk::new("ada");
-        rig.talk(&talk, LONG..=LONG).await;
+        let conversation = SampleConversation::new("ada");
+        rig.play_turns(&conversation, LONG..=LONG).await;
         rig.provider.forget_prompts();
-        let found = rig.receipt(&talk.body(LONG + 1)).await;
+        let found = rig.receipt(&conversation.body(LONG + 1)).await;
         assert_eq!(found, receipt("miss", cause, None, None));
     }
 }
 
 /// The segments are the whole prompt: what the client sent is in the prompt or was replaced.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn the_segments_of_a_prompt_are_on_its_line() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let mut active = 0;
     for turn in 1..=24 {
-        let body = with_tools(talk.body(turn), "look_up");
+        let body = with_tools(conversation.body(turn), "look_up");
         let (_, line) = rig.receipt_of(&[], &body).await;
         let size = |name: &str| line["segments"][name].as_u64().unwrap();
         let messages = body["messages"].as_array().unwrap();

@@ -87,12 +87,12 @@ impl Conversation {
 /// The truth about `now`, which came after `before` in its conversation. Of what both have in common, a cache that forgets
 /// nothing would have given back `allowed` tokens.
 fn truth(before: Option<&Exchange>, now: &Exchange, allowed: u32) -> Truth {
-    let told = |verdict, cause| Truth { verdict, cause };
+    let new_truth = |verdict, cause| Truth { verdict, cause };
     if !now.has_usage {
-        return told("unknown", None);
+        return new_truth("unknown", None);
     }
     let Some(before) = before else {
-        return told("cold_start", None);
+        return new_truth("cold_start", None);
     };
     let (left, usage) = (before.usage(), now.usage());
     let verdict = if usage.cached_tokens == 0 {
@@ -101,12 +101,12 @@ fn truth(before: Option<&Exchange>, now: &Exchange, allowed: u32) -> Truth {
         "partial"
     };
     if usage.cached_tokens == 0 && (lacks_marks(before) || lacks_marks(now)) {
-        return told(verdict, Some("cache_marks"));
+        return new_truth(verdict, Some("cache_marks"));
     }
     let expected = left.stored_tokens.min(usage.prompt_tokens);
     let is_short = expected < usage.kind.minimum_tokens(now.model());
     if usage.cached_tokens == 0 && is_short {
-        return told(verdict, Some("below_minimum"));
+        return new_truth(verdict, Some("below_minimum"));
     }
     let step = usage
         .kind
@@ -118,7 +118,7 @@ fn truth(before: Option<&Exchange>, now: &Exchange, allowed: u32) -> Truth {
         });
     let is_less_than = |tokens: u32| usage.cached_tokens + step < tokens - tokens % step;
     if !is_less_than(expected) {
-        return told("warm", None);
+        return new_truth("warm", None);
     }
     let cause = if before.model() != now.model() {
         "model_changed"
@@ -133,7 +133,7 @@ fn truth(before: Option<&Exchange>, now: &Exchange, allowed: u32) -> Truth {
     } else {
         "nothing that the provider knows"
     };
-    told(verdict, Some(cause))
+    new_truth(verdict, Some(cause))
 }
 
 /// What a cache that holds `before` and nothing else gives back of `now`.

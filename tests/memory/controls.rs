@@ -4,7 +4,7 @@ use diarist_provider::Options;
 use serde_json::{Value, json};
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, SampleConversation};
 
 const SMALL: [(&str, &str); 2] = [
     ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
@@ -14,27 +14,30 @@ const SMALL: [(&str, &str); 2] = [
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_can_ask_for_no_memory_and_none_is_made_of_it() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=ACTIVE {
         let off = [("x-diarist-memory", "off")];
-        let answer = rig.send_as("Bearer sk-test", &off, &talk.body(turn)).await;
+        let answer = rig
+            .send_as("Bearer sk-test", &off, &conversation.body(turn))
+            .await;
         assert_eq!(answer.memory(), "off; reason=asked");
-        assert_eq!(rig.last().body, talk.body(turn).to_string());
+        assert_eq!(rig.last().body, conversation.body(turn).to_string());
     }
     rig.quiet().await;
     assert_eq!(rig.number("SELECT count(*) FROM nodes").await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn memory_can_be_switched_off_and_leaves_no_database_behind() {
     let mut settings = SMALL.to_vec();
     settings.push(("MEMORY__ENABLED", "false"));
     let rig = Rig::with(Options::default(), &settings).await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=ACTIVE {
-        let answer = rig.send(&talk.body(turn)).await;
+        let answer = rig.send(&conversation.body(turn)).await;
         assert_eq!(answer.memory(), "off; reason=disabled");
-        assert_eq!(rig.last().body, talk.body(turn).to_string());
+        assert_eq!(rig.last().body, conversation.body(turn).to_string());
     }
     // Longer than the workers wait between two looks at the queue.
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;
@@ -44,10 +47,10 @@ async fn memory_can_be_switched_off_and_leaves_no_database_behind() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_have_memory_only_on_a_loopback_listener() {
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let rig = Rig::small().await;
     for turn in 1..=ACTIVE {
-        let answer = rig.post(&[], talk.body(turn).to_string()).await;
+        let answer = rig.post(&[], conversation.body(turn).to_string()).await;
         let wanted = if turn == ACTIVE {
             "active"
         } else {
@@ -60,23 +63,28 @@ async fn strangers_have_memory_only_on_a_loopback_listener() {
     let mut settings = SMALL.to_vec();
     settings.push(("SERVER__LISTEN", "0.0.0.0:0"));
     let rig = Rig::with(Options::default(), &settings).await;
-    let answer = rig.post(&[], talk.body(1).to_string()).await;
+    let answer = rig.post(&[], conversation.body(1).to_string()).await;
     assert_eq!(answer.memory(), "off; reason=anonymous");
-    let answer = rig.send(&talk.body(1)).await;
+    let answer = rig.send(&conversation.body(1)).await;
     assert_eq!(answer.memory(), "watching");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn control_headers_end_here_and_a_key_groups_without_admitting() {
     let rig = Rig::small().await;
-    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
+    let (ada, bob) = (
+        SampleConversation::new("ada"),
+        SampleConversation::new("bob"),
+    );
     let key = [
         ("x-diarist-thread", "desk-1"),
         ("x-diarist-resource", "user-1"),
         ("x-diarist-anything", "1"),
         ("x-session-id", "theirs"),
     ];
-    let answer = rig.talk_as("Bearer sk-test", &key, &ada, 1..=ACTIVE).await;
+    let answer = rig
+        .play_turns_as("Bearer sk-test", &key, &ada, 1..=ACTIVE)
+        .await;
     assert_eq!(answer.memory(), "active");
     assert_eq!(answer.headers["x-diarist-thread"], "desk-1");
     for entry in rig.got() {
@@ -107,7 +115,7 @@ async fn control_headers_end_here_and_a_key_groups_without_admitting() {
 /// A request without memory is a request to the provider's cache too: its line says what it was.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_line_without_memory_has_conversation_segments_and_verdict() {
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let named = [("x-diarist-thread", "desk-1")];
     let off = [("x-diarist-memory", "off"), named[0]];
     let disabled = [SMALL[0], SMALL[1], ("MEMORY__ENABLED", "false")];
@@ -117,7 +125,7 @@ async fn a_line_without_memory_has_conversation_segments_and_verdict() {
     ] {
         let rig = Rig::with(Options::default(), settings).await;
         for (turn, verdict) in [(10, "cold_start"), (11, "warm")] {
-            let body = talk.body(turn);
+            let body = conversation.body(turn);
             let answer = rig.send_as("Bearer sk-test", headers, &body).await;
             assert_eq!(answer.headers["x-diarist-thread"], "desk-1");
             let line = rig.audit_entry(&answer).await;

@@ -72,7 +72,8 @@ fn finished(all: &[Value]) -> Vec<Value> {
     let is_final =
         |message: &Value| message["role"] == "assistant" && message.get("tool_calls").is_none();
     let end = all.iter().rposition(is_final).map_or(0, |last| last + 1);
-    let said = all[..end].iter();
-    let said = said.filter(|message| message["role"] != "system" && message["role"] != "developer");
-    said.cloned().collect()
+    let messages = all[..end].iter();
+    let messages =
+        messages.filter(|message| message["role"] != "system" && message["role"] != "developer");
+    messages.cloned().collect()
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use diarist_provider::Options;
 
 use crate::memory::rig::{PATIENCE, Rig};
-use crate::memory::tools::Talk;
+use crate::memory::tools::SampleConversation;
 
 /// Small chunks; `message_tokens` is far away.
 async fn rig(settings: &[(&str, &str)]) -> Rig {
@@ -39,11 +39,11 @@ const PARTS: &str = "SELECT count(*) FROM parts";
 #[tokio::test(flavor = "multi_thread")]
 async fn cheap_memory_is_used_below_the_threshold_once_it_pays() {
     let rig = rig(&FREE).await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     // Two turns have paid nothing yet; 30 turns are half of message_tokens.
-    let answer = rig.talk(&talk, 1..=4).await;
+    let answer = rig.play_turns(&conversation, 1..=4).await;
     assert_eq!(answer.memory(), "watching");
-    let answer = rig.talk(&talk, 5..=30).await;
+    let answer = rig.play_turns(&conversation, 5..=30).await;
     assert_eq!(answer.memory(), "active");
     let line = rig.audit_entry(&answer).await;
     assert_eq!(line["cause"], "threshold");
@@ -51,6 +51,7 @@ async fn cheap_memory_is_used_below_the_threshold_once_it_pays() {
 
 /// By default costs decide about a model of known price, and thresholds about another one.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn known_prices_decide_without_a_setting() {
     let prices = r#"["priced=2,0.2,8", "observer-mini=0,0,0", "reflector-mini=0,0,0"]"#;
     let settings = [
@@ -61,24 +62,25 @@ async fn known_prices_decide_without_a_setting() {
     ];
     let rig = Rig::with(Options::default(), &settings).await;
     for (model, memory) in [("priced", "active"), ("gpt-test", "watching")] {
-        let talk = Talk {
+        let conversation = SampleConversation {
             model,
-            ..Talk::new(model)
+            ..SampleConversation::new(model)
         };
-        let answer = rig.talk(&talk, 1..=30).await;
+        let answer = rig.play_turns(&conversation, 1..=30).await;
         assert_eq!(answer.memory(), memory, "{model}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn dear_memory_is_not_made_before_the_limit() {
     let rig = rig(&DEAR).await;
-    let talk = Talk::new("ada");
-    let answer = rig.talk(&talk, 1..=40).await;
+    let conversation = SampleConversation::new("ada");
+    let answer = rig.play_turns(&conversation, 1..=40).await;
     assert_eq!(answer.memory(), "watching");
     assert_eq!(rig.number(PARTS).await, 0);
     // At the limit it is made whatever it costs.
-    let answer = rig.talk(&talk, 41..=70).await;
+    let answer = rig.play_turns(&conversation, 41..=70).await;
     assert_eq!(answer.memory(), "active");
     assert!(rig.number(PARTS).await > 0);
 }
@@ -87,8 +89,8 @@ async fn dear_memory_is_not_made_before_the_limit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_is_used_long_before_the_threshold() {
     let mut rig = rig(&FREE).await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=6).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=6).await;
     assert_eq!(rig.number("SELECT count(*) FROM timers").await, 1);
     assert_eq!(rig.number(SNAPSHOTS).await, 0);
     rig.stop().await;
@@ -104,7 +106,7 @@ async fn a_pause_is_used_long_before_the_threshold() {
         }
     });
     assert!(waited.await.is_ok(), "no snapshot was prepared");
-    let answer = rig.send(&talk.body(7)).await;
+    let answer = rig.send(&conversation.body(7)).await;
     assert_eq!(answer.memory(), "active");
     assert_eq!(rig.audit_entry(&answer).await["cause"], "idle");
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::memory::process::{CONFIG, Program};
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk, metric};
+use crate::memory::tools::{ACTIVE, SampleConversation, metric};
 
 const PRICES: &str = "[audit]\nprices = [\"gpt-test=2,0.5,10\", \"observer-mini=0.25,0.025,2\", \"reflector-mini=0.3,0.03,3\"]\n";
 
@@ -37,6 +37,7 @@ fn unpriced(kind: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn the_metrics_of_money_are_those_of_the_report() {
     let mut program = Program::start().await;
     program.configure(&format!("{CONFIG}{PRICES}"));
@@ -53,14 +54,14 @@ async fn the_metrics_of_money_are_those_of_the_report() {
     for name in ["request", "observe", "reflect"].map(unpriced) {
         assert!(page.contains(&format!("{name} 0\n")), "{name}");
     }
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=ACTIVE + 6 {
-        assert_eq!(program.send(&talk.body(turn)).await.status, 200);
+        assert_eq!(program.send(&conversation.body(turn)).await.status, 200);
         program.wait_recorded(turn).await;
     }
-    let nameless = Talk {
+    let nameless = SampleConversation {
         model: "a model without a price",
-        ..Talk::new("bob")
+        ..SampleConversation::new("bob")
     };
     program.send(&nameless.body(1)).await;
     // The lines are written after the answers.
@@ -104,7 +105,7 @@ async fn the_metrics_of_money_are_those_of_the_report() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prompt_that_nobody_counted_has_an_estimate_on_its_line() {
     let rig = Rig::with(Options::default(), &[("AUDIT__ASK_USAGE", "never")]).await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let sent = async |body: Value| {
         let answer = rig.send(&body).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -114,15 +115,15 @@ async fn a_prompt_that_nobody_counted_has_an_estimate_on_its_line() {
         (number("prompt_tokens"), number("estimated_prompt_tokens"))
     };
     assert_eq!(
-        sent(talk.streamed(1)).await,
+        sent(conversation.streamed(1)).await,
         (None, None),
         "the first of its model"
     );
     for turn in 1..=4 {
-        let (reported, estimated) = sent(talk.body(turn)).await;
+        let (reported, estimated) = sent(conversation.body(turn)).await;
         assert!(reported.is_some() && estimated.is_none(), "{estimated:?}");
     }
-    let (reported, estimated) = sent(talk.streamed(5)).await;
+    let (reported, estimated) = sent(conversation.streamed(5)).await;
     assert_eq!(reported, None);
     let truth = u64::from(rig.last().prompt_usage.unwrap().prompt_tokens);
     let estimated = estimated.unwrap();

@@ -5,7 +5,7 @@ use diarist_provider::{CallerKind, Options, Reflector, Reply, Script as _, Scrip
 use serde_json::{Value, json};
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, SampleConversation};
 
 /// A user message of `lines` lines, each with a word that stands nowhere else, and so many short turns.
 fn harbour(name: &str, lines: usize, turns: usize) -> Value {
@@ -24,13 +24,13 @@ fn harbour(name: &str, lines: usize, turns: usize) -> Value {
     json!({"model": "gpt-test", "messages": messages})
 }
 
-/// `said`, cut behind so many bytes.
-fn cut(mut said: String, bytes: usize) -> Reply {
-    let finish = (said.len() > bytes).then_some("length");
-    said.truncate(said.floor_char_boundary(bytes));
+/// A reply of `text`, cut behind so many bytes.
+fn cut(mut text: String, bytes: usize) -> Reply {
+    let finish = (text.len() > bytes).then_some("length");
+    text.truncate(text.floor_char_boundary(bytes));
     Reply {
         finish,
-        ..Reply::text(said)
+        ..Reply::text(text)
     }
 }
 
@@ -83,8 +83,8 @@ async fn an_answer_that_was_cut_is_asked_for_again_in_halves() {
             .record_for(CallerKind::Observer)
             .split_off(before);
         let cut = made.iter().filter(|call| {
-            let said = call.reply.as_ref().unwrap();
-            !said.to_string().contains("All was read.")
+            let reply = call.reply.as_ref().unwrap();
+            !reply.to_string().contains("All was read.")
         });
         let cut = cut.count();
         // The second conversation finds out what was learned with the first.
@@ -109,8 +109,8 @@ async fn an_answer_that_was_cut_is_asked_for_again_in_halves() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_no_answer_holds_whole_is_covered_by_code_and_what_came() {
     let rig = rig().await;
-    let said = "<observations>\n* 🟡 A whole line of the Observer.\n* 🟡 And half of";
-    let cut = move |_: &ScriptInput<'_>| cut(format!("{said} another"), said.len());
+    let beginning = "<observations>\n* 🟡 A whole line of the Observer.\n* 🟡 And half of";
+    let cut = move |_: &ScriptInput<'_>| cut(format!("{beginning} another"), beginning.len());
     rig.provider.script(CallerKind::Observer, cut);
     for turns in 0..3 {
         assert_eq!(rig.send(&harbour("Chapter", 300, turns)).await.status, 200);
@@ -131,23 +131,26 @@ async fn what_no_answer_holds_whole_is_covered_by_code_and_what_came() {
 
 /// Half an answer is smaller than the log, and no reflection.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn half_a_reflection_is_none() {
     let rig = Rig::small().await;
     let halved = |ask: &ScriptInput<'_>| {
-        let said = Reflector::default().reply(ask).content.unwrap_or_default();
-        let half = said.len() / 2;
-        cut(said, half)
+        let text = Reflector::default().reply(ask).content.unwrap_or_default();
+        let half = text.len() / 2;
+        cut(text, half)
     };
     rig.provider.script(CallerKind::Reflector, halved);
-    rig.talk(&Talk::new("ada"), 1..=2 * ACTIVE).await;
+    rig.play_turns(&SampleConversation::new("ada"), 1..=2 * ACTIVE)
+        .await;
     assert!(rig.provider.record_for(CallerKind::Reflector).len() > 1);
     let written = "SELECT count(*) FROM parts WHERE kind = 'reflection' AND model <> 'code'";
     assert_eq!(rig.number(written).await, 0);
     // The next level is tried: one whole answer is enough.
-    let asked = rig.provider.record_for(CallerKind::Reflector).len();
+    let calls_before = rig.provider.record_for(CallerKind::Reflector).len();
     rig.provider
         .script(CallerKind::Reflector, Reflector::default());
-    rig.talk(&Talk::new("ben"), 1..=2 * ACTIVE).await;
-    assert!(rig.provider.record_for(CallerKind::Reflector).len() > asked);
+    rig.play_turns(&SampleConversation::new("ben"), 1..=2 * ACTIVE)
+        .await;
+    assert!(rig.provider.record_for(CallerKind::Reflector).len() > calls_before);
     assert!(rig.number(written).await > 0);
 }

@@ -11,7 +11,7 @@ use sqlx::SqliteConnection;
 use tokio::sync::Semaphore;
 
 use crate::memory::rig::{Answer, PATIENCE, Rig, SMALL};
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, SampleConversation};
 
 /// Far more than a request is held for the sake of memory, far less than a lock is waited for.
 const HELD: Duration = Duration::from_secs(2);
@@ -26,9 +26,9 @@ async fn run(database: &mut SqliteConnection, statement: &'static str) {
 }
 
 impl Rig {
-    async fn at_once(&self, talk: &Talk, turn: usize) -> Answer {
+    async fn at_once(&self, conversation: &SampleConversation, turn: usize) -> Answer {
         let began = Instant::now();
-        let answer = self.send(&talk.body(turn)).await;
+        let answer = self.send(&conversation.body(turn)).await;
         let took = began.elapsed();
         assert!(took < HELD, "turn {turn} was held for {took:?}");
         assert!(answer.status < 500, "turn {turn}: {}", answer.text());
@@ -44,19 +44,19 @@ impl Rig {
     }
 
     /// From now on the raw history of this turn does not fit the model any more.
-    fn shrink(&self, talk: &Talk, turn: usize) {
-        let raw = u32::try_from(talk.body(turn).to_string().len() / 4).unwrap();
+    fn shrink(&self, conversation: &SampleConversation, turn: usize) {
+        let raw = u32::try_from(conversation.body(turn).to_string().len() / 4).unwrap();
         self.provider
             .rules(|rules| rules.window = Some(raw * 9 / 10));
     }
 
     /// Asks until memory serves this conversation from a database that works.
-    async fn healthy(&self, talk: &Talk, from: usize) {
+    async fn healthy(&self, conversation: &SampleConversation, from: usize) {
         // Only what is accepted is recorded, and each of these turns is longer.
         self.provider.rules(|rules| rules.window = None);
         let began = Instant::now();
         for turn in from.. {
-            let answer = self.send(&talk.body(turn)).await;
+            let answer = self.send(&conversation.body(turn)).await;
             if ["active", "watching"].contains(&answer.memory()) {
                 return;
             }
@@ -146,10 +146,10 @@ async fn undo_trouble(rig: &Rig, trouble: Trouble, undo: Undo) {
 
 async fn a_warm_conversation_goes_on_through(trouble: Trouble) {
     let rig = rig().await;
-    let talk = Talk::new("ada");
-    let answer = rig.talk(&talk, 1..=ACTIVE).await;
+    let conversation = SampleConversation::new("ada");
+    let answer = rig.play_turns(&conversation, 1..=ACTIVE).await;
     assert_eq!(answer.memory(), "active");
-    rig.shrink(&talk, ACTIVE + 1);
+    rig.shrink(&conversation, ACTIVE + 1);
     let before = rig
         .metric("diarist_memory_requests_total{rung=\"process\"}")
         .await;
@@ -158,7 +158,7 @@ async fn a_warm_conversation_goes_on_through(trouble: Trouble) {
     // Until the recorder has met the trouble, nobody knows of it.
     let (began, mut sent) = (Instant::now(), ACTIVE);
     loop {
-        let answer = rig.at_once(&talk, ACTIVE + 1).await;
+        let answer = rig.at_once(&conversation, ACTIVE + 1).await;
         sent += 1;
         assert_eq!(answer.status, 200, "{trouble:?}: {}", answer.text());
         if answer.memory() == "active; rung=process" {
@@ -168,7 +168,7 @@ async fn a_warm_conversation_goes_on_through(trouble: Trouble) {
         assert!(began.elapsed() < PATIENCE, "{trouble:?} is not told");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    let answer = rig.at_once(&talk, ACTIVE + 2).await;
+    let answer = rig.at_once(&conversation, ACTIVE + 2).await;
     assert_eq!(
         (answer.status, answer.memory()),
         (200, "active; rung=process")
@@ -181,25 +181,28 @@ async fn a_warm_conversation_goes_on_through(trouble: Trouble) {
     assert!(after > before, "{trouble:?}");
 
     // At its first turn a conversation has nothing to lose.
-    let answer = rig.at_once(&Talk::new("bob"), 1).await;
+    let answer = rig.at_once(&SampleConversation::new("bob"), 1).await;
     assert_eq!(answer.status, 200, "{trouble:?}");
 
     undo_trouble(&rig, trouble, undo).await;
-    rig.healthy(&talk, ACTIVE + 4).await;
+    rig.healthy(&conversation, ACTIVE + 4).await;
     rig.quiet().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_warm_conversation_goes_on_while_the_database_is_locked() {
     a_warm_conversation_goes_on_through(Trouble::Locked).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_warm_conversation_goes_on_when_the_database_is_overwritten() {
     a_warm_conversation_goes_on_through(Trouble::Garbage).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_warm_conversation_goes_on_when_another_file_takes_the_place() {
     a_warm_conversation_goes_on_through(Trouble::Replaced).await;
 }
@@ -211,19 +214,20 @@ async fn a_warm_conversation_goes_on_where_nothing_can_be_written() {
 
 /// A new one is made in its place, so the trouble is over soon; what was known goes on serving.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_warm_conversation_goes_on_when_the_database_is_deleted() {
     let rig = rig().await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=ACTIVE).await;
-    rig.shrink(&talk, ACTIVE + 1);
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=ACTIVE).await;
+    rig.shrink(&conversation, ACTIVE + 1);
     let _undo = cause_trouble(&rig, Trouble::Deleted).await;
     for turn in ACTIVE + 1..=ACTIVE + 3 {
-        let answer = rig.at_once(&talk, turn).await;
+        let answer = rig.at_once(&conversation, turn).await;
         assert_eq!(answer.status, 200, "turn {turn}: {}", answer.text());
         assert!(answer.memory().starts_with("active"), "{}", answer.memory());
         tokio::time::sleep(Duration::from_secs(3)).await;
     }
-    rig.healthy(&talk, ACTIVE + 4).await;
+    rig.healthy(&conversation, ACTIVE + 4).await;
     rig.quiet().await;
     assert!(
         rig.number("SELECT count(*) FROM nodes").await > 0,
@@ -233,10 +237,11 @@ async fn a_warm_conversation_goes_on_when_the_database_is_deleted() {
 
 /// A process that never knew the conversation sends what the client sent.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_cold_conversation_goes_out_as_it_came_where_the_database_cannot_be_opened() {
     let mut rig = rig().await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=ACTIVE).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=ACTIVE).await;
     rig.stop().await;
     let good = std::fs::read(rig.file()).unwrap();
     std::fs::write(rig.file(), "no database. ".repeat(9_000)).unwrap();
@@ -251,11 +256,14 @@ async fn a_cold_conversation_goes_out_as_it_came_where_the_database_cannot_be_op
     let before = rig
         .metric("diarist_memory_requests_total{rung=\"original\"}")
         .await;
-    for (talk, turn) in [(&talk, ACTIVE + 1), (&Talk::new("bob"), 1)] {
-        let answer = rig.at_once(talk, turn).await;
+    for (conversation, turn) in [
+        (&conversation, ACTIVE + 1),
+        (&SampleConversation::new("bob"), 1),
+    ] {
+        let answer = rig.at_once(conversation, turn).await;
         assert_eq!(answer.status, 200);
         assert_eq!(answer.memory(), "bypass; reason=store; rung=original");
-        assert_eq!(rig.last().body, talk.body(turn).to_string());
+        assert_eq!(rig.last().body, conversation.body(turn).to_string());
     }
     let line = rig.audited(ACTIVE + 2).await.pop().unwrap();
     assert_eq!(
@@ -267,15 +275,15 @@ async fn a_cold_conversation_goes_out_as_it_came_where_the_database_cannot_be_op
         .await;
     assert!(after >= before + 2.0);
     // Where the raw history does not fit, the client hears it from the upstream itself.
-    rig.shrink(&talk, ACTIVE + 1);
-    let answer = rig.at_once(&talk, ACTIVE + 1).await;
+    rig.shrink(&conversation, ACTIVE + 1);
+    let answer = rig.at_once(&conversation, ACTIVE + 1).await;
     assert_eq!(answer.status, 400);
     assert_eq!(answer.json()["error"]["code"], "context_length_exceeded");
 
     std::fs::write(rig.file(), good).unwrap();
     let began = Instant::now();
     loop {
-        let answer = rig.send(&talk.body(ACTIVE + 1)).await;
+        let answer = rig.send(&conversation.body(ACTIVE + 1)).await;
         if answer.memory() == "active" {
             assert_eq!(answer.status, 200, "and it fits again");
             break;
@@ -291,10 +299,11 @@ async fn a_cold_conversation_goes_out_as_it_came_where_the_database_cannot_be_op
 
 /// A backup or a repair holds the file for itself alone while Diarist starts.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_database_that_is_locked_at_the_start_is_opened_when_it_is_free() {
     let mut rig = rig().await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=ACTIVE).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=ACTIVE).await;
     rig.stop().await;
     let mut other = rig.database().await;
     run(
@@ -309,14 +318,14 @@ async fn a_database_that_is_locked_at_the_start_is_opened_when_it_is_free() {
         "the start waited {:?}",
         began.elapsed()
     );
-    let answer = rig.at_once(&talk, ACTIVE + 1).await;
+    let answer = rig.at_once(&conversation, ACTIVE + 1).await;
     assert_eq!(answer.memory(), "bypass; reason=store; rung=original");
     // Longer than one attempt to open it takes.
     tokio::time::sleep(Duration::from_secs(6)).await;
-    rig.at_once(&talk, ACTIVE + 1).await;
+    rig.at_once(&conversation, ACTIVE + 1).await;
     drop(other);
     let began = Instant::now();
-    while rig.send(&talk.body(ACTIVE + 1)).await.memory() != "active" {
+    while rig.send(&conversation.body(ACTIVE + 1)).await.memory() != "active" {
         assert!(began.elapsed() < PATIENCE, "memory did not come back");
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
@@ -326,9 +335,9 @@ async fn a_database_that_is_locked_at_the_start_is_opened_when_it_is_free() {
 async fn a_place_that_holds_no_file_is_said_and_served_around() {
     let settings = [("STORE__URL", "sqlite:///proc/diarist/below/x.db")];
     let rig = Rig::with(Options::default(), &settings).await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=3 {
-        let answer = rig.at_once(&talk, turn).await;
+        let answer = rig.at_once(&conversation, turn).await;
         assert_eq!(
             (answer.status, answer.memory()),
             (200, "bypass; reason=store; rung=original")
@@ -340,19 +349,20 @@ async fn a_place_that_holds_no_file_is_said_and_served_around() {
 
 /// What a model wrote while the database was locked is stored when it is free, not asked for again.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn an_answer_that_could_not_be_stored_is_kept_until_it_can() {
     // No request comes while the database is locked, so none has to give up soon.
     let rig = Rig::small().await;
     let gate = Arc::new(Semaphore::new(0));
     rig.provider
         .inject(CallerKind::Observer, Behaviour::gated(&gate));
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=5 {
-        rig.send(&talk.body(turn)).await;
+        rig.send(&conversation.body(turn)).await;
     }
-    let asked =
+    let is_observer_called =
         |record: &[Arc<RecordedRequest>]| record.iter().any(|e| e.caller == CallerKind::Observer);
-    rig.provider.wait_until(asked).await.unwrap();
+    rig.provider.wait_until(is_observer_called).await.unwrap();
     // Everything the recorder has to write is written; only the part is missing.
     let began = Instant::now();
     while rig.number("SELECT count(*) FROM requests").await < 5 {
@@ -382,8 +392,8 @@ async fn a_cost_that_could_not_be_stored_is_billed_later() {
     let refused =
         "CREATE TRIGGER no_costs BEFORE INSERT ON costs BEGIN SELECT RAISE(ABORT, 'no'); END";
     run(&mut database, refused).await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=ACTIVE).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=ACTIVE).await;
     rig.quiet().await;
     let calls = || {
         let phases = [CallerKind::Observer, CallerKind::Reflector];
@@ -396,7 +406,7 @@ async fn a_cost_that_could_not_be_stored_is_billed_later() {
     assert!(refused > 0);
     assert_eq!(rig.number("SELECT count(*) FROM costs").await, 0);
     run(&mut database, "DROP TRIGGER no_costs").await;
-    rig.talk(&talk, ACTIVE + 1..=ACTIVE + 4).await;
+    rig.play_turns(&conversation, ACTIVE + 1..=ACTIVE + 4).await;
     rig.quiet().await;
     let billed = rig.number("SELECT sum(calls) FROM costs").await;
     assert_eq!(billed, i64::try_from(calls()).unwrap());
@@ -405,12 +415,16 @@ async fn a_cost_that_could_not_be_stored_is_billed_later() {
 /// A new database gives numbers anew: what another conversation makes there under the number of what
 /// this process remembers of this one is never sent for it.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn numbers_given_twice_are_never_mistaken() {
     const NEWEST: &str = "SELECT coalesce(max(id), 0) FROM snapshots";
     const MADE: &str = "SELECT count(*) FROM sqlite_master WHERE name = 'snapshots'";
     let rig = rig().await;
-    let (talk, other) = (Talk::new("ada"), Talk::new("bob"));
-    rig.talk(&talk, 1..=ACTIVE).await;
+    let (conversation, other) = (
+        SampleConversation::new("ada"),
+        SampleConversation::new("bob"),
+    );
+    rig.play_turns(&conversation, 1..=ACTIVE).await;
     let given = rig.number(NEWEST).await;
     let _undo = cause_trouble(&rig, Trouble::Deleted).await;
     let began = Instant::now();
@@ -423,10 +437,10 @@ async fn numbers_given_twice_are_never_mistaken() {
     let mut turn = 0;
     while rig.file().exists() && rig.number(NEWEST).await < given {
         turn += 1;
-        rig.talk(&other, turn..=turn).await;
+        rig.play_turns(&other, turn..=turn).await;
     }
     for turn in ACTIVE + 1..=2 * ACTIVE {
-        let answer = rig.at_once(&talk, turn).await;
+        let answer = rig.at_once(&conversation, turn).await;
         assert_eq!(answer.status, 200);
         let sent = String::from_utf8(rig.last().body.to_vec()).unwrap();
         assert!(
@@ -434,9 +448,9 @@ async fn numbers_given_twice_are_never_mistaken() {
             "turn {turn}: {}",
             answer.memory()
         );
-        assert!(sent.contains(&talk.canary()), "turn {turn}");
+        assert!(sent.contains(&conversation.canary()), "turn {turn}");
         rig.quiet().await;
     }
-    let answer = rig.at_once(&talk, 2 * ACTIVE + 1).await;
+    let answer = rig.at_once(&conversation, 2 * ACTIVE + 1).await;
     assert_eq!(answer.memory(), "active", "it has memory again");
 }

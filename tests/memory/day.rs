@@ -11,7 +11,7 @@ use diarist_provider::{
 use serde_json::Value;
 
 use crate::memory::confusion::{Act, Answered, CAUSES, Client, KINDS, Kind, Play, Table, WANTED};
-use crate::memory::tools::{Talk, eventually, refusing};
+use crate::memory::tools::{SampleConversation, eventually, refusing};
 
 const STEPS: &str = "openai/gpt-4.1";
 const BREAKPOINTS: &str = "openai/gpt-5.6";
@@ -274,12 +274,12 @@ pub fn report(play: &Play, args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-fn close(what: &str, told: &Value, truth: f64) {
-    let told = told.as_f64().unwrap();
-    let apart = (told - truth).abs();
+fn close(what: &str, reported: &Value, truth: f64) {
+    let reported = reported.as_f64().unwrap();
+    let apart = (reported - truth).abs();
     // Sums of dollars are rounded to billionths.
     let most = TOLERANCE * truth.abs() + 1e-9;
-    assert!(apart <= most, "{what}: {told} and not {truth}");
+    assert!(apart <= most, "{what}: {reported} and not {truth}");
 }
 
 /// The truth lies between the two ends of the report, which may be off by `apart`.
@@ -294,20 +294,20 @@ fn between(what: &str, [low, high]: [&Value; 2], truth: f64, apart: f64) {
 }
 
 /// The dollars of a group.
-fn same_dollars(what: &str, told: &Value, sums: &Sums) {
-    close(&format!("{what} cost"), &told["cost"], sums.cost);
-    let memory = &told["memory_cost"];
+fn same_dollars(what: &str, reported: &Value, sums: &Sums) {
+    close(&format!("{what} cost"), &reported["cost"], sums.cost);
+    let memory = &reported["memory_cost"];
     close(&format!("{what} memory"), memory, sums.memory);
     let without = sums.without;
     let net = without - sums.cost - sums.memory;
     if sums.estimated <= 0.0 {
         close(
             &format!("{what} without"),
-            &told["without_diarist"],
+            &reported["without_diarist"],
             without,
         );
         // Nothing was replaced, so nothing was saved.
-        close(&format!("{what} net"), &told["net"], -sums.memory);
+        close(&format!("{what} net"), &reported["net"], -sums.memory);
     }
     let tolerance = if what.starts_with("cause") {
         TOLERANCE_OF_TURNS
@@ -315,9 +315,9 @@ fn same_dollars(what: &str, told: &Value, sums: &Sums) {
         TOLERANCE
     };
     let apart = tolerance * without;
-    let ends = [&told["without_low"], &told["without_high"]];
+    let ends = [&reported["without_low"], &reported["without_high"]];
     between(&format!("{what} without"), ends, without, apart);
-    let ends = [&told["net_low"], &told["net_high"]];
+    let ends = [&reported["net_low"], &reported["net_high"]];
     between(&format!("{what} net"), ends, net, apart);
 }
 
@@ -325,20 +325,20 @@ fn same_dollars(what: &str, told: &Value, sums: &Sums) {
 fn same_groups(play: &Play, day: &Day, by: &str) {
     let report = report(play, &["--by", by]);
     let fields = report["by"].as_array().unwrap();
-    let mut told = BTreeMap::new();
+    let mut reported = BTreeMap::new();
     for group in report["groups"].as_array().unwrap() {
         let name: Vec<&str> = fields
             .iter()
             .map(|field| group[field.as_str().unwrap()].as_str().unwrap())
             .collect();
-        told.insert(name.join("\0"), group.clone());
+        reported.insert(name.join("\0"), group.clone());
     }
     let truth = day.sums.iter().filter(|((kind, _), _)| *kind == by);
     let truth: BTreeMap<&String, &Sums> = truth.map(|((_, name), sums)| (name, sums)).collect();
     let names: BTreeSet<&String> = truth.keys().copied().collect();
-    assert_eq!(told.keys().collect::<BTreeSet<_>>(), names, "{by}");
+    assert_eq!(reported.keys().collect::<BTreeSet<_>>(), names, "{by}");
     for (name, sums) in truth {
-        let (what, group) = (format!("{by} {name}"), &told[name]);
+        let (what, group) = (format!("{by} {name}"), &reported[name]);
         close(
             &format!("{what} requests"),
             &group["requests"],
@@ -364,6 +364,7 @@ fn same_groups(play: &Play, day: &Day, by: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn the_questions_about_a_day_are_answered() {
     let never = [("AUDIT__ASK_USAGE", "never")];
     let mut play = Play::new(KINDS[0], 1, &never).await;
@@ -520,8 +521,8 @@ async fn documented(play: &Play, day: &Day) {
     ] {
         let id = text(sample(cause), "request_id");
         let output = audit(play, &["--why", &id]).output().unwrap();
-        let said = String::from_utf8(output.stdout).unwrap();
-        assert!(said.contains(word), "{cause}: {said}");
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        assert!(stdout.contains(word), "{cause}: {stdout}");
     }
 }
 
@@ -542,9 +543,9 @@ async fn fails_once(play: &Play) {
             .iter()
             .any(|line| line["outcome"] == "failed")
     };
-    let talk = Talk::new("failing");
+    let conversation = SampleConversation::new("failing");
     for turn in 1..30 {
-        assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+        assert_eq!(rig.send(&conversation.body(turn)).await.status, 200);
     }
     eventually("the line of a failed call", failed).await;
     check(1);

@@ -40,10 +40,10 @@ impl TokenCounter for Quarters {
 
 /// Writes down what users said under the dates of the transcript, and keeps what it was asked.
 #[derive(Debug, Default)]
-struct Scribe(Mutex<Vec<String>>);
+struct ScriptedObserver(Mutex<Vec<String>>);
 
 #[async_trait]
-impl ModelClient for Scribe {
+impl ModelClient for ScriptedObserver {
     async fn call(
         &self,
         _: &Endpoint,
@@ -56,8 +56,8 @@ impl ModelClient for Scribe {
         for line in history.lines() {
             if line.starts_with("Date: ") {
                 lines.push(line.to_owned());
-            } else if let Some(said) = line.strip_prefix("User") {
-                let (time, words) = said.split_once(": ").unwrap();
+            } else if let Some(rest) = line.strip_prefix("User") {
+                let (time, words) = rest.split_once(": ").unwrap();
                 let words = words.split(". and so").next().unwrap();
                 lines.push(format!("* 🔴{time} User: {words}"));
             }
@@ -76,7 +76,7 @@ struct World {
     clock: Clock,
     hand: ManualJobs,
     memory: Memory,
-    scribe: Arc<Scribe>,
+    scripted_observer: Arc<ScriptedObserver>,
     settings: Reloadable,
     turns: Vec<Value>,
 }
@@ -102,22 +102,22 @@ impl World {
         let clock = Clock::manual(START);
         let store: Arc<dyn Store> = Arc::new(patient_store::open("sqlite::memory:").await);
         let recall = patient_store::cache(&store);
-        let scribe = Arc::<Scribe>::default();
+        let scripted_observer = Arc::<ScriptedObserver>::default();
         let hand = Jobs::manual(
             store,
             Arc::clone(&recall),
             Arc::new(Quarters),
-            Arc::clone(&scribe) as _,
+            Arc::clone(&scripted_observer) as _,
             settings.clone(),
             clock.clone(),
         );
-        let manners = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
-        let memory = Memory::new(recall, hand.jobs(), manners);
+        let capabilities = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
+        let memory = Memory::new(recall, hand.jobs(), capabilities);
         Self {
             clock,
             hand,
             memory,
-            scribe,
+            scripted_observer,
             settings,
             turns: Vec::new(),
         }
@@ -153,8 +153,8 @@ impl World {
         self.hand.record(sent.exchange(None, at_ms)).await;
         while let Some(job) = self.hand.claim().await {
             let written = self.hand.call_model(&job).await;
-            let told = self.hand.finish(&job, written).await;
-            self.hand.on_outcome(told).await;
+            let outcome = self.hand.finish(&job, written).await;
+            self.hand.on_outcome(outcome).await;
         }
         self.turns
             .push(json!({"role": "assistant", "content": format!("Good. {filler}")}));
@@ -177,7 +177,7 @@ impl World {
     }
 
     fn prompts(&self) -> Vec<String> {
-        self.scribe.0.lock().unwrap().clone()
+        self.scripted_observer.0.lock().unwrap().clone()
     }
 }
 
@@ -251,13 +251,13 @@ async fn the_zone_is_the_clients_own() {
     let zone = Some("Pacific/Kiritimati");
     let sent = world.until_active(zone).await;
     assert_eq!(lines(&sent)[0], "[as of Mar 5, 2026]");
-    let asked = world.prompts();
+    let prompts = world.prompts();
     assert!(
-        asked[0].starts_with("Today is Mar 5, 2026."),
+        prompts[0].starts_with("Today is Mar 5, 2026."),
         "{}",
-        asked[0]
+        prompts[0]
     );
-    assert!(asked[0].contains("\nUser (02:00): "), "{}", asked[0]);
+    assert!(prompts[0].contains("\nUser (02:00): "), "{}", prompts[0]);
 
     // Without a name, and with one that nobody knows, it is the configured one.
     for zone in [
@@ -286,16 +286,16 @@ async fn the_observer_is_told_of_pauses_where_that_is_wanted() {
         world.clock.advance(Duration::from_mins(9));
         world.say("Still here", None).await;
         let mut sent = world.until_active(None).await;
-        let asked = world.prompts().concat();
+        let prompts = world.prompts().concat();
         let marker = "[2 hours 5 minutes later]\nUser (14:05): Back again";
-        assert_eq!(asked.contains(marker), wanted, "{asked}");
+        assert_eq!(prompts.contains(marker), wanted, "{prompts}");
         assert_eq!(
-            asked.matches(" later]").count(),
+            prompts.matches(" later]").count(),
             usize::from(wanted),
-            "{asked}"
+            "{prompts}"
         );
         // The answer before the pause was given before it.
-        let (before, _) = asked.split_once("Back again").unwrap();
+        let (before, _) = prompts.split_once("Back again").unwrap();
         assert!(before.contains("\nAssistant: Good."), "{before}");
         // What is sent raw is the client's own.
         let raw = sent.split_off(2);

@@ -4,7 +4,7 @@ use diarist_provider::{Behaviour, CallerKind, Cut, LineEnd};
 use serde_json::{Value, json};
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk, answering, event_stream, refusing};
+use crate::memory::tools::{ACTIVE, SampleConversation, answering, event_stream, refusing};
 
 /// Says what is wrong with a request in the first event of a stream.
 fn inside() -> Behaviour {
@@ -24,17 +24,17 @@ fn block(rig: &Rig) -> Option<usize> {
 /// What the provider answers whoever asks it without anybody between.
 async fn direct(rig: &Rig, body: &Value) -> String {
     let url = format!("{}/chat/completions", rig.provider.base_url());
-    let asked = rig.client.post(url).body(body.to_string());
-    asked.send().await.unwrap().text().await.unwrap()
+    let request = rig.client.post(url).body(body.to_string());
+    request.send().await.unwrap().text().await.unwrap()
 }
 
 /// A conversation with a block that stands in a message of its own.
-async fn active() -> (Rig, Talk) {
+async fn active() -> (Rig, SampleConversation) {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
-    let answer = rig.talk(&talk, 1..=ACTIVE).await;
+    let conversation = SampleConversation::new("ada");
+    let answer = rig.play_turns(&conversation, 1..=ACTIVE).await;
     assert_eq!((answer.memory(), block(&rig)), ("active", Some(1)));
-    (rig, talk)
+    (rig, conversation)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -49,10 +49,10 @@ async fn a_refused_placement_is_left_out_and_steps_down_though_the_head_has_gone
         },
     ];
     for behaviour in odd {
-        let (rig, talk) = active().await;
+        let (rig, conversation) = active().await;
         rig.provider.rules(|rules| rules.single_system = true);
         rig.provider.inject(CallerKind::Actor, behaviour);
-        let (body, before) = (talk.streamed(ACTIVE + 1), rig.got().len());
+        let (body, before) = (conversation.streamed(ACTIVE + 1), rig.got().len());
         let answer = rig.send(&body).await;
         // The head was written when nobody knew.
         assert_eq!((answer.status, answer.memory()), (200, "active"));
@@ -75,7 +75,7 @@ async fn a_refused_placement_is_left_out_and_steps_down_though_the_head_has_gone
         // The same again goes out as it was taken, and what follows it with the block where it may stand.
         for (turn, place) in [(ACTIVE + 1, None), (ACTIVE + 2, Some(0))] {
             let before = rig.got().len();
-            let answer = rig.send(&talk.streamed(turn)).await;
+            let answer = rig.send(&conversation.streamed(turn)).await;
             assert!(!answer.text().contains("error"), "{}", answer.text());
             assert_eq!((rig.got().len(), block(&rig)), (before + 1, place));
             rig.quiet().await;
@@ -88,7 +88,7 @@ async fn the_refusal_of_what_was_not_changed_passes_byte_for_byte() {
     let rig = Rig::small().await;
     rig.provider.rules(|rules| rules.single_system = true);
     rig.provider.inject(CallerKind::Actor, inside());
-    let mut body = Talk::new("ada").streamed(2);
+    let mut body = SampleConversation::new("ada").streamed(2);
     let late = json!({"role": "system", "content": "Be brief."});
     body["messages"].as_array_mut().unwrap().insert(2, late);
     let direct = direct(&rig, &body).await;
@@ -106,14 +106,14 @@ async fn the_refusal_of_what_was_not_changed_passes_byte_for_byte() {
 /// As under a status: the client hears of its own prompt, and nothing is learned.
 #[tokio::test(flavor = "multi_thread")]
 async fn where_the_original_is_refused_too_its_refusal_is_the_clients() {
-    let (rig, talk) = active().await;
+    let (rig, conversation) = active().await;
     let refused = |message: &str| json!({"error": {"message": message, "code": 400}});
     let before = rig.got().len();
     for message in ["not so", "nor so"] {
         rig.provider
             .inject_next(CallerKind::Actor, 1, &event_stream(&refused(message)));
     }
-    let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
+    let answer = rig.send(&conversation.streamed(ACTIVE + 1)).await;
     let whole = format!("data: {}\n\ndata: [DONE]\n\n", refused("nor so"));
     assert_eq!((answer.status, answer.text()), (200, whole));
     assert_eq!(rig.got().len(), before + 2);
@@ -128,7 +128,7 @@ async fn where_the_original_is_refused_too_its_refusal_is_the_clients() {
         .inject_next(CallerKind::Actor, 1, &event_stream(&refused("not so")));
     rig.provider
         .inject_next(CallerKind::Actor, 1, &refusing(400, "not that either"));
-    let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
+    let answer = rig.send(&conversation.streamed(ACTIVE + 1)).await;
     let whole = format!("data: {}\n\ndata: [DONE]\n\n", refused("not so"));
     assert_eq!((answer.status, answer.text()), (200, whole));
     rig.quiet().await;
@@ -138,19 +138,19 @@ async fn where_the_original_is_refused_too_its_refusal_is_the_clients() {
             .inject_next(CallerKind::Actor, 1, &event_stream(&refused("not so")));
         rig.provider
             .inject_next(CallerKind::Actor, 1, &Behaviour::cutting(cut));
-        let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
+        let answer = rig.send(&conversation.streamed(ACTIVE + 1)).await;
         let whole = format!("data: {}\n\ndata: [DONE]\n\n", refused("not so"));
         assert_eq!((answer.status, answer.text()), (200, whole), "{cut:?}");
         rig.quiet().await;
     }
-    let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
+    let answer = rig.send(&conversation.streamed(ACTIVE + 1)).await;
     assert_eq!((answer.memory(), block(&rig)), ("active", Some(1)));
 }
 
 /// An error that blames nothing of the request is sent on, and no block moves because of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_broken_over_there_is_no_refusal() {
-    let (rig, talk) = active().await;
+    let (rig, conversation) = active().await;
     for error in [
         json!({"error": {"message": "Overloaded", "type": "overloaded_error"}}),
         json!({"error": {"message": "no", "type": "BadRequestError", "code": 503}}),
@@ -159,7 +159,7 @@ async fn what_is_broken_over_there_is_no_refusal() {
         rig.provider
             .inject_next(CallerKind::Actor, 1, &event_stream(&error));
         let before = rig.got().len();
-        let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
+        let answer = rig.send(&conversation.streamed(ACTIVE + 1)).await;
         assert_eq!(
             answer.text(),
             format!("data: {error}\n\ndata: [DONE]\n\n"),
@@ -168,7 +168,7 @@ async fn what_is_broken_over_there_is_no_refusal() {
         assert_eq!(rig.got().len(), before + 1, "{error}");
         rig.quiet().await;
     }
-    let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
+    let answer = rig.send(&conversation.streamed(ACTIVE + 1)).await;
     assert_eq!((answer.memory(), block(&rig)), ("active", Some(1)));
 }
 
@@ -177,8 +177,8 @@ async fn what_is_broken_over_there_is_no_refusal() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_question_for_usage_that_is_refused_is_not_asked_again_and_nothing_is_taken_out() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
-    let mut own = talk.streamed(1);
+    let conversation = SampleConversation::new("ada");
+    let mut own = conversation.streamed(1);
     own["stream_options"] = json!({"include_usage": true});
     rig.send(&own).await;
     rig.quiet().await;
@@ -189,18 +189,18 @@ async fn a_question_for_usage_that_is_refused_is_not_asked_again_and_nothing_is_
         ..inside()
     };
     rig.provider.inject(CallerKind::Actor, behaviour);
-    let (body, before) = (talk.streamed(2), rig.got().len());
+    let (body, before) = (conversation.streamed(2), rig.got().len());
     let answer = rig.send(&body).await;
     assert_eq!(rig.got().len(), before + 2);
-    let asked = rig.got()[before].json().unwrap();
-    assert_eq!(asked["stream_options"]["include_usage"], true);
+    let first_request = rig.got()[before].json().unwrap();
+    assert_eq!(first_request["stream_options"]["include_usage"], true);
     assert_eq!(rig.last().body, body.to_string());
     let text = answer.text();
     assert!(!text.contains("error") && text.contains("[DONE]"), "{text}");
     assert_eq!(text.matches("\"choices\":[]").count(), 1, "{text}");
     rig.quiet().await;
     let before = rig.got().len();
-    rig.send(&talk.streamed(3)).await;
+    rig.send(&conversation.streamed(3)).await;
     assert_eq!(rig.got().len(), before + 1, "never again");
     assert!(rig.last().json().unwrap().get("stream_options").is_none());
 }
@@ -208,13 +208,13 @@ async fn a_question_for_usage_that_is_refused_is_not_asked_again_and_nothing_is_
 /// A stream that goes on in the place of a refused one is in plain bytes, as its head said.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_goes_on_is_asked_for_as_the_head_promised() {
-    let (rig, talk) = active().await;
+    let (rig, conversation) = active().await;
     rig.provider.rules(|rules| rules.single_system = true);
     rig.provider.inject(CallerKind::Actor, inside());
     let before = rig.got().len();
-    let body = talk.streamed(ACTIVE + 1);
-    let asked = [("accept-encoding", "gzip, br")];
-    rig.send_as("Bearer sk-test", &asked, &body).await;
+    let body = conversation.streamed(ACTIVE + 1);
+    let headers = [("accept-encoding", "gzip, br")];
+    rig.send_as("Bearer sk-test", &headers, &body).await;
     let [first, second] = &rig.got()[before..] else {
         panic!("two requests")
     };
@@ -226,8 +226,8 @@ async fn what_goes_on_is_asked_for_as_the_head_promised() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_fit_without_its_block_goes_on_with_it_elsewhere() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=16).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=16).await;
     let room = rig.last().prompt_usage.unwrap().prompt_tokens + 700;
     rig.provider.rules(|rules| {
         rules.single_system = true;
@@ -235,7 +235,7 @@ async fn what_does_not_fit_without_its_block_goes_on_with_it_elsewhere() {
     });
     rig.provider.inject(CallerKind::Actor, inside());
     let before = rig.got().len();
-    let answer = rig.send(&talk.streamed(17)).await;
+    let answer = rig.send(&conversation.streamed(17)).await;
     let text = answer.text();
     assert!(!text.contains("error") && text.contains("[DONE]"), "{text}");
     assert_eq!((rig.got().len(), block(&rig)), (before + 3, Some(0)));
@@ -246,7 +246,7 @@ async fn what_does_not_fit_without_its_block_goes_on_with_it_elsewhere() {
         (&json!("lowered"), &json!("active"))
     );
     let before = rig.got().len();
-    let answer = rig.send(&talk.streamed(18)).await;
+    let answer = rig.send(&conversation.streamed(18)).await;
     assert_eq!(answer.memory(), "active");
     assert_eq!((rig.got().len(), block(&rig)), (before + 1, Some(0)));
 }
@@ -254,19 +254,19 @@ async fn what_does_not_fit_without_its_block_goes_on_with_it_elsewhere() {
 /// The head of the second answer says 200; what it begins with says that nothing was taken.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_head_alone_teaches_nothing() {
-    let (rig, talk) = active().await;
+    let (rig, conversation) = active().await;
     let refused = json!({"error": {"message": "nor so", "type": "invalid_request_error"}});
     rig.provider
         .inject_next(CallerKind::Actor, 1, &refusing(400, "not so"));
     rig.provider
         .inject_next(CallerKind::Actor, 1, &event_stream(&refused));
     let before = rig.got().len();
-    let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
+    let answer = rig.send(&conversation.streamed(ACTIVE + 1)).await;
     assert_eq!(answer.memory(), "bypass; reason=refused; rung=refused");
     assert!(answer.text().contains("nor so"), "{}", answer.text());
     assert_eq!(rig.got().len(), before + 2);
     rig.quiet().await;
-    let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
+    let answer = rig.send(&conversation.streamed(ACTIVE + 1)).await;
     assert_eq!((answer.memory(), block(&rig)), ("active", Some(1)));
 }
 
@@ -274,8 +274,8 @@ async fn a_head_alone_teaches_nothing() {
 /// one takes the next request as it would have taken this.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_refused_for_its_content_teaches_nothing_of_its_model() {
-    let (rig, talk) = active().await;
-    let mut own = Talk::new("bob").streamed(1);
+    let (rig, conversation) = active().await;
+    let mut own = SampleConversation::new("bob").streamed(1);
     own["stream_options"] = json!({"include_usage": true});
     rig.send(&own).await;
     rig.quiet().await;
@@ -290,7 +290,7 @@ async fn what_is_refused_for_its_content_teaches_nothing_of_its_model() {
         for refused in [answering(400, &error), event_stream(&error)] {
             turn += 1;
             rig.provider.inject_next(CallerKind::Actor, 1, &refused);
-            let (body, before) = (talk.streamed(turn), rig.got().len());
+            let (body, before) = (conversation.streamed(turn), rig.got().len());
             let answer = rig.send(&body).await;
             let text = answer.text();
             assert_eq!(answer.status, 200, "{text}");
@@ -300,11 +300,11 @@ async fn what_is_refused_for_its_content_teaches_nothing_of_its_model() {
             rig.quiet().await;
             turn += 1;
             let before = rig.got().len();
-            let answer = rig.send(&talk.streamed(turn)).await;
+            let answer = rig.send(&conversation.streamed(turn)).await;
             assert_eq!(answer.memory(), "active", "{error}");
             assert_eq!((rig.got().len(), block(&rig)), (before + 1, Some(1)));
-            let asked = rig.last().json().unwrap();
-            let asks = &asked["stream_options"]["include_usage"];
+            let request = rig.last().json().unwrap();
+            let asks = &request["stream_options"]["include_usage"];
             assert_eq!(asks, true, "still asked: {error}");
             rig.quiet().await;
         }

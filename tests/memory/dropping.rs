@@ -5,7 +5,7 @@ use diarist_provider::Options;
 use serde_json::Value;
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::Talk;
+use crate::memory::tools::SampleConversation;
 
 async fn rig() -> Rig {
     let settings = [
@@ -27,30 +27,30 @@ async fn causes(rig: &Rig) -> Vec<String> {
 }
 
 /// The request of this turn without the first `gone` messages behind the system's.
-fn without(talk: &Talk, turn: usize, gone: usize) -> Value {
-    let mut body = talk.body(turn);
+fn without(conversation: &SampleConversation, turn: usize, gone: usize) -> Value {
+    let mut body = conversation.body(turn);
     body["messages"].as_array_mut().unwrap().drain(1..=gone);
     body
 }
 
 /// What is prepared when a client drops its first messages in `turn`.
 async fn dropping_in(turn: usize) -> Vec<String> {
-    let (rig, talk) = (rig().await, Talk::new("ada"));
+    let (rig, conversation) = (rig().await, SampleConversation::new("ada"));
     rig.gives_its_answers();
-    rig.talk(&talk, 1..=turn - 1).await;
+    rig.play_turns(&conversation, 1..=turn - 1).await;
     assert_eq!(causes(&rig).await, [] as [&str; 0]);
-    assert_eq!(rig.send(&without(&talk, turn, 4)).await.status, 200);
+    assert_eq!(rig.send(&without(&conversation, turn, 4)).await.status, 200);
     rig.quiet().await;
     causes(&rig).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_due_anyway_comes_before_what_was_dropped() {
-    let (rig, talk) = (rig().await, Talk::new("ada"));
+    let (rig, conversation) = (rig().await, SampleConversation::new("ada"));
     let mut due = 0;
     while causes(&rig).await.is_empty() {
         due += 1;
-        rig.talk(&talk, due..=due).await;
+        rig.play_turns(&conversation, due..=due).await;
     }
     assert_eq!(causes(&rig).await, ["threshold"]);
     // Before it is due anyway, what was dropped is reason enough.

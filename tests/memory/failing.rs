@@ -9,7 +9,7 @@ use diarist_provider::{
 };
 
 use crate::memory::rig::{Answer, Rig, SMALL};
-use crate::memory::tools::{ACTIVE, Talk, eventually};
+use crate::memory::tools::{ACTIVE, SampleConversation, eventually};
 
 /// A rig whose Observer has an endpoint and a key of its own.
 async fn configured() -> Rig {
@@ -32,28 +32,33 @@ impl Rig {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    async fn send_turns(&self, talk: &Talk, turns: std::ops::RangeInclusive<usize>) {
+    async fn send_turns(
+        &self,
+        conversation: &SampleConversation,
+        turns: std::ops::RangeInclusive<usize>,
+    ) {
         for turn in turns {
-            assert_eq!(self.send(&talk.body(turn)).await.status, 200);
+            assert_eq!(self.send(&conversation.body(turn)).await.status, 200);
         }
     }
 }
 
 /// With the end of a pause, if so many calls have failed already that the endpoint is left alone.
-fn is_said_to_fail(answer: &Answer) -> bool {
-    let said = answer.memory();
-    let rest = said.strip_prefix("watching; reason=observer_failing");
+fn reports_failing(answer: &Answer) -> bool {
+    let memory = answer.memory();
+    let rest = memory.strip_prefix("watching; reason=observer_failing");
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("; until="))
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn an_observer_with_a_wrong_key_is_said_to_fail_and_a_corrected_one_goes_on_at_once() {
     let mut rig = configured().await;
     assert_eq!(rig.part("observer").await["status"], "up");
     rig.provider
         .inject(CallerKind::Observer, Behaviour::failing(401));
-    let talk = Talk::new("ada");
-    rig.send_turns(&talk, 1..=5).await;
+    let conversation = SampleConversation::new("ada");
+    rig.send_turns(&conversation, 1..=5).await;
     let part = rig.wait_part("observer", "degraded").await;
     let error = part["error"].as_str().unwrap();
     assert!(
@@ -64,11 +69,13 @@ async fn an_observer_with_a_wrong_key_is_said_to_fail_and_a_corrected_one_goes_o
     assert!(part["since"].as_str().unwrap().ends_with('Z'), "{part}");
     assert_eq!(rig.admin("/readyz").await.status, 200, "requests pass");
 
-    let answer = rig.send(&talk.body(6)).await;
-    assert!(is_said_to_fail(&answer), "{}", answer.memory());
+    let answer = rig.send(&conversation.body(6)).await;
+    assert!(reports_failing(&answer), "{}", answer.memory());
     assert_eq!(rig.audit_entry(&answer).await["reason"], "observer_failing");
     let off = [("x-diarist-memory", "read")];
-    let answer = rig.send_as("Bearer sk-test", &off, &talk.body(7)).await;
+    let answer = rig
+        .send_as("Bearer sk-test", &off, &conversation.body(7))
+        .await;
     assert_eq!(
         answer.memory(),
         "watching; mode=read",
@@ -98,19 +105,23 @@ async fn an_observer_with_a_wrong_key_is_said_to_fail_and_a_corrected_one_goes_o
     rig.quiet().await;
     assert!(rig.number("SELECT count(*) FROM parts").await > 0);
     assert_eq!(rig.part("observer").await["status"], "up");
-    rig.talk(&talk, 8..=ACTIVE + 1).await;
-    assert_eq!(rig.send(&talk.body(ACTIVE + 2)).await.memory(), "active");
+    rig.play_turns(&conversation, 8..=ACTIVE + 1).await;
+    assert_eq!(
+        rig.send(&conversation.body(ACTIVE + 2)).await.memory(),
+        "active"
+    );
 }
 
 /// Half of its time is over, and it has said nothing: that is shown while it hangs, not after two calls have failed.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn an_observer_that_hangs_is_said_while_it_hangs() {
     let mut rig = configured().await;
     rig.set("MEMORY__OBSERVATION__TIMEOUT", "10s");
     rig.restart().await;
     let never = Behaviour::slow(Duration::from_hours(1));
     rig.provider.inject(CallerKind::Observer, never);
-    rig.send_turns(&Talk::new("ada"), 1..=5).await;
+    rig.send_turns(&SampleConversation::new("ada"), 1..=5).await;
     let part = rig.wait_part("observer", "degraded").await;
     let error = part["error"].as_str().unwrap();
     assert!(error.contains("it has not answered yet"), "{error}");
@@ -118,6 +129,7 @@ async fn an_observer_that_hangs_is_said_while_it_hangs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn what_a_useless_observer_leaves_out_stays_in_the_history() {
     let rig = configured().await;
     // It answers, and never with observations.
@@ -125,8 +137,8 @@ async fn what_a_useless_observer_leaves_out_stays_in_the_history() {
         .script(CallerKind::Observer, |_: &ScriptInput<'_>| {
             Reply::text("What a lovely conversation! I would be glad to help.")
         });
-    let talk = Talk::new("ada");
-    rig.send_turns(&talk, 1..=ACTIVE).await;
+    let conversation = SampleConversation::new("ada");
+    rig.send_turns(&conversation, 1..=ACTIVE).await;
     eventually("two tries", || {
         rig.provider.record_for(CallerKind::Observer).len() >= 2
     })
@@ -134,13 +146,13 @@ async fn what_a_useless_observer_leaves_out_stays_in_the_history() {
     let waits = "SELECT count(*) FROM jobs WHERE empty_answers = 2 AND leased = 0";
     rig.until_at_least(1, waits).await;
     // A second conversation finds the same.
-    rig.send_turns(&Talk::new("bob"), 1..=4).await;
+    rig.send_turns(&SampleConversation::new("bob"), 1..=4).await;
     let part = rig.wait_part("observer", "degraded").await;
     let error = part["error"].as_str().unwrap();
     assert!(error.contains("hold no observations"), "{error}");
-    let answer = rig.send(&talk.body(ACTIVE + 1)).await;
-    assert!(is_said_to_fail(&answer), "{}", answer.memory());
-    assert!(answer.status == 200 && rig.last().body == talk.body(ACTIVE + 1).to_string());
+    let answer = rig.send(&conversation.body(ACTIVE + 1)).await;
+    assert!(reports_failing(&answer), "{}", answer.memory());
+    assert!(answer.status == 200 && rig.last().body == conversation.body(ACTIVE + 1).to_string());
     let by_code = "SELECT count(*) FROM parts";
     assert_eq!(rig.number(by_code).await, 0, "nothing stands in for it");
 
@@ -150,8 +162,11 @@ async fn what_a_useless_observer_leaves_out_stays_in_the_history() {
     let mut rig = rig;
     rig.restart().await;
     rig.quiet().await;
-    rig.talk(&talk, ACTIVE + 2..=ACTIVE + 3).await;
-    assert_eq!(rig.send(&talk.body(ACTIVE + 4)).await.memory(), "active");
+    rig.play_turns(&conversation, ACTIVE + 2..=ACTIVE + 3).await;
+    assert_eq!(
+        rig.send(&conversation.body(ACTIVE + 4)).await.memory(),
+        "active"
+    );
     let by_code = "SELECT count(*) FROM parts WHERE model = 'code'";
     assert_eq!(rig.number(by_code).await, 0);
 }
@@ -165,9 +180,9 @@ async fn code_writes_lines_only_where_the_history_would_not_fit_without() {
         .script(CallerKind::Observer, |_: &ScriptInput<'_>| {
             Reply::text("What a lovely conversation! I would be glad to help.")
         });
-    let talk = Talk::new("ada");
-    rig.send_turns(&talk, 1..=14).await;
-    rig.send_turns(&Talk::new("bob"), 1..=4).await;
+    let conversation = SampleConversation::new("ada");
+    rig.send_turns(&conversation, 1..=14).await;
+    rig.send_turns(&SampleConversation::new("bob"), 1..=4).await;
     rig.wait_part("observer", "degraded").await;
     // Two tries each, and then both wait.
     let tries = "SELECT sum(empty_answers) - 5 * sum(leased) FROM jobs";
@@ -182,11 +197,14 @@ async fn code_writes_lines_only_where_the_history_would_not_fit_without() {
         .unwrap();
     rig.provider
         .rules(|rules| rules.window = Some(room - 1_000));
-    let answer = rig.send(&talk.body(15)).await;
+    let answer = rig.send(&conversation.body(15)).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(answer.memory(), "active; rung=observed");
     let sent = String::from_utf8_lossy(&rig.last().body).into_owned();
-    assert!(sent.contains(&talk.canary()), "its first message is told");
+    assert!(
+        sent.contains(&conversation.canary()),
+        "its first message is told"
+    );
     let by_code = "SELECT count(*) FROM parts WHERE model = 'code' AND kind = 'chunk'";
     assert!(rig.number(by_code).await > 0);
     rig.audit_entry(&answer).await;

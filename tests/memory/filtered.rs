@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::memory::resource::{SHARED, message, peer_memory};
 use crate::memory::rig::{Answer, Rig};
-use crate::memory::tools::{Talk, answering, event_stream, metric};
+use crate::memory::tools::{SampleConversation, answering, event_stream, metric};
 
 const PASSED: &str = "bypass; reason=filtered; rung=passed_over";
 
@@ -31,10 +31,10 @@ impl FilterKind {
         }
     }
 
-    fn request(self, talk: &Talk, turn: usize) -> Value {
+    fn request(self, conversation: &SampleConversation, turn: usize) -> Value {
         match self {
-            Self::Whole => talk.body(turn),
-            Self::Status | Self::Inside => talk.streamed(turn),
+            Self::Whole => conversation.body(turn),
+            Self::Status | Self::Inside => conversation.streamed(turn),
         }
     }
 }
@@ -43,7 +43,7 @@ impl FilterKind {
 /// turns pass before it is given another.
 struct Blocked {
     rig: Rig,
-    talk: Talk,
+    conversation: SampleConversation,
     snapshot: String,
     turn: usize,
 }
@@ -56,7 +56,7 @@ impl Blocked {
         ];
         let mut this = Self {
             rig: Rig::with(Options::default(), &settings).await,
-            talk: Talk::new("ada"),
+            conversation: SampleConversation::new("ada"),
             snapshot: String::new(),
             turn: 1,
         };
@@ -66,7 +66,10 @@ impl Blocked {
 
     /// The next turn, which is answered; and with which block, if any.
     async fn send(&mut self, says: FilterKind) -> (Answer, String) {
-        let answer = self.rig.send(&says.request(&self.talk, self.turn)).await;
+        let answer = self
+            .rig
+            .send(&says.request(&self.conversation, self.turn))
+            .await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert!(!answer.text().contains("flagged"), "{}", answer.text());
         self.rig.quiet().await;
@@ -107,7 +110,10 @@ impl Blocked {
             panic!("two requests")
         };
         assert!(refused.body.len() < original.body.len(), "it had its block");
-        assert_eq!(original.body, says.request(&self.talk, turn).to_string());
+        assert_eq!(
+            original.body,
+            says.request(&self.conversation, turn).to_string()
+        );
     }
 
     /// The next turn, which goes out once, as the client made it.
@@ -116,7 +122,7 @@ impl Blocked {
         let (answer, _) = self.send(says).await;
         assert_eq!(answer.memory(), PASSED);
         assert_eq!(self.rig.got().len(), before + 1, "once");
-        let own = says.request(&self.talk, turn).to_string();
+        let own = says.request(&self.conversation, turn).to_string();
         assert_eq!(self.rig.last().body, own, "as the client made it");
     }
 
@@ -130,25 +136,26 @@ impl Blocked {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_block_that_is_refused_twice_is_left_out_until_there_is_another() {
     for says in [FilterKind::Whole, FilterKind::Status, FilterKind::Inside] {
-        let mut talk = Blocked::begin().await;
+        let mut blocked = Blocked::begin().await;
         let counted = "diarist_memory_requests_total{rung=\"passed_over\"}";
-        let before = metric(&talk.rig.metrics().await, counted);
-        talk.expect_refused(says).await;
-        talk.expect_refused(says).await;
-        talk.expect_passed(says).await;
+        let before = metric(&blocked.rig.metrics().await, counted);
+        blocked.expect_refused(says).await;
+        blocked.expect_refused(says).await;
+        blocked.expect_passed(says).await;
         // The same again goes out as it did.
-        let (last, sent) = (talk.rig.last(), talk.rig.got().len());
-        let repeated = talk
+        let (last, sent) = (blocked.rig.last(), blocked.rig.got().len());
+        let repeated = blocked
             .rig
-            .send(&says.request(&talk.talk, talk.turn - 1))
+            .send(&says.request(&blocked.conversation, blocked.turn - 1))
             .await;
         assert_eq!(repeated.memory(), "watching");
-        assert_eq!(talk.rig.last().body, last.body);
-        assert_eq!(talk.rig.got().len(), sent + 1);
-        talk.rig.quiet().await;
-        let line = talk.rig.audit("request_id");
+        assert_eq!(blocked.rig.last().body, last.body);
+        assert_eq!(blocked.rig.got().len(), sent + 1);
+        blocked.rig.quiet().await;
+        let line = blocked.rig.audit("request_id");
         let line = line.iter().find(|line| line["rung"] == "passed_over");
         let line = line.unwrap();
         assert_eq!(
@@ -156,32 +163,33 @@ async fn a_block_that_is_refused_twice_is_left_out_until_there_is_another() {
             (&json!("bypass"), &json!("filtered"), &json!(200))
         );
         assert!(line["snapshot"].is_null(), "{line}");
-        assert!(metric(&talk.rig.metrics().await, counted) > before);
+        assert!(metric(&blocked.rig.metrics().await, counted) > before);
         // Another model is asked with the block.
-        let model = std::mem::replace(&mut talk.talk.model, "gpt-other");
-        talk.expect_active(says).await;
-        talk.talk.model = model;
+        let model = std::mem::replace(&mut blocked.conversation.model, "gpt-other");
+        blocked.expect_active(says).await;
+        blocked.conversation.model = model;
         // What is new is another block, and is sent; the one before is not.
-        let old = talk.snapshot.clone();
-        let without = talk.until_blocked(says).await;
-        assert!(without > 0 && talk.snapshot != old, "{says:?}");
-        talk.expect_active(says).await;
+        let old = blocked.snapshot.clone();
+        let without = blocked.until_blocked(says).await;
+        assert!(without > 0 && blocked.snapshot != old, "{says:?}");
+        blocked.expect_active(says).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_refusal_between_two_answers_leaves_nothing_out() {
     for says in [FilterKind::Whole, FilterKind::Status, FilterKind::Inside] {
-        let mut talk = Blocked::begin().await;
-        talk.expect_refused(says).await;
-        talk.expect_active(says).await;
-        talk.expect_refused(says).await;
-        talk.expect_active(says).await;
+        let mut blocked = Blocked::begin().await;
+        blocked.expect_refused(says).await;
+        blocked.expect_active(says).await;
+        blocked.expect_refused(says).await;
+        blocked.expect_active(says).await;
     }
 }
 
 /// Then it is not the block that offends, or not it alone.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn where_the_clients_own_words_are_refused_too_nothing_counts() {
     for (says, then) in [
         (FilterKind::Whole, FilterKind::Whole),
@@ -190,23 +198,25 @@ async fn where_the_clients_own_words_are_refused_too_nothing_counts() {
         // A head of 200 alone is no answer.
         (FilterKind::Status, FilterKind::Inside),
     ] {
-        let mut talk = Blocked::begin().await;
+        let mut blocked = Blocked::begin().await;
         for _ in 0..3 {
-            let before = talk.rig.got().len();
-            talk.rig
+            let before = blocked.rig.got().len();
+            blocked
+                .rig
                 .provider
                 .inject_next(CallerKind::Actor, 1, &says.behaviour());
-            talk.rig
+            blocked
+                .rig
                 .provider
                 .inject_next(CallerKind::Actor, 1, &then.behaviour());
-            let body = says.request(&talk.talk, talk.turn);
-            let answer = talk.rig.send(&body).await;
+            let body = says.request(&blocked.conversation, blocked.turn);
+            let answer = blocked.rig.send(&body).await;
             assert!(answer.text().contains("flagged"), "{}", answer.text());
-            assert_eq!(talk.rig.got().len(), before + 2);
-            assert_eq!(talk.rig.last().body, body.to_string());
-            talk.rig.quiet().await;
+            assert_eq!(blocked.rig.got().len(), before + 2);
+            assert_eq!(blocked.rig.last().body, body.to_string());
+            blocked.rig.quiet().await;
         }
-        talk.expect_active(says).await;
+        blocked.expect_active(says).await;
     }
 }
 
@@ -215,36 +225,45 @@ async fn where_the_clients_own_words_are_refused_too_nothing_counts() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_taken_with_the_block_is_sent_with_it_again() {
     let says = FilterKind::Whole;
-    let mut talk = Blocked::begin().await;
-    let (turn, taken) = (talk.turn - 1, talk.rig.last());
-    talk.expect_refused(says).await;
-    talk.expect_refused(says).await;
-    talk.expect_passed(says).await;
-    let answer = talk.rig.send(&says.request(&talk.talk, turn)).await;
+    let mut blocked = Blocked::begin().await;
+    let (turn, taken) = (blocked.turn - 1, blocked.rig.last());
+    blocked.expect_refused(says).await;
+    blocked.expect_refused(says).await;
+    blocked.expect_passed(says).await;
+    let answer = blocked
+        .rig
+        .send(&says.request(&blocked.conversation, turn))
+        .await;
     assert_eq!(answer.memory(), "active");
-    assert_eq!(talk.rig.last().body, taken.body, "the same bytes");
-    talk.rig.quiet().await;
-    talk.expect_active(says).await;
+    assert_eq!(blocked.rig.last().body, taken.body, "the same bytes");
+    blocked.rig.quiet().await;
+    blocked.expect_active(says).await;
 }
 
 /// What is passed over and too long as the client made it is no worse off than without all this.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_fit_without_its_block_is_sent_with_it() {
     for says in [FilterKind::Whole, FilterKind::Inside] {
-        let mut talk = Blocked::begin().await;
-        talk.expect_refused(says).await;
-        talk.expect_refused(says).await;
-        let window = talk.rig.last().prompt_usage.unwrap().prompt_tokens;
-        talk.rig.provider.rules(|rules| rules.window = Some(window));
-        let before = talk.rig.got().len();
-        let turn = talk.turn;
-        let (answer, _) = talk.send(says).await;
-        let line = talk.rig.audit_entry(&answer).await;
+        let mut blocked = Blocked::begin().await;
+        blocked.expect_refused(says).await;
+        blocked.expect_refused(says).await;
+        let window = blocked.rig.last().prompt_usage.unwrap().prompt_tokens;
+        blocked
+            .rig
+            .provider
+            .rules(|rules| rules.window = Some(window));
+        let before = blocked.rig.got().len();
+        let turn = blocked.turn;
+        let (answer, _) = blocked.send(says).await;
+        let line = blocked.rig.audit_entry(&answer).await;
         assert_eq!(line["rung"], "observed", "{line}");
-        let [own, observed] = &talk.rig.got()[before..] else {
+        let [own, observed] = &blocked.rig.got()[before..] else {
             panic!("two requests")
         };
-        assert_eq!(own.body, says.request(&talk.talk, turn).to_string());
+        assert_eq!(
+            own.body,
+            says.request(&blocked.conversation, turn).to_string()
+        );
         assert!(observed.is_accepted());
     }
 }
@@ -261,12 +280,15 @@ async fn what_others_know_goes_before_the_conversations_own_observations() {
         }
     }
     let rig = Rig::with(Options::default(), &settings).await;
-    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
+    let (ada, bob) = (
+        SampleConversation::new("ada"),
+        SampleConversation::new("bob"),
+    );
     for turn in 1..=12 {
         rig.turn("u1", &ada, turn).await;
     }
     let mut turn = 1;
-    while !told_and_observed(&rig.turn("u1", &bob, turn).await, &bob) {
+    while !has_peer_and_own_memory(&rig.turn("u1", &bob, turn).await, &bob) {
         turn += 1;
         assert!(turn < 20, "nothing was activated");
     }
@@ -279,7 +301,7 @@ async fn what_others_know_goes_before_the_conversations_own_observations() {
         let [.., refused, _] = &rig.bodies()[..] else {
             panic!("two requests")
         };
-        assert!(told_and_observed(refused, &bob), "it told of both");
+        assert!(has_peer_and_own_memory(refused, &bob), "it told of both");
         turn += 1;
     }
     let own = rig.turn("u1", &bob, turn).await;
@@ -288,13 +310,13 @@ async fn what_others_know_goes_before_the_conversations_own_observations() {
 }
 
 /// Whether its block holds what was observed of the conversation itself.
-fn observed(body: &str, talk: &Talk) -> bool {
+fn observed(body: &str, conversation: &SampleConversation) -> bool {
     let text = message(body, 1);
     let text = text["content"].as_str().unwrap_or_default();
     let own = text.split("<diarist-others>").next().unwrap_or_default();
-    own.contains("<observations>") && own.contains(&talk.canary())
+    own.contains("<observations>") && own.contains(&conversation.canary())
 }
 
-fn told_and_observed(body: &str, talk: &Talk) -> bool {
-    !peer_memory(body).is_empty() && observed(body, talk)
+fn has_peer_and_own_memory(body: &str, conversation: &SampleConversation) -> bool {
+    !peer_memory(body).is_empty() && observed(body, conversation)
 }

@@ -9,7 +9,7 @@ use sqlx::{ConnectOptions as _, Connection as _};
 
 use crate::memory::process::{CONFIG, Program};
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk, eventually};
+use crate::memory::tools::{ACTIVE, SampleConversation, eventually};
 
 /// What the first release sent for each turn of the conversation in `first_schema.sql`: length and
 /// BLAKE3 of the body.
@@ -97,10 +97,10 @@ async fn a_database_of_the_first_release_goes_on_to_the_byte() {
     let shrinks = "SELECT auto_vacuum FROM pragma_auto_vacuum";
     assert_eq!(rig.number(shrinks).await, 2, "an old database can shrink");
 
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for (turn, (length, hash)) in (1..).zip(SENT) {
         // Memory is given its time: what it learns of an old request must not spoil the next.
-        rig.talk(&talk, turn..=turn).await;
+        rig.play_turns(&conversation, turn..=turn).await;
         let sent = rig.last().body.clone();
         assert_eq!(sent.len(), length, "turn {turn}");
         assert_eq!(blake3::hash(&sent).to_hex().as_str(), hash, "turn {turn}");
@@ -110,7 +110,7 @@ async fn a_database_of_the_first_release_goes_on_to_the_byte() {
     let before = block(&rig.last().json().unwrap());
     assert!(before.starts_with("<diarist-log version=\"1\">"));
     let turns = SENT.len();
-    rig.send(&talk.body(turns + 1)).await;
+    rig.send(&conversation.body(turns + 1)).await;
     assert_eq!(block(&rig.last().json().unwrap()), before);
     rig.quiet().await;
 
@@ -118,7 +118,7 @@ async fn a_database_of_the_first_release_goes_on_to_the_byte() {
     // preamble, the old observations.
     let mut moved = None;
     for turn in turns + 2..turns + 12 {
-        rig.talk(&talk, turn..=turn).await;
+        rig.play_turns(&conversation, turn..=turn).await;
         let body = rig.last().json().unwrap();
         let system = body["messages"][0]["content"].as_str().unwrap().to_owned();
         if let Some(at) = system.find("<diarist-log ") {
@@ -140,6 +140,7 @@ async fn a_database_of_the_first_release_goes_on_to_the_byte() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn every_placement_keeps_its_prefix() {
     for placement in ["system_message", "append_to_system", "segments"] {
         let rig = Rig::with(
@@ -206,7 +207,7 @@ fn raw(body: &Value) -> Vec<Value> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_zone_that_is_not_known_is_told_and_not_obeyed() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let zones: [&[&str]; 4] = [
         &[],
         &["Europe/Oslo"],
@@ -215,7 +216,7 @@ async fn a_zone_that_is_not_known_is_told_and_not_obeyed() {
     ];
     for (turn, zones) in (1..).zip(zones) {
         let named: Vec<_> = zones.iter().map(|it| ("x-diarist-timezone", *it)).collect();
-        rig.talk_as("Bearer sk-test", &named, &talk, turn..=turn)
+        rig.play_turns_as("Bearer sk-test", &named, &conversation, turn..=turn)
             .await;
         let headers = &rig.last().headers;
         assert!(
@@ -231,9 +232,10 @@ async fn a_zone_that_is_not_known_is_told_and_not_obeyed() {
 
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_reload_shows_from_the_next_activation_on() {
     let program = Program::start().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let mut recorded = 0;
     let mut turn = 0;
     let sent = || {
@@ -253,21 +255,29 @@ async fn a_reload_shows_from_the_next_activation_on() {
         let old = (turn > 0).then(now).flatten();
         turn += 1;
         recorded += 1;
-        program.send(&talk.body(turn)).await;
-        program.at_rest(&talk.body(turn), &mut recorded).await;
+        program.send(&conversation.body(turn)).await;
+        program
+            .at_rest(&conversation.body(turn), &mut recorded)
+            .await;
         if turn >= ACTIVE && now() != old {
             break;
         }
     }
     let before = sent().body.clone();
-    let said = |what: &str| program.log().matches(what).count();
+    let log_count = |what: &str| program.log().matches(what).count();
 
     // Nothing of a configuration with a mistake in it is taken over.
     program.configure("[upstream]\nplacement = \"nowhere\"\n[memory.observation]\nmessage_tokens = \"many\"\ninstruction = \"Keep recipes.\"\n");
     program.hang_up();
-    eventually("the refusal", || said("the old one stays in force") == 1).await;
-    assert!(said("upstream.placement: ") > 0 && said("memory.observation.message_tokens: ") > 0);
-    program.send(&talk.body(turn)).await;
+    eventually("the refusal", || {
+        log_count("the old one stays in force") == 1
+    })
+    .await;
+    assert!(
+        log_count("upstream.placement: ") > 0
+            && log_count("memory.observation.message_tokens: ") > 0
+    );
+    program.send(&conversation.body(turn)).await;
     assert_eq!(sent().body, before);
 
     // A valid one is, but for what only a start can change.
@@ -281,7 +291,7 @@ async fn a_reload_shows_from_the_next_activation_on() {
     program.configure(&other);
     program.hang_up();
     eventually("the new configuration", || {
-        said("the configuration was reloaded") == 1
+        log_count("the configuration was reloaded") == 1
     })
     .await;
     let log = program.log();
@@ -292,7 +302,7 @@ async fn a_reload_shows_from_the_next_activation_on() {
     assert_eq!(waiting.len(), 1, "{waiting:?}");
     assert!(waiting[0].contains("server.max_requests"));
 
-    program.send(&talk.body(turn)).await;
+    program.send(&conversation.body(turn)).await;
     assert_eq!(sent().body, before, "the same request is the same bytes");
     recorded += 2;
     let old = now();
@@ -300,7 +310,7 @@ async fn a_reload_shows_from_the_next_activation_on() {
     for _ in 0..ACTIVE {
         turn += 1;
         recorded += 1;
-        program.send(&talk.body(turn)).await;
+        program.send(&conversation.body(turn)).await;
         program.wait_recorded(recorded).await;
         let body = sent().json().unwrap();
         let first = body["messages"][0]["content"].as_str().unwrap();
@@ -327,10 +337,10 @@ async fn a_reload_shows_from_the_next_activation_on() {
     ] {
         assert!(program.number(query).await > 0, "{query}");
     }
-    let asked = program.provider.record_for(CallerKind::Observer);
-    let told = asked.last().unwrap().json().unwrap()["messages"][0]["content"].to_string();
+    let calls = program.provider.record_for(CallerKind::Observer);
+    let system_prompt = calls.last().unwrap().json().unwrap()["messages"][0]["content"].to_string();
     assert!(
-        told.contains("Keep recipes."),
+        system_prompt.contains("Keep recipes."),
         "the Observer is asked the new way"
     );
     eventually("the audit's new file", || {
@@ -344,7 +354,7 @@ async fn a_reload_shows_from_the_next_activation_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reload_changes_which_requests_have_memory_and_what_is_done_for_them() {
     let program = Program::start().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let mut reloads = 0;
     let mut reload = async |text: &str| {
         program.configure(text);
@@ -359,7 +369,13 @@ async fn a_reload_changes_which_requests_have_memory_and_what_is_done_for_them()
         };
         eventually("the new configuration", done).await;
     };
-    let memory = async |turn| program.send(&talk.body(turn)).await.memory().to_owned();
+    let memory = async |turn| {
+        program
+            .send(&conversation.body(turn))
+            .await
+            .memory()
+            .to_owned()
+    };
     assert_eq!(memory(1).await, "watching");
     let rule = "[[memory.rules]]\nmodel = \"gpt-*\"\nmemory = \"off\"\n";
     reload(rule).await;
@@ -374,7 +390,7 @@ async fn a_reload_changes_which_requests_have_memory_and_what_is_done_for_them()
 
     program.provider.rules(|rules| rules.window = Some(8_000));
     reload("").await;
-    assert_eq!(program.send(&talk.body(24)).await.status, 400);
+    assert_eq!(program.send(&conversation.body(24)).await.status, 400);
     reload("[memory]\noverflow = \"trim\"\n").await;
     assert_eq!(memory(24).await, "active; rung=trimmed");
     reload("[memory]\nread_only = true\n").await;
@@ -391,11 +407,12 @@ async fn a_reload_changes_which_requests_have_memory_and_what_is_done_for_them()
 #[tokio::test(flavor = "multi_thread")]
 async fn the_zone_a_client_named_outlives_the_process() {
     let mut rig = Rig::small().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let named = [("x-diarist-timezone", "Pacific/Auckland")];
-    rig.talk_as("Bearer sk-test", &named, &talk, 1..=2).await;
+    rig.play_turns_as("Bearer sk-test", &named, &conversation, 1..=2)
+        .await;
     rig.restart().await;
-    rig.talk(&talk, 3..=ACTIVE).await;
+    rig.play_turns(&conversation, 3..=ACTIVE).await;
     let all = "SELECT count(*) FROM snapshots";
     let own = "SELECT count(*) FROM snapshots WHERE made_with ->> 'timezone' = 'Pacific/Auckland'";
     let (all, own) = (rig.number(all).await, rig.number(own).await);

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use crate::alignment::harness::set_answer;
 use crate::memory::rig::{Answer, Rig, SMALL};
-use crate::memory::tools::{ACTIVE, Talk, eventually};
+use crate::memory::tools::{ACTIVE, SampleConversation, eventually};
 
 const LINEAGES: &str = "SELECT count(*) FROM lineages";
 const FORGOTTEN: &str = "bypass; reason=forgotten";
@@ -56,13 +56,13 @@ impl Rig {
     async fn until_noticed(
         &self,
         headers: &[(&str, &str)],
-        talk: &Talk,
+        conversation: &SampleConversation,
         turn: usize,
         noticed: impl Fn(&str) -> bool,
     ) -> Answer {
         for _ in 0..600 {
             let answer = self
-                .send_as("Bearer sk-test", headers, &talk.body(turn))
+                .send_as("Bearer sk-test", headers, &conversation.body(turn))
                 .await;
             if noticed(answer.memory()) {
                 return answer;
@@ -83,24 +83,28 @@ impl Rig {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_conversation_is_forgotten_while_it_goes_on_until_that_is_lifted() {
     let mut rig = Rig::small().await;
-    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
-    assert_eq!(rig.talk(&ada, 1..=ACTIVE).await.memory(), "active");
-    assert_eq!(rig.talk(&bob, 1..=ACTIVE).await.memory(), "active");
+    let (ada, bob) = (
+        SampleConversation::new("ada"),
+        SampleConversation::new("bob"),
+    );
+    assert_eq!(rig.play_turns(&ada, 1..=ACTIVE).await.memory(), "active");
+    assert_eq!(rig.play_turns(&bob, 1..=ACTIVE).await.memory(), "active");
     assert!(
         rig.has_on_disk(&ada.canary()),
         "its observations hold the word"
     );
 
-    let said = rig.operator(&["threads", "forget", "1"]).await;
+    let output = rig.operator(&["threads", "forget", "1"]).await;
     assert!(
-        said.starts_with("Forgotten: conversation 1 of tenant "),
-        "{said}"
+        output.starts_with("Forgotten: conversation 1 of tenant "),
+        "{output}"
     );
     assert!(
-        said.contains("Receipt 1, ") && said.contains("conversations 1"),
-        "{said}"
+        output.contains("Receipt 1, ") && output.contains("conversations 1"),
+        "{output}"
     );
     for kind in [
         "messages",
@@ -110,9 +114,9 @@ async fn a_conversation_is_forgotten_while_it_goes_on_until_that_is_lifted() {
         "events",
         "costs",
     ] {
-        assert!(said.contains(&format!("{kind} ")), "{kind}: {said}");
+        assert!(output.contains(&format!("{kind} ")), "{kind}: {output}");
     }
-    assert!(said.contains("hold no text of it any more"), "{said}");
+    assert!(output.contains("hold no text of it any more"), "{output}");
     assert!(!rig.has_on_disk(&ada.canary()));
 
     rig.until_noticed(&[], &ada, ACTIVE + 1, |memory| memory == FORGOTTEN)
@@ -130,7 +134,7 @@ async fn a_conversation_is_forgotten_while_it_goes_on_until_that_is_lifted() {
             rig.restart().await;
         }
         assert_eq!(
-            rig.talk(&ada, ACTIVE + 2..=ACTIVE + 4).await.memory(),
+            rig.play_turns(&ada, ACTIVE + 2..=ACTIVE + 4).await.memory(),
             FORGOTTEN
         );
         let mut shortened = ada.body(ACTIVE + 5);
@@ -152,10 +156,10 @@ async fn a_conversation_is_forgotten_while_it_goes_on_until_that_is_lifted() {
         assert!(!rig.has_on_disk(&ada.canary()));
     }
     assert_eq!(
-        rig.talk(&bob, ACTIVE + 1..=ACTIVE + 1).await.memory(),
+        rig.play_turns(&bob, ACTIVE + 1..=ACTIVE + 1).await.memory(),
         "active"
     );
-    let new = rig.talk(&Talk::new("cyd"), 1..=2).await;
+    let new = rig.play_turns(&SampleConversation::new("cyd"), 1..=2).await;
     assert_eq!(new.memory(), "watching", "a new conversation of the tenant");
 
     let lines = rig.audit("forgot");
@@ -172,11 +176,11 @@ async fn a_conversation_is_forgotten_while_it_goes_on_until_that_is_lifted() {
     );
     assert!(line["deleted"]["messages"].as_u64().unwrap() > 10, "{line}");
 
-    let said = rig.operator(&["threads", "unforget", "1"]).await;
-    assert!(said.starts_with("Receipt 1 is lifted"), "{said}");
+    let output = rig.operator(&["threads", "unforget", "1"]).await;
+    assert!(output.starts_with("Receipt 1 is lifted"), "{output}");
     rig.until_noticed(&[], &ada, ACTIVE + 6, |memory| memory == "watching")
         .await;
-    rig.talk(&ada, ACTIVE + 7..=ACTIVE + 7).await;
+    rig.play_turns(&ada, ACTIVE + 7..=ACTIVE + 7).await;
     assert_eq!(rig.number(LINEAGES).await, 3);
     let listed = rig.operator(&["threads", "forgotten", "--json"]).await;
     assert!(listed.contains("\"lifted\":\"2"), "{listed}");
@@ -188,8 +192,8 @@ async fn a_conversation_is_forgotten_while_it_goes_on_until_that_is_lifted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_summary_of_a_forgotten_conversation_does_not_bring_it_back() {
     let mut rig = Rig::small().await;
-    let ada = Talk::new("ada");
-    assert_eq!(rig.talk(&ada, 1..=ACTIVE).await.memory(), "active");
+    let ada = SampleConversation::new("ada");
+    assert_eq!(rig.play_turns(&ada, 1..=ACTIVE).await.memory(), "active");
     rig.operator(&["threads", "forget", "1"]).await;
     rig.until_noticed(&[], &ada, ACTIVE + 1, |memory| memory == FORGOTTEN)
         .await;
@@ -213,7 +217,7 @@ async fn a_summary_of_a_forgotten_conversation_does_not_bring_it_back() {
         for turn in 1..=ACTIVE {
             let body = json!({"model": "gpt-test", "messages": messages});
             assert_eq!(rig.send(&body).await.memory(), FORGOTTEN, "turn {turn}");
-            let next = Talk::new("eve").messages(turn + 1);
+            let next = SampleConversation::new("eve").messages(turn + 1);
             messages.extend_from_slice(&next[next.len() - 2..]);
         }
         asking = json!({"model": "gpt-test", "messages": messages});
@@ -232,9 +236,13 @@ async fn a_summary_of_a_forgotten_conversation_does_not_bring_it_back() {
 
 /// The model gives a forgotten conversation a canned answer, which others have as the answer of a turn.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_canned_answer_to_a_forgotten_conversation_makes_no_other_one_forgotten() {
     let mut rig = Rig::small().await;
-    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
+    let (ada, bob) = (
+        SampleConversation::new("ada"),
+        SampleConversation::new("bob"),
+    );
     let greeting = "I am the assistant of Example, and I help with all its products. ".repeat(6);
     let canned = json!({"role": "assistant", "content": greeting});
     let greeted = |turn: usize| {
@@ -244,15 +252,15 @@ async fn a_canned_answer_to_a_forgotten_conversation_makes_no_other_one_forgotte
         }
         body
     };
-    assert_eq!(rig.talk(&ada, 1..=ACTIVE).await.memory(), "active");
+    assert_eq!(rig.play_turns(&ada, 1..=ACTIVE).await.memory(), "active");
     for turn in 1..=ACTIVE {
         set_answer(&rig, (turn == 1).then_some(&canned));
         rig.send(&greeted(turn)).await;
         set_answer(&rig, None);
         rig.quiet().await;
     }
-    let said = rig.operator(&["threads", "forget", "1"]).await;
-    assert!(said.starts_with("Forgotten"), "{said}");
+    let output = rig.operator(&["threads", "forget", "1"]).await;
+    assert!(output.starts_with("Forgotten"), "{output}");
     rig.until_noticed(&[], &ada, ACTIVE + 1, |memory| memory == FORGOTTEN)
         .await;
     assert_eq!(
@@ -273,7 +281,7 @@ async fn a_canned_answer_to_a_forgotten_conversation_makes_no_other_one_forgotte
             "{restarted}"
         );
         // A new conversation that is greeted so is remembered from its first turn on.
-        let new = Talk::new(if restarted { "cyd" } else { "eve" });
+        let new = SampleConversation::new(if restarted { "cyd" } else { "eve" });
         let known = rig.number(LINEAGES).await;
         let mut memory = String::new();
         for turn in 1..=ACTIVE {
@@ -295,13 +303,17 @@ async fn a_canned_answer_to_a_forgotten_conversation_makes_no_other_one_forgotte
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_that_one_conversation_has_is_forgotten_with_it() {
     let rig = Rig::small().await;
-    let (ada, other) = (Talk::new("ada"), Talk::new("other"));
+    let (ada, other) = (
+        SampleConversation::new("ada"),
+        SampleConversation::new("other"),
+    );
     let trip = [("x-diarist-thread", "trip")];
-    rig.talk_as("Bearer sk-test", &trip, &ada, 1..=3).await;
+    rig.play_turns_as("Bearer sk-test", &trip, &ada, 1..=3)
+        .await;
     rig.operator(&["threads", "forget", "trip"]).await;
     rig.until_noticed(&trip, &other, 3, |memory| memory == FORGOTTEN)
         .await;
-    let answer = rig.talk(&other, 3..=3).await;
+    let answer = rig.play_turns(&other, 3..=3).await;
     assert_eq!(answer.memory(), "watching", "without the name");
 }
 
@@ -309,23 +321,23 @@ async fn a_name_that_one_conversation_has_is_forgotten_with_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_running_call_brings_is_not_stored() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let gate = Arc::new(Semaphore::new(0));
     let held = Behaviour {
         gate: Some(Arc::clone(&gate)),
         ..Behaviour::default()
     };
     rig.provider.inject(CallerKind::Observer, held);
-    let asked = || !rig.provider.record_for(CallerKind::Observer).is_empty();
+    let is_called = || !rig.provider.record_for(CallerKind::Observer).is_empty();
     for turn in 1..=ACTIVE {
-        let answer = rig.send(&talk.body(turn)).await;
+        let answer = rig.send(&conversation.body(turn)).await;
         assert_eq!(answer.status, 200);
         if turn > 1 {
             let recorded = "SELECT coalesce(sum(times), 0) FROM requests";
             rig.until_at_least(turn, recorded).await;
         }
     }
-    eventually("a call of the Observer", asked).await;
+    eventually("a call of the Observer", is_called).await;
     rig.operator(&["threads", "forget", "1"]).await;
     gate.add_permits(1_000);
     rig.quiet().await;
@@ -336,10 +348,11 @@ async fn what_a_running_call_brings_is_not_stored() {
     ] {
         assert_eq!(rig.number(table).await, 0, "{table}");
     }
-    assert!(!rig.has_on_disk(&talk.canary()));
+    assert!(!rig.has_on_disk(&conversation.canary()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_user_and_a_tenant_are_forgotten_with_all_their_conversations() {
     let settings = [
         SMALL[0],
@@ -351,30 +364,50 @@ async fn a_user_and_a_tenant_are_forgotten_with_all_their_conversations() {
     let rig = Rig::with(Options::default(), &settings).await;
     let me = "Bearer sk-test";
     let user = |name: &'static str| [("x-user", name)];
-    for (name, talk) in [("u1", "ada"), ("u1", "bea"), ("u2", "cyd")] {
-        rig.talk_as(me, &user(name), &Talk::new(talk), 1..=ACTIVE)
-            .await;
-    }
-    rig.talk_as("Bearer sk-other", &[], &Talk::new("dan"), 1..=ACTIVE)
+    for (name, conversation) in [("u1", "ada"), ("u1", "bea"), ("u2", "cyd")] {
+        rig.play_turns_as(
+            me,
+            &user(name),
+            &SampleConversation::new(conversation),
+            1..=ACTIVE,
+        )
         .await;
+    }
+    rig.play_turns_as(
+        "Bearer sk-other",
+        &[],
+        &SampleConversation::new("dan"),
+        1..=ACTIVE,
+    )
+    .await;
     assert_eq!(rig.number(LINEAGES).await, 4);
 
-    let said = rig
+    let output = rig
         .operator(&["threads", "forget", "--resource", "u1"])
         .await;
-    assert!(said.contains("conversations 2"), "{said}");
+    assert!(output.contains("conversations 2"), "{output}");
     for gone in ["ada", "bea"] {
-        assert!(!rig.has_on_disk(&Talk::new(gone).canary()), "{gone}");
+        assert!(
+            !rig.has_on_disk(&SampleConversation::new(gone).canary()),
+            "{gone}"
+        );
     }
     let (u1, u2) = (user("u1"), user("u2"));
-    rig.until_noticed(&u1, &Talk::new("ada"), ACTIVE + 1, |memory| {
+    rig.until_noticed(&u1, &SampleConversation::new("ada"), ACTIVE + 1, |memory| {
         memory == FORGOTTEN
     })
     .await;
-    let answer = rig.talk_as(me, &u1, &Talk::new("eve"), 1..=2).await;
+    let answer = rig
+        .play_turns_as(me, &u1, &SampleConversation::new("eve"), 1..=2)
+        .await;
     assert_eq!(answer.memory(), FORGOTTEN, "a new conversation of the user");
     let answer = rig
-        .talk_as(me, &u2, &Talk::new("cyd"), ACTIVE + 1..=ACTIVE + 1)
+        .play_turns_as(
+            me,
+            &u2,
+            &SampleConversation::new("cyd"),
+            ACTIVE + 1..=ACTIVE + 1,
+        )
         .await;
     assert_eq!(answer.memory(), "active");
 
@@ -382,16 +415,21 @@ async fn a_user_and_a_tenant_are_forgotten_with_all_their_conversations() {
     let tenant = rig.tenant("sk-test");
     let label = diarist::history::Scope::format_tenant_label(&tenant);
     assert!(tenants.contains(&label), "{tenants}");
-    let said = rig.operator(&["tenants", "forget", &label]).await;
+    let output = rig.operator(&["tenants", "forget", &label]).await;
     assert!(
-        said.starts_with(&format!("Forgotten: tenant {label}. Receipt 2")),
-        "{said}"
+        output.starts_with(&format!("Forgotten: tenant {label}. Receipt 2")),
+        "{output}"
     );
-    rig.until_noticed(&u2, &Talk::new("cyd"), ACTIVE + 2, |memory| {
+    rig.until_noticed(&u2, &SampleConversation::new("cyd"), ACTIVE + 2, |memory| {
         memory == FORGOTTEN
     })
     .await;
-    assert_eq!(rig.talk(&Talk::new("fay"), 1..=2).await.memory(), FORGOTTEN);
+    assert_eq!(
+        rig.play_turns(&SampleConversation::new("fay"), 1..=2)
+            .await
+            .memory(),
+        FORGOTTEN
+    );
     rig.quiet().await;
     let left = rig.everything().await;
     let hash: String = tenant.iter().map(|byte| format!("{byte:02X}")).collect();
@@ -399,8 +437,8 @@ async fn a_user_and_a_tenant_are_forgotten_with_all_their_conversations() {
         let named = rows.iter().any(|row| row.contains(&hash));
         assert!(!named, "{table} names the tenant: {rows:?}");
     }
-    let dan = Talk::new("dan");
-    let other = rig.talk_as("Bearer sk-other", &[], &dan, ACTIVE + 1..=ACTIVE + 1);
+    let dan = SampleConversation::new("dan");
+    let other = rig.play_turns_as("Bearer sk-other", &[], &dan, ACTIVE + 1..=ACTIVE + 1);
     assert_eq!(other.await.memory(), "active");
 }
 
@@ -408,9 +446,12 @@ async fn a_user_and_a_tenant_are_forgotten_with_all_their_conversations() {
 #[tokio::test(flavor = "multi_thread")]
 async fn old_conversations_and_old_jobs_are_deleted() {
     let mut rig = Rig::small().await;
-    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
-    rig.talk(&ada, 1..=ACTIVE).await;
-    rig.talk(&bob, 1..=ACTIVE).await;
+    let (ada, bob) = (
+        SampleConversation::new("ada"),
+        SampleConversation::new("bob"),
+    );
+    rig.play_turns(&ada, 1..=ACTIVE).await;
+    rig.play_turns(&bob, 1..=ACTIVE).await;
     rig.stop().await;
     let mut database = rig.database().await;
     let age = "UPDATE lineages SET last_ms = last_ms - 91 * 24 * 3600 * 1000 WHERE id = 1";
@@ -435,7 +476,7 @@ async fn old_conversations_and_old_jobs_are_deleted() {
     assert!(!rig.has_on_disk(&ada.canary()) && rig.has_on_disk(&bob.canary()));
     rig.start().await;
     assert_eq!(
-        rig.talk(&ada, ACTIVE + 1..=ACTIVE + 2).await.memory(),
+        rig.play_turns(&ada, ACTIVE + 1..=ACTIVE + 2).await.memory(),
         "watching"
     );
     assert_eq!(rig.number(LINEAGES).await, 2);
@@ -450,8 +491,8 @@ async fn old_conversations_and_old_jobs_are_deleted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_moves_to_another_database() {
     let mut rig = Rig::small().await;
-    let ada = Talk::new("ada");
-    rig.talk(&ada, 1..=ACTIVE).await;
+    let ada = SampleConversation::new("ada");
+    rig.play_turns(&ada, 1..=ACTIVE).await;
     let sent = rig.last().body.clone();
     let exported = rig.operator(&["threads", "export", "1"]).await;
     assert!(
@@ -468,15 +509,16 @@ async fn a_conversation_moves_to_another_database() {
     }
     // A database that a server has made, with a conversation in it: ids differ.
     rig.start().await;
-    rig.talk(&Talk::new("bob"), 1..=ACTIVE).await;
+    rig.play_turns(&SampleConversation::new("bob"), 1..=ACTIVE)
+        .await;
     rig.stop().await;
-    let said = rig.operator(&["threads", "import", &file]).await;
-    assert!(said.starts_with("Imported as conversation 2"), "{said}");
+    let output = rig.operator(&["threads", "import", &file]).await;
+    assert!(output.starts_with("Imported as conversation 2"), "{output}");
     rig.start().await;
     rig.send(&ada.body(ACTIVE)).await;
     assert_eq!(rig.last().body, sent, "the same bytes");
     assert_eq!(
-        rig.talk(&ada, ACTIVE + 1..=ACTIVE + 1).await.memory(),
+        rig.play_turns(&ada, ACTIVE + 1..=ACTIVE + 1).await.memory(),
         "active"
     );
 }
@@ -500,25 +542,25 @@ async fn failed_model_calls_are_forgotten_too() {
         ..Behaviour::default()
     };
     rig.provider.inject(CallerKind::Observer, failing(None));
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=4 {
-        rig.send(&talk.body(turn)).await;
+        rig.send(&conversation.body(turn)).await;
     }
     eventually("a failed call", || bundles() > 0).await;
-    let said = rig.operator_with(Some(&folder), &["threads", "forget", "1"]);
-    let said = said.await;
-    assert!(said.contains("all failed model calls"), "{said}");
-    assert_eq!(bundles(), 0, "{said}");
+    let output = rig.operator_with(Some(&folder), &["threads", "forget", "1"]);
+    let output = output.await;
+    assert!(output.contains("all failed model calls"), "{output}");
+    assert_eq!(bundles(), 0, "{output}");
 
     let rig = Rig::with(Options::default(), &settings).await;
     let gate = Arc::new(Semaphore::new(0));
     rig.provider
         .inject(CallerKind::Observer, failing(Some(&gate)));
     for turn in 1..=4 {
-        rig.send(&talk.body(turn)).await;
+        rig.send(&conversation.body(turn)).await;
     }
-    let asked = || !rig.provider.record_for(CallerKind::Observer).is_empty();
-    eventually("a call that waits", asked).await;
+    let is_called = || !rig.provider.record_for(CallerKind::Observer).is_empty();
+    eventually("a call that waits", is_called).await;
     rig.operator_with(Some(&folder), &["threads", "forget", "1"])
         .await;
     gate.add_permits(1_000);

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Caller, Talk, head};
+use crate::memory::tools::{ACTIVE, Caller, SampleConversation, head};
 
 const DEADLINE: Duration = Duration::from_secs(2);
 
@@ -71,7 +71,7 @@ async fn after(rig: &Rig, body: &Value, accepted: bool) -> Value {
 #[tokio::test(flavor = "multi_thread")]
 async fn before_the_body_has_ended() {
     let rig = narrow().await;
-    let body = Talk::new("ada").body(1);
+    let body = SampleConversation::new("ada").body(1);
     let mut caller = Caller::connect(&rig.address()).await;
     caller.send(head(1_000).as_bytes()).await;
     caller.send(b"{\"model\"").await;
@@ -96,11 +96,12 @@ async fn before_the_head_of_the_answer() {
         ..Behaviour::default()
     };
     rig.provider.inject(CallerKind::Actor, silent);
-    let body = Talk::new("ada").streamed(1);
+    let body = SampleConversation::new("ada").streamed(1);
     let mut caller = Caller::connect(&rig.address()).await;
     caller.ask(&body).await;
-    let asked = |record: &[Arc<RecordedRequest>]| record.iter().any(|entry| entry.messages > 0);
-    rig.provider.wait_until(asked).await.unwrap();
+    let has_arrived =
+        |record: &[Arc<RecordedRequest>]| record.iter().any(|entry| entry.messages > 0);
+    rig.provider.wait_until(has_arrived).await.unwrap();
     let entry = leave(&rig, caller, "before the head").await;
     assert_eq!(entry.hang_up_stage(), Some(Stage::BeforeHead));
     let line = after(&rig, &body, false).await;
@@ -121,7 +122,7 @@ fn holding(rig: &Rig, events: usize, frames: Option<usize>) {
 async fn before_the_first_token() {
     let rig = narrow().await;
     holding(&rig, 0, None);
-    let body = Talk::new("ada").streamed(1);
+    let body = SampleConversation::new("ada").streamed(1);
     let mut caller = Caller::connect(&rig.address()).await;
     caller.ask(&body).await;
     caller.until("\r\n\r\n").await;
@@ -135,7 +136,7 @@ async fn before_the_first_token() {
 async fn at_the_first_token() {
     let rig = narrow().await;
     holding(&rig, 2, None);
-    let body = Talk::new("ada").streamed(1);
+    let body = SampleConversation::new("ada").streamed(1);
     let mut caller = Caller::connect(&rig.address()).await;
     caller.ask(&body).await;
     caller.until("\"content\":\"About").await;
@@ -155,7 +156,7 @@ async fn at_the_first_token() {
 async fn in_the_middle_of_an_event() {
     let rig = narrow().await;
     holding(&rig, 2, Some(5));
-    let body = Talk::new("ada").streamed(1);
+    let body = SampleConversation::new("ada").streamed(1);
     let mut caller = Caller::connect(&rig.address()).await;
     caller.ask(&body).await;
     caller.until("{\"id").await;
@@ -180,7 +181,7 @@ async fn after_the_last_event() {
         ..Behaviour::default()
     };
     rig.provider.inject(CallerKind::Actor, open);
-    let body = Talk::new("ada").streamed(1);
+    let body = SampleConversation::new("ada").streamed(1);
     let mut caller = Caller::connect(&rig.address()).await;
     caller.ask(&body).await;
     caller.until("data: [DONE]\n\n").await;
@@ -194,7 +195,7 @@ async fn after_the_last_event() {
 async fn an_upstream_that_breaks_off_leaves_a_line_and_nothing_else() {
     use diarist_provider::Cut;
     let rig = narrow().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for (at, cut) in [
         Cut::AfterEvents(2),
         Cut::ResetAfterEvents(2),
@@ -207,7 +208,7 @@ async fn an_upstream_that_breaks_off_leaves_a_line_and_nothing_else() {
         rig.provider
             .inject_next(CallerKind::Actor, 1, &Behaviour::cutting(cut));
         let mut caller = Caller::connect(&rig.address()).await;
-        caller.ask(&talk.streamed(1)).await;
+        caller.ask(&conversation.streamed(1)).await;
         let ended = if cut == Cut::BeforeHead { "502" } else { "200" };
         caller.until(ended).await;
         let lines = rig.audited(at + 1).await;
@@ -223,6 +224,6 @@ async fn an_upstream_that_breaks_off_leaves_a_line_and_nothing_else() {
             "{cut:?}"
         );
     }
-    let answer = rig.talk(&talk, 1..=ACTIVE).await;
+    let answer = rig.play_turns(&conversation, 1..=ACTIVE).await;
     assert_eq!(answer.memory(), "active");
 }

@@ -7,7 +7,7 @@ use diarist_provider::{Behaviour, CallerKind, Options, Reply, ScriptInput};
 use tokio::sync::Semaphore;
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::Talk;
+use crate::memory::tools::SampleConversation;
 
 const TURNS: usize = 20;
 
@@ -17,12 +17,13 @@ const LATE: usize = 14;
 /// The messages that a text shows, first and last.
 fn message_range(text: &str) -> (usize, usize) {
     let digits = |text: &str| -> String { text.chars().take_while(char::is_ascii_digit).collect() };
-    let said = |phrase: &'static str, at: fn(usize) -> usize| {
+    let numbers_after = |phrase: &'static str, at: fn(usize) -> usize| {
         let ends = text.match_indices(phrase).map(|(at, it)| at + it.len());
         let turns = ends.filter_map(move |end| digits(&text[end..]).parse().ok());
         turns.map(at)
     };
-    let messages = said(" in turn ", |turn| 2 * turn - 1).chain(said("Answer ", |turn| 2 * turn));
+    let messages = numbers_after(" in turn ", |turn| 2 * turn - 1)
+        .chain(numbers_after("Answer ", |turn| 2 * turn));
     let messages: Vec<usize> = messages.collect();
     (
         *messages.iter().min().unwrap(),
@@ -39,8 +40,8 @@ fn task(count: usize) -> String {
 /// is done.
 fn observer(honest: bool) -> impl Fn(&ScriptInput<'_>) -> Reply {
     move |ask| {
-        let asked = ask.texts_by_role("user").join("\n");
-        let history = asked.split("<history-").nth(1).unwrap();
+        let prompt = ask.texts_by_role("user").join("\n");
+        let history = prompt.split("<history-").nth(1).unwrap();
         let (first, last) = message_range(history.split("</history-").next().unwrap());
         let before = task(first - 1);
         let done = if honest { "✅" } else { "🟡" };
@@ -100,10 +101,12 @@ async fn observed(rig: &Rig) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_task_that_a_later_chunk_says_is_done_is_no_hint() {
     for (honest, hinted) in [(true, false), (false, true)] {
         let rig = rig(honest).await;
-        rig.talk(&Talk::new("ada"), 1..=TURNS).await;
+        rig.play_turns(&SampleConversation::new("ada"), 1..=TURNS)
+            .await;
         let sent = sent(&rig);
         let first = sent.first().expect("a block");
         let observed = observed(&rig).await;
@@ -126,10 +129,13 @@ async fn what_is_told_at_once_has_the_hints_of_its_end() {
         let gate = Arc::new(Semaphore::new(0));
         rig.provider
             .inject(CallerKind::Observer, Behaviour::gated(&gate));
-        let talk = Talk::new("ada");
+        let conversation = SampleConversation::new("ada");
         for turn in 1..=LATE {
             let recorded = rig.number("SELECT count(*) FROM requests").await;
-            assert_eq!(rig.send(&talk.body(turn)).await.memory(), "watching");
+            assert_eq!(
+                rig.send(&conversation.body(turn)).await.memory(),
+                "watching"
+            );
             // The first request waits for the second.
             if turn > 1 {
                 let requests = "SELECT count(*) FROM requests";
@@ -138,7 +144,7 @@ async fn what_is_told_at_once_has_the_hints_of_its_end() {
         }
         gate.add_permits(1_000);
         rig.quiet().await;
-        rig.talk(&talk, LATE + 1..=LATE + 2).await;
+        rig.play_turns(&conversation, LATE + 1..=LATE + 2).await;
         let sent = sent(&rig);
         let last = sent.last().expect("a block");
         let held = "SELECT max(json_array_length(parts)) FROM snapshots";

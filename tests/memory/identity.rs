@@ -4,7 +4,7 @@ use diarist_provider::{Behaviour, CallerKind, Options};
 use serde_json::{Value, json};
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, SampleConversation};
 
 const SMALL: [(&str, &str); 2] = [
     ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
@@ -23,8 +23,8 @@ async fn the_audit_says_what_named_the_conversation_and_what_could_not() {
         ],
     )
     .await;
-    let talk = Talk::new("ada");
-    let mut body = talk.body(1);
+    let conversation = SampleConversation::new("ada");
+    let mut body = conversation.body(1);
     body["metadata"] = json!({"chat_id": "chat-7"});
     body["user"] = json!("somebody");
     let headers = [("x-session-id", "a b"), ("x-acme-session-id", "short")];
@@ -36,7 +36,7 @@ async fn the_audit_says_what_named_the_conversation_and_what_could_not() {
     rig.send_as(ME, &[("x-room", "r1"), ("x-session-id", "s1")], &body)
         .await;
     rig.audited(2).await;
-    rig.send(&talk.body(1)).await;
+    rig.send(&conversation.body(1)).await;
     rig.quiet().await;
     let lines = rig.audited(3).await;
     assert_eq!(lines[0]["thread"], "chat-7");
@@ -56,9 +56,9 @@ async fn the_audit_says_what_named_the_conversation_and_what_could_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sub_agent_is_a_conversation_of_its_own() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let parent = [("x-session-id", "ses_parent")];
-    rig.talk_as(ME, &parent, &talk, 1..=3).await;
+    rig.play_turns_as(ME, &parent, &conversation, 1..=3).await;
     let requests = "SELECT requests FROM lineages WHERE thread_key = 'ses_parent'";
     let before = rig.number(requests).await;
 
@@ -76,7 +76,7 @@ async fn a_sub_agent_is_a_conversation_of_its_own() {
         (own, "Look into the harbour."),
         (none, "Look into the tower."),
     ] {
-        let mut body = talk.body(2);
+        let mut body = conversation.body(2);
         let messages = body["messages"].as_array_mut().unwrap();
         messages.push(json!({"role": "assistant", "content": "Another answer."}));
         messages.push(json!({"role": "user", "content": question}));
@@ -104,9 +104,10 @@ async fn a_sub_agent_is_a_conversation_of_its_own() {
 async fn a_sub_agent_reads_what_it_repeats_and_writes_nothing_into_it() {
     let rig = Rig::with(Options::default(), &SMALL).await;
     rig.gives_its_answers();
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let parent = [("x-session-id", "ses_parent")];
-    rig.talk_as(ME, &parent, &talk, 1..=ACTIVE).await;
+    rig.play_turns_as(ME, &parent, &conversation, 1..=ACTIVE)
+        .await;
     let everything = "SELECT (SELECT count(*) FROM nodes) + (SELECT sum(times) FROM requests)
                            + (SELECT count(*) FROM lineages) + (SELECT sum(requests) FROM lineages)
                            + (SELECT count(*) FROM views) + (SELECT count(*) FROM jobs)";
@@ -120,7 +121,7 @@ async fn a_sub_agent_reads_what_it_repeats_and_writes_nothing_into_it() {
         ("x-session-id", "ses_child"),
         ("x-parent-session-id", "ses_parent"),
     ];
-    let mut body = talk.body(ACTIVE);
+    let mut body = conversation.body(ACTIVE);
     let messages = body["messages"].as_array_mut().unwrap();
     // The system message stays, the oldest six turns go.
     messages.drain(1..13);
@@ -155,19 +156,21 @@ async fn a_sub_agent_reads_what_it_repeats_and_writes_nothing_into_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_side_call_that_nobody_names_costs_no_observer() {
     let rig = Rig::with(Options::default(), &SMALL).await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let chat = [("x-openwebui-chat-id", "chat-1")];
     for turn in 1..=ACTIVE {
-        rig.talk_as(ME, &chat, &talk, turn..=turn).await;
-        let shown = talk
+        rig.play_turns_as(ME, &chat, &conversation, turn..=turn)
+            .await;
+        let shown = conversation
             .messages(turn)
             .iter()
             .map(Value::to_string)
             .collect::<String>();
-        let asked = format!(
+        let question = format!(
             "### Task: a title of this, sidecall{turn}.\n<chat_history>{shown}</chat_history>"
         );
-        let title = json!({"model": "gpt-test", "messages": [{"role": "user", "content": asked}]});
+        let title =
+            json!({"model": "gpt-test", "messages": [{"role": "user", "content": question}]});
         for _ in 0..2 {
             assert_eq!(rig.send_as(ME, &chat, &title).await.status, 200);
             rig.quiet().await;
@@ -178,7 +181,9 @@ async fn a_side_call_that_nobody_names_costs_no_observer() {
     for call in calls {
         assert!(!String::from_utf8_lossy(&call.body).contains("sidecall"));
     }
-    let answer = rig.talk_as(ME, &chat, &talk, ACTIVE + 1..=ACTIVE + 1).await;
+    let answer = rig
+        .play_turns_as(ME, &chat, &conversation, ACTIVE + 1..=ACTIVE + 1)
+        .await;
     assert_eq!(answer.memory(), "active");
     // So many of them under one name do not make a crowd of it.
     assert_eq!(answer.headers["x-diarist-thread"], "chat-1");
@@ -187,10 +192,15 @@ async fn a_side_call_that_nobody_names_costs_no_observer() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_named_by_the_client_reads_and_writes_nothing() {
     let rig = Rig::with(Options::default(), &SMALL).await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let chat = ("x-openwebui-chat-id", "chat-1");
-    rig.talk_as(ME, &[chat, ("x-openwebui-task", "")], &talk, 1..=ACTIVE)
-        .await;
+    rig.play_turns_as(
+        ME,
+        &[chat, ("x-openwebui-task", "")],
+        &conversation,
+        1..=ACTIVE,
+    )
+    .await;
     let everything = "SELECT (SELECT count(*) FROM nodes) + (SELECT sum(times) FROM requests)
                            + (SELECT count(*) FROM lineages) + (SELECT sum(requests) FROM lineages)
                            + (SELECT count(*) FROM parts)";
@@ -198,7 +208,7 @@ async fn a_task_named_by_the_client_reads_and_writes_nothing() {
         rig.number(everything).await,
         rig.provider.record_for(CallerKind::Observer).len(),
     );
-    let mut body = talk.body(ACTIVE);
+    let mut body = conversation.body(ACTIVE);
     let messages = body["messages"].as_array_mut().unwrap();
     messages.push(json!({"role": "assistant", "content": "An answer."}));
     messages.push(json!({"role": "user", "content": "### Task: give this a title."}));
@@ -227,13 +237,13 @@ async fn keys_the_upstream_does_not_know_leave_no_row() {
     let rig = Rig::small().await;
     rig.provider
         .inject(CallerKind::Actor, Behaviour::failing(401));
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for number in 0..200 {
         let key = format!("Bearer sk-random-{number}");
         let named = format!("thread-{number}");
         let headers = [("x-diarist-thread", named.as_str())];
         let answer = rig
-            .send_as(&key, &headers, &talk.body(1 + number % 3))
+            .send_as(&key, &headers, &conversation.body(1 + number % 3))
             .await;
         assert_eq!(answer.status, 401);
     }
@@ -267,8 +277,8 @@ async fn a_name_for_a_crowd_names_no_conversation() {
     let mut rig = Rig::small().await;
     let shared = [("x-session-id", "static-id")];
     for user in 0..12 {
-        let talk = Talk::new(&format!("user{user}"));
-        rig.talk_as(ME, &shared, &talk, 1..=2).await;
+        let conversation = SampleConversation::new(&format!("user{user}"));
+        rig.play_turns_as(ME, &shared, &conversation, 1..=2).await;
     }
     let named = "SELECT count(*) FROM lineages WHERE thread_key = 'static-id'";
     assert_eq!(rig.number(named).await, 8);
@@ -282,7 +292,8 @@ async fn a_name_for_a_crowd_names_no_conversation() {
     }
     // A process that starts knows it as well, before anybody finds it out again.
     rig.restart().await;
-    rig.talk_as(ME, &shared, &Talk::new("user12"), 1..=1).await;
+    rig.play_turns_as(ME, &shared, &SampleConversation::new("user12"), 1..=1)
+        .await;
     let line = rig.audited(25).await.pop().unwrap();
     assert_eq!(line["ignored"], "x-session-id:many_conversations");
     let listed = std::process::Command::new(assert_cmd::cargo::cargo_bin!("diarist"))
@@ -303,7 +314,12 @@ async fn a_name_for_a_crowd_names_no_conversation() {
 
     // Another credential's name is another name.
     let other = rig
-        .talk_as("Bearer sk-other", &shared, &Talk::new("eve"), 1..=1)
+        .play_turns_as(
+            "Bearer sk-other",
+            &shared,
+            &SampleConversation::new("eve"),
+            1..=1,
+        )
         .await;
     assert_eq!(other.headers["x-diarist-thread"], "static-id");
 }

@@ -4,7 +4,7 @@
 use diarist_provider::Options;
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, SampleConversation};
 
 /// Turns after which several chunks are ready and `message_tokens` is far away.
 const TURNS: usize = 6;
@@ -37,19 +37,19 @@ async fn caused(rig: &Rig, cause: &'static str) -> i64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_conversation_is_activated_below_the_threshold() {
     let rig = rig(&[("MEMORY__OBSERVATION__ACTIVATE_AFTER_IDLE", "400ms")]).await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=TURNS {
-        assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+        assert_eq!(rig.send(&conversation.body(turn)).await.status, 200);
     }
     prepared(&rig, 1).await;
     rig.quiet().await;
-    let answer = rig.send(&talk.body(TURNS + 1)).await;
+    let answer = rig.send(&conversation.body(TURNS + 1)).await;
     assert_eq!(answer.memory(), "active");
     let line = rig.audit_entry(&answer).await;
     assert_eq!(line["cause"], "idle");
     // The same again goes out as it did.
     let sent = rig.last().body.clone();
-    rig.send(&talk.body(TURNS + 1)).await;
+    rig.send(&conversation.body(TURNS + 1)).await;
     assert_eq!(rig.last().body, sent);
     assert!(rig.metric("diarist_snapshots_total{cause=\"idle\"}").await >= 1.0);
 }
@@ -63,7 +63,9 @@ async fn nothing_is_activated_before_its_time_or_unasked() {
         &[],
     ] {
         let rig = rig(settings).await;
-        let answer = rig.talk(&Talk::new("ada"), 1..=TURNS).await;
+        let answer = rig
+            .play_turns(&SampleConversation::new("ada"), 1..=TURNS)
+            .await;
         assert_eq!(answer.memory(), "watching");
         assert!(rig.number("SELECT count(*) FROM parts").await > 1);
         assert_eq!(rig.number("SELECT count(*) FROM snapshots").await, 0);
@@ -74,8 +76,8 @@ async fn nothing_is_activated_before_its_time_or_unasked() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_timer_survives_a_restart() {
     let mut rig = rig(&[("MEMORY__OBSERVATION__ACTIVATE_AFTER_IDLE", "1h")]).await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=TURNS).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=TURNS).await;
     assert_eq!(rig.number("SELECT count(*) FROM timers").await, 1);
     rig.stop().await;
     let mut database = rig.database().await;
@@ -87,7 +89,7 @@ async fn a_timer_survives_a_restart() {
     rig.start().await;
     prepared(&rig, 1).await;
     assert_eq!(caused(&rig, "idle").await, 1);
-    let answer = rig.send(&talk.body(TURNS + 1)).await;
+    let answer = rig.send(&conversation.body(TURNS + 1)).await;
     assert_eq!(answer.memory(), "active");
 }
 
@@ -97,11 +99,11 @@ async fn a_timer_survives_a_restart() {
 async fn another_model_is_asked_with_what_is_observed() {
     let rig = rig(&[("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", "true")]).await;
     for number in 1..=20 {
-        let talk = Talk::new(&format!("ada{number}"));
-        rig.talk(&talk, 1..=TURNS).await;
-        let other = Talk {
+        let conversation = SampleConversation::new(&format!("ada{number}"));
+        rig.play_turns(&conversation, 1..=TURNS).await;
+        let other = SampleConversation {
             model: "another-model",
-            ..talk.clone()
+            ..conversation.clone()
         };
         let at_once = rig.send(&other.body(TURNS + 1)).await.memory() == "active";
         let sent = rig.last().body.clone();
@@ -110,7 +112,7 @@ async fn another_model_is_asked_with_what_is_observed() {
         rig.send(&other.body(TURNS + 1)).await;
         assert_eq!(rig.last().body, sent, "the same again goes out as it did");
         // It goes on so, also with the first model again.
-        let answer = rig.talk(&talk, TURNS + 2..=TURNS + 2).await;
+        let answer = rig.play_turns(&conversation, TURNS + 2..=TURNS + 2).await;
         assert_eq!(answer.memory(), "active");
         assert_eq!(caused(&rig, "model_change").await, number);
         if at_once {
@@ -129,9 +131,9 @@ async fn a_view_asks_another_model_with_what_is_observed() {
     let rig = rig(&[("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", "true")]).await;
     rig.gives_its_answers();
     for number in 1..=20 {
-        let talk = Talk::new(&format!("ada{number}"));
-        rig.talk(&talk, 1..=TURNS).await;
-        let mut body = talk.body(TURNS + 1);
+        let conversation = SampleConversation::new(&format!("ada{number}"));
+        rig.play_turns(&conversation, 1..=TURNS).await;
+        let mut body = conversation.body(TURNS + 1);
         body["model"] = "another-model".into();
         // Behind the system message; too little to be covered for that alone.
         body["messages"].as_array_mut().unwrap().drain(1..5);
@@ -142,7 +144,7 @@ async fn a_view_asks_another_model_with_what_is_observed() {
         if line["cause"] == "model_change" {
             assert_eq!(answer.memory(), "active");
             assert_eq!(line["reason"], "aligned", "{line}");
-            assert!(sent.contains("<diarist-log") && sent.contains(&talk.canary()));
+            assert!(sent.contains("<diarist-log") && sent.contains(&conversation.canary()));
             return;
         }
     }
@@ -154,17 +156,17 @@ async fn a_view_asks_another_model_with_what_is_observed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_was_not_asked_before_knows_of_no_change() {
     let mut rig = rig(&[("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", "true")]).await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=TURNS).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=TURNS).await;
     rig.restart().await;
-    let other = Talk {
+    let other = SampleConversation {
         model: "another-model",
-        ..talk.clone()
+        ..conversation.clone()
     };
-    let answer = rig.talk(&other, TURNS + 1..=TURNS + 1).await;
+    let answer = rig.play_turns(&other, TURNS + 1..=TURNS + 1).await;
     assert_eq!(answer.memory(), "watching");
     assert_eq!(caused(&rig, "model_change").await, 0);
-    rig.talk(&talk, TURNS + 2..=TURNS + 2).await;
+    rig.play_turns(&conversation, TURNS + 2..=TURNS + 2).await;
     assert_eq!(caused(&rig, "model_change").await, 1);
 }
 
@@ -172,13 +174,13 @@ async fn a_process_that_was_not_asked_before_knows_of_no_change() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repetition_with_another_model_activates_nothing() {
     let rig = rig(&[("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", "true")]).await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=TURNS).await;
-    let other = Talk {
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=TURNS).await;
+    let other = SampleConversation {
         model: "another-model",
-        ..talk
+        ..conversation
     };
-    let answer = rig.talk(&other, TURNS..=TURNS + 1).await;
+    let answer = rig.play_turns(&other, TURNS..=TURNS + 1).await;
     assert_eq!(answer.memory(), "watching");
     assert_eq!(rig.number("SELECT count(*) FROM snapshots").await, 0);
 }
@@ -189,16 +191,16 @@ async fn the_same_model_by_another_name_is_no_change_and_nobody_asked_for_it_is_
         ("true", "openai/gpt-x", "openai.responses/gpt-x"),
         ("false", "gpt-test", "another-model"),
     ];
-    for (asked, first, second) in changes {
-        let rig = rig(&[("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", asked)]).await;
-        let talk = Talk {
+    for (setting, first, second) in changes {
+        let rig = rig(&[("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", setting)]).await;
+        let conversation = SampleConversation {
             model: first,
-            ..Talk::new("ada")
+            ..SampleConversation::new("ada")
         };
-        rig.talk(&talk, 1..=TURNS).await;
-        let other = Talk {
+        rig.play_turns(&conversation, 1..=TURNS).await;
+        let other = SampleConversation {
             model: second,
-            ..talk
+            ..conversation
         };
         let answer = rig.send(&other.body(TURNS + 1)).await;
         assert_eq!(answer.memory(), "watching", "{first} {second}");
@@ -209,16 +211,16 @@ async fn the_same_model_by_another_name_is_no_change_and_nobody_asked_for_it_is_
 #[tokio::test(flavor = "multi_thread")]
 async fn a_locked_database_does_not_hold_up_whoever_changes_the_model() {
     let rig = rig(&[("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", "true")]).await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=TURNS).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=TURNS).await;
     let mut database = rig.database().await;
     sqlx::raw_sql("BEGIN IMMEDIATE")
         .execute(&mut database)
         .await
         .unwrap();
-    let other = Talk {
+    let other = SampleConversation {
         model: "another-model",
-        ..talk
+        ..conversation
     };
     let answer = rig.send(&other.body(TURNS + 1)).await;
     assert_eq!((answer.status, answer.memory()), (200, "watching"));
@@ -240,11 +242,11 @@ async fn an_override_holds_for_its_models() {
                      buffer_tokens = 500, buffer_activation = 0.8 } }]";
     let rig = rig(&[("MEMORY__OVERRIDES", overrides)]).await;
     for (name, model, memory) in [("ada", "small-one", "active"), ("bob", "large", "watching")] {
-        let talk = Talk {
+        let conversation = SampleConversation {
             model,
-            ..Talk::new(name)
+            ..SampleConversation::new(name)
         };
-        let answer = rig.talk(&talk, 1..=ACTIVE).await;
+        let answer = rig.play_turns(&conversation, 1..=ACTIVE).await;
         assert_eq!(answer.memory(), memory, "{model}");
     }
 }

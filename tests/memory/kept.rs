@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use sqlx::Row as _;
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{Talk, eventually};
+use crate::memory::tools::{SampleConversation, eventually};
 
 const TURNS: usize = 16;
 
@@ -56,36 +56,44 @@ impl Rig {
 /// Every field but those that say whose it is.
 fn agrees(line: &Value, part: &Value) {
     for (field, stored) in part.as_object().unwrap() {
-        let said = &line[field];
-        match (said.as_f64(), stored.as_f64()) {
-            (Some(said), Some(stored)) => assert!((said - stored).abs() < 1e-9, "{field}: {line}"),
-            _ => assert_eq!(said, stored, "{field}: {line}"),
+        let reported = &line[field];
+        match (reported.as_f64(), stored.as_f64()) {
+            (Some(reported), Some(stored)) => {
+                assert!((reported - stored).abs() < 1e-9, "{field}: {line}");
+            }
+            _ => assert_eq!(reported, stored, "{field}: {line}"),
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn every_observation_and_reflection_is_audited_with_what_it_kept() {
     for named in [true, false] {
         let mut rig = Rig::small().await;
-        let talk = Talk::new("ada");
+        let conversation = SampleConversation::new("ada");
         let headers = [("x-diarist-thread", "trip")];
         let headers = &headers[..usize::from(named)];
-        rig.talk_as("Bearer sk-test", headers, &talk, 1..=TURNS)
+        rig.play_turns_as("Bearer sk-test", headers, &conversation, 1..=TURNS)
             .await;
         // By a process that has seen nothing of what is observed next but what it is told.
         rig.restart().await;
-        rig.talk_as("Bearer sk-test", headers, &talk, TURNS + 1..=TURNS + 6)
-            .await;
+        rig.play_turns_as(
+            "Bearer sk-test",
+            headers,
+            &conversation,
+            TURNS + 1..=TURNS + 6,
+        )
+        .await;
         let requests = rig.audited(TURNS + 6).await;
         let written = rig.written().await;
-        let of = |kind: &str| {
+        let count_kind = |kind: &str| {
             written
                 .iter()
                 .filter(|(line, _)| line["wrote"] == kind)
                 .count()
         };
-        assert!(of("observation") > 3 && of("reflection") > 0);
+        assert!(count_kind("observation") > 3 && count_kind("reflection") > 0);
         for (line, part) in &written {
             agrees(line, part);
             for whose in ["tenant", "thread"] {
@@ -94,7 +102,7 @@ async fn every_observation_and_reflection_is_audited_with_what_it_kept() {
             assert!(line["time"].as_str().unwrap() >= requests[0]["time"].as_str().unwrap());
             let text = line.to_string();
             assert!(
-                !text.contains(&talk.canary()) && !text.contains("weighed"),
+                !text.contains(&conversation.canary()) && !text.contains("weighed"),
                 "{text}"
             );
         }
@@ -102,13 +110,14 @@ async fn every_observation_and_reflection_is_audited_with_what_it_kept() {
         // What is told on the timeline is the same.
         let ends = "SELECT count(*) FROM events WHERE kind LIKE 'data-om-%-end'
                     AND json_array_length(body, '$.retention.high') = 2";
-        let told = rig.number(ends).await;
-        assert_eq!(usize::try_from(told).unwrap(), written.len());
+        let end_count = rig.number(ends).await;
+        assert_eq!(usize::try_from(end_count).unwrap(), written.len());
     }
 }
 
 /// What code leaves out where no model helps is audited like any other.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn what_code_left_out_is_audited() {
     let rig = Rig::small().await;
     let empty = Reflector {
@@ -139,7 +148,7 @@ async fn what_a_client_waited_for_is_audited() {
     ];
     let rig = Rig::with(Options::default(), &settings).await;
     rig.provider.rules(|rules| rules.window = Some(8_000));
-    let answer = rig.send(&Talk::new("ada").body(24)).await;
+    let answer = rig.send(&SampleConversation::new("ada").body(24)).await;
     assert_eq!(answer.memory(), "active; rung=awaited");
     rig.quiet().await;
     let written = rig.written().await;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Caller, Talk, head, refusing};
+use crate::memory::tools::{ACTIVE, Caller, SampleConversation, head, refusing};
 
 const TOO_LONG: &str = "This model's maximum context length is 9000 tokens, yours are 9100.";
 
@@ -76,26 +76,32 @@ async fn what_was_never_accepted_is_decided_anew_when_it_comes_again() {
     let observer = Arc::new(Semaphore::new(0));
     rig.provider
         .inject(CallerKind::Observer, Behaviour::gated(&observer));
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=ACTIVE {
-        assert_eq!(rig.send(&talk.body(turn)).await.memory(), "watching");
+        assert_eq!(
+            rig.send(&conversation.body(turn)).await.memory(),
+            "watching"
+        );
     }
     rig.provider
         .inject_next(CallerKind::Actor, 2, &Behaviour::failing(429));
     for _ in 0..2 {
-        let answer = rig.send(&talk.body(ACTIVE + 1)).await;
+        let answer = rig.send(&conversation.body(ACTIVE + 1)).await;
         assert_eq!((answer.status, answer.memory()), (429, "watching"));
     }
     observer.add_permits(1_000);
     rig.quiet().await;
-    let answer = rig.send(&talk.body(ACTIVE + 1)).await;
+    let answer = rig.send(&conversation.body(ACTIVE + 1)).await;
     assert_eq!((answer.status, answer.memory()), (200, "active"));
     let body = rig.last().body.clone();
     // From now on it is what it is, whatever becomes of a repetition.
     rig.provider
         .inject_next(CallerKind::Actor, 1, &Behaviour::failing(503));
     for status in [503, 200] {
-        assert_eq!(rig.send(&talk.body(ACTIVE + 1)).await.status, status);
+        assert_eq!(
+            rig.send(&conversation.body(ACTIVE + 1)).await.status,
+            status
+        );
         assert_eq!(rig.last().body, body);
     }
 }
@@ -105,14 +111,14 @@ async fn what_was_never_accepted_is_decided_anew_when_it_comes_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn twins_that_are_both_too_long_go_out_alike() {
     let rig = watchful().await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=12).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=12).await;
     let second = Arc::new(Semaphore::new(0));
     let held = Behaviour {
         gate: Some(Arc::clone(&second)),
         ..refusing(400, TOO_LONG)
     };
-    let body = talk.body(15);
+    let body = conversation.body(15);
     rig.provider.inject_next(CallerKind::Actor, 1, &held);
     let mut slow = Caller::connect(&rig.address()).await;
     slow.ask(&body).await;
@@ -134,7 +140,7 @@ async fn twins_that_are_both_too_long_go_out_alike() {
     // The first goes on, and more is observed of what both hold.
     rig.quiet().await;
     let parts = rig.number("SELECT count(*) FROM parts").await;
-    rig.talk(&talk, 16..=17).await;
+    rig.play_turns(&conversation, 16..=17).await;
     assert!(rig.number("SELECT count(*) FROM parts").await > parts);
     second.add_permits(1_000);
     slow.until("rung=observed").await;
@@ -144,28 +150,28 @@ async fn twins_that_are_both_too_long_go_out_alike() {
 #[tokio::test(flavor = "multi_thread")]
 async fn whether_usage_is_asked_is_settled_with_the_request() {
     let mut rig = Rig::small().await;
-    let talk = Talk::new("ada");
-    rig.send(&talk.streamed(1)).await;
-    let unasked = rig.last().body.clone();
+    let conversation = SampleConversation::new("ada");
+    rig.send(&conversation.streamed(1)).await;
+    let body_without_usage = rig.last().body.clone();
     rig.quiet().await;
     // A client that asks for itself shows that the upstream takes the question.
-    let mut own = Talk::new("bob").streamed(1);
+    let mut own = SampleConversation::new("bob").streamed(1);
     own["stream_options"] = json!({"include_usage": true});
     rig.send(&own).await;
     rig.quiet().await;
-    rig.send(&talk.streamed(1)).await;
-    assert_eq!(rig.last().body, unasked, "as it went out before");
-    rig.send(&talk.streamed(2)).await;
-    let asked = rig.last().body.clone();
+    rig.send(&conversation.streamed(1)).await;
+    assert_eq!(rig.last().body, body_without_usage, "as it went out before");
+    rig.send(&conversation.streamed(2)).await;
+    let body_with_usage = rig.last().body.clone();
     assert!(options(&rig.last().json().unwrap()).is_some());
     rig.quiet().await;
     // A process that has not yet learned it.
     rig.restart().await;
-    for (turn, body) in [(1, &unasked), (2, &asked)] {
-        rig.send(&talk.streamed(turn)).await;
+    for (turn, body) in [(1, &body_without_usage), (2, &body_with_usage)] {
+        rig.send(&conversation.streamed(turn)).await;
         assert_eq!(rig.last().body, *body, "turn {turn}");
     }
-    rig.send(&talk.streamed(3)).await;
+    rig.send(&conversation.streamed(3)).await;
     assert_eq!(options(&rig.last().json().unwrap()), None, "not known yet");
 }
 
@@ -181,7 +187,7 @@ async fn an_answer_that_refuses_nothing_is_not_held_back() {
         };
         rig.provider.inject_next(CallerKind::Actor, 1, &slow);
         let mut caller = Caller::connect(&rig.address()).await;
-        let text = Talk::new("ada").body(1).to_string();
+        let text = SampleConversation::new("ada").body(1).to_string();
         caller.send(head(text.len()).as_bytes()).await;
         caller.send(text.as_bytes()).await;
         caller.until(&format!("HTTP/1.1 {status}")).await;
@@ -199,21 +205,21 @@ async fn a_refusal_about_usage_does_not_move_the_block() {
         ("Bad Request", 2),
     ] {
         let rig = Rig::small().await;
-        let talk = Talk::new("ada");
-        let mut own = Talk::new("bob").streamed(1);
+        let conversation = SampleConversation::new("ada");
+        let mut own = SampleConversation::new("bob").streamed(1);
         own["stream_options"] = json!({"include_usage": true});
         rig.send(&own).await;
         rig.quiet().await;
-        rig.talk(&talk, 1..=ACTIVE).await;
+        rig.play_turns(&conversation, 1..=ACTIVE).await;
         let refused = refusing(400, message);
         let turn = ACTIVE + times;
         for turn in ACTIVE + 1..=turn {
             rig.provider.inject_next(CallerKind::Actor, 1, &refused);
-            let answer = rig.send(&talk.streamed(turn)).await;
+            let answer = rig.send(&conversation.streamed(turn)).await;
             assert_eq!(answer.memory(), "bypass; reason=refused; rung=refused");
             rig.quiet().await;
         }
-        let answer = rig.send(&talk.streamed(turn + 1)).await;
+        let answer = rig.send(&conversation.streamed(turn + 1)).await;
         assert_eq!(answer.memory(), "active", "{message}");
         let sent = rig.last().json().unwrap();
         let block = sent["messages"][1]["content"].as_str().unwrap();
@@ -230,8 +236,8 @@ async fn a_refusal_about_usage_does_not_move_the_block() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_applied_too_late_serves_the_repetition() {
     let rig = watchful().await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=12).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=12).await;
     let window = rig.last().prompt_usage.unwrap().prompt_tokens;
     rig.provider.rules(|rules| rules.window = Some(window));
     let mut other = rig.database().await;
@@ -239,14 +245,14 @@ async fn what_was_applied_too_late_serves_the_repetition() {
         .execute(&mut other)
         .await
         .unwrap();
-    let answer = rig.send(&talk.body(13)).await;
+    let answer = rig.send(&conversation.body(13)).await;
     assert_eq!(answer.status, 400);
     sqlx::query("COMMIT").execute(&mut other).await.unwrap();
     rig.until_at_least(1, "SELECT count(*) FROM snapshots")
         .await;
     rig.quiet().await;
     let before = rig.got().len();
-    let answer = rig.send(&talk.body(13)).await;
+    let answer = rig.send(&conversation.body(13)).await;
     assert_eq!((answer.status, answer.memory()), (200, "active"));
     assert_eq!(rig.got().len(), before + 1, "at the first attempt");
 }

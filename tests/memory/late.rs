@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::memory::overflow::observers;
 use crate::memory::rig::Rig;
-use crate::memory::tools::{Talk, event_stream, refusing};
+use crate::memory::tools::{SampleConversation, event_stream, refusing};
 
 /// Says what is too long in the first event of a stream, under status 200.
 fn inside(comments: bool) -> Behaviour {
@@ -23,8 +23,8 @@ async fn a_refusal_inside_a_stream_is_one_and_the_stream_goes_on_with_what_fits(
         rig.provider.rules(|rules| rules.window = Some(8_000));
         rig.provider
             .inject(CallerKind::Actor, inside(overflow == "trim"));
-        let talk = Talk::new("ada");
-        let answer = rig.send(&talk.streamed(24)).await;
+        let conversation = SampleConversation::new("ada");
+        let answer = rig.send(&conversation.streamed(24)).await;
         assert_eq!(answer.status, 200);
         // The head was written when nobody knew.
         assert_eq!(answer.memory(), "watching");
@@ -43,7 +43,7 @@ async fn a_refusal_inside_a_stream_is_one_and_the_stream_goes_on_with_what_fits(
         rig.quiet().await;
         for _ in 0..2 {
             let before = rig.got().len();
-            let answer = rig.send(&talk.streamed(24)).await;
+            let answer = rig.send(&conversation.streamed(24)).await;
             assert!(answer.text().contains("[DONE]"));
             assert_eq!((rig.got().len(), &rig.last().body), (before + 1, &sent));
             rig.quiet().await;
@@ -60,15 +60,18 @@ async fn what_is_observed_already_helps_inside_a_stream_as_well() {
         ("MEMORY__OBSERVATION__BUFFER_TOKENS", "700"),
     ];
     let rig = Rig::with(Options::default(), &settings).await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=12).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=12).await;
     let window = rig.last().prompt_usage.unwrap().prompt_tokens;
     rig.provider.rules(|rules| rules.window = Some(window));
     rig.provider.inject(CallerKind::Actor, inside(false));
-    let (asked, before) = (observers(&rig), rig.got().len());
-    let answer = rig.send(&talk.streamed(13)).await;
+    let (observer_calls, before) = (observers(&rig), rig.got().len());
+    let answer = rig.send(&conversation.streamed(13)).await;
     assert!(answer.text().contains("[DONE]") && !answer.text().contains("error"));
-    assert_eq!((observers(&rig), rig.got().len()), (asked, before + 2));
+    assert_eq!(
+        (observers(&rig), rig.got().len()),
+        (observer_calls, before + 2)
+    );
     let line = rig.audited(13).await.pop().unwrap();
     assert_eq!(line["rung"], "observed");
 }
@@ -78,9 +81,9 @@ async fn a_refusal_inside_a_stream_that_nothing_helps_against_leaves_no_trace() 
     let rig = Rig::with(Options::default(), &[]).await;
     rig.provider.rules(|rules| rules.window = Some(8_000));
     rig.provider.inject(CallerKind::Actor, inside(false));
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for round in 0..2 {
-        let answer = rig.send(&talk.streamed(24)).await;
+        let answer = rig.send(&conversation.streamed(24)).await;
         assert_eq!((answer.status, answer.memory()), (200, "watching"));
         let text = answer.text();
         assert!(text.contains("context_length_exceeded"), "{text}");
@@ -107,13 +110,13 @@ async fn what_was_tried_before_the_head_came_is_not_tried_again_inside_the_strea
         ("trim", "trimmed", 3, 4),
     ] {
         let rig = Rig::with(Options::default(), &[("MEMORY__OVERFLOW", overflow)]).await;
-        let talk = Talk::new("ada");
+        let conversation = SampleConversation::new("ada");
         let event = json!({"error": {"message": TOO_LONG, "type": "invalid_request_error"}});
         rig.provider
             .inject_next(CallerKind::Actor, refused, &refusing(400, TOO_LONG));
         rig.provider
             .inject_next(CallerKind::Actor, 20, &event_stream(&event));
-        let answer = rig.send(&talk.streamed(24)).await;
+        let answer = rig.send(&conversation.streamed(24)).await;
         assert_eq!((answer.status, rig.got().len()), (200, sent), "{overflow}");
         assert_eq!(answer.memory(), format!("active; rung={rung}"));
         assert!(answer.text().contains(TOO_LONG), "{}", answer.text());

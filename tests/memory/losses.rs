@@ -5,7 +5,7 @@ use serde_json::json;
 use sqlx::Connection as _;
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::Talk;
+use crate::memory::tools::SampleConversation;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn exchanges_that_are_dropped_are_said() {
@@ -35,15 +35,17 @@ async fn exchanges_that_are_dropped_are_said() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_audit_names_owner_and_model_where_memory_is_off() {
     let mut rig = Rig::small().await;
-    let talk = Talk::new("ada");
-    let on = rig.send(&talk.body(1)).await;
+    let conversation = SampleConversation::new("ada");
+    let on = rig.send(&conversation.body(1)).await;
     let on = rig.audit_entry(&on).await;
     let off = [("x-diarist-memory", "off")];
-    let header = rig.send_as("Bearer sk-test", &off, &talk.body(1)).await;
+    let header = rig
+        .send_as("Bearer sk-test", &off, &conversation.body(1))
+        .await;
     let header = rig.audit_entry(&header).await;
     rig.set("MEMORY__ENABLED", "false");
     rig.restart().await;
-    let disabled = rig.send(&talk.body(1)).await;
+    let disabled = rig.send(&conversation.body(1)).await;
     let disabled = rig.audit_entry(&disabled).await;
     for (line, reason) in [(&header, "asked"), (&disabled, "disabled")] {
         assert_eq!(

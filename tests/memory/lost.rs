@@ -5,15 +5,15 @@ use serde_json::Value;
 
 use crate::memory::reflecting::threads;
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk, eventually};
+use crate::memory::tools::{ACTIVE, SampleConversation, eventually};
 
 /// The number that the user says in this turn and never again.
 fn ticket(turn: usize) -> String {
     format!("ZX-{}", 1_040 + turn)
 }
 
-fn with_tickets(talk: &Talk, turn: usize) -> Value {
-    let mut body = talk.body(turn);
+fn with_tickets(conversation: &SampleConversation, turn: usize) -> Value {
+    let mut body = conversation.body(turn);
     let messages = body["messages"].as_array_mut().unwrap();
     let users = messages
         .iter_mut()
@@ -35,9 +35,9 @@ async fn forgetful(settings: &[(&str, &str)]) -> (Rig, String) {
     let style = ObserverStyle::Forgetful;
     let forgetful = Observer { style };
     rig.provider.script(CallerKind::Observer, forgetful);
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=2 * ACTIVE {
-        let answer = rig.send(&with_tickets(&talk, turn)).await;
+        let answer = rig.send(&with_tickets(&conversation, turn)).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         rig.quiet().await;
     }
@@ -86,8 +86,8 @@ async fn what_no_request_holds_any_more_is_listed_by_name() {
     let audit = std::fs::read_to_string(rig.folder.path().join("audit.jsonl")).unwrap();
     assert!(!audit.contains("ZX-"), "{audit}");
 
-    let said = rig.operator(&["threads", "forget", "1"]).await;
-    assert!(said.contains("forgotten"), "{said}");
+    let output = rig.operator(&["threads", "forget", "1"]).await;
+    assert!(output.contains("forgotten"), "{output}");
     assert_eq!(rig.number("SELECT count(lost) FROM parts").await, 0);
 }
 
@@ -105,9 +105,9 @@ async fn what_a_stored_raw_message_says_is_not_lost() {
     let (Some(ticket), text) = listed(&rig) else {
         panic!("nothing is lost")
     };
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let turn = 2 * ACTIVE + 1;
-    let mut body = with_tickets(&talk, turn);
+    let mut body = with_tickets(&conversation, turn);
     let newest = body["messages"].as_array_mut().unwrap().last_mut().unwrap();
     newest["content"] = format!("Look at {ticket} again.").into();
     let mut next = body.clone();
@@ -134,8 +134,8 @@ async fn what_a_stored_raw_message_says_is_not_lost() {
 #[tokio::test(flavor = "multi_thread")]
 async fn before_anything_is_replaced_nothing_is_lost() {
     let rig = Rig::with(Options::default(), &[]).await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=2).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=2).await;
     let (text, done) = threads(&rig, &["show", "1", "--lost"]);
     assert!(done && text.contains("nothing is lost"), "{text}");
 }

@@ -5,16 +5,16 @@ use diarist_provider::{Behaviour, CallerKind, Options};
 use serde_json::{Value, json};
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{Talk, refusing};
+use crate::memory::tools::{SampleConversation, refusing};
 
 const TURNS: usize = 16;
 
 /// A clock in the first message makes each request a view, with that message in front of the block.
-fn clocked(talk: &Talk, turn: usize, stream: bool) -> Value {
-    let mut messages = talk.messages(turn);
-    let said = messages[1]["content"].as_str().unwrap();
-    messages[1]["content"] = json!(format!("It is {turn} past. {said}"));
-    json!({"model": talk.model, "messages": messages, "stream": stream})
+fn clocked(conversation: &SampleConversation, turn: usize, stream: bool) -> Value {
+    let mut messages = conversation.messages(turn);
+    let content = messages[1]["content"].as_str().unwrap();
+    messages[1]["content"] = json!(format!("It is {turn} past. {content}"));
+    json!({"model": conversation.model, "messages": messages, "stream": stream})
 }
 
 /// The message of `body` that holds the block.
@@ -51,14 +51,15 @@ enum Answers {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_view_whose_block_is_refused_and_that_does_not_fit_without_it_goes_out_one_placement_lower()
  {
     for answers in [Answers::Whole, Answers::Streamed, Answers::InStream] {
         let stream = answers != Answers::Whole;
         let mut rig = Rig::small().await;
-        let talk = Talk::new("ada");
+        let conversation = SampleConversation::new("ada");
         for turn in 1..=TURNS {
-            let answer = rig.send(&clocked(&talk, turn, stream)).await;
+            let answer = rig.send(&clocked(&conversation, turn, stream)).await;
             assert_eq!(answer.status, 200, "{}", answer.text());
             rig.quiet().await;
         }
@@ -79,7 +80,7 @@ async fn a_view_whose_block_is_refused_and_that_does_not_fit_without_it_goes_out
                 rig.provider.inject_next(CallerKind::Actor, 1, &inside());
             }
             let before = rig.got().len();
-            let answer = rig.send(&clocked(&talk, turn, stream)).await;
+            let answer = rig.send(&clocked(&conversation, turn, stream)).await;
             assert_eq!(answer.status, 200, "{answers:?}: {}", answer.text());
             let tried = [(Some(2), false), (None, false), (Some(0), true)];
             assert_eq!(rig.attempts(before), tried, "{answers:?}");
@@ -96,12 +97,12 @@ async fn a_view_whose_block_is_refused_and_that_does_not_fit_without_it_goes_out
             // Once: the same again and the next turn go out at the first attempt.
             let sent = rig.last().body.clone();
             let before = rig.got().len();
-            rig.send(&clocked(&talk, turn, stream)).await;
+            rig.send(&clocked(&conversation, turn, stream)).await;
             assert_eq!(rig.attempts(before), [(Some(0), true)], "{answers:?}");
             assert_eq!(rig.last().body, sent);
             rig.quiet().await;
             let before = rig.got().len();
-            let next = rig.send(&clocked(&talk, turn + 1, stream)).await;
+            let next = rig.send(&clocked(&conversation, turn + 1, stream)).await;
             assert_eq!((next.status, next.memory()), (200, "active"));
             assert_eq!(rig.attempts(before), [(Some(0), true)], "{answers:?}");
             rig.quiet().await;
@@ -125,18 +126,18 @@ async fn what_is_applied_or_left_out_goes_where_the_model_takes_it() {
             ("UPSTREAM__PLACEMENT", "segments"),
         ];
         let rig = Rig::with(Options::default(), &settings).await;
-        let talk = Talk::new("ada");
+        let conversation = SampleConversation::new("ada");
         // With "pass" it is observed, and waits for its threshold; else nothing of it is known.
         let turns = if overflow == "pass" { 12 } else { 24 };
         if overflow == "pass" {
-            rig.talk(&talk, 1..=turns).await;
+            rig.play_turns(&conversation, 1..=turns).await;
         }
         rig.provider.rules(|rules| {
             rules.single_system = true;
             rules.window = Some(5_000);
         });
         let before = rig.got().len();
-        let answer = rig.send(&talk.body(turns + 1)).await;
+        let answer = rig.send(&conversation.body(turns + 1)).await;
         let tried = rig.attempts(before);
         assert_eq!(
             answer.status,
@@ -158,7 +159,7 @@ async fn what_is_applied_or_left_out_goes_where_the_model_takes_it() {
         assert_eq!(tried, places, "{overflow}");
         rig.quiet().await;
         let before = rig.got().len();
-        let next = rig.send(&talk.body(turns + 2)).await;
+        let next = rig.send(&conversation.body(turns + 2)).await;
         assert_eq!(next.status, 200, "{overflow}: {}", next.text());
         assert_eq!(rig.attempts(before), [(Some(0), true)], "{overflow}");
     }
@@ -169,8 +170,8 @@ async fn what_is_applied_or_left_out_goes_where_the_model_takes_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_block_that_is_refused_wherever_it_stands_teaches_nothing() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=TURNS).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=TURNS).await;
     let room = rig.last().prompt_usage.unwrap().prompt_tokens + 700;
     rig.provider.rules(|rules| rules.window = Some(room));
     let declined = refusing(400, "We do not like these words.");
@@ -179,14 +180,14 @@ async fn a_block_that_is_refused_wherever_it_stands_teaches_nothing() {
         .inject_next(CallerKind::Actor, 1, &Behaviour::default());
     rig.provider.inject_next(CallerKind::Actor, 1, &declined);
     let before = rig.got().len();
-    let answer = rig.send(&talk.body(TURNS + 1)).await;
+    let answer = rig.send(&conversation.body(TURNS + 1)).await;
     assert_eq!(answer.status, 400);
     assert_eq!(answer.json()["error"]["code"], "context_length_exceeded");
     let tried = [(Some(1), false), (None, false), (Some(0), false)];
     assert_eq!(rig.attempts(before), tried);
     rig.quiet().await;
     let before = rig.got().len();
-    let answer = rig.send(&talk.body(TURNS + 1)).await;
+    let answer = rig.send(&conversation.body(TURNS + 1)).await;
     assert_eq!((answer.status, answer.memory()), (200, "active"));
     assert_eq!(rig.attempts(before), [(Some(1), true)]);
 }
@@ -196,11 +197,11 @@ async fn a_block_that_is_refused_wherever_it_stands_teaches_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_question_for_usage_moves_no_block_where_nothing_fits_without_it() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
-    let mut own = Talk::new("bob").streamed(1);
+    let conversation = SampleConversation::new("ada");
+    let mut own = SampleConversation::new("bob").streamed(1);
     own["stream_options"] = json!({"include_usage": true});
     rig.send(&own).await;
-    rig.talk(&talk, 1..=TURNS).await;
+    rig.play_turns(&conversation, 1..=TURNS).await;
     let room = rig.last().prompt_usage.unwrap().prompt_tokens + 700;
     rig.provider.rules(|rules| {
         rules.refuse_stream_options = true;
@@ -211,7 +212,7 @@ async fn a_refused_question_for_usage_moves_no_block_where_nothing_fits_without_
         (2, &[(Some(1), true)]),
     ] {
         let before = rig.got().len();
-        let answer = rig.send(&talk.streamed(TURNS + turn)).await;
+        let answer = rig.send(&conversation.streamed(TURNS + turn)).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
         assert_eq!(rig.attempts(before), tried, "turn {turn}");
         rig.quiet().await;

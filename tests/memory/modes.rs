@@ -4,7 +4,7 @@ use diarist_provider::{CallerKind, Options};
 use serde_json::{Value, json};
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, SampleConversation};
 
 const SMALL: [(&str, &str); 2] = [
     ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
@@ -26,8 +26,8 @@ async fn rows(rig: &Rig) -> i64 {
 }
 
 /// What a chat client asks beside the conversation: all of it again, and a question of its own.
-fn side_call(talk: &Talk, turn: usize) -> Value {
-    let mut body = talk.body(turn);
+fn side_call(conversation: &SampleConversation, turn: usize) -> Value {
+    let mut body = conversation.body(turn);
     let messages = body["messages"].as_array_mut().unwrap();
     messages.push(json!({"role": "assistant", "content": "An answer."}));
     messages.push(json!({"role": "user", "content": "Give this conversation a title."}));
@@ -42,8 +42,8 @@ async fn a_side_call_that_repeats_the_history_reads_its_memory_and_writes_nothin
         r#"[{ header = "x-task", value = "title*", memory = "read" }]"#,
     ));
     let rig = Rig::with(Options::default(), &settings).await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=ACTIVE).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=ACTIVE).await;
     let before = (
         rows(&rig).await,
         rig.provider.record_for(CallerKind::Observer).len(),
@@ -51,10 +51,10 @@ async fn a_side_call_that_repeats_the_history_reads_its_memory_and_writes_nothin
 
     let title = [("x-task", "title_generation")];
     for round in 0..3 {
-        let asked = side_call(&talk, ACTIVE + round);
-        let answer = rig.send_as(ME, &title, &asked).await;
+        let side_body = side_call(&conversation, ACTIVE + round);
+        let answer = rig.send_as(ME, &title, &side_body).await;
         assert_eq!((answer.status, answer.memory()), (200, "active; mode=read"));
-        assert!(rig.last().body.len() < asked.to_string().len());
+        assert!(rig.last().body.len() < side_body.to_string().len());
         assert!(memchr::memmem::find(&rig.last().body, b"<diarist-log").is_some());
         rig.quiet().await;
     }
@@ -67,7 +67,7 @@ async fn a_side_call_that_repeats_the_history_reads_its_memory_and_writes_nothin
     assert_eq!(line["mode"], "read");
     assert_eq!(line["mode_by"], "rule_1");
     // The conversation itself goes on.
-    let answer = rig.talk(&talk, ACTIVE + 1..=ACTIVE + 1).await;
+    let answer = rig.play_turns(&conversation, ACTIVE + 1..=ACTIVE + 1).await;
     assert_eq!(answer.memory(), "active");
     assert!(rows(&rig).await > before.0);
     let line = rig.audit_entry(&answer).await;
@@ -82,10 +82,10 @@ async fn the_header_of_a_request_wins_over_the_rules() {
     let mut settings = SMALL.to_vec();
     settings.push(("MEMORY__RULES", r#"[{ model = "GPT-*", memory = "off" }]"#));
     let rig = Rig::with(Options::default(), &settings).await;
-    let talk = Talk::new("ada");
-    let answer = rig.send(&talk.body(1)).await;
+    let conversation = SampleConversation::new("ada");
+    let answer = rig.send(&conversation.body(1)).await;
     assert_eq!(answer.memory(), "off; reason=rule");
-    assert_eq!(rig.last().body, talk.body(1).to_string());
+    assert_eq!(rig.last().body, conversation.body(1).to_string());
     let line = rig.audited(1).await.pop().unwrap();
     assert_eq!(
         (&line["mode"], &line["mode_by"]),
@@ -95,27 +95,29 @@ async fn the_header_of_a_request_wins_over_the_rules() {
     assert_eq!(rig.number("SELECT count(*) FROM nodes").await, 0);
 
     let on = [("x-diarist-memory", "on")];
-    let answer = rig.talk_as(ME, &on, &talk, 1..=ACTIVE).await;
+    let answer = rig.play_turns_as(ME, &on, &conversation, 1..=ACTIVE).await;
     assert_eq!(answer.memory(), "active");
     // The same conversation, read: all that is known of it, and nothing new.
     let before = rows(&rig).await;
     let read = [("x-diarist-memory", "Read")];
-    let answer = rig.talk_as(ME, &read, &talk, ACTIVE + 1..=ACTIVE + 3).await;
+    let answer = rig
+        .play_turns_as(ME, &read, &conversation, ACTIVE + 1..=ACTIVE + 3)
+        .await;
     assert_eq!(answer.memory(), "active; mode=read");
     assert_eq!(rows(&rig).await, before);
     // What the client says of no memory counts without a rule as well.
     let off = [("x-diarist-memory", "off")];
-    let answer = rig.send_as(ME, &off, &talk.body(ACTIVE + 1)).await;
+    let answer = rig.send_as(ME, &off, &conversation.body(ACTIVE + 1)).await;
     assert_eq!(answer.memory(), "off; reason=asked");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn read_only_sends_what_there_is_and_writes_nothing() {
     let mut rig = Rig::small().await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=ACTIVE).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=ACTIVE).await;
     let expected = {
-        rig.send(&talk.body(ACTIVE)).await;
+        rig.send(&conversation.body(ACTIVE)).await;
         rig.last().body.clone()
     };
     rig.quiet().await;
@@ -125,14 +127,18 @@ async fn read_only_sends_what_there_is_and_writes_nothing() {
     rig.set("MEMORY__READ_ONLY", "true");
     rig.start().await;
 
-    let answer = rig.send(&talk.body(ACTIVE)).await;
+    let answer = rig.send(&conversation.body(ACTIVE)).await;
     assert_eq!(answer.memory(), "active; mode=read");
     assert_eq!(rig.last().body, expected, "a repetition is the same bytes");
     // No header opens what the operator closed.
     let on = [("x-diarist-memory", "on")];
-    let answer = rig.talk_as(ME, &on, &talk, ACTIVE + 1..=2 * ACTIVE).await;
+    let answer = rig
+        .play_turns_as(ME, &on, &conversation, ACTIVE + 1..=2 * ACTIVE)
+        .await;
     assert_eq!(answer.memory(), "active; mode=read");
-    let other = rig.talk(&Talk::new("bob"), 1..=ACTIVE).await;
+    let other = rig
+        .play_turns(&SampleConversation::new("bob"), 1..=ACTIVE)
+        .await;
     assert_eq!(other.memory(), "watching; mode=read");
     assert_eq!(rows(&rig).await, before);
     assert_eq!(
@@ -154,15 +160,15 @@ async fn what_is_read_and_too_long_goes_out_with_everything_observed() {
         ("MEMORY__OBSERVATION__BUFFER_TOKENS", "700"),
     ];
     let rig = Rig::with(Options::default(), &settings).await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=12).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=12).await;
     let window = rig.last().prompt_usage.unwrap().prompt_tokens;
     rig.provider.rules(|rules| rules.window = Some(window));
     let before = rows(&rig).await;
     let read = [("x-diarist-memory", "read")];
     let mut sent = Vec::new();
     for _ in 0..2 {
-        let answer = rig.send_as(ME, &read, &side_call(&talk, 12)).await;
+        let answer = rig.send_as(ME, &read, &side_call(&conversation, 12)).await;
         let wanted = "active; rung=observed; mode=read";
         assert_eq!((answer.status, answer.memory()), (200, wanted));
         rig.quiet().await;

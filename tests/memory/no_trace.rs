@@ -4,7 +4,7 @@
 use diarist_provider::{Behaviour, CallerKind, Reply, ScriptInput};
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, SampleConversation};
 
 fn refusal() -> Reply {
     Reply {
@@ -24,17 +24,18 @@ fn stopped_by(finish: &'static str) -> Reply {
 type ReplyFn = fn() -> Reply;
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn what_was_refused_leaves_no_trace() {
     let rig = Rig::small().await;
-    let talk = Talk::new("refused");
+    let conversation = SampleConversation::new("refused");
     let untouched = rig.everything().await;
     assert!(untouched.len() > 15, "{untouched:?}");
     for stream in [false, true] {
         let body = |turn| {
             if stream {
-                talk.streamed(turn)
+                conversation.streamed(turn)
             } else {
-                talk.body(turn)
+                conversation.body(turn)
             }
         };
         for status in [
@@ -79,9 +80,9 @@ async fn what_was_refused_leaves_no_trace() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_turn_is_shown_to_no_observer() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=ACTIVE {
-        let mut refused = talk.body(turn);
+        let mut refused = conversation.body(turn);
         let messages = refused["messages"].as_array_mut().unwrap();
         let last = messages.last_mut().unwrap();
         last["content"] = format!("unspeakable{turn} ").repeat(300).into();
@@ -98,9 +99,9 @@ async fn a_refused_turn_is_shown_to_no_observer() {
         assert_eq!(rig.everything().await, before, "turn {turn}");
         rig.provider
             .script(CallerKind::Actor, |_: &ScriptInput<'_>| Reply::text("Yes."));
-        rig.talk(&talk, turn..=turn).await;
+        rig.play_turns(&conversation, turn..=turn).await;
     }
-    let answer = rig.talk(&talk, ACTIVE + 1..=ACTIVE + 1).await;
+    let answer = rig.play_turns(&conversation, ACTIVE + 1..=ACTIVE + 1).await;
     assert_eq!(answer.memory(), "active");
     let calls = rig.provider.record_for(CallerKind::Observer);
     assert!(calls.len() > 2);

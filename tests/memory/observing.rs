@@ -11,7 +11,7 @@ use diarist_provider::{
 use tokio::sync::Semaphore;
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk, eventually};
+use crate::memory::tools::{ACTIVE, SampleConversation, eventually};
 
 async fn observed(provider: &Provider, calls: usize) -> Vec<Arc<RecordedRequest>> {
     provider
@@ -33,9 +33,9 @@ async fn requests_never_wait_for_a_slow_observer() {
     let gate = Arc::new(Semaphore::new(0));
     rig.provider
         .inject(CallerKind::Observer, Behaviour::gated(&gate));
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=16 {
-        let answer = rig.send(&talk.body(turn)).await;
+        let answer = rig.send(&conversation.body(turn)).await;
         assert_eq!((answer.status, answer.memory()), (200, "watching"));
     }
     // It was asked all the while, and has not answered.
@@ -43,13 +43,14 @@ async fn requests_never_wait_for_a_slow_observer() {
     assert!(held.iter().all(|call| call.ending == Ending::Open));
     gate.add_permits(1_000);
     rig.quiet().await;
-    let answer = rig.send(&talk.body(21)).await;
+    let answer = rig.send(&conversation.body(21)).await;
     assert_eq!(answer.memory(), "active");
 }
 
 /// The Observer works, and has nothing to say about one range. What nobody can observe waits instead: see
 /// `failing`.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn what_an_observer_will_not_speak_about_twice_is_covered_by_code() {
     for manner in [
         ObserverStyle::Empty,
@@ -57,20 +58,22 @@ async fn what_an_observer_will_not_speak_about_twice_is_covered_by_code() {
         ObserverStyle::Repetitive,
     ] {
         let rig = Rig::small().await;
-        rig.talk(&Talk::new("bob"), 1..=4).await;
+        rig.play_turns(&SampleConversation::new("bob"), 1..=4).await;
         let before = rig.provider.record_for(CallerKind::Observer).len();
         let by_model = rig.number("SELECT count(*) FROM parts").await;
         assert!(by_model > 0);
-        let asked = AtomicUsize::new(0);
+        let attempts = AtomicUsize::new(0);
         rig.provider
             .script(CallerKind::Observer, move |ask: &ScriptInput<'_>| {
-                let style = match asked.fetch_add(1, Ordering::SeqCst) {
+                let style = match attempts.fetch_add(1, Ordering::SeqCst) {
                     0 | 1 => manner,
                     _ => ObserverStyle::default(),
                 };
                 Observer { style }.reply(ask)
             });
-        let answer = rig.talk(&Talk::new("ada"), 1..=ACTIVE + 2).await;
+        let answer = rig
+            .play_turns(&SampleConversation::new("ada"), 1..=ACTIVE + 2)
+            .await;
         let written = "SELECT count(*) FROM parts WHERE model = 'code' AND kind = 'chunk'";
         assert_eq!(rig.number(written).await, 1, "{manner:?}");
         let chunks = "SELECT count(*) FROM parts WHERE kind = 'chunk'";
@@ -84,13 +87,14 @@ async fn what_an_observer_will_not_speak_about_twice_is_covered_by_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn an_observer_that_limits_its_rate_is_left_alone_as_long_as_it_says() {
     let rig = Rig::small().await;
     rig.provider
         .inject_next(CallerKind::Observer, 1, &Behaviour::rate_limited(1));
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=4 {
-        assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+        assert_eq!(rig.send(&conversation.body(turn)).await.status, 200);
     }
     let calls = observed(&rig.provider, 2).await;
     let pause = calls[1].at.duration_since(calls[0].at);
@@ -100,18 +104,22 @@ async fn an_observer_that_limits_its_rate_is_left_alone_as_long_as_it_says() {
         "the same range again"
     );
     rig.quiet().await;
-    rig.talk(&talk, 5..=ACTIVE).await;
-    assert_eq!(rig.send(&talk.body(ACTIVE + 1)).await.memory(), "active");
+    rig.play_turns(&conversation, 5..=ACTIVE).await;
+    assert_eq!(
+        rig.send(&conversation.body(ACTIVE + 1)).await.memory(),
+        "active"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_credential_that_is_no_longer_taken_waits_for_the_next_request_to_lend_it() {
     let rig = Rig::small().await;
     rig.provider
         .inject_next(CallerKind::Observer, 1, &Behaviour::failing(401));
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=4 {
-        rig.send(&talk.body(turn)).await;
+        rig.send(&conversation.body(turn)).await;
     }
     let calls = observed(&rig.provider, 1).await;
     assert_eq!(calls[0].credential.reveal(), "Bearer sk-test");
@@ -122,23 +130,24 @@ async fn a_credential_that_is_no_longer_taken_waits_for_the_next_request_to_lend
         1,
         "it is not tried again"
     );
-    rig.send(&talk.body(5)).await;
+    rig.send(&conversation.body(5)).await;
     observed(&rig.provider, 2).await;
     rig.quiet().await;
     assert!(rig.number("SELECT count(*) FROM parts").await > 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn failures_of_the_observer_are_retried_and_lose_nothing() {
     let rig = Rig::small().await;
     rig.provider
         .inject_next(CallerKind::Observer, 2, &Behaviour::failing(500));
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=ACTIVE {
-        assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+        assert_eq!(rig.send(&conversation.body(turn)).await.status, 200);
     }
     rig.quiet().await;
-    let answer = rig.send(&talk.body(ACTIVE + 1)).await;
+    let answer = rig.send(&conversation.body(ACTIVE + 1)).await;
     assert_eq!(answer.memory(), "active");
     // Gapless from the first message, though the first range failed first.
     let first = rig.number("SELECT min(from_count) FROM parts").await;
@@ -160,7 +169,9 @@ async fn a_parameter_a_model_refuses_is_dropped_and_not_tried_again() {
             rules.reasoning_models.push(model.to_owned());
         }
     });
-    let answer = rig.talk(&Talk::new("ada"), 1..=ACTIVE).await;
+    let answer = rig
+        .play_turns(&SampleConversation::new("ada"), 1..=ACTIVE)
+        .await;
     assert_eq!(answer.memory(), "active");
     let calls = rig.provider.record_for(CallerKind::Observer);
     let refused = calls.iter().filter(|call| call.refusal().is_some()).count();
@@ -175,6 +186,7 @@ async fn a_parameter_a_model_refuses_is_dropped_and_not_tried_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_reflector_that_only_grows_the_log_is_given_up_without_loops() {
     let rig = Rig::small().await;
     rig.provider.script(CallerKind::Reflector, |_: &diarist_provider::ScriptInput<'_>| {
@@ -182,16 +194,16 @@ async fn a_reflector_that_only_grows_the_log_is_given_up_without_loops() {
         let lines: Vec<String> = (0..200).map(|n| format!("{line} {n} of 200.")).collect();
         Reply::text(format!("<observations>\n{}\n</observations>", lines.join("\n")))
     });
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let mut last = 0;
     for turn in 1..=16 {
-        rig.talk(&talk, turn..=turn).await;
+        rig.play_turns(&conversation, turn..=turn).await;
         last = rig.provider.record_for(CallerKind::Reflector).len();
     }
     assert!(last > 0, "it was asked");
     // The same request again and again asks nobody anything.
     for _ in 0..5 {
-        rig.talk(&talk, 16..=16).await;
+        rig.play_turns(&conversation, 16..=16).await;
     }
     assert_eq!(rig.provider.record_for(CallerKind::Reflector).len(), last);
     assert_eq!(
@@ -216,7 +228,7 @@ async fn a_reflector_that_only_grows_the_log_is_given_up_without_loops() {
     // A Reflector that does its work again is asked again, with more of the log.
     rig.provider
         .script(CallerKind::Reflector, Reflector::default());
-    rig.talk(&talk, 25..=30).await;
+    rig.play_turns(&conversation, 25..=30).await;
     assert!(
         rig.number("SELECT count(*) FROM parts WHERE kind = 'reflection'")
             .await
@@ -238,7 +250,8 @@ async fn a_reflector_that_repeats_the_log_has_no_call_that_is_kept() {
                 "<observations>\n{log}\n* 🟡 and more\n</observations>"
             ))
         });
-    rig.talk(&Talk::new("ada"), 1..=16).await;
+    rig.play_turns(&SampleConversation::new("ada"), 1..=16)
+        .await;
     let calls = rig.provider.record_for(CallerKind::Reflector).len();
     assert!(calls > 0, "it was asked");
     let reflect_lines = || {
@@ -260,6 +273,7 @@ async fn a_reflector_that_repeats_the_log_has_no_call_that_is_kept() {
 
 /// A limit that the client needs for itself is left to it.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn borrowed_credentials_yield_to_their_client() {
     let rig = Rig::small().await;
     let low = Behaviour {
@@ -270,9 +284,9 @@ async fn borrowed_credentials_yield_to_their_client() {
         ..Behaviour::default()
     };
     rig.provider.inject(CallerKind::Actor, low);
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=6 {
-        assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+        assert_eq!(rig.send(&conversation.body(turn)).await.status, 200);
     }
     let waiting = || async { rig.number("SELECT count(*) FROM jobs").await };
     let mut jobs = 0;
@@ -299,7 +313,9 @@ async fn a_configured_endpoint_is_called_with_its_own_key_only() {
         ("MEMORY__API_KEY", "sk-memory"),
     ];
     let rig = Rig::with(Options::default(), &settings).await;
-    let answer = rig.talk(&Talk::new("ada"), 1..=ACTIVE).await;
+    let answer = rig
+        .play_turns(&SampleConversation::new("ada"), 1..=ACTIVE)
+        .await;
     assert_eq!(answer.memory(), "active");
     assert!(rig.provider.record_for(CallerKind::Observer).is_empty());
     let calls = provider.record_for(CallerKind::Observer);
@@ -316,14 +332,14 @@ async fn a_configured_endpoint_is_called_with_its_own_key_only() {
 async fn a_stop_in_the_middle_of_a_call_costs_only_that_call() {
     let mut rig = Rig::small().await;
     rig.set("SERVER__DRAIN_TIMEOUT", "1s");
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let silent = Behaviour {
         silent: true,
         ..Behaviour::default()
     };
     rig.provider.inject_next(CallerKind::Observer, 1, &silent);
     for turn in 1..=4 {
-        rig.send(&talk.body(turn)).await;
+        rig.send(&conversation.body(turn)).await;
     }
     observed(&rig.provider, 1).await;
     rig.stop().await;
@@ -333,7 +349,7 @@ async fn a_stop_in_the_middle_of_a_call_costs_only_that_call() {
         0
     );
     rig.start().await;
-    rig.send(&talk.body(5)).await;
+    rig.send(&conversation.body(5)).await;
     eventually("the call", || {
         rig.provider.record_for(CallerKind::Observer).len() > 1
     })
@@ -350,7 +366,7 @@ async fn what_somebody_else_wrote_is_used_as_well() {
     let observer = Arc::new(Semaphore::new(0));
     rig.provider
         .inject(CallerKind::Observer, Behaviour::gated(&observer));
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let mut turn = 0;
     // One job and no more: what a second one observes would be reflected together with it.
     while rig
@@ -359,7 +375,7 @@ async fn what_somebody_else_wrote_is_used_as_well() {
         == 0
     {
         turn += 1;
-        assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+        assert_eq!(rig.send(&conversation.body(turn)).await.status, 200);
         // The first request of a conversation is recorded with the second.
         let recorded = if turn > 1 { turn } else { 0 };
         rig.until_at_least(recorded, "SELECT coalesce(sum(times), 0) FROM requests")
@@ -378,7 +394,9 @@ async fn what_somebody_else_wrote_is_used_as_well() {
     sqlx::raw_sql(taken).execute(&mut database).await.unwrap();
     observer.add_permits(1_000);
     rig.quiet().await;
-    let answer = rig.talk(&talk, turn + 1..=turn + ACTIVE).await;
+    let answer = rig
+        .play_turns(&conversation, turn + 1..=turn + ACTIVE)
+        .await;
     assert_eq!(answer.memory(), "active");
     let sent = rig.last().json().unwrap().to_string();
     assert!(sent.contains("written elsewhere"), "{sent}");

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{Talk, answering, eventually};
+use crate::memory::tools::{SampleConversation, answering, eventually};
 
 pub const NOTE: &str = "<diarist-gap>";
 
@@ -17,7 +17,7 @@ pub fn messages(body: &[u8]) -> Vec<Value> {
     body["messages"].as_array().unwrap().clone()
 }
 
-/// How many of the newest messages of `sent` are those of `asked`.
+/// How many of the newest messages of `sent` are those of `client`.
 pub fn raw_tail(sent: &[Value], client: &[Value]) -> usize {
     let pairs = sent.iter().rev().zip(client.iter().rev());
     pairs.take_while(|(a, b)| a == b).count()
@@ -44,22 +44,22 @@ pub fn observers(rig: &Rig) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_left_is_observed_while_the_client_waits_once() {
     let mut rig = observing().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let window = 8_000;
     rig.provider.rules(|rules| rules.window = Some(window));
     // Nothing of it was ever recorded, and a stream is asked for.
-    let answer = rig.send(&talk.streamed(24)).await;
+    let answer = rig.send(&conversation.streamed(24)).await;
     assert_eq!(
         (answer.status, answer.memory()),
         (200, "active; rung=awaited")
     );
     assert!(answer.text().contains("[DONE]"));
     assert_eq!(rig.got().len(), 2, "refused, observed, sent again");
-    let asked = observers(&rig);
-    assert!((1..=4).contains(&asked), "{asked}");
+    let observer_calls = observers(&rig);
+    assert!((1..=4).contains(&observer_calls), "{observer_calls}");
     let sent = rig.last();
     assert!(sent.is_accepted() && sent.prompt_usage.unwrap().prompt_tokens < window);
-    let (parts, client) = (messages(&sent.body), talk.messages(24));
+    let (parts, client) = (messages(&sent.body), conversation.messages(24));
     assert_eq!(parts[0], client[0]);
     let block = parts[1]["content"].as_str().unwrap();
     assert!(block.starts_with("<diarist-log") && !block.contains(NOTE));
@@ -69,23 +69,23 @@ async fn what_is_left_is_observed_while_the_client_waits_once() {
 
     // A client in a hurry goes on from there before anything of it is stored.
     let observed = rig.got().len();
-    let answer = rig.send(&talk.streamed(25)).await;
+    let answer = rig.send(&conversation.streamed(25)).await;
     assert_eq!((answer.status, answer.memory()), (200, "active"));
     assert_eq!(rig.got().len(), observed + 1);
 
     // It is memory like any other: repeated alike, by a process that was not there, and gone on from.
     rig.quiet().await;
     rig.restart().await;
-    rig.send(&talk.streamed(24)).await;
+    rig.send(&conversation.streamed(24)).await;
     assert_eq!(rig.last().body, sent.body);
     let before = rig.got().len();
-    let answer = rig.send(&talk.body(26)).await;
+    let answer = rig.send(&conversation.body(26)).await;
     assert_eq!((answer.status, answer.memory()), (200, "active"));
     assert_eq!(rig.got().len(), before + 1);
     let head = messages(&rig.last().body);
     assert_eq!(head[..parts.len() - 1], parts[..parts.len() - 1]);
     rig.quiet().await;
-    assert_eq!(observers(&rig), asked, "no model was asked again");
+    assert_eq!(observers(&rig), observer_calls, "no model was asked again");
     let lines = rig.audited(4).await;
     assert_eq!(
         (&lines[0]["rung"], &lines[0]["cause"]),
@@ -113,11 +113,11 @@ async fn clients_that_wait_share_the_calls_of_memory() {
     let gate = Arc::new(Semaphore::new(0));
     rig.provider
         .inject(CallerKind::Observer, Behaviour::gated(&gate));
-    let talks: Vec<Talk> = (0..CLIENTS)
-        .map(|n| Talk::new(&format!("ada{n}")))
+    let conversations: Vec<SampleConversation> = (0..CLIENTS)
+        .map(|n| SampleConversation::new(&format!("ada{n}")))
         .collect();
-    let sent = talks.iter().map(|talk| async {
-        let answer = rig.send(&talk.body(24)).await;
+    let sent = conversations.iter().map(|conversation| async {
+        let answer = rig.send(&conversation.body(24)).await;
         (answer.status, answer.memory().to_owned())
     });
     let let_through = async {
@@ -152,7 +152,7 @@ async fn what_failed_while_a_client_waited_is_kept_to_be_looked_at() {
     rig.provider.rules(|rules| rules.window = Some(8_000));
     rig.provider
         .inject(CallerKind::Observer, Behaviour::failing(500));
-    let answer = rig.send(&Talk::new("ada").body(24)).await;
+    let answer = rig.send(&SampleConversation::new("ada").body(24)).await;
     assert_eq!(answer.status, 400, "{}", answer.text());
     let kept = std::fs::read_dir(&folder).unwrap().flatten();
     let named = |file: &std::fs::DirEntry| {
@@ -171,8 +171,8 @@ async fn a_prompt_that_is_too_long_with_status_200_is_made_shorter() {
         ("MEMORY__OBSERVATION__BUFFER_TOKENS", "700"),
     ];
     let rig = Rig::with(Options::default(), &settings).await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=12).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=12).await;
     let error = json!({"error": {
         "message": "This model's maximum context length is 900 tokens.",
         "type": "invalid_request_error",
@@ -181,7 +181,7 @@ async fn a_prompt_that_is_too_long_with_status_200_is_made_shorter() {
     rig.provider
         .inject_next(CallerKind::Actor, 1, &answering(200, &error));
     let before = rig.got().len();
-    let answer = rig.send(&talk.body(13)).await;
+    let answer = rig.send(&conversation.body(13)).await;
     assert_eq!(
         answer.memory(),
         "active; rung=observed",
@@ -201,19 +201,22 @@ async fn what_is_observed_already_is_applied_before_anybody_waits() {
         ("MEMORY__OVERFLOW", "observe"),
     ];
     let rig = Rig::with(Options::default(), &settings).await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=12).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=12).await;
     let window = rig.last().prompt_usage.unwrap().prompt_tokens;
     rig.provider.rules(|rules| rules.window = Some(window));
-    let (asked, before) = (observers(&rig), rig.got().len());
-    let answer = rig.send(&talk.body(13)).await;
+    let (observer_calls, before) = (observers(&rig), rig.got().len());
+    let answer = rig.send(&conversation.body(13)).await;
     assert_eq!(answer.memory(), "active; rung=observed");
-    assert_eq!((observers(&rig), rig.got().len()), (asked, before + 2));
+    assert_eq!(
+        (observers(&rig), rig.got().len()),
+        (observer_calls, before + 2)
+    );
     rig.quiet().await;
     // Where it is not, the rest is observed, and it is sent once more: three times in all.
-    let (asked, before) = (observers(&rig), rig.got().len());
+    let (observer_calls, before) = (observers(&rig), rig.got().len());
     rig.provider.rules(|rules| rules.window = Some(2_600));
-    let mut longer = talk.body(16);
+    let mut longer = conversation.body(16);
     longer["model"] = json!("gpt-other");
     let answer = rig.send(&longer).await;
     assert_eq!(
@@ -222,7 +225,7 @@ async fn what_is_observed_already_is_applied_before_anybody_waits() {
         "{}",
         answer.text()
     );
-    assert!(observers(&rig) > asked);
+    assert!(observers(&rig) > observer_calls);
     assert!(rig.got().len() <= before + 3);
 }
 
@@ -238,11 +241,11 @@ async fn where_no_observer_answers_in_time_the_refusal_is_the_clients_and_leaves
         silent: true,
         ..Behaviour::default()
     };
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for observer in [silent, Behaviour::failing(500)] {
         rig.provider.inject(CallerKind::Observer, observer);
         let before = rig.got().len();
-        let answer = rig.send(&talk.body(24)).await;
+        let answer = rig.send(&conversation.body(24)).await;
         assert_eq!(answer.status, 400);
         assert_eq!(answer.json()["error"]["code"], "context_length_exceeded");
         assert_eq!(rig.got().len(), before + 1);
@@ -259,10 +262,12 @@ async fn where_no_observer_answers_in_time_the_refusal_is_the_clients_and_leaves
     // What is only read waits for nobody either.
     rig.provider
         .inject(CallerKind::Observer, Behaviour::default());
-    let asked = observers(&rig);
+    let observer_calls = observers(&rig);
     let read = [("x-diarist-memory", "read")];
-    let answer = rig.send_as("Bearer sk-test", &read, &talk.body(24)).await;
-    assert_eq!((answer.status, observers(&rig)), (400, asked));
+    let answer = rig
+        .send_as("Bearer sk-test", &read, &conversation.body(24))
+        .await;
+    assert_eq!((answer.status, observers(&rig)), (400, observer_calls));
 }
 
 /// What was observed in part before a call failed is nobody else's, however alike the two requests are
@@ -276,7 +281,10 @@ async fn what_failed_midway_for_one_tenant_is_never_gone_on_with_for_another() {
     ];
     let rig = Rig::with(Options::default(), &settings).await;
     rig.provider.rules(|rules| rules.window = Some(8_000));
-    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
+    let (ada, bob) = (
+        SampleConversation::new("ada"),
+        SampleConversation::new("bob"),
+    );
     rig.provider
         .inject_next(CallerKind::Observer, 1, &Behaviour::default());
     rig.provider
@@ -299,8 +307,8 @@ async fn what_failed_midway_for_one_tenant_is_never_gone_on_with_for_another() {
 async fn equal_requests_wait_for_one_observation_and_go_out_alike() {
     let rig = observing().await;
     rig.provider.rules(|rules| rules.window = Some(8_000));
-    let talk = Talk::new("ada");
-    let body = talk.body(24);
+    let conversation = SampleConversation::new("ada");
+    let body = conversation.body(24);
     let answers = futures_util::future::join_all((0..6).map(|_| rig.send(&body))).await;
     assert!(answers.iter().all(|answer| answer.status == 200));
     let waited = answers
@@ -323,11 +331,11 @@ async fn what_was_spent_for_a_refused_request_is_booked_when_its_owner_is_accept
     let too_long = json!({"message": "Input is too long for requested model."});
     let too_long = answering(400, &too_long);
     rig.provider.inject_next(CallerKind::Actor, 2, &too_long);
-    let talk = Talk::new("ada");
-    let answer = rig.send(&talk.body(24)).await;
+    let conversation = SampleConversation::new("ada");
+    let answer = rig.send(&conversation.body(24)).await;
     assert_eq!(answer.status, 400);
-    let asked = observers(&rig);
-    assert!(asked > 0);
+    let observer_calls = observers(&rig);
+    assert!(observer_calls > 0);
     rig.quiet().await;
     for rows in [
         "SELECT count(*) FROM lineages",
@@ -337,11 +345,11 @@ async fn what_was_spent_for_a_refused_request_is_booked_when_its_owner_is_accept
         assert_eq!(rig.number(rows).await, 0, "{rows}");
     }
     rig.provider.inject_next(CallerKind::Actor, 1, &too_long);
-    let answer = rig.send(&talk.body(24)).await;
+    let answer = rig.send(&conversation.body(24)).await;
     assert_eq!(answer.memory(), "active; rung=awaited");
     rig.quiet().await;
     let calls = i64::try_from(observers(&rig)).unwrap();
-    assert!(calls > i64::try_from(asked).unwrap());
+    assert!(calls > i64::try_from(observer_calls).unwrap());
     assert_eq!(rig.number("SELECT sum(calls) FROM costs").await, calls);
     assert!(
         rig.number("SELECT sum(tokens) FROM spending").await
@@ -363,10 +371,15 @@ async fn a_call_that_is_given_up_is_billed() {
         ..Behaviour::default()
     };
     rig.provider.inject(CallerKind::Observer, silent);
-    assert_eq!(rig.send(&Talk::new("ada").body(24)).await.status, 400);
+    assert_eq!(
+        rig.send(&SampleConversation::new("ada").body(24))
+            .await
+            .status,
+        400
+    );
     assert!(observers(&rig) > 0);
     // Nothing is stored of an owner before an upstream has accepted one of its requests.
-    let short = Talk::new("bea");
+    let short = SampleConversation::new("bea");
     for turn in 1..=2 {
         assert_eq!(rig.send(&short.body(turn)).await.status, 200);
     }
@@ -388,14 +401,14 @@ async fn a_model_with_thresholds_of_its_own_overflows_by_them() {
     let rig = Rig::with(Options::default(), &settings).await;
     for (model, name, thresholds) in [("small-one", "ada", 8_000), ("large", "bob", 9_000)] {
         rig.provider.rules(|rules| rules.window = None);
-        let talk = Talk {
+        let conversation = SampleConversation {
             model,
-            ..Talk::new(name)
+            ..SampleConversation::new(name)
         };
-        rig.talk(&talk, 1..=12).await;
+        rig.play_turns(&conversation, 1..=12).await;
         let window = rig.last().prompt_usage.unwrap().prompt_tokens;
         rig.provider.rules(|rules| rules.window = Some(window));
-        let answer = rig.send(&talk.body(13)).await;
+        let answer = rig.send(&conversation.body(13)).await;
         assert_eq!(answer.memory(), "active; rung=observed", "{model}");
         rig.quiet().await;
         let made_with = "SELECT made_with ->> 'message_tokens' FROM snapshots

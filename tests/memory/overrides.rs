@@ -4,7 +4,7 @@ use diarist_provider::{CallerKind, Options};
 use serde_json::Value;
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, SampleConversation};
 
 /// The bodies of the accepted calls of `part`.
 fn accepted_bodies(rig: &Rig, part: CallerKind) -> Vec<Value> {
@@ -29,11 +29,11 @@ async fn memory_is_only_read_for_the_models_of_an_override() {
         .await;
         for (model, name, closed) in [("small-one", "ada", of_small), ("large", "bob", !of_small)] {
             let before = rig.number("SELECT count(*) FROM requests").await;
-            let talk = Talk {
+            let conversation = SampleConversation {
                 model,
-                ..Talk::new(name)
+                ..SampleConversation::new(name)
             };
-            rig.talk(&talk, 1..=ACTIVE).await;
+            rig.play_turns(&conversation, 1..=ACTIVE).await;
             let written = rig.number("SELECT count(*) FROM requests").await - before;
             assert_eq!(written == 0, closed, "{model}: {written}");
             let sent = rig.last().json().unwrap()["messages"].to_string();
@@ -44,6 +44,7 @@ async fn memory_is_only_read_for_the_models_of_an_override() {
 
 /// Whatever a phase is told, an override tells it otherwise for its models alone.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_model_has_its_own_words_settings_and_hints() {
     let overrides = "[{ model = \"small-*\", \
         observation = { instruction = \"Keep recipes.\", thread_title = true, \
@@ -62,15 +63,15 @@ async fn a_model_has_its_own_words_settings_and_hints() {
             ],
         )
         .await;
-        let talk = Talk {
+        let conversation = SampleConversation {
             model,
-            ..Talk::new(name)
+            ..SampleConversation::new(name)
         };
-        rig.talk(&talk, 1..=ACTIVE).await;
+        rig.play_turns(&conversation, 1..=ACTIVE).await;
         let sent = rig.last().json().unwrap()["messages"].to_string();
         assert!(sent.contains("<diarist-log"), "{model}");
         assert_eq!(!sent.contains(r"<current-task>\nPrimary"), own, "{model}");
-        rig.talk(&talk, ACTIVE + 1..=24).await;
+        rig.play_turns(&conversation, ACTIVE + 1..=24).await;
         let observed = accepted_bodies(&rig, CallerKind::Observer);
         assert!(!observed.is_empty());
         for body in observed {

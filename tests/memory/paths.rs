@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use crate::memory::rig::{Answer, Rig};
-use crate::memory::tools::{ACTIVE, Talk, eventually};
+use crate::memory::tools::{ACTIVE, SampleConversation, eventually};
 
 impl Rig {
     /// Sends to this path and no other spelling of it.
@@ -23,8 +23,8 @@ impl Rig {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_spelling_of_the_address_has_memory_and_reaches_the_upstream_as_it_came() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=ACTIVE).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=ACTIVE).await;
     for path in [
         "/v1/chat/completions",
         "/v1/chat/completions/",
@@ -34,7 +34,7 @@ async fn every_spelling_of_the_address_has_memory_and_reaches_the_upstream_as_it
         "/chat/completions",
         "/chat/completions/",
     ] {
-        let answer = rig.send_to(path, &talk.body(ACTIVE + 1)).await;
+        let answer = rig.send_to(path, &conversation.body(ACTIVE + 1)).await;
         assert_eq!(rig.got().last().unwrap().target, path);
         let memory = answer.memory();
         assert!(memory.starts_with("active"), "{path}: {memory}");
@@ -45,8 +45,8 @@ async fn every_spelling_of_the_address_has_memory_and_reaches_the_upstream_as_it
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chat_completion_elsewhere_says_that_it_has_no_memory() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
-    for (path, said) in [
+    let conversation = SampleConversation::new("ada");
+    for (path, memory) in [
         ("/api/v1/chat/completions", "bypass; reason=path"),
         (
             "/openai/deployments/d/chat/completions?api-version=1",
@@ -55,8 +55,8 @@ async fn a_chat_completion_elsewhere_says_that_it_has_no_memory() {
         ("/v1/completions", ""),
         ("/v1/embeddings", ""),
     ] {
-        let answer = rig.send_to(path, &talk.body(1)).await;
-        assert_eq!(answer.memory(), said, "{path}");
+        let answer = rig.send_to(path, &conversation.body(1)).await;
+        assert_eq!(answer.memory(), memory, "{path}");
     }
     eventually("the lines", || rig.audit("path").len() == 4).await;
     let lines = rig.audit("path");

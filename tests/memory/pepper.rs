@@ -8,7 +8,7 @@ use diarist::store::PepperPlace;
 use diarist::wire;
 
 use crate::memory::process::Program;
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, SampleConversation};
 
 impl Program {
     fn pepper(&self) -> Pepper {
@@ -44,14 +44,15 @@ impl Program {
     }
 }
 
-fn fingerprints(talk: &Talk, pepper: &Pepper) -> Vec<Fingerprint> {
-    let body = Bytes::from(talk.body(ACTIVE).to_string());
+fn fingerprints(conversation: &SampleConversation, pepper: &Pepper) -> Vec<Fingerprint> {
+    let body = Bytes::from(conversation.body(ACTIVE).to_string());
     let parsed = wire::Request::parse_chat_peppered(&body, pepper).unwrap();
     let messages = parsed.messages().iter();
     messages.map(|message| message.fingerprint).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_new_database_can_be_asked_nothing_without_its_pepper() {
     let mut program = Program::start().await;
     #[cfg(unix)]
@@ -60,10 +61,10 @@ async fn a_new_database_can_be_asked_nothing_without_its_pepper() {
         let file = std::fs::metadata(program.path("diarist.db.pepper")).unwrap();
         assert_eq!(file.mode() & 0o777, 0o600);
     }
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let mut recorded = 0;
     for turn in 1..=ACTIVE {
-        assert_eq!(program.send(&talk.body(turn)).await.status, 200);
+        assert_eq!(program.send(&conversation.body(turn)).await.status, 200);
         recorded += 1;
         program.wait_recorded(recorded).await;
     }
@@ -83,9 +84,9 @@ async fn a_new_database_can_be_asked_nothing_without_its_pepper() {
     assert!(program.holds(&tenant(&pepper)) && program.holds(root(&pepper).as_bytes()));
     assert!(!program.holds(&tenant(&Pepper::NONE)));
     assert!(!program.holds(root(&Pepper::NONE).as_bytes()));
-    let known = fingerprints(&talk, &pepper);
+    let known = fingerprints(&conversation, &pepper);
     assert!(program.confirmed_guesses(&known).await > ACTIVE);
-    let guessed = fingerprints(&talk, &Pepper::NONE);
+    let guessed = fingerprints(&conversation, &Pepper::NONE);
     assert_eq!(program.confirmed_guesses(&guessed).await, 0);
 
     let secret = std::fs::read_to_string(program.path("diarist.db.pepper")).unwrap();
@@ -95,9 +96,9 @@ async fn a_new_database_can_be_asked_nothing_without_its_pepper() {
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_pepper_of_the_database_starts_it() {
     let mut program = Program::start().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=ACTIVE {
-        program.send(&talk.body(turn)).await;
+        program.send(&conversation.body(turn)).await;
         program.wait_recorded(turn).await;
     }
     program.terminate().await;
@@ -105,28 +106,29 @@ async fn only_the_pepper_of_the_database_starts_it() {
     let secret = std::fs::read_to_string(&file).unwrap();
 
     std::fs::remove_file(&file).unwrap();
-    let said = program.refused().await;
+    let stderr = program.refused().await;
     assert!(
-        said.contains("was made with a pepper, and there is none"),
-        "{said}"
+        stderr.contains("was made with a pepper, and there is none"),
+        "{stderr}"
     );
-    assert!(said.contains("diarist.db.pepper"), "{said}");
+    assert!(stderr.contains("diarist.db.pepper"), "{stderr}");
     assert!(!file.exists(), "a lost pepper is not replaced");
     std::fs::write(&file, "0".repeat(64)).unwrap();
-    let said = program.refused().await;
-    assert!(said.contains("was made with another pepper"), "{said}");
+    let stderr = program.refused().await;
+    assert!(stderr.contains("was made with another pepper"), "{stderr}");
     std::fs::write(&file, "too short").unwrap();
-    let said = program.refused().await;
-    assert!(said.contains("fewer than 32 bytes"), "{said}");
+    let stderr = program.refused().await;
+    assert!(stderr.contains("fewer than 32 bytes"), "{stderr}");
 
     std::fs::write(&file, secret).unwrap();
     program.again().await;
-    let answer = program.send(&talk.body(ACTIVE + 1)).await;
+    let answer = program.send(&conversation.body(ACTIVE + 1)).await;
     assert_eq!(answer.memory(), "active");
 }
 
 /// As every database from before there was a pepper.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_database_without_a_pepper_goes_on_without_one() {
     let mut program = Program::start().await;
     program.terminate().await;
@@ -138,9 +140,9 @@ async fn a_database_without_a_pepper_goes_on_without_one() {
         .unwrap();
     program.again().await;
     assert!(program.log().contains("has no pepper"), "{}", program.log());
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=ACTIVE {
-        program.send(&talk.body(turn)).await;
+        program.send(&conversation.body(turn)).await;
         program.wait_recorded(turn).await;
     }
     program.terminate().await;
@@ -148,21 +150,22 @@ async fn a_database_without_a_pepper_goes_on_without_one() {
     assert!(program.holds(&tenant_of_key("authorization", "sk-test", &Pepper::NONE).unwrap()));
 
     std::fs::write(program.path("diarist.db.pepper"), "0".repeat(64)).unwrap();
-    let said = program.refused().await;
-    assert!(said.contains("was made without a pepper"), "{said}");
+    let stderr = program.refused().await;
+    assert!(stderr.contains("was made without a pepper"), "{stderr}");
     std::fs::remove_file(program.path("diarist.db.pepper")).unwrap();
     program.again().await;
-    let answer = program.send(&talk.body(ACTIVE + 1)).await;
+    let answer = program.send(&conversation.body(ACTIVE + 1)).await;
     assert_eq!(answer.memory(), "active");
 }
 
 /// A conversation can be imported where its hashes are right: the error says which database that is.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_conversation_is_imported_only_where_its_pepper_is() {
     let mut program = Program::start().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=ACTIVE {
-        program.send(&talk.body(turn)).await;
+        program.send(&conversation.body(turn)).await;
         program.wait_recorded(turn).await;
     }
     program.terminate().await;
@@ -175,13 +178,16 @@ async fn a_conversation_is_imported_only_where_its_pepper_is() {
     let mut other = Program::start().await;
     other.terminate().await;
     let import = ["threads", "import", &file];
-    let (imported, said) = other.operator(&import);
-    assert!(!imported, "{said}");
+    let (imported, output) = other.operator(&import);
+    assert!(!imported, "{output}");
     assert!(
-        said.contains("from a database with another pepper"),
-        "{said}"
+        output.contains("from a database with another pepper"),
+        "{output}"
     );
-    assert!(said.contains("store.pepper or the pepper file"), "{said}");
+    assert!(
+        output.contains("store.pepper or the pepper file"),
+        "{output}"
+    );
     assert_eq!(other.number("SELECT count(*) FROM lineages").await, 0);
 
     // As the error says: a new database with the pepper of the old one.
@@ -192,9 +198,9 @@ async fn a_conversation_is_imported_only_where_its_pepper_is() {
     std::fs::write(other.path("diarist.db.pepper"), pepper).unwrap();
     other.again().await;
     other.terminate().await;
-    let (imported, said) = other.operator(&import);
-    assert!(imported, "{said}");
+    let (imported, output) = other.operator(&import);
+    assert!(imported, "{output}");
     other.again().await;
-    let answer = other.send(&talk.body(ACTIVE + 1)).await;
+    let answer = other.send(&conversation.body(ACTIVE + 1)).await;
     assert_eq!(answer.memory(), "active");
 }

@@ -10,7 +10,7 @@ use diarist_provider::{
 use serde_json::{Value, json};
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, SampleConversation};
 
 /// What the Observer was asked, as text.
 fn split_prompt(call: &RecordedRequest) -> (String, String) {
@@ -79,17 +79,17 @@ async fn a_huge_message_is_observed_in_parts_and_makes_one_chunk() {
             |user: &&(String, String)| user.1.split("<history-").nth(1).unwrap().contains(&marker);
         assert_eq!(holding.filter(|user| history(user)).count(), 1, "{marker}");
     }
-    let of = calls.len();
+    let piece_count = calls.len();
     for (at, (system, user)) in prompts.iter().enumerate() {
         assert!(
-            user.contains(&format!("Part {} of {of} of the history", at + 1)),
+            user.contains(&format!("Part {} of {piece_count} of the history", at + 1)),
             "{user}"
         );
         // What the part is asked of stands in it; how things stand is known at the end.
-        assert!(user.contains(&format!("[part {} of ", at + 1)) || at + 1 == of);
+        assert!(user.contains(&format!("[part {} of ", at + 1)) || at + 1 == piece_count);
         assert_eq!(
             system.contains("<suggested-response>"),
-            at + 1 == of,
+            at + 1 == piece_count,
             "part {at}"
         );
     }
@@ -102,7 +102,7 @@ async fn a_huge_message_is_observed_in_parts_and_makes_one_chunk() {
             .unwrap()
     };
     assert!(text.contains("Chapter 0:"), "{text}");
-    assert!(text.matches("Chapter").count() >= of - 1, "{text}");
+    assert!(text.matches("Chapter").count() >= piece_count - 1, "{text}");
     assert_eq!(text.matches("Date:").count(), 1, "{text}");
 }
 
@@ -184,9 +184,10 @@ async fn a_piece_that_stays_empty_is_covered_by_code_alone() {
 /// A model behind memory's own endpoint has a small window. It says so, with how much was too much or
 /// without, and is not asked for as much again.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_small_window_is_met_and_remembered() {
-    let told = met(None).await;
-    assert_eq!(told, [0], "it is told at once what fits");
+    let refused = met(None).await;
+    assert_eq!(refused, [0], "it is told at once what fits");
     let silent = json!({"error": {"message": "Input is too long for requested model."}});
     let halved = met(Some(&refusing(&silent))).await;
     assert_eq!(halved, [0, 1], "by halves, one refusal for each");
@@ -204,33 +205,41 @@ async fn a_window_is_remembered_of_the_model_that_has_it() {
         ],
     )
     .await;
-    let told = json!({"error": {"code": "context_length_exceeded", "message":
+    let error = json!({"error": {"code": "context_length_exceeded", "message":
         "This model's maximum context length is 5000 tokens. However, your messages resulted in \
          6000 tokens. Please reduce the length of the messages."}});
     rig.provider
-        .inject_next(CallerKind::Observer, 1, &refusing(&told));
-    let mut asked = Vec::new();
+        .inject_next(CallerKind::Observer, 1, &refusing(&error));
+    let mut model_calls = Vec::new();
     for (name, lines) in [("one", 200), ("two", 900), ("three", 200)] {
         let book = format!("{name}\n{}", long_text(lines));
         for turns in 0..3 {
             assert_eq!(rig.send(&opening_with(&book, turns)).await.status, 200);
             rig.quiet().await;
         }
-        let before = asked.iter().map(Vec::len).sum();
+        let before = model_calls.iter().map(Vec::len).sum();
         let calls = rig.provider.record_for(CallerKind::Observer);
         let model = |call: &Arc<RecordedRequest>| {
             let model = call.json().unwrap()["model"].as_str().unwrap().to_owned();
             (model, call.is_accepted())
         };
-        asked.push(calls.iter().skip(before).map(model).collect::<Vec<_>>());
+        model_calls.push(calls.iter().skip(before).map(model).collect::<Vec<_>>());
     }
     let narrow = |accepted| ("gpt-narrow".to_owned(), accepted);
-    assert_eq!(asked[0][0], narrow(false), "{asked:?}");
-    assert_eq!(asked[1], [("gpt-wide".to_owned(), true)], "{asked:?}");
+    assert_eq!(model_calls[0][0], narrow(false), "{model_calls:?}");
+    assert_eq!(
+        model_calls[1],
+        [("gpt-wide".to_owned(), true)],
+        "{model_calls:?}"
+    );
     // And what was learned of the other one is heeded.
-    let pieces = asked[0].len() - 1;
+    let pieces = model_calls[0].len() - 1;
     assert!(pieces > 1);
-    assert_eq!(asked[2], vec![narrow(true); pieces], "{asked:?}");
+    assert_eq!(
+        model_calls[2],
+        vec![narrow(true); pieces],
+        "{model_calls:?}"
+    );
 }
 
 fn refusing(body: &Value) -> Behaviour {
@@ -295,6 +304,7 @@ async fn met(silent: Option<&Behaviour>) -> Vec<usize> {
 
 /// One question, three hundred rounds of two calls each, and not one other word of the user.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_task_of_three_hundred_parallel_rounds_is_carried() {
     let rig = Rig::small().await;
     let mut messages =
@@ -358,9 +368,10 @@ async fn a_task_of_three_hundred_parallel_rounds_is_carried() {
 
 /// A row that makes no sense any more costs its range nothing but time.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_job_that_cannot_be_read_is_offered_again() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     rig.provider
         .inject(CallerKind::Observer, Behaviour::failing(500));
     let mut turn = 0;
@@ -370,7 +381,7 @@ async fn a_job_that_cannot_be_read_is_offered_again() {
         == 0
     {
         turn += 1;
-        assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+        assert_eq!(rig.send(&conversation.body(turn)).await.status, 200);
     }
     let mut database = rig.database().await;
     sqlx::raw_sql("UPDATE jobs SET payload = '{\"transcript\": 7'")
@@ -380,7 +391,9 @@ async fn a_job_that_cannot_be_read_is_offered_again() {
     rig.provider
         .inject(CallerKind::Observer, Behaviour::default());
     rig.quiet().await;
-    let answer = rig.talk(&talk, turn + 1..=turn + ACTIVE).await;
+    let answer = rig
+        .play_turns(&conversation, turn + 1..=turn + ACTIVE)
+        .await;
     assert_eq!(answer.memory(), "active");
     assert_eq!(rig.number("SELECT min(from_count) FROM parts").await, 0);
     assert_eq!(rig.number("SELECT count(*) FROM jobs").await, 0);
@@ -389,11 +402,12 @@ async fn a_job_that_cannot_be_read_is_offered_again() {
 /// The endpoint takes everything but one page, whatever is tried. What follows it is not to wait for
 /// ever, and after a bounded number of tries does not.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_range_that_an_endpoint_rejects_for_ever_is_covered_by_code_in_the_end() {
     let rig = Rig::small().await;
     // It has shown that it can do the work.
-    rig.talk(&Talk::new("bob"), 1..=4).await;
-    let talk = Talk::new("ada");
+    rig.play_turns(&SampleConversation::new("bob"), 1..=4).await;
+    let conversation = SampleConversation::new("ada");
     let rejected = Behaviour {
         fail: Some(Failure {
             status: 400,
@@ -408,7 +422,7 @@ async fn a_range_that_an_endpoint_rejects_for_ever_is_covered_by_code_in_the_end
     rig.provider.inject_next(CallerKind::Observer, 6, &rejected);
     let turn = 5;
     for turn in 1..=turn {
-        assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+        assert_eq!(rig.send(&conversation.body(turn)).await.status, 200);
     }
     let waiting = "SELECT count(*) FROM jobs WHERE empty_answers > 0 AND leased = 0";
     rig.until_at_least(1, waiting).await;
@@ -432,7 +446,9 @@ async fn a_range_that_an_endpoint_rejects_for_ever_is_covered_by_code_in_the_end
                      - (SELECT coalesce(sum(message_tokens), 0) FROM jobs)
                      - (SELECT coalesce(sum(message_tokens), 0) FROM parts)";
     assert_eq!(rig.number(more).await, 0, "nobody was shown it again");
-    let answer = rig.talk(&talk, turn + 1..=turn + ACTIVE).await;
+    let answer = rig
+        .play_turns(&conversation, turn + 1..=turn + ACTIVE)
+        .await;
     assert_eq!(answer.memory(), "active");
     for (count, expected) in [
         (

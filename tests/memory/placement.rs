@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::Talk;
+use crate::memory::tools::SampleConversation;
 use crate::support::depth;
 
 const TURNS: usize = 16;
@@ -77,6 +77,7 @@ fn steps(placement: &str, mode: &str) -> (Vec<&'static str>, &'static str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn every_placement_before_every_strict_provider() {
     let placements = [
         "auto",
@@ -96,19 +97,19 @@ async fn every_placement_before_every_strict_provider() {
                 demand(rules);
             });
             // A model of its own: what was learned of another says nothing.
-            let talk = Talk {
+            let conversation = SampleConversation {
                 model: Box::leak(format!("gpt-{mode}").into_boxed_str()),
-                ..Talk::new(&format!("{placement}-{mode}"))
+                ..SampleConversation::new(&format!("{placement}-{mode}"))
             };
             let from = rig.got().len();
             for turn in 1..=TURNS {
-                let mut body = talk.body(turn);
+                let mut body = conversation.body(turn);
                 body["response_format"] = json!({"type": "json_object"});
                 body["messages"][0]["content"] = json!("Answer in JSON.");
                 let answer = rig.send(&body).await;
                 assert_eq!(answer.status, 200, "{placement} {mode}: {}", answer.text());
-                let said = &answer.json()["choices"][0]["message"]["content"];
-                assert!(said.as_str().is_some_and(|said| !said.is_empty()));
+                let content = &answer.json()["choices"][0]["message"]["content"];
+                assert!(content.as_str().is_some_and(|content| !content.is_empty()));
                 rig.quiet().await;
             }
             let got = rig.got().split_off(from);
@@ -202,6 +203,7 @@ fn text(body: &Value) -> String {
 
 /// Signed tool calls of the current turn come back as they were issued, wherever the block stands.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn signed_calls_of_the_current_turn_stay_as_they_were_issued() {
     for placement in ["system_message", "append_to_system", "segments"] {
         let rig = rig(placement).await;
@@ -224,8 +226,8 @@ async fn signed_calls_of_the_current_turn_stay_as_they_were_issued() {
                 "function": {"name": "read", "arguments": format!("{{\"file\":{round}}}")},
                 "extra_content": {"google": {"thought_signature": signature_for(&id)}}}]}),
             );
-            let said = format!("File {round}. {}", "one line of it ".repeat(60));
-            messages.push(json!({"role": "tool", "tool_call_id": id, "content": said}));
+            let content = format!("File {round}. {}", "one line of it ".repeat(60));
+            messages.push(json!({"role": "tool", "tool_call_id": id, "content": content}));
             let answer = rig
                 .send(&json!({"model": "gpt-test", "messages": messages}))
                 .await;

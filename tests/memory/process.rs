@@ -12,8 +12,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, SqliteConnection};
 
 use crate::memory::rig::{Answer, PATIENCE, plain_client};
-use crate::memory::tools::{ACTIVE, Caller, Talk, eventually, metric};
-use crate::support::depth;
+use crate::memory::tools::{ACTIVE, SampleConversation, eventually, metric};
 
 /// Thresholds small enough that a test reaches them.
 pub const CONFIG: &str =
@@ -97,9 +96,9 @@ impl Program {
             panic!("it was to refuse, and serves or hangs");
         };
         let output = output.unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(64), "{said}");
-        said
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{stderr}");
+        stderr
     }
 
     /// Runs another command of it on the same database; whether it succeeded, and what it printed.
@@ -112,8 +111,8 @@ impl Program {
             .arg(self.path("diarist.db"))
             .output()
             .unwrap();
-        let said = [output.stdout, output.stderr].concat();
-        (output.status.success(), String::from_utf8(said).unwrap())
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(text).unwrap())
     }
 
     /// Starts it on the same database.
@@ -170,8 +169,8 @@ impl Program {
                 .find(|line: &Value| line.get("listen").is_some())
         };
         eventually("the program to listen", || listening().is_some()).await;
-        let said = listening().unwrap();
-        let address = |field: &str| said[field].as_str().unwrap().to_owned();
+        let entry = listening().unwrap();
+        let address = |field: &str| entry[field].as_str().unwrap().to_owned();
         self.running = Some(Running {
             child,
             data: address("listen"),
@@ -181,6 +180,11 @@ impl Program {
         while !self.admin("readyz").await.contains(r#""status":"ready""#) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    /// The address of its data port.
+    pub fn address(&self) -> &str {
+        &self.running().data
     }
 
     fn running(&self) -> &Running {
@@ -300,14 +304,14 @@ impl Program {
     async fn wait_recorded_or_lost(&self, recorded: usize) {
         let began = std::time::Instant::now();
         loop {
-            let seen = self.metric("diarist_exchanges_recorded_total").await;
+            let counted = self.metric("diarist_exchanges_recorded_total").await;
             let failures = self.metric("diarist_store_failures_total").await;
             #[expect(clippy::cast_precision_loss, reason = "a few hundred")]
-            if seen >= recorded as f64 || failures > 0.0 {
+            if counted >= recorded as f64 || failures > 0.0 {
                 // Once it fails, each request has a little time for what is left to do.
                 return tokio::time::sleep(Duration::from_millis(100)).await;
             }
-            assert!(began.elapsed() < PATIENCE, "{seen} of {recorded}");
+            assert!(began.elapsed() < PATIENCE, "{counted} of {recorded}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -316,18 +320,18 @@ impl Program {
     pub async fn wait_recorded(&self, recorded: usize) {
         let began = std::time::Instant::now();
         loop {
-            let seen = self.metric("diarist_exchanges_recorded_total").await
+            let counted = self.metric("diarist_exchanges_recorded_total").await
                 + self.metric("diarist_exchanges_waiting").await;
             let jobs = self
                 .number("SELECT count(*) FROM jobs WHERE state = 'open'")
                 .await;
             #[expect(clippy::cast_precision_loss, reason = "a few hundred")]
-            if seen >= recorded as f64 && jobs == 0 {
+            if counted >= recorded as f64 && jobs == 0 {
                 return;
             }
             assert!(
                 began.elapsed() < PATIENCE,
-                "{seen} of {recorded}, {jobs} jobs"
+                "{counted} of {recorded}, {jobs} jobs"
             );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -347,15 +351,16 @@ pub fn found(path: &std::path::Path, secret: &str) -> Option<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn no_credential_and_no_word_of_a_conversation_leaks() {
     let mut program = Program::start().await;
     let secrets = ["sk-SECRET-alpha-1", "sk-SECRET-beta-2"];
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let mut sent = 0;
     for secret in secrets {
         let credential = format!("Bearer {secret}");
         for turn in 1..=ACTIVE {
-            let answer = program.send_as(&credential, &talk.body(turn)).await;
+            let answer = program.send_as(&credential, &conversation.body(turn)).await;
             assert_eq!(answer.status, 200);
             sent += 1;
             program.wait_recorded(sent).await;
@@ -372,14 +377,15 @@ async fn no_credential_and_no_word_of_a_conversation_leaks() {
             program
                 .provider
                 .inject_next(CallerKind::Observer, 1, &Behaviour::failing(status));
-            let answer = program.send_as(&credential, &talk.body(ACTIVE + 1)).await;
+            let body = conversation.body(ACTIVE + 1);
+            let answer = program.send_as(&credential, &body).await;
             assert_eq!(answer.status, status);
             program
                 .provider
                 .inject(CallerKind::Actor, Behaviour::default());
         }
         let broken = program
-            .send_as(&credential, &Value::from(talk.canary()))
+            .send_as(&credential, &Value::from(conversation.canary()))
             .await;
         assert_eq!(broken.status, 400);
     }
@@ -394,7 +400,7 @@ async fn no_credential_and_no_word_of_a_conversation_leaks() {
         }
     }
     // The words of a conversation stand in the database, where its memory is, and nowhere else.
-    let canary = talk.canary();
+    let canary = conversation.canary();
     assert!(!metrics.contains(&canary));
     assert!(found(&program.path("diarist.db"), &canary).is_some());
     for name in ["log-1.jsonl", "audit.jsonl"] {
@@ -410,9 +416,9 @@ async fn no_credential_and_no_word_of_a_conversation_leaks() {
 #[tokio::test(flavor = "multi_thread")]
 async fn killed_in_the_middle_of_a_call_it_loses_nothing_and_pays_for_nothing_twice() {
     let mut program = Program::start().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=4 {
-        program.send(&talk.body(turn)).await;
+        program.send(&conversation.body(turn)).await;
         program.wait_recorded(turn).await;
     }
     let committed = program.number("SELECT count(*) FROM parts").await;
@@ -423,9 +429,9 @@ async fn killed_in_the_middle_of_a_call_it_loses_nothing_and_pays_for_nothing_tw
         ..Behaviour::default()
     };
     program.provider.inject(CallerKind::Observer, silent);
-    program.send(&talk.body(5)).await;
-    let asked = || program.provider.record_for(CallerKind::Observer).len() > before;
-    eventually("the Observer to be asked", asked).await;
+    program.send(&conversation.body(5)).await;
+    let is_called = || program.provider.record_for(CallerKind::Observer).len() > before;
+    eventually("the Observer to be asked", is_called).await;
     program.kill();
     program
         .provider
@@ -434,7 +440,7 @@ async fn killed_in_the_middle_of_a_call_it_loses_nothing_and_pays_for_nothing_tw
     assert_eq!(program.number(leased).await, 1, "nobody gave it back");
 
     program.again().await;
-    program.send(&talk.body(6)).await;
+    program.send(&conversation.body(6)).await;
     // Within its lease the job is somebody's: it might still be at work.
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(
@@ -462,21 +468,22 @@ async fn killed_in_the_middle_of_a_call_it_loses_nothing_and_pays_for_nothing_tw
         "that very one"
     );
     for turn in 7..=ACTIVE + 1 {
-        program.send(&talk.body(turn)).await;
+        program.send(&conversation.body(turn)).await;
         program.wait_recorded(turn - 5).await;
     }
-    let answer = program.send(&talk.body(ACTIVE + 2)).await;
+    let answer = program.send(&conversation.body(ACTIVE + 2)).await;
     assert_eq!(answer.memory(), "active");
 }
 
 /// What was answered before the kill and never written down comes again with the next request.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn killed_at_any_turn_it_goes_on_at_the_next() {
     let mut program = Program::start().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let mut states = Vec::new();
     for turn in 1..=ACTIVE + 6 {
-        let answer = program.send(&talk.body(turn)).await;
+        let answer = program.send(&conversation.body(turn)).await;
         assert_eq!(answer.status, 200);
         states.push(answer.memory().to_owned());
         if turn % 3 == 0 {
@@ -499,99 +506,33 @@ async fn killed_at_any_turn_it_goes_on_at_the_next() {
     assert_eq!(broken.await, 0);
 }
 
-/// Bytes of the messages' words that this turn adds to the one before.
-fn new_bytes(talk: &Talk, turns: std::ops::RangeInclusive<usize>) -> f64 {
-    let words = |turn: usize| -> usize {
-        let messages = talk.messages(turn);
-        messages
-            .iter()
-            .map(|m| m["content"].as_str().unwrap().len())
-            .sum()
-    };
-    let before = match turns.start() {
-        1 => 0,
-        start => words(start - 1),
-    };
-    #[expect(clippy::cast_precision_loss, reason = "a few hundred kilobytes")]
-    let bytes = (words(*turns.end()) - before) as f64;
-    bytes
-}
-
-const TOKENIZED: &str = "diarist_tokenized_bytes_total";
-
-#[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_tokenised_twice_and_nothing_before_the_head_is_out() {
-    let mut program = Program::start().await;
-    let talk = Talk::new("ada");
-    let half = depth::long_or(100, 24);
-    for turn in 1..=half {
-        assert_eq!(program.send(&talk.body(turn)).await.status, 200);
-        // A recorder that a busy machine holds up would drop what its queue has no room for.
-        program.wait_recorded(turn).await;
-    }
-    let (first, new) = (program.metric(TOKENIZED).await, new_bytes(&talk, 1..=half));
-    println!("{first} bytes tokenised of {new} new ones");
-    assert!(first > 0.0 && first <= 1.2 * new, "{first} of {new}");
-
-    program.terminate().await;
-    program.again().await;
-    for turn in half + 1..=2 * half {
-        assert_eq!(program.send(&talk.body(turn)).await.status, 200);
-        program.wait_recorded(turn - half).await;
-    }
-    let (second, new) = (
-        program.metric(TOKENIZED).await,
-        new_bytes(&talk, half + 1..=2 * half),
-    );
-    println!("{second} bytes tokenised of {new} new ones after a restart");
-    assert!(second > 0.0 && second <= 1.2 * new, "{second} of {new}");
-
-    // The provider has the request and holds its answer back.
-    let silent = Behaviour {
-        silent: true,
-        ..Behaviour::default()
-    };
-    program.provider.inject(CallerKind::Actor, silent);
-    let mut caller = Caller::connect(&program.running().data).await;
-    caller.ask(&talk.body(2 * half + 1)).await;
-    let held = |record: &[std::sync::Arc<diarist_provider::RecordedRequest>]| {
-        let open = diarist_provider::Ending::Open;
-        record
-            .iter()
-            .any(|entry| entry.messages > 0 && entry.ending == open)
-    };
-    program.provider.wait_until(held).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let before_the_head = program.metric(TOKENIZED).await;
-    assert!((before_the_head - second).abs() < f64::EPSILON);
-}
-
 /// No file may grow beyond two megabytes: as on a full disk, what is there can be read.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn out_of_disk_it_serves_what_it_knows_and_says_so() {
     // In blocks of 512 bytes; without the trap the signal would end the program.
     let program = Program::within(Some("trap '' XFSZ; ulimit -f 4500")).await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=ACTIVE {
-        program.send(&talk.body(turn)).await;
+        program.send(&conversation.body(turn)).await;
         program.wait_recorded(turn).await;
     }
-    let mut told = Vec::new();
+    let mut states = Vec::new();
     for turn in ACTIVE + 1..=60 {
-        let answer = program.send(&talk.body(turn)).await;
+        let answer = program.send(&conversation.body(turn)).await;
         assert_eq!(answer.status, 200, "turn {turn}");
-        told.push(answer.memory().to_owned());
+        states.push(answer.memory().to_owned());
         program.wait_recorded_or_lost(turn).await;
-        let from_process = told.iter().filter(|said| said.ends_with("rung=process"));
+        let from_process = states
+            .iter()
+            .filter(|state| state.ends_with("rung=process"));
         if from_process.count() > 3 {
             break;
         }
     }
-    assert!(
-        told.contains(&"active; rung=process".to_owned()),
-        "{told:?}"
-    );
+    let by_process = "active; rung=process".to_owned();
+    assert!(states.contains(&by_process), "{states:?}");
     assert!(program.metric("diarist_store_failures_total").await > 0.0);
     let process = "diarist_memory_requests_total{rung=\"process\"}";
     assert!(program.metric(process).await > 0.0);

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::memory::process::{CONFIG, Program};
 use crate::memory::rig::{Answer, PATIENCE};
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, SampleConversation};
 
 const ADA: &str = "Bearer sk-ada";
 const BOB: &str = "Bearer sk-bob";
@@ -21,13 +21,15 @@ impl Program {
     async fn play(
         &self,
         (credential, headers): (&str, &[(&str, &str)]),
-        talk: &Talk,
+        conversation: &SampleConversation,
         turns: std::ops::RangeInclusive<usize>,
         recorded: &mut usize,
     ) -> Answer {
         let mut last = None;
         for turn in turns {
-            let answer = self.send_with(credential, headers, &talk.body(turn)).await;
+            let answer = self
+                .send_with(credential, headers, &conversation.body(turn))
+                .await;
             assert_eq!(answer.status, 200);
             *recorded += 1;
             self.wait_recorded(*recorded).await;
@@ -104,22 +106,25 @@ async fn held(file: &Path, without: Option<i64>) -> Vec<i64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn an_account_above_its_quota_loses_its_longest_silent_conversations() {
     let mut program = Program::start().await;
     let counter = "\ndiarist_quota_deleted_total";
     let metrics = program.metrics().await;
     assert!(metrics.contains(&format!("{counter} 0\n")), "{metrics}");
-    let talks = ["bob", "silent", "beside", "newer", "newest"].map(Talk::new);
-    let [bob, silent, beside, newer, newest] = &talks;
+    let conversations = ["bob", "silent", "beside", "newer", "newest"].map(SampleConversation::new);
+    let [bob, silent, beside, newer, newest] = &conversations;
     let mut recorded = 0;
-    for (who, talk) in [
+    for (who, conversation) in [
         ((BOB, &[][..]), bob),
         ((ADA, &[]), silent),
         ((ADA, &[HEADER]), beside),
         ((ADA, &[]), newer),
         ((ADA, &[]), newest),
     ] {
-        let answer = program.play(who, talk, 1..=ACTIVE, &mut recorded).await;
+        let answer = program
+            .play(who, conversation, 1..=ACTIVE, &mut recorded)
+            .await;
         assert_eq!(answer.memory(), "active");
     }
     let sent = program.last_body();
@@ -138,10 +143,10 @@ async fn an_account_above_its_quota_loses_its_longest_silent_conversations() {
     program.again_within(quota).await;
     program.wait_deleted(2.0).await;
     assert_eq!(program.listed(), [1, 4, 5]);
-    let said = program.warning().await;
+    let warning = program.warning().await;
     assert!(
-        said.contains("2 conversations") && said.contains("of 1 accounts"),
-        "{said}"
+        warning.contains("2 conversations") && warning.contains("of 1 accounts"),
+        "{warning}"
     );
     let receipts = program.number("SELECT count(*) FROM receipts");
     assert_eq!(receipts.await, 0);
@@ -152,24 +157,25 @@ async fn an_account_above_its_quota_loses_its_longest_silent_conversations() {
     assert_eq!(answer.await.memory(), "active");
     assert_eq!(program.last_body(), sent, "the same bytes");
     let next = ACTIVE + 1;
-    for (credential, talk) in [(BOB, bob), (ADA, newer)] {
-        let answer = program.play((credential, &[]), talk, next..=next, &mut recorded);
-        assert_eq!(answer.await.memory(), "active", "{}", talk.name);
+    for (credential, conversation) in [(BOB, bob), (ADA, newer)] {
+        let answer = program.play((credential, &[]), conversation, next..=next, &mut recorded);
+        assert_eq!(answer.await.memory(), "active", "{}", conversation.name);
     }
-    for (headers, talk) in [(&[][..], silent), (&[HEADER], beside)] {
-        let answer = program.play((ADA, headers), talk, next..=next + 1, &mut recorded);
-        assert_eq!(answer.await.memory(), "watching", "{}", talk.name);
+    for (headers, conversation) in [(&[][..], silent), (&[HEADER], beside)] {
+        let answer = program.play((ADA, headers), conversation, next..=next + 1, &mut recorded);
+        assert_eq!(answer.await.memory(), "watching", "{}", conversation.name);
     }
     assert_eq!(program.listed(), [1, 4, 5, 6, 7]);
 }
 
 /// A tenth is made free, but not at the cost of conversations in use. These go if there is no other way.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn conversations_in_use_go_only_as_far_as_they_must() {
     let mut program = Program::start().await;
     let mut recorded = 0;
-    for talk in ["silent", "used", "newest"].map(Talk::new) {
-        let turns = program.play((ADA, &[]), &talk, 1..=ACTIVE, &mut recorded);
+    for conversation in ["silent", "used", "newest"].map(SampleConversation::new) {
+        let turns = program.play((ADA, &[]), &conversation, 1..=ACTIVE, &mut recorded);
         assert_eq!(turns.await.memory(), "active");
     }
     program.terminate().await;

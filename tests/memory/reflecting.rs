@@ -8,7 +8,7 @@ use diarist_provider::{
 use serde_json::{Value, json};
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, SampleConversation};
 
 /// What of a conversation's planted facts a forwarded request no longer says, of those that were said
 /// before its newest message.
@@ -56,6 +56,7 @@ fn reminders(rig: &Rig) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_reflector_that_drops_facts_is_noticed_and_reminded() {
     let conversation = Conversation::generate(31, 34, Style::Travel);
     let rig = roomy().await;
@@ -89,6 +90,7 @@ async fn a_reflector_that_drops_facts_is_noticed_and_reminded() {
 
 /// Facts that are dropped again and again are put back by code.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_reflector_that_can_not_be_reminded_is_mended() {
     let conversation = Conversation::generate(32, 34, Style::Travel);
     let rig = roomy().await;
@@ -113,6 +115,7 @@ async fn a_reflector_that_can_not_be_reminded_is_mended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_faithful_observer_loses_no_fact() {
     for style in [Style::Travel, Style::Coding] {
         let conversation = Conversation::generate(33, 34, style);
@@ -125,6 +128,7 @@ async fn a_faithful_observer_loses_no_fact() {
 
 /// INV-BOUND with a Reflector that only ever fails.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn without_a_reflector_code_keeps_the_log_within_its_limit() {
     for failing in [true, false] {
         let rig = Rig::small().await;
@@ -198,10 +202,11 @@ async fn with_an_endpoint() -> (Rig, diarist_provider::Provider) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_reflection_that_is_asked_for_is_written_and_used() {
     let (rig, model) = with_an_endpoint().await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=ACTIVE + 3).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=ACTIVE + 3).await;
     assert!(
         model.record_for(CallerKind::Reflector).is_empty(),
         "none is due"
@@ -209,8 +214,8 @@ async fn a_reflection_that_is_asked_for_is_written_and_used() {
     let (text, done) = threads(&rig, &["reflect", "1", "--focus", "the canary"]);
     assert!(done && text.contains("is queued"), "{text}");
     rig.quiet().await;
-    let asked = model.record_for(CallerKind::Reflector);
-    let body = asked[0].json().unwrap().to_string();
+    let reflector_calls = model.record_for(CallerKind::Reflector);
+    let body = reflector_calls[0].json().unwrap().to_string();
     assert!(body.contains("keep what belongs to it in full: the canary"));
     assert!(!body.contains("eight tenths"), "level 0 comes first");
     // A log is condensed once, whoever asks again: while the reflection waits to be used, and after.
@@ -224,20 +229,23 @@ async fn a_reflection_that_is_asked_for_is_written_and_used() {
     assert!(!done && text.contains("nothing new since the last reflection"));
     assert!(!text.contains("a new focus"), "{text}");
     assert_eq!(text.lines().count(), 1, "{text}");
-    assert_eq!(model.record_for(CallerKind::Reflector).len(), asked.len());
+    assert_eq!(
+        model.record_for(CallerKind::Reflector).len(),
+        reflector_calls.len()
+    );
     // It is used with the next longer request, far below the budget.
-    rig.talk(&talk, ACTIVE + 4..=ACTIVE + 5).await;
+    rig.play_turns(&conversation, ACTIVE + 4..=ACTIVE + 5).await;
     let used = rig
         .number("SELECT count(*) FROM snapshots WHERE cause = 'reflection'")
         .await;
     assert_eq!(used, 1);
 
     // With something new there is another reflection, of what was looked at above all now.
-    rig.talk(&talk, ACTIVE + 6..=2 * ACTIVE).await;
+    rig.play_turns(&conversation, ACTIVE + 6..=2 * ACTIVE).await;
     let (text, done) = threads(&rig, &["reflect", "1", "--focus", "the lid"]);
     assert!(done && text.contains("parts is queued"), "{text}");
     rig.quiet().await;
-    let body = model.record_for(CallerKind::Reflector)[asked.len()].json();
+    let body = model.record_for(CallerKind::Reflector)[reflector_calls.len()].json();
     let body = body.unwrap().to_string();
     assert!(body.contains("keep what belongs to it in full: the lid"));
 
@@ -251,20 +259,20 @@ async fn a_reflection_that_is_asked_for_is_written_and_used() {
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_confirmed_is_observed_when_asked() {
     let (rig, _model) = with_an_endpoint().await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=2).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=2).await;
     let observed = || rig.number("SELECT coalesce(max(to_count), 0) FROM parts");
-    let (before, seen) = (
+    let (before, recorded) = (
         observed().await,
         rig.number("SELECT count(*) FROM nodes").await,
     );
     let (text, done) = threads(&rig, &["observe", "1"]);
     assert!(done && text.contains("The next request queues"), "{text}");
-    rig.talk(&talk, 3..=3).await;
-    assert!(before < seen);
+    rig.play_turns(&conversation, 3..=3).await;
+    assert!(before < recorded);
     assert_eq!(
         observed().await,
-        seen,
+        recorded,
         "what the request before carried is confirmed and observed"
     );
     // Once is enough.
@@ -275,6 +283,7 @@ async fn everything_confirmed_is_observed_when_asked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_line_is_walked_back_to_its_messages() {
     let rig = Rig::small().await;
     let conversation = Conversation::generate(35, 40, Style::Travel);
@@ -316,15 +325,20 @@ async fn a_line_is_walked_back_to_its_messages() {
 #[tokio::test(flavor = "multi_thread")]
 async fn by_which_settings_a_snapshot_was_made_is_shown() {
     let mut rig = Rig::small().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let tokyo = [("x-diarist-timezone", "Asia/Tokyo")];
-    rig.talk_as("Bearer sk-test", &tokyo, &talk, 1..=ACTIVE)
+    rig.play_turns_as("Bearer sk-test", &tokyo, &conversation, 1..=ACTIVE)
         .await;
     rig.set("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2400");
     rig.restart().await;
     let lima = [("x-diarist-timezone", "America/Lima")];
-    rig.talk_as("Bearer sk-test", &lima, &talk, ACTIVE + 1..=2 * ACTIVE)
-        .await;
+    rig.play_turns_as(
+        "Bearer sk-test",
+        &lima,
+        &conversation,
+        ACTIVE + 1..=2 * ACTIVE,
+    )
+    .await;
     let (shown, done) = threads(&rig, &["show", "1"]);
     assert!(done, "{shown}");
     let (_, made) = shown.split_once("Made with these settings\n").unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk, refusing};
+use crate::memory::tools::{ACTIVE, SampleConversation, refusing};
 
 /// Where the text of a block stands, as (index, role).
 fn block(body: &Value) -> Option<(usize, String)> {
@@ -22,12 +22,12 @@ fn block(body: &Value) -> Option<(usize, String)> {
 async fn a_refused_placement_is_left_out_once_and_steps_down_for_that_model_only() {
     let rig = Rig::small().await;
     rig.provider.rules(|rules| rules.single_system = true);
-    let talk = Talk::new("ada");
-    let mut seen = Vec::new();
+    let conversation = SampleConversation::new("ada");
+    let mut requests_by_turn = Vec::new();
     let mut refused_at = None;
     for turn in 1..=ACTIVE + 2 {
         let before = rig.got().len();
-        let answer = rig.talk(&talk, turn..=turn).await;
+        let answer = rig.play_turns(&conversation, turn..=turn).await;
         let new = rig.got().split_off(before);
         if answer.memory() == "bypass; reason=refused; rung=refused" {
             assert_eq!(refused_at, None, "it is tried once");
@@ -37,30 +37,30 @@ async fn a_refused_placement_is_left_out_once_and_steps_down_for_that_model_only
             };
             assert!(refused.refusal().is_some() && original.is_accepted());
             assert_eq!(block(&refused.json().unwrap()), Some((1, "system".into())));
-            assert_eq!(original.body, talk.body(turn).to_string());
+            assert_eq!(original.body, conversation.body(turn).to_string());
         } else {
             assert_eq!(new.len(), 1, "turn {turn}");
         }
-        seen.push(new);
+        requests_by_turn.push(new);
     }
     let refused_at = refused_at.unwrap();
     // From the next turn on the block stands in the client's own system message.
     for turn in refused_at + 1..=ACTIVE + 2 {
-        let body = seen[turn - 1][0].json().unwrap();
+        let body = requests_by_turn[turn - 1][0].json().unwrap();
         assert_eq!(block(&body), Some((0, "system".into())), "turn {turn}");
     }
     // The refused request goes out again as it was accepted, at once.
     let before = rig.got().len();
-    rig.talk(&talk, refused_at..=refused_at).await;
+    rig.play_turns(&conversation, refused_at..=refused_at).await;
     assert_eq!(rig.got().len(), before + 1);
-    assert_eq!(rig.last().body, talk.body(refused_at).to_string());
+    assert_eq!(rig.last().body, conversation.body(refused_at).to_string());
 
     // Another model has learned nothing, and is asked for itself.
-    let other = Talk {
+    let other = SampleConversation {
         model: "gpt-other",
-        ..talk.clone()
+        ..conversation.clone()
     };
-    let answer = rig.talk(&other, ACTIVE + 3..=ACTIVE + 3).await;
+    let answer = rig.play_turns(&other, ACTIVE + 3..=ACTIVE + 3).await;
     assert_eq!(answer.memory(), "bypass; reason=refused; rung=refused");
     let lines = rig.audited(1).await;
     let rungs = lines.iter().filter(|line| line["rung"] == "refused");
@@ -68,6 +68,7 @@ async fn a_refused_placement_is_left_out_once_and_steps_down_for_that_model_only
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn no_strict_mode_refuses_what_it_would_not_have_refused() {
     for mode in ["alternate", "system_first", "json_object", "all"] {
         let rig = Rig::small().await;
@@ -76,13 +77,13 @@ async fn no_strict_mode_refuses_what_it_would_not_have_refused() {
             rules.system_first = matches!(mode, "system_first" | "all");
         });
         for system in [Some("Answer in JSON."), None] {
-            let talk = Talk {
+            let conversation = SampleConversation {
                 system,
-                ..Talk::new(mode)
+                ..SampleConversation::new(mode)
             };
             let mut last = String::new();
             for turn in 1..=ACTIVE {
-                let mut body = talk.body(turn);
+                let mut body = conversation.body(turn);
                 if mode == "json_object" && system.is_some() {
                     body["response_format"] = json!({"type": "json_object"});
                 }
@@ -100,19 +101,19 @@ async fn no_strict_mode_refuses_what_it_would_not_have_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn where_the_original_is_refused_too_its_refusal_is_the_clients_and_nothing_is_learned() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=ACTIVE).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=ACTIVE).await;
     rig.provider
         .inject_next(CallerKind::Actor, 1, &refusing(400, "not so"));
     rig.provider
         .inject_next(CallerKind::Actor, 1, &refusing(422, "nor so"));
     let before = rig.got().len();
-    let answer = rig.send(&talk.body(ACTIVE + 1)).await;
+    let answer = rig.send(&conversation.body(ACTIVE + 1)).await;
     assert_eq!(answer.status, 422);
     assert_eq!(answer.json()["error"]["message"], "nor so");
     assert_eq!(rig.got().len(), before + 2);
-    assert_eq!(rig.last().body, talk.body(ACTIVE + 1).to_string());
-    let answer = rig.talk(&talk, ACTIVE + 2..=ACTIVE + 2).await;
+    assert_eq!(rig.last().body, conversation.body(ACTIVE + 1).to_string());
+    let answer = rig.play_turns(&conversation, ACTIVE + 2..=ACTIVE + 2).await;
     assert_eq!(answer.memory(), "active");
     let at = block(&rig.last().json().unwrap());
     assert_eq!(at, Some((1, "system".into())), "no step down");
@@ -122,14 +123,14 @@ async fn where_the_original_is_refused_too_its_refusal_is_the_clients_and_nothin
 #[tokio::test(flavor = "multi_thread")]
 async fn where_there_is_no_second_answer_the_first_is_the_clients() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=ACTIVE).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=ACTIVE).await;
     rig.provider
         .inject_next(CallerKind::Actor, 1, &refusing(400, "not so"));
     let gone = Behaviour::cutting(Cut::BeforeHead);
     rig.provider.inject_next(CallerKind::Actor, 1, &gone);
     let before = rig.got().len();
-    let answer = rig.send(&talk.body(ACTIVE + 1)).await;
+    let answer = rig.send(&conversation.body(ACTIVE + 1)).await;
     assert_eq!(answer.status, 400, "{}", answer.text());
     assert_eq!(answer.json()["error"]["message"], "not so");
     assert_eq!(answer.memory(), "active", "what it is the answer to");
@@ -140,7 +141,7 @@ async fn where_there_is_no_second_answer_the_first_is_the_clients() {
         (&line["status"], &line["rung"]),
         (&json!(400), &json!("whole"))
     );
-    let answer = rig.send(&talk.body(ACTIVE + 1)).await;
+    let answer = rig.send(&conversation.body(ACTIVE + 1)).await;
     assert_eq!(answer.memory(), "active");
     let at = block(&rig.last().json().unwrap());
     assert_eq!(at, Some((1, "system".into())), "no step down");
@@ -149,17 +150,17 @@ async fn where_there_is_no_second_answer_the_first_is_the_clients() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_refusal_of_the_request_passes_untouched_and_once() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=ACTIVE).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=ACTIVE).await;
     let sent = {
-        rig.send(&talk.body(ACTIVE + 1)).await;
+        rig.send(&conversation.body(ACTIVE + 1)).await;
         rig.last().body.clone()
     };
     for status in [402, 408, 429, 502, 503, 504] {
         let before = rig.got().len();
         rig.provider
             .inject_next(CallerKind::Actor, 1, &refusing(status, "a failure"));
-        let answer = rig.send(&talk.body(ACTIVE + 1)).await;
+        let answer = rig.send(&conversation.body(ACTIVE + 1)).await;
         assert_eq!(answer.status, status);
         assert_eq!(answer.json()["error"]["message"], "a failure");
         assert_eq!(answer.memory(), "active");
@@ -171,20 +172,20 @@ async fn what_is_no_refusal_of_the_request_passes_untouched_and_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn usage_is_asked_for_where_it_was_accepted_and_never_again_after_a_refusal() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let options = |body: &Value| body.get("stream_options").cloned();
     // Nobody knows this upstream: nothing is asked on the client's behalf.
-    rig.send(&talk.streamed(1)).await;
+    rig.send(&conversation.streamed(1)).await;
     assert_eq!(options(&rig.last().json().unwrap()), None);
-    let mut asked = talk.streamed(2);
-    asked["stream_options"] = json!({"include_usage": true});
-    rig.send(&asked).await;
+    let mut body_with_usage = conversation.streamed(2);
+    body_with_usage["stream_options"] = json!({"include_usage": true});
+    rig.send(&body_with_usage).await;
     rig.quiet().await;
-    rig.send(&talk.streamed(3)).await;
+    rig.send(&conversation.streamed(3)).await;
     let wanted = json!({"include_usage": true});
     assert_eq!(options(&rig.last().json().unwrap()), Some(wanted));
     // A client that says no is taken at its word.
-    let mut refuses = talk.streamed(4);
+    let mut refuses = conversation.streamed(4);
     refuses["stream_options"] = json!({"include_usage": false});
     rig.send(&refuses).await;
     assert_eq!(rig.last().body, refuses.to_string());
@@ -192,18 +193,18 @@ async fn usage_is_asked_for_where_it_was_accepted_and_never_again_after_a_refusa
     rig.provider
         .rules(|rules| rules.refuse_stream_options = true);
     let before = rig.got().len();
-    let answer = rig.send(&talk.streamed(5)).await;
+    let answer = rig.send(&conversation.streamed(5)).await;
     assert_eq!(answer.status, 200);
     assert_eq!(rig.got().len(), before + 2);
-    assert_eq!(rig.last().body, talk.streamed(5).to_string());
+    assert_eq!(rig.last().body, conversation.streamed(5).to_string());
     for turn in 6..=8 {
         let before = rig.got().len();
-        let answer = rig.send(&talk.streamed(turn)).await;
+        let answer = rig.send(&conversation.streamed(turn)).await;
         assert_eq!(answer.status, 200);
         assert_eq!(rig.got().len(), before + 1, "never again");
     }
     // A client that asks for itself is told itself.
-    let answer = rig.send(&asked).await;
+    let answer = rig.send(&body_with_usage).await;
     assert_eq!(answer.status, 400);
     assert_eq!(answer.json()["error"]["param"], "stream_options");
 }
@@ -220,8 +221,8 @@ async fn watchful() -> Rig {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_too_long_goes_out_with_everything_observed_and_repeats_alike() {
     let rig = watchful().await;
-    let talk = Talk::new("ada");
-    let answer = rig.talk(&talk, 1..=12).await;
+    let conversation = SampleConversation::new("ada");
+    let answer = rig.play_turns(&conversation, 1..=12).await;
     assert_eq!(answer.memory(), "watching");
     let window = rig.last().prompt_usage.unwrap().prompt_tokens;
     rig.provider.rules(|rules| rules.window = Some(window));
@@ -232,14 +233,14 @@ async fn what_is_too_long_goes_out_with_everything_observed_and_repeats_alike() 
     };
     rig.provider.inject(CallerKind::Observer, silent);
 
-    let answer = rig.send(&talk.body(13)).await;
+    let answer = rig.send(&conversation.body(13)).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert_eq!(answer.memory(), "active; rung=observed");
     let got = rig.got();
     let [.., raw, observed] = &got[..] else {
         panic!("{got:?}")
     };
-    assert_eq!(raw.body, talk.body(13).to_string());
+    assert_eq!(raw.body, conversation.body(13).to_string());
     assert_eq!(raw.refusal().unwrap().code, Some("context_length_exceeded"));
     assert!(observed.is_accepted());
     assert!(observed.messages < raw.messages / 2, "everything observed");
@@ -250,13 +251,13 @@ async fn what_is_too_long_goes_out_with_everything_observed_and_repeats_alike() 
     );
 
     for _ in 0..3 {
-        let answer = rig.send(&talk.body(13)).await;
+        let answer = rig.send(&conversation.body(13)).await;
         assert_eq!(answer.status, 200);
         assert_eq!(rig.last().body, observed.body, "the same bytes");
     }
     assert_eq!(rig.got().len(), got.len() + 3, "each of them once");
     // Memory goes on from there.
-    let answer = rig.send(&talk.body(14)).await;
+    let answer = rig.send(&conversation.body(14)).await;
     assert_eq!((answer.status, answer.memory()), (200, "active"));
 }
 
@@ -264,17 +265,17 @@ async fn what_is_too_long_goes_out_with_everything_observed_and_repeats_alike() 
 async fn what_is_too_long_and_not_observed_is_the_clients_to_hear() {
     let rig = watchful().await;
     rig.provider.rules(|rules| rules.window = Some(500));
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let direct = rig
         .client
         .post(format!("{}/chat/completions", rig.provider.base_url()))
-        .body(talk.body(9).to_string())
+        .body(conversation.body(9).to_string())
         .send()
         .await
         .unwrap();
     let direct = direct.text().await.unwrap();
     let before = rig.got().len();
-    let answer = rig.send(&talk.body(9)).await;
+    let answer = rig.send(&conversation.body(9)).await;
     assert_eq!(answer.status, 400);
     assert_eq!(answer.text(), direct);
     assert_eq!(rig.got().len(), before + 1);
@@ -284,16 +285,16 @@ async fn what_is_too_long_and_not_observed_is_the_clients_to_hear() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_prepared_for_later_is_applied_to_what_is_too_long_now() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let mut turn = 0;
     while rig.number("SELECT count(*) FROM snapshots").await == 0 {
         turn += 1;
-        rig.talk(&talk, turn..=turn).await;
+        rig.play_turns(&conversation, turn..=turn).await;
     }
     let window = rig.last().prompt_usage.unwrap().prompt_tokens;
     rig.provider.rules(|rules| rules.window = Some(window));
     // The newest message was edited: as long a history, so it may not be sent with the snapshot yet.
-    let mut edited = talk.body(turn);
+    let mut edited = conversation.body(turn);
     let messages = edited["messages"].as_array_mut().unwrap();
     let longer = format!(
         "{} And more. {}",
@@ -316,10 +317,10 @@ async fn what_was_prepared_for_later_is_applied_to_what_is_too_long_now() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_shorter_in_bytes_alone_goes_as_the_client_made_it() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=ACTIVE).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=ACTIVE).await;
     rig.quiet().await;
-    let body = talk.body(ACTIVE + 1);
+    let body = conversation.body(ACTIVE + 1);
     let long = refusing(400, "Input is too long for requested model.");
     rig.provider.inject_next(CallerKind::Actor, 2, &long);
     let before = rig.got().len();
@@ -340,23 +341,26 @@ async fn what_was_too_long_fits_when_it_is_repeated_after_the_observer_had_its_t
     let observer = Arc::new(Semaphore::new(0));
     rig.provider
         .inject(CallerKind::Observer, Behaviour::gated(&observer));
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=ACTIVE {
-        assert_eq!(rig.send(&talk.body(turn)).await.memory(), "watching");
+        assert_eq!(
+            rig.send(&conversation.body(turn)).await.memory(),
+            "watching"
+        );
     }
     let window = rig.last().prompt_usage.unwrap().prompt_tokens;
     rig.provider.rules(|rules| rules.window = Some(window));
-    let refused = rig.send(&talk.body(ACTIVE + 1)).await;
+    let refused = rig.send(&conversation.body(ACTIVE + 1)).await;
     assert_eq!(refused.status, 400);
     observer.add_permits(1_000);
     rig.quiet().await;
     assert!(rig.number("SELECT count(*) FROM snapshots").await > 0);
 
-    let answer = rig.send(&talk.body(ACTIVE + 1)).await;
+    let answer = rig.send(&conversation.body(ACTIVE + 1)).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     let body = rig.last().body.clone();
     let before = rig.got().len();
-    let answer = rig.send(&talk.body(ACTIVE + 1)).await;
+    let answer = rig.send(&conversation.body(ACTIVE + 1)).await;
     assert_eq!(answer.status, 200);
     assert_eq!((rig.got().len(), &rig.last().body), (before + 1, &body));
 }
@@ -365,8 +369,8 @@ async fn what_was_too_long_fits_when_it_is_repeated_after_the_observer_had_its_t
 #[tokio::test(flavor = "multi_thread")]
 async fn where_what_is_observed_is_refused_too_the_client_hears_that_its_own_is_too_long() {
     let rig = watchful().await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=12).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=12).await;
     let window = rig.last().prompt_usage.unwrap().prompt_tokens;
     rig.provider.rules(|rules| rules.window = Some(window));
     rig.provider
@@ -374,7 +378,7 @@ async fn where_what_is_observed_is_refused_too_the_client_hears_that_its_own_is_
     let disliked = refusing(400, "We do not like these words.");
     rig.provider.inject_next(CallerKind::Actor, 2, &disliked);
     let before = rig.got().len();
-    let answer = rig.send(&talk.body(13)).await;
+    let answer = rig.send(&conversation.body(13)).await;
     // Its own, with what is observed, and that where every model takes it.
     assert_eq!(rig.got().len(), before + 3);
     assert_eq!(answer.status, 400);

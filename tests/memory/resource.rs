@@ -7,7 +7,7 @@ use diarist_provider::Options;
 use serde_json::Value;
 
 use crate::memory::rig::{Answer, Rig};
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, SampleConversation};
 
 /// Who the user is, said by the application in front.
 pub const USER: &str = "x-user";
@@ -45,10 +45,10 @@ pub fn message(body: &str, index: usize) -> Value {
 pub fn peer_memory(body: &str) -> String {
     let text = message(body, 1);
     let text = text["content"].as_str().unwrap_or_default();
-    let Some((_, told)) = text.split_once("<diarist-others>") else {
+    let Some((_, rest)) = text.split_once("<diarist-others>") else {
         return String::new();
     };
-    told.split_once("</diarist-others>").unwrap().0.to_owned()
+    rest.split_once("</diarist-others>").unwrap().0.to_owned()
 }
 
 impl Rig {
@@ -62,16 +62,16 @@ impl Rig {
     }
 
     /// A turn of a user's conversation; what the provider got.
-    pub async fn turn(&self, user: &str, talk: &Talk, turn: usize) -> String {
-        let name = talk.name.clone();
-        self.talk_as(ME, &as_user(user, &name), talk, turn..=turn)
+    pub async fn turn(&self, user: &str, conversation: &SampleConversation, turn: usize) -> String {
+        let name = conversation.name.clone();
+        self.play_turns_as(ME, &as_user(user, &name), conversation, turn..=turn)
             .await;
         self.last_body()
     }
 
-    pub async fn learn(&self, user: &str, talk: &Talk) {
-        let name = talk.name.clone();
-        self.talk_as(ME, &as_user(user, &name), talk, 1..=LEARNED)
+    pub async fn learn(&self, user: &str, conversation: &SampleConversation) {
+        let name = conversation.name.clone();
+        self.play_turns_as(ME, &as_user(user, &name), conversation, 1..=LEARNED)
             .await;
     }
 }
@@ -79,7 +79,10 @@ impl Rig {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_conversation_begins_with_what_the_others_learned() {
     let rig = shared().await;
-    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
+    let (ada, bob) = (
+        SampleConversation::new("ada"),
+        SampleConversation::new("bob"),
+    );
     rig.learn("u1", &ada).await;
     assert!(
         rig.bodies().iter().all(|body| peer_memory(body).is_empty()),
@@ -87,9 +90,12 @@ async fn a_new_conversation_begins_with_what_the_others_learned() {
     );
 
     let body = rig.turn("u1", &bob, 1).await;
-    let told = peer_memory(&body);
-    assert!(told.contains(&ada.canary()), "{body}");
-    assert!(told.contains("<diarist-conversation last="), "{told}");
+    let peer_text = peer_memory(&body);
+    assert!(peer_text.contains(&ada.canary()), "{body}");
+    assert!(
+        peer_text.contains("<diarist-conversation last="),
+        "{peer_text}"
+    );
     assert!(
         !body.contains("<current-task>"),
         "a task is nobody else's: {body}"
@@ -110,14 +116,18 @@ async fn a_new_conversation_begins_with_what_the_others_learned() {
 
     // Nobody else's.
     for user in ["u2", "u1-2"] {
-        let body = rig.turn(user, &Talk::new("eve"), 1).await;
+        let body = rig.turn(user, &SampleConversation::new("eve"), 1).await;
         assert!(!body.contains(&ada.canary()), "{user}: {body}");
     }
-    let nobody = rig.send(&Talk::new("dan").body(1)).await;
+    let nobody = rig.send(&SampleConversation::new("dan").body(1)).await;
     assert_eq!(nobody.memory(), "watching");
     let other = [(USER, "u1")];
     let tenant = rig
-        .send_as("Bearer sk-other", &other, &Talk::new("dan").body(1))
+        .send_as(
+            "Bearer sk-other",
+            &other,
+            &SampleConversation::new("dan").body(1),
+        )
         .await;
     assert_eq!(tenant.memory(), "watching");
 }
@@ -125,7 +135,10 @@ async fn a_new_conversation_begins_with_what_the_others_learned() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_it_began_with_stays_until_it_has_observations_of_its_own() {
     let mut rig = shared().await;
-    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
+    let (ada, bob) = (
+        SampleConversation::new("ada"),
+        SampleConversation::new("bob"),
+    );
     rig.learn("u1", &ada).await;
     let first = rig.turn("u1", &bob, 1).await;
     let block = message(&first, 1);
@@ -142,11 +155,11 @@ async fn what_it_began_with_stays_until_it_has_observations_of_its_own() {
     let third = rig.turn("u1", &bob, 3).await;
     assert_eq!(message(&third, 1), block);
     // One that begins now is told the newest.
-    let cyd = rig.turn("u1", &Talk::new("cyd"), 1).await;
+    let cyd = rig.turn("u1", &SampleConversation::new("cyd"), 1).await;
     assert_ne!(peer_memory(&cyd), peer_memory(&first));
-    for told in ["ada", "bob"] {
-        let known = peer_memory(&cyd).contains(&Talk::new(told).canary());
-        assert!(known, "{told}: {cyd}");
+    for name in ["ada", "bob"] {
+        let known = peer_memory(&cyd).contains(&SampleConversation::new(name).canary());
+        assert!(known, "{name}: {cyd}");
     }
 
     let mut last = third;
@@ -160,10 +173,10 @@ async fn what_it_began_with_stays_until_it_has_observations_of_its_own() {
         "its own observations come first: {text}"
     );
     assert!(!own.contains(&ada.canary()), "{text}");
-    let (told, hints) = rest.split_once("</diarist-others>").unwrap();
+    let (peer_text, hints) = rest.split_once("</diarist-others>").unwrap();
     assert!(
-        told.contains(&ada.canary()) && !told.contains(&bob.canary()),
-        "{told}"
+        peer_text.contains(&ada.canary()) && !peer_text.contains(&bob.canary()),
+        "{peer_text}"
     );
     assert!(!hints.contains(&ada.canary()), "{hints}");
     let tip = rig.turn("u1", &bob, ACTIVE).await;
@@ -175,7 +188,10 @@ async fn what_it_began_with_stays_until_it_has_observations_of_its_own() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fork_under_another_name_is_not_told_what_the_trunk_is() {
     let rig = shared().await;
-    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
+    let (ada, bob) = (
+        SampleConversation::new("ada"),
+        SampleConversation::new("bob"),
+    );
     rig.learn("u1", &ada).await;
     let mut last = String::new();
     for turn in 1..=ACTIVE {
@@ -183,15 +199,15 @@ async fn a_fork_under_another_name_is_not_told_what_the_trunk_is() {
     }
     assert!(peer_memory(&last).contains(&ada.canary()), "{last}");
     let mut fork = bob.body(ACTIVE + 1);
-    let asked = fork["messages"].as_array().unwrap().len() - 1;
-    fork["messages"][asked]["content"] = "Let us go another way.".into();
+    let question_index = fork["messages"].as_array().unwrap().len() - 1;
+    fork["messages"][question_index]["content"] = "Let us go another way.".into();
     let same = rig.send_as(ME, &as_user("u1", "bob"), &fork).await;
     assert_eq!(same.memory(), "active");
     assert!(
         !peer_memory(&rig.last_body()).is_empty(),
         "a branch of the same conversation"
     );
-    fork["messages"][asked]["content"] = "Let us go a third way.".into();
+    fork["messages"][question_index]["content"] = "Let us go a third way.".into();
     let answer = rig.send_as(ME, &as_user("u1", "fork"), &fork).await;
     assert_eq!(answer.memory(), "active");
     let body = rig.last_body();
@@ -208,7 +224,10 @@ async fn a_fork_under_another_name_is_not_told_what_the_trunk_is() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_whose_newest_message_never_comes_again_is_told_of_the_others() {
     let mut rig = shared().await;
-    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
+    let (ada, bob) = (
+        SampleConversation::new("ada"),
+        SampleConversation::new("bob"),
+    );
     rig.learn("u1", &ada).await;
     let mut activated = 0;
     for turn in 1..=ACTIVE + 3 {
@@ -217,8 +236,8 @@ async fn a_client_whose_newest_message_never_comes_again_is_told_of_the_others()
         }
         let mut body = bob.body(turn);
         let newest = body["messages"].as_array_mut().unwrap().last_mut().unwrap();
-        let asked = newest["content"].as_str().unwrap().to_owned();
-        newest["content"] = format!("{asked} <reminder>Be brief.</reminder>").into();
+        let question = newest["content"].as_str().unwrap().to_owned();
+        newest["content"] = format!("{question} <reminder>Be brief.</reminder>").into();
         rig.send_as(ME, &as_user("u1", "bob"), &body).await;
         rig.quiet().await;
         let sent = rig.last_body();
@@ -235,7 +254,7 @@ async fn a_client_whose_newest_message_never_comes_again_is_told_of_the_others()
 #[tokio::test(flavor = "multi_thread")]
 async fn what_begins_nothing_is_told_nothing() {
     let rig = shared().await;
-    rig.learn("u1", &Talk::new("ada")).await;
+    rig.learn("u1", &SampleConversation::new("ada")).await;
     let reading = [(USER, "u1"), ("x-diarist-memory", "read")];
     let child = [
         (USER, "u1"),
@@ -251,8 +270,8 @@ async fn what_begins_nothing_is_told_nothing() {
         ("a user whom nobody vouches for", &unvouched),
     ];
     for (what, headers) in cases {
-        let talk = Talk::new(&what.replace(' ', "-"));
-        let answer = rig.send_as(ME, headers, &talk.body(1)).await;
+        let conversation = SampleConversation::new(&what.replace(' ', "-"));
+        let answer = rig.send_as(ME, headers, &conversation.body(1)).await;
         assert_eq!(answer.status, 200, "{what}");
         assert!(
             peer_memory(&rig.last_body()).is_empty(),
@@ -269,16 +288,20 @@ async fn with_the_scope_of_a_thread_nothing_is_told() {
     settings.push(("IDENTITY__RESOURCE__SET_BY", "application"));
     settings[2].1 = "thread";
     let rig = Rig::with(Options::default(), &settings).await;
-    rig.learn("u1", &Talk::new("ada")).await;
-    let body = rig.turn("u1", &Talk::new("bob"), 1).await;
-    assert_eq!(body, Talk::new("bob").body(1).to_string());
+    rig.learn("u1", &SampleConversation::new("ada")).await;
+    let body = rig.turn("u1", &SampleConversation::new("bob"), 1).await;
+    assert_eq!(body, SampleConversation::new("bob").body(1).to_string());
     assert_eq!(rig.number("SELECT count(*) FROM digests").await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_forgotten_is_told_no_more() {
     let mut rig = shared().await;
-    let (ada, bob, cyd) = (Talk::new("ada"), Talk::new("bob"), Talk::new("cyd"));
+    let (ada, bob, cyd) = (
+        SampleConversation::new("ada"),
+        SampleConversation::new("bob"),
+        SampleConversation::new("cyd"),
+    );
     rig.learn("u1", &ada).await;
     for turn in 1..=ACTIVE {
         rig.turn("u1", &bob, turn).await;
@@ -323,8 +346,8 @@ async fn what_is_forgotten_is_told_no_more() {
     assert!(!body.contains(&ada.canary()), "{body}");
     let text = message(&body, 1)["content"].as_str().unwrap().to_owned();
     assert!(text.contains(&bob.canary()), "its own is not lost: {text}");
-    for (talk, turn) in [(&cyd, 2), (&Talk::new("dan"), 1)] {
-        let body = rig.turn("u1", talk, turn).await;
+    for (conversation, turn) in [(&cyd, 2), (&SampleConversation::new("dan"), 1)] {
+        let body = rig.turn("u1", conversation, turn).await;
         assert!(!body.contains(&ada.canary()), "{body}");
     }
 }
@@ -332,22 +355,28 @@ async fn what_is_forgotten_is_told_no_more() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_conversations_at_once_tell_each_other_and_nothing_of_themselves() {
     let rig = shared().await;
-    let talks = [Talk::new("ada"), Talk::new("bob")];
-    let play = |talk: Talk| {
+    let conversations = [
+        SampleConversation::new("ada"),
+        SampleConversation::new("bob"),
+    ];
+    let play = |conversation: SampleConversation| {
         let rig = &rig;
         async move {
             for turn in 1..=ACTIVE + 2 {
-                let name = talk.name.clone();
+                let name = conversation.name.clone();
                 let answer: Answer = rig
-                    .send_as(ME, &as_user("u1", &name), &talk.body(turn))
+                    .send_as(ME, &as_user("u1", &name), &conversation.body(turn))
                     .await;
                 assert_eq!(answer.status, 200);
                 rig.quiet().await;
             }
         }
     };
-    tokio::join!(play(talks[0].clone()), play(talks[1].clone()));
-    let mut told = [0, 0];
+    tokio::join!(
+        play(conversations[0].clone()),
+        play(conversations[1].clone())
+    );
+    let mut peer_counts = [0, 0];
     for body in rig.bodies() {
         let last: Value = serde_json::from_str(&body).unwrap();
         let last = last["messages"]
@@ -356,10 +385,10 @@ async fn two_conversations_at_once_tell_each_other_and_nothing_of_themselves() {
             .last()
             .unwrap()
             .to_string();
-        let own = usize::from(last.contains(&talks[1].canary()));
+        let own = usize::from(last.contains(&conversations[1].canary()));
         let others = peer_memory(&body);
-        assert!(!others.contains(&talks[own].canary()), "{body}");
-        told[own] += usize::from(others.contains(&talks[1 - own].canary()));
+        assert!(!others.contains(&conversations[own].canary()), "{body}");
+        peer_counts[own] += usize::from(others.contains(&conversations[1 - own].canary()));
     }
-    assert!(told[0] > 0 && told[1] > 0, "{told:?}");
+    assert!(peer_counts[0] > 0 && peer_counts[1] > 0, "{peer_counts:?}");
 }

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::memory::process::{CONFIG, Program};
 use crate::memory::rig::PATIENCE;
-use crate::memory::tools::{ACTIVE, Talk, eventually};
+use crate::memory::tools::{ACTIVE, SampleConversation, eventually};
 
 const CAUSES: [&str; 3] = ["rate_limit", "budget", "breaker"];
 
@@ -24,8 +24,8 @@ impl Program {
         [count, since, self.metric(&time("until")).await]
     }
 
-    /// Waits until something waits for this cause, sends a request, and compares its line with the metrics.
-    async fn told_alike(&self, cause: &str, reason: &str, body: &Value) -> Value {
+    /// Waits until something waits for this cause, sends a request, and asserts that its line and the metrics agree.
+    async fn assert_reported_alike(&self, cause: &str, reason: &str, body: &Value) -> Value {
         let rests = async {
             while self.rest(cause).await[0] < 0.5 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -45,11 +45,14 @@ impl Program {
             "{line}"
         );
         for (shown, field) in [(since, "since"), (until, "until")] {
-            let told = time(field).as_millisecond() as f64 / 1_000.0;
-            assert!((shown - told).abs() < 0.001, "{field}: {shown} and {told}");
+            let logged = time(field).as_millisecond() as f64 / 1_000.0;
+            assert!(
+                (shown - logged).abs() < 0.001,
+                "{field}: {shown} and {logged}"
+            );
         }
-        let said = format!("watching; reason={reason}; until={:.0}", time("until"));
-        assert_eq!(answer.headers["x-diarist-memory"], said.as_str());
+        let expected = format!("watching; reason={reason}; until={:.0}", time("until"));
+        assert_eq!(answer.headers["x-diarist-memory"], expected.as_str());
         for other in CAUSES.iter().filter(|other| **other != cause) {
             let rest = self.rest(other).await;
             assert!(
@@ -75,6 +78,7 @@ impl Program {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn an_endpoint_that_is_left_alone_is_said_with_both_times() {
     let mut program = Program::start().await;
     let own = format!(
@@ -93,14 +97,14 @@ async fn an_endpoint_that_is_left_alone_is_said_with_both_times() {
     }
     // Each conversation makes one call, and then waits. The fifth failure in a row opens the circuit.
     for user in 1..=6 {
-        let talk = Talk::new(&format!("user{user}"));
+        let conversation = SampleConversation::new(&format!("user{user}"));
         for turn in 1..=ACTIVE {
-            assert_eq!(program.send(&talk.body(turn)).await.status, 200);
+            assert_eq!(program.send(&conversation.body(turn)).await.status, 200);
         }
     }
-    let body = Talk::new("user1").body(ACTIVE + 1);
+    let body = SampleConversation::new("user1").body(ACTIVE + 1);
     let line = program
-        .told_alike("breaker", "observer_failing", &body)
+        .assert_reported_alike("breaker", "observer_failing", &body)
         .await;
     let time = |field: &str| -> Timestamp { line[field].as_str().unwrap().parse().unwrap() };
     let pause = time("until").duration_since(time("since")).as_secs();
@@ -110,28 +114,29 @@ async fn an_endpoint_that_is_left_alone_is_said_with_both_times() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rate_limit_is_said_with_both_times() {
     let program = Program::start().await;
-    let talk = Talk::new("ada");
-    assert_eq!(program.send(&talk.body(1)).await.status, 200);
+    let conversation = SampleConversation::new("ada");
+    assert_eq!(program.send(&conversation.body(1)).await.status, 200);
     let limited = Behaviour::rate_limited(3_000);
     program.provider.inject_next(CallerKind::Actor, 1, &limited);
-    assert_eq!(program.send(&talk.body(2)).await.status, 429);
+    assert_eq!(program.send(&conversation.body(2)).await.status, 429);
     program
-        .told_alike("rate_limit", "observer_resting", &talk.body(2))
+        .assert_reported_alike("rate_limit", "observer_resting", &conversation.body(2))
         .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_spent_budget_is_said_with_both_times() {
     let mut program = Program::start().await;
     program.configure(&format!("[memory]\ndaily_tokens = 100\n{CONFIG}"));
     program.terminate().await;
     program.again().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=ACTIVE {
-        assert_eq!(program.send(&talk.body(turn)).await.status, 200);
+        assert_eq!(program.send(&conversation.body(turn)).await.status, 200);
     }
     program
-        .told_alike("budget", "budget_spent", &talk.body(ACTIVE + 1))
+        .assert_reported_alike("budget", "budget_spent", &conversation.body(ACTIVE + 1))
         .await;
 
     // With a larger budget the jobs go on at once.
@@ -139,7 +144,7 @@ async fn a_spent_budget_is_said_with_both_times() {
     program.hang_up();
     let mut turn = ACTIVE + 2;
     let active = async {
-        while program.send(&talk.body(turn)).await.memory() != "active" {
+        while program.send(&conversation.body(turn)).await.memory() != "active" {
             turn += 1;
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

@@ -3,7 +3,7 @@
 use std::process::{Command, Output, Stdio};
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk, eventually};
+use crate::memory::tools::{ACTIVE, SampleConversation, eventually};
 
 const OLD: &str = "Bearer sk-the-old-key";
 const NEW: &str = "Bearer sk-the-new-key";
@@ -43,15 +43,17 @@ fn tenants_fail(rig: &Rig, arguments: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-async fn memory_state(rig: &Rig, talk: &Talk, key: &str) -> String {
-    let answer = rig.send_as(key, &[READ], &talk.body(ACTIVE + 1)).await;
+async fn memory_state(rig: &Rig, conversation: &SampleConversation, key: &str) -> String {
+    let answer = rig
+        .send_as(key, &[READ], &conversation.body(ACTIVE + 1))
+        .await;
     answer.memory().to_owned()
 }
 
 /// Until the server has heard of it.
-async fn becomes(rig: &Rig, talk: &Talk, key: &str, memory: &str) {
+async fn becomes(rig: &Rig, conversation: &SampleConversation, key: &str, memory: &str) {
     let began = std::time::Instant::now();
-    while memory_state(rig, talk, key).await != memory {
+    while memory_state(rig, conversation, key).await != memory {
         assert!(
             began.elapsed() < crate::memory::rig::PATIENCE,
             "{key} never was {memory}"
@@ -62,8 +64,8 @@ async fn becomes(rig: &Rig, talk: &Talk, key: &str, memory: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rotated_key_keeps_its_memory() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
-    rig.talk_as(OLD, &[], &talk, 1..=ACTIVE).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns_as(OLD, &[], &conversation, 1..=ACTIVE).await;
     // Another replica on the same database, with nothing in its memory.
     let settings = [
         ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
@@ -72,15 +74,21 @@ async fn a_rotated_key_keeps_its_memory() {
     let replica = Rig::beside(&rig, &settings).await;
 
     // The new key was used before anybody said anything: it has a conversation of its own.
-    rig.talk_as(NEW, &[], &talk, 1..=2).await;
-    assert_eq!(memory_state(&rig, &talk, NEW).await, "watching; mode=read");
-    let said = tenants_ok(&rig, &["alias", "env:OLD", "env:NEW"]);
-    assert!(said.contains("has 1 conversation of its own"), "{said}");
+    rig.play_turns_as(NEW, &[], &conversation, 1..=2).await;
+    assert_eq!(
+        memory_state(&rig, &conversation, NEW).await,
+        "watching; mode=read"
+    );
+    let output = tenants_ok(&rig, &["alias", "env:OLD", "env:NEW"]);
+    assert!(output.contains("has 1 conversation of its own"), "{output}");
     for rig in [&rig, &replica] {
-        becomes(rig, &talk, NEW, "active; mode=read").await;
+        becomes(rig, &conversation, NEW, "active; mode=read").await;
         // What is sent is what would be sent for the old one, byte for byte.
         let sent = rig.last().body.clone();
-        assert_eq!(memory_state(rig, &talk, OLD).await, "active; mode=read");
+        assert_eq!(
+            memory_state(rig, &conversation, OLD).await,
+            "active; mode=read"
+        );
         assert_eq!(rig.last().body, sent);
         assert_eq!(rig.last().credential.reveal(), OLD);
     }
@@ -88,16 +96,18 @@ async fn a_rotated_key_keeps_its_memory() {
     // It goes on from there, and writes where the old one did.
     let lineages = "SELECT count(*) FROM lineages";
     let before = rig.number(lineages).await;
-    let answer = rig.talk_as(NEW, &[], &talk, ACTIVE + 1..=ACTIVE + 2).await;
+    let answer = rig
+        .play_turns_as(NEW, &[], &conversation, ACTIVE + 1..=ACTIVE + 2)
+        .await;
     assert_eq!(answer.memory(), "active");
     assert_eq!(rig.number(lineages).await, before);
     assert_eq!(rig.last().credential.reveal(), NEW, "with its own key");
 
     // A second rotation is one more link.
     tenants_ok(&rig, &["alias", "env:NEW", "env:NEWER"]);
-    becomes(&rig, &talk, NEWER, "active; mode=read").await;
+    becomes(&rig, &conversation, NEWER, "active; mode=read").await;
     assert_eq!(
-        memory_state(&rig, &talk, "Bearer sk-a-stranger").await,
+        memory_state(&rig, &conversation, "Bearer sk-a-stranger").await,
         "watching; mode=read"
     );
     let list = tenants_ok(&rig, &["list"]);
@@ -113,18 +123,21 @@ async fn a_rotated_key_keeps_its_memory() {
     // Taken back, the key is its own again, and so is what it had.
     tenants_ok(&rig, &["unalias", "env:NEW"]);
     for rig in [&rig, &replica] {
-        becomes(rig, &talk, NEW, "watching; mode=read").await;
-        becomes(rig, &talk, NEWER, "watching; mode=read").await;
-        assert_eq!(memory_state(rig, &talk, OLD).await, "active; mode=read");
+        becomes(rig, &conversation, NEW, "watching; mode=read").await;
+        becomes(rig, &conversation, NEWER, "watching; mode=read").await;
+        assert_eq!(
+            memory_state(rig, &conversation, OLD).await,
+            "active; mode=read"
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_alias_that_makes_no_sense_is_refused() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for key in [OLD, NEW] {
-        rig.talk_as(key, &[], &talk, 1..=2).await;
+        rig.play_turns_as(key, &[], &conversation, 1..=2).await;
     }
     let lines = rig.audited(4).await;
     let name = |at: usize| lines[at]["tenant"].as_str().unwrap();
@@ -157,12 +170,14 @@ async fn an_alias_that_makes_no_sense_is_refused() {
 
 /// The database is gone for a while: what was last heard holds.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn an_alias_outlives_the_database() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
-    rig.talk_as(OLD, &[], &talk, 1..=ACTIVE + 1).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns_as(OLD, &[], &conversation, 1..=ACTIVE + 1)
+        .await;
     tenants_ok(&rig, &["alias", "env:OLD", "env:NEW"]);
-    becomes(&rig, &talk, NEW, "active; mode=read").await;
+    becomes(&rig, &conversation, NEW, "active; mode=read").await;
     // With its log, or SQLite would read from there what the file no longer says.
     for beside in ["", "-wal", "-shm"] {
         std::fs::remove_file(format!("{}{beside}", rig.file().display())).unwrap();
@@ -170,11 +185,13 @@ async fn an_alias_outlives_the_database() {
     let page = "not a database";
     std::fs::write(rig.file(), page).unwrap();
     // Longer than it takes to ask again.
-    let asked = std::time::Instant::now();
+    let started = std::time::Instant::now();
     eventually("another look at the aliases", || {
-        asked.elapsed().as_secs() > 5
+        started.elapsed().as_secs() > 5
     })
     .await;
-    let answer = rig.send_as(NEW, &[READ], &talk.body(ACTIVE + 1)).await;
+    let answer = rig
+        .send_as(NEW, &[READ], &conversation.body(ACTIVE + 1))
+        .await;
     assert!(answer.memory().starts_with("active"), "{}", answer.memory());
 }

@@ -12,26 +12,29 @@ use sqlx::Row as _;
 use tokio::sync::Semaphore;
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Caller, Talk};
+use crate::memory::tools::{ACTIVE, Caller, SampleConversation};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn repetitions_go_out_as_the_first_time_in_any_order_and_after_a_restart() {
     let mut rig = Rig::small().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let mut first: BTreeMap<usize, Bytes> = BTreeMap::new();
     for turn in 1..=ACTIVE + 3 {
-        rig.talk(&talk, turn..=turn).await;
+        rig.play_turns(&conversation, turn..=turn).await;
         first.insert(turn, rig.last().body.clone());
         // A client that repeats at once, before memory had its time, and after.
-        rig.send(&talk.body(turn)).await;
+        rig.send(&conversation.body(turn)).await;
         assert_eq!(rig.last().body, first[&turn], "turn {turn}");
     }
-    assert_ne!(first[&(ACTIVE + 3)], talk.body(ACTIVE + 3).to_string());
+    assert_ne!(
+        first[&(ACTIVE + 3)],
+        conversation.body(ACTIVE + 3).to_string()
+    );
     let backwards: Vec<usize> = first.keys().rev().copied().collect();
     let shuffled: Vec<usize> = backwards.iter().map(|turn| (turn * 5) % 13).collect();
     for round in 0..2 {
         for turn in backwards.iter().chain(&shuffled).filter(|turn| **turn > 0) {
-            rig.send(&talk.body(*turn)).await;
+            rig.send(&conversation.body(*turn)).await;
             assert_eq!(rig.last().body, first[turn], "turn {turn} in round {round}");
         }
         rig.quiet().await;
@@ -39,7 +42,7 @@ async fn repetitions_go_out_as_the_first_time_in_any_order_and_after_a_restart()
     }
     // In the order in which they were said, each recorded before the next comes.
     for (turn, sent) in &first {
-        rig.talk(&talk, *turn..=*turn).await;
+        rig.play_turns(&conversation, *turn..=*turn).await;
         assert_eq!(rig.last().body, sent, "turn {turn} said again");
     }
 }
@@ -49,15 +52,15 @@ async fn repetitions_go_out_as_the_first_time_in_any_order_and_after_a_restart()
 #[tokio::test(flavor = "multi_thread")]
 async fn two_models_asked_for_one_history_are_sent_what_was_decided_for_each() {
     let mut rig = Rig::with(Options::default(), &[("MEMORY__OVERFLOW", "trim")]).await;
-    let large = Talk::new("ada");
-    let small = Talk {
+    let large = SampleConversation::new("ada");
+    let small = SampleConversation {
         model: "gpt-small",
         ..large.clone()
     };
     let mut first: Vec<Bytes> = Vec::new();
-    for (talk, window) in [(&large, None), (&small, Some(8_000))] {
+    for (conversation, window) in [(&large, None), (&small, Some(8_000))] {
         rig.provider.rules(|rules| rules.window = window);
-        assert_eq!(rig.send(&talk.body(24)).await.status, 200);
+        assert_eq!(rig.send(&conversation.body(24)).await.status, 200);
         first.push(rig.last().body.clone());
         rig.quiet().await;
     }
@@ -68,15 +71,20 @@ async fn two_models_asked_for_one_history_are_sent_what_was_decided_for_each() {
         if round % 2 == 1 {
             rig.restart().await;
         }
-        for (talk, first) in [
+        for (conversation, first) in [
             (&large, &first[0]),
             (&small, &first[1]),
             (&large, &first[0]),
         ] {
             let before = rig.got().len();
-            rig.send(&talk.body(24)).await;
+            rig.send(&conversation.body(24)).await;
             let now = (rig.got().len(), &rig.last().body);
-            assert_eq!(now, (before + 1, first), "round {round}, {}", talk.model);
+            assert_eq!(
+                now,
+                (before + 1, first),
+                "round {round}, {}",
+                conversation.model
+            );
             rig.quiet().await;
         }
     }
@@ -94,16 +102,16 @@ async fn two_models_asked_for_one_history_are_sent_what_was_decided_for_each() {
 #[tokio::test(flavor = "multi_thread")]
 async fn twenty_at_once_are_the_same_bytes() {
     let mut rig = Rig::small().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=ACTIVE {
         if turn % 3 == 0 {
             // Cold for the twenty: they ask the store.
             rig.restart().await;
         }
         let before = rig.got().len();
-        let body = talk.body(turn);
-        let asked = (0..20).map(|_| rig.send(&body));
-        let answers = futures_util::future::join_all(asked).await;
+        let body = conversation.body(turn);
+        let requests = (0..20).map(|_| rig.send(&body));
+        let answers = futures_util::future::join_all(requests).await;
         assert!(answers.iter().all(|answer| answer.status == 200));
         let sent: BTreeSet<Bytes> = rig.got()[before..]
             .iter()
@@ -112,7 +120,7 @@ async fn twenty_at_once_are_the_same_bytes() {
         assert_eq!(sent.len(), 1, "turn {turn}");
         rig.quiet().await;
     }
-    assert_ne!(rig.last().body, talk.body(ACTIVE).to_string());
+    assert_ne!(rig.last().body, conversation.body(ACTIVE).to_string());
     let requests = rig.number("SELECT count(*) FROM requests").await;
     assert_eq!(requests, i64::try_from(ACTIVE).unwrap());
 }
@@ -124,34 +132,40 @@ async fn a_repetition_of_a_request_under_way_goes_out_as_that_one() {
     let observer = Arc::new(Semaphore::new(0));
     rig.provider
         .inject(CallerKind::Observer, Behaviour::gated(&observer));
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=ACTIVE {
-        assert_eq!(rig.send(&talk.body(turn)).await.memory(), "watching");
+        assert_eq!(
+            rig.send(&conversation.body(turn)).await.memory(),
+            "watching"
+        );
     }
     let answer = Arc::new(Semaphore::new(0));
     rig.provider
         .inject_next(CallerKind::Actor, 1, &Behaviour::gated(&answer));
-    let mut under_way = Caller::connect(&rig.address()).await;
-    under_way.ask(&talk.body(ACTIVE + 1)).await;
-    let asked = |record: &[Arc<RecordedRequest>]| {
+    let mut pending = Caller::connect(&rig.address()).await;
+    pending.ask(&conversation.body(ACTIVE + 1)).await;
+    let has_arrived = |record: &[Arc<RecordedRequest>]| {
         let long = 2 * ACTIVE;
         record
             .iter()
             .any(|entry| entry.caller == CallerKind::Actor && entry.messages > long)
     };
-    rig.provider.wait_until(asked).await.unwrap();
+    rig.provider.wait_until(has_arrived).await.unwrap();
     observer.add_permits(1_000);
     rig.until_at_least(1, "SELECT count(*) FROM snapshots")
         .await;
     // The recorder tells the request path before anybody can see the row; give it the time.
     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    let repeated = rig.send(&talk.body(ACTIVE + 1)).await;
+    let repeated = rig.send(&conversation.body(ACTIVE + 1)).await;
     assert_eq!(repeated.memory(), "watching");
-    assert_eq!(rig.last().body, talk.body(ACTIVE + 1).to_string());
+    assert_eq!(rig.last().body, conversation.body(ACTIVE + 1).to_string());
     answer.add_permits(1_000);
-    under_way.until("\r\n\r\n").await;
+    pending.until("\r\n\r\n").await;
     rig.quiet().await;
-    assert_eq!(rig.send(&talk.body(ACTIVE + 2)).await.memory(), "active");
+    assert_eq!(
+        rig.send(&conversation.body(ACTIVE + 2)).await.memory(),
+        "active"
+    );
 }
 
 /// An Observer that marks everything it writes with a number nobody else has.
@@ -179,11 +193,13 @@ async fn what_was_observed_for_one_tenant_is_never_sent_for_another() {
     let mut rig = Rig::small().await;
     rig.provider
         .script(CallerKind::Observer, Marking::default());
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let owners = ["Bearer sk-alice-0001", "Bearer sk-alice-0002"];
     for turn in 1..=ACTIVE + 3 {
         for owner in owners {
-            let answer = rig.talk_as(owner, &[], &talk, turn..=turn).await;
+            let answer = rig
+                .play_turns_as(owner, &[], &conversation, turn..=turn)
+                .await;
             let wanted = if turn < ACTIVE {
                 answer.memory()
             } else {
@@ -245,24 +261,34 @@ async fn what_was_observed_for_one_resource_is_never_sent_for_another() {
     let rig = Rig::small().await;
     rig.provider
         .script(CallerKind::Observer, Marking::default());
-    let talk = Talk::new("ada");
-    let of = |name: &'static str| [("x-diarist-resource", name)];
+    let conversation = SampleConversation::new("ada");
+    let resource_header = |name: &'static str| [("x-diarist-resource", name)];
     let all_marks = |from: usize| -> BTreeSet<String> {
         rig.got()[from..]
             .iter()
             .flat_map(|entry| marks(&entry.body))
             .collect()
     };
-    rig.talk_as("Bearer sk-test", &of("user-1"), &talk, 1..=ACTIVE + 1)
-        .await;
+    rig.play_turns_as(
+        "Bearer sk-test",
+        &resource_header("user-1"),
+        &conversation,
+        1..=ACTIVE + 1,
+    )
+    .await;
     let (first, from) = (all_marks(0), rig.got().len());
     assert!(!first.is_empty());
-    rig.talk_as("Bearer sk-test", &of("user-2"), &talk, 1..=ACTIVE + 1)
-        .await;
+    rig.play_turns_as(
+        "Bearer sk-test",
+        &resource_header("user-2"),
+        &conversation,
+        1..=ACTIVE + 1,
+    )
+    .await;
     let (second, from_third) = (all_marks(from), rig.got().len());
     assert!(!second.is_empty() && first.is_disjoint(&second));
     // Without a resource there is a third owner.
-    rig.talk(&talk, 1..=ACTIVE + 1).await;
+    rig.play_turns(&conversation, 1..=ACTIVE + 1).await;
     let third = all_marks(from_third);
     assert!(!third.is_empty() && third.is_disjoint(&first) && third.is_disjoint(&second));
     let owners = rig
@@ -276,7 +302,7 @@ async fn what_was_observed_for_one_resource_is_never_sent_for_another() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_credential_makes_a_tenant_wherever_it_stands() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let owners = [
         ("/v1/chat/completions", "x-portkey-api-key", "pk-alice"),
         ("/v1/chat/completions", "x-portkey-api-key", "pk-bob"),
@@ -291,7 +317,7 @@ async fn a_credential_makes_a_tenant_wherever_it_stands() {
         let request = rig
             .client
             .post(rig.url(path))
-            .body(talk.body(turn).to_string());
+            .body(conversation.body(turn).to_string());
         let request = request.header("content-type", "application/json");
         let request = request.header("authorization", "Bearer unused");
         let answer = request.header(name, value).send().await.unwrap();

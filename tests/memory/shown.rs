@@ -1,14 +1,12 @@
 //! What the Observer is shown and asked for, as the operator decides, read from the provider's record.
 
-use diarist_provider::{
-    Behaviour, CallerKind, Observer, Options, Provider, Reply, Rules, Script as _, ScriptInput,
-};
+use diarist_provider::{Behaviour, CallerKind, Options, Provider, Reply, Rules, ScriptInput};
 use serde_json::{Value, json};
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, SampleConversation};
 
-async fn rig(settings: &[(&str, &str)]) -> Rig {
+pub async fn rig(settings: &[(&str, &str)]) -> Rig {
     let mut all = vec![
         ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
         ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "1000"),
@@ -18,7 +16,7 @@ async fn rig(settings: &[(&str, &str)]) -> Rig {
 }
 
 /// The messages of every accepted call of the Observer.
-fn calls(rig: &Rig) -> Vec<Value> {
+pub fn calls(rig: &Rig) -> Vec<Value> {
     let record = rig.provider.record_for(CallerKind::Observer);
     let bodies = record.iter().filter(|call| call.is_accepted());
     bodies
@@ -28,7 +26,7 @@ fn calls(rig: &Rig) -> Vec<Value> {
 
 /// A conversation in which the second message of the user shows a picture and a table.
 fn illustrated(turn: usize) -> Value {
-    let mut body = Talk::new("ada").body(turn);
+    let mut body = SampleConversation::new("ada").body(turn);
     let shown = json!([
         {"type": "text", "text": "Here they are. Which of the two is newer?"},
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}, "cache_control": {"type": "ephemeral"}},
@@ -41,6 +39,7 @@ fn illustrated(turn: usize) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn pictures_are_shown_as_parts_and_other_things_are_named() {
     for (setting, image, table) in [
         ("auto", true, false),
@@ -54,7 +53,7 @@ async fn pictures_are_shown_as_parts_and_other_things_are_named() {
             assert_eq!(rig.send(&illustrated(turn)).await.status, 200);
             rig.quiet().await;
         }
-        let mut told = 0;
+        let mut checked = 0;
         for messages in calls(&rig) {
             let content = &messages[1]["content"];
             let parts = content.as_array().cloned().unwrap_or_default();
@@ -67,7 +66,7 @@ async fn pictures_are_shown_as_parts_and_other_things_are_named() {
                 assert!(content.is_string());
                 continue;
             }
-            told += 1;
+            checked += 1;
             assert!(history.contains("[File #1: table.csv]"), "{history}");
             let names = |part: &Value| part["type"] == "text" && part["text"] == "[Image #1]:";
             let mut pairs = parts.iter().zip(parts.iter().skip(1));
@@ -94,7 +93,7 @@ async fn pictures_are_shown_as_parts_and_other_things_are_named() {
             );
             assert!(unseen.is_some() || !text.contains("Not shown to you"));
         }
-        assert_eq!(told, 1, "{setting}");
+        assert_eq!(checked, 1, "{setting}");
         // The bytes went with the chunk.
         assert_eq!(rig.number("SELECT count(*) FROM jobs").await, 0);
     }
@@ -107,8 +106,8 @@ async fn what_the_operator_takes_out_is_shown_to_nobody_and_stored_nowhere() {
         ("MEMORY__REDACT__KINDS", "[]"),
     ])
     .await;
-    let talk = Talk::new("ada");
-    let answer = rig.talk(&talk, 1..=ACTIVE).await;
+    let conversation = SampleConversation::new("ada");
+    let answer = rig.play_turns(&conversation, 1..=ACTIVE).await;
     assert_eq!(answer.memory(), "active");
     let calls = calls(&rig);
     assert!(
@@ -119,7 +118,7 @@ async fn what_the_operator_takes_out_is_shown_to_nobody_and_stored_nowhere() {
     assert!(
         calls
             .iter()
-            .all(|call| !call.to_string().contains(&talk.canary()))
+            .all(|call| !call.to_string().contains(&conversation.canary()))
     );
     let held = "SELECT count(*) FROM parts WHERE text LIKE '%canary%'";
     assert_eq!(rig.number(held).await, 0);
@@ -128,9 +127,9 @@ async fn what_the_operator_takes_out_is_shown_to_nobody_and_stored_nowhere() {
 /// A conversation whose client puts what its editor shows behind what the user says, and in a message of its
 /// own where a tool was asked for.
 fn beside_editor(turn: usize) -> Value {
-    let mut body = Talk::new("ada").body(turn);
+    let mut body = SampleConversation::new("ada").body(turn);
     let users = body["messages"].as_array_mut().unwrap().iter_mut();
-    for (at, message) in users.filter(|said| said["role"] == "user").enumerate() {
+    for (at, message) in users.filter(|entry| entry["role"] == "user").enumerate() {
         let block = format!(
             "<environment_details>\n# Open tabs\nsrc/secret_{at}.rs\nCost: $0.{at}123\n</environment_details>"
         );
@@ -171,8 +170,8 @@ async fn what_clients_put_into_messages_is_forwarded_and_not_observed() {
                 "{history}"
             );
         }
-        let told = |words: &str| calls.iter().any(|call| call.to_string().contains(words));
-        assert!(told("wants ada in turn 1.") && told("wants ada in turn 2."));
+        let is_shown = |words: &str| calls.iter().any(|call| call.to_string().contains(words));
+        assert!(is_shown("wants ada in turn 1.") && is_shown("wants ada in turn 2."));
         // What it is measured by is what it was shown.
         let measured = "SELECT count(*) FROM parts WHERE retention ->> '$.path' IS NOT NULL";
         assert_eq!(rig.number(measured).await > 0, shown);
@@ -183,7 +182,8 @@ async fn what_clients_put_into_messages_is_forwarded_and_not_observed() {
 async fn the_applications_prompt_is_background_where_it_is_wanted_at_all() {
     for (setting, shown) in [("false", false), ("true", true)] {
         let rig = rig(&[("MEMORY__OBSERVATION__OBSERVE_SYSTEM", setting)]).await;
-        rig.talk(&Talk::new("ada"), 1..=ACTIVE).await;
+        rig.play_turns(&SampleConversation::new("ada"), 1..=ACTIVE)
+            .await;
         for call in calls(&rig) {
             let user = call[1]["content"].as_str().unwrap();
             let (before, history) = user.split_once("<history-").unwrap();
@@ -250,10 +250,12 @@ fn log_before<'a>(parts: &'a [Stored], chunk: &Stored) -> Vec<&'a Stored> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn so_much_of_the_log_is_shown_as_is_wanted() {
     for setting in ["0", "2000", "false"] {
         let rig = rig(&[("MEMORY__OBSERVATION__PREVIOUS_OBSERVER_TOKENS", setting)]).await;
-        rig.talk(&Talk::new("ada"), 1..=2 * ACTIVE).await;
+        rig.play_turns(&SampleConversation::new("ada"), 1..=2 * ACTIVE)
+            .await;
         let parts = stored(&rig).await;
         let chunks: Vec<&Stored> = parts.iter().filter(|part| !part.reflection).collect();
         let calls = calls(&rig);
@@ -305,6 +307,7 @@ fn harbour(turn: usize, system: &str) -> Value {
 /// Background gives way before the history does: a log and a prompt that are longer than the Observer's
 /// window leave every range whole.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn what_is_shown_beside_the_history_gives_way_first() {
     let long: String = (0..1_500).map(|n| format!("Rule {n} holds. ")).collect();
     for (key, value, system) in [
@@ -377,7 +380,8 @@ async fn both_phases_are_told_the_operators_words() {
         ("MEMORY__REFLECTION__INSTRUCTION", "Keep every ticket."),
     ])
     .await;
-    rig.talk(&Talk::new("ada"), 1..=20).await;
+    rig.play_turns(&SampleConversation::new("ada"), 1..=20)
+        .await;
     for (part, words) in [
         (CallerKind::Observer, "Keep every recipe."),
         (CallerKind::Reflector, "Keep every ticket."),
@@ -394,72 +398,6 @@ async fn both_phases_are_told_the_operators_words() {
     }
 }
 
-/// A script that observes and gives the conversation this title.
-fn entitling(title: &'static str) -> impl Fn(&ScriptInput<'_>) -> Reply + Send + Sync {
-    move |ask| {
-        let mut reply = Observer::default().reply(ask);
-        let said = reply.content.unwrap_or_default();
-        reply.content = Some(format!("{said}\n<thread-title>{title}</thread-title>"));
-        reply
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_title_is_stored_where_it_is_one_and_travels_nowhere() {
-    let mut rig = rig(&[("MEMORY__OBSERVATION__THREAD_TITLE", "true")]).await;
-    let named = |title: &str| match title {
-        "" => "SELECT count(*) FROM lineages WHERE title IS NULL",
-        "first" => "SELECT count(*) FROM lineages WHERE title = 'Lamps of Zadar'",
-        _ => "SELECT count(*) FROM lineages WHERE title = 'Lamps and boats'",
-    };
-    let talk = Talk::new("ada");
-    // Two characters are none.
-    rig.provider.script(CallerKind::Observer, entitling("ab"));
-    rig.talk(&talk, 1..=4).await;
-    assert_eq!(rig.number(named("")).await, 1);
-    rig.provider
-        .script(CallerKind::Observer, entitling("\"Lamps of Zadar\""));
-    rig.talk(&talk, 5..=8).await;
-    assert_eq!(rig.number(named("first")).await, 1);
-    // The Observer is told the title so far, in a fence.
-    rig.provider
-        .script(CallerKind::Observer, entitling("Lamps and boats"));
-    rig.talk(&talk, 9..=16).await;
-    assert_eq!(rig.number(named("second")).await, 1);
-    let told = calls(&rig);
-    assert!(told.iter().any(|call| {
-        let user = call[1]["content"].as_str().unwrap();
-        user.contains("<title-") && user.contains("\nLamps of Zadar\n</title-")
-    }));
-    // A fork of it has none, and no request of anybody's carries one.
-    rig.provider
-        .script(CallerKind::Observer, Observer::default());
-    let mut fork = talk.body(16);
-    let messages = fork["messages"].as_array_mut().unwrap();
-    messages.truncate(20);
-    messages.push(json!({"role": "user", "content": "Something else altogether, please."}));
-    rig.send(&fork).await;
-    rig.quiet().await;
-    assert!(
-        rig.got()
-            .iter()
-            .all(|entry| !String::from_utf8_lossy(&entry.body).contains("Lamps"))
-    );
-    // Off again, nobody is asked for one.
-    rig.set("MEMORY__OBSERVATION__THREAD_TITLE", "false");
-    rig.restart().await;
-    let before = calls(&rig).len();
-    rig.talk(&talk, 17..=24).await;
-    let after = calls(&rig).split_off(before);
-    assert!(!after.is_empty());
-    assert!(
-        after
-            .iter()
-            .all(|call| !call.to_string().contains("thread-title"))
-    );
-    assert_eq!(rig.number(named("second")).await, 1, "it stays");
-}
-
 /// Whether what was sent last ends with these hints; the rules of the block name their tags as well.
 fn sent(rig: &Rig) -> [bool; 2] {
     let body = rig.last().json().unwrap()["messages"].to_string();
@@ -471,6 +409,7 @@ fn sent(rig: &Rig) -> [bool; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn hints_are_asked_for_and_sent_as_the_phases_say() {
     let (task, response) = ("<current-task>", "<suggested-response>");
     for (observation, reflection, asks, sends) in [
@@ -487,7 +426,9 @@ async fn hints_are_asked_for_and_sent_as_the_phases_say() {
         ])
         .await;
         // The scripted Observer writes both whether it is asked or not.
-        let answer = rig.talk(&Talk::new("ada"), 1..=ACTIVE).await;
+        let answer = rig
+            .play_turns(&SampleConversation::new("ada"), 1..=ACTIVE)
+            .await;
         assert_eq!(answer.memory(), "active");
         for call in calls(&rig) {
             let system = call[0]["content"].as_str().unwrap();
@@ -511,7 +452,7 @@ async fn a_stored_hint_is_not_sent_once_both_phases_are_off() {
             ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "40000"),
         ])
         .await;
-        let talk = Talk::new("ada");
+        let conversation = SampleConversation::new("ada");
         let mut turn = 0;
         // A chunk is there, and no snapshot yet; it will be the last one the Observer writes.
         while rig
@@ -520,7 +461,7 @@ async fn a_stored_hint_is_not_sent_once_both_phases_are_off() {
             == 0
         {
             turn += 1;
-            rig.talk(&talk, turn..=turn).await;
+            rig.play_turns(&conversation, turn..=turn).await;
         }
         assert_eq!(rig.number("SELECT count(*) FROM snapshots").await, 0);
         let silent = Behaviour {
@@ -542,7 +483,7 @@ async fn a_stored_hint_is_not_sent_once_both_phases_are_off() {
             turn += 1;
             assert!(turn < 20);
             let before = rig.number("SELECT count(*) FROM requests").await;
-            rig.send(&talk.body(turn)).await;
+            rig.send(&conversation.body(turn)).await;
             let recorded = "SELECT count(*) FROM requests";
             rig.until(recorded, |now| now != before).await;
         }
@@ -562,7 +503,8 @@ async fn the_next_observer_is_shown_how_things_stood() {
         ("[\"current_task\"]", true, false),
     ] {
         let rig = rig(&[("MEMORY__OBSERVATION__CONTINUATION_HINTS", setting)]).await;
-        rig.talk(&Talk::new("ada"), 1..=ACTIVE).await;
+        rig.play_turns(&SampleConversation::new("ada"), 1..=ACTIVE)
+            .await;
         let record = rig.provider.record_for(CallerKind::Observer);
         assert!(record.len() > 2);
         for (at, call) in record.iter().enumerate() {
@@ -573,23 +515,26 @@ async fn the_next_observer_is_shown_how_things_stood() {
                 .nth(1)
                 .map(|rest| rest.split("</before-").next().unwrap());
             // What the chunk before said of it, which is the answer before.
-            let said = at.checked_sub(1).map(|before| {
+            let reply_text = at.checked_sub(1).map(|before| {
                 let reply = record[before].reply.clone().unwrap();
                 reply["content"].as_str().unwrap().to_owned()
             });
             let section = |name: &str| {
-                let text = said.as_deref()?.split(&format!("<{name}>\n")).nth(1)?;
+                let text = reply_text
+                    .as_deref()?
+                    .split(&format!("<{name}>\n"))
+                    .nth(1)?;
                 text.split(&format!("\n</{name}>")).next()
             };
             for (wanted, label, name) in [
                 (task, "Task", "current-task"),
                 (response, "Response", "suggested-response"),
             ] {
-                let told = section(name).map(|words| format!("{label}: {words}"));
+                let expected = section(name).map(|words| format!("{label}: {words}"));
                 let shown = stood.is_some_and(|stood| stood.contains(&format!("{label}: ")));
                 assert_eq!(shown, wanted && at > 0, "{setting}, call {at}: {user}");
                 if shown {
-                    assert!(stood.unwrap().contains(&told.unwrap()), "{user}");
+                    assert!(stood.unwrap().contains(&expected.unwrap()), "{user}");
                 }
             }
         }

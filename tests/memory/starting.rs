@@ -3,21 +3,22 @@
 use std::time::Duration;
 
 use crate::memory::process::{CONFIG, Program};
-use crate::memory::tools::{Talk, eventually};
+use crate::memory::tools::{SampleConversation, eventually};
 
 /// A process that only reads measures its database, and deletes nothing, until it may write.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn what_is_only_read_is_measured_and_not_deleted() {
     let mut program = Program::start().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=2 {
-        assert_eq!(program.send(&talk.body(turn)).await.status, 200);
+        assert_eq!(program.send(&conversation.body(turn)).await.status, 200);
         program.wait_recorded(turn).await;
     }
     let listed = |program: &Program| {
-        let (succeeded, said) = program.operator(&["threads", "--json"]);
-        assert!(succeeded, "{said}");
-        said.lines().count()
+        let (succeeded, output) = program.operator(&["threads", "--json"]);
+        assert!(succeeded, "{output}");
+        output.lines().count()
     };
     for (read_only, left) in [(true, 1), (false, 0)] {
         program.terminate().await;

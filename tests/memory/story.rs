@@ -24,14 +24,14 @@ async fn a_long_conversation_is_carried_by_its_observations() {
         "the client's own system message leads"
     );
     // The request that asked for the last message: everything but it, the newest of it raw.
-    let asked = &conversation.messages[..conversation.messages.len() - 1];
+    let messages = &conversation.messages[..conversation.messages.len() - 1];
     let raw = last.len() - 2;
     assert!(
-        raw * 2 < asked.len(),
+        raw * 2 < messages.len(),
         "{raw} of {} messages are raw",
-        asked.len()
+        messages.len()
     );
-    assert_eq!(last[2..], asked[asked.len() - raw..]);
+    assert_eq!(last[2..], messages[messages.len() - raw..]);
 
     assert!(rig.provider.record_for(CallerKind::Observer).len() > 1);
     assert!(!rig.provider.record_for(CallerKind::Reflector).is_empty());

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Caller, Talk};
+use crate::memory::tools::{ACTIVE, Caller, SampleConversation};
 
 /// The data of all events.
 fn events(stream: &[u8]) -> Vec<String> {
@@ -29,19 +29,19 @@ fn events(stream: &[u8]) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_chunk_arrives_before_the_second_is_sent() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=ACTIVE).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=ACTIVE).await;
     let gate = Arc::new(Semaphore::new(0));
     rig.provider
         .inject(CallerKind::Actor, Behaviour::gated(&gate));
     let mut caller = Caller::connect(&rig.address()).await;
-    caller.ask(&talk.streamed(ACTIVE + 1)).await;
-    let seen = caller.until("\r\n\r\n").await;
-    assert!(seen.contains("x-diarist-memory: active"), "{seen}");
-    assert!(!seen.contains("data:"));
+    caller.ask(&conversation.streamed(ACTIVE + 1)).await;
+    let received = caller.until("\r\n\r\n").await;
+    assert!(received.contains("x-diarist-memory: active"), "{received}");
+    assert!(!received.contains("data:"));
     gate.add_permits(1);
-    let seen = caller.until("\n\n").await;
-    assert_eq!(seen.matches("data:").count(), 1, "{seen}");
+    let received = caller.until("\n\n").await;
+    assert_eq!(received.matches("data:").count(), 1, "{received}");
     gate.add_permits(1);
     caller.until("\"content\":\"").await;
     gate.add_permits(1_000);
@@ -56,16 +56,16 @@ async fn stream(rig: &Rig, body: &Value) -> Vec<u8> {
 }
 
 /// A rig that asks for usage by itself.
-async fn rig_asking_usage() -> (Rig, Talk) {
+async fn rig_asking_usage() -> (Rig, SampleConversation) {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
-    let mut first = talk.streamed(1);
+    let conversation = SampleConversation::new("ada");
+    let mut first = conversation.streamed(1);
     first["stream_options"] = json!({"include_usage": true});
     let events = events(&stream(&rig, &first).await);
     let usage: Value = serde_json::from_str(&events[events.len() - 2]).unwrap();
     assert_eq!(usage["choices"], json!([]), "who asks gets it");
     rig.quiet().await;
-    (rig, talk)
+    (rig, conversation)
 }
 
 fn oddities() -> Vec<(&'static str, Behaviour)> {
@@ -142,22 +142,24 @@ fn oddities() -> Vec<(&'static str, Behaviour)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn usage_we_asked_for_is_audited_and_exactly_its_event_is_taken_out() {
-    let (rig, talk) = rig_asking_usage().await;
+    let (rig, conversation) = rig_asking_usage().await;
     let mut lines = 1;
     for (turn, (name, behaviour)) in (2..).zip(oddities()) {
         rig.provider.inject(CallerKind::Actor, behaviour.clone());
         for choices in [1, 2] {
-            let mut body = talk.streamed(turn);
+            let mut body = conversation.streamed(turn);
             if choices > 1 {
                 body["n"] = json!(choices);
             }
-            let seen = events(&stream(&rig, &body).await);
+            let client_events = events(&stream(&rig, &body).await);
             lines += 1;
             let entry = rig.last();
-            let asked = entry.json().unwrap();
-            assert_eq!(asked["stream_options"]["include_usage"], true, "{name}");
+            let request = entry.json().unwrap();
+            assert_eq!(request["stream_options"]["include_usage"], true, "{name}");
             assert!(
-                !seen.iter().any(|event| event.contains("\"choices\":[]")),
+                !client_events
+                    .iter()
+                    .any(|event| event.contains("\"choices\":[]")),
                 "{name}"
             );
 
@@ -166,8 +168,8 @@ async fn usage_we_asked_for_is_audited_and_exactly_its_event_is_taken_out() {
             body["stream_options"] = json!({"include_usage": true});
             let whole = events(&stream(&rig, &body).await);
             lines += 1;
-            assert_eq!(seen.len() + 1, whole.len(), "{name}");
-            assert_eq!(seen.last().unwrap(), "[DONE]", "{name}");
+            assert_eq!(client_events.len() + 1, whole.len(), "{name}");
+            assert_eq!(client_events.last().unwrap(), "[DONE]", "{name}");
             let text = |events: &[String]| -> String {
                 let parsed = events
                     .iter()
@@ -178,7 +180,7 @@ async fn usage_we_asked_for_is_audited_and_exactly_its_event_is_taken_out() {
                     })
                     .collect()
             };
-            assert_eq!(text(&seen), text(&whole), "{name}");
+            assert_eq!(text(&client_events), text(&whole), "{name}");
 
             let audited = rig.audited(lines).await;
             for line in &audited[lines - 2..] {
@@ -205,16 +207,16 @@ async fn usage_we_asked_for_is_audited_and_exactly_its_event_is_taken_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn compressed_answers_pass_as_they_are_and_are_read() {
-    let (rig, talk) = rig_asking_usage().await;
+    let (rig, conversation) = rig_asking_usage().await;
     let gzip = Behaviour {
         gzip: true,
         frame_bytes: Some(13),
         ..Behaviour::default()
     };
     rig.provider.inject(CallerKind::Actor, gzip);
-    let mut asked = talk.streamed(2);
-    asked["stream_options"] = json!({"include_usage": true});
-    for body in [asked, talk.body(3)] {
+    let mut body_with_usage = conversation.streamed(2);
+    body_with_usage["stream_options"] = json!({"include_usage": true});
+    for body in [body_with_usage, conversation.body(3)] {
         let answer = rig.send(&body).await;
         assert_eq!(answer.headers["content-encoding"], "gzip");
         let mut plain = Vec::new();
@@ -249,17 +251,17 @@ async fn compressed_answers_pass_as_they_are_and_are_read() {
 #[tokio::test(flavor = "multi_thread")]
 async fn streamed_and_whole_answers_make_the_same_memory() {
     let rig = Rig::small().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=ACTIVE {
         let body = if turn % 2 == 0 {
-            talk.streamed(turn)
+            conversation.streamed(turn)
         } else {
-            talk.body(turn)
+            conversation.body(turn)
         };
         assert_eq!(rig.send(&body).await.status, 200);
         rig.quiet().await;
     }
-    let answer = rig.send(&talk.streamed(ACTIVE + 1)).await;
+    let answer = rig.send(&conversation.streamed(ACTIVE + 1)).await;
     assert_eq!(answer.memory(), "active");
     let lines = rig.audited(ACTIVE + 1).await;
     for (line, entry) in lines.iter().zip(rig.got()) {
@@ -282,19 +284,19 @@ async fn a_stream_without_an_end_is_not_recorded() {
         ..Behaviour::default()
     };
     rig.provider.inject_next(CallerKind::Actor, 1, &open_ended);
-    rig.send(&Talk::new("ada").streamed(1)).await;
+    rig.send(&SampleConversation::new("ada").streamed(1)).await;
     rig.quiet().await;
     // Without `[DONE]`, but every choice has its finish reason. So this is the second request of its
     // conversation.
-    rig.send(&Talk::new("ada").streamed(1)).await;
+    rig.send(&SampleConversation::new("ada").streamed(1)).await;
     rig.quiet().await;
     assert_eq!(rig.number("SELECT count(*) FROM requests").await, 1);
     rig.provider.script(
         CallerKind::Actor,
         |_: &diarist_provider::ScriptInput<'_>| diarist_provider::Reply::filtered(),
     );
-    rig.send(&Talk::new("bob").streamed(1)).await;
-    rig.send(&Talk::new("bob").body(1)).await;
+    rig.send(&SampleConversation::new("bob").streamed(1)).await;
+    rig.send(&SampleConversation::new("bob").body(1)).await;
     rig.quiet().await;
     assert_eq!(rig.number("SELECT count(*) FROM requests").await, 1);
 }
@@ -302,16 +304,20 @@ async fn a_stream_without_an_end_is_not_recorded() {
 /// It costs the clients of that upstream their compression.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_compresses_all_the_same_is_asked_only_once() {
-    let (rig, talk) = rig_asking_usage().await;
+    let (rig, conversation) = rig_asking_usage().await;
     let gzip = Behaviour {
         gzip: true,
         ..Behaviour::default()
     };
     rig.provider.inject(CallerKind::Actor, gzip);
-    for (turn, asked) in [(2, true), (3, false)] {
-        stream(&rig, &talk.streamed(turn)).await;
+    for (turn, asks_usage) in [(2, true), (3, false)] {
+        stream(&rig, &conversation.streamed(turn)).await;
         let sent = rig.last().json().unwrap();
-        assert_eq!(sent.get("stream_options").is_some(), asked, "turn {turn}");
+        assert_eq!(
+            sent.get("stream_options").is_some(),
+            asks_usage,
+            "turn {turn}"
+        );
         rig.quiet().await;
     }
 }
@@ -321,23 +327,29 @@ async fn an_upstream_that_compresses_all_the_same_is_asked_only_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn usage_we_asked_for_is_taken_out_of_a_stream_that_came_compressed() {
     for frame_bytes in [None, Some(1), Some(13), Some(1 << 20)] {
-        let (rig, talk) = rig_asking_usage().await;
+        let (rig, conversation) = rig_asking_usage().await;
         let gzip = Behaviour {
             gzip: true,
             frame_bytes,
             ..Behaviour::default()
         };
         rig.provider.inject(CallerKind::Actor, gzip);
-        let answer = rig.send(&talk.streamed(2)).await;
+        let answer = rig.send(&conversation.streamed(2)).await;
         assert_eq!(answer.status, 200);
         let entry = rig.last();
         assert!(entry.json().unwrap().get("stream_options").is_some());
         assert!(!answer.headers.contains_key("content-encoding"));
         assert!(!answer.headers.contains_key("content-length"));
-        let seen = events(&answer.body);
-        assert!(!answer.text().contains("\"choices\":[]"), "{seen:?}");
-        assert_eq!(seen.last().unwrap(), "[DONE]");
-        assert!(seen.len() > 3, "the answer is whole: {seen:?}");
+        let client_events = events(&answer.body);
+        assert!(
+            !answer.text().contains("\"choices\":[]"),
+            "{client_events:?}"
+        );
+        assert_eq!(client_events.last().unwrap(), "[DONE]");
+        assert!(
+            client_events.len() > 3,
+            "the answer is whole: {client_events:?}"
+        );
         let line = rig.audit_entry(&answer).await;
         assert_eq!(
             line["prompt_tokens"],
@@ -349,7 +361,7 @@ async fn usage_we_asked_for_is_taken_out_of_a_stream_that_came_compressed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_came_compressed_is_not_held_back() {
-    let (rig, talk) = rig_asking_usage().await;
+    let (rig, conversation) = rig_asking_usage().await;
     let gate = Arc::new(Semaphore::new(0));
     let gzip = Behaviour {
         gzip: true,
@@ -357,10 +369,10 @@ async fn a_stream_that_came_compressed_is_not_held_back() {
     };
     rig.provider.inject(CallerKind::Actor, gzip);
     let mut caller = Caller::connect(&rig.address()).await;
-    caller.ask(&talk.streamed(2)).await;
+    caller.ask(&conversation.streamed(2)).await;
     gate.add_permits(2);
-    let seen = caller.until("\"content\":\"").await;
-    assert!(!seen.contains("[DONE]") && !seen.contains("content-encoding"));
+    let received = caller.until("\"content\":\"").await;
+    assert!(!received.contains("[DONE]") && !received.contains("content-encoding"));
     gate.add_permits(1_000);
     caller.until("data: [DONE]\n\n").await;
 }
@@ -377,10 +389,10 @@ fn asks_usage(rig: &Rig) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn usage_is_always_asked_for_where_the_operator_wants_it_until_it_is_refused() {
     let rig = rig_with_ask_usage("always").await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     // Nobody knows this upstream.
     for turn in 1..=2 {
-        let answer = rig.send(&talk.streamed(turn)).await;
+        let answer = rig.send(&conversation.streamed(turn)).await;
         assert!(asks_usage(&rig), "turn {turn}");
         assert!(
             !answer.text().contains("\"choices\":[]"),
@@ -395,7 +407,7 @@ async fn usage_is_always_asked_for_where_the_operator_wants_it_until_it_is_refus
         .rules(|rules| rules.refuse_stream_options = true);
     for (turn, requests) in [(3, 2), (4, 1)] {
         let before = rig.got().len();
-        stream(&rig, &talk.streamed(turn)).await;
+        stream(&rig, &conversation.streamed(turn)).await;
         rig.quiet().await;
         assert_eq!(
             (rig.got().len() - before, asks_usage(&rig)),
@@ -413,7 +425,7 @@ async fn the_usage_of_a_stream_without_a_content_type_is_taken_out_too() {
         ..Behaviour::default()
     };
     rig.provider.inject(CallerKind::Actor, untyped);
-    let answer = rig.send(&Talk::new("ada").streamed(1)).await;
+    let answer = rig.send(&SampleConversation::new("ada").streamed(1)).await;
     assert!(asks_usage(&rig) && !answer.headers.contains_key("content-type"));
     let text = answer.text();
     assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
@@ -425,25 +437,25 @@ async fn the_usage_of_a_stream_without_a_content_type_is_taken_out_too() {
 #[tokio::test(flavor = "multi_thread")]
 async fn usage_is_never_asked_for_where_the_operator_does_not_want_it() {
     let rig = rig_with_ask_usage("never").await;
-    let talk = Talk::new("ada");
-    let mut own = talk.streamed(1);
+    let conversation = SampleConversation::new("ada");
+    let mut own = conversation.streamed(1);
     own["stream_options"] = json!({"include_usage": true});
     assert!(String::from_utf8_lossy(&stream(&rig, &own).await).contains("\"choices\":[]"));
     rig.quiet().await;
-    stream(&rig, &talk.streamed(2)).await;
-    assert_eq!(rig.last().body, talk.streamed(2).to_string());
+    stream(&rig, &conversation.streamed(2)).await;
+    assert_eq!(rig.last().body, conversation.streamed(2).to_string());
 }
 
 /// What was asked before is not asked again where that is not wanted any more, not even to go out alike.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_was_asked_for_its_usage_is_not_where_that_is_not_wanted_any_more() {
     let mut rig = rig_with_ask_usage("always").await;
-    let talk = Talk::new("ada");
-    stream(&rig, &talk.streamed(1)).await;
+    let conversation = SampleConversation::new("ada");
+    stream(&rig, &conversation.streamed(1)).await;
     assert!(asks_usage(&rig));
     rig.quiet().await;
     rig.set("AUDIT__ASK_USAGE", "never");
     rig.restart().await;
-    stream(&rig, &talk.streamed(1)).await;
+    stream(&rig, &conversation.streamed(1)).await;
     assert!(!asks_usage(&rig));
 }

@@ -13,7 +13,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use crate::memory::overflow::observers;
 use crate::memory::resource::{ME, SHARED, as_user};
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Caller, Talk, eventually};
+use crate::memory::tools::{ACTIVE, Caller, SampleConversation, eventually};
 
 /// Turns after which several chunks are ready and `message_tokens` is far away.
 const TURNS: usize = 6;
@@ -35,16 +35,25 @@ impl Rig {
     /// What was told of activations: all of it, each part once, and of every chunk that is covered.
     async fn activations(&self) -> Vec<Value> {
         let events = self.events().await.into_iter();
-        let told = events.filter(|(kind, _)| kind == "data-om-activation");
-        let told: Vec<Value> = told.map(|(_, body)| body).collect();
-        let ids: BTreeSet<&str> = told.iter().filter_map(|a| a["cycleId"].as_str()).collect();
-        assert_eq!(ids.len(), told.len(), "each part is told once: {told:?}");
+        let activations = events.filter(|(kind, _)| kind == "data-om-activation");
+        let activations: Vec<Value> = activations.map(|(_, body)| body).collect();
+        let ids: BTreeSet<&str> = activations
+            .iter()
+            .filter_map(|a| a["cycleId"].as_str())
+            .collect();
+        assert_eq!(
+            ids.len(),
+            activations.len(),
+            "each part is told once: {activations:?}"
+        );
         let covered = "SELECT count(*) FROM parts WHERE kind = 'chunk'
                        AND to_count <= (SELECT max(to_count) FROM snapshots)";
-        let chunks = told.iter().filter(|a| a["operationType"] == "observation");
+        let chunks = activations
+            .iter()
+            .filter(|a| a["operationType"] == "observation");
         let chunks = i64::try_from(chunks.count()).unwrap();
-        assert_eq!(chunks, self.number(covered).await, "{told:?}");
-        told
+        assert_eq!(chunks, self.number(covered).await, "{activations:?}");
+        activations
     }
 }
 
@@ -61,8 +70,8 @@ struct ThreadWriter;
 
 impl Write for ThreadWriter {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        THREAD_LOG.with_borrow(|heard| {
-            if let Some(log) = heard {
+        THREAD_LOG.with_borrow(|thread_log| {
+            if let Some(log) = thread_log {
                 log.0.lock().unwrap().extend_from_slice(bytes);
             }
         });
@@ -125,15 +134,16 @@ async fn a_limit_that_is_reached_is_told_in_the_published_word_and_in_ours() {
         ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "400"),
     ];
     let rig = Rig::with(Options::default(), &small).await;
-    rig.talk(&Talk::new("ada"), 1..=2 * ACTIVE).await;
-    let told = rig.activations().await;
+    rig.play_turns(&SampleConversation::new("ada"), 1..=2 * ACTIVE)
+        .await;
+    let activations = rig.activations().await;
     for cause in ["threshold", "reflection"] {
         assert!(
-            told.iter().any(|a| a["cause"] == cause),
-            "{cause}: {told:?}"
+            activations.iter().any(|a| a["cause"] == cause),
+            "{cause}: {activations:?}"
         );
     }
-    for activation in &told {
+    for activation in &activations {
         assert_eq!(activation["triggeredBy"], "threshold", "{activation}");
         assert!(activation["lastActivityAt"].as_i64() > Some(1_700_000_000_000));
         for absent in ["ttlExpiredMs", "previousModel", "currentModel"] {
@@ -147,9 +157,9 @@ async fn a_limit_that_is_reached_is_told_in_the_published_word_and_in_ours() {
 async fn idleness_is_told_with_how_long_it_lasted() {
     let idle = [("MEMORY__OBSERVATION__ACTIVATE_AFTER_IDLE", "400ms")];
     let rig = Rig::with(Options::default(), &[&FAR[..], &idle].concat()).await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=TURNS {
-        assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+        assert_eq!(rig.send(&conversation.body(turn)).await.status, 200);
     }
     rig.wait_event("data-om-activation").await;
     rig.quiet().await;
@@ -172,16 +182,16 @@ async fn idleness_is_told_with_how_long_it_lasted() {
 async fn another_model_is_told_with_both() {
     let change = [("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", "true")];
     let rig = Rig::with(Options::default(), &[&FAR[..], &change].concat()).await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=TURNS).await;
-    let other = Talk {
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=TURNS).await;
+    let other = SampleConversation {
         model: "another-model",
-        ..talk
+        ..conversation
     };
-    rig.talk(&other, TURNS + 1..=TURNS + 2).await;
-    let told = rig.activations().await;
-    assert!(!told.is_empty());
-    for activation in told {
+    rig.play_turns(&other, TURNS + 1..=TURNS + 2).await;
+    let activations = rig.activations().await;
+    assert!(!activations.is_empty());
+    for activation in activations {
         assert_eq!(activation["triggeredBy"], "provider_change");
         assert_eq!(activation["cause"], "model_change");
         assert_eq!(activation["previousModel"], "gpt-test");
@@ -197,9 +207,9 @@ async fn whoever_is_told_of_others_has_a_timeline_all_the_same() {
     let mut settings = SHARED.to_vec();
     settings.push(("IDENTITY__RESOURCE__SET_BY", "application"));
     let rig = Rig::with(Options::default(), &settings).await;
-    rig.learn("u1", &Talk::new("ada")).await;
-    let bob = Talk::new("bob");
-    rig.talk_as(ME, &as_user("u1", "bob"), &bob, 1..=2 * ACTIVE)
+    rig.learn("u1", &SampleConversation::new("ada")).await;
+    let bob = SampleConversation::new("bob");
+    rig.play_turns_as(ME, &as_user("u1", "bob"), &bob, 1..=2 * ACTIVE)
         .await;
     let bound = "SELECT count(*) FROM snapshots WHERE others IS NOT NULL AND to_count > 0";
     assert!(rig.number(bound).await > 1);
@@ -225,19 +235,19 @@ async fn what_a_client_waits_for_is_told_like_any_other_work() {
     let ranges = [("MEMORY__OBSERVATION__MESSAGE_TOKENS", "3000")];
     let rig = Rig::with(Options::default(), &[&WAITING[..], &ranges].concat()).await;
     rig.provider.rules(|rules| rules.window = Some(8_000));
-    let body = Talk::new("ada").body(24);
+    let body = SampleConversation::new("ada").body(24);
     // Equal ones wait for the same, and it is told once.
     let answers = futures_util::future::join_all((0..3).map(|_| rig.send(&body))).await;
     assert!(answers.iter().all(|answer| answer.status == 200));
     rig.quiet().await;
     let events = rig.events().await;
-    let of = |name: &str| -> Vec<&Value> {
+    let events_named = |name: &str| -> Vec<&Value> {
         let named = events.iter().filter(|(kind, _)| kind == name);
         named.map(|(_, body)| body).collect()
     };
     let (starts, ends) = (
-        of("data-om-observation-start"),
-        of("data-om-observation-end"),
+        events_named("data-om-observation-start"),
+        events_named("data-om-observation-end"),
     );
     assert!(starts.len() > 1 && starts.len() <= observers(&rig));
     let parts = rig.number("SELECT count(*) FROM parts").await;
@@ -255,9 +265,9 @@ async fn what_a_client_waits_for_is_told_like_any_other_work() {
         assert!(end["tokensObserved"].as_u64() > end["observationTokens"].as_u64());
         assert!(end["threadId"].is_string() && end["recordId"].is_string());
     }
-    let told = rig.activations().await;
-    assert_eq!(told.len(), ends.len());
-    for activation in told {
+    let activations = rig.activations().await;
+    assert_eq!(activations.len(), ends.len());
+    for activation in activations {
         assert_eq!(activation["triggeredBy"], "threshold");
         assert_eq!(activation["cause"], "overflow");
     }
@@ -265,7 +275,7 @@ async fn what_a_client_waits_for_is_told_like_any_other_work() {
         let name = format!("data-om-observation-{name}");
         assert_eq!(
             log.named(&name).len(),
-            of(&name).len(),
+            events_named(&name).len(),
             "{name} is logged once"
         );
     }
@@ -273,10 +283,13 @@ async fn what_a_client_waits_for_is_told_like_any_other_work() {
     let statuses = log.named("data-om-status");
     assert!(!statuses.is_empty());
     assert!(statuses.iter().all(|status| status["threadId"].is_string()));
-    assert!(of("data-om-status").is_empty(), "it is not stored");
-    let of_target = |name: &str| log.events().iter().filter(|(t, ..)| t == name).count();
-    assert_eq!(of_target("diarist::events::status"), statuses.len());
-    assert!(of_target("diarist::events") > 0);
+    assert!(
+        events_named("data-om-status").is_empty(),
+        "it is not stored"
+    );
+    let count_target = |name: &str| log.events().iter().filter(|(t, ..)| t == name).count();
+    assert_eq!(count_target("diarist::events::status"), statuses.len());
+    assert!(count_target("diarist::events") > 0);
 }
 
 /// What came of it was not taken: the log says so, and nothing is written down.
@@ -285,7 +298,7 @@ async fn what_a_client_waited_for_in_vain_is_in_the_log_alone() {
     let log = EventLog::for_this_thread();
     let rig = Rig::with(Options::default(), &WAITING).await;
     rig.provider.rules(|rules| rules.window = Some(8_000));
-    let body = Talk::new("ada").body(24);
+    let body = SampleConversation::new("ada").body(24);
     let errors = || -> Vec<String> {
         let failed = log.named("data-om-observation-failed").into_iter();
         failed
@@ -304,17 +317,17 @@ async fn what_a_client_waited_for_in_vain_is_in_the_log_alone() {
         ..Behaviour::default()
     };
     rig.provider.inject(CallerKind::Observer, silent);
-    let asked = observers(&rig);
+    let observer_calls = observers(&rig);
     let mut hurried = Caller::connect(&rig.address()).await;
     hurried.ask(&body).await;
-    eventually("an event", || observers(&rig) > asked).await;
+    eventually("an event", || observers(&rig) > observer_calls).await;
     drop(hurried);
     eventually("an event", || errors().len() > refused.len()).await;
     assert_eq!(errors().pop().unwrap(), "nobody waits for it any more");
     rig.quiet().await;
     let ids = |name: &str| -> Vec<Value> {
-        let told = log.named(name).into_iter();
-        let mut ids: Vec<Value> = told.map(|body| body["cycleId"].clone()).collect();
+        let events = log.named(name).into_iter();
+        let mut ids: Vec<Value> = events.map(|body| body["cycleId"].clone()).collect();
         ids.sort_by_key(ToString::to_string);
         ids
     };
@@ -326,6 +339,7 @@ async fn what_a_client_waited_for_in_vain_is_in_the_log_alone() {
 
 /// A reflection that was queued ahead of need is as urgent as its log has become meanwhile.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_reflection_that_waits_becomes_urgent_with_its_log() {
     let small = [
         ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
@@ -335,12 +349,12 @@ async fn a_reflection_that_waits_becomes_urgent_with_its_log() {
     let rig = Rig::with(Options::default(), &small).await;
     rig.provider
         .inject(CallerKind::Reflector, Behaviour::failing(503));
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let observing = "SELECT count(*) FROM jobs WHERE kind = 'chunk'";
     let urgency = "SELECT coalesce(max(urgency), 0) FROM jobs WHERE kind = 'reflection'";
-    let mut seen = Vec::new();
+    let mut urgencies = Vec::new();
     for turn in 1..=2 * ACTIVE {
-        assert_eq!(rig.send(&talk.body(turn)).await.status, 200);
+        assert_eq!(rig.send(&conversation.body(turn)).await.status, 200);
         // The first request waits for the second.
         let recorded = if turn == 1 {
             0
@@ -352,11 +366,11 @@ async fn a_reflection_that_waits_becomes_urgent_with_its_log() {
         {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        seen.push(rig.number(urgency).await);
+        urgencies.push(rig.number(urgency).await);
     }
-    let first = seen.iter().copied().find(|urgency| *urgency > 0);
-    assert!((500..1_000).contains(&first.unwrap()), "{seen:?}");
-    assert!(seen.last() >= Some(&1_000), "{seen:?}");
+    let first = urgencies.iter().copied().find(|urgency| *urgency > 0);
+    assert!((500..1_000).contains(&first.unwrap()), "{urgencies:?}");
+    assert!(urgencies.last() >= Some(&1_000), "{urgencies:?}");
     rig.provider
         .inject(CallerKind::Reflector, Behaviour::default());
     let started = async || {

@@ -19,7 +19,7 @@ use crate::memory::rig::{Answer, PATIENCE, Rig};
 /// A conversation of about 350 tokens a turn, the same whenever it is made. With the thresholds of
 /// [`Rig::small`] it is active from its eighth turn at the latest.
 #[derive(Clone, Debug)]
-pub struct Talk {
+pub struct SampleConversation {
     pub name: String,
     pub model: &'static str,
     pub system: Option<&'static str>,
@@ -44,7 +44,7 @@ fn parse_question(text: &str) -> Option<(usize, &str)> {
     Some((number.parse().ok()?, name))
 }
 
-impl Talk {
+impl SampleConversation {
     pub fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -67,15 +67,15 @@ impl Talk {
             .collect();
         for number in 1..=turn {
             let filler = filler(number);
-            let asked = format!(
+            let question = format!(
                 "{} wants {} in turn {number}. {filler}",
                 self.canary(),
                 self.name
             );
-            messages.push(json!({"role": "user", "content": asked}));
+            messages.push(json!({"role": "user", "content": question}));
             if number < turn {
-                let told = answer_text(number, &self.name);
-                messages.push(json!({"role": "assistant", "content": told}));
+                let answer = answer_text(number, &self.name);
+                messages.push(json!({"role": "assistant", "content": answer}));
             }
         }
         messages
@@ -105,20 +105,27 @@ impl Rig {
     }
 
     /// Plays the turns, giving memory its time after each; the last answer.
-    pub async fn talk(&self, talk: &Talk, turns: std::ops::RangeInclusive<usize>) -> Answer {
-        self.talk_as("Bearer sk-test", &[], talk, turns).await
+    pub async fn play_turns(
+        &self,
+        conversation: &SampleConversation,
+        turns: std::ops::RangeInclusive<usize>,
+    ) -> Answer {
+        self.play_turns_as("Bearer sk-test", &[], conversation, turns)
+            .await
     }
 
-    pub async fn talk_as(
+    pub async fn play_turns_as(
         &self,
         credential: &str,
         headers: &[(&str, &str)],
-        talk: &Talk,
+        conversation: &SampleConversation,
         turns: std::ops::RangeInclusive<usize>,
     ) -> Answer {
         let mut last = None;
         for turn in turns {
-            let answer = self.send_as(credential, headers, &talk.body(turn)).await;
+            let answer = self
+                .send_as(credential, headers, &conversation.body(turn))
+                .await;
             assert_eq!(answer.status, 200, "turn {turn}: {}", answer.text());
             self.quiet().await;
             last = Some(answer);
@@ -345,14 +352,14 @@ impl Caller {
             while memchr::memmem::find(&self.received, end.as_bytes()).is_none() {
                 let mut piece = [0; 4096];
                 let length = self.stream.read(&mut piece).await.unwrap();
-                let seen = String::from_utf8_lossy(&self.received).into_owned();
-                assert!(length > 0, "closed before {end:?}: {seen}");
+                let received = String::from_utf8_lossy(&self.received).into_owned();
+                assert!(length > 0, "closed before {end:?}: {received}");
                 self.received.extend_from_slice(&piece[..length]);
             }
         };
-        let seen = tokio::time::timeout(PATIENCE, reading).await;
+        let outcome = tokio::time::timeout(PATIENCE, reading).await;
         let text = String::from_utf8_lossy(&self.received).into_owned();
-        assert!(seen.is_ok(), "waited in vain for {end:?}: {text}");
+        assert!(outcome.is_ok(), "waited in vain for {end:?}: {text}");
         text
     }
 }

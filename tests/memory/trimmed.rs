@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::memory::overflow::{NOTE, messages, raw_tail};
 use crate::memory::rig::Rig;
-use crate::memory::tools::{Talk, answering};
+use crate::memory::tools::{SampleConversation, answering};
 
 /// Trims, and has observed nothing before that becomes necessary.
 async fn trimming() -> Rig {
@@ -20,30 +20,33 @@ async fn trimming() -> Rig {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_oldest_rounds_go_with_a_note_and_what_follows_goes_on_from_there() {
     let mut rig = trimming().await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let window = 8_000;
     rig.provider.rules(|rules| rules.window = Some(window));
     // Nothing of it was ever recorded: the first request is too long already.
-    let answer = rig.send(&talk.body(24)).await;
+    let answer = rig.send(&conversation.body(24)).await;
     assert_eq!(
         (answer.status, answer.memory()),
         (200, "active; rung=trimmed")
     );
     assert_eq!(rig.got().len(), 2, "the refusal said how much was too much");
     let trimmed = rig.last();
-    let (sent, asked) = (messages(&trimmed.body), talk.messages(24));
-    assert_eq!(sent[0], asked[0], "the client's system message");
+    let (sent, client_messages) = (messages(&trimmed.body), conversation.messages(24));
+    assert_eq!(sent[0], client_messages[0], "the client's system message");
     let note = sent[1]["content"].as_str().unwrap();
     assert!(note.starts_with("<diarist-log") && note.contains(NOTE));
-    let kept = raw_tail(&sent, &asked);
+    let kept = raw_tail(&sent, &client_messages);
     assert_eq!(kept, sent.len() - 2, "the rest is the newest, raw");
     assert_eq!(sent[2]["role"], "user", "whole rounds");
-    assert!(note.contains(&format!("The {} messages", asked.len() - 1 - kept)));
+    assert!(note.contains(&format!(
+        "The {} messages",
+        client_messages.len() - 1 - kept
+    )));
     // Neither more than necessary nor so little that the next turn would not fit.
     let tokens = trimmed.prompt_usage.unwrap().prompt_tokens;
     assert!((window / 2..window * 9 / 10).contains(&tokens), "{tokens}");
     let line = rig.audited(1).await.pop().unwrap();
-    assert_eq!(line["trimmed"], asked.len() - 1 - kept);
+    assert_eq!(line["trimmed"], client_messages.len() - 1 - kept);
     assert_eq!(
         (&line["rung"], &line["memory"]),
         (&json!("trimmed"), &json!("active"))
@@ -56,7 +59,7 @@ async fn the_oldest_rounds_go_with_a_note_and_what_follows_goes_on_from_there() 
             rig.restart().await;
         }
         let before = rig.got().len();
-        let answer = rig.send(&talk.body(24)).await;
+        let answer = rig.send(&conversation.body(24)).await;
         assert_eq!(answer.memory(), "active; rung=trimmed");
         assert_eq!(
             (rig.got().len(), &rig.last().body),
@@ -71,7 +74,7 @@ async fn the_oldest_rounds_go_with_a_note_and_what_follows_goes_on_from_there() 
             rig.restart().await;
         }
         let before = rig.got().len();
-        let answer = rig.send(&talk.body(turn)).await;
+        let answer = rig.send(&conversation.body(turn)).await;
         assert_eq!(answer.memory(), "active; rung=trimmed", "turn {turn}");
         assert_eq!(
             rig.got().len(),
@@ -85,9 +88,9 @@ async fn the_oldest_rounds_go_with_a_note_and_what_follows_goes_on_from_there() 
     }
     // A model with room for all of it gets all of it.
     rig.provider.rules(|rules| rules.window = None);
-    let other = Talk {
+    let other = SampleConversation {
         model: "gpt-other",
-        ..talk.clone()
+        ..conversation.clone()
     };
     let answer = rig.send(&other.body(27)).await;
     assert_eq!(answer.memory(), "watching");
@@ -98,7 +101,7 @@ async fn the_oldest_rounds_go_with_a_note_and_what_follows_goes_on_from_there() 
     rig.restart().await;
     let mut noted = true;
     for turn in 28..=48 {
-        let answer = rig.talk(&talk, turn..=turn).await;
+        let answer = rig.play_turns(&conversation, turn..=turn).await;
         let body = rig.last().body.clone();
         noted = memchr::memmem::find(&body, NOTE.as_bytes()).is_some();
         assert_eq!(
@@ -117,8 +120,8 @@ async fn the_oldest_rounds_go_with_a_note_and_what_follows_goes_on_from_there() 
 /// reason to keep it from the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_fit_one_model_changes_nothing_for_another() {
-    let small = Talk::new("ada");
-    let large = Talk {
+    let small = SampleConversation::new("ada");
+    let large = SampleConversation {
         model: "gpt-other",
         ..small.clone()
     };
@@ -128,12 +131,16 @@ async fn what_does_not_fit_one_model_changes_nothing_for_another() {
             let large_now = (round % 2 == 0) == large_first;
             rig.provider
                 .rules(|rules| rules.window = (!large_now).then_some(8_000));
-            let talk = if large_now { &large } else { &small };
-            let answer = rig.send(&talk.body(24)).await;
+            let conversation = if large_now { &large } else { &small };
+            let answer = rig.send(&conversation.body(24)).await;
             rig.quiet().await;
             if large_now {
                 assert_eq!(answer.memory(), "watching", "round {round}");
-                assert_eq!(rig.last().body, talk.body(24).to_string(), "round {round}");
+                assert_eq!(
+                    rig.last().body,
+                    conversation.body(24).to_string(),
+                    "round {round}"
+                );
             } else {
                 assert_eq!(answer.memory(), "active; rung=trimmed", "round {round}");
             }
@@ -145,14 +152,14 @@ async fn what_does_not_fit_one_model_changes_nothing_for_another() {
 #[tokio::test(flavor = "multi_thread")]
 async fn where_nobody_says_how_much_is_too_much_half_of_it_goes_at_a_time() {
     let rig = trimming().await;
-    let talk = Talk::new("ada");
-    let whole = talk.body(16).to_string().len();
+    let conversation = SampleConversation::new("ada");
+    let whole = conversation.body(16).to_string().len();
     let too_long = answering(
         400,
         &json!({"message": "Input is too long for requested model."}),
     );
     rig.provider.inject_next(CallerKind::Actor, 3, &too_long);
-    let answer = rig.send(&talk.streamed(16)).await;
+    let answer = rig.send(&conversation.streamed(16)).await;
     assert_eq!(
         (answer.status, answer.memory()),
         (200, "active; rung=trimmed")
@@ -163,13 +170,13 @@ async fn where_nobody_says_how_much_is_too_much_half_of_it_goes_at_a_time() {
         panic!("{sizes:?}")
     };
     assert!(first >= whole && second < first * 3 / 5 && third < second * 3 / 4 && fourth < third);
-    let kept = raw_tail(&messages(&rig.last().body), &talk.messages(16));
+    let kept = raw_tail(&messages(&rig.last().body), &conversation.messages(16));
     assert!((1..=7).contains(&kept), "{kept}");
 
     // It ends: the client hears what it would have heard.
     rig.provider.inject_next(CallerKind::Actor, 9, &too_long);
     let before = rig.got().len();
-    let answer = rig.send(&Talk::new("bob").body(16)).await;
+    let answer = rig.send(&SampleConversation::new("bob").body(16)).await;
     assert_eq!(answer.status, 400);
     assert_eq!(
         answer.json()["message"],
@@ -249,7 +256,7 @@ async fn system_messages_among_the_rounds_stay_word_for_word() {
         rules.system_first = false;
         rules.window = Some(3_000);
     });
-    let mut body = Talk::new("ada").body(12);
+    let mut body = SampleConversation::new("ada").body(12);
     let all = body["messages"].as_array_mut().unwrap();
     all.insert(
         3,

@@ -3,7 +3,7 @@
 use diarist_provider::{CallerKind, Options};
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::Talk;
+use crate::memory::tools::SampleConversation;
 
 const TURNS: usize = 30;
 
@@ -20,10 +20,10 @@ async fn rig(option: (&str, &str)) -> Rig {
 
 /// The first turn whose request goes out with observations, and what the largest one without them came to.
 async fn first(rig: &Rig) -> (usize, u64) {
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let mut largest = 0;
     for turn in 1..=TURNS {
-        let answer = rig.talk(&talk, turn..=turn).await;
+        let answer = rig.play_turns(&conversation, turn..=turn).await;
         if answer.memory() == "active" {
             return (turn, largest);
         }
@@ -53,8 +53,8 @@ async fn each_turn_is_observed_where_that_is_wanted() {
     let option = "MEMORY__OBSERVATION__BUFFER_ON_IDLE";
     for (wanted, calls) in [("true", 5..=6), ("false", 1..=2)] {
         let rig = rig((option, wanted)).await;
-        let talk = Talk::new("ada");
-        rig.talk(&talk, 1..=7).await;
+        let conversation = SampleConversation::new("ada");
+        rig.play_turns(&conversation, 1..=7).await;
         let made = rig.provider.record_for(CallerKind::Observer).len();
         assert!(calls.contains(&made), "{wanted}: {made} calls");
     }

@@ -3,7 +3,7 @@
 use diarist_provider::{CallerKind, Options};
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, SampleConversation};
 
 async fn run(rig: &Rig, statement: &'static str) {
     let mut database = rig.database().await;
@@ -22,10 +22,14 @@ async fn a_store_that_takes_no_job_lets_no_model_be_asked() {
         "CREATE TRIGGER no_jobs BEFORE INSERT ON jobs BEGIN SELECT RAISE(ABORT, 'no'); END",
     )
     .await;
-    let talk = Talk::new("ada");
-    let answer = rig.talk(&talk, 1..=ACTIVE).await;
+    let conversation = SampleConversation::new("ada");
+    let answer = rig.play_turns(&conversation, 1..=ACTIVE).await;
     assert_eq!(answer.memory(), "watching");
-    assert_eq!(rig.last().body, talk.body(ACTIVE).to_string(), "untouched");
+    assert_eq!(
+        rig.last().body,
+        conversation.body(ACTIVE).to_string(),
+        "untouched"
+    );
     assert_eq!(rig.provider.record_for(CallerKind::Observer).len(), 0);
     for (table, count) in [
         ("SELECT count(*) FROM jobs", 0),
@@ -39,11 +43,11 @@ async fn a_store_that_takes_no_job_lets_no_model_be_asked() {
 
     // Nothing was marked as observed: all of it is, once the queue takes it, from the first message on.
     run(&rig, "DROP TRIGGER no_jobs").await;
-    let answer = rig.talk(&talk, ACTIVE + 1..=ACTIVE + 2).await;
+    let answer = rig.play_turns(&conversation, ACTIVE + 1..=ACTIVE + 2).await;
     assert_eq!(answer.memory(), "active");
     assert_eq!(rig.number("SELECT min(from_count) FROM parts").await, 0);
     let first = &rig.provider.record_for(CallerKind::Observer)[0];
-    assert!(String::from_utf8_lossy(&first.body).contains(&talk.canary()));
+    assert!(String::from_utf8_lossy(&first.body).contains(&conversation.canary()));
 }
 
 const THRESHOLD: i64 = 9_000;
@@ -57,9 +61,9 @@ async fn what_was_forced_once_lowers_no_threshold() {
         ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "9000"),
     ];
     let rig = Rig::with(Options::default(), &settings).await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     rig.provider.rules(|rules| rules.window = Some(5_000));
-    let forced = rig.talk(&talk, 20..=20).await;
+    let forced = rig.play_turns(&conversation, 20..=20).await;
     assert_eq!(forced.memory(), "active; rung=awaited");
     rig.provider.rules(|rules| rules.window = None);
     let causes = "SELECT count(*) FROM snapshots WHERE cause <> 'overflow'";
@@ -70,7 +74,7 @@ async fn what_was_forced_once_lowers_no_threshold() {
     let mut grown = rig.number(raw).await;
     assert!(grown < THRESHOLD / 2, "{grown}");
     for turn in 21.. {
-        rig.talk(&talk, turn..=turn).await;
+        rig.play_turns(&conversation, turn..=turn).await;
         if rig.number(causes).await > 0 {
             break;
         }
@@ -95,6 +99,8 @@ async fn what_was_forced_once_lowers_no_threshold() {
         "{since:?}"
     );
     // Another conversation knows nothing of it.
-    let other = rig.talk(&Talk::new("bob"), 1..=20).await;
+    let other = rig
+        .play_turns(&SampleConversation::new("bob"), 1..=20)
+        .await;
     assert_eq!(other.memory(), "watching");
 }

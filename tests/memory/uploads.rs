@@ -5,7 +5,7 @@ use std::time::Duration;
 use diarist_provider::Options;
 
 use crate::memory::rig::{PATIENCE, Rig};
-use crate::memory::tools::{Caller, Talk, head};
+use crate::memory::tools::{Caller, SampleConversation, head};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_drips_takes_no_place_and_ends_in_time() {
@@ -14,7 +14,7 @@ async fn a_body_that_drips_takes_no_place_and_ends_in_time() {
         ("SERVER__BODY_TIMEOUT", "2s"),
     ];
     let rig = Rig::with(Options::default(), &settings).await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let mut drips = Caller::connect(&rig.address()).await;
     // The one place must still be free when its head comes: the word to go on says that it is read.
     let asking = head(1_000_000).replace("\r\n\r\n", "\r\nexpect: 100-continue\r\n\r\n");
@@ -22,7 +22,7 @@ async fn a_body_that_drips_takes_no_place_and_ends_in_time() {
     drips.until("HTTP/1.1 100 Continue\r\n\r\n").await;
     drips.send(b"{").await;
     for _ in 0..3 {
-        assert_eq!(rig.send(&talk.body(1)).await.status, 200);
+        assert_eq!(rig.send(&conversation.body(1)).await.status, 200);
         rig.quiet().await;
     }
     // The idle timeout of five minutes begins again with each byte; the time for the body does not.
@@ -38,7 +38,7 @@ async fn a_body_that_drips_takes_no_place_and_ends_in_time() {
 #[tokio::test(flavor = "multi_thread")]
 async fn uploads_that_never_end_leave_places_for_chat_completions() {
     let rig = Rig::with(Options::default(), &[("SERVER__MAX_REQUESTS", "4")]).await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let upload = head(3).replace("/v1/chat/completions", "/v1/files");
     let mut uploads = Vec::new();
     for _ in 0..2 {
@@ -60,7 +60,7 @@ async fn uploads_that_never_end_leave_places_for_chat_completions() {
     let refused = tokio::time::timeout(PATIENCE, refused).await.unwrap();
     assert!(refused.starts_with("HTTP/1.1 429 "), "{refused}");
     for _ in 0..3 {
-        assert_eq!(rig.send(&talk.body(1)).await.status, 200);
+        assert_eq!(rig.send(&conversation.body(1)).await.status, 200);
         rig.quiet().await;
     }
     // A body that is in gives its place to the next one.

@@ -6,7 +6,7 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode, get_current_timestamp
 use serde_json::{Value, json};
 
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk, eventually};
+use crate::memory::tools::{ACTIVE, SampleConversation, eventually};
 
 const SECRET: &str = "a secret that only the tests know";
 
@@ -44,14 +44,15 @@ async fn a_signed_user_is_the_same_whatever_the_token_and_no_other() {
         ("IDENTITY__RESOURCE__ISSUER", "open-webui"),
     ])
     .await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     for turn in 1..=ACTIVE {
         let serial = u32::try_from(turn).unwrap();
         let token = token(SECRET, "ada", 300, serial);
         let user = [("x-openwebui-user-jwt", token.as_str())];
-        rig.talk_as(APP, &user, &talk, turn..=turn).await;
+        rig.play_turns_as(APP, &user, &conversation, turn..=turn)
+            .await;
     }
-    let next = talk.body(ACTIVE + 1);
+    let next = conversation.body(ACTIVE + 1);
     let as_user = async |token: String| {
         let user = [("x-openwebui-user-jwt", token.as_str())];
         rig.send_as(APP, &user, &next).await
@@ -100,10 +101,10 @@ async fn a_client_writes_itself_into_nobodys_memory() {
         ("IDENTITY__RESOURCE__SET_BY", "trusted-proxy"),
     ])
     .await;
-    let talk = Talk::new("ada");
-    rig.talk_as(APP, &[("x-user", "ada")], &talk, 1..=ACTIVE)
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns_as(APP, &[("x-user", "ada")], &conversation, 1..=ACTIVE)
         .await;
-    let next = talk.body(ACTIVE + 1);
+    let next = conversation.body(ACTIVE + 1);
     let memory = async |headers: &[(&str, &str)]| {
         let answer = rig.send_as(APP, headers, &next).await;
         rig.quiet().await;
@@ -121,16 +122,17 @@ async fn a_client_writes_itself_into_nobodys_memory() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_is_renewed_keeps_its_memory() {
     let rig = rig(&[("IDENTITY__TOKEN__SECRET", SECRET)]).await;
-    let talk = Talk::new("ada");
+    let conversation = SampleConversation::new("ada");
     let bearer = |secret: &str, subject: &str, seconds, serial| {
         format!("Bearer {}", token(secret, subject, seconds, serial))
     };
     for turn in 1..=ACTIVE {
         let serial = u32::try_from(turn).unwrap();
         let renewed = bearer(SECRET, "ada", 3_600, serial);
-        rig.talk_as(&renewed, &[], &talk, turn..=turn).await;
+        rig.play_turns_as(&renewed, &[], &conversation, turn..=turn)
+            .await;
     }
-    let next = talk.body(ACTIVE + 1);
+    let next = conversation.body(ACTIVE + 1);
     let send = async |credential: String| {
         let answer = rig.send_as(&credential, &[], &next).await;
         rig.quiet().await;
@@ -144,12 +146,12 @@ async fn a_token_that_is_renewed_keeps_its_memory() {
     assert_eq!(send(bearer(SECRET, "ada", -3_600, 1)).await, "watching");
     assert_eq!(send("Bearer sk-no-token".to_owned()).await, "watching");
     let lines = rig.audited(ACTIVE + 5).await;
-    let said = |at: usize| lines[ACTIVE + at]["ignored"].as_str().map(str::to_owned);
-    let ignored: Vec<_> = (0..5).map(said).collect();
-    let said = |flaw: &str| Some(format!("authorization:{flaw}"));
+    let ignored_at = |at: usize| lines[ACTIVE + at]["ignored"].as_str().map(str::to_owned);
+    let ignored: Vec<_> = (0..5).map(ignored_at).collect();
+    let expected = |flaw: &str| Some(format!("authorization:{flaw}"));
     assert_eq!(
         ignored,
-        [None, None, said("signature"), said("expired"), None]
+        [None, None, expected("signature"), expected("expired"), None]
     );
     let tenant = |at: usize| lines[at]["tenant"].as_str().unwrap().to_owned();
     assert_eq!(tenant(0), tenant(ACTIVE));
@@ -159,6 +161,7 @@ async fn a_token_that_is_renewed_keeps_its_memory() {
 
 /// A rotated key is taken over by SIGHUP: what the old one signed is believed no more, and the memory stays.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn keys_are_read_anew_without_a_restart() {
     use crate::memory::process::{CONFIG, Program};
     const NEWER: &str = "another secret, the newer of the two";
@@ -169,16 +172,16 @@ async fn keys_are_read_anew_without_a_restart() {
     };
     let anew = async |times: usize| {
         program.hang_up();
-        let said = "the configuration was reloaded";
+        let message = "the configuration was reloaded";
         eventually("the reload", || {
-            program.log().matches(said).count() >= times
+            program.log().matches(message).count() >= times
         })
         .await;
     };
     let recorded = std::sync::atomic::AtomicUsize::new(0);
     let send = async |secret: &str, turn: usize| {
         let bearer = format!("Bearer {}", token(secret, "ada", 3_600, 1));
-        let body = Talk::new("ada").body(turn);
+        let body = SampleConversation::new("ada").body(turn);
         let answer = program.send_as(&bearer, &body).await;
         assert_eq!(answer.status, 200);
         let before = recorded.fetch_add(1, std::sync::atomic::Ordering::SeqCst);

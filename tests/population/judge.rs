@@ -6,7 +6,7 @@ use crate::population::kinds::Kind;
 use crate::population::marks::{Mark, found};
 use crate::population::request::Request;
 
-/// What a request was told that it should not have been.
+/// What went wrong with a request: which words its body held that it should not have held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wrong {
     /// Another user's words.
@@ -14,7 +14,7 @@ pub enum Wrong {
     /// What its own user took back.
     TakenBack,
     /// What the same user said in another conversation.
-    OtherTalk,
+    OtherConversation,
     /// What was said on another branch of this conversation.
     OtherBranch,
     /// Words of several users in one call of the Observer or the Reflector.
@@ -33,7 +33,7 @@ pub struct Sent {
     pub step: usize,
     pub kind: Kind,
     pub user: usize,
-    pub talk: usize,
+    pub conversation: usize,
     /// Whether memory could have been of use.
     pub long: bool,
     /// `x-diarist-memory` of the answer.
@@ -41,8 +41,8 @@ pub struct Sent {
     pub request_id: String,
     /// Filled in from the audit in the end.
     pub reason: String,
-    /// Whether it was told something of its own conversation that it did not hold.
-    pub told: bool,
+    /// Whether its body told it something of its own conversation that it did not hold.
+    pub is_beyond: bool,
     pub wrong: BTreeMap<Wrong, Mark>,
     /// How many bodies the provider got for it.
     pub bodies: usize,
@@ -51,18 +51,18 @@ pub struct Sent {
 }
 
 impl Sent {
-    pub fn of(seed: u64, step: usize, request: &Request) -> Self {
+    pub fn new(seed: u64, step: usize, request: &Request) -> Self {
         Self {
             seed,
             step,
             kind: request.kind,
             user: request.user,
-            talk: request.talk,
+            conversation: request.conversation,
             long: false,
             memory: String::new(),
             request_id: String::new(),
             reason: String::new(),
-            told: false,
+            is_beyond: false,
             wrong: BTreeMap::new(),
             bodies: 0,
             story: Vec::new(),
@@ -81,13 +81,13 @@ impl Sent {
         wrong.join(", ")
     }
 
-    pub fn told_of(&self) -> String {
+    pub fn describe(&self) -> String {
         format!(
             "DIARIST_SEED={} step {}: user {} conversation {}, {}: {} ({} {})",
             self.seed,
             self.step,
             self.user,
-            self.talk,
+            self.conversation,
             self.wrongs(),
             self.kind.name(),
             self.memory,
@@ -99,19 +99,19 @@ impl Sent {
 /// Judges the body that the provider got for `request`, whose own body was `sent`.
 pub fn judge(request: &Request, sent: &[u8], got: &[u8], into: &mut Sent) {
     into.bodies += 1;
-    let said = found(sent);
-    for mark in found(got).difference(&said) {
+    let sent_marks = found(sent);
+    for mark in found(got).difference(&sent_marks) {
         let wrong = if mark.user != request.user {
             Wrong::Leak
-        } else if mark.talk != request.talk {
+        } else if mark.conversation != request.conversation {
             match request.kind {
                 Kind::Restart => Wrong::Restarted,
-                _ => Wrong::OtherTalk,
+                _ => Wrong::OtherConversation,
             }
         } else if request.taken.contains(mark) {
             Wrong::TakenBack
         } else if request.may.contains(mark) {
-            into.told = true;
+            into.is_beyond = true;
             continue;
         } else {
             Wrong::OtherBranch
@@ -134,7 +134,7 @@ pub struct Counts {
     pub with_memory: usize,
     /// Those of them that were told nothing wrong.
     pub right: usize,
-    pub told: usize,
+    pub beyond: usize,
     pub aligned: usize,
     pub linked: usize,
     pub wrong: [usize; 7],
@@ -149,7 +149,7 @@ impl Counts {
         self.with_memory += usize::from(sent.long && sent.is_active());
         let right = sent.wrong.keys().all(|wrong| *wrong == Wrong::Restarted);
         self.right += usize::from(sent.long && sent.is_active() && right);
-        self.told += usize::from(sent.long && sent.told);
+        self.beyond += usize::from(sent.long && sent.is_beyond);
         self.aligned += usize::from(sent.is_active() && sent.reason == "aligned");
         self.linked += usize::from(sent.is_active() && sent.reason == "compaction_link");
         if sent.long && !sent.is_active() {
@@ -160,7 +160,7 @@ impl Counts {
         }
     }
 
-    pub fn of(&self, wrong: Wrong) -> usize {
+    pub fn count(&self, wrong: Wrong) -> usize {
         self.wrong[wrong as usize]
     }
 
@@ -178,7 +178,7 @@ pub struct Table {
 }
 
 impl Table {
-    pub fn of(all: &[Sent]) -> Self {
+    pub fn from_requests(all: &[Sent]) -> Self {
         let mut table = Self::default();
         for sent in all {
             table.kinds.entry(sent.kind).or_default().add(sent);
@@ -221,13 +221,13 @@ fn row(name: &str, counts: &Counts) {
         counts.long,
         100 * counts.with_memory / counts.long.max(1),
         counts.share(),
-        100 * counts.told / counts.long.max(1),
+        100 * counts.beyond / counts.long.max(1),
         counts.aligned,
         counts.linked,
-        counts.of(Wrong::Leak),
-        counts.of(Wrong::TakenBack),
-        counts.of(Wrong::OtherTalk),
-        counts.of(Wrong::OtherBranch),
+        counts.count(Wrong::Leak),
+        counts.count(Wrong::TakenBack),
+        counts.count(Wrong::OtherConversation),
+        counts.count(Wrong::OtherBranch),
         without.join(", "),
     );
 }
@@ -235,10 +235,10 @@ fn row(name: &str, counts: &Counts) {
 /// The first request of each conversation in which something went wrong, those of another kind than the ones
 /// before them first, and those that are forgiven last.
 pub fn first_of_each(all: &[Sent]) -> Vec<&Sent> {
-    let mut talks = BTreeSet::new();
+    let mut conversations = BTreeSet::new();
     let wrong = all.iter().filter(|sent| !sent.wrong.is_empty());
     let mut first: Vec<&Sent> = wrong
-        .filter(|sent| talks.insert((sent.seed, sent.talk)))
+        .filter(|sent| conversations.insert((sent.seed, sent.conversation)))
         .collect();
     let mut times: BTreeMap<(Kind, Wrong), usize> = BTreeMap::new();
     first.sort_by_cached_key(|sent| {
@@ -252,12 +252,15 @@ pub fn first_of_each(all: &[Sent]) -> Vec<&Sent> {
 
 /// Every request of the conversations of the first few `cases`.
 pub fn trace(all: &[Sent], cases: &[&Sent]) {
-    let talks: BTreeSet<(u64, usize)> = cases.iter().map(|sent| (sent.seed, sent.talk)).collect();
-    for (seed, talk) in talks {
-        println!("\nDIARIST_SEED={seed} conversation {talk}");
+    let conversations: BTreeSet<(u64, usize)> = cases
+        .iter()
+        .map(|sent| (sent.seed, sent.conversation))
+        .collect();
+    for (seed, conversation) in conversations {
+        println!("\nDIARIST_SEED={seed} conversation {conversation}");
         let mut before: &[String] = &[];
         let its = all.iter();
-        for sent in its.filter(|sent| (sent.seed, sent.talk) == (seed, talk)) {
+        for sent in its.filter(|sent| (sent.seed, sent.conversation) == (seed, conversation)) {
             let (how, messages) = sent.story.split_first().unwrap();
             println!(
                 "  {} {} {} {}",
@@ -295,15 +298,19 @@ fn shortened(messages: &[String], before: &[String]) -> String {
 
 #[test]
 fn what_is_not_ones_own_is_seen() {
-    let mark = |user, talk, number| Mark { user, talk, number };
+    let mark = |user, conversation, number| Mark {
+        user,
+        conversation,
+        number,
+    };
     let request = Request {
         may: BTreeSet::from([mark(1, 1, 1), mark(1, 1, 4)]),
         taken: BTreeSet::from([mark(1, 1, 2)]),
         ..Request::nothing(1, 1)
     };
-    let judged = |told: Mark| {
-        let mut sent = Sent::of(0, 0, &request);
-        let got = format!("{told} {}", mark(1, 1, 4));
+    let judged = |got_mark: Mark| {
+        let mut sent = Sent::new(0, 0, &request);
+        let got = format!("{got_mark} {}", mark(1, 1, 4));
         judge(
             &request,
             mark(1, 1, 4).to_string().as_bytes(),
@@ -315,7 +322,7 @@ fn what_is_not_ones_own_is_seen() {
     assert_eq!(judged(mark(1, 1, 1)), None);
     assert_eq!(judged(mark(2, 3, 1)), Some(Wrong::Leak));
     assert_eq!(judged(mark(1, 1, 2)), Some(Wrong::TakenBack));
-    assert_eq!(judged(mark(1, 2, 2)), Some(Wrong::OtherTalk));
+    assert_eq!(judged(mark(1, 2, 2)), Some(Wrong::OtherConversation));
     assert_eq!(judged(mark(1, 1, 3)), Some(Wrong::OtherBranch));
     let both = format!("{} {}", mark(1, 1, 1), mark(2, 2, 1));
     assert_eq!(mixed(both.as_bytes()), Some(mark(2, 2, 1)));

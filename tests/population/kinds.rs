@@ -151,11 +151,11 @@ impl Naming {
         matches!(self, Self::Thread | Self::Chat)
     }
 
-    pub fn headers(self, user: usize, talk: usize) -> Vec<(&'static str, String)> {
+    pub fn headers(self, user: usize, conversation: usize) -> Vec<(&'static str, String)> {
         match self {
             Self::None => Vec::new(),
-            Self::Thread => vec![("x-diarist-thread", format!("t-{user}-{talk}"))],
-            Self::Chat => vec![("x-openwebui-chat-id", format!("chat-{user}-{talk}"))],
+            Self::Thread => vec![("x-diarist-thread", format!("t-{user}-{conversation}"))],
+            Self::Chat => vec![("x-openwebui-chat-id", format!("chat-{user}-{conversation}"))],
             Self::User => vec![("x-session-id", format!("session-of-{user}"))],
             Self::Fixed => vec![("x-session-id", "always-the-same".to_owned())],
         }

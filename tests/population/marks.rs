@@ -8,14 +8,18 @@ use memchr::memmem;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mark {
     pub user: usize,
-    pub talk: usize,
+    pub conversation: usize,
     pub number: usize,
 }
 
 impl std::fmt::Display for Mark {
     /// The last letter says that the number was not cut.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "fact-u{}-c{}-m{}z", self.user, self.talk, self.number)
+        write!(
+            f,
+            "fact-u{}-c{}-m{}z",
+            self.user, self.conversation, self.number
+        )
     }
 }
 
@@ -28,10 +32,13 @@ pub fn found(bytes: &[u8]) -> BTreeSet<Mark> {
 
 fn mark(bytes: &[u8]) -> Option<Mark> {
     let (user, rest) = number(bytes)?;
-    let (talk, rest) = number(rest.strip_prefix(b"-c")?)?;
+    let (conversation, rest) = number(rest.strip_prefix(b"-c")?)?;
     let (number, rest) = number(rest.strip_prefix(b"-m")?)?;
-    rest.starts_with(b"z")
-        .then_some(Mark { user, talk, number })
+    rest.starts_with(b"z").then_some(Mark {
+        user,
+        conversation,
+        number,
+    })
 }
 
 fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
@@ -44,7 +51,7 @@ fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
 fn a_mark_is_found_whole_or_not_at_all() {
     let mark = Mark {
         user: 17,
-        talk: 2,
+        conversation: 2,
         number: 305,
     };
     let text = format!("before {mark}. behind \"{mark}\"");

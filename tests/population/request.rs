@@ -23,7 +23,7 @@ pub enum Fate {
 #[derive(Clone, Debug)]
 pub struct Request {
     pub user: usize,
-    pub talk: usize,
+    pub conversation: usize,
     pub kind: Kind,
     pub tenant: usize,
     pub headers: Vec<(&'static str, String)>,
@@ -42,10 +42,10 @@ pub struct Request {
 }
 
 impl Request {
-    pub fn nothing(user: usize, talk: usize) -> Self {
+    pub fn nothing(user: usize, conversation: usize) -> Self {
         Self {
             user,
-            talk,
+            conversation,
             kind: Kind::Plain,
             tenant: 0,
             headers: Vec::new(),

@@ -6,10 +6,10 @@
 
 use serde_json::Value;
 
+use crate::population::conversation::{Conversation, Pool};
 use crate::population::kinds::{Kind, Naming};
 use crate::population::request::{Fate, Request};
-use crate::population::talk::{Pool, Talk};
-use crate::population::words::{canned, said, suggested};
+use crate::population::words::{canned, message, suggested};
 
 /// How Bob came to what he sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +47,8 @@ impl Came {
     }
 }
 
-/// Whether `talk` can be Alice: a plain client that is remembered.
-pub fn is_alice(talk: &Talk) -> bool {
+/// Whether `conversation` can be Alice's: a plain client that is remembered.
+pub fn is_alice(conversation: &Conversation) -> bool {
     let kinds = [
         Kind::Plain,
         Kind::Bot,
@@ -59,20 +59,22 @@ pub fn is_alice(talk: &Talk) -> bool {
         Kind::Examples,
         Kind::Import,
     ];
-    let long: usize = talk
+    let long: usize = conversation
         .now
-        .said
+        .messages
         .iter()
         .map(|line| line.value.to_string().len())
         .sum();
-    kinds.contains(&talk.kind) && long > 5_500 && talk.now.pending["content"].is_string()
+    kinds.contains(&conversation.kind)
+        && long > 5_500
+        && conversation.now.pending["content"].is_string()
 }
 
 /// Plays one scene with `alice`; gives Bob, who goes on as anybody, and what is sent.
-pub fn play(kind: Kind, alice: &mut Talk, pool: &mut Pool) -> (Talk, Vec<Request>) {
-    let mut bob = Talk::begin(pool, kind);
+pub fn play(kind: Kind, alice: &mut Conversation, pool: &mut Pool) -> (Conversation, Vec<Request>) {
+    let mut bob = Conversation::begin(pool, kind);
     while bob.user == alice.user {
-        bob = Talk::begin(pool, kind);
+        bob = Conversation::begin(pool, kind);
     }
     bob.tenant = alice.tenant;
     bob.turns = 1 + pool.dice.below(3);
@@ -95,38 +97,48 @@ pub fn play(kind: Kind, alice: &mut Talk, pool: &mut Pool) -> (Talk, Vec<Request
 fn dialogue(pool: &mut Pool, answers: usize) -> Vec<(Value, Value)> {
     let number = 2_000 + 16 * pool.fresh();
     let turns = (0..answers).map(|turn| {
-        let asked = said("user", suggested(number + turn));
-        (asked, said("assistant", canned(number + turn)))
+        let question = message("user", suggested(number + turn));
+        (question, message("assistant", canned(number + turn)))
     });
     turns.collect()
 }
 
-/// Alice asks something of her own and is told the first canned answer, then the rest of the dialogue.
-fn told(alice: &mut Talk, dialogue: &[(Value, Value)], pool: &mut Pool, all: &mut Vec<Request>) {
+/// Alice asks something of her own and gets the first canned answer, then the rest of the dialogue.
+fn play_dialogue(
+    alice: &mut Conversation,
+    dialogue: &[(Value, Value)],
+    pool: &mut Pool,
+    all: &mut Vec<Request>,
+) {
     alice.ahead.clear();
-    for (turn, (asked, answer)) in dialogue.iter().enumerate() {
-        let asked = match turn {
-            0 => said("user", alice.own(300)),
-            _ => asked.clone(),
+    for (turn, (question, answer)) in dialogue.iter().enumerate() {
+        let question = match turn {
+            0 => message("user", alice.own(300)),
+            _ => question.clone(),
         };
-        one_turn(alice, (asked, answer.clone()), pool, all);
+        one_turn(alice, (question, answer.clone()), pool, all);
     }
 }
 
 /// A turn with this question and this answer; the request is the last one of `all`.
-fn one_turn(talk: &mut Talk, said: (Value, Value), pool: &mut Pool, all: &mut Vec<Request>) {
-    talk.ahead.push_back(said);
-    talk.goes_on(pool);
-    talk.reply(pool);
-    let mut request = talk.request(pool);
+fn one_turn(
+    conversation: &mut Conversation,
+    exchange: (Value, Value),
+    pool: &mut Pool,
+    all: &mut Vec<Request>,
+) {
+    conversation.ahead.push_back(exchange);
+    conversation.goes_on(pool);
+    conversation.reply(pool);
+    let mut request = conversation.request(pool);
     request.rests = true;
-    talk.settles(&request, pool);
+    conversation.settles(&request, pool);
     all.push(request);
 }
 
-/// Bob says `said`, as it came to be.
+/// Bob plays `dialogue`, as it came to be.
 fn comes(
-    bob: &mut Talk,
+    bob: &mut Conversation,
     dialogue: Vec<(Value, Value)>,
     came: Came,
     pool: &mut Pool,
@@ -151,54 +163,76 @@ fn comes(
 }
 
 /// What Bob says before, in his own words.
-fn own(bob: &mut Talk, turns: usize) -> Vec<(Value, Value)> {
+fn own(bob: &mut Conversation, turns: usize) -> Vec<(Value, Value)> {
     let turn = |_| {
-        let asked = said("user", bob.own(250));
-        (asked, said("assistant", bob.own(350)))
+        let question = message("user", bob.own(250));
+        (question, message("assistant", bob.own(350)))
     };
     (0..turns).map(turn).collect()
 }
 
-fn asks(bob: &mut Talk, pool: &mut Pool, all: &mut Vec<Request>) {
+fn asks(bob: &mut Conversation, pool: &mut Pool, all: &mut Vec<Request>) {
     let turn = own(bob, 1).remove(0);
     one_turn(bob, turn, pool, all);
 }
 
 /// His first recorded request carries his own turns, then three of her messages.
-fn three(came: Came, alice: &mut Talk, bob: &mut Talk, pool: &mut Pool, all: &mut Vec<Request>) {
+fn three(
+    came: Came,
+    alice: &mut Conversation,
+    bob: &mut Conversation,
+    pool: &mut Pool,
+    all: &mut Vec<Request>,
+) {
     let answers = 2 + pool.dice.below(2);
     let dialogue = dialogue(pool, answers);
-    told(alice, &dialogue, pool, all);
+    play_dialogue(alice, &dialogue, pool, all);
     // What was said last is told of once it is behind something.
     for _ in 0..pool.dice.below(4) {
         all.extend(alice.turn(pool));
     }
     let turns = 2 + pool.dice.below(9);
     let mut before = own(bob, turns);
-    let (asked, _) = before.pop().unwrap();
-    before.push((asked, dialogue[0].1.clone()));
+    let (question, _) = before.pop().unwrap();
+    before.push((question, dialogue[0].1.clone()));
     before.extend(dialogue[1..].iter().cloned());
     all.extend(comes(bob, before, came, pool));
     asks(bob, pool, all);
 }
 
 /// `[system, user, T, question]`, where T is the last that she was told.
-fn last(came: Came, alice: &mut Talk, bob: &mut Talk, pool: &mut Pool, all: &mut Vec<Request>) {
+fn last(
+    came: Came,
+    alice: &mut Conversation,
+    bob: &mut Conversation,
+    pool: &mut Pool,
+    all: &mut Vec<Request>,
+) {
     let dialogue = dialogue(pool, 1);
-    told(alice, &dialogue, pool, all);
+    play_dialogue(alice, &dialogue, pool, all);
     if pool.dice.one_in(2) {
         bob.naming = Naming::Chat;
         bob.headers = bob.naming.headers(bob.user, bob.id);
     }
-    let asked = own(bob, 1).remove(0).0;
-    all.extend(comes(bob, vec![(asked, dialogue[0].1.clone())], came, pool));
+    let question = own(bob, 1).remove(0).0;
+    all.extend(comes(
+        bob,
+        vec![(question, dialogue[0].1.clone())],
+        came,
+        pool,
+    ));
     asks(bob, pool, all);
 }
 
 /// He quotes what he was told, in a message of his own; or another name than hers parts them.
-fn quote(alice: &mut Talk, bob: &mut Talk, pool: &mut Pool, all: &mut Vec<Request>) {
+fn quote(
+    alice: &mut Conversation,
+    bob: &mut Conversation,
+    pool: &mut Pool,
+    all: &mut Vec<Request>,
+) {
     let dialogue = dialogue(pool, 1);
-    told(alice, &dialogue, pool, all);
+    play_dialogue(alice, &dialogue, pool, all);
     let answer = dialogue[0].1.clone();
     let quoted = answer["content"].as_str().unwrap().to_owned();
     let mark = bob.own(60);
@@ -220,25 +254,25 @@ fn quote(alice: &mut Talk, bob: &mut Talk, pool: &mut Pool, all: &mut Vec<Reques
         };
         // Only the process that gave him the answer knows of it where it has no memory.
         bob.process = alice.process;
-        let asked = own(bob, 1).remove(0).0;
-        all.extend(comes(bob, vec![(asked, answer)], came, pool));
+        let question = own(bob, 1).remove(0).0;
+        all.extend(comes(bob, vec![(question, answer)], came, pool));
     }
     let reply = own(bob, 1).remove(0).1;
-    one_turn(bob, (said("user", words), reply), pool, all);
+    one_turn(bob, (message("user", words), reply), pool, all);
     asks(bob, pool, all);
 }
 
 /// His client leaves out his own words and keeps the canned messages.
-fn slid(alice: &mut Talk, bob: &mut Talk, pool: &mut Pool, all: &mut Vec<Request>) {
+fn slid(alice: &mut Conversation, bob: &mut Conversation, pool: &mut Pool, all: &mut Vec<Request>) {
     let answers = 2 + pool.dice.below(2);
     let dialogue = dialogue(pool, answers);
-    told(alice, &dialogue, pool, all);
+    play_dialogue(alice, &dialogue, pool, all);
     for _ in 0..pool.dice.below(3) {
         all.extend(alice.turn(pool));
     }
     let mut turns = own(bob, 2);
-    let (asked, _) = turns.pop().unwrap();
-    turns.push((asked, dialogue[0].1.clone()));
+    let (question, _) = turns.pop().unwrap();
+    turns.push((question, dialogue[0].1.clone()));
     turns.extend(dialogue[1..].iter().cloned());
     let apart = alice.naming.names_one() && pool.dice.one_in(2);
     let came = if apart {

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
+use crate::population::conversation::{Conversation, Line, Summary};
 use crate::population::kinds::Kind;
 use crate::population::request::Request;
-use crate::population::talk::{Line, Summary, Talk};
-use crate::population::words::{reworded, said, text};
+use crate::population::words::{message, reworded, text};
 use crate::support::dice::Dice;
 
 /// Bytes of a conversation at which its client summarises it.
@@ -14,13 +14,17 @@ const FULL: usize = 7_000;
 /// Results younger than this many messages are not pruned.
 const YOUNG: usize = 6;
 
-impl Talk {
+impl Conversation {
     /// The messages as they are sent.
     pub fn shaped(&self) -> Vec<Value> {
         let summary = self.now.summary.as_ref();
         let from = summary.map_or(self.skips, |summary| summary.from);
         let mut sent: Vec<Value> = summary.map_or_else(Vec::new, |summary| summary.head.clone());
-        sent.extend(self.now.said[from..].iter().map(|line| line.value.clone()));
+        sent.extend(
+            self.now.messages[from..]
+                .iter()
+                .map(|line| line.value.clone()),
+        );
         match self.kind {
             Kind::Window | Kind::WindowKeepsFirst | Kind::WindowNotice | Kind::RewritesWindow => {
                 self.slide(&mut sent);
@@ -31,7 +35,10 @@ impl Talk {
                 let files = format!("I have *added these files to the chat*: {}", self.turn / 5);
                 let fixed = "Ok, any changes I propose will be to those files.";
                 let at = sent.iter().rposition(|m| m["role"] == "user").unwrap_or(0);
-                sent.splice(at..at, [said("user", files), said("assistant", fixed)]);
+                sent.splice(
+                    at..at,
+                    [message("user", files), message("assistant", fixed)],
+                );
             }
             Kind::Clock => {
                 let words = format!("It is {} past. {}", self.turn, text(&sent[0]));
@@ -46,7 +53,7 @@ impl Talk {
         }
         let system = summary.and_then(|summary| summary.system.as_ref());
         if let Some(system) = system.or(self.system.as_ref()) {
-            sent.insert(0, said("system", system.as_str()));
+            sent.insert(0, message("system", system.as_str()));
         }
         sent
     }
@@ -65,7 +72,7 @@ impl Talk {
             Kind::WindowKeepsFirst if first["role"] == "user" => sent.insert(0, first),
             Kind::WindowNotice => {
                 let notice = "[Earlier messages were removed to save space.]";
-                sent.insert(0, said("user", notice));
+                sent.insert(0, message("user", notice));
             }
             _ => {}
         }
@@ -78,7 +85,7 @@ impl Talk {
     }
 
     /// Asks for a summary beside the conversation, and goes on behind it.
-    pub fn summarise(&mut self, pool: &mut crate::population::talk::Pool) -> Vec<Request> {
+    pub fn summarise(&mut self, pool: &mut crate::population::conversation::Pool) -> Vec<Request> {
         let pending = std::mem::take(&mut self.now.pending);
         self.push(pending);
         let asks = "Summarise our conversation so far, so that somebody else can go on with it.";
@@ -90,22 +97,22 @@ impl Talk {
             format!("Summary {mark}. {}", each.repeat(5).trim())
         };
         let goes_on = self.now.pending.clone();
-        self.now.pending = said("assistant", summary.as_str());
+        self.now.pending = message("assistant", summary.as_str());
         let mut side = self.request(pool);
         if pool.dice.one_in(3) {
             // The words of the conversation in one message.
             let words: Vec<String> = side.messages.iter().map(ToString::to_string).collect();
             let all = format!("{asks}\n{}", words.join("\n"));
-            side.messages = vec![said("user", all)];
+            side.messages = vec![message("user", all)];
         } else {
-            side.messages.push(said("user", asks));
+            side.messages.push(message("user", asks));
         }
         self.settles(&side, pool);
         self.now.pending = goes_on;
         // From a question on, or nothing is kept.
-        let length = self.now.said.len();
+        let length = self.now.messages.len();
         let least = length - pool.dice.below(7).min(length - 1);
-        let from = (least..length).find(|at| self.now.said[*at].role() == "user");
+        let from = (least..length).find(|at| self.now.messages[*at].role() == "user");
         let from = from.unwrap_or(length);
         let marks = self
             .now
@@ -142,18 +149,18 @@ impl Talk {
         let head = match kind {
             Kind::SummaryUser => {
                 let words = format!("This is what was said before:\n{summary}\nGo on from there.");
-                vec![said("user", words), said("assistant", "Got it.")]
+                vec![message("user", words), message("assistant", "Got it.")]
             }
             Kind::SummaryAsked => vec![
-                said("user", "What did we do so far?"),
-                said("assistant", summary),
+                message("user", "What did we do so far?"),
+                message("assistant", summary),
             ],
-            Kind::SummaryAssistant => vec![said("assistant", summary)],
+            Kind::SummaryAssistant => vec![message("assistant", summary)],
             Kind::SummaryBehindUsers => {
-                let lines: &[Line] = &self.now.said[..from];
+                let lines: &[Line] = &self.now.messages[..from];
                 let users = lines.iter().filter(|line| line.role() == "user");
                 let mut head: Vec<Value> = users.map(|line| line.value.clone()).collect();
-                head.push(said("user", handed));
+                head.push(message("user", handed));
                 head
             }
             _ => {

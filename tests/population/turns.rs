@@ -5,27 +5,27 @@ use std::collections::{BTreeSet, VecDeque};
 
 use serde_json::Value;
 
+use crate::population::conversation::{Branch, Conversation, Line, Pool};
 use crate::population::kinds::Kind;
 use crate::population::request::{Fate, Request};
-use crate::population::talk::{Branch, Line, Pool, Talk};
-use crate::population::words::{self, said};
+use crate::population::words::{self, message};
 use crate::support::dice::Dice;
 
-/// How many messages later a client leaves out what its user has rewritten, at least.
-const SEEN: usize = 6;
+/// For how many more messages, at least, a client sends what its user has rewritten.
+const TAKEN_BACK_FOR: usize = 6;
 
 /// Messages of which no more than a question and its answer are taken out.
 const BEGINNING: usize = 4;
 
-impl Talk {
+impl Conversation {
     /// Questions that the client still sends as they are, but for the newest message.
     pub fn questions(&self) -> Vec<usize> {
         let from = self.now.summary.as_ref().map_or(0, |summary| summary.from);
-        let end = self.now.said.len().saturating_sub(1);
+        let end = self.now.messages.len().saturating_sub(1);
         let questions = from..end;
         questions
             .filter(|at| {
-                let line = &self.now.said[*at];
+                let line = &self.now.messages[*at];
                 line.is_question() && !line.marks.is_empty()
             })
             .collect()
@@ -36,8 +36,9 @@ impl Talk {
         let mut questions = self.questions();
         if self.kind == Kind::RewritesWindow {
             // What was taken back is seen in several requests before the client leaves it out.
-            let seen = (self.now.said.len() + SEEN).saturating_sub(self.window);
-            questions.retain(|at| *at >= seen);
+            let first_visible =
+                (self.now.messages.len() + TAKEN_BACK_FOR).saturating_sub(self.window);
+            questions.retain(|at| *at >= first_visible);
         }
         if self.kind == Kind::Removes && !self.now.taken.is_empty() {
             // Whoever takes out its first messages again and again does what a window does that slides.
@@ -47,16 +48,16 @@ impl Talk {
             return;
         };
         if self.kind == Kind::Removes {
-            let answered = self.now.said[at + 1].role() == "assistant"
-                && self.now.said[at + 1].value["tool_calls"].is_null()
-                && at + 2 < self.now.said.len();
+            let answered = self.now.messages[at + 1].role() == "assistant"
+                && self.now.messages[at + 1].value["tool_calls"].is_null()
+                && at + 2 < self.now.messages.len();
             let count = if answered && pool.dice.one_in(2) {
                 2
             } else {
                 1
             };
             self.now.rewritten = None;
-            let gone: Vec<Line> = self.now.said.drain(at..at + count).collect();
+            let gone: Vec<Line> = self.now.messages.drain(at..at + count).collect();
             for line in gone {
                 self.now.taken.extend(line.marks);
             }
@@ -67,11 +68,11 @@ impl Talk {
         let again = again.filter(|_| self.kind == Kind::Rewrites);
         let (at, line) = match again.filter(|_| pool.dice.one_in(5)) {
             Some((at, line)) => (at, line),
-            None => (at, Line::of(said("user", self.own(300)))),
+            None => (at, Line::new(message("user", self.own(300)))),
         };
-        let old = std::mem::replace(&mut self.now.said[at], line);
+        let old = std::mem::replace(&mut self.now.messages[at], line);
         self.now.taken.extend(old.marks.iter().copied());
-        for mark in &self.now.said[at].marks {
+        for mark in &self.now.messages[at].marks {
             self.now.taken.remove(mark);
         }
         self.now.rewritten = Some((at, old));
@@ -85,24 +86,24 @@ impl Talk {
         }
         let at = *pool.dice.pick(&questions);
         self.left = Some(self.now.clone());
-        self.now.said.truncate(at);
+        self.now.messages.truncate(at);
         self.now.rewritten = None;
         let question = self.own(300);
-        self.push(said("user", question));
+        self.push(message("user", question));
     }
 
     /// The user begins anew under the same name, and keeps what canned messages stand at the end.
     fn begins_anew(&mut self, pool: &mut Pool) {
-        pool.talks += 1;
-        self.id = pool.talks;
+        pool.conversations += 1;
+        self.id = pool.conversations;
         let mut kept = Vec::new();
         if pool.dice.one_in(2) {
             let pending = std::mem::take(&mut self.now.pending);
             if !pending.is_null() {
                 self.push(pending);
             }
-            let said = self.now.said.iter().rev();
-            let canned = said.take_while(|line| {
+            let newest_first = self.now.messages.iter().rev();
+            let canned = newest_first.take_while(|line| {
                 let plain = line.value["tool_calls"].is_null() && line.role() != "tool";
                 line.marks.is_empty() && plain
             });
@@ -110,7 +111,7 @@ impl Talk {
             kept.reverse();
         }
         self.now = Branch {
-            said: kept,
+            messages: kept,
             pending: Value::Null,
             summary: None,
             taken: BTreeSet::new(),
@@ -198,9 +199,9 @@ impl Talk {
     }
 
     pub fn request(&mut self, pool: &mut Pool) -> Request {
-        let said = self.now.said.iter().flat_map(|line| &line.marks);
+        let own_marks = self.now.messages.iter().flat_map(|line| &line.marks);
         let summary = self.now.summary.iter().flat_map(|summary| &summary.marks);
-        let may = said.chain(summary).copied().collect();
+        let may = own_marks.chain(summary).copied().collect();
         Request {
             kind: self.kind,
             tenant: self.tenant,

@@ -60,7 +60,7 @@ pub const COMMON: [&str; 10] = [
 /// beginning, where an Observer that shortens what it is shown keeps it.
 pub fn own(mark: Mark, bytes: usize) -> String {
     let mut dice = Dice::new(
-        mark.user as u64 * 1_000_003 + mark.talk as u64 * 10_007 + mark.number as u64 * 13,
+        mark.user as u64 * 1_000_003 + mark.conversation as u64 * 10_007 + mark.number as u64 * 13,
     );
     let mut text = format!("{mark}. The");
     while text.len() < bytes {
@@ -100,15 +100,15 @@ pub fn suggested(number: usize) -> String {
     )
 }
 
-pub fn said(role: &str, words: impl Into<String>) -> Value {
+pub fn message(role: &str, words: impl Into<String>) -> Value {
     json!({"role": role, "content": words.into()})
 }
 
-pub fn calls(ids: &[String], asked: &str) -> Value {
+pub fn calls(ids: &[String], query: &str) -> Value {
     let calls: Vec<Value> = ids
         .iter()
         .map(|id| {
-            let arguments = json!({"query": asked, "place": id.len()}).to_string();
+            let arguments = json!({"query": query, "place": id.len()}).to_string();
             json!({"id": id, "type": "function",
                    "function": {"name": "look_up", "arguments": arguments}})
         })
@@ -125,7 +125,7 @@ pub fn flow(number: usize) -> Vec<(Value, Value)> {
     let mut dice = Dice::new(0xf10_0000 + number as u64);
     (0..dice.between(2, 4))
         .map(|turn| {
-            let asked = match dice.below(3) {
+            let question = match dice.below(3) {
                 0 => (*dice.pick(&ANSWERS)).to_owned(),
                 _ => suggested(number * 16 + turn),
             };
@@ -133,7 +133,7 @@ pub fn flow(number: usize) -> Vec<(Value, Value)> {
                 0 => short_canned(number * 16 + turn),
                 _ => canned(100_000 + number * 16 + turn),
             };
-            (said("user", asked), said("assistant", answer))
+            (message("user", question), message("assistant", answer))
         })
         .collect()
 }
@@ -142,10 +142,10 @@ pub fn flow(number: usize) -> Vec<(Value, Value)> {
 pub fn form(number: usize, dice: &mut Dice) -> Vec<(Value, Value)> {
     (0..4 + number % 3)
         .map(|turn| {
-            let asked = said("user", *dice.pick(&ANSWERS));
+            let question = message("user", *dice.pick(&ANSWERS));
             (
-                asked,
-                said("assistant", canned(200_000 + number * 16 + turn)),
+                question,
+                message("assistant", canned(200_000 + number * 16 + turn)),
             )
         })
         .collect()
@@ -158,10 +158,10 @@ pub fn examples(number: usize) -> Vec<Value> {
             let at = number * 8 + example;
             let id = format!("call_example{number}x{example}abc");
             [
-                said("user", suggested(900_000 + at)),
+                message("user", suggested(900_000 + at)),
                 calls(std::slice::from_ref(&id), "example"),
                 result(&id, canned(300_000 + at)),
-                said("assistant", canned(310_000 + at)),
+                message("assistant", canned(310_000 + at)),
             ]
         })
         .collect()
@@ -173,8 +173,8 @@ pub fn template(number: usize) -> Vec<Value> {
         .flat_map(|turn| {
             let at = number * 16 + turn;
             [
-                said("user", suggested(800_000 + at)),
-                said("assistant", canned(400_000 + at)),
+                message("user", suggested(800_000 + at)),
+                message("assistant", canned(400_000 + at)),
             ]
         })
         .collect()

@@ -8,12 +8,12 @@ use memchr::memmem;
 use reqwest::Response;
 use serde_json::{Value, json};
 
+use crate::population::conversation::{Conversation, Pool};
 use crate::population::judge::{Sent, Wrong, judge, mixed};
 use crate::population::kinds::Kind;
 use crate::population::process::Stage;
 use crate::population::request::{Fate, Request};
 use crate::population::scenes;
-use crate::population::talk::{Pool, Talk};
 use crate::population::words::text;
 use crate::support::dice::Dice;
 
@@ -34,9 +34,9 @@ pub fn size(seed: u64) -> usize {
     if seed % 5 == 4 { 2_250 } else { 750 }
 }
 
-/// How a world is played.
+/// The options of a world.
 #[derive(Clone, Copy, Debug)]
-pub struct Manner {
+pub struct WorldOptions {
     /// Whether each request is written down in short words.
     pub traces: bool,
     /// Whether each conversation is walled off from all others by a name of its own.
@@ -46,35 +46,35 @@ pub struct Manner {
 struct World {
     seed: u64,
     stage: Stage,
-    manner: Manner,
+    options: WorldOptions,
     /// How much of the provider's record is judged.
-    seen: usize,
+    judged: usize,
     sent: Vec<Sent>,
     bodies: Vec<(Request, Vec<u8>)>,
 }
 
 /// Plays the world of `seed`; gives every request of it.
-pub async fn play(seed: u64, manner: Manner) -> Vec<Sent> {
+pub async fn play(seed: u64, options: WorldOptions) -> Vec<Sent> {
     let mut dice = Dice::new(seed);
     let processes = 1 + usize::from(seed % 2 == 1);
     let stage = Stage::start(&mut dice, processes).await;
     let mut pool = Pool {
         dice,
         users: 0,
-        talks: 0,
+        conversations: 0,
         processes,
         fresh: 0,
     };
     let mut world = World {
         seed,
         stage,
-        manner,
-        seen: 0,
+        options,
+        judged: 0,
         sent: Vec::new(),
         bodies: Vec::new(),
     };
-    let mut live: Vec<Talk> = Vec::new();
-    let mut over: Vec<Talk> = Vec::new();
+    let mut live: Vec<Conversation> = Vec::new();
+    let mut over: Vec<Conversation> = Vec::new();
     while world.sent.len() < size(seed) {
         match pool.dice.below(120) {
             0 => {
@@ -85,7 +85,7 @@ pub async fn play(seed: u64, manner: Manner) -> Vec<Sent> {
             6..=19 if !live.is_empty() => world.at_once(&mut live, &mut pool).await,
             _ if live.len() < SIDE_BY_SIDE => {
                 let kind = Kind::drawn(&mut pool.dice);
-                live.push(Talk::begin(&mut pool, kind));
+                live.push(Conversation::begin(&mut pool, kind));
             }
             _ => {
                 let at = pool.dice.below(live.len());
@@ -93,9 +93,11 @@ pub async fn play(seed: u64, manner: Manner) -> Vec<Sent> {
                 world.send_all(requests).await;
             }
         }
-        let (ends, goes_on) = live.into_iter().partition(|talk| talk.turns == 0);
+        let (ends, goes_on) = live
+            .into_iter()
+            .partition(|conversation| conversation.turns == 0);
         live = goes_on;
-        over.extend::<Vec<Talk>>(ends);
+        over.extend::<Vec<Conversation>>(ends);
         let old = over.len().saturating_sub(20);
         over.drain(..old);
     }
@@ -103,15 +105,25 @@ pub async fn play(seed: u64, manner: Manner) -> Vec<Sent> {
 }
 
 impl World {
-    async fn scene(&mut self, live: &mut Vec<Talk>, over: &mut [Talk], pool: &mut Pool) {
+    async fn scene(
+        &mut self,
+        live: &mut Vec<Conversation>,
+        over: &mut [Conversation],
+        pool: &mut Pool,
+    ) {
         let mut all = live.iter_mut().chain(over.iter_mut());
-        let count = all.by_ref().filter(|talk| scenes::is_alice(talk)).count();
+        let count = all
+            .by_ref()
+            .filter(|conversation| scenes::is_alice(conversation))
+            .count();
         if count == 0 {
             return;
         }
         let (which, kind) = (pool.dice.below(count), *pool.dice.pick(&Kind::SCENES));
         let mut all = live.iter_mut().chain(over.iter_mut());
-        let mut alices = all.by_ref().filter(|talk| scenes::is_alice(talk));
+        let mut alices = all
+            .by_ref()
+            .filter(|conversation| scenes::is_alice(conversation));
         let alice = alices.nth(which).unwrap();
         let (bob, requests) = scenes::play(kind, alice, pool);
         live.push(bob);
@@ -119,14 +131,20 @@ impl World {
     }
 
     /// Several go on at one moment.
-    async fn at_once(&mut self, live: &mut [Talk], pool: &mut Pool) {
+    async fn at_once(&mut self, live: &mut [Conversation], pool: &mut Pool) {
         pool.dice.shuffle(live);
-        let turns = live.iter_mut().take(4).map(|talk| talk.turn(pool));
+        let turns = live
+            .iter_mut()
+            .take(4)
+            .map(|conversation| conversation.turn(pool));
         let requests: Vec<Request> = turns.flatten().collect();
-        let mut talks: Vec<usize> = requests.iter().map(|request| request.talk).collect();
-        talks.dedup();
+        let mut conversations: Vec<usize> = requests
+            .iter()
+            .map(|request| request.conversation)
+            .collect();
+        conversations.dedup();
         let plain = requests.iter().all(|r| r.fate == Fate::Answered);
-        if !plain || talks.len() < requests.len() {
+        if !plain || conversations.len() < requests.len() {
             return self.send_all(requests).await;
         }
         let prepared: Vec<(Request, Vec<u8>)> = requests.into_iter().map(prepare).collect();
@@ -191,27 +209,30 @@ impl World {
             .header("content-type", "application/json")
             .header("authorization", KEYS[request.tenant])
             .body(body);
-        if self.manner.walls {
-            post = post.header("x-diarist-resource", format!("wall-{}", request.talk));
+        if self.options.walls {
+            post = post.header(
+                "x-diarist-resource",
+                format!("wall-{}", request.conversation),
+            );
         }
         for (name, value) in &request.headers {
             post = post.header(*name, value);
         }
         match post.send().await {
             Err(_) => Answer::default(),
-            Ok(response) => Answer::of(response, request).await,
+            Ok(response) => Answer::read(response, request).await,
         }
     }
 
     fn note(&mut self, at: usize, answer: &Answer) {
         let (request, body) = &self.bodies[at];
         let words: usize = request.messages.iter().map(|m| text(m).len()).sum();
-        let mut sent = Sent::of(self.seed, at, request);
+        let mut sent = Sent::new(self.seed, at, request);
         sent.long =
             words / BYTES > LONG && request.fate == Fate::Answered && request.memory() != "off";
         sent.memory.clone_from(&answer.memory);
         sent.request_id.clone_from(&answer.id);
-        if self.manner.traces {
+        if self.options.traces {
             sent.story = story(request);
         }
         if let Some(problem) = answer.wrong(request) {
@@ -219,7 +240,7 @@ impl World {
             let own = crate::population::marks::found(body).pop_first();
             let none = crate::population::marks::Mark {
                 user: 0,
-                talk: 0,
+                conversation: 0,
                 number: 0,
             };
             sent.wrong.insert(Wrong::Answer, own.unwrap_or(none));
@@ -230,7 +251,7 @@ impl World {
     /// Judges what the provider got since the last time.
     fn judge(&mut self) {
         let record = self.stage.provider.record();
-        for entry in record[self.seen..]
+        for entry in record[self.judged..]
             .iter()
             .filter(|e| e.caller == CallerKind::Actor)
         {
@@ -244,7 +265,7 @@ impl World {
                 judge(request, body, &entry.body, &mut self.sent[recent + at]);
             }
         }
-        self.seen = record.len();
+        self.judged = record.len();
     }
 
     async fn end(mut self) -> Vec<Sent> {
@@ -252,7 +273,10 @@ impl World {
         for entry in self.stage.provider.record() {
             if matches!(entry.caller, CallerKind::Observer | CallerKind::Reflector)
                 && let Some(mark) = mixed(&entry.body)
-                && let Some(its) = self.sent.iter_mut().rfind(|sent| sent.talk == mark.talk)
+                && let Some(its) = self
+                    .sent
+                    .iter_mut()
+                    .rfind(|sent| sent.conversation == mark.conversation)
             {
                 its.wrong.insert(Wrong::Mixed, mark);
             }
@@ -281,7 +305,7 @@ fn number_of(request: &Request, body: &[u8]) -> String {
     let reply = blake3::hash(request.reply.to_string().as_bytes());
     format!(
         "r{}-{}-{}",
-        request.talk,
+        request.conversation,
         &hash.to_hex()[..12],
         &reply.to_hex()[..8]
     )
@@ -303,7 +327,7 @@ struct Answer {
 }
 
 impl Answer {
-    async fn of(mut response: Response, request: &Request) -> Self {
+    async fn read(mut response: Response, request: &Request) -> Self {
         let header = |name: &str| {
             let value = response.headers().get(name);
             value.map_or_else(String::new, |v| v.to_str().unwrap().to_owned())
@@ -343,8 +367,8 @@ impl Answer {
 fn words(body: &[u8], stream: bool) -> String {
     let body = String::from_utf8_lossy(body);
     let word = |event: Value, place: &str| {
-        let said = &event["choices"][0][place]["content"];
-        said.as_str().unwrap_or_default().to_owned()
+        let content = &event["choices"][0][place]["content"];
+        content.as_str().unwrap_or_default().to_owned()
     };
     if !stream {
         return word(body.parse().unwrap_or_default(), "message");

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::seen::Seen;
-use super::talk::{Digest, Msg, Request, Run, Said};
+use super::aligned_chain::AlignedChain;
+use super::conversation::{Digest, MessageContent, Msg, Request, Run};
 
 /// A chain that an accepted request carried, by its last message.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ impl Carried {
 #[derive(Debug, Default)]
 pub struct Chains {
     by_tip: HashMap<Run, Carried>,
-    /// The first request that said something, on whatever chain.
-    said: HashMap<Digest, usize>,
+    /// The number of the first request that contained a message, on whatever chain.
+    first_requests: HashMap<Digest, usize>,
     /// The same for the results of calls, by their ids: a placeholder is the same result.
     results: HashMap<String, usize>,
     /// The first request that said two things, one after the other.
@@ -53,14 +53,16 @@ impl Chains {
     pub fn carry(&mut self, request: &Request, prefixes: &[Run], elsewhere: bool) {
         let length = request.turns.len();
         self.requests += 1;
-        let mut said: HashMap<Digest, usize> = HashMap::new();
+        let mut occurrences: HashMap<Digest, usize> = HashMap::new();
         let proven = if elsewhere { self.proven(request) } else { 0 };
         for (place, (turn, run)) in request.turns.iter().zip(&prefixes[1..]).enumerate() {
-            let times = said.entry(turn.digest).or_default();
+            let times = occurrences.entry(turn.digest).or_default();
             *times += 1;
-            let again = place < proven && self.said_before(turn);
-            self.said.entry(turn.digest).or_insert(self.requests);
-            if let Said::Result { id, .. } = &*turn.said {
+            let again = place < proven && self.came_before(turn);
+            self.first_requests
+                .entry(turn.digest)
+                .or_insert(self.requests);
+            if let MessageContent::Result { id, .. } = &*turn.content {
                 self.results.entry(id.clone()).or_insert(self.requests);
             }
             let carried = self.by_tip.entry(*run).or_insert(Carried {
@@ -87,34 +89,37 @@ impl Chains {
         proven.min(request.turns.len() - 1)
     }
 
-    /// Whether an earlier request said it, or brought the same result.
-    fn said_before(&self, turn: &Msg) -> bool {
+    /// Whether an earlier request contained the message, or brought the same result.
+    fn came_before(&self, turn: &Msg) -> bool {
         let before = |at: Option<&usize>| at.is_some_and(|at| *at < self.requests);
-        let result = match &*turn.said {
-            Said::Result { id, .. } => before(self.results.get(id)),
+        let result = match &*turn.content {
+            MessageContent::Result { id, .. } => before(self.results.get(id)),
             _ => false,
         };
-        result || before(self.said.get(&turn.digest))
+        result || before(self.first_requests.get(&turn.digest))
     }
 
     /// The same for the chain that memory knows it by, where that is not its own, behind
     /// [`Chains::carry`]. What an earlier request said on another chain is said again here.
-    pub fn carry_elsewhere(&mut self, request: &Request, seen: &Seen) {
-        if seen.own {
+    pub fn carry_elsewhere(&mut self, request: &Request, aligned_chain: &AlignedChain) {
+        if aligned_chain.own {
             return;
         }
-        let length = seen.path.len();
+        let length = aligned_chain.path.len();
         let proven = self.proven(request);
         let mut run = Run::default();
-        let mut said: HashMap<Digest, usize> = HashMap::new();
-        for (digest, sent) in seen.path.iter().zip(&seen.sent) {
+        let mut occurrences: HashMap<Digest, usize> = HashMap::new();
+        for (digest, sent) in aligned_chain.path.iter().zip(&aligned_chain.sent) {
             run = run.with(*digest);
-            let times = said.entry(*digest).or_default();
+            let times = occurrences.entry(*digest).or_default();
             *times += 1;
             let Some(sent) = sent else { continue };
             let turn = &request.turns[*sent];
-            let known = self.said.get(digest).is_some_and(|at| *at < self.requests);
-            let again = *sent < proven && (known || self.said_before(turn));
+            let known = self
+                .first_requests
+                .get(digest)
+                .is_some_and(|at| *at < self.requests);
+            let again = *sent < proven && (known || self.came_before(turn));
             let carried = self.by_tip.entry(run).or_insert(Carried {
                 shortest: if again { 0 } else { length },
                 longest: length,
@@ -129,8 +134,8 @@ impl Chains {
 
 /// What a message is known by: the result of a call by its id.
 fn name(turn: &Msg) -> String {
-    match &*turn.said {
-        Said::Result { id, .. } => id.clone(),
+    match &*turn.content {
+        MessageContent::Result { id, .. } => id.clone(),
         _ => turn.digest.to_string(),
     }
 }

@@ -4,7 +4,7 @@
 
 use proptest::sample::Index;
 
-use super::talk::{Call, Msg, Owner, Request, Said, Spelling, words};
+use super::conversation::{Call, MessageContent, Msg, Owner, Request, Spelling, words};
 use diarist::history::Role;
 
 /// One thing a client does.
@@ -42,7 +42,7 @@ pub enum Act {
     Foreign { at: Option<Index> },
     /// Forgets the oldest messages.
     Truncate { rounds: usize },
-    /// Spells what it said before in another way.
+    /// Spells its earlier messages otherwise.
     Respell(u8),
     /// Puts placeholders in the place of old tool results.
     Prune,
@@ -111,7 +111,7 @@ pub struct Client {
     branches: Vec<Vec<Msg>>,
     sent: Vec<Request>,
     spelling: Spelling,
-    said: usize,
+    text_count: usize,
     heads: usize,
     /// Nothing but appended so far.
     pub linear: bool,
@@ -125,7 +125,7 @@ impl Client {
             branches: Vec::new(),
             sent: Vec::new(),
             spelling: Spelling(habits.spelling),
-            said: 0,
+            text_count: 0,
             heads: 0,
             linear: !habits.trailing && !habits.floating,
             habits,
@@ -155,7 +155,7 @@ impl Client {
                 self.answered(*answer, upstream);
             }
             Act::Yes => {
-                self.push(Said::User {
+                self.push(MessageContent::User {
                     text: "yes".into(),
                     image: false,
                 });
@@ -218,18 +218,18 @@ impl Client {
     }
 
     fn fresh(&mut self, kind: char, tokens: usize) -> String {
-        self.said += 1;
-        words(&format!("{kind}{}", self.said), tokens)
+        self.text_count += 1;
+        words(&format!("{kind}{}", self.text_count), tokens)
     }
 
-    fn push(&mut self, said: Said) {
-        self.turns.push(Msg::new(said, self.spelling));
+    fn push(&mut self, content: MessageContent) {
+        self.turns.push(Msg::new(content, self.spelling));
     }
 
     fn says(&mut self, tokens: usize) {
         let text = self.fresh('u', tokens);
-        let image = self.habits.images && self.said % 5 == 1;
-        self.push(Said::User { text, image });
+        let image = self.habits.images && self.text_count % 5 == 1;
+        self.push(MessageContent::User { text, image });
     }
 
     /// Sends what stands, and takes the answer in.
@@ -243,7 +243,7 @@ impl Client {
         self.sent.push(request);
         if answered {
             let text = self.fresh('a', tokens);
-            self.push(Said::Answer(text));
+            self.push(MessageContent::Answer(text));
         } else {
             // As `llm` does: the turn that failed is gone.
             self.linear = false;
@@ -290,8 +290,8 @@ impl Client {
     }
 
     fn round(&mut self, width: usize, result: usize) {
-        self.said += 1;
-        let (name, number) = (["look", "write"][self.said % 2], self.said);
+        self.text_count += 1;
+        let (name, number) = (["look", "write"][self.text_count % 2], self.text_count);
         let calls: Vec<Call> = (0..width)
             .map(|at| Call {
                 id: format!("call_{number}_{at}"),
@@ -306,10 +306,10 @@ impl Client {
         } else {
             String::new()
         };
-        self.push(Said::Calls { text, calls });
+        self.push(MessageContent::Calls { text, calls });
         for id in ids {
             let text = self.fresh('r', result);
-            self.push(Said::Result { id, text });
+            self.push(MessageContent::Result { id, text });
         }
     }
 
@@ -346,15 +346,15 @@ impl Client {
             .collect();
         let Some(last) = ends.last() else { return };
         let at = at.map_or(*last, |at| ends[at.index(ends.len())]);
-        let (asked, ok) = (self.fresh('f', 20), self.fresh('g', 5));
+        let (question, ok) = (self.fresh('f', 20), self.fresh('g', 5));
         let pair = [
-            Said::User {
-                text: asked,
+            MessageContent::User {
+                text: question,
                 image: false,
             },
-            Said::Answer(ok),
+            MessageContent::Answer(ok),
         ];
-        let pair = pair.map(|said| Msg::new(said, self.spelling));
+        let pair = pair.map(|content| Msg::new(content, self.spelling));
         self.turns.splice(at..at, pair);
     }
 
@@ -369,12 +369,12 @@ impl Client {
     fn prune(&mut self) {
         let keep = self.turns.len().saturating_sub(6);
         for turn in &mut self.turns[..keep] {
-            if let Said::Result { id, .. } = &*turn.said {
-                let said = Said::Result {
+            if let MessageContent::Result { id, .. } = &*turn.content {
+                let content = MessageContent::Result {
                     id: id.clone(),
                     text: "[Old tool result content cleared]".into(),
                 };
-                *turn = Msg::new(said, self.spelling);
+                *turn = Msg::new(content, self.spelling);
             }
         }
     }
@@ -404,28 +404,28 @@ impl Client {
         let mut turns = self.turns.clone();
         if self.habits.floating
             && let Some(at) = turns.iter().rposition(|turn| turn.role() == Role::User)
-            && let Said::User { text, image } = &*turns[at].said
+            && let MessageContent::User { text, image } = &*turns[at].content
         {
-            let said = Said::User {
+            let content = MessageContent::User {
                 text: format!("{text}\n\nReminder: plan only, change nothing."),
                 image: *image,
             };
-            turns[at] = Msg::new(said, self.spelling);
+            turns[at] = Msg::new(content, self.spelling);
         }
         if self.habits.trailing {
-            let said = Said::System("Reminder: answer with edit blocks only.".into());
-            turns.push(Msg::new(said, self.spelling));
+            let content = MessageContent::System("Reminder: answer with edit blocks only.".into());
+            turns.push(Msg::new(content, self.spelling));
         }
         self.written(&turns)
     }
 
     fn side(&self) -> Request {
-        let text = match self.turns.first().map(|turn| &*turn.said) {
-            Some(Said::User { text, .. }) => format!("A title for: {text}"),
+        let text = match self.turns.first().map(|turn| &*turn.content) {
+            Some(MessageContent::User { text, .. }) => format!("A title for: {text}"),
             _ => "A title for nothing".into(),
         };
-        let said = Said::User { text, image: false };
-        self.written(&[Msg::new(said, self.spelling)])
+        let content = MessageContent::User { text, image: false };
+        self.written(&[Msg::new(content, self.spelling)])
     }
 
     fn written(&self, turns: &[Msg]) -> Request {

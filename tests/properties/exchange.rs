@@ -9,7 +9,7 @@ use diarist::tokens::TokenCounter;
 use diarist::wire::{Insert, Placement};
 use diarist_provider::AcceptedRequest;
 
-use super::talk::{Digest, Request, Run};
+use super::conversation::{Digest, Request, Run};
 
 /// What a request was sent with.
 pub type Used = Option<(SnapshotId, Placement)>;

@@ -6,10 +6,10 @@
 use diarist::history::Role;
 use diarist_provider::{Rules, judge};
 
+use super::conversation::{Digest, Request, Run};
 use super::exchange::{Exchange, bridge, newest_user, reminder};
 use super::kept::common;
 use super::reading::Reading;
-use super::talk::{Digest, Request, Run};
 
 /// The name of an invariant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,7 +45,7 @@ pub fn breaks(law: Law, how: impl Into<String>) -> Check {
 /// INV-COVER: every message is raw, or covered once; none is lost, none is told twice.
 pub fn inv_cover(read: &Reading<'_>) -> Check {
     let turns = &read.request.turns;
-    let digests: &[Digest] = &read.seen.path;
+    let digests: &[Digest] = &read.aligned_chain.path;
     if read.covered > digests.len() {
         let how = format!("covers {} of {}", read.covered, digests.len());
         return breaks(Law::Cover, how);
@@ -53,38 +53,43 @@ pub fn inv_cover(read: &Reading<'_>) -> Check {
     let mut at = 0;
     for mark in &read.marks {
         let end = at + mark.run.count;
-        if Run::of(&digests[at..end]) != mark.run {
+        if Run::from_digests(&digests[at..end]) != mark.run {
             let how = format!("a part stands for other messages than {at}..{end}");
             return breaks(Law::Cover, how);
         }
         at = end;
     }
-    let place = |turn: usize| read.seen.sent.iter().position(|sent| *sent == Some(turn));
+    let place = |turn: usize| {
+        read.aligned_chain
+            .sent
+            .iter()
+            .position(|sent| *sent == Some(turn))
+    };
     let pinned = read
         .pin()
         .and_then(place)
         .is_some_and(|pin| pin >= read.covered);
-    if let Some(said) = read.left_out {
+    if let Some(stated_count) = read.left_out {
         // The note tells of what nobody can know any more: a pin stands raw, system messages in it.
         // It goes on to tell of what the client has dropped since, which alone leaves it open where the
         // gap ends (INV-PREFIX: the note stays as it is).
-        let gone = &read.seen.sent[read.covered..read.reach()];
+        let gone = &read.aligned_chain.sent[read.covered..read.reach()];
         let dropped = gone.iter().filter(|sent| sent.is_none()).count();
-        let told = gone.iter().flatten();
-        let told = told.filter(|turn| turns[**turn].role() != Role::System);
-        let gone = told.count() - usize::from(pinned);
-        if !(gone..=gone + dropped).contains(&said) {
+        let covered_messages = gone.iter().flatten();
+        let covered_messages = covered_messages.filter(|turn| turns[**turn].role() != Role::System);
+        let gone = covered_messages.count() - usize::from(pinned);
+        if !(gone..=gone + dropped).contains(&stated_count) {
             let how = format!(
-                "{gone} messages are left out, {dropped} are sent no more, and the block speaks of {said}"
+                "{gone} messages are left out, {dropped} are sent no more, and the block speaks of {stated_count}"
             );
             return breaks(Law::Cover, how);
         }
     }
     let between = read.between();
     let pin = read.pin();
-    let told = read.told();
+    let covered_messages = read.covered_messages();
     for item in between.iter().skip(usize::from(pin.is_some())) {
-        if told.iter().any(|turn| read.raw(*turn) == *item) {
+        if covered_messages.iter().any(|turn| read.raw(*turn) == *item) {
             return breaks(Law::Cover, "a covered message is sent raw as well");
         }
     }
@@ -205,7 +210,7 @@ pub fn inv_pair(read: &Reading<'_>) -> Check {
     {
         return breaks(Law::Pair, "something else than a user message is pinned");
     }
-    if turns.last().map(super::talk::Msg::role) == Some(Role::Tool) {
+    if turns.last().map(super::conversation::Msg::role) == Some(Role::Tool) {
         let call = turns.iter().rposition(|turn| turn.calls() > 0);
         if call.is_some_and(|call| call < read.cut && !read.front.contains(&call)) {
             return breaks(Law::Pair, "the newest round is not raw");

@@ -1,8 +1,8 @@
-//! What cases were about, for whoever wants to know whether the generators reach what they are to.
+//! Counts of what cases contain. They show whether the generators reach what they are to reach.
 
-/// What a case was about, for the measure of the generators.
+/// How often a case contained what the generators are to reach.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Seen {
+pub struct GeneratorCoverage {
     pub requests: usize,
     pub activations: usize,
     pub reflections: usize,

@@ -14,10 +14,10 @@ use diarist::wire;
 use diarist::wire::{Additions, Insert, Placement};
 use diarist_provider::{Rules, judge};
 
+use super::conversation::{Digest, Request};
 use super::exchange::{Exchange, Shown, Used};
 use super::planted::Bug;
-use super::scribe::Script;
-use super::talk::{Digest, Request};
+use super::scripted_observer::Script;
 use super::world::World;
 
 /// What a request goes out as.

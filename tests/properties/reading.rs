@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use diarist::memory::render;
 
-use super::scribe::Mark;
-use super::seen::Seen;
-use super::talk::Request;
+use super::aligned_chain::AlignedChain;
+use super::conversation::Request;
+use super::scripted_observer::Mark;
 
 /// What our own question for usage looks like.
 const USAGE: &str = r#","stream_options":{"include_usage":true}"#;
@@ -17,7 +17,7 @@ const USAGE: &str = r#","stream_options":{"include_usage":true}"#;
 pub struct Reading<'a> {
     pub request: &'a Request,
     /// The chain that memory knows it by.
-    pub seen: Seen,
+    pub aligned_chain: AlignedChain,
     pub sent: Vec<u8>,
     /// Where the messages stand in the body received.
     pub raw_items: Vec<Range<usize>>,
@@ -38,12 +38,13 @@ pub struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    pub fn of(request: &'a Request, sent: &[u8]) -> Self {
-        Self::seen(request, sent, Seen::own(request))
+    /// Reads a request that memory knows by its own chain.
+    pub fn with_own_chain(request: &'a Request, sent: &[u8]) -> Self {
+        Self::with_chain(request, sent, AlignedChain::own(request))
     }
 
-    /// The same for a request that memory knows by the chain of `seen`.
-    pub fn seen(request: &'a Request, sent: &[u8], seen: Seen) -> Self {
+    /// Reads the request by the chain that memory knows it by.
+    pub fn with_chain(request: &'a Request, sent: &[u8], aligned_chain: AlignedChain) -> Self {
         let sent = without_usage(&request.body, sent);
         let items = messages(&sent);
         let raw_items = messages(&request.body);
@@ -56,15 +57,19 @@ impl<'a> Reading<'a> {
             .find(|(_, (marks, left_out))| !marks.is_empty() || left_out.is_some())
             .unwrap_or_default();
         let covered = marks.iter().map(|mark| mark.run.count).sum();
-        let cut = if seen.own { covered } else { seen.cut(covered) };
-        let front = if marks.is_empty() || seen.own {
+        let cut = if aligned_chain.own {
+            covered
+        } else {
+            aligned_chain.cut(covered)
+        };
+        let front = if marks.is_empty() || aligned_chain.own {
             Vec::new()
         } else {
-            seen.front(cut)
+            aligned_chain.front(cut)
         };
         let mut read = Self {
             request,
-            seen,
+            aligned_chain,
             sent,
             raw_items,
             items,
@@ -77,8 +82,8 @@ impl<'a> Reading<'a> {
         };
         if left_out.is_some() {
             read.cut = request.turns.len() - read.tail(cut);
-            if !read.seen.own {
-                read.front = read.seen.front(read.cut);
+            if !read.aligned_chain.own {
+                read.front = read.aligned_chain.front(read.cut);
             }
         }
         read
@@ -101,17 +106,17 @@ impl<'a> Reading<'a> {
             return self.covered;
         }
         let tail = |sent: &Option<usize>| sent.is_some_and(|sent| sent >= self.cut);
-        let tail = self.seen.sent.iter().position(tail);
-        tail.unwrap_or(self.seen.sent.len())
+        let tail = self.aligned_chain.sent.iter().position(tail);
+        tail.unwrap_or(self.aligned_chain.sent.len())
     }
 
-    /// Messages of the request that the block stands for.
-    pub fn told(&self) -> Vec<usize> {
-        if self.seen.own {
+    /// The messages of the request that the block covers, by their places.
+    pub fn covered_messages(&self) -> Vec<usize> {
+        if self.aligned_chain.own {
             return (0..self.cut.min(self.request.turns.len())).collect();
         }
-        let told = self.seen.sent.iter().take(self.reach()).flatten();
-        told.copied().collect()
+        let covered_messages = self.aligned_chain.sent.iter().take(self.reach()).flatten();
+        covered_messages.copied().collect()
     }
 
     /// Forwarded messages between the leading ones and what stands behind the front: the front itself,
@@ -202,7 +207,7 @@ impl<'a> Reading<'a> {
     /// The user message that stands raw between block and tail.
     pub fn pin(&self) -> Option<usize> {
         let between = self.between();
-        self.told()
+        self.covered_messages()
             .into_iter()
             .rev()
             .find(|turn| between.first().is_some_and(|item| *item == self.raw(*turn)))

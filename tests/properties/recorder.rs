@@ -10,11 +10,11 @@ use diarist::memory::{
 use diarist::tokens::TokenCounter as _;
 use diarist::wire;
 
+use super::conversation::{Request, digest_of};
 use super::exchange::{Quarters, Shown, Used};
 use super::planted::{self, Bug};
 use super::proxy::{Proxy, Track, links};
-use super::scribe::Script;
-use super::talk::{Request, digest_of};
+use super::scripted_observer::Script;
 use super::world::{Job, NewSnapshot};
 
 /// The day of the first request.

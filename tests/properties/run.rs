@@ -5,14 +5,14 @@ use diarist::wire::Placement;
 use diarist_provider::Rules;
 use proptest::prelude::*;
 
-use super::books::Laws;
 use super::client::{Client, Habits, Move, Upstream};
+use super::conversation::{Owner, Request};
 use super::draw::{habits, moves};
 use super::exchange::Exchange;
+use super::history_laws::Laws;
 use super::planted::Bug;
 use super::proxy::Proxy;
-use super::scribe::Script;
-use super::talk::{Owner, Request};
+use super::scripted_observer::Script;
 
 /// What the provider insists on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -354,7 +354,7 @@ fn send_all_again(
         let now = proxy.would_send(request);
         laws.again(request, &now, "after a restart");
     }
-    if laws.seen.stepped + laws.seen.too_long > 0 {
+    if laws.coverage.stepped + laws.coverage.too_long > 0 {
         return;
     }
     proxy.world.forget_pins();

@@ -10,8 +10,8 @@ use diarist::memory::{
     Span,
 };
 
+use super::conversation::Digest;
 use super::exchange::Used;
-use super::talk::Digest;
 
 /// What the store knows of one chain.
 #[derive(Debug, Default)]

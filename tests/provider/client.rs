@@ -91,13 +91,13 @@ pub(crate) async fn raw(provider: &Provider, body: &str, announced: usize) -> Tc
 
 /// Reads until `wanted` has come.
 pub(crate) async fn read_until(socket: &mut TcpStream, wanted: &str) -> String {
-    let mut seen = Vec::new();
+    let mut received = Vec::new();
     let mut buffer = [0; 4096];
-    while !String::from_utf8_lossy(&seen).contains(wanted) {
+    while !String::from_utf8_lossy(&received).contains(wanted) {
         let read = tokio::time::timeout(Duration::from_secs(30), socket.read(&mut buffer));
         let read = read.await.expect("the answer comes").unwrap();
         assert!(read > 0, "closed before {wanted:?}");
-        seen.extend_from_slice(&buffer[..read]);
+        received.extend_from_slice(&buffer[..read]);
     }
-    String::from_utf8(seen).unwrap()
+    String::from_utf8(received).unwrap()
 }

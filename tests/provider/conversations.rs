@@ -28,6 +28,7 @@ fn recorded() -> Vec<Conversation> {
 }
 
 #[test]
+#[ignore = "slow"]
 fn every_conversation_is_acceptable_at_every_turn() {
     for conversation in made_up() {
         for sent in conversation.requests() {
@@ -65,8 +66,8 @@ fn made_up_conversations_are_long_and_use_tools_in_parallel() {
         assert!(parallel.count() >= 5, "{}", conversation.id);
         assert_eq!(conversation.facts.len(), 20, "{}", conversation.id);
         for fact in &conversation.facts {
-            let said = conversation.messages[fact.at]["content"].as_str().unwrap();
-            assert!(said.contains(&fact.words));
+            let content = conversation.messages[fact.at]["content"].as_str().unwrap();
+            assert!(content.contains(&fact.words));
         }
         let body = conversation.request(conversation.messages.len(), "m", false);
         let accepted = judge(body.to_string().as_bytes(), &Rules::default()).unwrap();
@@ -125,9 +126,9 @@ async fn a_replay_says_what_was_said_even_behind_another_beginning() {
             messages.extend_from_slice(&conversation.messages[from..sent]);
             request["messages"] = messages.into();
             let answer: Value = post(&provider, &request).await.json().await.unwrap();
-            let said = Reply::recorded(&answer["choices"][0]["message"]);
+            let reply = Reply::recorded(&answer["choices"][0]["message"]);
             assert_eq!(
-                said,
+                reply,
                 Reply::recorded(&conversation.messages[sent]),
                 "at {sent}"
             );

@@ -156,7 +156,7 @@ async fn every_spelling_of_a_stream_says_the_same() {
         assert_eq!(raw.contains("\ndata: \""), behaviour.multi_line);
         let usage = chunks(&stream).last().unwrap().get("usage").is_some();
         assert_eq!(usage, behaviour.unrequested_usage);
-        let said: String = chunks(&stream)
+        let joined: String = chunks(&stream)
             .iter()
             .filter_map(|chunk| {
                 chunk
@@ -165,7 +165,7 @@ async fn every_spelling_of_a_stream_says_the_same() {
                     .map(str::to_owned)
             })
             .collect();
-        assert_eq!(said, text, "{behaviour:?}");
+        assert_eq!(joined, text, "{behaviour:?}");
     }
 }
 
@@ -209,15 +209,15 @@ async fn a_gate_lets_one_event_through_at_a_time() {
     let gate = Arc::new(Semaphore::new(1));
     provider.inject(CallerKind::Actor, Behaviour::gated(&gate));
     let mut answer = post(&provider, &streamed(ask("x"))).await;
-    let mut seen = answer.chunk().await.unwrap().unwrap().to_vec();
-    assert_eq!(events(&seen).len(), 1);
+    let mut received = answer.chunk().await.unwrap().unwrap().to_vec();
+    assert_eq!(events(&received).len(), 1);
     gate.add_permits(1);
-    seen.extend_from_slice(&answer.chunk().await.unwrap().unwrap());
-    assert_eq!(events(&seen).len(), 2);
+    received.extend_from_slice(&answer.chunk().await.unwrap().unwrap());
+    assert_eq!(events(&received).len(), 2);
     gate.add_permits(Semaphore::MAX_PERMITS / 2);
     while let Some(frame) = answer.chunk().await.unwrap() {
-        seen.extend_from_slice(&frame);
+        received.extend_from_slice(&frame);
     }
-    assert!(events(&seen).len() > 2);
-    assert_eq!(events(&seen).last().unwrap(), "[DONE]");
+    assert!(events(&received).len() > 2);
+    assert_eq!(events(&received).last().unwrap(), "[DONE]");
 }

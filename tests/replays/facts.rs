@@ -10,7 +10,7 @@ use sqlx::Row as _;
 use super::{MODES, Mode, conversations, is_long, sign};
 use crate::memory::rig::Rig;
 use crate::replays::planted::{Kind, Planted, notes, plant, says, strings};
-use crate::replays::scribes::{Condensing, Dropping, Extracting, Forgetting, reminded};
+use crate::replays::scripted_observers::{Condensing, Dropping, Extracting, Forgetting, reminded};
 use crate::support::depth;
 
 /// Facts in one conversation at most.
@@ -54,11 +54,11 @@ fn planted() -> Vec<(Conversation, Vec<Planted>)> {
 /// Room for everything that must be kept: where there is none, even the most faithful must leave
 /// something out. Of what is not planted, one part in so many.
 fn room(conversation: &Conversation, facts: &[Planted], one_in: usize) -> String {
-    let said = Value::Array(conversation.messages.clone())
+    let tokens = Value::Array(conversation.messages.clone())
         .to_string()
         .len()
         / 4;
-    (800 + 28 * facts.len() + said / one_in).to_string()
+    (800 + 28 * facts.len() + tokens / one_in).to_string()
 }
 
 async fn rig(observations: &str, settings: &[(&str, &str)]) -> Rig {
@@ -116,8 +116,12 @@ async fn missing(
     for sent in conversation.requests() {
         let body = body(conversation, sent, name);
         let answer = rig.send(&body).await;
-        let said = String::from_utf8_lossy(&answer.body).into_owned();
-        assert_eq!(answer.status, 200, "{} at {sent}: {said}", conversation.id);
+        let answer_body = String::from_utf8_lossy(&answer.body).into_owned();
+        assert_eq!(
+            answer.status, 200,
+            "{} at {sent}: {answer_body}",
+            conversation.id
+        );
         let got = rig.provider.record_for(CallerKind::Actor).pop().unwrap();
         let got = got.json().unwrap();
         shortened += usize::from(answer.memory().starts_with("active"));
@@ -133,6 +137,7 @@ async fn missing(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn no_planted_fact_is_ever_missing() {
     let (mut requests, mut shortened, mut sought, mut reflections) = (0, 0, 0, 0);
     let played = planted();
@@ -157,7 +162,7 @@ async fn no_planted_fact_is_ever_missing() {
         reflections += rig.number(written).await;
         rig.stop().await;
     }
-    tell(&format!(
+    print_line(&format!(
         "{} conversations, {} facts: {requests} requests, {shortened} of them with observations, \
          {reflections} reflections; looked for a fact {sought} times, missed none; modes: {modes:?}",
         played.len(),
@@ -189,8 +194,8 @@ impl Count {
         self.wrong += noticed.saturating_sub(dropped);
     }
 
-    fn told(&self) -> String {
-        let share = |part: usize, of: usize| part as f64 / of.max(1) as f64;
+    fn describe(&self) -> String {
+        let share = |part: usize, whole: usize| part as f64 / whole.max(1) as f64;
         format!(
             "{} dropped, precision {:.3}, recall {:.3}",
             self.dropped,
@@ -207,6 +212,7 @@ fn lost(retention: &Value, kind: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn facts_that_an_observer_drops_are_noticed() {
     // By kind and by who said it: the user, or an assistant or a tool.
     let mut counts: BTreeMap<(Kind, bool), Count> = BTreeMap::new();
@@ -238,7 +244,7 @@ async fn facts_that_an_observer_drops_are_noticed() {
                 let (here, noticed) = (here.count(), lost(kept, kind.name()));
                 if here != noticed {
                     let at = format!("{} {from}-{to}", conversation.id);
-                    tell(&format!(
+                    print_line(&format!(
                         "{at}: {kind:?}, by the user: {by_user}: {here} dropped, {noticed} noticed"
                     ));
                 }
@@ -257,7 +263,7 @@ async fn facts_that_an_observer_drops_are_noticed() {
     let mut sum = Count::default();
     for ((kind, by_user), count) in &counts {
         let whose = if *by_user { "user's" } else { "others'" };
-        tell(&format!("{whose} {kind:?}: {}", count.told()));
+        print_line(&format!("{whose} {kind:?}: {}", count.describe()));
         // The JSON of tools puts every string in quotes, often within quotes and cut off: one that is gone
         // changes which of them close which.
         if (*kind, *by_user) != (Kind::Quote, false) {
@@ -266,9 +272,9 @@ async fn facts_that_an_observer_drops_are_noticed() {
             sum.wrong += count.wrong;
         }
     }
-    tell(&format!(
+    print_line(&format!(
         "dropped by an Observer, all but others' quotes: {}",
-        sum.told()
+        sum.describe()
     ));
     assert!(ratio, "the metrics tell how much is kept");
     let least = depth::long_or(6, 2);
@@ -311,7 +317,7 @@ async fn forgotten(conversation: &Conversation, facts: &[Planted], may: &str) ->
         missing: Vec::new(),
         counted: 0.0,
     };
-    let mut seen = 0;
+    let mut checked = 0;
     for sent in conversation.requests() {
         let body = conversation.request(sent, "gpt-test", false);
         assert_eq!(rig.send(&body).await.status, 200);
@@ -325,7 +331,7 @@ async fn forgotten(conversation: &Conversation, facts: &[Planted], may: &str) ->
             .extend(gone.map(|fact| (sent, fact.words.clone())));
         rig.quiet().await;
         let calls = rig.provider.record_for(CallerKind::Reflector);
-        for call in &calls[seen..] {
+        for call in &calls[checked..] {
             let shown = strings(&call.json().unwrap()["messages"]);
             if shown.contains("\n<missing-") {
                 let log = shown.split("\n<missing-").next().unwrap();
@@ -336,7 +342,7 @@ async fn forgotten(conversation: &Conversation, facts: &[Planted], may: &str) ->
                     .add(dropped.count(), reminded(&shown, &words).len());
             }
         }
-        seen = calls.len();
+        checked = calls.len();
         rig.provider.forget_bodies();
     }
     let mut database = rig.database().await;
@@ -371,6 +377,7 @@ fn long() -> Vec<(Conversation, Vec<Planted>)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn facts_that_a_reflector_drops_are_asked_for_and_put_back() {
     let (mut reminders, mut listed) = (0, Count::default());
     for (conversation, facts) in long() {
@@ -388,7 +395,7 @@ async fn facts_that_a_reflector_drops_are_asked_for_and_put_back() {
         listed.noticed += reflected.listed.noticed;
         listed.wrong += reflected.listed.wrong;
     }
-    tell(&format!("{reminders} reminders: {}", listed.told()));
+    print_line(&format!("{reminders} reminders: {}", listed.describe()));
     assert!(reminders > 3);
     assert_eq!(
         listed.noticed, listed.dropped,
@@ -398,6 +405,7 @@ async fn facts_that_a_reflector_drops_are_asked_for_and_put_back() {
 
 /// Where anything may be lost, what was lost is written down all the same.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn facts_that_a_reflector_may_drop_are_counted() {
     let mut kept = Count::default();
     for (conversation, facts) in long() {
@@ -407,7 +415,7 @@ async fn facts_that_a_reflector_may_drop_are_counted() {
         kept.noticed += reflected.kept.noticed;
         kept.wrong += reflected.kept.wrong;
     }
-    tell(&format!("dropped by a Reflector: {}", kept.told()));
+    print_line(&format!("dropped by a Reflector: {}", kept.describe()));
     assert!(kept.dropped > 10);
     assert_eq!((kept.noticed, kept.wrong), (kept.dropped, 0));
 }
@@ -416,8 +424,8 @@ async fn facts_that_a_reflector_may_drop_are_counted() {
 fn every_kind_of_message_is_planted_in() {
     let made = Conversation::generate(5, 60, Style::Coding);
     let (planted, facts) = plant(&made, 1);
-    let said = |fact: &&Planted| strings(&planted.messages[fact.at]).contains(&fact.words);
-    assert_eq!(facts.iter().filter(said).count(), facts.len());
+    let is_in_message = |fact: &&Planted| strings(&planted.messages[fact.at]).contains(&fact.words);
+    assert_eq!(facts.iter().filter(is_in_message).count(), facts.len());
     for role in ["user", "assistant", "tool"] {
         let by = facts
             .iter()
@@ -435,6 +443,6 @@ fn every_kind_of_message_is_planted_in() {
 }
 
 #[expect(clippy::print_stdout, reason = "the numbers are the point")]
-fn tell(text: &str) {
+fn print_line(text: &str) {
     println!("{text}");
 }

@@ -59,7 +59,7 @@ pub struct Planted {
 /// whomever it is said: users, models (in what they say or in what they call a tool with), tools.
 pub fn plant(conversation: &Conversation, step: usize) -> (Conversation, Vec<Planted>) {
     let mut planted = conversation.clone();
-    let said = Value::Array(conversation.messages.clone()).to_string();
+    let json_text = Value::Array(conversation.messages.clone()).to_string();
     let mut facts: Vec<Planted> = Vec::new();
     for (at, message) in planted.messages.iter_mut().enumerate() {
         let role = message["role"].as_str().unwrap_or_default().to_owned();
@@ -69,7 +69,7 @@ pub fn plant(conversation: &Conversation, step: usize) -> (Conversation, Vec<Pla
         let number = facts.len();
         let kind = Kind::ALL[number % Kind::ALL.len()];
         let words = words(kind, number);
-        assert!(!says(&said, &words), "{words:?} was there before");
+        assert!(!says(&json_text, &words), "{words:?} was there before");
         if put(message, number, &sentence(kind, number, &words)) {
             facts.push(Planted {
                 number,
@@ -133,7 +133,7 @@ const OPEN: &str = "Remember note ";
 const CLOSE: &str = " That was note ";
 
 fn sentence(kind: Kind, number: usize, words: &str) -> String {
-    let said = match kind {
+    let statement = match kind {
         Kind::Name => format!("the contact is {words}."),
         Kind::Number => format!("exactly {words} crates are left."),
         Kind::Date => format!("the audit is on {words} at the latest."),
@@ -142,7 +142,7 @@ fn sentence(kind: Kind, number: usize, words: &str) -> String {
         Kind::Quote => format!("the motto is \"{words}\" as before."),
         Kind::Url => format!("the form is at {words} for all."),
     };
-    format!("{OPEN}{number}: {said}{CLOSE}{number}.")
+    format!("{OPEN}{number}: {statement}{CLOSE}{number}.")
 }
 
 /// The sentences in `text` that ask to be remembered: their numbers, and what they say.

@@ -44,7 +44,7 @@ fn chat(address: SocketAddr) -> String {
 
 #[test]
 fn every_series_exists_from_the_start() {
-    let (upstream, asked) = upstream();
+    let (upstream, request_line) = upstream();
     let running = Running::start(upstream);
     let (before, names) = series(running.admin);
     let missing: Vec<String> = documented().difference(&names).cloned().collect();
@@ -54,7 +54,7 @@ fn every_series_exists_from_the_start() {
     );
     let answer = ask(running.data, "GET /v1/models");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    asked.join().unwrap();
+    request_line.join().unwrap();
     // Nobody listens there any more.
     let answer = chat(running.data);
     assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");

@@ -12,12 +12,12 @@ use super::ledger::UNSTORED;
 use super::request::with_snapshot;
 use super::rules::Rule;
 use super::run::{PATIENCE, Report, World};
+use crate::properties::aligned_chain::AlignedChain;
 use crate::properties::client::{Act, Client, Upstream};
+use crate::properties::conversation::{Request, Run};
 use crate::properties::exchange::Exchange;
 use crate::properties::laws::Law;
 use crate::properties::reading::Reading;
-use crate::properties::seen::Seen;
-use crate::properties::talk::{Request, Run};
 
 /// What the requests of each chain were sent with, one after the other.
 pub type Used = HashMap<(String, Run), Vec<Option<SnapshotId>>>;
@@ -28,23 +28,23 @@ impl World {
         // The rules about timers know better who was idle.
         self.laws.fell_idle();
         for (sent, _) in &exchange.sent {
-            let read = Reading::of(request, sent);
+            let read = Reading::with_own_chain(request, sent);
             self.ledger().counts.changed += usize::from(read.has_block());
             self.hints(&read);
         }
-        let seen = self.aligned_view(first);
-        if let Some(seen) = &seen {
+        let aligned_chain = self.aligned_chain(first);
+        if let Some(aligned_chain) = &aligned_chain {
             self.ledger().counts.views += 1;
-            self.check_cover(first, seen);
+            self.check_cover(first, aligned_chain);
         }
         let ledger = Arc::clone(&self.ground.ledger);
-        let viewed = seen.is_some();
-        let with = seen.clone();
+        let viewed = aligned_chain.is_some();
+        let with = aligned_chain.clone();
         self.laws.exchange(
             request,
             exchange,
             &|used| with_snapshot(&ledger.lock().unwrap(), request, used, with.as_ref()),
-            seen,
+            aligned_chain,
         );
         // Which chain it is a view of may be told otherwise by a process that was not there.
         exchange.doubtful |= viewed;
@@ -52,13 +52,13 @@ impl World {
 
     /// What a client sends no more and stands on its chain all the same was shown to somebody, or waits
     /// to be, with its words, or these are kept.
-    fn check_cover(&mut self, first: &DryRun, seen: &Seen) {
+    fn check_cover(&mut self, first: &DryRun, aligned_chain: &AlignedChain) {
         let Some(tip) = first.history().tip() else {
             return;
         };
         let mut ledger = self.ledger();
         let offered = ledger.offered_to(first.scope(), tip);
-        let unsent = seen.sent.iter().enumerate().skip(offered);
+        let unsent = aligned_chain.sent.iter().enumerate().skip(offered);
         let lost = unsent
             .filter(|(_, sent)| sent.is_none())
             .find(|(place, _)| !ledger.is_archived(first.scope(), tip, *place));
@@ -111,8 +111,8 @@ impl World {
                 .canon(request)
                 .map(<[u8]>::to_vec),
         };
-        let now = Reading::of(request, sent);
-        let before = before.map(|before| Reading::of(request, &before));
+        let now = Reading::with_own_chain(request, sent);
+        let before = before.map(|before| Reading::with_own_chain(request, &before));
         if let Some(before) = before.filter(|before| before.sent != now.sent) {
             let how = format!(
                 "a request of {} messages went out as other bytes {when}: covered {} in {} parts, now \

@@ -61,8 +61,8 @@ impl Counts {
 
     /// What was never met.
     pub fn unmet(&self) -> Vec<String> {
-        let told = format!("{self:#?}");
-        let lines = told.lines().filter_map(|line| line.strip_suffix(": 0,"));
+        let listing = format!("{self:#?}");
+        let lines = listing.lines().filter_map(|line| line.strip_suffix(": 0,"));
         lines.map(|name| name.trim().to_owned()).collect()
     }
 }

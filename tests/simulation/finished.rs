@@ -11,7 +11,7 @@ use diarist::memory::{PartKind, Snapshot, Span};
 use super::ledger::Ledger;
 use super::range::Range;
 use super::rules::Rule;
-use crate::properties::talk::Run;
+use crate::properties::conversation::Run;
 
 /// Chunks that each process has heard of, by their ends.
 pub type EndedJobs = HashSet<(usize, Scope, Link)>;
@@ -24,7 +24,7 @@ pub fn task(run: Run) -> String {
 
 /// The line that one in four chunks begins with.
 pub fn line(range: &Range) -> Option<String> {
-    let before = Run::of(&range.chain[..range.from]);
+    let before = Run::from_digests(&range.chain[..range.from]);
     let reports_end = range.from > 0 && range.whole().hash.is_multiple_of(4);
     reports_end.then(|| format!("* ✅ {} {}", task(before), before.hash))
 }
@@ -46,7 +46,7 @@ impl Ledger {
             .segments
             .last()
             .filter(|last| last.contains("[[T "));
-        let task = task(Run::of(&self.digests(snapshot.meta.to)));
+        let task = task(Run::from_digests(&self.digests(snapshot.meta.to)));
         let done = self.chunks_after(scope, snapshot.meta.to);
         let done = done.filter(|(_, text)| text.contains(&format!("✅ {task}")));
         let ended = |to: &Link| self.finished.contains(&(process, scope.clone(), *to));

@@ -63,7 +63,7 @@ pub struct RunCounts {
     pub lifted: usize,
     pub shared: usize,
     pub in_call: usize,
-    pub told: usize,
+    pub with_memory: usize,
 }
 
 /// A conversation as its client knows it.
@@ -160,7 +160,7 @@ struct World {
     clock: Clock,
     operator: SqliteStore,
     processes: Vec<ServerProcess>,
-    talks: Vec<Conversation>,
+    conversations: Vec<Conversation>,
     bug: Option<Planted>,
     marked: usize,
     counts: RunCounts,
@@ -177,7 +177,7 @@ impl World {
         for _ in 0..dice.between(1, 2) {
             processes.push(ServerProcess::start(&file, &clock).await);
         }
-        let talks = (0..4).map(|at| Conversation {
+        let conversations = (0..4).map(|at| Conversation {
             name: dice.chance(50).then(|| format!("talk-{at}")),
             messages: Vec::new(),
             receipt: None,
@@ -185,7 +185,7 @@ impl World {
             turns: 0,
         });
         Self {
-            talks: talks.collect(),
+            conversations: conversations.collect(),
             dice,
             file,
             clock,
@@ -207,8 +207,12 @@ impl World {
     }
 
     fn is_forgotten(&self, mark: &str) -> bool {
-        let mut holders = self.talks.iter().filter(|talk| talk.holds(mark)).peekable();
-        holders.peek().is_some() && holders.all(|talk| talk.receipt.is_some())
+        let mut holders = self
+            .conversations
+            .iter()
+            .filter(|conversation| conversation.holds(mark))
+            .peekable();
+        holders.peek().is_some() && holders.all(|conversation| conversation.receipt.is_some())
     }
 
     fn breach(&mut self, rule: ForgetRule, how: String) {
@@ -216,15 +220,15 @@ impl World {
     }
 
     /// One more turn of a conversation.
-    async fn talk(&mut self, at: usize) {
-        let asked = self.message();
-        self.talks[at].messages.push(asked);
+    async fn take_turn(&mut self, at: usize) {
+        let question = self.message();
+        self.conversations[at].messages.push(question);
         self.clock.advance(std::time::Duration::from_mins(1));
-        let talk = self.talks[at].clone();
-        let body = talk.body();
+        let conversation = self.conversations[at].clone();
+        let body = conversation.body();
         let process = self.dice.below(self.processes.len());
         let memory = &self.processes[process].memory;
-        let request = DryRun::start(memory, &talk.parts(), &body).await;
+        let request = DryRun::start(memory, &conversation.parts(), &body).await;
         let answer = self.message();
         if let Some(request) = request {
             let sent = request.body();
@@ -237,28 +241,30 @@ impl World {
             self.check_sent(at, &sent, &body);
         } else {
             self.counts.refused += 1;
-            if talk.receipt.is_none() && talk.last_owners.is_empty() {
-                let rule = match talk.turns {
+            if conversation.receipt.is_none() && conversation.last_owners.is_empty() {
+                let rule = match conversation.turns {
                     0 => ForgetRule::Lifted,
                     _ => ForgetRule::Spared,
                 };
                 self.breach(rule, format!("conversation {at} has no memory"));
             }
         }
-        self.talks[at].messages.push(answer);
-        self.talks[at].turns += 1;
+        self.conversations[at].messages.push(answer);
+        self.conversations[at].turns += 1;
     }
 
     fn check_sent(&mut self, at: usize, sent: &[u8], body: &[u8]) {
         let (sent, body) = (String::from_utf8_lossy(sent), String::from_utf8_lossy(body));
-        self.counts.told += usize::from(sent != body);
-        if self.talks[at].receipt.is_some() {
+        self.counts.with_memory += usize::from(sent != body);
+        if self.conversations[at].receipt.is_some() {
             let how = format!("conversation {at} is forgotten, and memory reads it");
             self.breach(ForgetRule::Untold, how);
         }
         let own = marks(&body);
-        let told = marks(&sent);
-        let strange = told.difference(&own).find(|mark| self.is_forgotten(mark));
+        let sent_marks = marks(&sent);
+        let strange = sent_marks
+            .difference(&own)
+            .find(|mark| self.is_forgotten(mark));
         if let Some(mark) = strange {
             let how = format!("conversation {at} is told {mark}");
             self.breach(ForgetRule::Untold, how);
@@ -267,16 +273,16 @@ impl World {
 
     /// A conversation that begins as another one, and goes on in its own words.
     async fn fork(&mut self) {
-        let at = self.dice.below(self.talks.len());
-        let trunk = self.talks[at].clone();
+        let at = self.dice.below(self.conversations.len());
+        let trunk = self.conversations[at].clone();
         // Without names both would be one conversation with two ends. So would a fork at the newest end: it is
         // the conversation itself, which goes on under another name.
         if trunk.name.is_none() || trunk.receipt.is_some() || trunk.messages.len() < 8 {
             return;
         }
         let to = 2 * self.dice.between(2, trunk.messages.len() / 2 - 1);
-        self.talks.push(Conversation {
-            name: Some(format!("fork-{}", self.talks.len())),
+        self.conversations.push(Conversation {
+            name: Some(format!("fork-{}", self.conversations.len())),
             messages: trunk.messages[..to].to_vec(),
             turns: 1,
             receipt: None,
@@ -285,7 +291,7 @@ impl World {
         });
         self.counts.shared += 1;
         for _ in 1..RECORDED_AFTER {
-            self.talk(self.talks.len() - 1).await;
+            self.take_turn(self.conversations.len() - 1).await;
         }
     }
 
@@ -293,9 +299,9 @@ impl World {
     async fn work(&mut self, at: usize, mut forget: Option<usize>) {
         while let Some(job) = self.processes[at].hand.claim().await {
             let written = self.processes[at].hand.call_model(&job).await;
-            if let Some(talk) = forget.take() {
+            if let Some(conversation) = forget.take() {
                 self.counts.in_call += 1;
-                Box::pin(self.forget(talk)).await;
+                Box::pin(self.forget(conversation)).await;
             }
             let outcome = self.processes[at].hand.finish(&job, written).await;
             self.processes[at].hand.on_outcome(outcome).await;
@@ -304,9 +310,10 @@ impl World {
 
     /// The lineages of a conversation, as an operator finds them.
     async fn lineages(&self, at: usize) -> Vec<i64> {
-        let talk = &self.talks[at];
+        let conversation = &self.conversations[at];
         let fresh = ServerProcess::start(&self.file, &self.clock).await;
-        let request = DryRun::start(&fresh.memory, &talk.parts(), &talk.body()).await;
+        let request =
+            DryRun::start(&fresh.memory, &conversation.parts(), &conversation.body()).await;
         let Some(request) = request else {
             return Vec::new();
         };
@@ -338,11 +345,11 @@ impl World {
     /// How many messages a conversation shares with others.
     fn shared_messages(&self, at: usize) -> usize {
         let others = self
-            .talks
+            .conversations
             .iter()
             .enumerate()
             .filter(|(other, _)| *other != at);
-        let mine = self.talks[at].messages.iter();
+        let mine = self.conversations[at].messages.iter();
         let mut shared = 0;
         for (_, other) in others {
             let pairs = mine.clone().zip(&other.messages);
@@ -370,11 +377,13 @@ impl World {
     /// Whether another conversation shares messages with this one and may not be recorded, as after its own
     /// deletion was lifted. Then the store cannot know that the messages have two owners.
     fn shares_with_unrecorded(&self, at: usize) -> bool {
-        let marks = self.talks[at].messages.iter().map(|(mark, _)| mark);
-        let mut others = self.talks.iter().enumerate();
-        others.any(|(other, talk)| {
-            let unrecorded = other != at && talk.receipt.is_none() && talk.turns < RECORDED_AFTER;
-            unrecorded && marks.clone().any(|mark| talk.holds(mark))
+        let marks = self.conversations[at].messages.iter().map(|(mark, _)| mark);
+        let mut others = self.conversations.iter().enumerate();
+        others.any(|(other, conversation)| {
+            let unrecorded = other != at
+                && conversation.receipt.is_none()
+                && conversation.turns < RECORDED_AFTER;
+            unrecorded && marks.clone().any(|mark| conversation.holds(mark))
         })
     }
 
@@ -394,15 +403,15 @@ impl World {
         let now = self.clock.now_ms();
         let receipt = self.operator.forget_target(&target, now).await.unwrap();
         let receipt = receipt.unwrap().id;
-        self.talks[at].receipt = Some(receipt);
-        let forgotten = self.talks[at].clone();
-        for talk in &mut self.talks {
-            let mut shared = talk
+        self.conversations[at].receipt = Some(receipt);
+        let forgotten = self.conversations[at].clone();
+        for conversation in &mut self.conversations {
+            let mut shared = conversation
                 .messages
                 .iter()
                 .filter(|(mark, _)| forgotten.holds(mark));
-            if talk.receipt.is_some_and(|own| own != receipt) && shared.next().is_some() {
-                talk.last_owners.insert(receipt);
+            if conversation.receipt.is_some_and(|own| own != receipt) && shared.next().is_some() {
+                conversation.last_owners.insert(receipt);
             }
         }
         match self.bug {
@@ -426,7 +435,7 @@ impl World {
     }
 
     async fn lift(&mut self, at: usize) {
-        let Some(receipt) = self.talks[at].receipt.take() else {
+        let Some(receipt) = self.conversations[at].receipt.take() else {
             return;
         };
         let keeps = self.bug == Some(Planted::LiftIgnored);
@@ -441,10 +450,10 @@ impl World {
             self.run_sql(&[again, "DROP TABLE kept"]).await;
         }
         self.counts.lifted += 1;
-        self.talks[at].turns = 0;
-        for talk in &mut self.talks {
-            if talk.last_owners.remove(&receipt) {
-                talk.turns = 0;
+        self.conversations[at].turns = 0;
+        for conversation in &mut self.conversations {
+            if conversation.last_owners.remove(&receipt) {
+                conversation.turns = 0;
             }
         }
         for process in &self.processes {
@@ -480,11 +489,11 @@ impl World {
     }
 
     async fn step(&mut self) {
-        let at = self.dice.below(self.talks.len());
+        let at = self.dice.below(self.conversations.len());
         let process = self.dice.below(self.processes.len());
-        let forgotten = self.talks[at].receipt.is_some();
+        let forgotten = self.conversations[at].receipt.is_some();
         match self.dice.below(20) {
-            0 if self.talks.len() < 8 => self.fork().await,
+            0 if self.conversations.len() < 8 => self.fork().await,
             1 => {
                 let new = ServerProcess::start(&self.file, &self.clock).await;
                 self.processes[process] = new;
@@ -493,7 +502,7 @@ impl World {
             3 if !forgotten => Box::pin(self.work(process, Some(at))).await,
             4 if forgotten => self.lift(at).await,
             5..=9 => Box::pin(self.work(process, None)).await,
-            _ => self.talk(at).await,
+            _ => self.take_turn(at).await,
         }
     }
 }

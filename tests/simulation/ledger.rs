@@ -22,11 +22,11 @@ use super::counts::Counts;
 use super::finished::EndedJobs;
 use super::model::CUT_HERE;
 use super::range::Range;
+use super::registered_routes::Routes;
 use super::rules::{Breach, Rule};
-use super::ways::Routes;
+use crate::properties::conversation::{Digest, MessageContent, Msg, Request, Run};
 use crate::properties::exchange::{Quarters, Shown};
-use crate::properties::scribe::Mark;
-use crate::properties::talk::{Digest, Msg, Request, Run, Said};
+use crate::properties::scripted_observer::Mark;
 
 /// A message at its place in a chain, as its client meant it.
 #[derive(Clone, Debug)]
@@ -50,7 +50,7 @@ struct Lease {
     holder: usize,
 }
 
-/// The books of one run.
+/// What happened in one run.
 #[derive(Debug, Default)]
 pub struct Ledger {
     places: HashMap<Link, Place>,
@@ -516,11 +516,11 @@ impl Ledger {
         let code = part.model == "code" || left_out;
         let pieces = part.kind == PartKind::Chunk && marks.iter().all(|mark| *mark == own);
         // A reflection may leave the newest days as they were: it is a reflection all the same.
-        let told = marks
+        let marked_run = marks
             .iter()
             .fold(Run::default(), |run, mark| run.then(mark.run));
         let partly = part.kind == PartKind::Reflection
-            && told == own.run
+            && marked_run == own.run
             && marks.iter().all(|mark| mark.owner == own.owner);
         if (!code && !pieces && !partly) || (pieces && marks.len() == 1) {
             return part.clone();
@@ -560,12 +560,12 @@ impl Ledger {
 
 /// The first word of a message, which names it.
 fn beginning(msg: &Msg) -> String {
-    let text = match &*msg.said {
-        Said::System(_) => "",
-        Said::User { text, .. }
-        | Said::Answer(text)
-        | Said::Calls { text, .. }
-        | Said::Result { text, .. } => text,
+    let text = match &*msg.content {
+        MessageContent::System(_) => "",
+        MessageContent::User { text, .. }
+        | MessageContent::Answer(text)
+        | MessageContent::Calls { text, .. }
+        | MessageContent::Result { text, .. } => text,
     };
     text.split([' ', '\n', '.', ','])
         .next()

@@ -10,7 +10,7 @@ use diarist::wire::usage::Usage;
 use super::finished;
 use super::planted::Bug;
 use super::range::Range;
-use crate::properties::scribe::Mark;
+use crate::properties::scripted_observer::Mark;
 use crate::support::dice::Dice;
 
 /// The last words of an answer that a limit cut.
@@ -277,7 +277,7 @@ pub fn task_mark(range: &Range) -> String {
     )
 }
 
-/// `said`, behind the end of what was under way before `range`, where it is told.
+/// `text`, followed by the end of the task that was open before `range`, where the range has one.
 fn with_finished_task(range: &Range, text: String) -> String {
     let end = finished::line(range);
     match end {
@@ -286,10 +286,10 @@ fn with_finished_task(range: &Range, text: String) -> String {
     }
 }
 
-/// `said`, with every end that `log` tells of: a Reflector drops none.
+/// `text`, followed by every end of a task in `log`: a Reflector drops none.
 fn with_finished_tasks(text: String, log: &str) -> String {
     let ends = log.lines().filter(|line| line.contains('✅'));
-    ends.fold(text, |said, end| format!("{said}\n{end}"))
+    ends.fold(text, |all, end| format!("{all}\n{end}"))
 }
 
 /// The log as the prompt shows it.
@@ -304,11 +304,10 @@ fn log_tokens(user: &str) -> u32 {
 
 /// The mark of a reflection follows from the marks in its sources, not from the range it claims.
 fn reflected(range: &Range, user: &str) -> Mark {
-    let run = Mark::read(log(user))
-        .iter()
-        .fold(crate::properties::talk::Run::default(), |run, mark| {
-            run.then(mark.run)
-        });
+    let run = Mark::read(log(user)).iter().fold(
+        crate::properties::conversation::Run::default(),
+        |run, mark| run.then(mark.run),
+    );
     Mark {
         reflection: true,
         run,

@@ -13,14 +13,14 @@ use diarist_provider::{AcceptedRequest, Refusal, judge};
 
 use super::model::ClientWait;
 use super::planted::spoil_sent;
+use super::registered_routes::route;
 use super::request::refusal_reason;
 use super::run::World;
 use super::shown;
-use super::ways::route;
+use crate::properties::conversation::Request;
 use crate::properties::exchange::{Exchange, Used};
-use crate::properties::talk::Request;
 
-/// What a request went out as last, and what was said of that.
+/// What a request went out as last, and the provider's answer to it.
 pub type Sent = (DryRun, Result<AcceptedRequest, Refusal>);
 
 impl World {
@@ -45,28 +45,28 @@ impl World {
         }
         let borrows = self.borrows_credentials();
         let taken = AtomicBool::new(false);
-        let way = || {
+        let borrowed_route = || {
             taken.store(true, Ordering::SeqCst);
             borrows.then(|| route(&request.owner, false))
         };
-        let mut steps = first.retry_shorter(&memory, &way);
+        let mut steps = first.retry_shorter(&memory, &borrowed_route);
         let (mut last, mut answer) = (first.clone(), Err(refused));
         while let Err(refused) = &answer {
-            let Some(said) = refusal_reason(refused) else {
+            let Some(reason) = refusal_reason(refused) else {
                 break;
             };
             let step = async {
-                match said {
-                    RefusalReason::TooLong(told) => {
-                        steps.next(told.filter(|_| self.shares_memory)).await
+                match reason {
+                    RefusalReason::TooLong(limit) => {
+                        steps.next(limit.filter(|_| self.shares_memory)).await
                     }
                     RefusalReason::Declined(blame) => steps.other_placement(blame).await,
                 }
             };
             let step = self.runtime.block_on(store.gate.or_death(step));
             if taken.swap(false, Ordering::SeqCst) {
-                let way = route(&request.owner, false).hash();
-                self.note_registered(at, first.scope().tenant, way);
+                let route_hash = route(&request.owner, false).hash();
+                self.note_registered(at, first.scope().tenant, route_hash);
             }
             // What was shown is known to those who were asked, whatever became of it.
             self.processes[at].collect_prompts(&Arc::clone(&self.ground.ledger));
@@ -106,14 +106,14 @@ impl World {
         let whole = self.ledger().range(scope, PartKind::Chunk, &span);
         let observed = self.ledger().observed(scope, span.to);
         let view = first.aligned_positions();
-        let said = (0..history.len()).filter_map(|place| {
+        let shown_messages = (0..history.len()).filter_map(|place| {
             let sent = view.as_ref().map_or(Some(place), |view| view[place])?;
             let turn = &request.turns[sent];
             // What came back as a placeholder is not shown.
             (turn.digest == whole.digest(place)).then(|| (place, shown::lines(turn)))
         });
         ClientWait {
-            shown_messages: said.collect(),
+            shown_messages: shown_messages.collect(),
             observed,
             view: view.is_some(),
             whole,

@@ -7,7 +7,7 @@ use diarist::wire::Insert;
 use serde_json::Value;
 
 use super::ledger::Ledger;
-use crate::properties::talk::Request;
+use crate::properties::conversation::Request;
 
 /// A mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,8 +32,8 @@ pub enum Bug {
     PartOfAnotherChain,
     /// A part in the middle is left out.
     GapAccepted,
-    /// The last part is told twice.
-    ToldTwice,
+    /// The last part is sent twice.
+    SentTwice,
     /// The hints are those of the first part.
     HintsOfBefore,
     /// The hints are those of the last part, whatever is known since.
@@ -70,10 +70,10 @@ pub enum Bug {
     FrontForgotten,
     /// The tail of a view begins behind a call, with its results.
     ViewPartsRound,
-    /// Jobs that are to borrow a way are taken by whoever has none.
-    WayOfNobody,
-    /// A way that was lent once is held for ever.
-    WayForEver,
+    /// Jobs that need a registered route are claimed by processes that have none.
+    RouteNotHeld,
+    /// A route that was registered once is held for ever.
+    RouteForEver,
     /// A timer can be taken by a second process while one acts on it.
     TimerOfNobody,
     /// A timer that was acted on stays.
@@ -133,7 +133,7 @@ pub fn spoil(bug: Option<Bug>, new: &mut NewSnapshot, ledger: &Ledger) {
             new.parts.remove(1);
             new.segments.remove(2);
         }
-        Some(Bug::ToldTwice) => {
+        Some(Bug::SentTwice) => {
             new.parts.push(new.parts[last]);
             new.segments
                 .insert(last + 2, new.segments[last + 1].clone());

@@ -20,8 +20,8 @@ use super::model::{Character, Scripted};
 use super::planted::Bug;
 use super::rules::Rule;
 use super::watched::Watched;
+use crate::properties::conversation::Request;
 use crate::properties::exchange::Quarters;
-use crate::properties::talk::Request;
 use crate::support::patient_store;
 
 /// What all processes of a run share.
@@ -114,8 +114,8 @@ impl Process {
             Reloadable::new(ground.settings.clone()),
             ground.clock.clone(),
         );
-        let manners = UpstreamCapabilities::new(Some(ground.placement), "localhost");
-        let mut memory = Memory::new(recall, hand.jobs(), manners);
+        let capabilities = UpstreamCapabilities::new(Some(ground.placement), "localhost");
+        let mut memory = Memory::new(recall, hand.jobs(), capabilities);
         // Short bodies grow too.
         memory.parsed_prefixes = Arc::new(ParsedPrefixes::with_step(512));
         memory.policy = Reloadable::new(RequestPolicy {
@@ -191,8 +191,8 @@ impl Process {
                 self.hand.record(waiting.exchange).await;
             }
             Step::ReportOutcome(at) => {
-                let (job, told) = self.outcomes.remove(at);
-                self.hand.on_outcome(told).await;
+                let (job, outcome) = self.outcomes.remove(at);
+                self.hand.on_outcome(outcome).await;
                 let mut ledger = ledger.lock().unwrap();
                 ledger.job_ended(self.number, &job.scope, &job.spec.span);
             }
@@ -222,8 +222,8 @@ impl Process {
             Step::Settle(at) => {
                 let RunningJob { job, written, .. } = self.working.remove(at);
                 if let Some(written) = written {
-                    let told = self.hand.finish(&job, written).await;
-                    self.outcomes.push((job, told));
+                    let outcome = self.hand.finish(&job, written).await;
+                    self.outcomes.push((job, outcome));
                 }
             }
         }
@@ -231,9 +231,9 @@ impl Process {
 
     /// What its models were shown.
     pub fn collect_prompts(&self, ledger: &Mutex<Ledger>) {
-        let seen = std::mem::take(&mut *self.model.prompts.lock().unwrap());
+        let prompts = std::mem::take(&mut *self.model.prompts.lock().unwrap());
         let mut ledger = ledger.lock().unwrap();
-        for (range, prompt) in seen {
+        for (range, prompt) in prompts {
             ledger.record_prompt(&range, &prompt);
         }
         for strange in std::mem::take(&mut *self.model.strange.lock().unwrap()) {

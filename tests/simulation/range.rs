@@ -4,8 +4,8 @@ use std::fmt;
 
 use diarist::memory::PartKind;
 
-use crate::properties::scribe::Mark;
-use crate::properties::talk::{Digest, Run};
+use crate::properties::conversation::{Digest, Run};
+use crate::properties::scripted_observer::Mark;
 
 /// A range of messages with what its client meant by them.
 #[derive(Clone)]
@@ -37,7 +37,7 @@ impl Range {
     pub fn mark(&self) -> Mark {
         Mark {
             reflection: self.kind == PartKind::Reflection,
-            run: Run::of(&self.chain[self.from..]),
+            run: Run::from_digests(&self.chain[self.from..]),
             owner: self.owner.clone(),
         }
     }
@@ -61,6 +61,6 @@ impl Range {
 
     /// The whole chain up to the end of the range.
     pub fn whole(&self) -> Run {
-        Run::of(&self.chain)
+        Run::from_digests(&self.chain)
     }
 }

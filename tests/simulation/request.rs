@@ -12,11 +12,11 @@ use super::ledger::{Ledger, UNSTORED};
 use super::overflow::Sent;
 use super::planted::{Bug, spoil_sent, spoil_view};
 use super::process::PendingRecord;
+use super::registered_routes::route;
 use super::run::World;
-use super::ways::route;
+use crate::properties::aligned_chain::AlignedChain;
+use crate::properties::conversation::Request;
 use crate::properties::exchange::{Exchange, Used, insert};
-use crate::properties::seen::Seen;
-use crate::properties::talk::Request;
 
 impl World {
     pub fn parts(request: &Request) -> http::request::Parts {
@@ -110,13 +110,14 @@ impl World {
             }
         }
         let other = !self.calm && self.dice.chance(10);
-        let way = accepted.then(|| self.register_route(at, tenant, route(&request.owner, other)));
-        let way = way.flatten();
+        let route_hash =
+            accepted.then(|| self.register_route(at, tenant, route(&request.owner, other)));
+        let route_hash = route_hash.flatten();
         let recorded = accepted || self.ground.bug == Some(Bug::RefusedRecorded);
         if recorded && (self.calm || !self.dice.chance(3)) {
             let at_ms = self.ground.clock.now_ms();
             self.processes[at].inbox.push_back(PendingRecord {
-                exchange: last.exchange(way, at_ms),
+                exchange: last.exchange(route_hash, at_ms),
                 request: request.clone(),
                 sent: last.body().to_vec(),
             });
@@ -133,8 +134,8 @@ impl World {
                 continue;
             }
             let key = (request.owner.label(), pair[0].to_string());
-            if let Some(asked) = self.answers.remove(&key) {
-                asked.record_answer(&pair[1]);
+            if let Some(dry_run) = self.answers.remove(&key) {
+                dry_run.record_answer(&pair[1]);
             }
         }
     }
@@ -146,18 +147,20 @@ impl World {
             bug,
             Some(Bug::ViewOneTooMany | Bug::FrontForgotten | Bug::ViewPartsRound)
         );
-        match self.aligned_view(rehearsal) {
-            Some(seen) if spoils => with_bug(bug, &self.ledger(), request, used, Some(&seen)),
+        match self.aligned_chain(rehearsal) {
+            Some(aligned_chain) if spoils => {
+                with_bug(bug, &self.ledger(), request, used, Some(&aligned_chain))
+            }
             _ => spoil_sent(bug, rehearsal.body()),
         }
     }
 
     /// The chain that a view is of.
-    pub fn aligned_view(&self, rehearsal: &DryRun) -> Option<Seen> {
+    pub fn aligned_chain(&self, rehearsal: &DryRun) -> Option<AlignedChain> {
         let sent = rehearsal.aligned_positions()?;
         let tip = rehearsal.history().tip();
         let path = tip.map_or_else(Vec::new, |tip| self.ledger().digests(tip));
-        Some(Seen {
+        Some(AlignedChain {
             path,
             sent,
             own: false,
@@ -206,8 +209,13 @@ impl World {
 }
 
 /// What `request` would go out as with that snapshot, or with none.
-pub fn with_snapshot(ledger: &Ledger, request: &Request, used: Used, seen: Option<&Seen>) -> Bytes {
-    with_bug(None, ledger, request, used, seen)
+pub fn with_snapshot(
+    ledger: &Ledger,
+    request: &Request,
+    used: Used,
+    aligned_chain: Option<&AlignedChain>,
+) -> Bytes {
+    with_bug(None, ledger, request, used, aligned_chain)
 }
 
 /// The same, not quite.
@@ -216,19 +224,21 @@ fn with_bug(
     ledger: &Ledger,
     request: &Request,
     used: Used,
-    seen: Option<&Seen>,
+    aligned_chain: Option<&AlignedChain>,
 ) -> Bytes {
     let parsed = wire::Request::parse_chat(&request.body).unwrap();
     let sent = used.and_then(|(id, placement)| Some((ledger.snapshot(id)?, placement)));
     let mut front = Vec::new();
     let insert = sent.map(|(snapshot, placement)| {
         let insert = insert(snapshot, placement);
-        let Some(seen) = seen else { return insert };
-        let cut = seen.cut(snapshot.meta.to_count);
-        front = seen.front(cut);
+        let Some(aligned_chain) = aligned_chain else {
+            return insert;
+        };
+        let cut = aligned_chain.cut(snapshot.meta.to_count);
+        front = aligned_chain.front(cut);
         let mut insert = Insert {
             cut,
-            pin: snapshot.meta.pin.and_then(|pin| seen.sent[pin]),
+            pin: snapshot.meta.pin.and_then(|pin| aligned_chain.sent[pin]),
             front: &front,
             ..insert
         };

@@ -36,7 +36,7 @@ pub enum Rule {
     Accepted,
     /// A timer rings for a conversation that has been idle for so long, and for no other.
     Idle,
-    /// A job takes the way of its own conversation, where that is held and free, and no other.
+    /// A job uses the route of its own conversation, where that is held and free, and no other.
     Route,
     /// A timer that was acted on does not ring again, and one process acts at a time.
     Rings,

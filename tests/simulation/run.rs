@@ -18,13 +18,13 @@ use super::gate::weave;
 use super::ledger::Ledger;
 use super::planted::Bug;
 use super::process::{Environment, Process, Step, open};
+use super::registered_routes::Routes;
 use super::rules::Breach;
 use super::setup::{IDLE_MS, MODEL, Setup};
-use super::ways::Routes;
-use crate::properties::books::Laws;
 use crate::properties::client::Client;
-use crate::properties::scribe::Script;
-use crate::properties::talk::{Owner, Request, Run};
+use crate::properties::conversation::{Owner, Request, Run};
+use crate::properties::history_laws::Laws;
+use crate::properties::scripted_observer::Script;
 use crate::support::dice::Dice;
 
 /// Midnight of a day in November 2026.

@@ -14,8 +14,8 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use super::model::Character;
 use super::planted::Bug;
 use crate::properties::client::{Act, Habits};
+use crate::properties::conversation::Owner;
 use crate::properties::draw::{habits, moves};
-use crate::properties::talk::Owner;
 use crate::support::dice::Dice;
 
 /// Two tenants, and a resource of one of them.
@@ -56,7 +56,7 @@ pub struct Setup {
     /// Whether what is observed takes the messages' place when a conversation fell idle, and whether a
     /// reflection does.
     pub idle: (bool, bool),
-    /// Whether memory borrows the conversations' ways to the upstream.
+    /// Whether memory borrows the conversations' routes to the upstream.
     pub borrows_credentials: bool,
     /// Whether raw messages may use what observations leave of both budgets.
     shares: bool,
@@ -90,8 +90,8 @@ impl Setup {
             let at = dice.below(OWNERS.len());
             clients.push(clients[at].clone());
         }
-        let talk = [some(&moves(), &mut runner), some(&moves(), &mut runner)];
-        let moves = talk
+        let turns = [some(&moves(), &mut runner), some(&moves(), &mut runner)];
+        let moves = turns
             .into_iter()
             .flatten()
             .map(|it| {
@@ -178,7 +178,7 @@ impl Setup {
         if timers {
             self.idle = (true, true);
         }
-        self.borrows_credentials |= matches!(bug, Bug::WayOfNobody | Bug::WayForEver);
+        self.borrows_credentials |= matches!(bug, Bug::RouteNotHeld | Bug::RouteForEver);
     }
 
     pub fn rules(&self) -> Rules {

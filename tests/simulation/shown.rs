@@ -1,16 +1,18 @@
 //! Which messages an Observer is shown, told from what it is shown: by the names that begin whatever
 //! these clients say. Knows the form of a transcript and nothing of how it is written.
 
-use crate::properties::talk::{Msg, Said};
+use crate::properties::conversation::{MessageContent, Msg};
 
 /// How the lines begin that a message becomes; none for what is not shown.
 pub fn lines(msg: &Msg) -> Vec<String> {
-    match &*msg.said {
-        Said::System(_) => Vec::new(),
-        Said::User { text, .. } | Said::Answer(text) | Said::Result { text, .. } => {
+    match &*msg.content {
+        MessageContent::System(_) => Vec::new(),
+        MessageContent::User { text, .. }
+        | MessageContent::Answer(text)
+        | MessageContent::Result { text, .. } => {
             vec![first_word(text)]
         }
-        Said::Calls { text, calls } => {
+        MessageContent::Calls { text, calls } => {
             let words = (!text.is_empty()).then(|| first_word(text));
             let calls = calls.iter().map(|call| format!("call {}", call.number));
             words.into_iter().chain(calls).collect()
@@ -18,8 +20,7 @@ pub fn lines(msg: &Msg) -> Vec<String> {
     }
 }
 
-/// The messages of `said` (place, lines) whose lines are exactly those of `transcript`, from the first
-/// to behind the last.
+/// The range of `messages` (place, lines) whose lines are exactly those of `transcript`.
 pub fn find(messages: &[(usize, Vec<String>)], transcript: &str) -> Option<(usize, usize)> {
     let shown: Vec<String> = transcript.lines().filter_map(line).collect();
     (0..messages.len()).find_map(|first| {

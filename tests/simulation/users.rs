@@ -212,8 +212,8 @@ impl ServerProcess {
             Reloadable::new(settings()),
             clock.clone(),
         );
-        let manners = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
-        let mut memory = Memory::new(recall, hand.jobs(), manners);
+        let capabilities = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
+        let mut memory = Memory::new(recall, hand.jobs(), capabilities);
         // Short bodies grow too.
         memory.parsed_prefixes = Arc::new(ParsedPrefixes::with_step(512));
         memory.policy = Reloadable::new(RequestPolicy {
@@ -233,23 +233,23 @@ impl ServerProcess {
     /// it had to be.
     async fn send(
         &mut self,
-        talk: &UserConversation,
+        conversation: &UserConversation,
         body: &Bytes,
         fits: &mut dyn FnMut(&[u8]) -> bool,
     ) -> Option<(Vec<u8>, bool)> {
         let parts = http::Request::post("/v1/chat/completions")
             .header("authorization", "Bearer application")
-            .header("x-user", talk.user)
-            .header("x-diarist-thread", &talk.name)
+            .header("x-user", conversation.user)
+            .header("x-diarist-thread", &conversation.name)
             .body(())
             .unwrap()
             .into_parts()
             .0;
         let first = DryRun::start(&self.memory, &parts, body).await.unwrap();
-        let way = || None::<UpstreamRoute>;
+        let route = || None::<UpstreamRoute>;
         let (mut last, mut shortened) = (first.clone(), false);
         if !fits(&first.body()) {
-            let mut steps = first.retry_shorter(&self.memory, &way);
+            let mut steps = first.retry_shorter(&self.memory, &route);
             loop {
                 shortened = true;
                 let Some(next) = steps.next(None).await else {
@@ -272,8 +272,8 @@ impl ServerProcess {
     async fn work(&mut self) {
         while let Some(job) = self.hand.claim().await {
             let written = self.hand.call_model(&job).await;
-            let told = self.hand.finish(&job, written).await;
-            self.hand.on_outcome(told).await;
+            let outcome = self.hand.finish(&job, written).await;
+            self.hand.on_outcome(outcome).await;
         }
     }
 }
@@ -320,7 +320,7 @@ async fn play(seed: u64, bug: Option<Planted>) -> (Vec<(PeerMemoryRule, String)>
         messages: Vec::new(),
         last: None,
     };
-    let mut talks: Vec<UserConversation> = USERS
+    let mut conversations: Vec<UserConversation> = USERS
         .iter()
         .flat_map(|user| NAMES.map(|name| new(user, name)))
         .collect();
@@ -334,12 +334,12 @@ async fn play(seed: u64, bug: Option<Planted>) -> (Vec<(PeerMemoryRule, String)>
             }
             served = ServerProcess::start(&file, &clock).await;
         }
-        let at = dice.below(talks.len());
-        let fork = talks[at].messages.len() > 6 && dice.chance(10);
+        let at = dice.below(conversations.len());
+        let fork = conversations[at].messages.len() > 6 && dice.chance(10);
         if fork {
-            let trunk = talks[at].clone();
+            let trunk = conversations[at].clone();
             let to = 2 * dice.between(2, trunk.messages.len() / 2);
-            talks.push(UserConversation {
+            conversations.push(UserConversation {
                 name: format!("fork-{step}"),
                 messages: trunk.messages[..to].to_vec(),
                 last: None,
@@ -347,9 +347,9 @@ async fn play(seed: u64, bug: Option<Planted>) -> (Vec<(PeerMemoryRule, String)>
             });
             done.forks += 1;
         }
-        let at = if fork { talks.len() - 1 } else { at };
-        let mut talk = talks[at].clone();
-        let body = talk.body();
+        let at = if fork { conversations.len() - 1 } else { at };
+        let mut conversation = conversations[at].clone();
+        let body = conversation.body();
         let narrow = dice.chance(15);
         let mut limit = usize::MAX;
         let mut fits = |sent: &[u8]| {
@@ -360,10 +360,10 @@ async fn play(seed: u64, bug: Option<Planted>) -> (Vec<(PeerMemoryRule, String)>
             }
             sent.len() <= limit
         };
-        let Some((sent, shortened)) = served.send(&talk, &body, &mut fits).await else {
+        let Some((sent, shortened)) = served.send(&conversation, &body, &mut fits).await else {
             continue;
         };
-        talk.answered();
+        conversation.answered();
         if dice.chance(80) {
             served.work().await;
         }
@@ -373,21 +373,24 @@ async fn play(seed: u64, bug: Option<Planted>) -> (Vec<(PeerMemoryRule, String)>
             let text = String::from_utf8_lossy(&sent).into_owned();
             breaches.push((
                 rule,
-                format!("step {step}, {}/{}: {how}: {text}", talk.user, talk.name),
+                format!(
+                    "step {step}, {}/{}: {how}: {text}",
+                    conversation.user, conversation.name
+                ),
             ));
         };
         if marks(&String::from_utf8_lossy(&sent))
             .iter()
-            .any(|(user, _)| user != talk.user)
+            .any(|(user, _)| user != conversation.user)
         {
             breach(PeerMemoryRule::Owner, "another user's words");
         }
-        let own_name = |(_, name): &(String, String)| *name == named(&talk.name);
+        let own_name = |(_, name): &(String, String)| *name == named(&conversation.name);
         if marks(&section).iter().any(own_name) {
             breach(PeerMemoryRule::Itself, "it is told of itself");
         }
-        match &talk.last {
-            Some((before, told)) if *before == own && *told != section => {
+        match &conversation.last {
+            Some((before, peer_section)) if *before == own && *peer_section != section => {
                 let left = section.is_empty() && shortened;
                 if !left {
                     breach(PeerMemoryRule::Steady, "what is told of others changed");
@@ -402,8 +405,8 @@ async fn play(seed: u64, bug: Option<Planted>) -> (Vec<(PeerMemoryRule, String)>
         }
         done.shared += usize::from(!section.is_empty());
         done.bound += usize::from(!section.is_empty() && !own.is_empty());
-        talk.last = Some((own, section));
-        talks[at] = talk;
+        conversation.last = Some((own, section));
+        conversations[at] = conversation;
     }
     (breaches, done)
 }

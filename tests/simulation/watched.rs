@@ -1,5 +1,5 @@
-//! The store as one process of a run sees it: the real one, with a gate before every verb, its books
-//! kept, its reads out of date or failing where the run says so, and a switch for each planted bug.
+//! The store as one process of a run sees it: the real one, with a gate before every verb, a ledger
+//! of what it did, its reads out of date or failing where the run says so, and a switch for each planted bug.
 
 mod state;
 
@@ -91,11 +91,11 @@ impl Chains for Watched {
         for node in &mut record.new_nodes {
             node.confirmed |= self.has(Bug::ConfirmedAtOnce);
         }
-        let asked = record.clone();
+        let original = record.clone();
         self.set_timer(&mut record);
         let lineage = self.store.record(scope, &record).await?;
-        self.ledger().recorded(self.process, scope, &asked);
-        self.ledger().set_timer(scope, lineage, &asked);
+        self.ledger().recorded(self.process, scope, &original);
+        self.ledger().set_timer(scope, lineage, &original);
         self.gate.leave().await;
         Ok(lineage)
     }
@@ -111,12 +111,12 @@ impl Chains for Watched {
                 node.confirmed |= self.has(Bug::ConfirmedAtOnce);
             }
         }
-        let asked = changed.clone();
+        let originals = changed.clone();
         for (_, record) in &mut changed {
             self.set_timer(record);
         }
         let results = self.store.record_batch(changed).await?;
-        for ((scope, record), result) in asked.iter().zip(&results) {
+        for ((scope, record), result) in originals.iter().zip(&results) {
             if let Ok(recorded) = result {
                 self.ledger().recorded(self.process, scope, record);
                 self.ledger().set_timer(scope, recorded.lineage, record);
@@ -222,11 +222,11 @@ impl Queue for Watched {
             _ => lease_ms,
         };
         let mut filter = filter.clone();
-        filter.observe_any |= self.has(Bug::WayOfNobody);
-        if self.has(Bug::WayForEver)
-            && let Some(ways) = &self.ledger().routes
+        filter.observe_any |= self.has(Bug::RouteNotHeld);
+        if self.has(Bug::RouteForEver)
+            && let Some(routes) = &self.ledger().routes
         {
-            filter.held_routes = ways.all_registered(self.process);
+            filter.held_routes = routes.all_registered(self.process);
         }
         let mut job = self.store.claim(&filter, now_ms, lease_ms).await?;
         if self.has(Bug::WordsUnshown)
@@ -330,10 +330,10 @@ impl Queue for Watched {
         &self,
         scope: &Scope,
         ends: &[Link],
-        way: Option<[u8; 32]>,
+        route_hash: Option<[u8; 32]>,
         urgency: Urgency,
     ) -> Answer<()> {
-        through!(self, reprioritize(scope, ends, way, urgency))
+        through!(self, reprioritize(scope, ends, route_hash, urgency))
     }
 
     async fn claim_observation(
@@ -471,8 +471,9 @@ impl Snapshots for Watched {
             self.ledger().hinted(self.process, scope, new.tip, &both.0);
         }
         self.ledger().snapshot_prepared(scope, new, &both.0);
-        if let Some(told) = &both.1 {
-            self.ledger().snapshot_prepared(scope, bound, told);
+        if let Some(bound_snapshot) = &both.1 {
+            self.ledger()
+                .snapshot_prepared(scope, bound, bound_snapshot);
         }
         self.gate.leave().await;
         Ok(both)

@@ -6,7 +6,7 @@ use diarist::history::{AnswerHash, History, Link, MessageKey, Pepper, Role, Scop
 use diarist::memory::alignment::Origin;
 use diarist::store::{Chains as _, LookupKeys, MessageMarks};
 
-use crate::store::world::{Disk, Talk, scope};
+use crate::store::world::{Disk, TestChain, scope};
 
 /// A summary comes back in place of what it summarises. An answer that any chain has as an answer of the model came
 /// back in its turn: a window may begin with it, and what stood in front of it may have been rewritten.
@@ -18,13 +18,13 @@ async fn an_answer_that_came_back_in_its_turn_is_no_summary() {
     let root = Link::root(&alice);
     let answer = AnswerHash::from_text(&Pepper::NONE, &root, "an answer");
     let content = ScopedHash::from_text(&Pepper::NONE, &root, "its content");
-    let talk = Talk::new(&alice, "talk", 2);
-    let mut record = talk.record(None, 0);
+    let chain = TestChain::new(&alice, "talk", 2);
+    let mut record = chain.record(None, 0);
     let history = Arc::new(History::chain(&alice, Vec::new()));
     record.lookup_entries.answer = Some((answer, history));
     store.record(&alice, &record).await.expect("recorded");
 
-    let unknown = Talk::new(&alice, "a window", 3);
+    let unknown = TestChain::new(&alice, "a window", 3);
     let is_summary = async |content: Option<ScopedHash>| {
         let keys = LookupKeys {
             answers: vec![(answer.text, 1)],
@@ -37,7 +37,7 @@ async fn an_answer_that_came_back_in_its_turn_is_no_summary() {
     assert!(is_summary(Some(content)).await);
 
     // The next request has a rewritten message in front of the answer, so it begins another chain.
-    let rewritten = Talk::new(&alice, "rewritten", 2);
+    let rewritten = TestChain::new(&alice, "rewritten", 2);
     let mut record = rewritten.record(None, 0);
     record.new_nodes[1].role = Role::Assistant;
     let marks = |content| MessageMarks {

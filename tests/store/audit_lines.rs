@@ -6,7 +6,7 @@ use diarist::store::{
     StoredTokenRatio,
 };
 
-use crate::store::world::{Talk, scope};
+use crate::store::world::{TestChain, scope};
 
 fn line(number: i64, owner: &str, thread: Option<&str>) -> NewAuditLine {
     NewAuditLine {
@@ -98,13 +98,13 @@ async fn kept_of(store: &SqliteStore, offered: &[(&Scope, &str, i64)]) -> Vec<St
 #[tokio::test]
 async fn lines_that_waited_while_their_conversation_was_forgotten_are_not_stored() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-    let talk = Talk::new(&scope("alice"), "secret", 4);
-    let mut record = talk.record(None, 0);
+    let chain = TestChain::new(&scope("alice"), "secret", 4);
+    let mut record = chain.record(None, 0);
     record.thread_key = Some("trip".to_owned());
-    let lineage = store.record(&talk.scope, &record).await.expect("recorded");
+    let lineage = store.record(&chain.scope, &record).await.expect("recorded");
     let target = ForgetTarget::Thread(lineage);
     store.forget_target(&target, 50).await.expect("forgotten");
-    let (alice, bob, label) = (scope("alice"), scope("bob"), talk.links[0].label());
+    let (alice, bob, label) = (scope("alice"), scope("bob"), chain.links[0].label());
     let offered = [
         (&alice, "trip", 49),
         (&alice, "trip", 50),

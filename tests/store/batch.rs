@@ -11,7 +11,7 @@ use diarist::store::{
 use sqlx::sqlite::{SqliteConnectOptions, SqliteRow};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Row as _, SqliteConnection};
 
-use crate::store::world::{Disk, Talk, scope};
+use crate::store::world::{Disk, TestChain, scope};
 
 type Batch = Vec<(Scope, RequestRecord)>;
 
@@ -64,26 +64,26 @@ async fn rows(disk: &Disk) -> Vec<String> {
 
 /// The requests of several conversations of two owners, in three rounds: new ones, continued ones with contents,
 /// a fork, a repetition, a conversation that says what another one said, and one with the thread key of another.
-fn rounds(lineage: impl Fn(&Talk) -> Option<i64>) -> Vec<Batch> {
+fn rounds(lineage: impl Fn(&TestChain) -> Option<i64>) -> Vec<Batch> {
     let (alice, bob) = (scope("alice"), scope("bob"));
-    let talks: Vec<Talk> = (0..6)
+    let chains: Vec<TestChain> = (0..6)
         .map(|number| {
             let owner = if number % 2 == 0 { &alice } else { &bob };
-            Talk::new(owner, &format!("talk {number}"), 2)
+            TestChain::new(owner, &format!("talk {number}"), 2)
         })
         .collect();
-    let entry = |talk: &Talk, known: usize| {
-        let mut record = talk.record(lineage(talk), known);
-        record.contents = talk.first(known).contents(300);
-        record.at_ms = 1_000 * i64::try_from(talk.len()).expect("small");
-        (talk.scope.clone(), record)
+    let entry = |chain: &TestChain, known: usize| {
+        let mut record = chain.record(lineage(chain), known);
+        record.contents = chain.first(known).contents(300);
+        record.at_ms = 1_000 * i64::try_from(chain.len()).expect("small");
+        (chain.scope.clone(), record)
     };
-    let mut first: Batch = talks.iter().map(|talk| entry(talk, 0)).collect();
+    let mut first: Batch = chains.iter().map(|chain| entry(chain, 0)).collect();
     first[1].1.thread_key = Some("named".to_owned());
     first[2].1.zone = Some("Europe/Berlin".to_owned());
-    let mut second: Batch = talks[..5]
+    let mut second: Batch = chains[..5]
         .iter()
-        .map(|talk| entry(&talk.grown("more", 2), 2))
+        .map(|chain| entry(&chain.grown("more", 2), 2))
         .collect();
     second[0].1.route_hash = Some([7; 32]);
     second[4].1.timer = Some(NewTimer {
@@ -94,14 +94,14 @@ fn rounds(lineage: impl Fn(&Talk) -> Option<i64>) -> Vec<Batch> {
         zone: None,
     });
     // A repetition of a first request, and another continuation of it, in the batch of its continuation.
-    let mut again = entry(&talks[0], 2);
+    let mut again = entry(&chains[0], 2);
     (again.1.newly_confirmed, again.1.contents) = (Vec::new(), Vec::new());
     second.push(again);
-    second.push(entry(&talks[0].grown("otherwise", 2), 2));
+    second.push(entry(&chains[0].grown("otherwise", 2), 2));
     // What another conversation confirmed: the same family. Not the same chain: it begins with other words.
-    let mut alike = Talk::new(&alice, "begins otherwise", 1);
+    let mut alike = TestChain::new(&alice, "begins otherwise", 1);
     alike = alike.grown("talk 2", 2);
-    let mut third = vec![entry(&alike, 0), entry(&talks[5].grown("more", 2), 2)];
+    let mut third = vec![entry(&alike, 0), entry(&chains[5].grown("more", 2), 2)];
     third[1].1.thread_key = Some("named".to_owned());
     let fourth = vec![
         entry(&alike.grown("more", 2), 3),
@@ -125,8 +125,8 @@ async fn a_batch_is_recorded_as_if_its_requests_came_one_by_one() {
     for round in 0..4 {
         let batch_of = async |disk: &Disk| {
             let known = lineages(disk).await;
-            let lineage = |talk: &Talk| {
-                let first = talk.links[0];
+            let lineage = |chain: &TestChain| {
+                let first = chain.links[0];
                 let found = known.iter().find(|(link, _)| link == first.as_bytes());
                 found.map(|(_, lineage)| *lineage)
             };
@@ -158,23 +158,23 @@ async fn a_batch_is_recorded_as_if_its_requests_came_one_by_one() {
     }
 }
 
-fn conversations(count: usize) -> Vec<Talk> {
+fn chains(count: usize) -> Vec<TestChain> {
     let alice = scope("alice");
     (0..count)
-        .map(|number| Talk::new(&alice, &format!("talk {number}"), 2))
+        .map(|number| TestChain::new(&alice, &format!("talk {number}"), 2))
         .collect()
 }
 
-fn batch(talks: &[Talk]) -> Batch {
-    let entry = |talk: &Talk| (talk.scope.clone(), talk.record(None, 0));
-    talks.iter().map(entry).collect()
+fn batch(chains: &[TestChain]) -> Batch {
+    let entry = |chain: &TestChain| (chain.scope.clone(), chain.record(None, 0));
+    chains.iter().map(entry).collect()
 }
 
-async fn recorded(store: &SqliteStore, talks: &[Talk]) -> Vec<bool> {
+async fn recorded(store: &SqliteStore, chains: &[TestChain]) -> Vec<bool> {
     let mut found = Vec::new();
-    for talk in talks {
-        let stored = store.load_chain(&talk.scope, &talk.links).await;
-        found.push(stored.expect("read").nodes.len() == talk.len());
+    for chain in chains {
+        let stored = store.load_chain(&chain.scope, &chain.links).await;
+        found.push(stored.expect("read").nodes.len() == chain.len());
     }
     found
 }
@@ -198,18 +198,18 @@ async fn one_request_that_fails_leaves_the_others_of_its_batch() {
     let disk = Disk::new();
     let store = disk.open().await;
     plant(&disk, "SELECT RAISE(ABORT, 'poison')").await;
-    let talks = conversations(5);
-    let mut entries = batch(&talks);
+    let chains = chains(5);
+    let mut entries = batch(&chains);
     entries[1].1.model = "poison".to_owned();
     // Its beginning is not recorded: the conversation was forgotten meanwhile.
-    let gone = talks[3].grown("more", 2);
+    let gone = chains[3].grown("more", 2);
     entries[3].1 = gone.record(Some(77), 2);
     let results = store.record_batch(entries).await.expect("committed");
     assert!(matches!(results[1], Err(StoreError::Unavailable(_))));
     assert!(matches!(results[3], Err(StoreError::Forgotten)));
     let whole = [true, false, true, false, true];
     assert_eq!(results.iter().map(Result::is_ok).collect::<Vec<_>>(), whole);
-    assert_eq!(recorded(&store, &talks).await, whole);
+    assert_eq!(recorded(&store, &chains).await, whole);
 }
 
 #[tokio::test]
@@ -217,20 +217,20 @@ async fn nothing_of_a_batch_is_recorded_if_it_cannot_be_committed() {
     let disk = Disk::new();
     let store = disk.open().await;
     plant(&disk, "INSERT INTO planted VALUES (99)").await;
-    let talks = conversations(3);
-    let mut entries = batch(&talks);
+    let chains = chains(3);
+    let mut entries = batch(&chains);
     entries[1].1.model = "poison".to_owned();
     store
         .record_batch(entries)
         .await
         .expect_err("not committed");
-    assert_eq!(recorded(&store, &talks).await, [false; 3]);
-    let results = store.record_batch(batch(&talks)).await.expect("committed");
+    assert_eq!(recorded(&store, &chains).await, [false; 3]);
+    let results = store.record_batch(batch(&chains)).await.expect("committed");
     assert!(
         results.iter().all(Result::is_ok),
         "the connection is in order"
     );
-    assert_eq!(recorded(&store, &talks).await, [true; 3]);
+    assert_eq!(recorded(&store, &chains).await, [true; 3]);
 }
 
 /// The recorder asks nothing more about an ordinary request: a batch says what an operator asks of it.
@@ -238,8 +238,8 @@ async fn nothing_of_a_batch_is_recorded_if_it_cannot_be_committed() {
 async fn a_batch_says_what_an_operator_asks_of_its_conversations() {
     let disk = Disk::new();
     let store = disk.open().await;
-    let talks = conversations(3);
-    let results = store.record_batch(batch(&talks)).await.expect("committed");
+    let chains = chains(3);
+    let results = store.record_batch(batch(&chains)).await.expect("committed");
     let lineages: Vec<i64> = results
         .into_iter()
         .map(|result| result.expect("recorded").lineage)
@@ -247,17 +247,17 @@ async fn a_batch_says_what_an_operator_asks_of_its_conversations() {
     let focus = OperatorRequest::Observe {
         focus: Some("names".to_owned()),
     };
-    let alice = &talks[0].scope;
+    let alice = &chains[0].scope;
     assert!(
         store
             .put_operator_request(alice, lineages[1], &focus)
             .await
             .expect("put")
     );
-    let longer = talks.iter().zip(&lineages).map(|(talk, lineage)| {
+    let longer = chains.iter().zip(&lineages).map(|(chain, lineage)| {
         (
-            talk.scope.clone(),
-            talk.grown("more", 2).record(Some(*lineage), 2),
+            chain.scope.clone(),
+            chain.grown("more", 2).record(Some(*lineage), 2),
         )
     });
     let results = store
@@ -279,17 +279,17 @@ async fn what_very_many_families_say_makes_nobody_a_member() {
         let disk = Disk::new();
         let store = disk.open().await;
         let alice = scope("alice");
-        let talk = |name: &str| Talk::new(&alice, name, 1).grown("template", 1);
+        let chain = |name: &str| TestChain::new(&alice, name, 1).grown("template", 1);
         for number in 0..holders {
-            let talk = talk(&format!("talk {number}"));
-            let mut first = talk.record(None, 0);
-            first.contents = talk.first(1).contents(300);
+            let chain = chain(&format!("talk {number}"));
+            let mut first = chain.record(None, 0);
+            first.contents = chain.first(1).contents(300);
             let lineage = store.record(&alice, &first).await.expect("recorded");
-            let mut second = talk.grown("more", 1).record(Some(lineage), 2);
-            second.contents = talk.contents(300);
+            let mut second = chain.grown("more", 1).record(Some(lineage), 2);
+            second.contents = chain.contents(300);
             store.record(&alice, &second).await.expect("recorded");
         }
-        let last = talk("last");
+        let last = chain("last");
         let mut record = last.record(None, 0);
         record.contents = last.contents(300);
         let lineage = store.record(&alice, &record).await.expect("recorded");

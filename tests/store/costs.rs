@@ -7,7 +7,7 @@ use diarist::store::{
     Tenants as _,
 };
 
-use crate::store::world::{ANYBODY, Disk, LEASE, Talk, scope};
+use crate::store::world::{ANYBODY, Disk, LEASE, TestChain, scope};
 
 const NOON: i64 = 20_000 * 86_400_000 + 12 * 3_600_000;
 const TOMORROW: i64 = 20_001 * 86_400_000;
@@ -30,17 +30,19 @@ async fn costs(store: &SqliteStore, lineage: i64) -> LineageCosts {
 #[tokio::test]
 async fn calls_are_counted_for_the_conversation_that_made_them_due() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-    let talk = Talk::new(&scope("alice"), "one", 4);
-    let other = Talk::new(&scope("alice"), "two", 4);
-    let lineage = talk.recorded(&store).await;
+    let chain = TestChain::new(&scope("alice"), "one", 4);
+    let other = TestChain::new(&scope("alice"), "two", 4);
+    let lineage = chain.recorded(&store).await;
     let spared = other.recorded(&store).await;
-    let pay = async |talk: &Talk, cost| {
-        let paid = store.record_cost(&talk.scope, talk.tip(), cost, NOON).await;
+    let pay = async |chain: &TestChain, cost| {
+        let paid = store
+            .record_cost(&chain.scope, chain.tip(), cost, NOON)
+            .await;
         paid.expect("paid").account
     };
-    assert_eq!(pay(&talk, cost(PartKind::Chunk, 100, 10)).await, 110);
-    assert_eq!(pay(&talk, cost(PartKind::Chunk, 50, 5)).await, 165);
-    let total = pay(&talk, cost(PartKind::Reflection, 30, 3)).await;
+    assert_eq!(pay(&chain, cost(PartKind::Chunk, 100, 10)).await, 110);
+    assert_eq!(pay(&chain, cost(PartKind::Chunk, 50, 5)).await, 165);
+    let total = pay(&chain, cost(PartKind::Reflection, 30, 3)).await;
     assert_eq!(total, 198, "a day is the tenant's, over its conversations");
     assert_eq!(
         costs(&store, lineage).await,
@@ -66,22 +68,25 @@ async fn calls_are_counted_for_the_conversation_that_made_them_due() {
     let row = listed.iter().find(|row| row.lineage == lineage);
     assert_eq!(row.expect("listed").costs.observer.calls, 2);
 
-    store.forget(&talk.scope, lineage).await.expect("forgotten");
+    store
+        .forget(&chain.scope, lineage)
+        .await
+        .expect("forgotten");
     assert_eq!(
         pay(&other, cost(PartKind::Chunk, 1, 1)).await,
         200,
         "forgetting does not lower the spending"
     );
     // The conversation is forgotten; its costs stay in the tenant's spending.
-    assert_eq!(pay(&talk, cost(PartKind::Chunk, 1, 1)).await, 202);
+    assert_eq!(pay(&chain, cost(PartKind::Chunk, 1, 1)).await, 202);
 }
 
 #[tokio::test]
 async fn a_spent_budget_holds_until_the_next_day_and_over_restarts() {
     let disk = Disk::new();
-    let spender = Talk::new(&scope("alice"), "one", 4);
-    let other = Talk::new(&scope("bob"), "two", 4);
-    let resource = Talk::new(
+    let spender = TestChain::new(&scope("alice"), "one", 4);
+    let other = TestChain::new(&scope("bob"), "two", 4);
+    let resource = TestChain::new(
         &diarist::history::Scope::new(b"alice", Some(b"home")),
         "three",
         4,
@@ -95,16 +100,18 @@ async fn a_spent_budget_holds_until_the_next_day_and_over_restarts() {
     };
     {
         let store = disk.open().await;
-        for talk in [&spender, &other, &resource] {
-            talk.recorded(&store).await;
-            let job = talk.job(PartKind::Chunk, 0, 2);
-            let offered = store.enqueue(&talk.scope, &job, 0).await;
+        for chain in [&spender, &other, &resource] {
+            chain.recorded(&store).await;
+            let job = chain.job(PartKind::Chunk, 0, 2);
+            let offered = store.enqueue(&chain.scope, &job, 0).await;
             assert_eq!(offered.expect("offered"), EnqueueOutcome::Queued);
         }
         // Spent under two resources of one tenant; neither alone exceeds the budget.
-        for talk in [&spender, &resource] {
+        for chain in [&spender, &resource] {
             let half = cost(PartKind::Chunk, 45, 5);
-            let paid = store.record_cost(&talk.scope, talk.tip(), half, NOON).await;
+            let paid = store
+                .record_cost(&chain.scope, chain.tip(), half, NOON)
+                .await;
             paid.expect("paid");
         }
         store.close().await;
@@ -118,15 +125,18 @@ async fn a_spent_budget_holds_until_the_next_day_and_over_restarts() {
     assert_eq!(claim(NOON).await, None);
     let mut waiting = store.tenant_backlogs(NOON).await.expect("asked");
     waiting.sort_by_key(|waiting| waiting.spent_tokens);
-    let backlog = |talk: &Talk, open_jobs, spent_tokens| TenantBacklog {
-        tenant: talk.scope.tenant_label(),
+    let backlog = |chain: &TestChain, open_jobs, spent_tokens| TenantBacklog {
+        tenant: chain.scope.tenant_label(),
         open_jobs,
         spent_tokens,
     };
     assert_eq!(waiting, [backlog(&other, 1, 0), backlog(&spender, 2, 100)]);
     // A process with costs that it has not recorded yet reads this sum.
-    let spent = async |talk: &Talk, at_ms| {
-        let spent = store.spent_tokens(&talk.scope, at_ms).await.expect("asked");
+    let spent = async |chain: &TestChain, at_ms| {
+        let spent = store
+            .spent_tokens(&chain.scope, at_ms)
+            .await
+            .expect("asked");
         assert_eq!(spent.all, if at_ms == NOON { 100 } else { 0 });
         spent.account
     };
@@ -141,31 +151,34 @@ async fn a_spent_budget_holds_until_the_next_day_and_over_restarts() {
 async fn a_budget_is_an_accounts_with_all_its_tenants_and_one_is_for_all() {
     let disk = Disk::new();
     let [key, with_header, other] =
-        ["key", "key and header", "other"].map(|name| Talk::new(&scope(name), name, 4));
+        ["key", "key and header", "other"].map(|name| TestChain::new(&scope(name), name, 4));
     let member = TenantAccount {
         tenant: with_header.scope.tenant,
         account: key.scope.tenant,
     };
     {
         let store = disk.open().await;
-        for talk in [&key, &with_header, &other] {
-            talk.recorded(&store).await;
-            let job = talk.job(PartKind::Chunk, 0, 2);
-            store.enqueue(&talk.scope, &job, 0).await.expect("offered");
+        for chain in [&key, &with_header, &other] {
+            chain.recorded(&store).await;
+            let job = chain.job(PartKind::Chunk, 0, 2);
+            store.enqueue(&chain.scope, &job, 0).await.expect("offered");
         }
         store.set_account(member).await.expect("stored");
-        for talk in [&key, &with_header, &other] {
+        for chain in [&key, &with_header, &other] {
             let cost = cost(PartKind::Chunk, 40, 10);
-            let paid = store.record_cost(&talk.scope, talk.tip(), cost, NOON).await;
+            let paid = store
+                .record_cost(&chain.scope, chain.tip(), cost, NOON)
+                .await;
             paid.expect("paid");
         }
         store.close().await;
     }
     let store = disk.open().await;
     assert_eq!(store.tenant_accounts().await.expect("read"), [member]);
-    let spent = async |talk: &Talk| store.spent_tokens(&talk.scope, NOON).await.expect("asked");
-    for (talk, account) in [(&key, 100), (&with_header, 100), (&other, 50)] {
-        assert_eq!(spent(talk).await, Spent { account, all: 150 });
+    let spent =
+        async |chain: &TestChain| store.spent_tokens(&chain.scope, NOON).await.expect("asked");
+    for (chain, account) in [(&key, 100), (&with_header, 100), (&other, 50)] {
+        assert_eq!(spent(chain).await, Spent { account, all: 150 });
     }
     let claim = async |account, all, now| {
         let daily = DailyLimits { account, all };
@@ -199,33 +212,39 @@ fn noted(number: i64, kind: &str, lineage: i64) -> Event {
 #[tokio::test]
 async fn a_timeline_is_bounded_by_kind_and_goes_with_its_conversation() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-    let talk = Talk::new(&scope("alice"), "one", 4);
-    let other = Talk::new(&scope("alice"), "two", 4);
-    let lineage = talk.recorded(&store).await;
+    let chain = TestChain::new(&scope("alice"), "one", 4);
+    let other = TestChain::new(&scope("alice"), "two", 4);
+    let lineage = chain.recorded(&store).await;
     let spared = other.recorded(&store).await;
     let kept = i64::from(MAX_EVENTS_PER_KIND);
     let mut many = vec![event(0, "rare")];
     many.extend((1..=kept + 20).map(|number| event(number, "often")));
-    for talk in [&talk, &other] {
-        let noted = store.append_events(&talk.scope, talk.tip(), &many).await;
+    for chain in [&chain, &other] {
+        let noted = store.append_events(&chain.scope, chain.tip(), &many).await;
         noted.expect("noted");
     }
     let events = async |lineage| {
         let detail = store.thread(lineage).await.expect("read");
         detail.expect("a thread").events
     };
-    let seen = events(lineage).await;
-    assert_eq!(seen.len(), MAX_EVENTS_PER_KIND as usize + 1);
+    let kept_events = events(lineage).await;
+    assert_eq!(kept_events.len(), MAX_EVENTS_PER_KIND as usize + 1);
     let rare = noted(0, "rare", lineage);
     assert_eq!(
-        seen[0], rare,
+        kept_events[0], rare,
         "many events of one kind do not remove another kind"
     );
-    assert_eq!(seen[1], noted(21, "often", lineage));
-    assert_eq!(seen.last(), Some(&noted(kept + 20, "often", lineage)));
+    assert_eq!(kept_events[1], noted(21, "often", lineage));
+    assert_eq!(
+        kept_events.last(),
+        Some(&noted(kept + 20, "often", lineage))
+    );
 
-    store.forget(&talk.scope, lineage).await.expect("forgotten");
-    let late = store.append_events(&talk.scope, talk.tip(), &many).await;
+    store
+        .forget(&chain.scope, lineage)
+        .await
+        .expect("forgotten");
+    let late = store.append_events(&chain.scope, chain.tip(), &many).await;
     assert_eq!(late.expect("asked"), [], "nothing to write on");
     assert_eq!(events(spared).await.len(), MAX_EVENTS_PER_KIND as usize + 1);
     assert!(store.thread(lineage).await.expect("read").is_none());

@@ -3,7 +3,7 @@
 use diarist::memory::{NewPart, PartKind};
 use diarist::store::{EarlierLog, LogBounds, Queue as _, Snapshots as _, SqliteStore};
 
-use super::world::{Talk, scope};
+use super::world::{TestChain, scope};
 
 const ALL: LogBounds = LogBounds {
     tokens: u32::MAX,
@@ -18,27 +18,27 @@ fn chunks(most: usize) -> LogBounds {
 }
 
 /// Chunks of two messages each, and a reflection of the first two. A chunk has 7 tokens, the reflection too.
-async fn observed(store: &SqliteStore) -> Talk {
-    let talk = Talk::new(&scope("alice"), "the log", 10);
-    talk.recorded(store).await;
+async fn observed(store: &SqliteStore) -> TestChain {
+    let chain = TestChain::new(&scope("alice"), "the log", 10);
+    chain.recorded(store).await;
     for from in [0, 2, 4, 6] {
-        talk.observed(store, from, from + 2).await;
+        chain.observed(store, from, from + 2).await;
     }
     let reflection = NewPart {
         kind: PartKind::Reflection,
         text: "condensed".to_owned(),
         current_task: None,
-        ..talk.chunk(0, 4)
+        ..chain.chunk(0, 4)
     };
-    let stored = store.commit_code_reflection(&talk.scope, &reflection, 3);
+    let stored = store.commit_code_reflection(&chain.scope, &reflection, 3);
     stored.await.expect("committed").expect("a new part");
-    talk
+    chain
 }
 
 #[tokio::test]
 async fn the_log_goes_back_from_its_end_as_far_as_it_may() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-    let talk = observed(&store).await;
+    let chain = observed(&store).await;
     let tokens = |tokens| LogBounds { tokens, ..ALL };
     let cases: [(usize, LogBounds, &[&str]); 9] = [
         // A reflection stands for its chunks, where it ends.
@@ -60,8 +60,8 @@ async fn the_log_goes_back_from_its_end_as_far_as_it_may() {
         (4, chunks(9), &["observed 0 to 2", "observed 2 to 4"]),
     ];
     for (to, bounds, expected) in cases {
-        let end = talk.first(to).tip();
-        let log = store.log_before(&talk.scope, end, bounds).await;
+        let end = chain.first(to).tip();
+        let log = store.log_before(&chain.scope, end, bounds).await;
         let log = log.expect("a log");
         assert_eq!(log.texts, expected, "before {to}, {bounds:?}");
         // The hints are those of the newest chunk, also where a reflection stands for it.
@@ -73,8 +73,8 @@ async fn the_log_goes_back_from_its_end_as_far_as_it_may() {
 #[tokio::test]
 async fn nobody_reads_the_log_of_another_owner() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-    let talk = observed(&store).await;
-    let (bob, end) = (scope("bob"), talk.first(8).tip());
+    let chain = observed(&store).await;
+    let (bob, end) = (scope("bob"), chain.first(8).tip());
     let log = store.log_before(&bob, end, ALL).await;
     assert_eq!(log.expect("a log"), EarlierLog::default());
 }

@@ -6,23 +6,23 @@ use diarist::store::{
     RequestRecord, Snapshots as _, SqliteStore, StoreError,
 };
 
-use crate::store::world::{ANYBODY, Disk, LEASE, Talk, scope};
+use crate::store::world::{ANYBODY, Disk, LEASE, TestChain, scope};
 
 #[tokio::test]
 async fn everything_of_a_lineage_goes_and_a_running_job_resurrects_nothing() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-    let talk = Talk::new(&scope("alice"), "secret", 6);
-    let other = Talk::new(&scope("alice"), "other", 4);
-    let lineage = talk.recorded(&store).await;
+    let chain = TestChain::new(&scope("alice"), "secret", 6);
+    let other = TestChain::new(&scope("alice"), "other", 4);
+    let lineage = chain.recorded(&store).await;
     let spared = other.recorded(&store).await;
-    let chunk = talk.observed(&store, 0, 2).await;
-    let snapshot = talk.snapshot(2, &[chunk]);
+    let chunk = chain.observed(&store, 0, 2).await;
+    let snapshot = chain.snapshot(2, &[chunk]);
     store
-        .commit_snapshot(&talk.scope, &snapshot)
+        .commit_snapshot(&chain.scope, &snapshot)
         .await
         .expect("committed");
     store
-        .enqueue(&talk.scope, &talk.job(PartKind::Chunk, 2, 4), 0)
+        .enqueue(&chain.scope, &chain.job(PartKind::Chunk, 2, 4), 0)
         .await
         .expect("offered");
     let running = store
@@ -31,31 +31,37 @@ async fn everything_of_a_lineage_goes_and_a_running_job_resurrects_nothing() {
         .expect("claimed")
         .expect("a job");
 
-    let gone = store.forget(&talk.scope, lineage).await.expect("forgotten");
+    let gone = store
+        .forget(&chain.scope, lineage)
+        .await
+        .expect("forgotten");
     assert_eq!(
         gone,
         1 + 6 + 6 + 1 + 1 + 1 + 1,
         "lineage, messages, their contents, request, part, snapshot, job"
     );
     assert_eq!(
-        store.forget(&talk.scope, lineage).await.expect("forgotten"),
+        store
+            .forget(&chain.scope, lineage)
+            .await
+            .expect("forgotten"),
         0
     );
 
     let nothing = async || {
         let found = store
-            .find_on_chain(&talk.scope, &talk.links)
+            .find_on_chain(&chain.scope, &chain.links)
             .await
             .expect("found");
         assert!(found.snapshots.is_empty() && found.sent_with.is_none() && !found.tip_recorded);
         let known = store
-            .load_chain(&talk.scope, &talk.links)
+            .load_chain(&chain.scope, &chain.links)
             .await
             .expect("known");
         assert!(known.nodes.is_empty());
         assert!(
             store
-                .parts(&talk.scope, &[chunk])
+                .parts(&chain.scope, &[chunk])
                 .await
                 .expect("read")
                 .is_empty()
@@ -64,17 +70,17 @@ async fn everything_of_a_lineage_goes_and_a_running_job_resurrects_nothing() {
         assert_eq!(store.open_jobs().await.expect("counted"), 0);
     };
     nothing().await;
-    let late = store.commit_part(&running, &talk.chunk(2, 4), 3).await;
+    let late = store.commit_part(&running, &chain.chunk(2, 4), 3).await;
     assert_eq!(late.expect("refused"), None);
     store
         .release(&running, Release::RetryAt(0))
         .await
         .expect("refused");
     let late = store
-        .enqueue(&talk.scope, &talk.job(PartKind::Chunk, 0, 4), 0)
+        .enqueue(&chain.scope, &chain.job(PartKind::Chunk, 0, 4), 0)
         .await;
     assert_eq!(late.expect("refused"), EnqueueOutcome::Forgotten);
-    let late = store.commit_snapshot(&talk.scope, &snapshot).await;
+    let late = store.commit_snapshot(&chain.scope, &snapshot).await;
     assert!(matches!(late, Err(StoreError::Forgotten)));
     nothing().await;
 
@@ -83,7 +89,7 @@ async fn everything_of_a_lineage_goes_and_a_running_job_resurrects_nothing() {
 
     // A client that continues starts a new lineage, with an id that was never used.
     let again = store
-        .record(&talk.scope, &talk.record(Some(lineage), 0))
+        .record(&chain.scope, &chain.record(Some(lineage), 0))
         .await;
     assert!(again.expect("recorded") > spared);
 }
@@ -91,7 +97,7 @@ async fn everything_of_a_lineage_goes_and_a_running_job_resurrects_nothing() {
 #[tokio::test]
 async fn what_another_lineage_stands_on_stays() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-    let trunk = Talk::new(&scope("alice"), "trunk", 6);
+    let trunk = TestChain::new(&scope("alice"), "trunk", 6);
     let first = trunk.recorded(&store).await;
     let chunk = trunk.observed(&store, 0, 2).await;
     let late_chunk = trunk.observed(&store, 2, 6).await;
@@ -151,11 +157,11 @@ async fn words_leave_the_file_with_their_job() {
     for given_up in [false, true] {
         let disk = Disk::new();
         let store = disk.open().await;
-        let talk = Talk::new(&scope("alice"), "secret", 6);
-        talk.recorded(&store).await;
-        let mut job = talk.job(PartKind::Chunk, 0, 4);
+        let chain = TestChain::new(&scope("alice"), "secret", 6);
+        chain.recorded(&store).await;
+        let mut job = chain.job(PartKind::Chunk, 0, 4);
         job.payload = format!("{WORDS} ").repeat(2_000);
-        store.enqueue(&talk.scope, &job, 0).await.expect("offered");
+        store.enqueue(&chain.scope, &job, 0).await.expect("offered");
         store.close().await;
         let holds = || {
             let bytes = std::fs::read(disk.file()).expect("the file");
@@ -172,7 +178,7 @@ async fn words_leave_the_file_with_their_job() {
             let released = store.release(&job, Release::Abandon).await;
             released.expect("released");
         } else {
-            let part = store.commit_part(&job, &talk.chunk(0, 4), 2).await;
+            let part = store.commit_part(&job, &chain.chunk(0, 4), 2).await;
             part.expect("committed").expect("a part");
         }
         store.close().await;
@@ -191,13 +197,13 @@ async fn words_leave_the_file_with_their_job() {
 async fn another_process_forgets_and_this_one_records_nothing_of_it_at_once() {
     let disk = Disk::new();
     let server = disk.open().await;
-    let talk = Talk::new(&scope("alice"), "secret", 6);
-    let mut first = talk.first(1).record(None, 0);
+    let chain = TestChain::new(&scope("alice"), "secret", 6);
+    let mut first = chain.first(1).record(None, 0);
     first.thread_key = Some("trip".to_owned());
-    let lineage = server.record(&talk.scope, &first).await.expect("recorded");
-    let mut whole = talk.record(Some(lineage), 1);
+    let lineage = server.record(&chain.scope, &first).await.expect("recorded");
+    let mut whole = chain.record(Some(lineage), 1);
     whole.thread_key = Some("trip".to_owned());
-    server.record(&talk.scope, &whole).await.expect("recorded");
+    server.record(&chain.scope, &whole).await.expect("recorded");
 
     let before = server.refresh_tombstones().await.expect("read");
     let operator = disk.open().await;
@@ -216,8 +222,8 @@ async fn another_process_forgets_and_this_one_records_nothing_of_it_at_once() {
     let again = operator.forget_target(&target, 8).await.expect("asked");
     assert_eq!(again, None, "there is no such conversation");
 
-    let recorded = async |record: &RequestRecord| server.record(&talk.scope, record).await;
-    let mut unnamed = talk.record(None, 0);
+    let recorded = async |record: &RequestRecord| server.record(&chain.scope, record).await;
+    let mut unnamed = chain.record(None, 0);
     for name in [None, Some("trip".to_owned())] {
         unnamed.thread_key = name;
         let refused = recorded(&unnamed).await;
@@ -225,11 +231,11 @@ async fn another_process_forgets_and_this_one_records_nothing_of_it_at_once() {
     }
     assert!(server.threads(9).await.expect("listed").is_empty());
     // Others may begin with the same words, and the same words belong to others.
-    let greeting = talk.first(1).grown("another", 4).record(None, 0);
+    let greeting = chain.first(1).grown("another", 4).record(None, 0);
     recorded(&greeting)
         .await
         .expect("a conversation of its own");
-    let bob = Talk::new(&scope("bob"), "secret", 6);
+    let bob = TestChain::new(&scope("bob"), "secret", 6);
     bob.recorded(&server).await;
 
     // A recording has read the tombstones. Who drops caches must still notice that they have changed.
@@ -238,7 +244,7 @@ async fn another_process_forgets_and_this_one_records_nothing_of_it_at_once() {
 
     assert!(operator.lift(receipt.id, 9).await.expect("lifted"));
     assert!(!operator.lift(receipt.id, 9).await.expect("asked"), "once");
-    let mut record = talk.record(None, 0);
+    let mut record = chain.record(None, 0);
     record.thread_key = Some("trip".to_owned());
     recorded(&record).await.expect("recorded again");
 }
@@ -251,13 +257,16 @@ async fn the_file_shrinks_and_the_journal_is_emptied() {
     let server = disk.open().await;
     let mut lineages = Vec::new();
     for number in 0..40 {
-        let talk = Talk::new(&scope("alice"), &format!("secret {number}"), 6);
-        lineages.push(talk.recorded(&server).await);
-        let mut job = talk.job(PartKind::Chunk, 0, 4);
+        let chain = TestChain::new(&scope("alice"), &format!("secret {number}"), 6);
+        lineages.push(chain.recorded(&server).await);
+        let mut job = chain.job(PartKind::Chunk, 0, 4);
         job.payload = format!("{WORDS} {number} ").repeat(2_000);
-        server.enqueue(&talk.scope, &job, 0).await.expect("offered");
+        server
+            .enqueue(&chain.scope, &job, 0)
+            .await
+            .expect("offered");
         let job = server.claim(&ANYBODY, 1, LEASE).await.expect("claimed");
-        let mut part = talk.chunk(0, 4);
+        let mut part = chain.chunk(0, 4);
         part.text = format!("{WORDS} {number} ").repeat(200 + 90 * number);
         let part = server.commit_part(&job.expect("a job"), &part, 2).await;
         part.expect("committed").expect("a part");
@@ -287,11 +296,11 @@ async fn the_file_shrinks_and_the_journal_is_emptied() {
 #[tokio::test]
 async fn jobs_and_conversations_expire() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-    let talk = Talk::new(&scope("alice"), "old", 6);
-    let lineage = talk.recorded(&store).await;
-    let mut job = talk.job(PartKind::Chunk, 0, 4);
+    let chain = TestChain::new(&scope("alice"), "old", 6);
+    let lineage = chain.recorded(&store).await;
+    let mut job = chain.job(PartKind::Chunk, 0, 4);
     job.message_tokens = 9_000;
-    let offer = async || store.enqueue(&talk.scope, &job, 0).await.expect("offered");
+    let offer = async || store.enqueue(&chain.scope, &job, 0).await.expect("offered");
     assert_eq!(offer().await, EnqueueOutcome::Queued);
     // Its request came at 1,000.
     let expire = async |before_ms, limit| {
@@ -318,6 +327,6 @@ async fn jobs_and_conversations_expire() {
     assert_eq!(store.expire_threads(1_000, 10).await.expect("asked"), 0);
     assert_eq!(store.expire_threads(1_001, 10).await.expect("asked"), 1);
     assert!(store.thread(lineage).await.expect("read").is_none());
-    let again = store.record(&talk.scope, &talk.record(None, 0)).await;
+    let again = store.record(&chain.scope, &chain.record(None, 0)).await;
     assert!(again.expect("recorded, since nothing keeps it away") > lineage);
 }

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use diarist::store::{Admin as _, Chains as _, Snapshots as _};
 
-use crate::store::world::{Disk, Talk, scope};
+use crate::store::world::{Disk, TestChain, scope};
 
 /// Polls `future` at most `times` times with other work in between, then drops it.
 async fn hang_up_after<F: Future>(times: usize, future: F) -> Option<F::Output> {
@@ -28,15 +28,15 @@ async fn hang_up_after<F: Future>(times: usize, future: F) -> Option<F::Output> 
 async fn the_next_query_gets_its_own_rows() {
     let disk = Disk::new();
     let store = disk.open().await;
-    let talks = ["alice", "bob"].map(|name| Talk::new(&scope(name), "hello", 8));
+    let chains = ["alice", "bob"].map(|name| TestChain::new(&scope(name), "hello", 8));
     let mut own = Vec::new();
-    for talk in &talks {
-        talk.recorded(&store).await;
-        let chunk = talk.observed(&store, 0, 4).await;
-        let new = talk.snapshot(4, &[chunk]);
+    for chain in &chains {
+        chain.recorded(&store).await;
+        let chunk = chain.observed(&store, 0, 4).await;
+        let new = chain.snapshot(4, &[chunk]);
         own.push(
             store
-                .commit_snapshot(&talk.scope, &new)
+                .commit_snapshot(&chain.scope, &new)
                 .await
                 .expect("committed")
                 .meta
@@ -45,7 +45,7 @@ async fn the_next_query_gets_its_own_rows() {
     }
     let mut dropped = 0;
     for round in 0..300 {
-        let (gone, here) = (&talks[round % 2], &talks[(round + 1) % 2]);
+        let (gone, here) = (&chains[round % 2], &chains[(round + 1) % 2]);
         let mine = own[(round + 1) % 2];
         let times = round % 7;
         let cut = match round % 3 {
@@ -90,30 +90,30 @@ async fn a_write_that_began_ends_whole_and_blocks_nobody() {
     let owner = scope("alice");
     let mut dropped = Vec::new();
     for round in 0..60 {
-        let talk = Talk::new(&owner, &format!("talk {round}"), 5);
-        let record = talk.record(None, 0);
+        let chain = TestChain::new(&owner, &format!("talk {round}"), 5);
+        let record = chain.record(None, 0);
         if hang_up_after(round % 6, store.record(&owner, &record))
             .await
             .is_none()
             && round % 6 > 0
         {
-            dropped.push(talk);
+            dropped.push(chain);
         }
     }
-    let last = Talk::new(&owner, "the last", 5);
+    let last = TestChain::new(&owner, "the last", 5);
     last.recorded(&store).await;
     store.close().await;
     let store = disk.open().await;
     assert!(!dropped.is_empty());
-    for talk in dropped {
-        let known = store.load_chain(&owner, &talk.links).await.expect("known");
+    for chain in dropped {
+        let known = store.load_chain(&owner, &chain.links).await.expect("known");
         assert_eq!(
             known.nodes.len(),
             5,
             "a started write ends before the store closes"
         );
         let found = store
-            .find_on_chain(&owner, &talk.links)
+            .find_on_chain(&owner, &chain.links)
             .await
             .expect("found");
         assert!(found.sent_with.is_some(), "with its request");

@@ -9,19 +9,19 @@ use diarist::store::{
     SqliteStore, StoreError,
 };
 
-use crate::store::world::{ANYBODY, LEASE, Talk, raw, scope};
+use crate::store::world::{ANYBODY, LEASE, TestChain, raw, scope};
 
 /// The same messages have different links under two owners. These have the same links, as if the hash were
 /// broken. Then only the owner in every WHERE separates them.
-fn same_links(owners: [Scope; 2]) -> [Talk; 2] {
+fn same_links(owners: [Scope; 2]) -> [TestChain; 2] {
     let links: Vec<_> = (1..=6_u8)
         .map(|n| Link::from_slice(&[n; 32]).expect("32"))
         .collect();
     let root = Link::from_slice(&[0; 32]).expect("32");
-    owners.map(|scope| Talk {
+    owners.map(|scope| TestChain {
         root,
         links: links.clone(),
-        ..Talk::new(&scope, "same", 6)
+        ..TestChain::new(&scope, "same", 6)
     })
 }
 
@@ -168,8 +168,8 @@ async fn nobody_is_told_of_another_owners_conversations() {
             .await
             .expect("refused");
         assert_eq!(store.peer_digests(them, &[], None).await.expect("read"), []);
-        let told = store.peer_digests(me, &[], None).await.expect("read");
-        assert_eq!((told.len(), told[0].text.as_str()), (1, "mine"));
+        let digests = store.peer_digests(me, &[], None).await.expect("read");
+        assert_eq!((digests.len(), digests[0].text.as_str()), (1, "mine"));
         assert_eq!(
             store
                 .peer_digests(me, &[lineage], None)
@@ -178,7 +178,7 @@ async fn nobody_is_told_of_another_owners_conversations() {
             []
         );
 
-        let telling = |scope: &Scope, talk: &Talk| NewSnapshot {
+        let telling = |scope: &Scope, chain: &TestChain| NewSnapshot {
             to: Link::root(scope),
             to_count: 0,
             peer_memory: Some(Arc::new(PeerMemory {
@@ -189,7 +189,7 @@ async fn nobody_is_told_of_another_owners_conversations() {
             })),
             eligible_now: true,
             tip_count: 0,
-            ..talk.snapshot(0, &[])
+            ..chain.snapshot(0, &[])
         };
         let stolen = store.commit_snapshot(them, &telling(them, &yours)).await;
         assert!(matches!(stolen, Err(StoreError::Forgotten)), "{stolen:?}");

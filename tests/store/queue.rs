@@ -11,20 +11,20 @@ use diarist::store::{
     Release, Snapshots as _, SqliteStore, Urgency,
 };
 
-use crate::store::world::{ANYBODY, Disk, LEASE, Talk, scope};
+use crate::store::world::{ANYBODY, Disk, LEASE, TestChain, scope};
 
-async fn recorded(length: usize) -> (SqliteStore, Talk) {
+async fn recorded(length: usize) -> (SqliteStore, TestChain) {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-    let talk = Talk::new(&scope("alice"), "jobs", length);
-    talk.recorded(&store).await;
-    (store, talk)
+    let chain = TestChain::new(&scope("alice"), "jobs", length);
+    chain.recorded(&store).await;
+    (store, chain)
 }
 
 #[tokio::test]
 async fn a_span_has_one_job_and_then_one_part() {
-    let (store, talk) = recorded(6).await;
-    let job = talk.job(PartKind::Chunk, 0, 4);
-    let offer = async || store.enqueue(&talk.scope, &job, 0).await.expect("offered");
+    let (store, chain) = recorded(6).await;
+    let job = chain.job(PartKind::Chunk, 0, 4);
+    let offer = async || store.enqueue(&chain.scope, &job, 0).await.expect("offered");
     assert_eq!(offer().await, EnqueueOutcome::Queued);
     assert_eq!(
         offer().await,
@@ -50,7 +50,7 @@ async fn a_span_has_one_job_and_then_one_part() {
             .expect("claimed")
             .is_none()
     );
-    let part = talk.chunk(0, 4);
+    let part = chain.chunk(0, 4);
     assert!(
         store
             .commit_part(&held, &part, 2)
@@ -63,26 +63,26 @@ async fn a_span_has_one_job_and_then_one_part() {
         store.commit_part(&held, &part, 2).await.expect("refused"),
         None
     );
-    let other_kind = talk.job(PartKind::Reflection, 0, 4);
-    let offered = store.enqueue(&talk.scope, &other_kind, 0).await;
+    let other_kind = chain.job(PartKind::Reflection, 0, 4);
+    let offered = store.enqueue(&chain.scope, &other_kind, 0).await;
     assert_eq!(offered.expect("offered"), EnqueueOutcome::Queued);
 }
 
 #[tokio::test]
 async fn only_recorded_history_is_observed() {
-    let (store, talk) = recorded(3).await;
-    let longer = talk.grown("never sent", 2);
+    let (store, chain) = recorded(3).await;
+    let longer = chain.grown("never sent", 2);
     let job = longer.job(PartKind::Chunk, 0, 5);
-    let offered = store.enqueue(&talk.scope, &job, 0).await;
+    let offered = store.enqueue(&chain.scope, &job, 0).await;
     assert_eq!(offered.expect("refused"), EnqueueOutcome::Forgotten);
     assert_eq!(store.open_jobs().await.expect("counted"), 0);
 }
 
 #[tokio::test]
 async fn a_worker_whose_lease_ran_out_stores_nothing() {
-    let (store, talk) = recorded(6).await;
+    let (store, chain) = recorded(6).await;
     store
-        .enqueue(&talk.scope, &talk.job(PartKind::Chunk, 0, 4), 0)
+        .enqueue(&chain.scope, &chain.job(PartKind::Chunk, 0, 4), 0)
         .await
         .expect("offered");
     let slow = store
@@ -104,7 +104,7 @@ async fn a_worker_whose_lease_ran_out_stores_nothing() {
         .expect("a job");
     assert_eq!((quick.id, quick.attempts), (slow.id, 2));
     assert_ne!(quick.fence, slow.fence);
-    let mut stale = talk.chunk(0, 4);
+    let mut stale = chain.chunk(0, 4);
     stale.text = "from the slow one".to_owned();
     assert_eq!(
         store.commit_part(&slow, &stale, 1).await.expect("refused"),
@@ -126,11 +126,11 @@ async fn a_worker_whose_lease_ran_out_stores_nothing() {
             .is_none()
     );
     let id = store
-        .commit_part(&quick, &talk.chunk(0, 4), 1)
+        .commit_part(&quick, &chain.chunk(0, 4), 1)
         .await
         .expect("committed");
     let parts = store
-        .parts(&talk.scope, &[id.expect("a part")])
+        .parts(&chain.scope, &[id.expect("a part")])
         .await
         .expect("read");
     assert_eq!(parts[0].body.text, "observed 0 to 4");
@@ -138,9 +138,9 @@ async fn a_worker_whose_lease_ran_out_stores_nothing() {
 
 #[tokio::test]
 async fn a_lease_that_ran_out_unclaimed_still_commits() {
-    let (store, talk) = recorded(6).await;
+    let (store, chain) = recorded(6).await;
     store
-        .enqueue(&talk.scope, &talk.job(PartKind::Chunk, 0, 4), 0)
+        .enqueue(&chain.scope, &chain.job(PartKind::Chunk, 0, 4), 0)
         .await
         .expect("offered");
     let job = store
@@ -149,7 +149,7 @@ async fn a_lease_that_ran_out_unclaimed_still_commits() {
         .expect("claimed")
         .expect("a job");
     let id = store
-        .commit_part(&job, &talk.chunk(0, 4), LEASE)
+        .commit_part(&job, &chain.chunk(0, 4), LEASE)
         .await
         .expect("committed");
     assert!(
@@ -160,9 +160,9 @@ async fn a_lease_that_ran_out_unclaimed_still_commits() {
 
 #[tokio::test]
 async fn released_jobs_come_again_when_they_are_due_and_abandoned_ones_never() {
-    let (store, talk) = recorded(6).await;
+    let (store, chain) = recorded(6).await;
     store
-        .enqueue(&talk.scope, &talk.job(PartKind::Chunk, 0, 4), 0)
+        .enqueue(&chain.scope, &chain.job(PartKind::Chunk, 0, 4), 0)
         .await
         .expect("offered");
     let claim = async |now| store.claim(&ANYBODY, now, LEASE).await.expect("claimed");
@@ -187,24 +187,24 @@ async fn released_jobs_come_again_when_they_are_due_and_abandoned_ones_never() {
     assert!(claim(i64::MAX).await.is_none());
     assert_eq!(store.open_jobs().await.expect("counted"), 0);
     let known = store
-        .load_chain(&talk.scope, &talk.links)
+        .load_chain(&chain.scope, &chain.links)
         .await
         .expect("known");
     assert_eq!(
         known.jobs,
         [ChainJob {
             kind: PartKind::Chunk,
-            span: talk.span(0, 4),
+            span: chain.span(0, 4),
             state: JobState::Abandoned
         }]
     );
-    let again = talk.job(PartKind::Chunk, 0, 4);
-    let offered = store.enqueue(&talk.scope, &again, 0).await;
+    let again = chain.job(PartKind::Chunk, 0, 4);
+    let offered = store.enqueue(&chain.scope, &again, 0).await;
     assert_eq!(offered.expect("refused"), EnqueueOutcome::AlreadyExists);
 }
 
-const ONE_WAY: [u8; 32] = [1; 32];
-const OTHER_WAY: [u8; 32] = [2; 32];
+const ONE_ROUTE: [u8; 32] = [1; 32];
+const OTHER_ROUTE: [u8; 32] = [2; 32];
 
 fn filter(observe_any: bool, reflect_any: bool, held: &[([u8; 32], [u8; 32])]) -> ClaimFilter {
     ClaimFilter {
@@ -227,99 +227,99 @@ async fn claimed(store: &SqliteStore, filter: &ClaimFilter) -> Option<Job> {
 
 #[tokio::test]
 async fn workers_claim_what_they_can_pay_for() {
-    let (store, talk) = recorded(6).await;
-    let owner = talk.scope.clone();
+    let (store, chain) = recorded(6).await;
+    let owner = chain.scope.clone();
     for (kind, at) in [(PartKind::Chunk, 0), (PartKind::Reflection, 1)] {
         let job = NewJob {
-            route_hash: Some(ONE_WAY),
-            ..talk.job(kind, 0, 4)
+            route_hash: Some(ONE_ROUTE),
+            ..chain.job(kind, 0, 4)
         };
         store.enqueue(&owner, &job, at).await.expect("offered");
     }
     let claim = async |filter: ClaimFilter| {
         let job = claimed(&store, &filter).await?;
-        assert_eq!(job.spec.route_hash, Some(ONE_WAY));
+        assert_eq!(job.spec.route_hash, Some(ONE_ROUTE));
         Some(job.spec.kind)
     };
     let stranger = scope("bob").tenant;
     assert_eq!(claim(filter(false, false, &[])).await, None);
-    for other in [(stranger, ONE_WAY), (owner.tenant, OTHER_WAY)] {
+    for other in [(stranger, ONE_ROUTE), (owner.tenant, OTHER_ROUTE)] {
         assert_eq!(claim(filter(false, false, &[other])).await, None);
     }
     assert_eq!(claim(filter(true, false, &[])).await, Some(PartKind::Chunk));
     assert_eq!(
-        claim(filter(false, true, &[(stranger, ONE_WAY)])).await,
+        claim(filter(false, true, &[(stranger, ONE_ROUTE)])).await,
         Some(PartKind::Reflection)
     );
-    let held = [(stranger, OTHER_WAY), (owner.tenant, ONE_WAY)];
+    let held = [(stranger, OTHER_ROUTE), (owner.tenant, ONE_ROUTE)];
     assert!(claim(filter(false, false, &held)).await.is_some());
 }
 
 #[tokio::test]
 async fn a_job_without_a_way_goes_the_last_one_of_its_conversation() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-    let talk = Talk::new(&scope("alice"), "jobs", 6);
-    let mut record = talk.record(None, 0);
-    record.contents = talk.contents(1_000);
-    record.route_hash = Some(ONE_WAY);
-    let lineage = store.record(&talk.scope, &record).await.expect("recorded");
+    let chain = TestChain::new(&scope("alice"), "jobs", 6);
+    let mut record = chain.record(None, 0);
+    record.contents = chain.contents(1_000);
+    record.route_hash = Some(ONE_ROUTE);
+    let lineage = store.record(&chain.scope, &record).await.expect("recorded");
     // A request without a route keeps the recorded one.
-    let again = talk.record(Some(lineage), 6);
-    store.record(&talk.scope, &again).await.expect("recorded");
-    let job = talk.job(PartKind::Chunk, 0, 4);
-    store.enqueue(&talk.scope, &job, 0).await.expect("offered");
-    let held = |way| filter(false, false, &[(talk.scope.tenant, way)]);
-    assert!(claimed(&store, &held(OTHER_WAY)).await.is_none());
-    let job = claimed(&store, &held(ONE_WAY)).await.expect("a job");
-    assert_eq!(job.spec.route_hash, Some(ONE_WAY));
+    let again = chain.record(Some(lineage), 6);
+    store.record(&chain.scope, &again).await.expect("recorded");
+    let job = chain.job(PartKind::Chunk, 0, 4);
+    store.enqueue(&chain.scope, &job, 0).await.expect("offered");
+    let held = |route_hash| filter(false, false, &[(chain.scope.tenant, route_hash)]);
+    assert!(claimed(&store, &held(OTHER_ROUTE)).await.is_none());
+    let job = claimed(&store, &held(ONE_ROUTE)).await.expect("a job");
+    assert_eq!(job.spec.route_hash, Some(ONE_ROUTE));
 }
 
 #[tokio::test]
 async fn waiting_jobs_follow_their_conversation_onto_another_way() {
-    let (store, talk) = recorded(6).await;
+    let (store, chain) = recorded(6).await;
     for (kind, from, to) in [
         (PartKind::Chunk, 0, 2),
         (PartKind::Chunk, 2, 4),
         (PartKind::Reflection, 0, 2),
     ] {
         let job = NewJob {
-            route_hash: Some(ONE_WAY),
+            route_hash: Some(ONE_ROUTE),
             urgency: 5,
-            ..talk.job(kind, from, to)
+            ..chain.job(kind, from, to)
         };
-        store.enqueue(&talk.scope, &job, 0).await.expect("offered");
+        store.enqueue(&chain.scope, &job, 0).await.expect("offered");
     }
     // A job that an operator waits for has the highest urgency.
-    let asked = NewJob {
+    let urgent_job = NewJob {
         urgency: u32::MAX,
-        ..talk.job(PartKind::Reflection, 0, 4)
+        ..chain.job(PartKind::Reflection, 0, 4)
     };
     store
-        .enqueue(&talk.scope, &asked, 0)
+        .enqueue(&chain.scope, &urgent_job, 0)
         .await
         .expect("offered");
     let near = Urgency {
         observation: 900,
         reflection: 1_100,
     };
-    let first = [talk.span(0, 2).to, talk.span(0, 4).to];
+    let first = [chain.span(0, 2).to, chain.span(0, 4).to];
     store
-        .reprioritize(&talk.scope, &first, Some(OTHER_WAY), near)
+        .reprioritize(&chain.scope, &first, Some(OTHER_ROUTE), near)
         .await
         .expect("steered");
     let stranger = scope("bob");
-    let second = [talk.span(2, 4).to];
+    let second = [chain.span(2, 4).to];
     store
-        .reprioritize(&stranger, &second, Some(OTHER_WAY), near)
+        .reprioritize(&stranger, &second, Some(OTHER_ROUTE), near)
         .await
         .expect("nothing of theirs");
-    let other = filter(false, false, &[(talk.scope.tenant, OTHER_WAY)]);
-    let mut seen = Vec::new();
+    let other = filter(false, false, &[(chain.scope.tenant, OTHER_ROUTE)]);
+    let mut claimed_jobs = Vec::new();
     while let Some(job) = store.claim(&other, 10, LEASE).await.expect("claimed") {
-        seen.push((job.spec.kind, job.spec.span.to_count, job.spec.urgency));
+        claimed_jobs.push((job.spec.kind, job.spec.span.to_count, job.spec.urgency));
     }
     assert_eq!(
-        seen,
+        claimed_jobs,
         [
             (PartKind::Reflection, 4, u32::MAX),
             (PartKind::Reflection, 2, 1_100),
@@ -333,16 +333,16 @@ async fn the_conversation_closest_to_its_limit_comes_first() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let owner = scope("alice");
     for (name, urgency, at_ms) in [("calm", 200, 0), ("late", 1_100, 3), ("near", 900, 2)] {
-        let talk = Talk::new(&owner, name, 4);
-        talk.recorded(&store).await;
+        let chain = TestChain::new(&owner, name, 4);
+        chain.recorded(&store).await;
         let job = NewJob {
             urgency,
-            ..talk.job(PartKind::Chunk, 0, 2)
+            ..chain.job(PartKind::Chunk, 0, 2)
         };
         store.enqueue(&owner, &job, at_ms).await.expect("offered");
     }
     // A tenant without running jobs comes before a more urgent job of another tenant.
-    let quiet = Talk::new(&scope("bob"), "quiet", 4);
+    let quiet = TestChain::new(&scope("bob"), "quiet", 4);
     quiet.recorded(&store).await;
     let job = quiet.job(PartKind::Chunk, 0, 2);
     store.enqueue(&quiet.scope, &job, 9).await.expect("offered");
@@ -356,8 +356,8 @@ async fn the_conversation_closest_to_its_limit_comes_first() {
 #[tokio::test]
 async fn a_busy_tenant_does_not_keep_others_waiting() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-    let busy = Talk::new(&scope("busy"), "jobs", 8);
-    let quiet = Talk::new(&scope("quiet"), "jobs", 8);
+    let busy = TestChain::new(&scope("busy"), "jobs", 8);
+    let quiet = TestChain::new(&scope("quiet"), "jobs", 8);
     busy.recorded(&store).await;
     quiet.recorded(&store).await;
     // The ranges do not follow one another, so that no job waits for another.
@@ -381,11 +381,11 @@ async fn a_busy_tenant_does_not_keep_others_waiting() {
 #[tokio::test]
 async fn a_range_waits_for_the_range_before_it() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-    let talk = Talk::new(&scope("one"), "jobs", 8);
-    talk.recorded(&store).await;
+    let chain = TestChain::new(&scope("one"), "jobs", 8);
+    chain.recorded(&store).await;
     for to in [4, 2] {
-        let job = talk.job(PartKind::Chunk, to - 2, to);
-        store.enqueue(&talk.scope, &job, 0).await.expect("offered");
+        let job = chain.job(PartKind::Chunk, to - 2, to);
+        store.enqueue(&chain.scope, &job, 0).await.expect("offered");
     }
     let first = store
         .claim(&ANYBODY, 10, LEASE)
@@ -418,22 +418,22 @@ async fn each_job_goes_to_one_worker() {
     const JOBS: usize = 40;
     let disk = Disk::new();
     let stores = [Arc::new(disk.open().await), Arc::new(disk.open().await)];
-    let talk = Talk::new(&scope("alice"), "jobs", JOBS);
-    talk.recorded(&*stores[0]).await;
+    let chain = TestChain::new(&scope("alice"), "jobs", JOBS);
+    chain.recorded(&*stores[0]).await;
     for to in 1..=JOBS {
-        let job = talk.job(PartKind::Chunk, to - 1, to);
-        let offered = stores[to % 2].enqueue(&talk.scope, &job, 0).await;
+        let job = chain.job(PartKind::Chunk, to - 1, to);
+        let offered = stores[to % 2].enqueue(&chain.scope, &job, 0).await;
         assert_eq!(offered.expect("offered"), EnqueueOutcome::Queued);
     }
     let mut workers = tokio::task::JoinSet::new();
     for number in 0..8 {
         let store = Arc::clone(&stores[number % 2]);
-        let talk = talk.clone();
+        let chain = chain.clone();
         workers.spawn(async move {
             let mut done = Vec::new();
             while let Some(job) = store.claim(&ANYBODY, 1, LEASE).await.expect("claimed") {
                 let to = job.spec.span.to_count;
-                let part = talk.chunk(to - 1, to);
+                let part = chain.chunk(to - 1, to);
                 let id = store.commit_part(&job, &part, 2).await.expect("committed");
                 done.push((job.id, job.fence, id.expect("the only one")));
             }
@@ -453,10 +453,10 @@ async fn each_job_goes_to_one_worker() {
 #[tokio::test]
 async fn a_lease_is_renewed_while_it_is_held_and_no_longer() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-    let talk = Talk::new(&scope("one"), "jobs", 8);
-    talk.recorded(&store).await;
-    let job = talk.job(PartKind::Chunk, 0, 2);
-    store.enqueue(&talk.scope, &job, 0).await.expect("offered");
+    let chain = TestChain::new(&scope("one"), "jobs", 8);
+    chain.recorded(&store).await;
+    let job = chain.job(PartKind::Chunk, 0, 2);
+    store.enqueue(&chain.scope, &job, 0).await.expect("offered");
     let held = store
         .claim(&ANYBODY, 10, 100)
         .await
@@ -485,30 +485,30 @@ async fn a_lease_is_renewed_while_it_is_held_and_no_longer() {
 /// Code shortens a log while the Reflector's job waits: both reflections are stored, each once.
 #[tokio::test]
 async fn a_stopgap_takes_nothing_from_the_reflector() {
-    let (store, talk) = recorded(6).await;
-    let first = talk.observed(&store, 0, 4).await;
+    let (store, chain) = recorded(6).await;
+    let first = chain.observed(&store, 0, 4).await;
     let reflection = |code_reflection: bool| NewPart {
         kind: PartKind::Reflection,
         text: format!("condensed, in haste: {code_reflection}"),
         sources: vec![first],
         code_reflection,
-        ..talk.chunk(0, 4)
+        ..chain.chunk(0, 4)
     };
     let in_haste = async |at_ms| {
         let part = reflection(true);
         let stored = store
-            .commit_code_reflection(&talk.scope, &part, at_ms)
+            .commit_code_reflection(&chain.scope, &part, at_ms)
             .await;
         stored.expect("stored")
     };
     let job = NewJob {
         parts: vec![first],
-        ..talk.job(PartKind::Reflection, 0, 4)
+        ..chain.job(PartKind::Reflection, 0, 4)
     };
     // If the code-written one is stored first, the Reflector's job still runs, and its result is preferred.
     let stopgap = in_haste(3).await.expect("a part");
     assert_eq!(in_haste(4).await, None, "one is enough");
-    let offered = store.enqueue(&talk.scope, &job, 5).await.expect("offered");
+    let offered = store.enqueue(&chain.scope, &job, 5).await.expect("offered");
     assert_eq!(offered, EnqueueOutcome::Queued);
     assert_eq!(in_haste(6).await, None);
     assert_eq!(store.open_jobs().await.expect("counted"), 1, "it stays");
@@ -519,13 +519,13 @@ async fn a_stopgap_takes_nothing_from_the_reflector() {
     let written = written.expect("stored").expect("a part");
     assert!(written > stopgap);
     let offered = store
-        .enqueue(&talk.scope, &job.spec, 9)
+        .enqueue(&chain.scope, &job.spec, 9)
         .await
         .expect("offered");
     assert_eq!(offered, EnqueueOutcome::AlreadyExists);
 
-    let chain: Vec<Link> = (1..=6).map(|count| talk.first(count).tip()).collect();
-    let known = store.load_chain(&talk.scope, &chain).await.expect("read");
+    let links: Vec<Link> = (1..=6).map(|count| chain.first(count).tip()).collect();
+    let known = store.load_chain(&chain.scope, &links).await.expect("read");
     let mut stands: Vec<_> = known
         .parts
         .iter()
@@ -533,7 +533,7 @@ async fn a_stopgap_takes_nothing_from_the_reflector() {
         .collect();
     stands.sort();
     assert_eq!(stands, [(first, false), (stopgap, true), (written, false)]);
-    let parts = store.parts(&talk.scope, &[stopgap, written]).await;
+    let parts = store.parts(&chain.scope, &[stopgap, written]).await;
     let texts = parts.expect("read").into_iter().map(|part| part.body.text);
     let texts: Vec<String> = texts.collect();
     assert_eq!(

@@ -6,18 +6,18 @@ use diarist::store::{
     Snapshots as _, SqliteStore, Tenants as _,
 };
 
-use crate::store::world::{ANYBODY, Disk, LEASE, Talk, scope};
+use crate::store::world::{ANYBODY, Disk, LEASE, TestChain, scope};
 
 const NOW_MS: i64 = 10_000;
 /// Conversations with a request since then are in use.
 const USED_SINCE_MS: i64 = 9_000;
 const EVERYTHING: i64 = i64::MAX;
 
-async fn record_at(store: &SqliteStore, talk: &Talk, at_ms: i64) -> i64 {
-    let mut record = talk.record(None, 0);
-    record.contents = talk.contents(1_000);
+async fn record_at(store: &SqliteStore, chain: &TestChain, at_ms: i64) -> i64 {
+    let mut record = chain.record(None, 0);
+    record.contents = chain.contents(1_000);
     record.at_ms = at_ms;
-    store.record(&talk.scope, &record).await.expect("recorded")
+    store.record(&chain.scope, &record).await.expect("recorded")
 }
 
 async fn held_by(store: &SqliteStore, tenant: [u8; 32]) -> i64 {
@@ -40,25 +40,25 @@ fn lineages(threads: &[SilentThread]) -> Vec<i64> {
 #[tokio::test]
 async fn what_is_summed_is_what_the_deletions_free() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-    let talk = Talk::new(&scope("alice"), "trunk", 6);
-    let trunk = talk.recorded(&store).await;
-    let bare = held_by(&store, talk.scope.tenant).await;
-    let chunk = talk.observed(&store, 0, 2).await;
-    let snapshot = talk.snapshot(2, &[chunk]);
-    let snapshot = store.commit_snapshot(&talk.scope, &snapshot).await;
+    let chain = TestChain::new(&scope("alice"), "trunk", 6);
+    let trunk = chain.recorded(&store).await;
+    let bare = held_by(&store, chain.scope.tenant).await;
+    let chunk = chain.observed(&store, 0, 2).await;
+    let snapshot = chain.snapshot(2, &[chunk]);
+    let snapshot = store.commit_snapshot(&chain.scope, &snapshot).await;
     snapshot.expect("committed");
-    let job = talk.job(PartKind::Chunk, 2, 4);
-    store.enqueue(&talk.scope, &job, 0).await.expect("offered");
+    let job = chain.job(PartKind::Chunk, 2, 4);
+    store.enqueue(&chain.scope, &job, 0).await.expect("offered");
     // Another conversation begins with the same four messages.
-    let branch = talk.first(4).grown("branch", 2);
+    let branch = chain.first(4).grown("branch", 2);
     let mut record = branch.record(None, 4);
     record.thread_key = Some("b".to_owned());
-    let branch = store.record(&talk.scope, &record).await.expect("recorded");
+    let branch = store.record(&chain.scope, &record).await.expect("recorded");
 
-    let all = held_by(&store, talk.scope.tenant).await;
-    let texts = job.payload.len() + talk.chunk(0, 2).text.len();
+    let all = held_by(&store, chain.scope.tenant).await;
+    let texts = job.payload.len() + chain.chunk(0, 2).text.len();
     assert!(all > bare + i64::try_from(texts).expect("small"));
-    let threads = list(&store, talk.scope.tenant, 10).await;
+    let threads = list(&store, chain.scope.tenant, 10).await;
     assert_eq!(lineages(&threads), [trunk, branch]);
     let first = store.delete_silent(threads[..1].to_vec(), 1).await;
     let first = first.expect("deleted");
@@ -67,27 +67,27 @@ async fn what_is_summed_is_what_the_deletions_free() {
         first.bytes > 0 && first.bytes < bare,
         "the shared beginning stays"
     );
-    assert_eq!(held_by(&store, talk.scope.tenant).await, all - first.bytes);
+    assert_eq!(held_by(&store, chain.scope.tenant).await, all - first.bytes);
     let second = store.delete_silent(threads[1..].to_vec(), 1).await;
     assert_eq!(first.bytes + second.expect("deleted").bytes, all);
-    assert_eq!(held_by(&store, talk.scope.tenant).await, 0);
+    assert_eq!(held_by(&store, chain.scope.tenant).await, 0);
 }
 
 #[tokio::test]
 async fn the_longest_silent_go_first_and_those_in_use_last() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let (alice, bob) = (scope("alice"), scope("bob"));
-    let talk = |name: &str| Talk::new(&alice, name, 6);
-    let recent = record_at(&store, &talk("recent"), USED_SINCE_MS).await;
-    let middle = record_at(&store, &talk("middle"), 2_000).await;
-    let oldest = record_at(&store, &talk("oldest"), 1_000).await;
-    let observed = talk("observed");
+    let chain = |name: &str| TestChain::new(&alice, name, 6);
+    let recent = record_at(&store, &chain("recent"), USED_SINCE_MS).await;
+    let middle = record_at(&store, &chain("middle"), 2_000).await;
+    let oldest = record_at(&store, &chain("oldest"), 1_000).await;
+    let observed = chain("observed");
     let running = record_at(&store, &observed, 500).await;
     let job = observed.job(PartKind::Chunk, 0, 4);
     store.enqueue(&alice, &job, 0).await.expect("offered");
     let job = store.claim(&ANYBODY, NOW_MS, LEASE).await.expect("claimed");
     assert!(job.is_some());
-    let others = Talk::new(&bob, "of another tenant", 6);
+    let others = TestChain::new(&bob, "of another tenant", 6);
     let others = record_at(&store, &others, 1).await;
 
     let threads = list(&store, alice.tenant, 10).await;
@@ -97,7 +97,7 @@ async fn the_longest_silent_go_first_and_those_in_use_last() {
     assert_eq!(lineages(&list(&store, alice.tenant, 1).await), [oldest]);
 
     // A request comes between the look and the deletion: that conversation stays.
-    let mut again = talk("oldest").record(Some(oldest), 6);
+    let mut again = chain("oldest").record(Some(oldest), 6);
     again.at_ms = NOW_MS;
     let again = store.record(&alice, &again).await;
     assert_eq!(again.expect("recorded"), oldest);
@@ -117,7 +117,7 @@ async fn the_longest_silent_go_first_and_those_in_use_last() {
     assert_eq!(left, [false, false, true, false, true]);
     assert!(store.receipts().await.expect("listed").is_empty());
     // Nothing keeps it from beginning anew.
-    assert!(record_at(&store, &talk("middle"), NOW_MS).await > others);
+    assert!(record_at(&store, &chain("middle"), NOW_MS).await > others);
 }
 
 /// The recorder can write between two transactions, however much is to be deleted.
@@ -126,8 +126,8 @@ async fn one_transaction_deletes_a_bounded_part() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let alice = scope("alice");
     for number in 0..4 {
-        let talk = Talk::new(&alice, &format!("talk {number}"), 100);
-        record_at(&store, &talk, 1_000 + number).await;
+        let chain = TestChain::new(&alice, &format!("talk {number}"), 100);
+        record_at(&store, &chain, 1_000 + number).await;
     }
     let threads = list(&store, alice.tenant, 10).await;
     let done = store.delete_silent(threads.clone(), EVERYTHING).await;
@@ -145,15 +145,15 @@ async fn all_that_is_freed_goes_back_to_the_file_system() {
     const MUCH: u64 = 8 << 20;
     let disk = Disk::new();
     let store = disk.open().await;
-    let talk = Talk::new(&scope("alice"), "long", 6);
-    talk.recorded(&store).await;
-    let mut job = talk.job(PartKind::Chunk, 0, 4);
+    let chain = TestChain::new(&scope("alice"), "long", 6);
+    chain.recorded(&store).await;
+    let mut job = chain.job(PartKind::Chunk, 0, 4);
     job.payload = "long ".repeat(usize::try_from(MUCH / 5).expect("small"));
-    store.enqueue(&talk.scope, &job, 0).await.expect("offered");
+    store.enqueue(&chain.scope, &job, 0).await.expect("offered");
     assert!(store.shrink().await.expect("emptied"));
     let size = || std::fs::metadata(disk.file()).expect("a file").len();
     assert!(size() > MUCH);
-    let threads = list(&store, talk.scope.tenant, 10).await;
+    let threads = list(&store, chain.scope.tenant, 10).await;
     let done = store.delete_silent(threads, EVERYTHING).await;
     assert_eq!(done.expect("deleted").threads, 1);
     assert!(store.shrink().await.expect("emptied"));

@@ -9,7 +9,7 @@ use diarist::store::{
     Store, StoreError,
 };
 
-use crate::store::world::{ANYBODY, Disk, LEASE, Talk, raw, scope};
+use crate::store::world::{ANYBODY, Disk, LEASE, TestChain, raw, scope};
 
 /// A place that holds one database of a backend, also while no store is open on it.
 trait Backend {
@@ -63,13 +63,13 @@ async fn in_memory() {
     store.close().await;
 }
 
-fn talk(length: usize) -> Talk {
-    Talk::new(&scope("alice"), "the story", length)
+fn chain(length: usize) -> TestChain {
+    TestChain::new(&scope("alice"), "the story", length)
 }
 
 async fn until_the_first_snapshot(store: &dyn Store) {
     let owner = scope("alice");
-    let (short, long) = (talk(3), talk(5));
+    let (short, long) = (chain(3), chain(5));
 
     // The conversation is not recorded.
     let found = store
@@ -145,7 +145,7 @@ async fn until_the_first_snapshot(store: &dyn Store) {
 
 async fn from_the_first_snapshot(store: &dyn Store) {
     let owner = scope("alice");
-    let (long, longer) = (talk(5), talk(7));
+    let (long, longer) = (chain(5), chain(7));
 
     let found = store
         .find_on_chain(&owner, &longer.links)
@@ -155,7 +155,7 @@ async fn from_the_first_snapshot(store: &dyn Store) {
     let meta = found.snapshots[0].clone();
     assert_eq!(
         (meta.to, meta.to_count, meta.pin),
-        (talk(2).tip(), 2, Some(1))
+        (chain(2).tip(), 2, Some(1))
     );
     assert_eq!(meta.cause, SnapshotCause::Threshold);
     let snapshot = store
@@ -278,7 +278,7 @@ async fn from_the_first_snapshot(store: &dyn Store) {
 
 async fn kept_texts_expire(store: &dyn Store) {
     let owner = scope("alice");
-    let (known, longer) = (talk(7), talk(8));
+    let (known, longer) = (chain(7), chain(8));
     let lineage = store.load_chain(&owner, &known.links).await.expect("known");
     let text = (longer.tip(), "a kept text".to_owned());
     let other = (longer.links[0], "another one".to_owned());
@@ -312,7 +312,7 @@ async fn kept_texts_expire(store: &dyn Store) {
 #[tokio::test]
 async fn a_snapshot_waits_for_the_longest_chain_of_its_own_branch() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-    let trunk = talk(4);
+    let trunk = chain(4);
     let lineage = trunk.recorded(&store).await;
     let chunk = trunk.observed(&store, 0, 2).await;
     for (name, by) in [("left", 3), ("left", 9), ("right", 2)] {
@@ -354,7 +354,7 @@ async fn a_snapshot_waits_for_the_longest_chain_of_its_own_branch() {
 #[tokio::test]
 async fn a_long_history_is_found_whole() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-    let long = talk(5_000);
+    let long = chain(5_000);
     long.recorded(&store).await;
     let chunk = long.observed(&store, 0, 4_000).await;
     let new = long.snapshot(4_000, &[chunk]);
@@ -391,10 +391,10 @@ async fn how_a_part_is_written_is_fixed_by_the_first_block_that_holds_it() {
     let disk = Disk::new();
     let store = disk.open().await;
     let owner = scope("alice");
-    let talk = Talk::new(&owner, "a", 6);
-    talk.recorded(&store).await;
-    let first = talk.observed(&store, 0, 2).await;
-    let second = talk.observed(&store, 2, 4).await;
+    let chain = TestChain::new(&owner, "a", 6);
+    chain.recorded(&store).await;
+    let first = chain.observed(&store, 0, 2).await;
+    let second = chain.observed(&store, 2, 4).await;
     let on = |preamble, day| Rendering {
         preamble,
         as_of: jiff::civil::date(2026, 3, day),

@@ -2,7 +2,7 @@
 
 use diarist::store::{Admin as _, Alarms, Chains as _, NewTimer, Queue as _, SqliteStore, Timer};
 
-use crate::store::world::{Disk, Talk, scope};
+use crate::store::world::{Disk, TestChain, scope};
 
 fn timer(activate_ms: Option<i64>, reflect_ms: Option<i64>) -> NewTimer {
     NewTimer {
@@ -14,17 +14,17 @@ fn timer(activate_ms: Option<i64>, reflect_ms: Option<i64>) -> NewTimer {
     }
 }
 
-/// Records `talk`, of which `known` messages are recorded, and sets its timer.
+/// Records `chain`, of which `known` messages are recorded, and sets its timer.
 async fn record(
     store: &SqliteStore,
-    talk: &Talk,
+    chain: &TestChain,
     lineage: Option<i64>,
     known: usize,
     timer: impl Into<Option<NewTimer>>,
 ) -> i64 {
-    let mut record = talk.record(lineage, known);
+    let mut record = chain.record(lineage, known);
     record.timer = timer.into();
-    store.record(&talk.scope, &record).await.expect("recorded")
+    store.record(&chain.scope, &record).await.expect("recorded")
 }
 
 async fn claim(store: &SqliteStore, now_ms: i64) -> Option<Timer> {
@@ -37,17 +37,17 @@ async fn claim(store: &SqliteStore, now_ms: i64) -> Option<Timer> {
 #[tokio::test]
 async fn a_timer_is_due_once_and_says_what_it_is_about() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-    let talk = Talk::new(&scope("alice"), "idle", 6);
-    let lineage = record(&store, &talk, None, 0, timer(Some(500), Some(900))).await;
+    let chain = TestChain::new(&scope("alice"), "idle", 6);
+    let lineage = record(&store, &chain, None, 0, timer(Some(500), Some(900))).await;
     assert_eq!(store.next_timer().await.expect("a time"), Some(500));
     assert_eq!(claim(&store, 499).await, None, "not before its time");
     let held = claim(&store, 500).await.expect("due");
-    assert_eq!((held.lineage, held.tip), (lineage, talk.tip()));
+    assert_eq!((held.lineage, held.tip), (lineage, chain.tip()));
     assert_eq!(
         (&*held.model, held.zone.as_deref()),
         ("model-1", Some("Europe/Oslo"))
     );
-    assert_eq!(held.scope, talk.scope);
+    assert_eq!(held.scope, chain.scope);
     assert_eq!(claim(&store, 1_499).await, None, "somebody acts on it");
     let (_, left) = held.alarms.split_due(500);
     store
@@ -66,10 +66,10 @@ async fn a_timer_is_due_once_and_says_what_it_is_about() {
 #[tokio::test]
 async fn a_newer_request_moves_it_also_away_from_whoever_acts_on_it() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-    let talk = Talk::new(&scope("alice"), "idle", 4);
-    let lineage = record(&store, &talk, None, 0, timer(Some(500), None)).await;
+    let chain = TestChain::new(&scope("alice"), "idle", 4);
+    let lineage = record(&store, &chain, None, 0, timer(Some(500), None)).await;
     let held = claim(&store, 600).await.expect("due");
-    let grown = talk.grown("idle", 2);
+    let grown = chain.grown("idle", 2);
     record(&store, &grown, Some(lineage), 4, timer(Some(1_500), None)).await;
     store.end_timer(&held, None).await.expect("too late");
     assert_eq!(store.next_timer().await.expect("moved"), Some(1_500));
@@ -81,8 +81,8 @@ async fn a_newer_request_moves_it_also_away_from_whoever_acts_on_it() {
 async fn a_timer_outlives_its_process_and_whoever_died_acting_on_it() {
     let disk = Disk::new();
     let store = disk.open().await;
-    let talk = Talk::new(&scope("alice"), "idle", 4);
-    record(&store, &talk, None, 0, timer(Some(500), None)).await;
+    let chain = TestChain::new(&scope("alice"), "idle", 4);
+    record(&store, &chain, None, 0, timer(Some(500), None)).await;
     assert!(claim(&store, 500).await.is_some());
     store.close().await;
     let store = disk.open().await;
@@ -93,19 +93,22 @@ async fn a_timer_outlives_its_process_and_whoever_died_acting_on_it() {
 #[tokio::test]
 async fn a_timer_goes_with_its_conversation_and_its_chain_is_found_from_its_end() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-    let talk = Talk::new(&scope("alice"), "idle", 5);
-    let lineage = record(&store, &talk, None, 0, timer(Some(500), None)).await;
-    let chain = store
-        .chain_links(&talk.scope, talk.tip())
+    let chain = TestChain::new(&scope("alice"), "idle", 5);
+    let lineage = record(&store, &chain, None, 0, timer(Some(500), None)).await;
+    let longest = store
+        .chain_links(&chain.scope, chain.tip())
         .await
         .expect("a chain");
-    let links: Vec<_> = talk.nodes(0).iter().map(|node| node.link).collect();
-    assert_eq!(chain, links);
+    let links: Vec<_> = chain.nodes(0).iter().map(|node| node.link).collect();
+    assert_eq!(longest, links);
     let strange = store
-        .chain_links(&scope("bob"), talk.tip())
+        .chain_links(&scope("bob"), chain.tip())
         .await
         .expect("none");
     assert!(strange.is_empty(), "another owner's");
-    store.forget(&talk.scope, lineage).await.expect("forgotten");
+    store
+        .forget(&chain.scope, lineage)
+        .await
+        .expect("forgotten");
     assert_eq!(store.next_timer().await.expect("none"), None);
 }

@@ -4,24 +4,24 @@ use std::sync::Arc;
 
 use diarist::store::{Admin as _, Chains as _, SentWith};
 
-use crate::store::world::{Disk, Talk, scope};
+use crate::store::world::{Disk, TestChain, scope};
 
 /// All processes write at the same time; none of them gets an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_storm_of_writers_loses_nothing() {
-    const TALKS: usize = 12;
+    const CHAINS: usize = 12;
     const TURNS: usize = 10;
     let disk = Disk::new();
     let stores = [Arc::new(disk.open().await), Arc::new(disk.open().await)];
     let owner = scope("alice");
     let mut writers = tokio::task::JoinSet::new();
-    for number in 0..TALKS {
+    for number in 0..CHAINS {
         let (store, owner) = (Arc::clone(&stores[number % 2]), owner.clone());
         writers.spawn(async move {
             let mut lineage = None;
             for turn in 1..=TURNS {
-                let talk = Talk::new(&owner, &format!("talk {number}"), 2 * turn);
-                let record = talk.record(lineage, 2 * turn - 2);
+                let chain = TestChain::new(&owner, &format!("talk {number}"), 2 * turn);
+                let record = chain.record(lineage, 2 * turn - 2);
                 let recorded = store.record(&owner, &record).await.expect("recorded");
                 assert_eq!(*lineage.get_or_insert(recorded), recorded);
             }
@@ -29,7 +29,7 @@ async fn a_storm_of_writers_loses_nothing() {
     }
     writers.join_all().await;
     let threads = stores[0].threads(100).await.expect("listed");
-    assert_eq!(threads.len(), TALKS);
+    assert_eq!(threads.len(), CHAINS);
     for thread in threads {
         assert_eq!(
             (thread.messages, thread.requests),
@@ -44,30 +44,30 @@ async fn two_processes_that_record_one_request_agree() {
     let disk = Disk::new();
     let stores = [Arc::new(disk.open().await), Arc::new(disk.open().await)];
     for round in 0..20 {
-        let talk = Talk::new(&scope("alice"), &format!("talk {round}"), 5);
+        let chain = TestChain::new(&scope("alice"), &format!("talk {round}"), 5);
         let [one, two] = [0, 1].map(|number: usize| {
-            let (store, talk) = (Arc::clone(&stores[number]), talk.clone());
+            let (store, chain) = (Arc::clone(&stores[number]), chain.clone());
             async move {
-                let mut record = talk.record(None, 0);
+                let mut record = chain.record(None, 0);
                 record.sent_with = SentWith {
                     placement: format!("by {number}"),
                     ..SentWith::default()
                 };
-                store.record(&talk.scope, &record).await.expect("recorded")
+                store.record(&chain.scope, &record).await.expect("recorded")
             }
         });
         let (one, two) = tokio::join!(tokio::spawn(one), tokio::spawn(two));
         assert_eq!(one.expect("ended"), two.expect("ended"), "one lineage");
         let known = stores[0]
-            .load_chain(&talk.scope, &talk.links)
+            .load_chain(&chain.scope, &chain.links)
             .await
             .expect("known");
-        assert_eq!(known.nodes, talk.nodes(0));
+        assert_eq!(known.nodes, chain.nodes(0));
         let mut used = Vec::new();
         for store in &stores {
             used.push(
                 store
-                    .find_on_chain(&talk.scope, &talk.links)
+                    .find_on_chain(&chain.scope, &chain.links)
                     .await
                     .expect("found")
                     .sent_with,
@@ -83,18 +83,18 @@ async fn two_processes_that_record_one_request_agree() {
 async fn confirmed_stays_confirmed() {
     let disk = Disk::new();
     let (early, late) = (disk.open().await, disk.open().await);
-    let talk = Talk::new(&scope("alice"), "hello", 4);
-    talk.first(3).recorded(&early).await;
+    let chain = TestChain::new(&scope("alice"), "hello", 4);
+    chain.first(3).recorded(&early).await;
     // The other process has not seen the first record: it records all messages as new, three of them as
     // confirmed.
-    let mut record = talk.record(None, 0);
+    let mut record = chain.record(None, 0);
     for node in &mut record.new_nodes[..3] {
         node.confirmed = true;
     }
-    late.record(&talk.scope, &record).await.expect("recorded");
-    talk.first(3).recorded(&early).await;
+    late.record(&chain.scope, &record).await.expect("recorded");
+    chain.first(3).recorded(&early).await;
     let known = early
-        .load_chain(&talk.scope, &talk.links)
+        .load_chain(&chain.scope, &chain.links)
         .await
         .expect("known");
     let confirmed: Vec<_> = known.nodes.iter().map(|node| node.confirmed).collect();
@@ -125,8 +125,8 @@ async fn another_process_is_noticed() {
     let (one, other) = (disk.open().await, disk.open().await);
     let owner = scope("alice");
     let record = |name: &str| {
-        let talk = Talk::new(&owner, name, 2);
-        talk.record(None, 0)
+        let chain = TestChain::new(&owner, name, 2);
+        chain.record(None, 0)
     };
     for name in ["first", "second"] {
         one.record(&owner, &record(name)).await.expect("recorded");

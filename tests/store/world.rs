@@ -1,4 +1,4 @@
-//! Conversations and databases for these tests.
+//! Chains of messages and databases for these tests.
 
 use crate::support::patient_store;
 use diarist::history::{Encoder, History, Link, Message, Role, Scope};
@@ -49,38 +49,38 @@ impl Disk {
     }
 }
 
-/// A history: its owner, the link before it, its messages and their links.
+/// A chain of messages: its owner, the link before it, its messages and their links.
 #[derive(Clone)]
-pub struct Talk {
+pub struct TestChain {
     pub scope: Scope,
     pub root: Link,
     pub links: Vec<Link>,
     pub messages: Vec<Message>,
 }
 
-impl Talk {
+impl TestChain {
     /// `length` messages; `name` makes them differ from those of other conversations.
     pub fn new(scope: &Scope, name: &str, length: usize) -> Self {
         let root = Link::root(scope);
-        let talk = Self {
+        let chain = Self {
             scope: scope.clone(),
             root,
             links: Vec::new(),
             messages: Vec::new(),
         };
-        talk.grown(name, length)
+        chain.grown(name, length)
     }
 
     /// This history with more messages; `name` makes them differ from those of another continuation.
     pub fn grown(&self, name: &str, by: usize) -> Self {
-        let mut talk = self.clone();
+        let mut chain = self.clone();
         for number in 0..by {
             let mut encoder = Encoder::new();
             encoder.text("content", name);
             encoder.count("number", number);
             let fingerprint = encoder.finish();
-            talk.links.push(talk.tip().next(&fingerprint));
-            talk.messages.push(Message {
+            chain.links.push(chain.tip().next(&fingerprint));
+            chain.messages.push(Message {
                 fingerprint,
                 role: Role::User,
                 calls: std::sync::Arc::default(),
@@ -89,15 +89,15 @@ impl Talk {
                 span: 0..0,
             });
         }
-        talk
+        chain
     }
 
     /// Its first messages.
     pub fn first(&self, length: usize) -> Self {
-        let mut talk = self.clone();
-        talk.links.truncate(length);
-        talk.messages.truncate(length);
-        talk
+        let mut chain = self.clone();
+        chain.links.truncate(length);
+        chain.messages.truncate(length);
+        chain
     }
 
     pub fn tip(&self) -> Link {

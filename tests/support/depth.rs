@@ -1,6 +1,5 @@
-//! How much of what is generated or recorded the tests play. A plain `cargo test` plays a sample, in some
-//! minutes on two cores; `DIARIST_TESTS=long cargo test`, as in `.ci/run`, plays more. What single suites can be asked for beyond that
-//! stands in docs/testing.md.
+//! How much of what is generated or recorded the tests play. `cargo test` plays a sample; `DIARIST_TESTS=long cargo test`
+//! plays more. What single suites can be asked for beyond that stands in docs/testing.md.
 
 /// Whether the long form is wanted.
 #[expect(

@@ -8,9 +8,9 @@ const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 async fn a_request_crosses_with_every_header_as_it_was_spelled() {
     let request = "GET /v1/models?limit=%32&x HTTP/1.1\r\nHost: localhost\r\nX-Odd_Name: 1\r\n\
                    AuthorizatioN: Bearer k\r\nx-dup: b\r\nX-Dup: a\r\naccept-encoding: zstd;q=0.1\r\n\r\n";
-    let (seen, _) = exchange(request, OK).await;
-    assert_eq!(first_line(&seen), "GET /v1/models?limit=%32&x HTTP/1.1");
-    let host = lines(&seen)
+    let (head, _) = exchange(request, OK).await;
+    assert_eq!(first_line(&head), "GET /v1/models?limit=%32&x HTTP/1.1");
+    let host = lines(&head)
         .into_iter()
         .find(|line| line.starts_with("Host: 127.0.0.1:"))
         .expect("the upstream's own authority");
@@ -23,10 +23,10 @@ async fn a_request_crosses_with_every_header_as_it_was_spelled() {
         "accept-encoding: zstd;q=0.1",
     ];
     expected.sort_unstable();
-    assert_eq!(lines(&seen), expected, "nothing added, nothing lost");
-    let dups: Vec<_> = seen
+    assert_eq!(lines(&head), expected, "nothing added, nothing lost");
+    let dups: Vec<_> = head
         .match_indices("-dup: ")
-        .chain(seen.match_indices("-Dup: "))
+        .chain(head.match_indices("-Dup: "))
         .collect();
     assert!(
         dups.len() == 2 && dups[0].0 < dups[1].0,
@@ -49,14 +49,14 @@ async fn hop_by_hop_and_control_headers_end_here_in_both_directions() {
                    x-diarist-thread: t\r\nX_Diarist_Memory: off\r\nx-thread-id: mine\r\n\r\n";
     let response = "HTTP/1.1 200 OK\r\nconnection: x-theirs\r\nx-theirs: 1\r\nkeep-alive: timeout=5\r\n\
                     proxy-authenticate: Basic\r\nx-kept: 1\r\ncontent-length: 0\r\n\r\n";
-    let (seen, answer) = exchange(request, response).await;
-    let seen = lines(&seen);
+    let (head, answer) = exchange(request, response).await;
+    let header_lines = lines(&head);
     assert!(
-        seen.contains(&"authorization: k"),
-        "a protected header was stripped: {seen:?}"
+        header_lines.contains(&"authorization: k"),
+        "a protected header was stripped: {header_lines:?}"
     );
-    assert!(seen.contains(&"x-thread-id: mine"));
-    assert_eq!(seen.len(), 3, "{seen:?}");
+    assert!(header_lines.contains(&"x-thread-id: mine"));
+    assert_eq!(header_lines.len(), 3, "{header_lines:?}");
     assert_eq!(lines(&answer), ["content-length: 0", "x-kept: 1"]);
 }
 
@@ -73,33 +73,33 @@ async fn paths_go_where_the_base_url_says_and_nowhere_else() {
         ("http://evil.example/v1/models", "/v1/models"),
         ("http://evil.example", "/"),
     ] {
-        let (seen, _) = exchange(
+        let (head, _) = exchange(
             &format!("GET {target} HTTP/1.1\r\nhost: evil.example\r\n\r\n"),
             OK,
         )
         .await;
         assert_eq!(
-            first_line(&seen),
+            first_line(&head),
             format!("GET {sent} HTTP/1.1"),
             "{target}"
         );
-        assert!(seen.contains("host: 127.0.0.1:"), "{seen}");
+        assert!(head.contains("host: 127.0.0.1:"), "{head}");
     }
 }
 
 #[tokio::test]
 async fn methods_cross_whatever_they_are() {
     for method in ["OPTIONS", "DELETE", "PATCH", "PURGE", "TRACE"] {
-        let (seen, answer) = exchange(
+        let (head, answer) = exchange(
             &format!("{method} /v1/files HTTP/1.1\r\nhost: a\r\n\r\n"),
             OK,
         )
         .await;
-        assert_eq!(first_line(&seen), format!("{method} /v1/files HTTP/1.1"));
+        assert_eq!(first_line(&head), format!("{method} /v1/files HTTP/1.1"));
         assert_eq!(first_line(&answer), "HTTP/1.1 200 OK");
     }
-    let (seen, _) = exchange("OPTIONS * HTTP/1.1\r\nhost: a\r\n\r\n", OK).await;
-    assert_eq!(first_line(&seen), "OPTIONS * HTTP/1.1");
+    let (head, _) = exchange("OPTIONS * HTTP/1.1\r\nhost: a\r\n\r\n", OK).await;
+    assert_eq!(first_line(&head), "OPTIONS * HTTP/1.1");
 }
 
 #[tokio::test]
@@ -107,8 +107,8 @@ async fn a_request_without_a_body_gets_no_framing_it_did_not_have() {
     for (framing, kept) in [("", 0), ("content-length: 0\r\n", 1)] {
         for method in ["POST", "DELETE", "GET"] {
             let request = format!("{method} /v1/x HTTP/1.1\r\nhost: a\r\n{framing}\r\n");
-            let (seen, _) = exchange(&request, OK).await;
-            assert_eq!(lines(&seen).len(), 1 + kept, "{seen}");
+            let (head, _) = exchange(&request, OK).await;
+            assert_eq!(lines(&head).len(), 1 + kept, "{head}");
         }
     }
 }
@@ -171,11 +171,12 @@ async fn bodies_cross_byte_for_byte_whatever_they_are() {
         client.send(head).await;
         client.send(&body).await;
     });
-    let seen = peer.head().await;
+    let received_head = peer.head().await;
     assert!(
-        seen.contains("content-length: 300000\r\n") && seen.contains("content-encoding: gzip\r\n")
+        received_head.contains("content-length: 300000\r\n")
+            && received_head.contains("content-encoding: gzip\r\n")
     );
-    assert!(!seen.contains("transfer-encoding"));
+    assert!(!received_head.contains("transfer-encoding"));
     assert_eq!(peer.bytes(body.len()).await, body);
     let answer = format!(
         "HTTP/1.1 200 OK\r\ncontent-encoding: br\r\ncontent-length: {}\r\n\r\n",

@@ -111,7 +111,7 @@ async fn the_admin_port_serves_metrics_and_the_data_port_does_not() {
 #[tokio::test]
 async fn the_first_signal_asks_to_stop_and_the_second_cuts_what_is_left() {
     let tasks = diarist::tasks::Tasks::new();
-    let asked = diarist::server::shutdown_signal(&tasks).unwrap();
+    let shutdown = diarist::server::shutdown_signal(&tasks).unwrap();
     let signal = || {
         let id = std::process::id().to_string();
         let sent = std::process::Command::new("kill")
@@ -120,7 +120,7 @@ async fn the_first_signal_asks_to_stop_and_the_second_cuts_what_is_left() {
         assert!(sent.unwrap().success());
     };
     signal();
-    within_timeout("the first signal", asked).await;
+    within_timeout("the first signal", shutdown).await;
     assert!(!tasks.token().is_cancelled());
     signal();
     within_timeout("the second signal", tasks.token().cancelled()).await;

@@ -52,7 +52,7 @@ async fn before_the_head_of_the_answer() {
 
 #[tokio::test]
 async fn at_each_stage_of_a_stream() {
-    for (stage, sent, seen) in [
+    for (stage, sent, awaited) in [
         ("after the head", "", "\r\n\r\n"),
         ("first token", "8\r\ndata: a\n\r\n1\r\n\n\r\n", "\n\r\n"),
         (
@@ -72,7 +72,7 @@ async fn at_each_stage_of_a_stream() {
         peer.head().await;
         peer.send(EVENTS).await;
         peer.send(sent).await;
-        client.until(seen).await;
+        client.until(awaited).await;
         drop(client);
         let left = timeout(DEADLINE, peer.rest()).await;
         assert!(left.is_ok(), "the upstream was not told: {stage}");

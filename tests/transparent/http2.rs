@@ -42,7 +42,7 @@ where
 /// A client's stream that notes every byte it is sent.
 struct Noting {
     stream: TcpStream,
-    seen: Arc<Mutex<Vec<u8>>>,
+    bytes_read: Arc<Mutex<Vec<u8>>>,
 }
 
 impl AsyncRead for Noting {
@@ -53,8 +53,8 @@ impl AsyncRead for Noting {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        let mut seen = self.seen.lock().unwrap();
-        seen.extend_from_slice(&buffer.filled()[before..]);
+        let mut bytes_read = self.bytes_read.lock().unwrap();
+        bytes_read.extend_from_slice(&buffer.filled()[before..]);
         read
     }
 }
@@ -119,12 +119,12 @@ async fn a_request_becomes_one_that_http1_knows() {
     let mut peer = upstream.accept().await;
     let head = peer.head().await;
     assert_eq!(first_line(&head), "POST /v1/x?y HTTP/1.1");
-    let seen: Vec<_> = lines(&head)
+    let header_lines: Vec<_> = lines(&head)
         .into_iter()
         .filter(|line| !line.starts_with("host: 127.0.0.1:"))
         .collect();
     assert_eq!(
-        seen,
+        header_lines,
         [
             "connection: te",
             "content-length: 5",
@@ -329,10 +329,10 @@ async fn no_byte_stands_outside_of_a_frame() {
     const KINDS: std::ops::RangeInclusive<u8> = 0..=9;
     let upstream = RawUpstream::listen().await;
     let rig = Rig::start(&upstream.url(), |_| {});
-    let seen = Arc::new(Mutex::new(Vec::new()));
+    let bytes_read = Arc::new(Mutex::new(Vec::new()));
     let mut client = speak(Noting {
         stream: TcpStream::connect(rig.data).await.unwrap(),
-        seen: Arc::clone(&seen),
+        bytes_read: Arc::clone(&bytes_read),
     })
     .await;
     let large = HeaderValue::from_str(&"a".repeat(70_000)).unwrap();
@@ -359,16 +359,16 @@ async fn no_byte_stands_outside_of_a_frame() {
         let body = within_timeout("its body", answer.into_body().collect()).await;
         assert_eq!(body.unwrap().to_bytes(), "");
     }
-    let seen = seen.lock().unwrap();
-    let frames = frames(&seen);
+    let bytes_read = bytes_read.lock().unwrap();
+    let frames = frames(&bytes_read);
     assert!(frames.iter().all(|(kind, _)| KINDS.contains(kind)));
     let heads = frames.iter().filter(|(kind, _)| *kind == HEADERS);
     assert_eq!(heads.count(), 4, "one for each answer");
-    let said = frames.iter().filter(|(kind, _)| *kind == DATA);
-    let said: Vec<u8> = said
+    let data = frames.iter().filter(|(kind, _)| *kind == DATA);
+    let data: Vec<u8> = data
         .flat_map(|(_, payload)| payload.iter().copied())
         .collect();
-    assert_eq!(said, BARE.repeat(2).as_bytes());
+    assert_eq!(data, BARE.repeat(2).as_bytes());
 }
 
 #[tokio::test]

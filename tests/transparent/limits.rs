@@ -11,7 +11,7 @@ const GET: &str = "GET /v1/x HTTP/1.1\r\nhost: a\r\n\r\n";
 const SHORT: Duration = Duration::from_millis(60);
 
 /// The status line and the `code` of one of our own answers, whose shape is checked on the way.
-async fn told(client: &mut crate::support::raw_upstream::Peer) -> (String, String) {
+async fn status_and_code(client: &mut crate::support::raw_upstream::Peer) -> (String, String) {
     let head = client.head().await;
     assert!(
         head.contains("content-type: application/json\r\n"),
@@ -50,7 +50,7 @@ async fn a_head_that_is_too_large_is_refused() {
     for request in [long, many] {
         let mut client = rig.client().await;
         client.send(request).await;
-        let (status, code) = told(&mut client).await;
+        let (status, code) = status_and_code(&mut client).await;
         assert_eq!(status, "HTTP/1.1 431 Request Header Fields Too Large");
         assert_eq!(code, "request_head_too_large");
         assert_eq!(client.rest().await.0, b"", "and it is over");
@@ -71,7 +71,7 @@ async fn a_request_that_cannot_be_read_is_told_so_and_no_answer_of_the_upstreams
     client
         .send("GET /v1/x HTTP/1.1\r\nhost: a\r\nx y: 1\r\n\r\n")
         .await;
-    let (status, code) = told(&mut client).await;
+    let (status, code) = status_and_code(&mut client).await;
     assert_eq!(status, "HTTP/1.1 400 Bad Request");
     assert_eq!(code, "malformed_request");
     assert_eq!(client.rest().await.0, b"");
@@ -157,8 +157,8 @@ async fn of_two_framings_one_is_passed_on_and_the_connection_is_not_used_again()
         )
         .await;
     let mut peer = upstream.accept().await;
-    let seen = peer.head().await;
-    assert!(!seen.contains("content-length"), "{seen}");
+    let head = peer.head().await;
+    assert!(!head.contains("content-length"), "{head}");
     assert_eq!(peer.until("0\r\n\r\n").await, "0\r\n\r\n");
     peer.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
         .await;
@@ -219,7 +219,7 @@ async fn a_request_body_that_stops_coming_is_given_up_on_both_sides() {
     let mut peer = upstream.accept().await;
     peer.until("abc").await;
     assert_eq!(
-        told(&mut client).await,
+        status_and_code(&mut client).await,
         (
             "HTTP/1.1 408 Request Timeout".into(),
             "request_timeout".into()
@@ -237,7 +237,7 @@ async fn an_upstream_that_does_not_begin_to_answer_is_a_gateway_timeout() {
     // On a busy machine the time may be over before the head was written: it is not waited for.
     let mut peer = upstream.accept().await;
     assert_eq!(
-        told(&mut client).await,
+        status_and_code(&mut client).await,
         (
             "HTTP/1.1 504 Gateway Timeout".into(),
             "upstream_timeout".into()
@@ -296,7 +296,7 @@ async fn an_upstream_that_cannot_be_reached_is_named_as_such() {
         let mut client = rig.client().await;
         client.send(GET).await;
         assert_eq!(
-            told(&mut client).await,
+            status_and_code(&mut client).await,
             (status.into(), code.into()),
             "{url}"
         );
@@ -315,7 +315,7 @@ async fn one_request_too_many_is_told_to_come_again() {
         peer.send(answered).await;
         first.bytes(answered.len()).await;
         second.send(GET).await;
-        let (status, code) = told(&mut second).await;
+        let (status, code) = status_and_code(&mut second).await;
         assert_eq!(status, "HTTP/1.1 429 Too Many Requests");
         assert_eq!(code, "too_many_requests");
     }
@@ -340,7 +340,7 @@ async fn one_connection_too_many_is_told_to_come_again_and_closed() {
     let mut second = rig.client().await;
     second.send(GET).await;
     assert_eq!(
-        told(&mut second).await,
+        status_and_code(&mut second).await,
         (
             "HTTP/1.1 503 Service Unavailable".into(),
             "too_many_connections".into()

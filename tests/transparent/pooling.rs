@@ -70,8 +70,8 @@ async fn a_connection_that_closes_while_it_is_used_again_never_repeats_a_request
     /// Even the first request of a connection takes a moment to arrive.
     const FIRST: Duration = Duration::from_micros(200);
     let upstream = RawUpstream::listen().await;
-    let (url, seen) = (upstream.url(), Arc::new(Mutex::new(HashMap::new())));
-    let record: Arc<Mutex<HashMap<String, usize>>> = Arc::clone(&seen);
+    let (url, request_counts) = (upstream.url(), Arc::new(Mutex::new(HashMap::new())));
+    let record: Arc<Mutex<HashMap<String, usize>>> = Arc::clone(&request_counts);
     let serving = tokio::spawn(async move {
         for turn in 0.. {
             let mut peer = upstream.accept().await;
@@ -109,9 +109,9 @@ async fn a_connection_that_closes_while_it_is_used_again_never_repeats_a_request
         }
     }
     serving.abort();
-    let seen = seen.lock().unwrap();
+    let request_counts = request_counts.lock().unwrap();
     assert!(
-        seen.values().all(|&times| times == 1),
+        request_counts.values().all(|&times| times == 1),
         "a sent request was repeated"
     );
     // On a busy machine most connections close before the next request arrives.

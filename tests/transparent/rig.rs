@@ -108,10 +108,10 @@ pub async fn exchange(request: &str, response: &str) -> (String, String) {
     let (upstream, _rig, mut client) = Rig::plain().await;
     client.send(request).await;
     let mut peer = upstream.accept().await;
-    let seen = peer.head().await;
+    let head = peer.head().await;
     peer.send(response).await;
     let answer = client.head().await;
-    (seen, answer)
+    (head, answer)
 }
 
 /// Head lines without the first, sorted: header order across names is not promised.

@@ -53,10 +53,10 @@ async fn announced_trailers_cross_in_both_directions() {
         )
         .await;
     let mut peer = upstream.accept().await;
-    let seen = peer.head().await;
+    let head = peer.head().await;
     assert!(
-        seen.contains("te: trailers\r\n") && seen.contains("trailer: x-sum\r\n"),
-        "{seen}"
+        head.contains("te: trailers\r\n") && head.contains("trailer: x-sum\r\n"),
+        "{head}"
     );
     assert_eq!(
         peer.until("\r\n\r\n").await,

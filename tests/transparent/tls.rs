@@ -35,13 +35,13 @@ const KEY: &[u8] = include_bytes!("../support/tls/leaf.key");
 type Answer = Response<Channel<Bytes, std::io::Error>>;
 
 /// A request the upstream got, and the means to answer it.
-struct Asked {
+struct ReceivedRequest {
     request: Request<Incoming>,
     connection: usize,
     answer: tokio::sync::oneshot::Sender<Answer>,
 }
 
-impl Asked {
+impl ReceivedRequest {
     /// Begins an answer; its body is what is sent into the channel.
     fn begin(self, head: http::response::Builder) -> Sender<Bytes, std::io::Error> {
         let (sender, body) = Channel::new(1);
@@ -54,7 +54,7 @@ impl Asked {
 }
 
 /// An upstream that offers these protocols and hands every request to the test.
-async fn serve(protocols: &[&[u8]]) -> (SocketAddr, mpsc::Receiver<Asked>) {
+async fn serve(protocols: &[&[u8]]) -> (SocketAddr, mpsc::Receiver<ReceivedRequest>) {
     let certificate = CertificateDer::from_pem_slice(LEAF).unwrap();
     let key = PrivateKeyDer::from_pem_slice(KEY).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -68,25 +68,25 @@ async fn serve(protocols: &[&[u8]]) -> (SocketAddr, mpsc::Receiver<Asked>) {
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let addr = listener.local_addr().unwrap();
-    let (ask, asked) = mpsc::channel(8);
+    let (sender, requests) = mpsc::channel(8);
     tokio::spawn(async move {
         for connection in 0.. {
             let (stream, _) = listener.accept().await.unwrap();
-            let (acceptor, ask) = (acceptor.clone(), ask.clone());
+            let (acceptor, sender) = (acceptor.clone(), sender.clone());
             tokio::spawn(async move {
                 let Ok(stream) = acceptor.accept(stream).await else {
                     return;
                 };
                 let service = service_fn(|request| {
                     let (answer, answered) = tokio::sync::oneshot::channel();
-                    let asking = ask.clone();
+                    let sender = sender.clone();
                     async move {
-                        let asked = Asked {
+                        let received = ReceivedRequest {
                             request,
                             connection,
                             answer,
                         };
-                        asking.send(asked).await.unwrap();
+                        sender.send(received).await.unwrap();
                         Ok::<_, Infallible>(answered.await.unwrap())
                     }
                 });
@@ -97,7 +97,7 @@ async fn serve(protocols: &[&[u8]]) -> (SocketAddr, mpsc::Receiver<Asked>) {
             });
         }
     });
-    (addr, asked)
+    (addr, requests)
 }
 
 fn trusting_the_test_root(options: &mut Options) {
@@ -109,11 +109,11 @@ fn trusting_the_test_root(options: &mut Options) {
     options.timeouts.expect_continue = Duration::from_hours(1);
 }
 
-async fn rig(protocols: &[&[u8]]) -> (Rig, mpsc::Receiver<Asked>) {
-    let (addr, asked) = serve(protocols).await;
+async fn rig(protocols: &[&[u8]]) -> (Rig, mpsc::Receiver<ReceivedRequest>) {
+    let (addr, requests) = serve(protocols).await;
     (
         Rig::start(&format!("https://{addr}/v1"), trusting_the_test_root),
-        asked,
+        requests,
     )
 }
 
@@ -131,12 +131,12 @@ async fn the_protocol_is_the_best_that_both_sides_speak() {
         let (rig, mut upstream) = rig(offered).await;
         let mut client = rig.client().await;
         client.send(GET).await;
-        let asked = within_timeout("the request", upstream.recv())
+        let received = within_timeout("the request", upstream.recv())
             .await
             .unwrap();
-        assert_eq!(asked.request.version(), spoken);
-        assert_eq!(asked.request.uri().path_and_query().unwrap(), "/v1/x?y");
-        let mut names: Vec<_> = asked
+        assert_eq!(received.request.version(), spoken);
+        assert_eq!(received.request.uri().path_and_query().unwrap(), "/v1/x?y");
+        let mut names: Vec<_> = received
             .request
             .headers()
             .keys()
@@ -144,7 +144,7 @@ async fn the_protocol_is_the_best_that_both_sides_speak() {
             .collect();
         names.retain(|name| *name != "host");
         assert_eq!(names, ["x-a"]);
-        let mut body = asked.begin(Response::builder().status(418).header("x-b", "2"));
+        let mut body = received.begin(Response::builder().status(418).header("x-b", "2"));
         let head = client.head().await;
         assert!(head.starts_with("HTTP/1.1 418 I'm a teapot\r\n"), "{head}");
         assert!(head.contains("x-b: 2\r\n"), "{head}");
@@ -175,12 +175,12 @@ async fn a_hang_up_takes_back_one_of_the_streams_that_share_a_connection() {
     cut.send_data(Bytes::from("data: ")).await.unwrap();
     first.until("data: \r\n").await;
     drop(first);
-    let told = timeout(Duration::from_secs(2), async {
+    let ended = timeout(Duration::from_secs(2), async {
         while cut.send_data(Bytes::from("x")).await.is_ok() {
             tokio::task::yield_now().await;
         }
     });
-    assert!(told.await.is_ok(), "the upstream was not told");
+    assert!(ended.await.is_ok(), "the upstream was not told");
     whole.send_data(Bytes::from("ok")).await.unwrap();
     second.until("\r\n\r\nok").await;
 }
@@ -190,10 +190,10 @@ async fn a_stream_the_upstream_resets_never_ends_cleanly() {
     let (rig, mut upstream) = rig(&[b"h2"]).await;
     let mut client = rig.client().await;
     client.send(GET).await;
-    let asked = within_timeout("the request", upstream.recv())
+    let received = within_timeout("the request", upstream.recv())
         .await
         .unwrap();
-    let mut body = asked.begin(Response::builder());
+    let mut body = received.begin(Response::builder());
     body.send_data(Bytes::from("abc")).await.unwrap();
     client.until("3\r\nabc\r\n").await;
     body.abort(std::io::Error::other("on purpose"));
@@ -209,11 +209,11 @@ async fn a_client_that_waits_to_be_told_is_told_at_once_where_interim_answers_ar
         .await;
     assert_eq!(client.head().await, "HTTP/1.1 100 Continue\r\n\r\n");
     client.send("body").await;
-    let asked = within_timeout("the request", upstream.recv())
+    let received = within_timeout("the request", upstream.recv())
         .await
         .unwrap();
     assert_eq!(
-        asked
+        received
             .request
             .into_body()
             .collect()
@@ -231,13 +231,13 @@ async fn a_websocket_gets_a_connection_that_can_be_upgraded() {
     client
         .send("GET /v1/realtime HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
         .await;
-    let mut asked = within_timeout("the request", upstream.recv())
+    let mut received = within_timeout("the request", upstream.recv())
         .await
         .unwrap();
-    assert_eq!(asked.request.version(), Version::HTTP_11);
-    let upgraded = hyper::upgrade::on(&mut asked.request);
+    assert_eq!(received.request.version(), Version::HTTP_11);
+    let upgraded = hyper::upgrade::on(&mut received.request);
     drop(
-        asked.begin(
+        received.begin(
             Response::builder()
                 .status(StatusCode::SWITCHING_PROTOCOLS)
                 .header("connection", "upgrade")
@@ -250,8 +250,8 @@ async fn a_websocket_gets_a_connection_that_can_be_upgraded() {
     );
     let mut side = TokioIo::new(within_timeout("the switch", upgraded).await.unwrap());
     client.send("ping").await;
-    let mut seen = [0; 4];
-    within_timeout("ping", side.read_exact(&mut seen))
+    let mut echo = [0; 4];
+    within_timeout("ping", side.read_exact(&mut echo))
         .await
         .unwrap();
     side.write_all(b"pong").await.unwrap();

@@ -15,16 +15,16 @@ async fn both_directions_flow_and_nothing_before_the_switch() {
     let (upstream, _rig, mut client) = Rig::plain().await;
     client.send(format!("{ASK}early")).await;
     let mut peer = upstream.accept().await;
-    let seen = peer.head().await;
-    assert_eq!(first_line(&seen), "GET /v1/realtime?model=m HTTP/1.1");
+    let head = peer.head().await;
+    assert_eq!(first_line(&head), "GET /v1/realtime?model=m HTTP/1.1");
     for line in [
         "connection: Upgrade\r\n",
         "upgrade: websocket\r\n",
         "sec-websocket-key: k\r\n",
     ] {
-        assert!(seen.contains(line), "{seen}");
+        assert!(head.contains(line), "{head}");
     }
-    assert!(!seen.contains("content-length"), "{seen}");
+    assert!(!head.contains("content-length"), "{head}");
     assert!(
         peer.is_silent_for(A_WHILE).await,
         "bytes went before the switch"
@@ -56,11 +56,11 @@ async fn the_upstreams_refusal_is_the_clients_answer_and_the_next_request_is_in_
     peer.send(refusal).await;
     assert_eq!(client.until("\r\n\r\nno").await, refusal);
     let (mut peer, mut again) = (peer, None);
-    let seen = tokio::select! {
+    let head = tokio::select! {
         head = peer.head() => head,
         mut other = upstream.accept() => { let head = other.head().await; again = Some(other); head }
     };
-    assert_eq!(first_line(&seen), "GET /v1/second HTTP/1.1");
+    assert_eq!(first_line(&head), "GET /v1/second HTTP/1.1");
     let answering = again.as_mut().unwrap_or(&mut peer);
     answering
         .send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
@@ -75,10 +75,10 @@ async fn other_protocols_are_not_offered_and_not_accepted_unasked() {
         .send("GET /v1/x HTTP/1.1\r\nhost: a\r\nconnection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n\r\n")
         .await;
     let mut peer = upstream.accept().await;
-    let seen = peer.head().await;
+    let head = peer.head().await;
     assert!(
-        !seen.contains("upgrade") && !seen.contains("http2-settings"),
-        "{seen}"
+        !head.contains("upgrade") && !head.contains("http2-settings"),
+        "{head}"
     );
     peer.send("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n")
         .await;

@@ -54,6 +54,7 @@ const REFUSAL: &str =
     "HTTP/1.1 401 Unauthorized\r\nconnection: close\r\ncontent-length: 7\r\n\r\nbad key";
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn answers_that_nobody_reads_take_the_place_of_no_other_request() {
     let upstream = RawUpstream::listen().await;
     let rig = Rig::start(&upstream.url(), |options| options.limits.max_requests = 3);

@@ -2,7 +2,7 @@
 //!
 //! A wire format (see [`crate::wire`]) turns each message into a [`Turn`]: its role, a [`Fingerprint`]
 //! of what it means, and the tool calls that it makes or answers. This room chains the messages into
-//! [`Link`]s and says where a history may be cut. It knows no JSON, no tokens and no memory. All rooms
+//! [`Link`]s and says where a history may be cut. It knows no JSON, no tokens and no memory. All modules
 //! above it import it; it imports none.
 
 pub mod align;

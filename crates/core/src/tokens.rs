@@ -1,7 +1,7 @@
 //! Token counts: an exact tokenizer behind a guard, and an estimate.
 //!
 //! Counts are for budgets, never for correctness: what is sent and where a history is cut depend on
-//! stored counts. Counting is expensive (about 100 ms per megabyte). So the jobs room counts each
+//! stored counts. Counting is expensive (about 100 ms per megabyte). So the jobs module counts each
 //! message once, off the request path and off the runtime's workers; the request path never counts.
 //! Counters never fail and never panic, whatever the text.
 

@@ -113,7 +113,7 @@ pub(crate) fn headers() -> Vec<Vec<u8>> {
 
 pub(crate) fn alignments() -> Vec<Vec<u8>> {
     // Ten messages in turns, all known and observed; the client keeps, drops, rewrites or inserts some.
-    let said = [8, 11, 16, 19, 17, 22, 23, 19, 16, 19];
+    let recorded = [8, 11, 16, 19, 17, 22, 23, 19, 16, 19];
     let changes: [&[u8]; 6] = [
         &[72],
         &[27, 72],
@@ -131,7 +131,7 @@ pub(crate) fn alignments() -> Vec<Vec<u8>> {
                 [2, 0x1f, 10, 0],
                 [1, 0x5f, 10, 3],
             ]
-            .map(|first| [&first, said.as_slice(), changes].concat())
+            .map(|first| [&first, recorded.as_slice(), changes].concat())
         })
         .collect()
 }

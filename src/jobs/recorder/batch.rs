@@ -7,7 +7,7 @@
 
 use std::collections::HashSet;
 
-use super::record::Prepared;
+use super::record::PreparedExchange;
 use super::state::Recorder;
 use crate::history::{Link, Scope, ScopedHash};
 use crate::jobs::exchange::Exchange;
@@ -39,7 +39,7 @@ pub(super) fn room_beside(waiting: &[QueuedExchange]) -> Option<(usize, usize)> 
 #[derive(Default)]
 struct Batch {
     /// Each with its place in the intake, which it keeps until it is done.
-    entries: Vec<(QueuedExchange, Prepared)>,
+    entries: Vec<(QueuedExchange, PreparedExchange)>,
     /// The first links of their chains. Chains with the same beginning share a track.
     first_links: HashSet<Link>,
     thread_keys: HashSet<(Scope, String)>,
@@ -69,13 +69,13 @@ impl Batch {
 
     /// Whether `prepared`, which starts a chain, says words of an exchange of the batch. It may then
     /// be a part of that conversation, which the cache cannot tell yet.
-    fn repeats(&self, prepared: &Prepared) -> bool {
+    fn repeats(&self, prepared: &PreparedExchange) -> bool {
         let mut marks = prepared.record.lookup_entries.marks.iter();
         let starts_chain = prepared.track.nodes.is_empty();
         starts_chain && marks.any(|marks| self.contents.contains(&marks.item.content))
     }
 
-    fn push(&mut self, queued: QueuedExchange, prepared: Prepared, key: Option<String>) {
+    fn push(&mut self, queued: QueuedExchange, prepared: PreparedExchange, key: Option<String>) {
         let exchange = &queued.0;
         self.first_links.extend(first_link(exchange));
         self.thread_keys

@@ -21,7 +21,7 @@ use crate::store::{
 use crate::telemetry;
 
 /// An exchange that is ready to be written. Nothing of it is visible to requests yet.
-pub(super) struct Prepared {
+pub(super) struct PreparedExchange {
     pub(super) track: Track,
     pub(super) record: RequestRecord,
     /// What was observed for it while its client waited, and is not stored yet.
@@ -41,7 +41,7 @@ impl Recorder {
             let recorded = recorded.unwrap_or(Err(StoreError::Forgotten))?;
             return Ok(self.publish(exchange, prepared, recorded));
         };
-        let Prepared { track, record, .. } = &mut prepared;
+        let PreparedExchange { track, record, .. } = &mut prepared;
         let (lineage, sent_with) = self.record_overflow(track, record, &pending).await?;
         track.join_lineage(lineage, record.thread_key.clone());
         record.sent_with = sent_with;
@@ -69,7 +69,10 @@ impl Recorder {
     }
 
     /// Works out what is to be written of `exchange`. Reads the store and the cache, changes neither.
-    pub(super) async fn prepare(&mut self, exchange: &Exchange) -> Result<Prepared, StoreError> {
+    pub(super) async fn prepare(
+        &mut self,
+        exchange: &Exchange,
+    ) -> Result<PreparedExchange, StoreError> {
         let (scope, history) = (&exchange.scope, &exchange.history);
         let Some(tip) = history.tip() else {
             return Err(StoreError::Corrupt(
@@ -167,7 +170,7 @@ impl Recorder {
         if overflow.is_none() && record.sent_with.snapshot.is_some_and(|id| id.0 < 1) {
             record.sent_with = SentWith::default();
         }
-        Ok(Prepared {
+        Ok(PreparedExchange {
             track,
             record,
             overflow,
@@ -178,11 +181,11 @@ impl Recorder {
     pub(super) fn publish(
         &mut self,
         exchange: &Exchange,
-        prepared: Prepared,
+        prepared: PreparedExchange,
         recorded: RecordedRequest,
     ) -> Recorded {
         let (scope, history) = (&exchange.scope, &exchange.history);
-        let Prepared {
+        let PreparedExchange {
             mut track, record, ..
         } = prepared;
         let RecordedRequest {

@@ -5,7 +5,7 @@ use super::state::Recorder;
 use crate::jobs::code_reflector::Shortened;
 use crate::jobs::events::ConversationState;
 use crate::jobs::failure::log_store_failure;
-use crate::jobs::snapshots::{Prepared, SnapshotDraft, SnapshotTarget};
+use crate::jobs::snapshots::{PreparedSnapshot, SnapshotDraft, SnapshotTarget};
 use crate::jobs::track::Track;
 use crate::memory::advance::{SnapshotPlan, early, observed_parts};
 use crate::memory::{SnapshotCause, Span};
@@ -82,7 +82,7 @@ impl Recorder {
             .prepare(&track.scope, plan, &target, &settings, peer_section)
             .await
         {
-            Ok(Some(Prepared {
+            Ok(Some(PreparedSnapshot {
                 snapshot,
                 peer_snapshot,
             })) => {

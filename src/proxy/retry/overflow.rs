@@ -18,7 +18,7 @@ use super::super::singleflight::run_exclusive;
 use super::declined::{DeclinedRequest, Fault};
 use super::sent_request::{OverflowStep, SentRequest};
 use super::trim::{self, Share};
-use crate::jobs::{OversizedRequest, Prepared};
+use crate::jobs::{OversizedRequest, PreparedSnapshot};
 use crate::llm::UpstreamRoute;
 use crate::memory::{Snapshot, SnapshotMeta};
 use crate::store::SentWith;
@@ -273,7 +273,7 @@ impl<'a> OverflowShortening<'a> {
 
     /// The snapshot of everything observed. If it is not stored within [`APPLY_TIMEOUT`], the next request
     /// will find it.
-    async fn apply_observations(&self, refused: &OutgoingRequest) -> Option<Prepared> {
+    async fn apply_observations(&self, refused: &OutgoingRequest) -> Option<PreparedSnapshot> {
         let request = self.request;
         let applying = self.memory.jobs.activate_all_observed(OversizedRequest {
             scope: request.identity.scope.clone(),

@@ -266,9 +266,12 @@ mod tests {
             read.set_message(serde_json::from_str(written).unwrap());
             let apart: Value = serde_json::from_str(written).unwrap();
             let apart = AnswerMessage::from_message(&apart);
-            let json = |said: &AnswerMessage| serde_json::from_str::<Value>(&said.json()).unwrap();
+            let json =
+                |message: &AnswerMessage| serde_json::from_str::<Value>(&message.json()).unwrap();
             assert_eq!(json(&read), json(&apart), "{written}");
-            let texts = |said: &AnswerMessage| (said.text.clone(), said.refusal.clone(), said.size);
+            let texts = |message: &AnswerMessage| {
+                (message.text.clone(), message.refusal.clone(), message.size)
+            };
             assert_eq!(texts(&read), texts(&apart), "{written}");
             assert_eq!(read.changes, apart.changes, "{written}");
         }

@@ -449,18 +449,18 @@ mod tests {
             VALUES (zeroblob(32), x'', x'01', 7, 1, 3, 'segments', 'a', 2, 10, 20, 1, 5, 4, 2),
                    (zeroblob(32), x'', x'02', 9, 1, NULL, '', 'b', 1, 30, 30, NULL, NULL, NULL, NULL)";
         sqlx::raw_sql(rows).execute(&mut conn).await.expect("rows");
-        let said = "
+        let query = "
             SELECT group_concat(concat_ws(' ', hex(tip), count, lineage, snapshot, placement, model,
                                           times, first_ms, last_ms, asked_usage, trimmed_to,
                                           trim_pin, trim_wording), ', ' ORDER BY tip)
             FROM requests";
-        let old: String = sqlx::query_scalar(said)
+        let old: String = sqlx::query_scalar(query)
             .fetch_one(&mut conn)
             .await
             .expect("said");
         let path = Path::new("memory");
         migrate(&mut conn, path).await.expect("migrated");
-        let new: String = sqlx::query_scalar(said)
+        let new: String = sqlx::query_scalar(query)
             .fetch_one(&mut conn)
             .await
             .expect("said");

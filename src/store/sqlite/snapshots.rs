@@ -68,21 +68,7 @@ pub(super) async fn commit(
         .fetch_one(&mut *conn)
         .await?;
     peer_memory::record_peers(conn, &scope, &new, id).await?;
-    Ok(Snapshot {
-        meta: SnapshotMeta {
-            id: SnapshotId(id),
-            to: new.to,
-            to_count: new.to_count,
-            eligible_from,
-            pin: new.pin,
-            parts: new.parts,
-            tokens: new.tokens,
-            cause: new.cause,
-            placement: new.placement,
-            peer_memory: new.peer_memory,
-        },
-        segments: new.segments,
-    })
+    Ok(new.into_snapshot(SnapshotId(id), eligible_from))
 }
 
 /// Stores both or neither; only the first if a conversation in the second one's peer memory was forgotten.

@@ -365,7 +365,7 @@ async fn no_statement_scans_a_table_that_grows() {
 
 #[tokio::test]
 async fn the_check_sees_a_scan() {
-    for (spoil, seen) in [
+    for (spoil, expected) in [
         ("DROP INDEX jobs_due", "CLAIM"),
         ("DROP INDEX nodes_by_parent", "LONGEST"),
         ("DELETE FROM sqlite_stat1", "LONGEST"),
@@ -381,7 +381,7 @@ async fn the_check_sees_a_scan() {
         }
         let found = scans(&mut conn).await;
         assert!(
-            found.iter().any(|scan| scan.starts_with(seen)),
+            found.iter().any(|scan| scan.starts_with(expected)),
             "{spoil}: {found:#?}"
         );
     }

@@ -109,7 +109,8 @@ impl Chains for SqliteStore {
         let (scope, record, observation) = (scope.clone(), record.clone(), observation.clone());
         let (owner, keys) = (scope.clone(), record.clone());
         let tombstones = Arc::clone(&self.held_tombstones);
-        self.write_new_keys(
+        // Boxed: it holds the record and the observation.
+        Box::pin(self.write_new_keys(
             move |known| known.add_record(&owner, &keys),
             "store overflow_observe::record_overflow_observation",
             move |conn| {
@@ -122,7 +123,7 @@ impl Chains for SqliteStore {
                         .await
                 })
             },
-        )
+        ))
         .await
     }
 

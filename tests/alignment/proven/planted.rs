@@ -23,8 +23,8 @@ pub enum Bug {
     GivenIgnored,
     /// What other conversations say as well proves.
     AloneIgnored,
-    /// What the client says in other words counts as said so before.
-    RewrittenTold,
+    /// A message that the client has reworded counts as the old message.
+    RewrittenCounts,
     /// The chain of another conversation is taken.
     AnotherConversation,
     /// That of another key.
@@ -61,7 +61,7 @@ pub fn spoil(bug: Option<Bug>, evidence: &mut Evidence, sent: &[MessageKey]) {
         Some(Bug::AloneIgnored) => path
             .iter_mut()
             .for_each(|step| step.message_origin.unshared = true),
-        Some(Bug::RewrittenTold) => {
+        Some(Bug::RewrittenCounts) => {
             for (step, sent) in path.iter_mut().zip(sent) {
                 let known = step.message_key.as_mut().unwrap();
                 if known.role == sent.role && known.ids.is_none() && sent.ids.is_none() {
@@ -74,49 +74,54 @@ pub fn spoil(bug: Option<Bug>, evidence: &mut Evidence, sent: &[MessageKey]) {
 }
 
 /// What was decided, or what a mistake makes of it.
-pub fn misplaced(bug: Option<Bug>, seen: Alignment, ask: &Ask, book: &ModelStore) -> Alignment {
-    let turns = seen.history.turns().iter();
+pub fn misplaced(
+    bug: Option<Bug>,
+    alignment: Alignment,
+    ask: &Ask,
+    store: &ModelStore,
+) -> Alignment {
+    let turns = alignment.history.turns().iter();
     let path: Vec<PathMessage> = turns
         .map(|turn| PathMessage {
             link: turn.link,
             role: turn.message.role,
         })
         .collect();
-    let (open, at) = seen.positions.open_start();
-    let other = |of: &dyn Fn(&StoredNode) -> bool| {
-        let tip = book
+    let (open, at) = alignment.positions.open_start();
+    let other = |is_wanted: &dyn Fn(&StoredNode) -> bool| {
+        let tip = store
             .nodes
             .values()
-            .find(|known| of(known) && known.node.count >= at.max(1))?;
-        let path = book.path(tip.step.message.link);
+            .find(|known| is_wanted(known) && known.node.count >= at.max(1))?;
+        let path = store.path(tip.step.message.link);
         Some(path.iter().map(|step| step.message).collect::<Vec<_>>())
     };
     let (view, path) = match bug {
         Some(Bug::OneTooFar) => {
-            let runs = seen.positions.runs().to_vec();
+            let runs = alignment.positions.runs().to_vec();
             (PositionMap::from_parts(runs, open, at + 1), Some(path))
         }
         Some(Bug::AnotherConversation) => {
             let may = ask.allowed.iter().copied().collect();
             let strange = |known: &StoredNode| {
-                let said = !known.origins.is_empty();
-                known.tenant == ask.tenant && said && known.origins.is_disjoint(&may)
+                let has_origin = !known.origins.is_empty();
+                known.tenant == ask.tenant && has_origin && known.origins.is_disjoint(&may)
             };
-            (Some(seen.positions.clone()), other(&strange))
+            (Some(alignment.positions.clone()), other(&strange))
         }
         Some(Bug::AnotherKey) => {
             let strange = |known: &StoredNode| known.tenant != ask.tenant;
-            (Some(seen.positions.clone()), other(&strange))
+            (Some(alignment.positions.clone()), other(&strange))
         }
-        _ => return seen,
+        _ => return alignment,
     };
     let wrong = view.zip(path).and_then(|(view, path)| {
-        let history = Arc::new(History::aligned(&view, &path, &seen.client)?);
+        let history = Arc::new(History::aligned(&view, &path, &alignment.client)?);
         Some(Alignment {
             history,
             positions: view,
-            ..seen.clone()
+            ..alignment.clone()
         })
     });
-    wrong.unwrap_or(seen)
+    wrong.unwrap_or(alignment)
 }

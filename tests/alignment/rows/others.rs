@@ -3,19 +3,19 @@
 use serde_json::Value;
 
 use super::{EITHER, EXACT};
-use crate::alignment::harness::{talk, text, user};
+use crate::alignment::harness::{conversation, text, user};
 use crate::alignment::script::Applied::{All, Nothing};
 use crate::alignment::script::{Ask, Row, chat, grow, message, reworded};
 
 /// The same examples before each conversation of an application.
 fn examples() -> Vec<Value> {
-    talk("example", 10)
+    conversation("example", 10)
 }
 
 fn behind_examples(first: &Value, name: &str, count: usize) -> Vec<Value> {
     let mut all = examples();
     all[0] = first.clone();
-    all.extend(talk(name, count));
+    all.extend(conversation(name, count));
     all
 }
 
@@ -23,8 +23,8 @@ pub const ROWS: &[Row] = &[
     Row {
         item: 9,
         what: "was long before Diarist was put in front",
-        asks: || grow(&talk("it", 141), 121, 141),
-        plain: || talk("it", 141),
+        asks: || grow(&conversation("it", 141), 121, 141),
+        plain: || conversation("it", 141),
         applied: All,
         extra: 0,
         raw: 23,
@@ -34,13 +34,13 @@ pub const ROWS: &[Row] = &[
         item: 9,
         what: "was long before, and its window slides",
         asks: || {
-            let mut asks = grow(&talk("it", 141), 121, 141);
+            let mut asks = grow(&conversation("it", 141), 121, 141);
             for ask in &mut asks[4..] {
                 ask.sent.drain(..ask.sent.len() - 101);
             }
             asks
         },
-        plain: || talk("it", 141),
+        plain: || conversation("it", 141),
         applied: All,
         extra: 0,
         raw: 23,
@@ -51,11 +51,11 @@ pub const ROWS: &[Row] = &[
         what: "begins anew under the same session id",
         asks: || {
             let mut asks = grow(&chat(), 1, 41);
-            asks.extend(grow(&talk("other", 9), 1, 9));
+            asks.extend(grow(&conversation("other", 9), 1, 9));
             let named = |ask: Ask| ask.header("x-session-id", "always-the-same");
             asks.into_iter().map(named).collect()
         },
-        plain: || talk("it", 49),
+        plain: || conversation("it", 49),
         applied: Nothing,
         extra: 0,
         raw: 9,
@@ -97,7 +97,7 @@ pub const ROWS: &[Row] = &[
             let named = |ask: Ask| ask.header("x-session-id", "always-the-same");
             asks.into_iter().map(named).collect()
         },
-        plain: || talk("it", 121),
+        plain: || conversation("it", 121),
         applied: Nothing,
         extra: 0,
         raw: 11,
@@ -110,12 +110,12 @@ pub const ROWS: &[Row] = &[
             let mut asks = Vec::new();
             for name in ["one", "two", "it"] {
                 let mut all = examples();
-                all.extend(talk(name, 31));
+                all.extend(conversation(name, 31));
                 asks.extend(grow(&all, 11, 41));
             }
             asks
         },
-        plain: || talk("it", 103),
+        plain: || conversation("it", 103),
         applied: All,
         extra: 1,
         raw: 23,
@@ -134,7 +134,7 @@ pub const ROWS: &[Row] = &[
                     "user",
                     "Summarise it in five points for somebody who has no time.",
                 ));
-                all.extend(talk(name, count).split_off(1));
+                all.extend(conversation(name, count).split_off(1));
                 all
             };
             let mut asks = grow(&fixed("one", 40), 1, 41);
@@ -142,7 +142,7 @@ pub const ROWS: &[Row] = &[
             asks.extend(grow(&fixed("it", 8), 5, 9));
             asks
         },
-        plain: || talk("it", 47),
+        plain: || conversation("it", 47),
         applied: Nothing,
         extra: 1,
         raw: 9,
@@ -168,7 +168,7 @@ pub const ROWS: &[Row] = &[
             asks.extend(grow(&form("it"), 1, 21));
             asks
         },
-        plain: || talk("it", 41),
+        plain: || conversation("it", 41),
         applied: All,
         extra: 1,
         raw: 23,

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::{ALIGNED, EITHER, EXACT};
-use crate::alignment::harness::{assistant, marks, talk, work};
+use crate::alignment::harness::{assistant, conversation, marks, work};
 use crate::alignment::script::Applied::{All, Nothing};
 use crate::alignment::script::{Ask, Row, SUMMARY, chat, grow, message, reworded, shaped, tools};
 
@@ -111,7 +111,7 @@ pub const PRUNED: &[Row] = &[
         asks: || {
             let mut asks = shaped(&pictures(), without_old_pictures);
             for ask in &mut asks {
-                ask.logical = talk("it", ask.sent.len());
+                ask.logical = conversation("it", ask.sent.len());
             }
             asks
         },
@@ -264,10 +264,10 @@ pub const WINDOWS: &[Row] = &[
 /// The conversation, and the side call that asks for a summary of it.
 fn and_summary(all: &[Value]) -> Vec<Ask> {
     let mut asks = grow(all, 1, all.len());
-    let mut asked = all.to_vec();
-    asked.push(assistant("it", all.len()));
-    asked.push(message("user", "Summarise the conversation so far."));
-    asks.push(Ask::from_messages(&asked).summarising(&asked));
+    let mut messages = all.to_vec();
+    messages.push(assistant("it", all.len()));
+    messages.push(message("user", "Summarise the conversation so far."));
+    asks.push(Ask::from_messages(&messages).summarising(&messages));
     asks
 }
 
@@ -277,7 +277,7 @@ fn compacted((observed, tail): (usize, usize), head: &[Value], system: Option<&s
     let all = &chat();
 
     let mut asks = and_summary(all);
-    let whole = talk("it", all.len() + 13);
+    let whole = conversation("it", all.len() + 13);
     for turn in (all.len() + 2..=whole.len()).step_by(2) {
         let mut sent = head.to_vec();
         sent.extend_from_slice(&whole[all.len() + 1 - tail..turn]);
@@ -303,10 +303,10 @@ fn kept_in_front() -> Vec<Value> {
 }
 
 fn long() -> Vec<Value> {
-    talk("it", 54)
+    conversation("it", 54)
 }
 
-fn asked_what_was_done() -> [Value; 2] {
+fn question_and_summary() -> [Value; 2] {
     [
         message("user", "What did we do so far?"),
         message("assistant", SUMMARY),
@@ -351,7 +351,7 @@ pub const COMPACTED: &[Row] = &[
     Row {
         item: 8,
         what: "asks what was done and brings the summary as the answer",
-        asks: || compacted((38, 4), &asked_what_was_done(), None),
+        asks: || compacted((38, 4), &question_and_summary(), None),
         plain: long,
         // There everybody may quote an answer of another conversation.
         applied: Nothing,
@@ -362,7 +362,7 @@ pub const COMPACTED: &[Row] = &[
     Row {
         item: 8,
         what: "the same, and names its conversation",
-        asks: || named(compacted((38, 4), &asked_what_was_done(), None)),
+        asks: || named(compacted((38, 4), &question_and_summary(), None)),
         plain: long,
         applied: All,
         extra: 1,
@@ -524,7 +524,7 @@ fn flatten(asks: &mut [Ask]) {
 /// aider: examples, a map of the project, what was done, the files, what is asked now.
 pub fn floating(sent: &[Value]) -> Vec<Value> {
     let turn = sent.len();
-    let (asked, before) = sent.split_last().unwrap();
+    let (newest, before) = sent.split_last().unwrap();
     let mut all = vec![
         message("user", "Change get_factorial() to use math.factorial"),
         message(
@@ -549,7 +549,7 @@ pub fn floating(sent: &[Value]) -> Vec<Value> {
         "assistant",
         "Ok, any changes I propose will be to those files.",
     ));
-    all.push(reworded(asked, |words| {
+    all.push(reworded(newest, |words| {
         format!("{words}\n*SEARCH/REPLACE* rules apply.")
     }));
     all
@@ -558,8 +558,8 @@ pub fn floating(sent: &[Value]) -> Vec<Value> {
 pub const AIDER: &[Row] = &[Row {
     item: 8,
     what: "moves its files and its map, and never extends anything",
-    asks: || shaped(&talk("it", 61), floating),
-    plain: || talk("it", 61),
+    asks: || shaped(&conversation("it", 61), floating),
+    plain: || conversation("it", 61),
     applied: All,
     extra: 2,
     // The most there are before an activation; the play ends with the last request of one.

@@ -1,4 +1,4 @@
-//! What one process's view of the store knows beside the store: its gate, its books, whether its reads are
+//! What one process's view of the store knows beside the store: its gate, its ledger, whether its reads are
 //! out of date or fail, and the planted bug.
 
 use std::path::PathBuf;

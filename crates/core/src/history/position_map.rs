@@ -1,7 +1,7 @@
 //! An aligned request: which of its messages stands where on a known chain, and the chain that results.
 //!
 //! The chain continues as if the client had sent everything: first the path as far as it was observed,
-//! then the client's messages from there on. So the rooms above need not know that a client drops,
+//! then the client's messages from there on. So the modules above need not know that a client drops,
 //! replaces or moves messages: links, counts and ranges keep their meaning.
 
 use std::sync::OnceLock;

@@ -1,7 +1,7 @@
 //! Decides what to do next for one chain: observe, reflect, prepare a snapshot.
 //!
 //! A pure function of the policy and of what the store knows about the chain; it performs nothing.
-//! Called by the jobs room after every recorded request and every committed part, and by the property
+//! Called by the jobs module after every recorded request and every committed part, and by the property
 //! tests. Boundaries depend only on content and stored counts. So every process computes the same
 //! ranges, and the unique key of a job makes sure that the work is done once.
 

@@ -1,4 +1,4 @@
-//! What the prompt caches of the providers cost, as published. A table: it decides nothing. Called by the jobs room.
+//! What the prompt caches of the providers cost, as published. A table: it decides nothing. Called by the jobs module.
 
 use super::CostRules;
 use super::cost_rules::UNKNOWN;

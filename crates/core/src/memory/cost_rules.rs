@@ -1,6 +1,6 @@
 //! The prices that cost-aware decisions use.
 //!
-//! Values only: the config room checks them, `advance` decides with them. All prices are shares of what one
+//! Values only: the config module checks them, `advance` decides with them. All prices are shares of what one
 //! uncached prompt token of the conversation's model costs, so no currency and no price table is needed.
 
 /// What reading from the cache and writing to it cost where no price is known, in thousandths of an uncached token:

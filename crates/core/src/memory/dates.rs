@@ -139,7 +139,7 @@ mod tests {
             let then = as_of.saturating_sub(jiff::Span::new().days(days));
             relation(then, as_of)
         };
-        for (days, said) in [
+        for (days, expected) in [
             (0, "the same day"),
             (1, "the day before"),
             (2, "2 days before"),
@@ -160,7 +160,7 @@ mod tests {
             (-20, "2 weeks after"),
             (-400, "1 year after"),
         ] {
-            assert_eq!(before(days), said, "{days}");
+            assert_eq!(before(days), expected, "{days}");
         }
     }
 

@@ -248,11 +248,11 @@ mod tests {
                 .user
                 .contains("There are no earlier observations.")
         );
-        let told = ObserveInput {
+        let input = ObserveInput {
             instruction: Some("Keep recipes."),
             ..other
         };
-        let system = prompt(&told).system;
+        let system = prompt(&input).system;
         assert!(system.starts_with(&prompt(&other).system));
         assert!(system.ends_with("Keep recipes.\n"));
     }

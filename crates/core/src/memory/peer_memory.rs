@@ -2,7 +2,7 @@
 //! requests may get a snapshot that holds them.
 //!
 //! Only whole observations are shared, never a task, a suggestion or a system message: those belong to
-//! their own conversation. Pure; nothing is rephrased. Called by the jobs room when it prepares a
+//! their own conversation. Pure; nothing is rephrased. Called by the jobs module when it prepares a
 //! snapshot, and by the request path to check who may get one.
 
 use std::cmp::Reverse;

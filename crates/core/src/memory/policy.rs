@@ -1,6 +1,6 @@
 //! The thresholds that decisions use, and what is known about prompt caches and models.
 //!
-//! Values only: the config room checks them, `advance` decides with them. The recorder uses the policy
+//! Values only: the config module checks them, `advance` decides with them. The recorder uses the policy
 //! for the model of the conversation.
 
 use std::time::Duration;
@@ -293,9 +293,9 @@ mod tests {
 
     #[test]
     fn caches_live_as_long_as_their_providers_say() {
-        let minutes =
+        let lifetime_minutes =
             |host, model, retention| cache_lifetime(host, model, retention).as_secs() / 60;
-        let openai = |model| minutes("api.openai.com", model, None);
+        let openai = |model| lifetime_minutes("api.openai.com", model, None);
         for short in [
             "gpt-4",
             "gpt-4o",
@@ -310,25 +310,37 @@ mod tests {
         for long in ["gpt-5.5", "gpt-5.40", "o3", "gpt-6"] {
             assert_eq!(openai(long), 60, "{long}");
         }
-        assert_eq!(minutes("api.openai.com", "gpt-4o", Some("24h")), 60);
-        assert_eq!(minutes("api.openai.com", "o3", Some("in_memory")), 5);
-        assert_eq!(minutes("me.openai.azure.com", "o3", None), 60);
+        assert_eq!(
+            lifetime_minutes("api.openai.com", "gpt-4o", Some("24h")),
+            60
+        );
+        assert_eq!(
+            lifetime_minutes("api.openai.com", "o3", Some("in_memory")),
+            5
+        );
+        assert_eq!(lifetime_minutes("me.openai.azure.com", "o3", None), 60);
         let google = "generativelanguage.googleapis.com";
-        assert_eq!(minutes(google, "gemini-3-pro", None), 24 * 60);
-        assert_eq!(minutes("api.deepseek.com", "deepseek-chat", None), 60);
-        assert_eq!(minutes("api.groq.com", "llama", None), 120);
+        assert_eq!(lifetime_minutes(google, "gemini-3-pro", None), 24 * 60);
+        assert_eq!(
+            lifetime_minutes("api.deepseek.com", "deepseek-chat", None),
+            60
+        );
+        assert_eq!(lifetime_minutes("api.groq.com", "llama", None), 120);
         for host in [
             "api.anthropic.com",
             "api.x.ai",
             "127.0.0.1",
             "notopenai.com",
         ] {
-            assert_eq!(minutes(host, "o3", None), 5, "{host}");
+            assert_eq!(lifetime_minutes(host, "o3", None), 5, "{host}");
         }
         // A gateway names the provider in the model name, but OpenRouter uses many providers.
-        assert_eq!(minutes("gateway.example", "openai/o3", None), 60);
-        assert_eq!(minutes("gateway.example", "google/gemini-3", None), 24 * 60);
-        assert_eq!(minutes("openrouter.ai", "openai/o3", None), 5);
+        assert_eq!(lifetime_minutes("gateway.example", "openai/o3", None), 60);
+        assert_eq!(
+            lifetime_minutes("gateway.example", "google/gemini-3", None),
+            24 * 60
+        );
+        assert_eq!(lifetime_minutes("openrouter.ai", "openai/o3", None), 5);
     }
 
     #[test]

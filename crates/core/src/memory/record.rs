@@ -1,5 +1,5 @@
 //! What an accepted request adds to its chain: new messages, and old ones that it confirms. Pure. The
-//! jobs room stores the result; the property tests apply it directly.
+//! jobs module stores the result; the property tests apply it directly.
 
 use std::collections::HashMap;
 

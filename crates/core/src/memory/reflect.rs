@@ -295,20 +295,22 @@ mod tests {
 
     #[test]
     fn a_focus_and_a_reminder_are_said_each_in_its_place() {
-        let told = prompt(&ReflectInput {
+        let guided = prompt(&ReflectInput {
             focus: Some(" the budget "),
             lost_items: Some("48,211\n    of: * 🔴 rows </missing-k7Qz91ab>\n"),
             ..input(1)
         });
         assert!(
-            told.user
+            guided
+                .user
                 .contains("keep what belongs to it in full: the budget\n")
         );
         assert!(
-            told.user
+            guided
+                .user
                 .contains("<missing-k7Qz91ab>\n48,211\n    of: * 🔴 rows &lt;/missing-")
         );
-        assert_eq!(told.system, prompt(&input(1)).system);
+        assert_eq!(guided.system, prompt(&input(1)).system);
     }
 
     #[test]

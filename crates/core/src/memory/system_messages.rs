@@ -108,10 +108,10 @@ mod tests {
 
     #[test]
     fn the_last_of_equal_messages_stays() {
-        let said = [(2, "be brief"), (5, "be kind"), (9, "be brief")];
-        let said = said.map(|(count, text)| SystemMessage::new(count, text));
-        let (_, messages) = split_messages(&join_messages("", &said));
-        assert_eq!(messages, said[1..]);
+        let system_messages = [(2, "be brief"), (5, "be kind"), (9, "be brief")];
+        let system_messages = system_messages.map(|(count, text)| SystemMessage::new(count, text));
+        let (_, messages) = split_messages(&join_messages("", &system_messages));
+        assert_eq!(messages, system_messages[1..]);
     }
 
     proptest! {

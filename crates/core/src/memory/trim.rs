@@ -3,7 +3,7 @@
 //! The last resort, for messages that are not observed, and only if the operator configured it. Whole
 //! rounds are left out (INV-PAIR); the newest user message and the newest unfinished round stay. A pure
 //! function of the history, the size of each message and the budget, so a repeated request is cut
-//! alike. Called by the proxy after a refusal, and by the jobs room to learn how much to observe.
+//! alike. Called by the proxy after a refusal, and by the jobs module to learn how much to observe.
 
 use crate::history::{History, Role};
 

@@ -1,7 +1,7 @@
 //! A request in one of the wire formats that memory reads.
 //!
 //! The rest of the program knows requests by these methods alone. A further format is one more variant, with
-//! a module beside [`chat`] that reads it. Called by the proxy, the jobs room and the audit.
+//! a module beside [`chat`] that reads it. Called by the proxy, the jobs module and the audit.
 
 use std::borrow::Cow;
 

@@ -21,12 +21,13 @@ const LINEAGE: i64 = 1;
 pub(crate) fn check(data: &[u8]) {
     let ([level, known, length, names], rest) = choices(data);
     let (recorded, changes) = rest.split_at(usize::from(length).min(rest.len()));
-    let said: Vec<Value> = recorded
+    let messages: Vec<Value> = recorded
         .iter()
         .zip(0..)
         .map(|(byte, at)| message(*byte, at))
         .collect();
-    let (Some(path), Some(client)) = (history(&said), history(&changed(&said, changes))) else {
+    let (Some(path), Some(client)) = (history(&messages), history(&changed(&messages, changes)))
+    else {
         return;
     };
     let entries = path_entries(&path, known);
@@ -91,9 +92,9 @@ fn message(byte: u8, place: usize) -> Value {
 }
 
 /// What a client sends of what was said: each byte keeps, drops, rewrites, repeats or inserts a message.
-fn changed(said: &[Value], changes: &[u8]) -> Vec<Value> {
+fn changed(messages: &[Value], changes: &[u8]) -> Vec<Value> {
     let mut sent = Vec::new();
-    let mut left = said.iter();
+    let mut left = messages.iter();
     for byte in changes {
         match byte % 8 {
             0..=2 => sent.extend(left.by_ref().take(usize::from(byte >> 3) + 1).cloned()),
@@ -105,7 +106,7 @@ fn changed(said: &[Value], changes: &[u8]) -> Vec<Value> {
                     sent.push(one);
                 }
             }
-            5 => sent.extend(said.get(usize::from(byte >> 3)).cloned()),
+            5 => sent.extend(messages.get(usize::from(byte >> 3)).cloned()),
             6 => sent.push(message(*byte, 300)),
             _ => sent.push(message(byte >> 3, 400)),
         }

@@ -48,7 +48,7 @@ fn nothing_of_ours_goes_on(headers: &HeaderMap) {
             "{name} reached the upstream"
         );
     }
-    let all = |of: &HeaderMap, name| of.get_all(name).iter().cloned().collect::<Vec<_>>();
+    let all = |map: &HeaderMap, name| map.get_all(name).iter().cloned().collect::<Vec<_>>();
     assert_eq!(all(headers, AUTHORIZATION), all(&sent, AUTHORIZATION));
     for name in sent
         .keys()

@@ -69,7 +69,7 @@ fn an_ordinary_conversation_passes_under_every_rule() {
 
 #[test]
 fn what_the_request_asks_for_is_read_from_it() {
-    let asked = with(
+    let request = with(
         with(
             with(hello(), "stream", json!(true)),
             "stream_options",
@@ -78,7 +78,7 @@ fn what_the_request_asks_for_is_read_from_it() {
         "n",
         json!(3),
     );
-    let accepted = verdict(&asked, &Rules::default()).unwrap();
+    let accepted = verdict(&request, &Rules::default()).unwrap();
     assert!(accepted.stream && accepted.include_usage);
     assert_eq!(accepted.n, 3);
 }
@@ -468,24 +468,24 @@ fn a_template_takes_a_system_message_first_and_says_500_to_any_other() {
 
 #[test]
 fn json_object_needs_the_word() {
-    let asked = with(hello(), "response_format", json!({"type": "json_object"}));
-    let refusal = refused(&asked);
+    let request = with(hello(), "response_format", json!({"type": "json_object"}));
+    let refusal = refused(&request);
     assert!(refusal.message.contains("'json' in some form"));
     let lax = Rules {
         json_object: false,
         ..Rules::default()
     };
-    assert!(verdict(&asked, &lax).is_ok());
+    assert!(verdict(&request, &lax).is_ok());
     for content in [
         json!("as Json please"),
         json!([{"type": "text", "text": "JSON"}]),
     ] {
-        let asked = with(
-            asked.clone(),
+        let request = with(
+            request.clone(),
             "messages",
             json!([{"role": "user", "content": content}]),
         );
-        assert!(verdict(&asked, &Rules::default()).is_ok());
+        assert!(verdict(&request, &Rules::default()).is_ok());
     }
 }
 

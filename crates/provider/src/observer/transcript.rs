@@ -1,6 +1,6 @@
 //! Reads a history that was written as text: who said what, and when.
 //!
-//! Lenient on purpose, because another room decides the form of the prompt. A line that begins with a
+//! Lenient on purpose, because another module decides the form of the prompt. A line that begins with a
 //! speaker in its first column begins an entry, a line that is a date sets the date, and any other line
 //! continues the entry before it. Lines before the first speaker are skipped.
 

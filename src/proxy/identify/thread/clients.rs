@@ -42,7 +42,7 @@ const fn child(sent: Sent) -> Sent {
 
 const CODEX: (&str, &str) = ("user-agent", "codex_exec/0.169.0 (Debian 12.0.0; x86_64)");
 
-const SEEN: &[Sent] = &[
+const CLIENT_REQUESTS: &[Sent] = &[
     sent(
         "Mastra's gateway",
         &[("x-thread-id", "thread-7"), ("x-resource-id", USER)],
@@ -300,7 +300,7 @@ const SEEN: &[Sent] = &[
 
 #[test]
 fn each_client_is_known_by_what_it_sends() {
-    for sent in SEEN {
+    for sent in CLIENT_REQUESTS {
         let found = named_by(&Sources::default(), sent.headers, sent.fields);
         let named = found.source.as_deref().zip(found.key.as_deref());
         assert_eq!(named, sent.named, "{}: {found:?}", sent.client);

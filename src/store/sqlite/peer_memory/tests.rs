@@ -18,7 +18,7 @@ use crate::store::{LookupEntries, LookupKeys, RequestRecord, SentWith};
 struct QueryCosts {
     looked: u64,
     read: u64,
-    told: u64,
+    digest_steps: u64,
     committed: u64,
     recorded: u64,
     bytes: usize,
@@ -207,7 +207,7 @@ async fn measure(conversations: i64) -> QueryCosts {
     QueryCosts {
         looked,
         read,
-        told: digest_steps,
+        digest_steps,
         committed,
         recorded,
         bytes,
@@ -218,7 +218,7 @@ async fn measure(conversations: i64) -> QueryCosts {
 async fn five_thousand_conversations_cost_what_twenty_do() {
     let few = measure(20).await;
     assert!(
-        few.looked > 0 && few.told > 0 && few.committed > 0,
+        few.looked > 0 && few.digest_steps > 0 && few.committed > 0,
         "{few:?}"
     );
     assert_eq!(measure(5_000).await, few);

@@ -351,7 +351,7 @@ fn another_branch_is_not_the_same_conversation() {
     assert!(!is_proven(&branch(&[question(3), answer(&long(3))])));
 }
 
-fn talk(count: usize) -> Vec<MessageKey> {
+fn chat(count: usize) -> Vec<MessageKey> {
     let message_at = |number: usize| match number % 2 {
         0 => user(&format!("Question {number} of the afternoon, please.")),
         _ => answer(&long(number)),
@@ -363,7 +363,7 @@ fn talk(count: usize) -> Vec<MessageKey> {
 /// long one.
 #[test]
 fn what_another_conversation_holds_proves_nothing() {
-    let path = talk(12);
+    let path = chat(12);
     let proof = |from_upstream: &[usize], shared: &[usize], client: &[MessageKey]| {
         let context = AlignmentContext {
             origin: |place: usize| MessageOrigin {
@@ -391,7 +391,7 @@ fn what_another_conversation_holds_proves_nothing() {
 
 #[test]
 fn a_tool_call_that_the_upstream_gave_proves_behind_something_of_its_own() {
-    let mut path = talk(6);
+    let mut path = chat(6);
     path.push(call("call_Xq81bTz"));
     path.push(result("call_Xq81bTz", "files"));
     let mut client = vec![user("[Earlier messages were removed to save space.]")];
@@ -418,7 +418,7 @@ fn a_name_proves_with_one_answer() {
 /// Messages that a client takes back are distinguished from messages that it drops to save room.
 #[test]
 fn what_was_rewritten_or_taken_out_is_known_from_what_was_dropped() {
-    let path = talk(12);
+    let path = chat(12);
     let rewritten = |client: &[MessageKey]| aligned(&path, client).rewritten;
     let without = |places: &[usize]| -> Vec<MessageKey> {
         let remaining = (0..12).filter(|at| !places.contains(at));
@@ -450,10 +450,10 @@ fn what_was_rewritten_or_taken_out_is_known_from_what_was_dropped() {
 
 #[test]
 fn rounds_of_tools_are_dropped_and_not_taken_back() {
-    let mut path = talk(4);
+    let mut path = chat(4);
     path.push(call("call_Xq81bTz"));
     path.push(result("call_Xq81bTz", "a long listing of files"));
-    path.extend(talk(8).split_off(4));
+    path.extend(chat(8).split_off(4));
     let mut client = path.clone();
     client[5] = result("call_Xq81bTz", "[cleared]");
     let cleared = aligned(&path, &client);

@@ -1,6 +1,6 @@
 //! What `advance` reads and returns: the state of one chain, and the actions for it.
 //!
-//! Plain values without behaviour. The jobs room fills [`ChainState`] from the store and performs the
+//! Plain values without behaviour. The jobs module fills [`ChainState`] from the store and performs the
 //! [`Action`]s.
 
 use crate::history::Link;

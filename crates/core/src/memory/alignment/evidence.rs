@@ -1,6 +1,6 @@
 //! What is known about the chains that a request may belong to: paths, stored alignments, summaries.
 //!
-//! The store room gathers these values, from its tables or from its cache. This file compares thread
+//! The store module gathers these values, from its tables or from its cache. This file compares thread
 //! keys and says what the configured [`EvidenceLevel`] allows; [`super::find_alignment`] decides.
 
 use std::collections::HashMap;

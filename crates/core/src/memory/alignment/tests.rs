@@ -4,7 +4,7 @@ use crate::history::{
     Encoder, Link, Message, MessageKey, PathMessage, Pepper, Role, Scope, ScopedHash, anchor,
 };
 
-const SAID: &str = "a long answer of the model that nobody else would ever give by chance, since it goes on \
+const LONG_TEXT: &str = "a long answer of the model that nobody else would ever give by chance, since it goes on \
     and on about what was asked, with names and numbers in it, as answers do";
 
 fn message(role: Role, text: &str, calls: &[&str], answers: Option<&str>) -> Message {
@@ -60,11 +60,10 @@ fn path(history: &History, observed: usize) -> Vec<PathEntry> {
 /// request is still aligned as before (INV-SAME).
 #[test]
 fn a_view_comes_again_as_a_view_though_its_own_chain_is_recorded_since() {
-    let said = SAID;
     let messages: Vec<Message> = (0..8)
         .map(|at| {
             let role = [Role::User, Role::Assistant][at % 2];
-            message(role, &format!("{at}: {said}"), &[], None)
+            message(role, &format!("{at}: {LONG_TEXT}"), &[], None)
         })
         .collect();
     let scope = Scope::new(b"key", None);
@@ -130,11 +129,20 @@ fn what_is_kept_is_remembered_where_it_was_dropped_and_not_where_it_was_edited()
 /// and would be covered one day.
 #[test]
 fn a_call_in_front_is_never_parted_from_its_result_in_the_open_run() {
-    let said = SAID;
     let mut known: Vec<Message> = (0..6)
         .map(|at| match at % 2 {
-            0 => message(Role::User, &format!("question {at}, {said}"), &[], None),
-            _ => message(Role::Assistant, &format!("answer {at}, {said}"), &[], None),
+            0 => message(
+                Role::User,
+                &format!("question {at}, {LONG_TEXT}"),
+                &[],
+                None,
+            ),
+            _ => message(
+                Role::Assistant,
+                &format!("answer {at}, {LONG_TEXT}"),
+                &[],
+                None,
+            ),
         })
         .collect();
     known.push(message(Role::User, "read both", &[], None));
@@ -148,7 +156,7 @@ fn a_call_in_front_is_never_parted_from_its_result_in_the_open_run() {
     known.push(message(Role::Tool, "text of b", &[], Some("call_bbbbbbbb")));
     known.push(message(
         Role::Assistant,
-        &format!("both read, {said}"),
+        &format!("both read, {LONG_TEXT}"),
         &[],
         None,
     ));
@@ -173,18 +181,20 @@ fn a_call_in_front_is_never_parted_from_its_result_in_the_open_run() {
 
 /// Six messages, then two tool rounds; the texts are long.
 fn task() -> Vec<Message> {
-    let said = |at: usize| {
-        format!("what is said in message {at} is long enough to tell it from others by: {SAID}")
+    let text_at = |at: usize| {
+        format!(
+            "what is said in message {at} is long enough to tell it from others by: {LONG_TEXT}"
+        )
     };
     let mut all: Vec<Message> = (0..6)
         .map(|at| match at % 2 {
-            0 => message(Role::User, &said(at), &[], None),
-            _ => message(Role::Assistant, &said(at), &[], None),
+            0 => message(Role::User, &text_at(at), &[], None),
+            _ => message(Role::Assistant, &text_at(at), &[], None),
         })
         .collect();
     for id in ["call_aaaaaaaa", "call_bbbbbbbb"] {
         all.push(message(Role::Assistant, "", &[id], None));
-        all.push(message(Role::Tool, &said(all.len()), &[], Some(id)));
+        all.push(message(Role::Tool, &text_at(all.len()), &[], Some(id)));
     }
     all
 }
@@ -208,8 +218,8 @@ fn what_was_pruned_before_it_was_observed_is_what_it_is_now() {
             path,
             ..Evidence::default()
         };
-        let seen = find(&scope, sent.clone(), &evidence).unwrap();
-        let turns = seen.history.turns().iter().zip(chain.turns());
+        let alignment = find(&scope, sent.clone(), &evidence).unwrap();
+        let turns = alignment.history.turns().iter().zip(chain.turns());
         turns.take_while(|(new, old)| new.link == old.link).count()
     };
     // If it was observed, the chain keeps it; otherwise the chain goes another way from there.
@@ -253,15 +263,16 @@ fn a_template_brings_nothing_with_it() {
         path,
         ..Evidence::default()
     };
-    let seen = find(&scope, sent, &evidence).unwrap();
+    let alignment = find(&scope, sent, &evidence).unwrap();
     let own: Vec<Link> = chain.turns().iter().map(|turn| turn.link).collect();
     assert!(
-        seen.history
+        alignment
+            .history
             .turns()
             .iter()
             .all(|turn| !own.contains(&turn.link))
     );
-    assert_eq!(seen.positions.unknown_before(9), [0]);
+    assert_eq!(alignment.positions.unknown_before(9), [0]);
 }
 
 /// An answer of the model stands at `place` of the request, in place of what it summarises.
@@ -273,7 +284,7 @@ fn summarised(sent: Vec<Message>, place: usize, depth: usize) -> Option<Alignmen
     let evidence = Evidence {
         summary: Some(SummaryCandidate {
             count: place,
-            hash: ScopedHash::from_text(&Pepper::NONE, &Link::root(&scope), SAID),
+            hash: ScopedHash::from_text(&Pepper::NONE, &Link::root(&scope), LONG_TEXT),
             start: None,
             path,
             same_system: true,
@@ -287,7 +298,7 @@ fn summarised(sent: Vec<Message>, place: usize, depth: usize) -> Option<Alignmen
 
 #[test]
 fn a_summary_stands_for_what_it_summarises_and_a_quote_for_nothing() {
-    let head = message(Role::User, &format!("so far:\n{SAID}"), &[], None);
+    let head = message(Role::User, &format!("so far:\n{LONG_TEXT}"), &[], None);
     let ok = message(Role::Assistant, "Got it.", &[], None);
     let next = message(Role::User, "and now", &[], None);
     let sent = vec![head.clone(), ok, next];
@@ -298,7 +309,7 @@ fn a_summary_stands_for_what_it_summarises_and_a_quote_for_nothing() {
     // The newest message of a user, and a message that was recorded as the beginning of a
     // conversation.
     assert!(summarised(vec![head], 1, 0).is_none());
-    let alone = vec![message(Role::Assistant, SAID, &[], None)];
+    let alone = vec![message(Role::Assistant, LONG_TEXT, &[], None)];
     assert!(summarised(alone, 1, 0).is_some(), "nobody says that");
     assert!(summarised(sent, 1, 1).is_none());
 }
@@ -306,7 +317,7 @@ fn a_summary_stands_for_what_it_summarises_and_a_quote_for_nothing() {
 /// The tail behind a summary reaches back into observed messages; they are not sent twice.
 #[test]
 fn what_is_kept_behind_a_summary_is_not_told_twice() {
-    let head = message(Role::User, &format!("so far:\n{SAID}"), &[], None);
+    let head = message(Role::User, &format!("so far:\n{LONG_TEXT}"), &[], None);
     let mut sent = vec![head];
     sent.extend_from_slice(&task()[5..6]);
     sent.push(message(Role::User, "and now", &[], None));
@@ -319,17 +330,17 @@ fn what_is_kept_behind_a_summary_is_not_told_twice() {
 /// be a quote.
 #[test]
 fn what_is_kept_in_front_of_a_summary_speaks_for_it() {
-    let head = message(Role::User, &format!("so far:\n{SAID}"), &[], None);
-    let other = |at: usize| message(Role::User, &format!("{at}: {SAID}"), &[], None);
+    let head = message(Role::User, &format!("so far:\n{LONG_TEXT}"), &[], None);
+    let other = |at: usize| message(Role::User, &format!("{at}: {LONG_TEXT}"), &[], None);
     let kept: Vec<Message> = task().into_iter().take(5).step_by(2).collect();
     let sent = |front: &[Message]| [front, std::slice::from_ref(&head)].concat();
 
     let now = summarised(sent(&kept), 4, 0).unwrap();
     assert_eq!(now.positions.open_start(), (3, 8), "it is what is said now");
     assert_eq!(now.positions.unknown_before(4), Vec::<usize>::new());
-    let mut asked = sent(&kept);
-    asked.push(message(Role::User, "and now", &[], None));
-    let behind = summarised(asked, 4, 0).unwrap();
+    let mut request = sent(&kept);
+    request.push(message(Role::User, "and now", &[], None));
+    let behind = summarised(request, 4, 0).unwrap();
     assert_eq!(behind.positions.open_start(), (4, 8));
     assert_eq!(
         behind.positions.unknown_before(4),

@@ -433,12 +433,12 @@ User: eight
             .map(|words| format!("\"{}\" ", [words; 9].join(" ")))
             .concat();
         for quotes in [String::new(), quotes] {
-            let told = format!(
+            let message = format!(
                 "User (14:05): {} {quotes}we then met Marlene Obrist, who said that invoice INV-2291 of 1,250 EUR is \
                  in /srv/books/may.pdf and due on May 4, 2026, again INV-2291.",
                 "and so on ".repeat(20)
             );
-            let line = observations_by_code(&told);
+            let line = observations_by_code(&message);
             for item in [
                 "Marlene Obrist",
                 "INV-2291",
@@ -473,12 +473,12 @@ User: eight
         /// one word without an end, in any script.
         #[test]
         fn every_word_is_in_exactly_one_piece(
-            said in proptest::collection::vec("([a-z]{1,9}|漢字|👍|\n| ){0,60}", 1..12),
+            texts in proptest::collection::vec("([a-z]{1,9}|漢字|👍|\n| ){0,60}", 1..12),
             long in "[a-z漢👍]{0,300}",
             limit in 40_u32..200,
         ) {
             let mut history = String::from("Date: Mar 4, 2026\n");
-            for (index, text) in said.iter().chain([&long]).enumerate() {
+            for (index, text) in texts.iter().chain([&long]).enumerate() {
                 let label = ["User (14:05)", "Assistant", "Tool call x", "Tool result x"][index % 4];
                 history.push_str(&format!("{label}: {}\n", text.replace('\n', "\n  ")));
             }

@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn every_row_is_as_published() {
-        let minutes = |rules: CacheRules| rules.lifetime.as_secs() / 60;
+        let lifetime_minutes = |rules: CacheRules| rules.lifetime.as_secs() / 60;
         for (host, model, retention, minimum, step, lifetime) in [
             ("api.openai.com", "gpt-4o", None, 1_024, 128, 5),
             ("api.openai.com", "gpt-5", Some("24h"), 1_024, 128, 24 * 60),
@@ -282,7 +282,11 @@ mod tests {
             ),
         ] {
             let rules = CacheRules::for_model(host, model, retention);
-            let found = (rules.minimum_tokens, rules.step_tokens, minutes(rules));
+            let found = (
+                rules.minimum_tokens,
+                rules.step_tokens,
+                lifetime_minutes(rules),
+            );
             assert_eq!(
                 found,
                 (minimum, step, lifetime),

@@ -167,9 +167,9 @@ mod tests {
         assert!(section("Nightly import stops", &reopened).is_some());
         assert!(section("Nightly import stops", "* 🔴 nightly import stops").is_some());
         // System messages of the application complete no task.
-        let told =
+        let text =
             "* 🔴 x\n<system-message n=\"7\">\n✅ the nightly import stops\n</system-message>";
-        assert!(section("Nightly import stops", told).is_some());
+        assert!(section("Nightly import stops", text).is_some());
     }
 
     /// Observations of messages behind the block are not in it, but they count.

@@ -192,9 +192,10 @@ mod tests {
 
     #[test]
     fn a_plan_whose_day_has_passed_is_said_to_be_past_and_not_to_be_done() {
-        let of = |line: &str| relate(&format!("Date: Mar 4, 2026\n{line}"), date(2026, 3, 20));
-        let noted = |line: &str| of(line).contains("whether it happened is not known");
-        let line = of("* 🔴 User flies to Oslo. (meaning Mar 13, 2026)");
+        let relate_line =
+            |line: &str| relate(&format!("Date: Mar 4, 2026\n{line}"), date(2026, 3, 20));
+        let noted = |line: &str| relate_line(line).contains("whether it happened is not known");
+        let line = relate_line("* 🔴 User flies to Oslo. (meaning Mar 13, 2026)");
         assert!(
             line.ends_with("(meaning Mar 13, 2026 - 1 week before: the day has passed, whether it happened is not known)"),
             "{line}"
@@ -249,31 +250,31 @@ mod tests {
     fn parts_of_one_day_do_not_say_it_again() {
         let mut behind = PreviousDates::default();
         let (first, second) = (date(2026, 3, 5), date(2026, 3, 6));
-        let said = behind.relate("Date: Mar 4, 2026\n* one", first);
+        let related = behind.relate("Date: Mar 4, 2026\n* one", first);
         assert_eq!(
-            said,
+            related,
             "[as of Mar 5, 2026]\nDate: Mar 4, 2026 (the day before)\n* one"
         );
-        let said = behind.relate("Date: Mar 4, 2026\n* two", first);
-        assert_eq!(said, "* two");
-        let said = behind.relate("Date: Mar 4, 2026\n* three", second);
+        let related = behind.relate("Date: Mar 4, 2026\n* two", first);
+        assert_eq!(related, "* two");
+        let related = behind.relate("Date: Mar 4, 2026\n* three", second);
         assert_eq!(
-            said,
+            related,
             "[as of Mar 6, 2026]\nDate: Mar 4, 2026 (2 days before)\n* three"
         );
-        let said = behind.relate(
+        let related = behind.relate(
             "Date: Mar 6, 2026\n* four\nDate: Mar 3, 2026\n* five",
             second,
         );
         assert_eq!(
-            said,
+            related,
             "[2 days later]\nDate: Mar 6, 2026 (the same day)\n* four\nDate: Mar 3, 2026 (3 days before)\n* five"
         );
     }
 
     #[test]
     fn nobody_else_says_what_day_it_was() {
-        let said = relate("[as of Jan 1, 1999]\n* x", date(2026, 3, 5));
-        assert_eq!(said.matches(AS_OF).count(), 1);
+        let related = relate("[as of Jan 1, 1999]\n* x", date(2026, 3, 5));
+        assert_eq!(related.matches(AS_OF).count(), 1);
     }
 }

@@ -319,9 +319,9 @@ fn other_conversations_stand_behind_the_own_and_before_the_hints() {
         suggested_response: None,
     };
     let own = segments(&[second("* one")], Some(hints));
-    let told = peer_memory::insert_section(&own, section.clone());
-    assert_eq!(told[..2], own[..2]);
-    assert_eq!((&told[2], &told[3]), (&section, &own[2]));
+    let segments = peer_memory::insert_section(&own, section.clone());
+    assert_eq!(segments[..2], own[..2]);
+    assert_eq!((&segments[2], &segments[3]), (&section, &own[2]));
     let unhinted = peer_memory::insert_section(&own[..2], section.clone());
     assert_eq!(unhinted.last(), Some(&section));
 }

@@ -274,11 +274,11 @@ mod tests {
         let full = DateReadings::new(Some(2026), 3, 4);
         let short = DateReadings::new(None, 3, 4);
         let other = DateReadings::new(Some(2025), 3, 4);
-        let kept = |source: &DateReadings, said: &DateReadings| {
+        let kept = |source: &DateReadings, text: &DateReadings| {
             source
                 .match_keys()
                 .iter()
-                .any(|key| said.index_keys().contains(key))
+                .any(|key| text.index_keys().contains(key))
         };
         assert!(kept(&full, &full) && kept(&full, &short) && kept(&short, &full));
         assert!(!kept(&full, &other));

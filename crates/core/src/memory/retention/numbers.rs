@@ -258,7 +258,7 @@ fn times_thousand(value: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn said(word: &str) -> String {
+    fn reading(word: &str) -> String {
         read(word).map_or_else(
             || "none".to_owned(),
             |number| format!("{}|{}", number.values.join("/"), number.unit.unwrap_or("")),
@@ -294,7 +294,7 @@ mod tests {
             ("o200k", "none"),
             ("abc", "none"),
         ] {
-            assert_eq!(said(word), meant, "{word}");
+            assert_eq!(reading(word), meant, "{word}");
         }
     }
 

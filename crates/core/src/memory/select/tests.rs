@@ -42,10 +42,10 @@ fn chat(count: usize) -> Vec<(Role, &'static str)> {
         .collect()
 }
 
-fn snapshot(id: i64, of: &History, to_count: usize, eligible_from: usize) -> SnapshotMeta {
+fn snapshot(id: i64, history: &History, to_count: usize, eligible_from: usize) -> SnapshotMeta {
     SnapshotMeta {
         id: SnapshotId(id),
-        to: of.turns()[to_count - 1].link,
+        to: history.turns()[to_count - 1].link,
         to_count,
         eligible_from,
         pin: None,
@@ -214,8 +214,8 @@ fn text_of_others_serves_its_own_conversation_alone() {
         of_others(snapshot(1, &nine, 4, 6), Some(&five)),
         snapshot(2, &nine, 4, 6),
     ];
-    let chosen = |of: &History| {
-        select(of, &all, PreviousSend::NotSent)
+    let chosen = |history: &History| {
+        select(history, &all, PreviousSend::NotSent)
             .snapshot
             .map(|s| s.id.0)
     };

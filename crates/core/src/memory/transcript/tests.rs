@@ -63,7 +63,7 @@ fn result(id: &str, words: &str) -> PlainText {
     spoken(Role::Tool, vec![id, MessagePiece::Text(words.into())])
 }
 
-fn node(seen_ms: i64, live: bool) -> Node {
+fn node(received_ms: i64, live: bool) -> Node {
     Node {
         link: Link::root(&Scope::new(b"", None)),
         count: 1,
@@ -73,7 +73,7 @@ fn node(seen_ms: i64, live: bool) -> Node {
         turn_end: false,
         first_length: 1,
         confirmed: true,
-        received_ms: seen_ms,
+        received_ms,
         live,
     }
 }
@@ -82,9 +82,9 @@ fn entries(messages: &[(i64, bool, PlainText)]) -> Vec<TranscriptMessage<'_>> {
     messages
         .iter()
         .enumerate()
-        .map(|(index, (seen_ms, live, spoken))| TranscriptMessage {
+        .map(|(index, (received_ms, live, spoken))| TranscriptMessage {
             count: index + 1,
-            received_ms: *seen_ms,
+            received_ms: *received_ms,
             live: *live,
             pause_ms: 0,
             content: spoken,
@@ -288,8 +288,8 @@ fn long_results_keep_both_ends_and_cut_between_characters() {
     assert!(shown.contains(" [... about 1001"));
     assert!(shown.contains(" tokens left out ...] "));
     assert!(shown.ends_with("👍end\n"));
-    let told = shown.split_once("): ").unwrap().1.trim_end();
-    let tokens = Quarters.count(told);
+    let result = shown.split_once("): ").unwrap().1.trim_end();
+    let tokens = Quarters.count(result);
     assert!(
         (RESULT_TOKENS - 4..=RESULT_TOKENS).contains(&tokens),
         "{tokens}"
@@ -511,7 +511,7 @@ fn pauses_are_told_where_wanted_and_are_nobodys_words() {
     ];
     let nodes: Vec<Node> = messages
         .iter()
-        .map(|(seen_ms, live, _)| node(*seen_ms, *live))
+        .map(|(received_ms, live, _)| node(*received_ms, *live))
         .collect();
     let entries: Vec<TranscriptMessage<'_>> = messages
         .iter()
@@ -550,18 +550,18 @@ fn pauses_are_told_where_wanted_and_are_nobodys_words() {
 #[test]
 fn what_a_client_puts_into_a_user_message_is_left_out() {
     let block = "<open_files>\nmain.rs\n</open_files>";
-    let said = |role, words: &str| (START, true, text(role, words));
+    let entry = |role, words: &str| (START, true, text(role, words));
     let parts = vec![
         MessagePiece::Text(format!("Fix it.\n{block}")),
         MessagePiece::Text(block.to_owned()),
     ];
     let messages = [
         (START, true, spoken(Role::User, parts)),
-        said(Role::Assistant, block),
-        said(Role::User, block),
-        said(Role::User, "What is <open_files>?"),
+        entry(Role::Assistant, block),
+        entry(Role::User, block),
+        entry(Role::User, "What is <open_files>?"),
         // An indented tag is an example, also at the beginning of a message.
-        said(Role::User, "    <open_files>\n    a.rs\n</open_files>"),
+        entry(Role::User, "    <open_files>\n    a.rs\n</open_files>"),
     ];
     let entries = entries(&messages);
     let (shown, places) = format_with_places(&entries, &style());

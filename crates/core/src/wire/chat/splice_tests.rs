@@ -181,7 +181,7 @@ fn block_is_a_message_where_nothing_can_be_appended_to() {
 #[test]
 fn usage_is_asked_for_where_the_client_leaves_it_open() {
     let messages = format!(r#""messages":[{U0}]"#);
-    for (body, asked) in [
+    for (body, asks_usage) in [
         (
             format!("{{{messages}\n}} "),
             format!("{{{messages}\n,\"stream_options\":{{\"include_usage\":true}}}} "),
@@ -203,7 +203,7 @@ fn usage_is_asked_for_where_the_client_leaves_it_open() {
             format!(r#"{{{messages},"stream_options":{{"include_usage":true,"x":1}}}}"#),
         ),
     ] {
-        assert_eq!(send(&body, None, true), asked);
+        assert_eq!(send(&body, None, true), asks_usage);
         assert_eq!(send(&body, None, false), body);
     }
     for answer in ["true", "false"] {

@@ -59,12 +59,12 @@ fn who_asks_for_it_gets_it_and_for_nothing_else() {
         (IDLE, Overflow, None),
         (IDLE, Dropped, None),
     ];
-    for (asked, cause, expected) in rows {
-        let got = covered(&chain, asked, EarlyTriggers::NEVER, cause);
-        assert_eq!(got, expected, "{asked:?} {cause:?}");
+    for (triggers, cause, expected) in rows {
+        let got = covered(&chain, triggers, EarlyTriggers::NEVER, cause);
+        assert_eq!(got, expected, "{triggers:?} {cause:?}");
         // Early reflection moves no messages.
-        let got = covered(&chain, EarlyTriggers::NEVER, asked, cause);
-        assert_eq!(got, None, "{asked:?} {cause:?} of the Reflector");
+        let got = covered(&chain, EarlyTriggers::NEVER, triggers, cause);
+        assert_eq!(got, None, "{triggers:?} {cause:?} of the Reflector");
     }
 }
 

@@ -52,7 +52,7 @@ impl Run {
     }
 
     /// The digest of `digests` in order.
-    pub fn of(digests: &[Digest]) -> Self {
+    pub fn from_digests(digests: &[Digest]) -> Self {
         digests.iter().fold(Self::default(), |run, d| run.with(*d))
     }
 }
@@ -66,9 +66,9 @@ pub struct Call {
     pub query: String,
 }
 
-/// What is said.
+/// The content of a message, by its kind.
 #[derive(Clone, Debug)]
-pub enum Said {
+pub enum MessageContent {
     System(String),
     User { text: String, image: bool },
     Answer(String),
@@ -76,7 +76,7 @@ pub enum Said {
     Result { id: String, text: String },
 }
 
-impl Said {
+impl MessageContent {
     pub fn role(&self) -> Role {
         match self {
             Self::System(_) => Role::System,
@@ -169,7 +169,7 @@ pub fn digest_of(spoken: &PlainText) -> Digest {
 /// One message of a client, written down.
 #[derive(Clone, Debug)]
 pub struct Msg {
-    pub said: Arc<Said>,
+    pub content: Arc<MessageContent>,
     pub json: Arc<str>,
     pub digest: Digest,
     /// Its tokens by the published accounting: words and calls, no ids, a picture as one in high
@@ -178,36 +178,36 @@ pub struct Msg {
 }
 
 impl Msg {
-    pub fn new(said: Said, spelling: Spelling) -> Self {
-        let json = write(&said, spelling).into();
+    pub fn new(content: MessageContent, spelling: Spelling) -> Self {
+        let json = write(&content, spelling).into();
         Self {
             json,
-            digest: said.digest(),
-            tokens: said.tokens(),
-            said: said.into(),
+            digest: content.digest(),
+            tokens: content.tokens(),
+            content: content.into(),
         }
     }
 
-    /// The same message, spelled in another way.
+    /// The same message in another spelling.
     pub fn respelled(&self, spelling: Spelling) -> Self {
         Self {
-            json: write(&self.said, spelling).into(),
+            json: write(&self.content, spelling).into(),
             ..self.clone()
         }
     }
 
     pub fn role(&self) -> Role {
-        self.said.role()
+        self.content.role()
     }
 
     pub fn has_image(&self) -> bool {
-        matches!(&*self.said, Said::User { image: true, .. })
+        matches!(&*self.content, MessageContent::User { image: true, .. })
     }
 
     /// How many tools it calls.
     pub fn calls(&self) -> usize {
-        match &*self.said {
-            Said::Calls { calls, .. } => calls.len(),
+        match &*self.content {
+            MessageContent::Calls { calls, .. } => calls.len(),
             _ => 0,
         }
     }
@@ -233,10 +233,11 @@ impl Spelling {
     }
 }
 
-fn write(said: &Said, spelling: Spelling) -> String {
-    let mut fields: Vec<(&str, String)> = vec![("role", quote(said.role().name(), spelling))];
-    match said {
-        Said::Calls { text, calls } => {
+fn write(message_content: &MessageContent, spelling: Spelling) -> String {
+    let mut fields: Vec<(&str, String)> =
+        vec![("role", quote(message_content.role().name(), spelling))];
+    match message_content {
+        MessageContent::Calls { text, calls } => {
             if !text.is_empty() {
                 fields.push(("content", content(text, None, spelling)));
             } else if spelling.has(Spelling::NULLS) {
@@ -249,20 +250,20 @@ fn write(said: &Said, spelling: Spelling) -> String {
                 .collect();
             fields.push(("tool_calls", format!("[{}]", calls.join(","))));
         }
-        Said::Result { id, text } => {
+        MessageContent::Result { id, text } => {
             fields.push(("tool_call_id", quote(id, spelling)));
             fields.push(("content", content(text, None, spelling)));
         }
-        Said::User { text, image } => {
+        MessageContent::User { text, image } => {
             // As many bytes as the message is counted for, so that sizes in bytes tell the truth.
             let url = image.then(|| format!("{PICTURE}{}", "AAAA".repeat(742)));
             fields.push(("content", content(text, url, spelling)));
         }
-        Said::System(text) | Said::Answer(text) => {
+        MessageContent::System(text) | MessageContent::Answer(text) => {
             fields.push(("content", content(text, None, spelling)));
         }
     }
-    let assistant = said.role() == Role::Assistant;
+    let assistant = message_content.role() == Role::Assistant;
     if spelling.has(Spelling::NULLS) {
         if assistant {
             fields.push(("refusal", "null".into()));
@@ -430,9 +431,9 @@ mod tests {
     #[test]
     fn digests_fold() {
         let all = [3, 5, 8, 13, 21];
-        let halves = Run::of(&all[..2]).then(Run::of(&all[2..]));
-        assert_eq!(halves, Run::of(&all));
-        assert_ne!(halves, Run::of(&[3, 5, 8, 21, 13]));
+        let halves = Run::from_digests(&all[..2]).then(Run::from_digests(&all[2..]));
+        assert_eq!(halves, Run::from_digests(&all));
+        assert_ne!(halves, Run::from_digests(&[3, 5, 8, 21, 13]));
     }
 
     #[test]
@@ -444,20 +445,20 @@ mod tests {
             query: "gré \"x\"".into(),
         };
         let all = [
-            Said::User {
+            MessageContent::User {
                 text: words("u1", 40),
                 image: false,
             },
-            Said::User {
+            MessageContent::User {
                 text: words("u2", 10),
                 image: true,
             },
-            Said::Answer(words("a1", 30)),
-            Said::Calls {
+            MessageContent::Answer(words("a1", 30)),
+            MessageContent::Calls {
                 text: String::new(),
                 calls: vec![call],
             },
-            Said::Result {
+            MessageContent::Result {
                 id: "call_1".into(),
                 text: words("r1", 30),
             },
@@ -465,7 +466,7 @@ mod tests {
         for spelling in (0..=255).map(Spelling) {
             let msgs: Vec<Msg> = all
                 .iter()
-                .map(|said| Msg::new(said.clone(), spelling))
+                .map(|content| Msg::new(content.clone(), spelling))
                 .collect();
             let json: Vec<&str> = msgs.iter().map(|m| &*m.json).collect();
             let body = format!(r#"{{"model":"m","messages":[{}]}}"#, json.join(","));

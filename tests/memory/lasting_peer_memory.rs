@@ -1,4 +1,4 @@
-//! What a conversation was told of others stays what it was told: as long as it has nothing of its own, over
+//! The peer memory of a conversation stays as it was first sent: as long as the conversation has nothing of its own, over
 //! activations that no threshold asked for, and after it was too much for a model.
 
 use diarist_provider::Options;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::memory::resource::{ME, SHARED, as_user, message, peer_memory, shared};
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Talk};
+use crate::memory::tools::{ACTIVE, SampleConversation};
 
 /// A few short words each, the client's and the model's in turn.
 fn chat_body(texts: &[&str]) -> Value {
@@ -44,7 +44,10 @@ impl Rig {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_beginning_that_two_share_by_chance_hands_nothing_on() {
     let mut rig = shared().await;
-    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
+    let (ada, bob) = (
+        SampleConversation::new("ada"),
+        SampleConversation::new("bob"),
+    );
     rig.learn("u1", &ada).await;
     let hi = chat_body(&["hi"]);
     let first = rig.send_and_get("first", &hi).await;
@@ -55,8 +58,8 @@ async fn a_beginning_that_two_share_by_chance_hands_nothing_on() {
     for name in ["second", "third"] {
         let body = chat_body(&["hi", "Hello!", &format!("What do you know of me, {name}?")]);
         let sent = rig.send_and_get(name, &body).await;
-        let told = peer_memory(&sent);
-        let newest = told.contains(&ada.canary()) && told.contains(&bob.canary());
+        let peer_text = peer_memory(&sent);
+        let newest = peer_text.contains(&ada.canary()) && peer_text.contains(&bob.canary());
         assert!(newest, "{name} was told what is old: {sent}");
         rig.restart().await;
         assert_eq!(rig.send_and_get(name, &body).await, sent);
@@ -70,19 +73,19 @@ async fn a_beginning_that_two_share_by_chance_hands_nothing_on() {
     // Without a name a beginning is its own until something else has followed it.
     let hey = chat_body(&["hey"]);
     let begun = rig.send_and_get("", &hey).await;
-    let cyd = Talk::new("cyd");
+    let cyd = SampleConversation::new("cyd");
     rig.learn("u1", &cyd).await;
     let sent = rig
         .send_and_get("", &chat_body(&["hey", "Hello!", "Who am I?"]))
         .await;
     assert_eq!(message(&sent, 1), message(&begun, 1));
-    for asked in ["Who are they?", "Who are you?"] {
+    for question in ["Who are they?", "Who are you?"] {
         let sent = rig
-            .send_and_get("", &chat_body(&["hey", "Hello!", asked]))
+            .send_and_get("", &chat_body(&["hey", "Hello!", question]))
             .await;
         assert!(
             peer_memory(&sent).contains(&cyd.canary()),
-            "{asked}: {sent}"
+            "{question}: {sent}"
         );
         rig.restart().await;
     }
@@ -91,11 +94,15 @@ async fn a_beginning_that_two_share_by_chance_hands_nothing_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_began_raw_stays_raw_until_it_has_something_of_its_own() {
     let mut rig = shared().await;
-    let (bob, nameless, hi) = (Talk::new("bob"), Talk::new("dan"), chat_body(&["hi"]));
+    let (bob, nameless, hi) = (
+        SampleConversation::new("bob"),
+        SampleConversation::new("dan"),
+        chat_body(&["hi"]),
+    );
     rig.turn("u1", &bob, 1).await;
     rig.send_and_get("first", &hi).await;
     rig.send_and_get("", &nameless.body(1)).await;
-    let ada = Talk::new("ada");
+    let ada = SampleConversation::new("ada");
     rig.learn("u1", &ada).await;
     for turn in 2..=3 {
         // Nothing comes between what the client keeps (INV-PREFIX).
@@ -121,7 +128,10 @@ async fn what_began_raw_stays_raw_until_it_has_something_of_its_own() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_made_a_request_too_long_does_not_come_back() {
     let mut rig = shared().await;
-    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
+    let (ada, bob) = (
+        SampleConversation::new("ada"),
+        SampleConversation::new("bob"),
+    );
     rig.learn("u1", &ada).await;
     // What the same request weighs with nothing in front of it.
     rig.turn("u2", &bob, 1).await;
@@ -156,8 +166,11 @@ const LATE: [(&str, &str); 3] = [
 ];
 
 /// The conversation of `u1` that was told of another one when it began, and is far from its threshold.
-async fn rig_with_buffered(rig: &Rig, user: &str) -> (Talk, Talk) {
-    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
+async fn rig_with_buffered(rig: &Rig, user: &str) -> (SampleConversation, SampleConversation) {
+    let (ada, bob) = (
+        SampleConversation::new("ada"),
+        SampleConversation::new("bob"),
+    );
     rig.learn(user, &ada).await;
     for turn in 1..=BUFFERED {
         let sent = rig.turn(user, &bob, turn).await;
@@ -198,14 +211,15 @@ async fn what_is_activated_for_another_model_tells_of_the_others_as_well() {
     }
     // A fork under another name is not told what was made for this one.
     let mut fork = bob.body(BUFFERED + 5);
-    let asked = fork["messages"].as_array().unwrap().len() - 1;
-    fork["messages"][asked]["content"] = "Let us go another way.".into();
+    let question_index = fork["messages"].as_array().unwrap().len() - 1;
+    fork["messages"][question_index]["content"] = "Let us go another way.".into();
     let sent = rig.send_and_get("fork", &fork).await;
     assert!(peer_memory(&sent).is_empty(), "{sent}");
     assert!(block(&sent).1.starts_with(&own), "{sent}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn what_is_applied_to_a_request_that_was_too_long_tells_of_the_others_as_well() {
     let mut rig = rig_sharing_with(&LATE).await;
     let mut fitted = 0;
@@ -249,10 +263,10 @@ async fn what_is_observed_while_a_client_waits_tells_of_the_others_as_well() {
         ("MEMORY__OVERFLOW", "observe"),
     ])
     .await;
-    let ada = Talk::new("ada");
+    let ada = SampleConversation::new("ada");
     let headers = as_user("u1", "ada");
-    rig.talk_as(ME, &headers, &ada, 1..=24).await;
-    let bob = Talk::new("bob");
+    rig.play_turns_as(ME, &headers, &ada, 1..=24).await;
+    let bob = SampleConversation::new("bob");
     let begun = rig.turn("u1", &bob, 1).await;
     assert!(peer_memory(&begun).contains(&ada.canary()), "{begun}");
     rig.provider.rules(|rules| rules.window = Some(6_000));
@@ -277,14 +291,18 @@ async fn what_is_observed_while_a_client_waits_tells_of_the_others_as_well() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_topic_begun_anew_under_the_same_name_is_told_nothing_of_the_old_one() {
     let mut rig = shared().await;
-    let (old, new, other) = (Talk::new("old"), Talk::new("new"), Talk::new("ada"));
+    let (old, new, other) = (
+        SampleConversation::new("old"),
+        SampleConversation::new("new"),
+        SampleConversation::new("ada"),
+    );
     rig.learn("u1", &other).await;
     let headers = as_user("u1", "one-name");
-    rig.talk_as(ME, &headers, &old, 1..=ACTIVE).await;
+    rig.play_turns_as(ME, &headers, &old, 1..=ACTIVE).await;
     assert!(rig.last_body().contains(&old.canary()));
     let before = rig.bodies().len();
     for turn in 1..=ACTIVE + 2 {
-        rig.talk_as(ME, &headers, &new, turn..=turn).await;
+        rig.play_turns_as(ME, &headers, &new, turn..=turn).await;
         if turn % 4 == 0 {
             rig.restart().await;
         }
@@ -301,22 +319,25 @@ async fn a_topic_begun_anew_under_the_same_name_is_told_nothing_of_the_old_one()
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_told_stays_until_the_next_activation_when_nothing_is_told_any_more() {
     let mut rig = shared().await;
-    let (ada, bob) = (Talk::new("ada"), Talk::new("bob"));
+    let (ada, bob) = (
+        SampleConversation::new("ada"),
+        SampleConversation::new("bob"),
+    );
     rig.learn("u1", &ada).await;
     let begun = rig.turn("u1", &bob, 1).await;
     rig.set("MEMORY__SCOPE", "thread");
     rig.restart().await;
-    let mut told = 0;
+    let mut last_turn = 0;
     let mut last = begun.clone();
     for turn in 2..=ACTIVE + 2 {
         last = rig.turn("u1", &bob, turn).await;
         if !peer_memory(&last).is_empty() {
             assert_eq!(message(&last, 1), message(&begun, 1));
-            told = turn;
+            last_turn = turn;
         }
     }
-    assert!((2..ACTIVE).contains(&told), "{told}");
+    assert!((2..ACTIVE).contains(&last_turn), "{last_turn}");
     assert!(block(&last).1.contains(&bob.canary()), "{last}");
-    let new = Talk::new("cyd");
+    let new = SampleConversation::new("cyd");
     assert_eq!(rig.turn("u1", &new, 1).await, new.body(1).to_string());
 }

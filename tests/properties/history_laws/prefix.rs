@@ -1,10 +1,10 @@
 //! INV-PREFIX: what of a prompt has to be as it was sent before. A part of [`super::Laws`].
 
-use super::{Book, Past, Used};
+use super::{OwnerHistory, Past, Used};
+use crate::properties::conversation::PICTURE_TOKENS;
 use crate::properties::kept::size;
 use crate::properties::laws::{Check, Law, breaks};
 use crate::properties::reading::Reading;
-use crate::properties::talk::PICTURE_TOKENS;
 use diarist_provider::cache;
 
 /// INV-PREFIX, at an activation: everything up to the end of the old observations is as it was, and
@@ -13,7 +13,7 @@ pub(super) fn inv_prefix_of_observations(
     before: &Past,
     now: &Past,
     prompt: &[String],
-    book: &Book,
+    history: &OwnerHistory,
 ) -> Check {
     if before.used.map(|(_, placement)| placement) != now.used.map(|(_, placement)| placement) {
         // The first block, or a placement that was given up.
@@ -24,7 +24,7 @@ pub(super) fn inv_prefix_of_observations(
         return breaks(Law::Prefix, "a longer request covers less");
     }
     if now.marks.starts_with(&before.marks) {
-        let kept = book.sent.kept(prompt).bytes;
+        let kept = history.sent.kept(prompt).bytes;
         // Behind a changed head, or another front, nothing could be kept.
         let same = before.head == now.head && before.front == now.front;
         // A Reflector wrote of the range that code had left something out of: the mark is the same, and
@@ -61,12 +61,19 @@ fn left_out(past: &Past) -> Vec<String> {
 /// Behind another head everything is new, and what stands in for the oldest messages is smaller by
 /// the policy's account only: that is in tokens, and a picture counts there as what it costs, while
 /// a prompt shows the few bytes of its digest. In tokens.
-pub(super) fn allowed(read: &Reading<'_>, book: &Book, used: Used, raw: &[String]) -> u32 {
-    if book.received_with[&used].kept(raw).segments >= read.request.leading {
+pub(super) fn allowed(
+    read: &Reading<'_>,
+    history: &OwnerHistory,
+    used: Used,
+    raw: &[String],
+) -> u32 {
+    if history.received_with[&used].kept(raw).segments >= read.request.leading {
         return 0;
     }
-    let told = read.told();
-    let covered = told.iter().map(|turn| &read.request.turns[*turn]);
+    let covered_messages = read.covered_messages();
+    let covered = covered_messages
+        .iter()
+        .map(|turn| &read.request.turns[*turn]);
     let images = covered.filter(|turn| turn.has_image()).count();
     cache::STEP_TOKENS + u32::try_from(PICTURE_TOKENS * images).unwrap()
 }
@@ -74,18 +81,18 @@ pub(super) fn allowed(read: &Reading<'_>, book: &Book, used: Used, raw: &[String
 /// INV-PREFIX, between activations: of what was sent before no more is lost than the client itself
 /// changed.
 pub(super) fn inv_prefix(
-    book: &Book,
+    history: &OwnerHistory,
     read: &Reading<'_>,
     used: Used,
     raw: &[String],
     prompt: &[String],
 ) -> Check {
-    if !book.steady(read, used, raw) {
+    if !history.steady(read, used, raw) {
         return Ok(());
     }
-    let new = size(prompt) - book.sent.kept(prompt).bytes;
-    let changed = size(raw) - book.received_with[&used].kept_of_sent(raw).bytes;
-    let slack = 4 * allowed(read, book, used, raw) as usize;
+    let new = size(prompt) - history.sent.kept(prompt).bytes;
+    let changed = size(raw) - history.received_with[&used].kept_of_sent(raw).bytes;
+    let slack = 4 * allowed(read, history, used, raw) as usize;
     if new <= changed + slack {
         return Ok(());
     }

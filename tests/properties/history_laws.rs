@@ -1,5 +1,5 @@
-//! The invariants that look at more than one request, and the books they are checked against: what
-//! each owner sent, what went upstream for it, what the Observer was shown of it.
+//! The invariants that look at more than one request. They are checked against a history of each owner:
+//! what it sent, what went upstream for it, what the Observer was shown of it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,15 +7,15 @@ use bytes::Bytes;
 use diarist::memory::{Policy, render};
 use diarist_provider::{Prompt, PromptCache, Rules, cache, estimate_tokens, judge};
 
+use super::aligned_chain::AlignedChain;
 use super::carried::{Carried, Chains};
+use super::conversation::{Digest, Request, Run};
 use super::exchange::{Exchange, Shown, Used};
 use super::kept::Prompts;
 use super::laws::{Broken, Check, Law, breaks, inv_cover, inv_open, inv_own, inv_pair, inv_tail};
-use super::measure::Seen;
+use super::measure::GeneratorCoverage;
 use super::reading::Reading;
-use super::scribe::{END, Mark, Script};
-use super::seen::Seen as Chain;
-use super::talk::{Digest, Request, Run};
+use super::scripted_observer::{END, Mark, Script};
 
 mod prefix;
 use prefix::{allowed, inv_prefix, inv_prefix_of_observations};
@@ -31,9 +31,9 @@ struct Past {
     /// The request it continues, if any.
     before: Option<usize>,
     prefixes: Vec<Run>,
-    /// All that its client sent, which a view's chain is not.
-    said: Run,
-    /// Without our question for usage, which is asked where it is known to be welcome.
+    /// The digest of all that its client sent. The chain of a view has another one.
+    client_run: Run,
+    /// The forwarded body, without the usage option that we add.
     sent: Vec<u8>,
     used: Used,
     marks: Vec<Mark>,
@@ -59,9 +59,9 @@ impl Past {
     }
 }
 
-/// Everything about one owner.
+/// Everything that one owner sent and was sent for.
 #[derive(Debug, Default)]
-struct Book {
+struct OwnerHistory {
     past: Vec<Past>,
     by_tip: HashMap<Run, usize>,
     by_body: HashMap<Bytes, usize>,
@@ -86,7 +86,7 @@ pub struct Laws {
     policy: Policy,
     script: Script,
     rules: Rules,
-    books: HashMap<String, Book>,
+    histories: HashMap<String, OwnerHistory>,
     with: PromptCache,
     without: PromptCache,
     /// How often everybody fell idle.
@@ -94,7 +94,7 @@ pub struct Laws {
     /// Whether memory looks for the conversation that a request belongs to.
     pub views: bool,
     pub broken: Vec<Broken>,
-    pub seen: Seen,
+    pub coverage: GeneratorCoverage,
 }
 
 impl Laws {
@@ -103,13 +103,13 @@ impl Laws {
             policy,
             script,
             rules,
-            books: HashMap::new(),
+            histories: HashMap::new(),
             with: PromptCache::new(estimate_tokens()),
             without: PromptCache::new(estimate_tokens()),
             idle: 0,
             views: false,
             broken: Vec::new(),
-            seen: Seen::default(),
+            coverage: GeneratorCoverage::default(),
         }
     }
 
@@ -128,14 +128,14 @@ impl Laws {
         request: &Request,
         exchange: &Exchange,
         with: &dyn Fn(Used) -> Bytes,
-        seen: Option<Chain>,
+        aligned_chain: Option<AlignedChain>,
     ) {
-        let seen = seen.unwrap_or_else(|| Chain::own(request));
-        self.seen.requests += 1;
-        self.seen.stepped += usize::from(exchange.stepped_down);
-        self.seen.too_long += usize::from(exchange.too_long);
+        let aligned_chain = aligned_chain.unwrap_or_else(|| AlignedChain::own(request));
+        self.coverage.requests += 1;
+        self.coverage.stepped += usize::from(exchange.stepped_down);
+        self.coverage.too_long += usize::from(exchange.too_long);
         for (sent, _) in &exchange.sent {
-            let read = Reading::seen(request, sent, seen.clone());
+            let read = Reading::with_chain(request, sent, aligned_chain.clone());
             for law in [inv_own, inv_cover, inv_tail, inv_pair] {
                 self.note(law(&read));
             }
@@ -143,16 +143,16 @@ impl Laws {
         let open = inv_open(request, exchange, &self.rules);
         self.note(open);
         if exchange.accepted.is_some() && exchange.doubtful {
-            let book = self.books.entry(request.owner.label()).or_default();
+            let history = self.histories.entry(request.owner.label()).or_default();
             let prefixes = request.prefixes();
-            book.carried.carry(request, &prefixes, self.views);
-            book.carried.carry_elsewhere(request, &seen);
-            book.doubtful.extend(seen.prefixes().last());
+            history.carried.carry(request, &prefixes, self.views);
+            history.carried.carry_elsewhere(request, &aligned_chain);
+            history.doubtful.extend(aligned_chain.prefixes().last());
             if exchange.withheld {
-                book.withheld = book.past.len();
+                history.withheld = history.past.len();
             }
         } else if exchange.accepted.is_some() {
-            self.accepted(request, exchange, with, seen);
+            self.accepted(request, exchange, with, aligned_chain);
         }
         for shown in &exchange.shown {
             self.shown(shown);
@@ -164,26 +164,26 @@ impl Laws {
         request: &Request,
         exchange: &Exchange,
         with: &dyn Fn(Used) -> Bytes,
-        seen: Chain,
+        aligned_chain: AlignedChain,
     ) {
         let (Some((sent, used)), Some(accepted)) = (exchange.sent.last(), &exchange.accepted)
         else {
             return;
         };
-        let read = Reading::seen(request, sent, seen);
-        let prefixes = read.seen.prefixes();
+        let read = Reading::with_chain(request, sent, aligned_chain);
+        let prefixes = read.aligned_chain.prefixes();
         let prompt = accepted.prompt.segments();
-        let mut book = self
-            .books
+        let mut history = self
+            .histories
             .remove(&request.owner.label())
             .unwrap_or_default();
         let before = (0..prefixes.len())
             .rev()
-            .find_map(|length| book.by_tip.get(&prefixes[length]).copied());
-        self.measure(&book, &read, &prefixes, before);
+            .find_map(|length| history.by_tip.get(&prefixes[length]).copied());
+        self.measure(&history, &read, &prefixes, before);
         let waiting = exchange.waiting || exchange.unplaced;
-        let over = self.over(&book, &read, before, waiting);
-        let number = book.past.len();
+        let over = self.over(&history, &read, before, waiting);
+        let number = history.past.len();
         let head = match request.leading.checked_sub(1) {
             Some(last) => request.body[read.raw_items[0].start..read.raw_items[last].end].to_vec(),
             None => Vec::new(),
@@ -205,7 +205,7 @@ impl Laws {
                 .collect(),
             over,
             observations: observations_end(prompt),
-            said: *request.prefixes().last().unwrap(),
+            client_run: *request.prefixes().last().unwrap(),
             prefixes,
         };
         let mut checks = vec![inv_bound(over)];
@@ -213,12 +213,17 @@ impl Laws {
             .ok()
             .map(|raw| raw.prompt);
         if !exchange.elsewhere {
-            checks.push(inv_same(&book, request, &read.sent, "when it came again"));
+            checks.push(inv_same(
+                &history,
+                request,
+                &read.sent,
+                "when it came again",
+            ));
         }
-        let in_doubt = |run: &Run| book.doubtful.contains(run);
+        let in_doubt = |run: &Run| history.doubtful.contains(run);
         let doubt = past.prefixes.iter().rposition(in_doubt).unwrap_or(0);
-        let before = before.filter(|at| *at >= book.withheld);
-        if let Some(before) = before.map(|at| &book.past[at]) {
+        let before = before.filter(|at| *at >= history.withheld);
+        if let Some(before) = before.map(|at| &history.past[at]) {
             let changed = before.used.map(|(id, _)| id) != used.map(|(id, _)| id);
             if changed
                 && past.prefixes.len() > before.prefixes.len()
@@ -229,34 +234,47 @@ impl Laws {
                 && !exchange.stepped_down
                 // What was made for one request goes with its process where that dies before it is
                 // recorded: nobody knows any more what is to be gone on from.
-                && (!before.held || !exchange.lost.contains(&before.said))
+                && (!before.held || !exchange.lost.contains(&before.client_run))
                 // Where a model takes the block nowhere, nobody decided that it is to be sent everything.
                 && !exchange.unplaced
             {
-                checks.push(self.not_early(&book, before, &past, &read));
-                checks.push(inv_worth(&book, &past.prefixes, &read, &with(before.used)));
-                checks.push(inv_prefix_of_observations(before, &past, prompt, &book));
+                checks.push(self.not_early(&history, before, &past, &read));
+                checks.push(inv_worth(
+                    &history,
+                    &past.prefixes,
+                    &read,
+                    &with(before.used),
+                ));
+                checks.push(inv_prefix_of_observations(before, &past, prompt, &history));
             }
         }
         // A client that moves what stands in front of the block moves everything behind it.
         if let Some(raw_prompt) = raw.as_ref().filter(|_| read.front.is_empty()) {
             let raw = raw_prompt.segments();
-            checks.push(self.inv_uncached(&read, &accepted.prompt, raw_prompt, &book, *used));
-            checks.push(inv_prefix(&book, &read, *used, raw, prompt));
-            book.received.add(raw, number);
-            book.received_with
+            checks.push(self.inv_uncached(&read, &accepted.prompt, raw_prompt, &history, *used));
+            checks.push(inv_prefix(&history, &read, *used, raw, prompt));
+            history.received.add(raw, number);
+            history
+                .received_with
                 .entry(*used)
                 .or_default()
                 .add_sent(raw, prompt, number);
         }
-        book.sent.add(prompt, number);
-        book.by_tip.entry(*past.tip()).or_insert(number);
-        book.by_body.entry(request.body.clone()).or_insert(number);
-        book.shortened |= exchange.too_long;
-        book.carried.carry(request, &request.prefixes(), self.views);
-        book.carried.carry_elsewhere(request, &read.seen);
-        book.past.push(past);
-        self.books.insert(request.owner.label(), book);
+        history.sent.add(prompt, number);
+        history.by_tip.entry(*past.tip()).or_insert(number);
+        history
+            .by_body
+            .entry(request.body.clone())
+            .or_insert(number);
+        history.shortened |= exchange.too_long;
+        history
+            .carried
+            .carry(request, &request.prefixes(), self.views);
+        history
+            .carried
+            .carry_elsewhere(request, &read.aligned_chain);
+        history.past.push(past);
+        self.histories.insert(request.owner.label(), history);
         for check in checks {
             self.note(check);
         }
@@ -264,26 +282,26 @@ impl Laws {
 
     fn measure(
         &mut self,
-        book: &Book,
+        history: &OwnerHistory,
         read: &Reading<'_>,
         prefixes: &[Run],
         before: Option<usize>,
     ) {
-        let seen = &mut self.seen;
-        seen.changed += usize::from(read.has_block());
-        seen.pinned += usize::from(read.pin().is_some());
-        seen.parallel += usize::from(read.request.turns.iter().any(|turn| turn.calls() > 1));
-        if let Some(before) = before.map(|at| &book.past[at])
+        let coverage = &mut self.coverage;
+        coverage.changed += usize::from(read.has_block());
+        coverage.pinned += usize::from(read.pin().is_some());
+        coverage.parallel += usize::from(read.request.turns.iter().any(|turn| turn.calls() > 1));
+        if let Some(before) = before.map(|at| &history.past[at])
             && before.prefixes.len() < prefixes.len()
         {
             let news = read
                 .marks
                 .iter()
                 .any(|mark| mark.reflection && !before.marks.contains(mark));
-            seen.reflections += usize::from(news);
-            seen.activations += usize::from(read.reach() > before.cut);
+            coverage.reflections += usize::from(news);
+            coverage.activations += usize::from(read.reach() > before.cut);
         }
-        seen.forks += usize::from(book.past.iter().any(|past| {
+        coverage.forks += usize::from(history.past.iter().any(|past| {
             past.cut > 1
                 && prefixes.get(1) == past.prefixes.get(1)
                 && prefixes.get(past.cut) != past.prefixes.get(past.cut)
@@ -291,19 +309,25 @@ impl Laws {
     }
 
     /// How many requests in a row were larger than they may be.
-    fn over(&self, book: &Book, read: &Reading<'_>, before: Option<usize>, waiting: bool) -> usize {
-        let before = before.map(|at| &book.past[at]);
+    fn over(
+        &self,
+        history: &OwnerHistory,
+        read: &Reading<'_>,
+        before: Option<usize>,
+        waiting: bool,
+    ) -> usize {
+        let before = before.map(|at| &history.past[at]);
         let over = before.map_or(0, |before| before.over);
         // What the request before brought is confirmed by this one, and observed after it.
         let earlier = before
             .and_then(|before| before.before)
-            .map(|at| &book.past[at]);
+            .map(|at| &history.past[at]);
         let known = earlier.map_or(0, |earlier| earlier.prefixes.len() - 1);
         // A branch that is not longer yet than the request that brought its messages confirms none.
         let unconfirmed = earlier.is_some_and(|earlier| {
             earlier.prefixes[1..]
                 .iter()
-                .any(|run| !book.carried.get(run).is_some_and(Carried::confirmed))
+                .any(|run| !history.carried.get(run).is_some_and(Carried::confirmed))
         });
         if waiting || unconfirmed || !self.script.works() {
             return 0;
@@ -313,7 +337,13 @@ impl Laws {
         let pin = read.pin().map_or(0, |pin| read.request.turns[pin].tokens);
         // What the client keeps in front of the block is its own, as its head is.
         let front = read.front.iter().copied();
-        let news = read.seen.sent.iter().skip(known).flatten().copied();
+        let news = read
+            .aligned_chain
+            .sent
+            .iter()
+            .skip(known)
+            .flatten()
+            .copied();
         let news = news
             .chain(front)
             .map(|turn| read.request.turns[turn].tokens);
@@ -329,17 +359,23 @@ impl Laws {
     }
 
     /// Before its threshold nothing is activated where nobody was idle. Where costs decide, there is no threshold.
-    fn not_early(&self, book: &Book, before: &Past, now: &Past, read: &Reading<'_>) -> Check {
+    fn not_early(
+        &self,
+        history: &OwnerHistory,
+        before: &Past,
+        now: &Past,
+        read: &Reading<'_>,
+    ) -> Check {
         if self.policy.costs.is_some() {
             return Ok(());
         }
         let condensed = now.marks.iter().any(|mark| mark.reflection);
-        if now.cut <= before.cut || condensed || book.shortened || !read.seen.own {
+        if now.cut <= before.cut || condensed || history.shortened || !read.aligned_chain.own {
             return Ok(());
         }
         // Requests that say what is covered now: one of them has reached the threshold, or was idle.
         let covered = now.prefixes[now.cut];
-        let shared = book
+        let shared = history
             .past
             .iter()
             .filter(|past| past.prefixes.get(now.cut) == Some(&covered));
@@ -350,11 +386,11 @@ impl Laws {
             }
             let raw = past.prefixes[before.cut + 1..].iter();
             let raw = raw
-                .filter_map(|run| book.carried.get(run))
+                .filter_map(|run| history.carried.get(run))
                 .map(|it| it.tokens);
             longest = longest.max(raw.sum::<usize>());
         }
-        // None of them is in the books where memory had to decide without its store.
+        // None of them is in the history where memory had to decide without its store.
         if longest == 0 || longest >= self.policy.message_tokens as usize {
             return Ok(());
         }
@@ -368,14 +404,14 @@ impl Laws {
         read: &Reading<'_>,
         sent: &Prompt,
         raw: &Prompt,
-        book: &Book,
+        history: &OwnerHistory,
         used: Used,
     ) -> Check {
         let owner = read.request.owner.label();
-        let steady = book.steady(read, used, raw.segments());
+        let steady = history.steady(read, used, raw.segments());
         let best = steady
-            && book.received.kept(raw.segments()).bytes
-                == book.received_with[&used].kept(raw.segments()).bytes;
+            && history.received.kept(raw.segments()).bytes
+                == history.received_with[&used].kept(raw.segments()).bytes;
         let with = self.with.read_and_write(&owner, "m", sent);
         let without = self.without.read_and_write(&owner, "m", raw);
         // Less than this is never cached, however alike.
@@ -387,7 +423,7 @@ impl Laws {
         let most = without.uncached_tokens()
             + cache::STEP_TOKENS
             + 80
-            + allowed(read, book, used, raw.segments());
+            + allowed(read, history, used, raw.segments());
         if with.uncached_tokens() <= most {
             return Ok(());
         }
@@ -404,12 +440,12 @@ impl Laws {
     /// Confirmed history only: what the Observer is shown was carried by an accepted request and by
     /// a longer one.
     fn shown(&mut self, shown: &Shown) {
-        let book = self.books.entry(shown.owner.clone()).or_default();
-        let mut run = Run::of(&shown.chain[..shown.from]);
+        let history = self.histories.entry(shown.owner.clone()).or_default();
+        let mut run = Run::from_digests(&shown.chain[..shown.from]);
         for digest in &shown.chain[shown.from..] {
             run = run.with(*digest);
-            let carried = book.carried.get(&run);
-            book.shown += carried.map_or(0, |carried| carried.tokens);
+            let carried = history.carried.get(&run);
+            history.shown += carried.map_or(0, |carried| carried.tokens);
             if !carried.is_some_and(Carried::confirmed) {
                 let broken = breaks(
                     Law::Confirmed,
@@ -424,14 +460,17 @@ impl Laws {
     /// a message counts once however many chains carry it. Some room is left for how the two sides
     /// round.
     pub fn ended(&mut self) {
-        for book in self.books.values() {
-            let confirmed = book.carried.values().filter(|it| it.confirmed());
+        for history in self.histories.values() {
+            let confirmed = history.carried.values().filter(|it| it.confirmed());
             let contents: HashMap<(Digest, usize), usize> = confirmed
                 .map(|carried| (carried.content, carried.tokens))
                 .collect();
             let confirmed: usize = contents.values().sum();
-            if book.shown * 100 > confirmed * 155 {
-                let how = format!("{} tokens were shown of {confirmed} confirmed", book.shown);
+            if history.shown * 100 > confirmed * 155 {
+                let how = format!(
+                    "{} tokens were shown of {confirmed} confirmed",
+                    history.shown
+                );
                 self.broken.extend(breaks(Law::Confirmed, how).err());
             }
         }
@@ -439,21 +478,26 @@ impl Laws {
 
     /// INV-SAME, at the end: what an accepted request goes out as `when` it comes again.
     pub fn again(&mut self, request: &Request, now: &Bytes, when: &str) {
-        let Some(book) = self.books.get(&request.owner.label()) else {
+        let Some(history) = self.histories.get(&request.owner.label()) else {
             return;
         };
-        let check = inv_same(book, request, &Reading::of(request, now).sent, when);
+        let check = inv_same(
+            history,
+            request,
+            &Reading::with_own_chain(request, now).sent,
+            when,
+        );
         self.note(check);
     }
 }
 
-impl Book {
+impl OwnerHistory {
     /// Whether of the requests that share the most with this one, one was sent with `used`.
     fn steady(&self, read: &Reading<'_>, used: Used, raw: &[String]) -> bool {
         let all = self.received.kept(raw);
         let alike = self.received_with.get(&used).map(|with| with.kept(raw));
         // Behind a changed head the block is new as well, beside what a client no longer sends.
-        (read.seen.own || all.segments >= read.request.leading)
+        (read.aligned_chain.own || all.segments >= read.request.leading)
             && alike.is_some_and(|alike| alike.segments == all.segments)
     }
 }
@@ -471,9 +515,9 @@ fn observations_end(prompt: &[String]) -> usize {
 }
 
 /// INV-SAME: the same request goes out as the same bytes.
-fn inv_same(book: &Book, request: &Request, sent: &[u8], when: &str) -> Check {
-    match book.by_body.get(&request.body) {
-        Some(at) if book.past[*at].sent != *sent => {
+fn inv_same(history: &OwnerHistory, request: &Request, sent: &[u8], when: &str) -> Check {
+    match history.by_body.get(&request.body) {
+        Some(at) if history.past[*at].sent != *sent => {
             let how = format!(
                 "a request of {} messages went out as other bytes {when}",
                 request.turns.len()
@@ -497,12 +541,14 @@ fn inv_bound(over: usize) -> Check {
 
 /// INV-WORTH: an activation makes the request smaller. What it stands for counts as it was first said,
 /// also where the client had dropped it already, or left a placeholder of it.
-fn inv_worth(book: &Book, chain: &[Run], now: &Reading<'_>, before: &[u8]) -> Check {
-    let before = Reading::seen(now.request, before, now.seen.clone());
+fn inv_worth(history: &OwnerHistory, chain: &[Run], now: &Reading<'_>, before: &[u8]) -> Check {
+    let before = Reading::with_chain(now.request, before, now.aligned_chain.clone());
     let weight = |place: usize| {
         // A block that covers more than there is breaks another law.
-        let first = chain.get(place + 1).and_then(|run| book.carried.get(run));
-        let sent = now.seen.sent.get(place).copied().flatten();
+        let first = chain
+            .get(place + 1)
+            .and_then(|run| history.carried.get(run));
+        let sent = now.aligned_chain.sent.get(place).copied().flatten();
         let now = sent.map(|turn| now.request.turns[turn].tokens);
         first.map_or(0, |first| first.tokens.saturating_sub(now.unwrap_or(0)))
     };

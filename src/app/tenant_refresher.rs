@@ -15,28 +15,28 @@ use crate::store::{Aliases, LIVE_MS, SqliteStore, TenantAccounts, Tenants as _};
 const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Reads aliases, accounts and shared names from the store.
-pub(super) struct AliasRefresher {
+pub(super) struct TenantRefresher {
     store: Arc<SqliteStore>,
     aliases: Aliases,
     accounts: TenantAccounts,
     accounts_loaded: bool,
-    recall: Arc<SnapshotCache>,
+    cache: Arc<SnapshotCache>,
     shared_keys_loaded: bool,
 }
 
-impl AliasRefresher {
+impl TenantRefresher {
     pub(super) fn new(
         store: &Arc<SqliteStore>,
         aliases: &Aliases,
         accounts: &TenantAccounts,
-        recall: &Arc<SnapshotCache>,
+        cache: &Arc<SnapshotCache>,
     ) -> Self {
         Self {
             store: Arc::clone(store),
             aliases: aliases.clone(),
             accounts: accounts.clone(),
             accounts_loaded: false,
-            recall: Arc::clone(recall),
+            cache: Arc::clone(cache),
             shared_keys_loaded: false,
         }
     }
@@ -66,7 +66,7 @@ impl AliasRefresher {
         let since = Timestamp::now().as_millisecond() - LIVE_MS;
         if let Ok(shared_keys) = self.store.shared_thread_keys(since).await {
             for (scope, key) in &shared_keys {
-                self.recall.add_shared_thread_key(scope, key);
+                self.cache.add_shared_thread_key(scope, key);
             }
             self.shared_keys_loaded = true;
         }

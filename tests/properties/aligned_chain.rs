@@ -1,17 +1,17 @@
-//! What memory takes a request for: its own chain, or a view of another one.
+//! The chain that memory aligns a request with: its own, or another one that it is a view of.
 
-use super::talk::{Digest, Request, Run};
+use super::conversation::{Digest, Request, Run};
 
 /// A chain, and which message of a request stands at each place of it.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct AlignedChain {
     pub path: Vec<Digest>,
     pub sent: Vec<Option<usize>>,
     /// Whether it is the request's own chain.
     pub own: bool,
 }
 
-impl Seen {
+impl AlignedChain {
     /// The request as it stands.
     pub fn own(request: &Request) -> Self {
         Self {

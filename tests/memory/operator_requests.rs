@@ -1,11 +1,11 @@
-//! What an operator asks of one conversation is done by what holds for it: its model's thresholds, its zone.
+//! What an operator requests for one conversation uses that conversation's settings: its model's thresholds, its zone.
 
 use diarist_provider::{CallerKind, Options};
 use serde_json::Value;
 
 use crate::memory::reflecting::threads;
 use crate::memory::rig::Rig;
-use crate::memory::tools::Talk;
+use crate::memory::tools::SampleConversation;
 
 /// Turns after which little enough is observed that much is left.
 const TURNS: usize = 2;
@@ -20,15 +20,16 @@ async fn what_is_asked_to_be_observed_is_cut_by_the_thresholds_of_its_model() {
     ];
     for (model, alone) in [("small-one", false), ("large", true)] {
         let rig = Rig::with(Options::default(), &settings).await;
-        let talk = Talk {
+        let conversation = SampleConversation {
             model,
-            ..Talk::new("ada")
+            ..SampleConversation::new("ada")
         };
-        rig.talk(&talk, 1..=TURNS).await;
-        rig.talk(&talk, 4 * TURNS..=4 * TURNS).await;
+        rig.play_turns(&conversation, 1..=TURNS).await;
+        rig.play_turns(&conversation, 4 * TURNS..=4 * TURNS).await;
         let (text, done) = threads(&rig, &["observe", "1"]);
         assert!(done, "{text}");
-        rig.talk(&talk, 4 * TURNS + 1..=4 * TURNS + 1).await;
+        rig.play_turns(&conversation, 4 * TURNS + 1..=4 * TURNS + 1)
+            .await;
         let longest = "SELECT max(message_tokens) FROM parts";
         let longest = rig.number(longest).await;
         assert_eq!(longest > 2_000, alone, "{model}: {longest}");
@@ -44,19 +45,24 @@ async fn a_reflection_that_is_asked_for_is_written_by_the_days_of_its_conversati
     )
     .await;
     let zone = [("x-diarist-timezone", "Pacific/Auckland")];
-    rig.talk_as("Bearer sk-test", &zone, &Talk::new("ada"), 1..=9)
-        .await;
+    rig.play_turns_as(
+        "Bearer sk-test",
+        &zone,
+        &SampleConversation::new("ada"),
+        1..=9,
+    )
+    .await;
     rig.stop().await;
     let (text, done) = threads(&rig, &["reflect", "1"]);
     assert!(done && text.contains("is queued"), "{text}");
     let mut database = rig.database().await;
-    let wish = "SELECT payload FROM jobs WHERE kind = 'reflection'";
-    let wish: String = sqlx::query_scalar(wish)
+    let query = "SELECT payload FROM jobs WHERE kind = 'reflection'";
+    let payload: String = sqlx::query_scalar(query)
         .fetch_one(&mut database)
         .await
         .unwrap();
-    let wish: Value = serde_json::from_str(&wish).unwrap();
-    assert_eq!(wish["zone"], "Pacific/Auckland");
+    let payload: Value = serde_json::from_str(&payload).unwrap();
+    assert_eq!(payload["zone"], "Pacific/Auckland");
 }
 
 /// The Observer is told what whoever asked wants looked at, in what is observed for that alone.
@@ -64,27 +70,27 @@ async fn a_reflection_that_is_asked_for_is_written_by_the_days_of_its_conversati
 async fn what_is_asked_to_be_observed_is_observed_with_its_focus() {
     let settings = [("MEMORY__OBSERVATION__MESSAGE_TOKENS", "20000")];
     let rig = Rig::with(Options::default(), &settings).await;
-    let talk = Talk::new("ada");
-    rig.talk(&talk, 1..=TURNS).await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=TURNS).await;
     let focus = "every price, and who named it";
     let (text, done) = threads(&rig, &["observe", "1", "--focus", focus]);
     assert!(done && text.contains("Your focus applies"), "{text}");
     // Asked once more without one, the focus stays.
     assert!(threads(&rig, &["observe", "1"]).1);
-    let told = |rig: &Rig| -> Vec<bool> {
+    let focus_by_call = |rig: &Rig| -> Vec<bool> {
         let calls = rig.provider.record_for(CallerKind::Observer);
         let bodies = calls
             .iter()
             .map(|call| String::from_utf8_lossy(&call.body).into_owned());
         bodies.map(|body| body.contains(focus)).collect()
     };
-    assert_eq!(told(&rig), [false; 0], "nothing is due by itself");
-    rig.talk(&talk, TURNS + 1..=TURNS + 1).await;
-    assert_eq!(told(&rig), [true]);
+    assert_eq!(focus_by_call(&rig), [false; 0], "nothing is due by itself");
+    rig.play_turns(&conversation, TURNS + 1..=TURNS + 1).await;
+    assert_eq!(focus_by_call(&rig), [true]);
     let left = "SELECT count(*) FROM lineages WHERE observe_focus IS NOT NULL OR observe_asked > 0";
     assert_eq!(rig.number(left).await, 0);
     // The next wish is another one.
     assert!(threads(&rig, &["observe", "1"]).1);
-    rig.talk(&talk, TURNS + 2..=TURNS + 2).await;
-    assert_eq!(told(&rig), [true, false]);
+    rig.play_turns(&conversation, TURNS + 2..=TURNS + 2).await;
+    assert_eq!(focus_by_call(&rig), [true, false]);
 }

@@ -34,16 +34,16 @@ impl Script for Extracting {
         let found = notes(&history);
         let kept: Vec<String> = found
             .iter()
-            .map(|(_, said)| format!("* 🔴 {said}"))
+            .map(|(_, note)| format!("* 🔴 {note}"))
             .collect();
         // It would list the words of a note one by one, and so keep what is then looked for as a whole.
         let mut messages = ask.messages.to_vec();
         for message in &mut messages {
-            let mut said = text(message);
+            let mut content = text(message);
             for (_, note) in &found {
-                said = said.replace(note, "");
+                content = content.replace(note, "");
             }
-            message["content"] = said.into();
+            message["content"] = content.into();
         }
         let rest = ScriptInput {
             messages: &messages,
@@ -61,9 +61,9 @@ impl Script for Condensing {
         let mut kept = Vec::new();
         let mut messages = ask.messages.to_vec();
         for message in &mut messages {
-            let said = text(message);
+            let content = text(message);
             let (notes, rest): (Vec<&str>, Vec<&str>) =
-                said.lines().partition(|line| !notes(line).is_empty());
+                content.lines().partition(|line| !notes(line).is_empty());
             kept.extend(notes.into_iter().map(str::to_owned));
             message["content"] = rest.join("\n").into();
         }
@@ -93,11 +93,11 @@ impl Script for Dropping {
                 continue;
             }
             if !line.trim().is_empty() {
-                let said = match line.split_once(": ") {
-                    Some((_, said)) if first => said,
+                let content = match line.split_once(": ") {
+                    Some((_, content)) if first => content,
                     _ => line.trim_start(),
                 };
-                lines.push(format!("* 🟡 {}", without(said, &self.words)));
+                lines.push(format!("* 🟡 {}", without(content, &self.words)));
             }
         }
         // Where nobody says anything there is something to tell all the same.

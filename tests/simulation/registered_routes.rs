@@ -1,4 +1,4 @@
-//! Conversations that lend their memory their own way to the upstream, and what a job may take of it.
+//! Conversations whose requests register a route to the upstream, and the jobs that may call through it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use diarist::store::Job;
 use super::ledger::Ledger;
 use super::rules::Rule;
 use super::run::World;
-use crate::properties::talk::{Owner, Request};
+use crate::properties::conversation::{Owner, Request};
 
-/// For how long after its last request a way may be taken.
+/// For how long after its last request a route may be used.
 const HELD_MS: i64 = 1_800_000;
 
 type Tenant = [u8; 32];
 type RouteHash = [u8; 32];
 
-/// What each process was lent, and when.
+/// The routes that each process knows, and when each was registered last.
 #[derive(Debug, Default)]
 pub struct Routes {
     registered: HashMap<(usize, Tenant, RouteHash), i64>,
@@ -26,36 +26,41 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Everything that `process` was ever lent.
+    /// Every route that was ever registered with `process`.
     pub fn all_registered(&self, process: usize) -> Vec<(Tenant, RouteHash)> {
-        let lent = self
+        let registered = self
             .registered
             .keys()
             .filter(|(holder, ..)| *holder == process);
-        let mut all: Vec<_> = lent.map(|(_, tenant, way)| (*tenant, *way)).collect();
+        let mut all: Vec<_> = registered
+            .map(|(_, tenant, route_hash)| (*tenant, *route_hash))
+            .collect();
         all.sort_unstable();
         all
     }
 }
 
 impl Ledger {
-    /// A job is taken where its own way is held, alive and not resting, and nowhere else.
+    /// A job is claimed where its own route is registered, alive and not resting, and nowhere else.
     pub fn check_claim(&mut self, process: usize, job: &Job, now_ms: i64) {
-        let Some(ways) = &self.routes else { return };
+        let Some(routes) = &self.routes else { return };
         let tenant = job.scope.tenant;
-        let lent = job.spec.route_hash.map(|way| (process, tenant, way));
-        let lent = lent.and_then(|key| ways.registered.get(&key));
-        let alive = lent.is_some_and(|at| now_ms - at < HELD_MS);
-        let rests = ways.resting_until.get(&(process, tenant));
+        let key = job
+            .spec
+            .route_hash
+            .map(|route_hash| (process, tenant, route_hash));
+        let registered = key.and_then(|key| routes.registered.get(&key));
+        let alive = registered.is_some_and(|at| now_ms - at < HELD_MS);
+        let rests = routes.resting_until.get(&(process, tenant));
         let rests = rests.is_some_and(|until| now_ms < *until);
         if !alive || rests {
-            let how = format!("a job is taken: its way is alive: {alive}, rests: {rests}");
+            let how = format!("a job is claimed: its route is alive: {alive}, rests: {rests}");
             self.breach(Rule::Route, how);
         }
     }
 }
 
-/// The way of `owner`'s requests; now and then they take another.
+/// The route of `owner`'s requests. Now and then they take another one.
 pub fn route(owner: &Owner, other: bool) -> UpstreamRoute {
     let path = if other { "v1/eu" } else { "v1" };
     let url = format!("http://upstream.test/{path}/{}", owner.label());
@@ -75,22 +80,22 @@ impl World {
         self.ledger().routes.is_some()
     }
 
-    /// A request of `tenant` was accepted by process `at`: its memory may go the same way.
+    /// Process `at` had a request of `tenant` accepted: its memory may use the same route.
     pub fn register_route(
         &self,
         at: usize,
         tenant: Tenant,
         route: UpstreamRoute,
     ) -> Option<RouteHash> {
-        let way = route.hash();
-        self.note_registered(at, tenant, way)?;
+        let route_hash = route.hash();
+        self.note_registered(at, tenant, route_hash)?;
         let routes = self.processes[at].memory.jobs.routes();
         routes.register(tenant, Arc::new(route));
-        Some(way)
+        Some(route_hash)
     }
 
     /// The same, where the product has done it.
-    pub fn note_registered(&self, at: usize, tenant: Tenant, way: RouteHash) -> Option<()> {
+    pub fn note_registered(&self, at: usize, tenant: Tenant, route_hash: RouteHash) -> Option<()> {
         let now_ms = self.ground.clock.now_ms();
         let process = self.processes[at].number;
         let mut ledger = self.ledger();
@@ -98,31 +103,34 @@ impl World {
             .routes
             .as_mut()?
             .registered
-            .insert((process, tenant, way), now_ms);
+            .insert((process, tenant, route_hash), now_ms);
         Some(())
     }
 
-    /// The client was told that it asks too often: it needs what is left for itself.
+    /// The upstream limited the client's rate: the client needs what is left for itself.
     pub fn rate_limited(&self, at: usize, tenant: Tenant) {
         let process = self.processes[at].number;
         let until = self.ground.clock.now_ms() + 30_000;
         let mut ledger = self.ledger();
-        let Some(ways) = ledger.routes.as_mut() else {
+        let Some(routes) = ledger.routes.as_mut() else {
             return;
         };
-        if ways
+        if routes
             .registered
             .keys()
             .any(|(p, t, _)| (*p, *t) == (process, tenant))
         {
-            let known = ways.resting_until.entry((process, tenant)).or_insert(until);
+            let known = routes
+                .resting_until
+                .entry((process, tenant))
+                .or_insert(until);
             *known = until.max(*known);
         }
-        let routes = self.processes[at].memory.jobs.routes();
-        routes.pause(&tenant, Duration::from_secs(30));
+        let jobs = &self.processes[at].memory.jobs;
+        jobs.routes().pause(&tenant, Duration::from_secs(30));
     }
 
-    /// Every conversation comes again, by each way it knows.
+    /// Every conversation comes again, by each of its routes.
     pub fn register_all_again(&self) {
         if !self.borrows_credentials() {
             return;

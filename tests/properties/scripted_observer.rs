@@ -6,12 +6,12 @@
 
 use diarist::memory::{dates, render};
 
-use super::talk::{Digest, Run};
+use super::conversation::{Digest, Run};
 
 /// Where a part ends in the text that is sent.
 pub const END: &str = "[[end]]";
 
-/// The first day that is told of.
+/// The first day that a note names.
 const DAY: jiff::civil::Date = jiff::civil::date(2025, 2, 1);
 
 /// What a part says of itself.
@@ -103,7 +103,7 @@ impl Script {
     pub fn observe(self, owner: &str, shown: &[Digest], tokens: u32) -> String {
         Mark {
             reflection: false,
-            run: Run::of(shown),
+            run: Run::from_digests(shown),
             owner: owner.to_owned(),
         }
         .write(tokens * self.observed / 100)

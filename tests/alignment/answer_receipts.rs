@@ -1,12 +1,13 @@
 //! Somebody else of the same key got the words that would prove Alice's conversation, in a form that leaves no row. The
-//! process heard it, so nobody is told of Alice. In each scene the same words are told where nobody else got them.
+//! process has noted that they were sent, so nobody is told of Alice. In each scene memory serves the same words where
+//! nobody else got them.
 
 use diarist_provider::{
     Behaviour, CallerKind, DefaultScript, Failure, LineEnd, Reply, ScriptInput,
 };
 use serde_json::{Value, json};
 
-use crate::alignment::harness::{Client, assistant, roomy, set_answer, system, talk, user};
+use crate::alignment::harness::{Client, assistant, conversation, roomy, set_answer, system, user};
 use crate::alignment::script::message;
 use crate::memory::rig::Rig;
 
@@ -118,10 +119,10 @@ fn events(deltas: &[Value]) -> String {
     events.collect()
 }
 
-/// A name of each form, and how the text is got in it.
-type Way = (&'static str, fn(&str) -> Receipt);
+/// The name of a form, and how somebody gets the text in it.
+type ReceiptForm = (&'static str, fn(&str) -> Receipt);
 
-const WAYS: [Way; 19] = [
+const RECEIPT_FORMS: [ReceiptForm; 19] = [
     ("memory off", Receipt::off),
     ("read only", |text| {
         Receipt::new(text).with_header("x-diarist-memory", "read")
@@ -242,7 +243,7 @@ async fn hold(rig: &mut Rig, headers: &[(&'static str, &'static str)], messages:
 /// Alice's conversation, observed but for the latest messages. She asks its end `count` times for a summary, each on a branch
 /// of its own: an answer that comes back in its turn is none. Returns the messages before that.
 async fn alice(rig: &mut Rig, count: usize) -> Vec<Value> {
-    let messages = [talk("alice", 40), script(0), script(1)].concat();
+    let messages = [conversation("alice", 40), script(0), script(1)].concat();
     hold(rig, &[], &messages).await;
     let mut client = Client::new(rig);
     for number in 0..count {
@@ -255,47 +256,61 @@ async fn alice(rig: &mut Rig, count: usize) -> Vec<Value> {
 }
 
 /// Whether somebody who brings this summary hears of Alice.
-async fn is_told(rig: &mut Rig, number: usize) -> bool {
+async fn is_served_her_memory(rig: &mut Rig, number: usize) -> bool {
     set_answer(rig, None);
     let sent = [
         message("user", summary(number)),
         message("user", "And what did I tell you about myself?"),
     ];
-    let seen = Client::new(rig).send(&sent).await;
-    assert_eq!(seen.body.0.contains("alice#"), !seen.in_block.is_empty());
-    !seen.in_block.is_empty()
+    let sent_request = Client::new(rig).send(&sent).await;
+    assert_eq!(
+        sent_request.body.0.contains("alice#"),
+        !sent_request.in_block.is_empty()
+    );
+    !sent_request.in_block.is_empty()
 }
 
 /// Alice goes on and has her memory.
 async fn assert_alice_has_memory(rig: &mut Rig, messages: &[Value]) {
     let sent = [messages, &[user("alice", 999)]].concat();
-    let seen = Client::new(rig).send(&sent).await;
-    assert!(seen.in_block.contains("alice#0"), "{:?}", seen.in_block);
+    let sent_request = Client::new(rig).send(&sent).await;
+    assert!(
+        sent_request.in_block.contains("alice#0"),
+        "{:?}",
+        sent_request.in_block
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn who_got_the_same_answer_in_any_form_is_not_told_of_its_conversation() {
     let mut rig = roomy().await;
-    let count = WAYS.len();
-    // Each way twice: before Alice gets the answer, and after it. The last two answers nobody else gets.
-    for (number, (_, receipt)) in WAYS.iter().enumerate() {
+    let count = RECEIPT_FORMS.len();
+    // Each form twice: before Alice gets the answer, and after it. The last two answers nobody else gets.
+    for (number, (_, receipt)) in RECEIPT_FORMS.iter().enumerate() {
         receipt(&summary(number)).take_place(&rig).await;
     }
     let messages = alice(&mut rig, 2 * count + 2).await;
-    for (number, (_, receipt)) in WAYS.iter().enumerate() {
+    for (number, (_, receipt)) in RECEIPT_FORMS.iter().enumerate() {
         receipt(&summary(count + number)).take_place(&rig).await;
     }
-    assert!(is_told(&mut rig, 2 * count).await, "nobody else has it");
-    let mut told = Vec::new();
-    for (number, (way, _)) in WAYS.iter().enumerate() {
+    assert!(
+        is_served_her_memory(&mut rig, 2 * count).await,
+        "nobody else has it"
+    );
+    let mut leaks = Vec::new();
+    for (number, (form, _)) in RECEIPT_FORMS.iter().enumerate() {
         for (when, number) in [("before Alice", number), ("after her", count + number)] {
-            if is_told(&mut rig, number).await {
-                told.push((way, when));
+            if is_served_her_memory(&mut rig, number).await {
+                leaks.push((form, when));
             }
         }
     }
-    assert!(told.is_empty(), "{told:?}");
-    assert!(is_told(&mut rig, 2 * count + 1).await, "nobody else has it");
+    assert!(leaks.is_empty(), "{leaks:?}");
+    assert!(
+        is_served_her_memory(&mut rig, 2 * count + 1).await,
+        "nobody else has it"
+    );
     assert_alice_has_memory(&mut rig, &messages).await;
 }
 
@@ -307,7 +322,7 @@ async fn who_got_the_same_answer_is_not_told_after_a_restart() {
     let thinking = format!("<think>{}</think>\n{}", "Well. ".repeat(60), summary(1));
     for (number, answer) in [summary(0), thinking].into_iter().enumerate() {
         let answer = message("assistant", answer);
-        let mut bob = talk("bob", 2 * number + 1);
+        let mut bob = conversation("bob", 2 * number + 1);
         bob.push(ask());
         let mut client = Client::new(&mut rig);
         client.send_with_answer(&bob, Some(&answer)).await;
@@ -315,9 +330,12 @@ async fn who_got_the_same_answer_is_not_told_after_a_restart() {
         client.send(&bob).await;
     }
     rig.restart().await;
-    assert!(!is_told(&mut rig, 0).await);
-    assert!(!is_told(&mut rig, 1).await);
-    assert!(is_told(&mut rig, 2).await, "nobody else has it");
+    assert!(!is_served_her_memory(&mut rig, 0).await);
+    assert!(!is_served_her_memory(&mut rig, 1).await);
+    assert!(
+        is_served_her_memory(&mut rig, 2).await,
+        "nobody else has it"
+    );
     assert_alice_has_memory(&mut rig, &messages).await;
 }
 
@@ -328,36 +346,40 @@ const ENTRIES: usize = 4_000;
 async fn flood(rig: &Rig, key: &str, status: u16) {
     let off = [("x-diarist-memory", "off")];
     for round in 0..4 {
-        let said = (0..ENTRIES).map(|number| {
+        let messages = (0..ENTRIES).map(|number| {
             let text = format!("Message {number} of round {round}, long enough to count.");
             message("user", text)
         });
-        let said: Vec<Value> = said.collect();
-        let body = json!({"model": "gpt-test", "messages": said});
+        let messages: Vec<Value> = messages.collect();
+        let body = json!({"model": "gpt-test", "messages": messages});
         assert_eq!(rig.send_as(key, &off, &body).await.status, status);
     }
 }
 
 /// Bob has script 0 as well, script 1 is Alice's alone.
 async fn assert_only_her_own_script_is_told(rig: &mut Rig) {
-    for (number, told) in [(0, false), (1, true)] {
+    for (number, gets_memory) in [(0, false), (1, true)] {
         let sent = Client::new(rig).send(&window(number)).await;
-        assert_eq!(!sent.in_block.is_empty(), told, "script {number}");
+        assert_eq!(!sent.in_block.is_empty(), gets_memory, "script {number}");
     }
 }
 
-/// What the process heard under one key is not pushed out by what is said under another one.
+/// What the process noted under one key is not pushed out by messages under another one.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_flood_of_another_tenant_makes_nobody_forget_what_was_heard() {
     let mut rig = roomy().await;
     rig.limit_seen_entries(ENTRIES);
     Receipt::off(&summary(0)).take_place(&rig).await;
-    let bob = [talk("bob", 2), script(0)].concat();
+    let bob = [conversation("bob", 2), script(0)].concat();
     hold(&mut rig, &[("x-diarist-memory", "off")], &bob).await;
     let messages = alice(&mut rig, 2).await;
     flood(&rig, "Bearer sk-flood", 200).await;
-    assert!(!is_told(&mut rig, 0).await);
-    assert!(is_told(&mut rig, 1).await, "nobody else has it");
+    assert!(!is_served_her_memory(&mut rig, 0).await);
+    assert!(
+        is_served_her_memory(&mut rig, 1).await,
+        "nobody else has it"
+    );
     assert_only_her_own_script_is_told(&mut rig).await;
     assert_alice_has_memory(&mut rig, &messages).await;
 }
@@ -368,7 +390,7 @@ async fn a_flood_of_another_tenant_makes_nobody_forget_what_was_heard() {
 async fn a_flood_of_strangers_makes_nobody_forget_what_was_heard() {
     let mut rig = roomy().await;
     rig.limit_seen_entries(ENTRIES);
-    let bob = [talk("bob", 2), script(0), vec![user("bob", 9)]].concat();
+    let bob = [conversation("bob", 2), script(0), vec![user("bob", 9)]].concat();
     let off = [("x-diarist-memory", "off")];
     let body = json!({"model": "gpt-test", "messages": bob});
     assert_eq!(rig.send_as(KEY, &off, &body).await.status, 200);
@@ -383,9 +405,10 @@ async fn a_flood_of_strangers_makes_nobody_forget_what_was_heard() {
 
 /// What a tenant makes the process forget of itself is asked of the database.
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn a_tenant_whose_messages_are_forgotten_is_looked_up_in_the_database() {
     // Who else has the script, and whether the process forgets before or after Alice has it.
-    for (two_have_it, forgets_first, told) in [
+    for (two_have_it, forgets_first, gets_memory) in [
         (false, true, true),
         (true, true, false),
         (false, false, true),
@@ -393,15 +416,23 @@ async fn a_tenant_whose_messages_are_forgotten_is_looked_up_in_the_database() {
     ] {
         let mut rig = roomy().await;
         rig.limit_seen_entries(ENTRIES);
-        let alice = [talk("alice", 40), script(0), vec![user("alice", 46)]].concat();
+        let alice = [
+            conversation("alice", 40),
+            script(0),
+            vec![user("alice", 46)],
+        ]
+        .concat();
         // Bob has the same messages apart from each other, so no look-up of his finds hers.
-        let apart = script(0).into_iter().enumerate().flat_map(|(place, said)| {
-            let (question, answer) = (user("bob", place), assistant("bob", place));
-            match place % 2 {
-                0 => [said, answer],
-                _ => [question, said],
-            }
-        });
+        let apart = script(0)
+            .into_iter()
+            .enumerate()
+            .flat_map(|(place, scripted)| {
+                let (question, answer) = (user("bob", place), assistant("bob", place));
+                match place % 2 {
+                    0 => [scripted, answer],
+                    _ => [question, scripted],
+                }
+            });
         let bob: Vec<Value> = apart.chain([user("bob", 46)]).collect();
         if two_have_it {
             hold(&mut rig, &[], &bob).await;
@@ -415,6 +446,6 @@ async fn a_tenant_whose_messages_are_forgotten_is_looked_up_in_the_database() {
         }
         let got = Client::new(&mut rig).send(&window(0)).await;
         let case = format!("{two_have_it} {forgets_first}: {}", got.reason);
-        assert_eq!(!got.in_block.is_empty(), told, "{case}");
+        assert_eq!(!got.in_block.is_empty(), gets_memory, "{case}");
     }
 }

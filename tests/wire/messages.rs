@@ -15,7 +15,7 @@ pub enum Speaker {
 
 /// What a message means, in canonical form: equal meanings are equal values.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Said {
+pub struct Message {
     speaker: Speaker,
     name: Option<String>,
     content: Vec<Bit>,
@@ -56,7 +56,7 @@ enum Value {
     Map(BTreeMap<String, Value>),
 }
 
-impl Said {
+impl Message {
     pub fn user(text: &str) -> Self {
         Self::plain(Speaker::User, vec![Bit::Text(text.to_owned())])
     }
@@ -84,32 +84,38 @@ impl Said {
 
     /// The same message with one thing changed.
     pub fn changed(&self, how: u64) -> Self {
-        let mut said = self.clone();
+        let mut message = self.clone();
         match how % 9 {
-            0 if said.speaker == Speaker::User => said.speaker = Speaker::System,
-            0 if said.speaker == Speaker::System => said.speaker = Speaker::User,
+            0 if message.speaker == Speaker::User => message.speaker = Speaker::System,
+            0 if message.speaker == Speaker::System => message.speaker = Speaker::User,
             1 => {
-                said.name = if said.name.is_some() {
+                message.name = if message.name.is_some() {
                     None
                 } else {
                     Some("Zoë".to_owned())
                 }
             }
-            2 if said.content.last() == Some(&Bit::Image(0)) => drop(said.content.pop()),
-            2 => said.content.push(Bit::Image(0)),
-            3 if said.speaker == Speaker::Assistant => {
-                said.refusal = if said.refusal.is_some() {
+            2 if message.content.last() == Some(&Bit::Image(0)) => drop(message.content.pop()),
+            2 => message.content.push(Bit::Image(0)),
+            3 if message.speaker == Speaker::Assistant => {
+                message.refusal = if message.refusal.is_some() {
                     None
                 } else {
                     Some("No.".to_owned())
                 };
             }
-            3 if said.speaker != Speaker::Assistant => {
-                said.extra = if said.extra.is_some() { None } else { Some(0) };
+            3 if message.speaker != Speaker::Assistant => {
+                message.extra = if message.extra.is_some() {
+                    None
+                } else {
+                    Some(0)
+                };
             }
-            4 if said.calls.len() > 1 && said.calls[0] != said.calls[1] => said.calls.swap(0, 1),
-            5 if said.speaker == Speaker::Assistant => said.calls.push(Call::Broken),
-            6 => match said.calls.first_mut() {
+            4 if message.calls.len() > 1 && message.calls[0] != message.calls[1] => {
+                message.calls.swap(0, 1);
+            }
+            5 if message.speaker == Speaker::Assistant => message.calls.push(Call::Broken),
+            6 => match message.calls.first_mut() {
                 Some(Call::Tool { arguments, .. }) => {
                     drop(arguments.insert("zz".to_owned(), Value::Null));
                 }
@@ -119,15 +125,15 @@ impl Said {
                         arguments: BTreeMap::new(),
                     }
                 }
-                None => said.touch_text(|text| text.push('z')),
+                None => message.touch_text(|text| text.push('z')),
             },
-            7 => said.touch_text(|text| text.push_str(" \u{301}z")),
-            _ => said.touch_text(|text| text.insert_str(0, "z ")),
+            7 => message.touch_text(|text| text.push_str(" \u{301}z")),
+            _ => message.touch_text(|text| text.insert_str(0, "z ")),
         }
-        if said == *self {
-            said.touch_text(|text| text.push('Z'));
+        if message == *self {
+            message.touch_text(|text| text.push('Z'));
         }
-        said
+        message
     }
 
     fn touch_text(&mut self, touch: impl FnOnce(&mut String)) {
@@ -435,28 +441,28 @@ fn content() -> impl Strategy<Value = Vec<Bit>> {
     })
 }
 
-fn spoken_by(speaker: Speaker) -> impl Strategy<Value = Said> {
+fn spoken_by(speaker: Speaker) -> impl Strategy<Value = Message> {
     let name = prop::option::weighted(0.2, prop::sample::select(vec!["Ann", "Bob"]));
     let extra = prop::option::weighted(0.1, -1..2_i32);
-    (content(), name, extra).prop_map(move |(content, name, extra)| Said {
+    (content(), name, extra).prop_map(move |(content, name, extra)| Message {
         name: name.map(str::to_owned),
         extra: extra.filter(|_| speaker != Speaker::Assistant),
-        ..Said::plain(speaker, content)
+        ..Message::plain(speaker, content)
     })
 }
 
-fn assistant(calls: std::ops::Range<usize>) -> impl Strategy<Value = Said> {
+fn assistant(calls: std::ops::Range<usize>) -> impl Strategy<Value = Message> {
     let calls = prop::collection::vec(call(), calls);
     let refusal = prop::option::weighted(0.1, text());
-    (spoken_by(Speaker::Assistant), calls, refusal).prop_map(|(said, calls, refusal)| Said {
+    (spoken_by(Speaker::Assistant), calls, refusal).prop_map(|(message, calls, refusal)| Message {
         refusal,
         calls,
-        ..said
+        ..message
     })
 }
 
 /// One message of any kind; a result answers nothing.
-pub fn message() -> impl Strategy<Value = Said> {
+pub fn message() -> impl Strategy<Value = Message> {
     prop_oneof![
         2 => spoken_by(Speaker::User),
         1 => spoken_by(Speaker::System),
@@ -466,7 +472,7 @@ pub fn message() -> impl Strategy<Value = Said> {
 }
 
 /// A tool round: parallel calls and their results, in any order.
-fn round() -> impl Strategy<Value = Vec<Said>> {
+fn round() -> impl Strategy<Value = Vec<Message>> {
     assistant(1..4).prop_flat_map(|call| {
         let count = call.calls.len();
         let results = prop::collection::vec(spoken_by(Speaker::Tool), count);
@@ -475,25 +481,25 @@ fn round() -> impl Strategy<Value = Vec<Said>> {
             let results = results
                 .into_iter()
                 .zip(order)
-                .map(|(said, answers)| Said { answers, ..said });
+                .map(|(message, answers)| Message { answers, ..message });
             std::iter::once(call).chain(results).collect()
         })
     })
 }
 
 /// A conversation: leading system messages, then turns, duplicates among them.
-pub fn conversation() -> impl Strategy<Value = Vec<Said>> {
+pub fn conversation() -> impl Strategy<Value = Vec<Message>> {
     let leading = prop::collection::vec(spoken_by(Speaker::System), 0..3);
     let turn = prop_oneof![
-        3 => message().prop_filter("a result follows its call", |said| said.speaker != Speaker::Tool)
-            .prop_map(|said| vec![Said { calls: Vec::new(), ..said }]),
-        1 => Just(vec![Said::user("yes"), Said::user("yes")]),
+        3 => message().prop_filter("a result follows its call", |message| message.speaker != Speaker::Tool)
+            .prop_map(|message| vec![Message { calls: Vec::new(), ..message }]),
+        1 => Just(vec![Message::user("yes"), Message::user("yes")]),
         2 => round(),
     ];
-    (leading, prop::collection::vec(turn, 1..6)).prop_map(|(mut said, turns)| {
+    (leading, prop::collection::vec(turn, 1..6)).prop_map(|(mut messages, turns)| {
         for (round, turn) in turns.into_iter().enumerate() {
-            said.extend(turn.into_iter().map(|said| Said { round, ..said }));
+            messages.extend(turn.into_iter().map(|message| Message { round, ..message }));
         }
-        said
+        messages
     })
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::population::kinds::{Kind, Naming};
 use crate::population::marks::{Mark, found};
-use crate::population::words::{self, said};
+use crate::population::words::{self, message};
 use crate::support::dice::Dice;
 
 /// A message, and the marks in it.
@@ -18,7 +18,7 @@ pub struct Line {
 }
 
 impl Line {
-    pub fn of(value: Value) -> Self {
+    pub fn new(value: Value) -> Self {
         let marks = found(value.to_string().as_bytes());
         Self { value, marks }
     }
@@ -45,7 +45,7 @@ pub struct Summary {
 /// A branch as it is left and found again.
 #[derive(Clone, Debug)]
 pub struct Branch {
-    pub said: Vec<Line>,
+    pub messages: Vec<Line>,
     pub pending: Value,
     pub summary: Option<Summary>,
     pub taken: BTreeSet<Mark>,
@@ -58,7 +58,7 @@ pub struct Branch {
 pub struct Pool {
     pub dice: Dice,
     pub users: usize,
-    pub talks: usize,
+    pub conversations: usize,
     pub processes: usize,
     /// The next canned text that nobody was told yet.
     pub fresh: usize,
@@ -81,13 +81,13 @@ impl Pool {
             1_000.. => words::short_canned(number),
             _ => words::canned(number),
         };
-        said("assistant", text)
+        message("assistant", text)
     }
 }
 
 /// A conversation.
 #[derive(Clone, Debug)]
-pub struct Talk {
+pub struct Conversation {
     pub user: usize,
     pub id: usize,
     pub tenant: usize,
@@ -124,7 +124,7 @@ pub struct Talk {
     pub elsewhere: bool,
 }
 
-impl Talk {
+impl Conversation {
     pub fn begin(pool: &mut Pool, kind: Kind) -> Self {
         pool.users += 1;
         // Some users come again.
@@ -133,8 +133,8 @@ impl Talk {
         } else {
             pool.users
         };
-        pool.talks += 1;
-        let (id, dice) = (pool.talks, &mut pool.dice);
+        pool.conversations += 1;
+        let (id, dice) = (pool.conversations, &mut pool.dice);
         let naming = Naming::drawn(dice);
         let (canned, tools) = match kind {
             Kind::Bot | Kind::Form => (70, 0),
@@ -142,7 +142,7 @@ impl Talk {
             Kind::Import | Kind::Window | Kind::Refused => (35, 15),
             _ => (*dice.pick(&[0, 10, 40]), *dice.pick(&[0, 0, 30])),
         };
-        let mut talk = Self {
+        let mut conversation = Self {
             user,
             id,
             tenant: usize::from(user.is_multiple_of(11)),
@@ -151,7 +151,7 @@ impl Talk {
             headers: naming.headers(user, id),
             system: (!dice.one_in(8)).then(|| words::system(dice.below(3))),
             now: Branch {
-                said: Vec::new(),
+                messages: Vec::new(),
                 pending: Value::Null,
                 summary: None,
                 taken: BTreeSet::new(),
@@ -177,11 +177,13 @@ impl Talk {
             elsewhere: false,
         };
         if dice.one_in(6) {
-            let about = talk.own(90);
-            talk.system = talk.system.map(|system| format!("{system} {about}"));
+            let about = conversation.own(90);
+            conversation.system = conversation
+                .system
+                .map(|system| format!("{system} {about}"));
         }
-        talk.open(pool);
-        talk
+        conversation.open(pool);
+        conversation
     }
 
     fn open(&mut self, pool: &mut Pool) {
@@ -200,7 +202,7 @@ impl Talk {
             }
             Kind::Import => self.grow(pool, 3, 9),
             Kind::Bot if self.troubles == 0 => {
-                self.push(said("assistant", words::canned(500_000)));
+                self.push(message("assistant", words::canned(500_000)));
             }
             _ => {}
         }
@@ -223,7 +225,7 @@ impl Talk {
         self.numbers += 1;
         Mark {
             user: self.user,
-            talk: self.id,
+            conversation: self.id,
             number: self.numbers,
         }
     }
@@ -233,7 +235,7 @@ impl Talk {
     }
 
     pub fn push(&mut self, value: Value) {
-        self.now.said.push(Line::of(value));
+        self.now.messages.push(Line::new(value));
     }
 
     /// The client brings the answer back: with the results it asked for, or with the next question.
@@ -261,7 +263,7 @@ impl Talk {
     pub fn ask(&mut self, pool: &mut Pool) {
         // Whoever brings along what nobody saw begins in words of his own: else he may be somebody who
         // left his beginning out.
-        let says_own = self.now.said.iter().any(|line| !line.marks.is_empty());
+        let says_own = self.now.messages.iter().any(|line| !line.marks.is_empty());
         let begins = !says_own && self.may_be_unseen();
         if self.ahead.is_empty() && !begins {
             let number = pool.dice.below(5);
@@ -279,14 +281,16 @@ impl Talk {
         }
         let question = match self.ahead.front() {
             Some((question, _)) => question.clone(),
-            None if begins => said("user", self.own(300)),
+            None if begins => message("user", self.own(300)),
             None => match pool.dice.below(12) {
-                0 => said("user", *pool.dice.pick(&words::ANSWERS)),
-                1..=6 if self.kind == Kind::Cached => said("user", *pool.dice.pick(&words::COMMON)),
-                1 => said("user", *pool.dice.pick(&words::COMMON)),
+                0 => message("user", *pool.dice.pick(&words::ANSWERS)),
+                1..=6 if self.kind == Kind::Cached => {
+                    message("user", *pool.dice.pick(&words::COMMON))
+                }
+                1 => message("user", *pool.dice.pick(&words::COMMON)),
                 _ => {
                     let bytes = pool.dice.between(200, 480);
-                    said("user", self.own(bytes))
+                    message("user", self.own(bytes))
                 }
             },
         };
@@ -295,7 +299,7 @@ impl Talk {
 
     /// The model says something; it is not said before the client brings it back.
     pub fn reply(&mut self, pool: &mut Pool) {
-        let last = self.now.said.last().map(|line| line.value.clone());
+        let last = self.now.messages.last().map(|line| line.value.clone());
         let last = last.unwrap_or_default();
         if let Some((question, _)) = self.ahead.front()
             && *question == last
@@ -305,14 +309,14 @@ impl Talk {
             return;
         }
         let dice = &mut pool.dice;
-        let asked = words::text(&last).to_owned();
-        let common = words::COMMON.iter().position(|common| *common == asked);
+        let question = words::text(&last).to_owned();
+        let common = words::COMMON.iter().position(|common| *common == question);
         let elsewhere = self.elsewhere;
         if let Some(common) = common.filter(|_| self.kind == Kind::Cached || dice.chance(70)) {
             let id = format!("call_cached{common}Zt5Wq");
             self.now.pending = match common % 3 {
-                0 if !elsewhere => words::calls(&[id], &asked),
-                _ => said("assistant", words::canned(600_000 + common)),
+                0 if !elsewhere => words::calls(&[id], &question),
+                _ => message("assistant", words::canned(600_000 + common)),
             };
             return;
         }
@@ -323,12 +327,16 @@ impl Talk {
             self.calls(pool)
         } else {
             let bytes = pool.dice.between(260, 560);
-            said("assistant", self.own(bytes))
+            message("assistant", self.own(bytes))
         };
     }
 
     fn calls(&mut self, pool: &mut Pool) -> Value {
-        let results = self.now.said.iter().filter(|line| line.role() == "tool");
+        let results = self
+            .now
+            .messages
+            .iter()
+            .filter(|line| line.role() == "tool");
         let (before, width) = (results.count(), 1 + pool.dice.below(2));
         let drawn = pool.dice.next();
         let ids: Vec<String> = (0..width)
@@ -340,7 +348,7 @@ impl Talk {
                 }
             })
             .collect();
-        let asked = self.mark().to_string();
-        words::calls(&ids, &asked)
+        let query = self.mark().to_string();
+        words::calls(&ids, &query)
     }
 }
