@@ -40,7 +40,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     print(&head(&bundle))?;
     if args.recorded {
         let text = match &bundle.answer {
-            BundledAnswer::Said { text, .. } => parsed_answer(&bundle, text),
+            BundledAnswer::Replied { text, .. } => parsed_answer(&bundle, text),
             BundledAnswer::Failed { .. } => {
                 "The bundle holds no answer: the call failed.\n".to_owned()
             }
@@ -80,7 +80,7 @@ fn head(bundle: &Bundle) -> String {
         harmless(&bundle.origin),
         harmless(&match &bundle.answer {
             BundledAnswer::Failed { class, message } => format!("{class}: {message}"),
-            BundledAnswer::Said { finish, .. } =>
+            BundledAnswer::Replied { finish, .. } =>
                 format!("{} (it ended by {finish})", bundle.verdict),
         }),
     ) + &missing_attachments(&bundle.prompt.attachments)

@@ -75,7 +75,9 @@ pub struct PromptText {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BundledAnswer {
-    Said {
+    /// The name in the file is older.
+    #[serde(rename = "said")]
+    Replied {
         text: String,
         model: String,
         finish: String,
@@ -291,7 +293,7 @@ fn build(
                 .collect(),
         },
         answer: match &attempt.answer {
-            Ok(reply) => BundledAnswer::Said {
+            Ok(reply) => BundledAnswer::Replied {
                 text: clean(&reply.text),
                 model: reply.model.clone(),
                 finish: match reply.finish {

@@ -218,7 +218,7 @@ impl Snapshots {
             eligible_from = committed.meta.eligible_from,
             observation_tokens = committed.meta.tokens,
             cause = new.cause.name(),
-            told = stored_peer.is_some(),
+            peer_memory = stored_peer.is_some(),
             "prepared a snapshot"
         );
         // The copy with peer memory first, so that no request of its conversation goes out without

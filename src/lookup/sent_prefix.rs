@@ -48,7 +48,8 @@ impl CacheState {
         turns.find_map(|(index, turn)| {
             let key = (scope.tenant, turn.link);
             let pins = self.pins.by_label(&key);
-            let pinned = pins.map(|(used, asked, name)| (asked != model, used.snapshot, name));
+            let pinned =
+                pins.map(|(used, pinned_model, name)| (pinned_model != model, used.snapshot, name));
             let pinned = pinned.min_by_key(|(other, snapshot, _)| (*other, *snapshot));
             // Some clients change their newest message when they continue. So the message before it is
             // compared too.

@@ -165,7 +165,7 @@ impl Summary {
     /// What the model has said so far, without what was too long to keep.
     pub(super) fn messages(&self) -> Vec<&AnswerMessage> {
         let messages = self.messages.values();
-        messages.filter(|said| said.is_complete()).collect()
+        messages.filter(|message| message.is_complete()).collect()
     }
 
     /// Another number than before if the model has said more.

@@ -16,7 +16,7 @@ pub(in crate::store) fn link_list<'a>(links: impl IntoIterator<Item = &'a Link>)
 
 /// The hash of a route, as the store keeps it; empty for none.
 pub(in crate::store) fn route_bytes(hash: Option<&[u8; 32]>) -> Vec<u8> {
-    hash.map(|way| way.to_vec()).unwrap_or_default()
+    hash.map(|bytes| bytes.to_vec()).unwrap_or_default()
 }
 
 /// A number of tokens for the store. A number that does not fit becomes the largest one.

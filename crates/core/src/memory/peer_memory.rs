@@ -52,7 +52,7 @@ impl PeerMemory {
             return true;
         };
         let bound_key = self.binding.as_ref().and_then(|bound| bound.key.as_deref());
-        bound_key.is_none_or(|bound| bound == key) && !self.keys.iter().any(|told| told == key)
+        bound_key.is_none_or(|bound| bound == key) && !self.keys.iter().any(|source| source == key)
     }
 
     /// Whether `history` continues the conversation it was made for.
