@@ -1,10 +1,10 @@
 //! The configuration: reads the sources, checks every value, and builds the settings of the other modules.
 //!
 //! [`read`] merges four sources (defaults, file, environment, flags; the later wins) into `RawConfig`, the
-//! values as written, and validates those into [`Config`]. A `Config` holds the modules' own settings, so no room
+//! values as written, and validates those into [`Config`]. A `Config` holds the modules' own settings, so no module
 //! has to check or default a value again. All errors are reported together, each with its key and its remedy.
 //!
-//! This room reads the configuration file and the files with keys for tokens, and nothing else: the
+//! This module reads the configuration file and the files with keys for tokens, and nothing else: the
 //! environment comes in as a map, so no test depends on that of the process. Called by `cli`.
 
 mod audit_file;

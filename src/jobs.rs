@@ -7,7 +7,7 @@
 //! ```
 //! The *recorder* is one task, and the only one that decides ([`crate::memory::advance`]). The
 //! *workers* carry out the jobs in the store's queue, so work survives a crash and is done once. No
-//! request waits for this room (INV-FREE), except under `overflow = "observe"`. The intake is
+//! request waits for this module (INV-FREE), except under `overflow = "observe"`. The intake is
 //! bounded. An exchange that does not fit is dropped, because the client will send the same history
 //! again.
 

@@ -1,7 +1,7 @@
 //! Calls to the models that observe and reflect. Never on the request path.
 //!
 //! One [`Llm`] for the process: a pooled client that follows no redirect, uses no proxy and has no
-//! total timeout, because each call has its own deadline. This room decides how a call is written for a
+//! total timeout, because each call has its own deadline. This module decides how a call is written for a
 //! model (a parameter that the model refuses is left out and remembered) and which class a failure
 //! has. It never decides whether to call or to try again: `jobs` does, with [`backoff()`] and
 //! [`Breaker`]. It never logs a prompt, an answer or a credential.

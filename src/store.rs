@@ -1,4 +1,4 @@
-//! Durable memory behind domain verbs. SQL stays inside this room.
+//! Durable memory behind domain verbs. SQL stays inside this module.
 //!
 //! Every verb names the owner ([`Scope`](crate::history::Scope)), except the operator's lists and the
 //! workers' claims. The owner is the first part of every key and of every WHERE (INV-OWN). Rows never

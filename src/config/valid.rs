@@ -1,4 +1,4 @@
-//! The valid configuration: the settings of every room, with nothing left to check, default or resolve.
+//! The valid configuration: the settings of every module, with nothing left to check, default or resolve.
 //!
 //! Each module defines its own settings; this file only says which modules have some. Built by `validate`
 //! alone, read by `app` and `cli`.

@@ -1,4 +1,4 @@
-//! What almost every part of this room needs: the store and its cache, the settings in force, the
+//! What almost every part of this module needs: the store and its cache, the settings in force, the
 //! clock, the token counter, the event log, the tasks, and how memory's own work goes.
 //!
 //! Decides nothing and holds no state of its own: a clone is a second handle to the same things.
@@ -17,7 +17,7 @@ use crate::store::{Job, Store, TenantAccounts};
 use crate::tasks::{ComputePool, Losses, Tasks};
 use crate::tokens::TokenCounter;
 
-/// Handles that the parts of this room share.
+/// Handles that the parts of this module share.
 #[derive(Clone)]
 pub(super) struct Base {
     pub(super) store: Arc<dyn Store>,

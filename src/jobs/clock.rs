@@ -1,4 +1,4 @@
-//! The clock of this room: the system's, or one that tests set.
+//! The clock of this module: the system's, or one that tests set.
 //!
 //! Leases, retries, breakers and dates read it, so that a simulation decides when a minute has
 //! passed. The request path decides nothing by it.

@@ -1,4 +1,4 @@
-//! The settings of this room, and the handle by which a reload replaces them while the process
+//! The settings of this module, and the handle by which a reload replaces them while the process
 //! runs.
 //!
 //! Decides nothing. The settings are applied when a chunk or snapshot is made, and stay fixed in
@@ -74,7 +74,7 @@ pub enum ArchivePolicy {
     For(Duration),
 }
 
-/// The settings of this room.
+/// The settings of this module.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The published thresholds. This and all fields below apply to conversations that no override matches.

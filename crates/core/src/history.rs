@@ -1,7 +1,7 @@
 //! A conversation without its wire format.
 //!
 //! A wire format (see [`crate::wire`]) turns each message into a [`Turn`]: its role, a [`Fingerprint`]
-//! of what it means, and the tool calls that it makes or answers. This room chains the messages into
+//! of what it means, and the tool calls that it makes or answers. This module chains the messages into
 //! [`Link`]s and says where a history may be cut. It knows no JSON, no tokens and no memory. All modules
 //! above it import it; it imports none.
 
