@@ -20,7 +20,23 @@ pub fn long_or<T>(long: T, sample: T) -> T {
     if is_long() { long } else { sample }
 }
 
-/// What is played of `all`: everything in the long form, else one of each `every`.
+/// What is played of `all`: everything in the long form, else one of each `every`. `DIARIST_PART` says which one, so that
+/// each commit in `.ci/run` plays others than the one before.
 pub fn sample<T>(all: impl IntoIterator<Item = T>, every: usize) -> impl Iterator<Item = T> {
-    all.into_iter().step_by(long_or(1, every))
+    let every = long_or(1, every);
+    all.into_iter().skip(part() % every).step_by(every)
+}
+
+/// The number of the part that is played; 0 if it is not set.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test has no other way to be asked for another part"
+)]
+fn part() -> usize {
+    let wanted = std::env::var("DIARIST_PART").unwrap_or_default();
+    match wanted.parse() {
+        Ok(part) => part,
+        Err(_) if wanted.is_empty() => 0,
+        Err(_) => panic!("DIARIST_PART is {wanted:?}: it may be a whole number, or unset"),
+    }
 }
