@@ -14,7 +14,7 @@
 //! something of their own that they no longer held.
 //!
 //! A seed decides everything that is sent, and in which order; odd seeds have two processes on one database.
-//! How fast memory is made is left to the machine. A plain run plays about 1,200 requests, the long form 3,000.
+//! How fast memory is made is left to the machine. A plain run plays one world of 750 requests, the long form 3,000 requests.
 //!
 //! ```text
 //! DIARIST_SEED=7 cargo test --test proxy population:: -- --nocapture   the world of one seed

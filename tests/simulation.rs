@@ -63,14 +63,23 @@ fn env_number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
+/// The first `long` seeds in the long form, else `some` of them: those of the part that is played.
+fn seeds_of_part([long, some]: [u64; 2]) -> std::ops::Range<u64> {
+    if depth::is_long() {
+        return 0..long;
+    }
+    let first = depth::part() as u64 % (long / some) * some;
+    first..first + some
+}
+
 #[test]
 fn every_invariant_holds_after_every_step() {
     let seeds: Vec<u64> = match (env_number("DIARIST_SEED"), env_number("DIARIST_SEEDS")) {
         (Some(first), count) => (first..first + count.unwrap_or(1)).collect(),
         (None, count) => {
-            let count = count.unwrap_or_else(|| depth::long_or(SEEDS[0], SEEDS[1]));
-            let beyond = depth::sample(BROKEN_ONCE, 7).filter(|seed| *seed >= count);
-            (0..count).chain(beyond).collect()
+            let first = count.map_or_else(|| seeds_of_part(SEEDS), |count| 0..count);
+            let beyond = depth::sample(BROKEN_ONCE, 7).filter(|seed| *seed >= first.end);
+            first.clone().chain(beyond).collect()
         }
     };
     let reports = parallel::map(&seeds, |seed| run(*seed, None));
@@ -284,10 +293,13 @@ const FORGOTTEN: u64 = 20;
 
 #[test]
 fn what_is_forgotten_stays_forgotten_until_that_is_lifted() {
-    let first = env_number("DIARIST_SEED").unwrap_or(0);
-    let plain = || depth::long_or(FORGOTTEN, 5);
-    let count = env_number("DIARIST_SEEDS").unwrap_or_else(plain);
-    let seeds: Vec<u64> = (first..first + count).collect();
+    let seeds: Vec<u64> = match (env_number("DIARIST_SEED"), env_number("DIARIST_SEEDS")) {
+        (None, None) => seeds_of_part([FORGOTTEN, 5]).collect(),
+        (first, count) => {
+            let first = first.unwrap_or(0);
+            (first..first + count.unwrap_or(1)).collect()
+        }
+    };
     let reports = parallel::map(&seeds, |seed| forgetting::run(*seed, None));
     let mut all = forgetting::RunCounts::default();
     for (seed, (breaches, done)) in seeds.iter().zip(&reports) {

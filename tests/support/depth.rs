@@ -32,7 +32,7 @@ pub fn sample<T>(all: impl IntoIterator<Item = T>, every: usize) -> impl Iterato
     clippy::disallowed_methods,
     reason = "a test has no other way to be asked for another part"
 )]
-fn part() -> usize {
+pub fn part() -> usize {
     let wanted = std::env::var("DIARIST_PART").unwrap_or_default();
     match wanted.parse() {
         Ok(part) => part,
