@@ -34,9 +34,11 @@ pub fn sample<T>(all: impl IntoIterator<Item = T>, every: usize) -> impl Iterato
 )]
 pub fn part() -> usize {
     let wanted = std::env::var("DIARIST_PART").unwrap_or_default();
-    match wanted.parse() {
-        Ok(part) => part,
-        Err(_) if wanted.is_empty() => 0,
-        Err(_) => panic!("DIARIST_PART is {wanted:?}: it may be a whole number, or unset"),
+    if wanted.is_empty() {
+        return 0;
     }
+    let part = wanted.parse();
+    part.unwrap_or_else(|_| {
+        panic!("DIARIST_PART is {wanted:?}: it may be a whole number, or unset")
+    })
 }
