@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use diarist_provider::Provider;
 use serde_json::Value;
 use sqlx::ConnectOptions as _;
-use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use tokio::process::{Child, Command};
 
 /// Far beyond anything but a hang.
@@ -100,12 +100,7 @@ impl Program {
     /// Waits until nothing is left to do: no job waits, and no request is recorded any more. A job whose call
     /// failed is tried again much later; it keeps its words until then, and nobody waiting.
     pub async fn rest(&self) {
-        let mut database = SqliteConnectOptions::new()
-            .filename(self.folder.path().join("diarist.db"))
-            .read_only(true)
-            .connect()
-            .await
-            .unwrap();
+        let mut database = self.database().await;
         let state = "SELECT (SELECT count(*) FROM jobs WHERE state = 'open'),
                             (SELECT coalesce(sum(times), 0) FROM requests), (SELECT count(*) FROM parts),
                             (SELECT count(*) FROM snapshots)";
@@ -136,6 +131,37 @@ impl Program {
             last = now;
             tokio::time::sleep(Duration::from_millis(300)).await;
         }
+    }
+
+    /// Waits until so many owners have a snapshot. Between two jobs of a conversation a busy machine may rest for a
+    /// while.
+    pub async fn wait_for_snapshots(&self, owners: i64) {
+        let mut database = self.database().await;
+        let count = "SELECT count(*) FROM (SELECT DISTINCT tenant, resource FROM snapshots)";
+        let began = Instant::now();
+        loop {
+            let found: i64 = sqlx::query_scalar(count)
+                .fetch_one(&mut database)
+                .await
+                .unwrap();
+            if found >= owners {
+                return;
+            }
+            assert!(
+                began.elapsed() < PATIENCE,
+                "{found} of {owners} owners have a snapshot"
+            );
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    }
+
+    async fn database(&self) -> SqliteConnection {
+        SqliteConnectOptions::new()
+            .filename(self.folder.path().join("diarist.db"))
+            .read_only(true)
+            .connect()
+            .await
+            .unwrap()
     }
 
     /// Ends it as a supervisor would. It writes its WAL back.
