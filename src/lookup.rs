@@ -39,7 +39,7 @@ use self::timed_reads::TimedReads;
 pub use self::unrecorded_answers::AnswersInProgress;
 use self::unrecorded_answers::UnrecordedAnswers;
 use crate::history::align::MessageOrigin;
-use crate::history::{History, Link, PathMessage, Scope};
+use crate::history::{HashPurpose, History, Link, PathMessage, Scope};
 use crate::memory::alignment::{Alignment, LineageName, PathEntry};
 use crate::memory::{Snapshot, SnapshotId, SnapshotMeta};
 use crate::store::{RequestRecord, SentWith, SharedContent, Store};
@@ -400,6 +400,8 @@ impl SnapshotCache {
 /// again.
 const MAX_KEYS: usize = 4_096;
 
+static CONVERSATION_NAME: HashPurpose = HashPurpose::new("diarist 2026-11 crowd");
+
 /// Hashes of thread keys that too many conversations have, until the process ends.
 #[derive(Debug, Default)]
 struct SharedThreadKeys(Mutex<HashSet<[u8; 32]>>);
@@ -421,7 +423,7 @@ impl SharedThreadKeys {
 }
 
 fn key_hash(scope: &Scope, key: &str) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new_derive_key("diarist 2026-11 crowd");
+    let mut hasher = CONVERSATION_NAME.hasher();
     hasher.update(&scope.tenant);
     hasher.update(&scope.resource.unwrap_or_default());
     hasher.update(key.as_bytes());

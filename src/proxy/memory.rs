@@ -18,7 +18,7 @@ use super::parsed_prefixes::ParsedPrefixes;
 use super::sent_prompts::SentPrompts;
 use super::singleflight::Singleflight;
 use crate::audit::Audit;
-use crate::history::{History, Pepper, Scope, ScopedHash};
+use crate::history::{HashPurpose, History, Pepper, Scope, ScopedHash};
 use crate::jobs::{Exchange, Jobs, Reloadable};
 use crate::lookup::{Lookup, SnapshotCache};
 use crate::memory::alignment::{Alignment, EvidenceLevel};
@@ -28,6 +28,8 @@ use crate::store::{SentWith, Tombstones};
 use crate::tasks::ComputePool;
 use crate::wire;
 use crate::wire::chat::ParsedPrefix;
+
+static CACHE_KEY: HashPurpose = HashPurpose::new("diarist 2026-11 prompt cache key");
 
 /// What happens if a request is too long for its model with everything observed applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -301,7 +303,7 @@ impl MemoryRequest {
     /// credential or the text from it. Conversations that begin alike have different ones if their names differ.
     pub(super) fn cache_key(&self) -> String {
         let pepper = &self.policy.identity.pepper;
-        let mut hasher = pepper.hasher("diarist 2026-11 prompt cache key");
+        let mut hasher = pepper.hasher(&CACHE_KEY);
         let first = self.history.turns().first().map(|turn| turn.link);
         hasher.update(first.unwrap_or_else(|| self.history.root()).as_bytes());
         // Also a name that too many conversations have: by then, some requests have gone out with it.

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, HeaderName, Response, StatusCode};
 
 use super::body::ProxyBody;
 use super::memory::{Memory, MemoryRequest};
 use super::shared::Shared;
-use crate::history::Pepper;
+use crate::history::{HashPurpose, Pepper};
 use crate::llm::{UpstreamRoute, retry_after};
 
 /// How long jobs pause if less than half of a rate limit is left. Limits are per minute, and the next answer says
@@ -22,22 +22,22 @@ const LOW_LIMIT_PAUSE: Duration = Duration::from_secs(15);
 
 /// The names of the headers of one limit.
 struct LimitHeaders {
-    limit: &'static str,
-    remaining: &'static str,
-    reset: &'static str,
+    limit: HeaderName,
+    remaining: HeaderName,
+    reset: HeaderName,
 }
 
 /// As OpenAI and compatible upstreams send them.
-const RATE_LIMIT_HEADERS: [LimitHeaders; 2] = [
+static RATE_LIMIT_HEADERS: [LimitHeaders; 2] = [
     LimitHeaders {
-        limit: "x-ratelimit-limit-requests",
-        remaining: "x-ratelimit-remaining-requests",
-        reset: "x-ratelimit-reset-requests",
+        limit: HeaderName::from_static("x-ratelimit-limit-requests"),
+        remaining: HeaderName::from_static("x-ratelimit-remaining-requests"),
+        reset: HeaderName::from_static("x-ratelimit-reset-requests"),
     },
     LimitHeaders {
-        limit: "x-ratelimit-limit-tokens",
-        remaining: "x-ratelimit-remaining-tokens",
-        reset: "x-ratelimit-reset-tokens",
+        limit: HeaderName::from_static("x-ratelimit-limit-tokens"),
+        remaining: HeaderName::from_static("x-ratelimit-remaining-tokens"),
+        reset: HeaderName::from_static("x-ratelimit-reset-tokens"),
     },
 ];
 
@@ -60,7 +60,7 @@ pub(super) fn register_route(
             .path_and_query()
             .and_then(|path| shared.upstream.url_for(path))
     {
-        let hasher = request.policy.identity.pepper.hasher(ROUTE_HASH);
+        let hasher = request.policy.identity.pepper.hasher(&ROUTE);
         let hash = UpstreamRoute::hash_of(&url, &parts.headers, hasher.clone());
         // Nearly always the route is held, and need not be copied.
         if !routes.renew(tenant, hash) {
@@ -79,7 +79,7 @@ pub(super) fn register_route(
 }
 
 /// What the hash of a route is for. Another name would make every stored one unknown.
-const ROUTE_HASH: &str = "diarist 2026-11 way";
+static ROUTE: HashPurpose = HashPurpose::new("diarist 2026-11 way");
 
 /// The route of a request to the upstream.
 pub(super) fn route_for_request(
@@ -91,7 +91,7 @@ pub(super) fn route_for_request(
     Some(UpstreamRoute::new(
         &url,
         &parts.headers,
-        pepper.hasher(ROUTE_HASH),
+        pepper.hasher(&ROUTE),
     ))
 }
 
@@ -99,8 +99,8 @@ pub(super) fn route_for_request(
 /// used up.
 fn limited_for(headers: &HeaderMap, now: jiff::Timestamp) -> Option<Duration> {
     let resets = RATE_LIMIT_HEADERS.iter().filter_map(|names| {
-        let used_up = number(headers, names.remaining) == Some(0);
-        let reset = headers.get(names.reset)?.to_str().ok()?;
+        let used_up = number(headers, &names.remaining) == Some(0);
+        let reset = headers.get(&names.reset)?.to_str().ok()?;
         parse_reset(reset).filter(|_| used_up)
     });
     retry_after(headers, now).or_else(|| resets.max())
@@ -108,13 +108,13 @@ fn limited_for(headers: &HeaderMap, now: jiff::Timestamp) -> Option<Duration> {
 
 fn is_nearly_used_up(headers: &HeaderMap) -> bool {
     RATE_LIMIT_HEADERS.iter().any(|names| {
-        let all = number(headers, names.limit);
-        let left = number(headers, names.remaining);
+        let all = number(headers, &names.limit);
+        let left = number(headers, &names.remaining);
         matches!((all, left), (Some(all), Some(left)) if left < all / 2)
     })
 }
 
-fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
+fn number(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
     headers.get(name)?.to_str().ok()?.trim().parse().ok()
 }
 

@@ -70,7 +70,8 @@ pub fn route(owner: &Owner, other: bool) -> UpstreamRoute {
     UpstreamRoute::new(
         &url.parse().unwrap(),
         &headers,
-        diarist::history::Pepper::NONE.hasher("diarist 2026-11 way"),
+        diarist::history::Pepper::NONE
+            .hasher(&diarist::history::HashPurpose::new("diarist 2026-11 way")),
     )
 }
 

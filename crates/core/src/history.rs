@@ -16,6 +16,7 @@ mod message_key;
 mod pepper;
 mod plain_text;
 mod position_map;
+mod purpose;
 mod role;
 
 use std::sync::{Arc, OnceLock};
@@ -30,6 +31,7 @@ pub use message_key::{
 pub use pepper::Pepper;
 pub use plain_text::{AttachmentKind, Detail, Media, MessagePiece, PlainText};
 pub use position_map::{PathMessage, PositionMap};
+pub use purpose::HashPurpose;
 pub use role::Role;
 
 /// One message at its place in a chain.

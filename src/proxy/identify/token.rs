@@ -13,11 +13,13 @@ use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use serde_json::{Map, Value};
 
-use crate::history::Pepper;
+use crate::history::{HashPurpose, Pepper};
 
 /// Longer tokens are not read. Providers' tokens with many claims have 2 KiB; servers limit a whole request head
 /// to 8 to 64 KiB.
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
+
+static TOKEN_SUBJECT: HashPurpose = HashPurpose::new("diarist 2026-11 token subject");
 
 /// A key, and the algorithms that it verifies.
 #[derive(Clone, Debug)]
@@ -150,8 +152,7 @@ impl Verifier {
         if !scheme.eq_ignore_ascii_case(b"bearer ") || !is_jwt {
             return None;
         }
-        let hash =
-            |subject: Subject| pepper.hash("diarist 2026-11 token subject", &subject.to_bytes());
+        let hash = |subject: Subject| pepper.hash(&TOKEN_SUBJECT, &subject.to_bytes());
         Some(self.subject(token).map(hash))
     }
 

@@ -11,13 +11,16 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::name::usable_name;
 use super::off_reason::OffReason;
 use super::token::Verifier;
-use crate::history::Pepper;
+use crate::history::{HashPurpose, Pepper};
 
 /// The header that any client may write. It keeps memory apart within its owner.
 const RESOURCE_HEADER: HeaderName = HeaderName::from_static("x-diarist-resource");
 
 /// The same header as some servers in between rewrite it.
 const WITH_UNDERSCORES: &str = "x_diarist_resource";
+
+static CLIENT_RESOURCE: HashPurpose = HashPurpose::new("diarist 2026-11 resource");
+static TRUSTED_USER: HashPurpose = HashPurpose::new("diarist 2026-11 vouched resource");
 
 /// A user of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +96,7 @@ pub(super) fn resource(
 }
 
 fn trusted_id(name: &[u8], client_resource: &str, pepper: &Pepper) -> [u8; 32] {
-    let mut hasher = pepper.hasher("diarist 2026-11 vouched resource");
+    let mut hasher = pepper.hasher(&TRUSTED_USER);
     hasher.update(&(name.len() as u64).to_be_bytes());
     hasher.update(name);
     hasher.update(client_resource.as_bytes());
@@ -101,7 +104,7 @@ fn trusted_id(name: &[u8], client_resource: &str, pepper: &Pepper) -> [u8; 32] {
 }
 
 fn client_id(name: &str, pepper: &Pepper) -> [u8; 32] {
-    pepper.hash("diarist 2026-11 resource", name.as_bytes())
+    pepper.hash(&CLIENT_RESOURCE, name.as_bytes())
 }
 
 /// The hashes that a user of this `name` can have: as a client writes it, and as the operator lets it be

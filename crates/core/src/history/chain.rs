@@ -1,12 +1,12 @@
 //! Links: a link names one history up to one message, under one owner.
 
 use std::hash::{Hash, Hasher};
-use std::sync::LazyLock;
-
-use blake3::hazmat::{self, ContextKey, HasherExt as _};
 
 use super::hex::hex;
-use super::{Fingerprint, Pepper};
+use super::{Fingerprint, HashPurpose, Pepper};
+
+static TENANT: HashPurpose = HashPurpose::new("diarist 2026-11 tenant");
+static CHAIN: HashPurpose = HashPurpose::new("diarist 2026-11 chain");
 
 /// The owner of a history. It seeds every chain, so two owners never share a link (INV-OWN).
 ///
@@ -31,7 +31,7 @@ impl Scope {
 
     /// The tenant with this `credential`, which must be whole: a truncated one would merge its owners.
     pub fn hash_tenant(pepper: &Pepper, credential: &[u8]) -> [u8; 32] {
-        pepper.hash("diarist 2026-11 tenant", credential)
+        pepper.hash(&TENANT, credential)
     }
 
     /// The stored form of the resource: empty for none.
@@ -67,9 +67,7 @@ impl Hash for Link {
 impl Link {
     /// The link before the first message of any history of `scope`.
     pub fn root(scope: &Scope) -> Self {
-        static CONTEXT: LazyLock<ContextKey> =
-            LazyLock::new(|| hazmat::hash_derive_key_context("diarist 2026-11 chain"));
-        let mut hasher = blake3::Hasher::new_from_context_key(&CONTEXT);
+        let mut hasher = CHAIN.hasher();
         hasher.update(&scope.tenant);
         match &scope.resource {
             None => hasher.update(&[0]),

@@ -7,9 +7,9 @@
 use blake3::CHUNK_LEN;
 use blake3::hazmat::ContextKey;
 
-use super::Pepper;
 use super::hex::hex;
 use super::lanes;
+use super::{HashPurpose, Pepper};
 
 /// The meaning of a message, in 256 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -28,7 +28,7 @@ impl std::fmt::Debug for Fingerprint {
     }
 }
 
-const CONTEXT: &str = "diarist 2026-11 fingerprint";
+static FINGERPRINT: HashPurpose = HashPurpose::new("diarist 2026-11 fingerprint");
 
 /// Collects the fields of one message.
 #[derive(Debug, Default)]
@@ -84,7 +84,8 @@ impl Encoder {
     /// The fingerprint of all fields so far, without a pepper. For what is not stored, and for tests.
     pub fn finish(mut self) -> Fingerprint {
         self.close();
-        Fingerprint(blake3::derive_key(CONTEXT, &self.bytes))
+        let hash = FINGERPRINT.hasher().update(&self.bytes).finalize();
+        Fingerprint(*hash.as_bytes())
     }
 }
 
@@ -106,7 +107,7 @@ impl Batch {
     /// No messages.
     pub fn new(pepper: &Pepper) -> Self {
         Self {
-            context: pepper.context_key(CONTEXT),
+            context: pepper.context_key(&FINGERPRINT),
             encoder: Encoder::new(),
             ends: Vec::new(),
             fingerprints: Vec::new(),

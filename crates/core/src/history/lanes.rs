@@ -45,7 +45,8 @@ pub(super) fn derive_keys(context: &ContextKey, inputs: &[&[Chunk]]) -> Vec<[u8;
         keys[*index] = value;
     }
     let mut values: Vec<Vec<ChainingValue>> = vec![Vec::new(); several.len()];
-    for counter in 0..MIN_WIDE_CHUNKS {
+    let longest = several.iter().map(|index| inputs[*index].len()).max();
+    for counter in 0..longest.unwrap_or(0) {
         let has_chunk = |&place: &usize| inputs[several[place]].len() > counter;
         let places: Vec<usize> = (0..several.len()).filter(has_chunk).collect();
         let lanes: Vec<&Chunk> = places

@@ -6,7 +6,9 @@
 //! printed or compared with anything but [`Pepper::check_value`].
 
 use blake3::Hasher;
-use blake3::hazmat::{ContextKey, HasherExt as _, hash_derive_key_context};
+use blake3::hazmat::{ContextKey, HasherExt as _};
+
+use super::HashPurpose;
 
 /// The secret, or none.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -31,14 +33,14 @@ impl Pepper {
         Self(Some(blake3::derive_key("diarist 2026-11 pepper", secret)))
     }
 
-    /// Computes hashes for one purpose, which `context` names.
-    pub fn hasher(&self, context: &str) -> Hasher {
-        Hasher::new_from_context_key(&self.context_key(context))
+    /// Computes hashes for one `purpose`.
+    pub fn hasher(&self, purpose: &HashPurpose) -> Hasher {
+        Hasher::new_from_context_key(&self.context_key(purpose))
     }
 
-    /// The hash of `input` for the purpose that `context` names.
-    pub fn hash(&self, context: &str, input: &[u8]) -> [u8; 32] {
-        *self.hasher(context).update(input).finalize().as_bytes()
+    /// The hash of `input` for one `purpose`.
+    pub fn hash(&self, purpose: &HashPurpose, input: &[u8]) -> [u8; 32] {
+        *self.hasher(purpose).update(input).finalize().as_bytes()
     }
 
     /// What a database may hold to recognise its pepper; `None` without one. It does not lead back to it.
@@ -47,8 +49,8 @@ impl Pepper {
         Some(*blake3::keyed_hash(pepper, b"check value").as_bytes())
     }
 
-    pub(super) fn context_key(&self, context: &str) -> ContextKey {
-        self.key(hash_derive_key_context(context))
+    pub(super) fn context_key(&self, purpose: &HashPurpose) -> ContextKey {
+        self.key(*purpose.key())
     }
 
     /// `key` itself without a pepper.
@@ -69,7 +71,7 @@ mod tests {
     #[test]
     fn without_a_pepper_every_hash_is_what_it_always_was() {
         assert_eq!(
-            Pepper::NONE.hash("a purpose", b"input"),
+            Pepper::NONE.hash(&HashPurpose::new("a purpose"), b"input"),
             blake3::derive_key("a purpose", b"input")
         );
         assert_eq!(

@@ -8,8 +8,11 @@ use std::sync::Arc;
 
 use crate::history::align::MessageOrigin;
 use crate::history::{
-    Fingerprint, History, Link, MessageKey, PathMessage, Pepper, PositionMap, ScopedHash,
+    Fingerprint, HashPurpose, History, Link, MessageKey, PathMessage, Pepper, PositionMap,
+    ScopedHash,
 };
+
+static ORIGIN: HashPurpose = HashPurpose::new("diarist 2026-11 origin");
 
 /// Where a message was first said: a short hash of the message and of all messages before it. Zero
 /// means unknown, as in rows of versions that did not store it; such a message proves nothing.
@@ -28,7 +31,7 @@ impl Origin {
         if self == Self::default() {
             return Self::for_link(link);
         }
-        let mut hasher = blake3::Hasher::new_derive_key("diarist 2026-11 origin");
+        let mut hasher = ORIGIN.hasher();
         hasher.update(&self.0.to_be_bytes());
         hasher.update(message.as_bytes());
         Self::from_hash(hasher.finalize().as_bytes())

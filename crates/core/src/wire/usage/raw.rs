@@ -28,7 +28,11 @@ impl RawUsage {
 
     /// Takes the fields of a later report of the same answer. Fields that it leaves out stay.
     pub fn update(&mut self, later: Self) {
-        self.0.extend(later.0);
+        if self.0.is_empty() {
+            *self = later;
+        } else {
+            self.0.extend(later.0);
+        }
     }
 
     /// Whether it has no field but those that vLLM, SGLang and llama.cpp write: neither the details of hosted models, nor
