@@ -121,7 +121,7 @@ impl App {
         store_timeout: Duration,
     ) -> Result<Self, StartError> {
         let url = config.database.to_string();
-        let store = SqliteStore::reconnecting_with(&url, store_timeout);
+        let store = SqliteStore::reconnecting(&url, store_timeout);
         Box::pin(Self::build_on(store, tasks, config, store_timeout)).await
     }
 
@@ -146,7 +146,7 @@ impl App {
         store_timeout: Duration,
     ) -> Result<Self, StartError> {
         let url = config.database.to_string();
-        let store = SqliteStore::reconnecting_with(&url, store_timeout).shared();
+        let store = SqliteStore::reconnecting(&url, store_timeout).shared();
         Box::pin(Self::build_on(store, Tasks::new(), config, store_timeout)).await
     }
 

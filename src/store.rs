@@ -20,6 +20,8 @@ mod snapshots;
 mod sqlite;
 mod tenant_accounts;
 mod tenants;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod timer;
 
 pub use admin::{

@@ -10,6 +10,8 @@ use assert_cmd::Command;
 use assert_cmd::assert::Assert;
 use diarist::store::{Admin as _, PepperPlace, SqliteStore};
 
+use crate::support::patient_store::PATIENCE;
+
 const EX_USAGE: i32 = 64;
 
 /// The binary in an environment of its own: nothing of the machine's reaches it.
@@ -291,7 +293,8 @@ fn serve_once(database: &str) {
         database: Some(Path::new(database)),
     };
     let pepper = place.find_or_make().unwrap();
-    let store = SqliteStore::reconnecting(&format!("sqlite://{database}")).with_pepper(&pepper);
+    let url = format!("sqlite://{database}");
+    let store = SqliteStore::reconnecting(&url, PATIENCE).with_pepper(&pepper);
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         store.open_now().await.unwrap();
         store.close().await;

@@ -52,15 +52,6 @@ pub trait Admin: Send + Sync {
         events: &[Event],
     ) -> StoreResult<Vec<Event>>;
 
-    /// Deletes everything of a lineage that no other lineage uses; returns the number of deleted rows.
-    ///
-    /// What the Observer was shown of it stays charged. Its contents are deleted, so a client that
-    /// continues the conversation is observed as if it were new.
-    async fn forget(&self, scope: &Scope, lineage: i64) -> StoreResult<u64>;
-
-    /// Whether the store answers now.
-    async fn ping(&self) -> StoreResult<()>;
-
     /// Waits for running queries, writes what is buffered, and closes the store.
     async fn close(&self);
 }

@@ -27,15 +27,8 @@ pub const LARGE_REQUEST: usize = 500;
 /// Recording requests and finding them again.
 #[async_trait]
 pub trait Chains: Send + Sync {
-    /// Snapshots that end on `chain` (oldest link first), and what exactly this history was sent with
-    /// before. One indexed query.
-    async fn find_on_chain(&self, scope: &Scope, chain: &[Link]) -> StoreResult<Candidates> {
-        self.find_candidates(scope, chain, &LookupKeys::default())
-            .await
-    }
-
-    /// As [`Chains::find_on_chain`], and the recorded chains on which a request may stand that
-    /// continues none. One indexed query.
+    /// Snapshots that end on `chain` (oldest link first), what exactly this history was sent with before,
+    /// and the recorded chains on which a request may stand that continues none. One indexed query.
     async fn find_candidates(
         &self,
         scope: &Scope,
@@ -49,19 +42,12 @@ pub trait Chains: Send + Sync {
     /// The recorded chain that ends at `tip`; empty if `tip` is not recorded.
     async fn chain_links(&self, scope: &Scope, tip: Link) -> StoreResult<Vec<Link>>;
 
-    /// Records an accepted request in one transaction and returns its lineage.
+    /// Records accepted requests in their order and in one transaction.
     ///
-    /// A second record of the same request changes only `last_ms` and the number of requests. If
-    /// `record` names no lineage, or one that was forgotten, and another process has recorded these
-    /// messages first, the request joins that lineage.
-    ///
-    /// # Errors
-    /// [`StoreError::Forgotten`](super::StoreError::Forgotten) if the messages before the new ones are
-    /// not recorded.
-    async fn record(&self, scope: &Scope, record: &RequestRecord) -> StoreResult<i64>;
-
-    /// Records accepted requests in their order and in one transaction, each as [`Chains::record`] does.
-    /// A request that cannot be recorded leaves the others as they are; its error is in its place.
+    /// A second record of the same request changes only `last_ms` and the number of requests. If a record names no
+    /// lineage, or one that was forgotten, and another process has recorded these messages first, the request joins
+    /// that lineage. A request that cannot be recorded leaves the others as they are; its error is in its place:
+    /// [`StoreError::Forgotten`](super::StoreError::Forgotten) if the messages before the new ones are not recorded.
     ///
     /// # Errors
     /// If the transaction could not begin, go on or be committed. Then nothing of the batch is recorded.
@@ -70,7 +56,7 @@ pub trait Chains: Send + Sync {
         batch: Vec<(Scope, RequestRecord)>,
     ) -> StoreResult<Vec<StoreResult<RecordedRequest>>>;
 
-    /// As [`Chains::record`], for a request that was observed while its client waited. The same
+    /// As [`Chains::record_batch`], for one request that was observed while its client waited. The same
     /// transaction stores the observation; the request is recorded as sent with it.
     async fn record_overflow_observation(
         &self,
@@ -174,8 +160,6 @@ pub struct Candidates {
     pub sent_with: Option<SentWith>,
     /// What the same request was sent with when it was aligned with another chain.
     pub aligned_sent_with: Option<SentWith>,
-    /// Whether the tip itself is recorded. Then longer chains may be recorded too.
-    pub tip_recorded: bool,
     /// How far recorded prefixes of this history were trimmed, once for each model.
     pub prefix_trims: Vec<PrefixTrim>,
     /// How many messages of the request's own chain are recorded.

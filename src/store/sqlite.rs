@@ -151,19 +151,17 @@ impl SqliteStore {
     }
 
     /// A store for the database at `url` that opens it in the background, as soon as and as often as
-    /// that is necessary. Nothing is opened yet.
-    pub fn reconnecting(url: &str) -> Self {
-        Self::reconnecting_every(url, REOPEN_INTERVAL)
-    }
-
-    /// As [`SqliteStore::reconnecting`], with another limit for a query of the request path.
-    pub fn reconnecting_with(url: &str, request_timeout: Duration) -> Self {
+    /// that is necessary. Nothing is opened yet. A query of the request path takes at most `request_timeout`.
+    pub fn reconnecting(url: &str, request_timeout: Duration) -> Self {
         Self::on(Connection::reopening(url, REOPEN_INTERVAL, request_timeout))
     }
 
-    /// As [`SqliteStore::reconnecting`], with another pause between two attempts.
-    pub fn reconnecting_every(url: &str, interval: Duration) -> Self {
-        Self::on(Connection::reopening(url, interval, REQUEST_TIMEOUT))
+    /// The same store with another pause between two attempts to open the database.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn with_reopen_interval(mut self, interval: Duration) -> Self {
+        self.connection.set_reopen_interval(interval);
+        self
     }
 
     /// The same store without the lock of the process: others may serve with the same database. Nothing is

@@ -6,6 +6,7 @@ use diarist::history::{
 };
 use diarist::memory::message_tokens;
 use diarist::memory::select::{PreviousSend, select};
+use diarist::store::testing::SingleRequest as _;
 use diarist::store::{Admin as _, Chains as _, SqliteStore};
 use diarist::tokens::{Estimate, O200k, TokenCounter};
 use diarist::wire;
@@ -174,7 +175,7 @@ fn what_was_never_recorded() {
         let store = SqliteStore::open("sqlite::memory:").await.unwrap();
         let chain: Vec<_> = history().turns().iter().map(|turn| turn.link).collect();
         let found = store.find_on_chain(&scope(), &chain).await.unwrap();
-        assert!(found.snapshots.is_empty() && found.sent_with.is_none() && !found.tip_recorded);
+        assert!(found.snapshots.is_empty() && found.sent_with.is_none() && found.depth == 0);
         let known = store.load_chain(&scope(), &chain).await.unwrap();
         assert!(known.nodes.is_empty() && known.parts.is_empty() && known.lineage.is_none());
         assert!(store.thread(1).await.unwrap().is_none());

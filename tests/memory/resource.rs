@@ -1,8 +1,7 @@
 //! `scope = "resource"`: what one conversation of a user learned is there in the user's next one, as
 //! another conversation's, and nowhere else.
 
-use diarist::history::Scope;
-use diarist::store::{Admin as _, SqliteStore};
+use diarist::store::{Admin as _, ForgetTarget, Forgetting as _, SqliteStore};
 use diarist_provider::Options;
 use serde_json::Value;
 
@@ -318,24 +317,15 @@ async fn what_is_forgotten_is_told_no_more() {
         .find(|t| t.key.as_deref() == Some("ada"))
         .unwrap();
     let mut database = rig.database().await;
-    let (tenant, resource): (Vec<u8>, Vec<u8>) =
-        sqlx::query_as("SELECT tenant, resource FROM lineages WHERE id = $1")
-            .bind(ada_is.lineage)
-            .fetch_one(&mut database)
-            .await
-            .unwrap();
-    let scope = Scope {
-        tenant: tenant.try_into().unwrap(),
-        resource: Some(resource.try_into().unwrap()),
-    };
     let held: i64 = sqlx::query_scalar("SELECT count(*) FROM told WHERE lineage = $1")
         .bind(ada_is.lineage)
         .fetch_one(&mut database)
         .await
         .unwrap();
     assert!(held >= 2, "an opener and a snapshot of its own: {held}");
-    let gone = store.forget(&scope, ada_is.lineage).await.unwrap();
-    assert!(gone > u64::try_from(held).unwrap());
+    let target = ForgetTarget::Thread(ada_is.lineage);
+    let receipt = store.forget_target(&target, 0).await.unwrap().unwrap();
+    assert!(receipt.counts["snapshots"] >= u64::try_from(held).unwrap());
     let words = "SELECT count(*) FROM snapshots WHERE instr(segments, 'ada@canary77') > 0";
     assert_eq!(rig.number(words).await, 0);
     assert_eq!(rig.number("SELECT count(*) FROM told AS t WHERE NOT EXISTS (SELECT 1 FROM snapshots AS s WHERE s.id = t.snapshot)").await, 0);

@@ -254,7 +254,7 @@ pub async fn open(file: &Path) -> SqliteStore {
 
 /// As the process that serves with the database: nobody else writes to it.
 async fn serve(url: &str) -> SqliteStore {
-    let store = SqliteStore::reconnecting_with(url, patient_store::PATIENCE);
+    let store = SqliteStore::reconnecting(url, patient_store::PATIENCE);
     store.open_now().await.expect("nobody else serves with it");
     store
 }

@@ -85,21 +85,6 @@ impl Chains for Watched {
         Ok(known)
     }
 
-    async fn record(&self, scope: &Scope, record: &RequestRecord) -> Answer<i64> {
-        self.gate.enter().await;
-        let mut record = record.clone();
-        for node in &mut record.new_nodes {
-            node.confirmed |= self.has(Bug::ConfirmedAtOnce);
-        }
-        let original = record.clone();
-        self.set_timer(&mut record);
-        let lineage = self.store.record(scope, &record).await?;
-        self.ledger().recorded(self.process, scope, &original);
-        self.ledger().set_timer(scope, lineage, &original);
-        self.gate.leave().await;
-        Ok(lineage)
-    }
-
     async fn record_batch(
         &self,
         batch: Vec<(Scope, RequestRecord)>,
@@ -550,14 +535,6 @@ impl Admin for Watched {
 
     async fn pending_texts(&self, lineage: i64) -> Answer<Vec<(Span, String)>> {
         self.store.pending_texts(lineage).await
-    }
-
-    async fn forget(&self, scope: &Scope, lineage: i64) -> Answer<u64> {
-        self.store.forget(scope, lineage).await
-    }
-
-    async fn ping(&self) -> Answer<()> {
-        self.store.ping().await
     }
 
     async fn close(&self) {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use diarist::history::{AnswerHash, History, Link, MessageKey, Pepper, Role, ScopedHash};
 use diarist::memory::alignment::Origin;
+use diarist::store::testing::SingleRequest as _;
 use diarist::store::{Chains as _, LookupKeys, MessageMarks};
 
 use crate::store::world::{Disk, TestChain, scope};

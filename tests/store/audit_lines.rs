@@ -1,9 +1,9 @@
 //! Audit lines in the store: their order, how they are found, how they expire; and the figures of token counts.
 
 use diarist::history::Scope;
+use diarist::store::testing::SingleRequest as _;
 use diarist::store::{
-    AuditLines as _, Chains as _, ForgetTarget, Forgetting as _, NewAuditLine, SqliteStore,
-    StoredTokenRatio,
+    AuditLines as _, ForgetTarget, Forgetting as _, NewAuditLine, SqliteStore, StoredTokenRatio,
 };
 
 use crate::store::world::{TestChain, scope};

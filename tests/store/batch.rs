@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use diarist::history::{AnswerHash, History, Link, Scope};
+use diarist::store::testing::SingleRequest as _;
 use diarist::store::{
     Admin as _, Alarms, Chains as _, NewTimer, OperatorRequest, RecordedRequest, RequestRecord,
     SqliteStore, StoreError,

@@ -10,12 +10,13 @@ use diarist::history::{Encoder, History, Link, Message, Role, Scope};
 use diarist::memory::advance::{Action, ChainState, advance};
 use diarist::memory::record::{self, MessageContent};
 use diarist::memory::{NewPart, PartKind, Policy};
+use diarist::store::testing::SingleRequest as _;
 use diarist::store::{
     Admin as _, Chains as _, EnqueueOutcome, Job, NewJob, Queue as _, Release, RequestRecord,
     SqliteStore, Store,
 };
 
-use crate::store::world::{ANYBODY, Disk, LEASE, TestChain, raw, scope};
+use crate::store::world::{ANYBODY, Disk, LEASE, TestChain, deleted, raw, scope};
 
 /// A message has one token for each of its characters.
 type Say = (Role, String);
@@ -419,10 +420,7 @@ async fn what_was_forgotten_stays_charged_and_counts_anew_when_it_is_said_again(
         .await
         .expect("known");
     let lineage = lineage.lineage.expect("recorded");
-    store
-        .forget(&chain.scope, lineage)
-        .await
-        .expect("forgotten");
+    deleted(&store, lineage).await;
     let record = chain.record(None, 0);
     store.record(&chain.scope, &record).await.expect("recorded");
     assert_eq!(offer(&store, &chain, 1, 1).await, EnqueueOutcome::Paused);

@@ -7,7 +7,7 @@ use diarist::store::{
     Tenants as _,
 };
 
-use crate::store::world::{ANYBODY, Disk, LEASE, TestChain, scope};
+use crate::store::world::{ANYBODY, Disk, LEASE, TestChain, forgotten, scope};
 
 const NOON: i64 = 20_000 * 86_400_000 + 12 * 3_600_000;
 const TOMORROW: i64 = 20_001 * 86_400_000;
@@ -68,10 +68,7 @@ async fn calls_are_counted_for_the_conversation_that_made_them_due() {
     let row = listed.iter().find(|row| row.lineage == lineage);
     assert_eq!(row.expect("listed").costs.observer.calls, 2);
 
-    store
-        .forget(&chain.scope, lineage)
-        .await
-        .expect("forgotten");
+    forgotten(&store, lineage).await;
     assert_eq!(
         pay(&other, cost(PartKind::Chunk, 1, 1)).await,
         200,
@@ -240,10 +237,7 @@ async fn a_timeline_is_bounded_by_kind_and_goes_with_its_conversation() {
         Some(&noted(kept + 20, "often", lineage))
     );
 
-    store
-        .forget(&chain.scope, lineage)
-        .await
-        .expect("forgotten");
+    forgotten(&store, lineage).await;
     let late = store.append_events(&chain.scope, chain.tip(), &many).await;
     assert_eq!(late.expect("asked"), [], "nothing to write on");
     assert_eq!(events(spared).await.len(), MAX_EVENTS_PER_KIND as usize + 1);

@@ -12,6 +12,7 @@ use diarist::history::Link;
 use diarist::memory::advance::ChainJob;
 use diarist::memory::peer_memory::ConversationBinding;
 use diarist::memory::{PartKind, PeerMemory};
+use diarist::store::testing::SingleRequest as _;
 use diarist::store::{
     Admin as _, Chains as _, NewSnapshot, Queue as _, Snapshots as _, SqliteStore,
 };

@@ -3,11 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use diarist::store::{Admin as _, Chains as _, OpenError, SqliteStore, StoreError};
+use diarist::store::testing::SingleRequest as _;
+use diarist::store::{Admin as _, Chains as _, OpenError, Queue as _, SqliteStore, StoreError};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, SqliteConnection};
 
 use crate::store::world::{Disk, TestChain, scope};
+use crate::support::patient_store::PATIENCE;
 
 async fn other_program(file: &Path) -> SqliteConnection {
     let options = SqliteConnectOptions::new().filename(file);
@@ -28,6 +30,11 @@ async fn made(disk: &Disk) {
     let store = disk.open().await;
     chain().recorded(&store).await;
     store.close().await;
+}
+
+/// A store that opens the database later, and tries again after `interval`.
+fn reconnecting(disk: &Disk, interval: Duration) -> SqliteStore {
+    SqliteStore::reconnecting(&disk.url(), PATIENCE).with_reopen_interval(interval)
 }
 
 async fn refused(url: &str) -> OpenError {
@@ -139,12 +146,12 @@ async fn a_read_only_database_is_read_and_not_written() {
         .find_on_chain(&chain().scope, &chain().links)
         .await
         .expect("found");
-    assert!(found.tip_recorded);
+    assert_eq!(found.depth, chain().links.len());
     let longer = chain().grown("more", 1);
     let error = store.record(&chain().scope, &longer.record(None, 4)).await;
     let error = error.expect_err("read-only").to_string();
     assert!(error.contains("read-only"), "{error}");
-    store.ping().await.expect("answers");
+    store.open_jobs().await.expect("answers");
 }
 
 /// Damage in the middle of the file is an error when it is read; the store never returns a partial answer.
@@ -202,7 +209,7 @@ async fn a_locked_database_still_answers_lookups() {
                 .find_on_chain(&chain().scope, &chain().links)
                 .await
                 .expect("found");
-            assert!(found.tip_recorded);
+            assert_eq!(found.depth, chain().links.len());
         }
         run(&mut other, "COMMIT").await;
     };
@@ -222,7 +229,7 @@ async fn a_database_held_by_another_is_opened_when_it_is_free() {
         "PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; COMMIT",
     )
     .await;
-    let store = SqliteStore::reconnecting_every(&disk.url(), Duration::ZERO);
+    let store = reconnecting(&disk, Duration::ZERO);
     let error = store.open_now().await.expect_err("held");
     assert!(matches!(error, OpenError::Locked(_)), "{error}");
     let error = store
@@ -258,7 +265,7 @@ async fn a_store_that_could_not_be_opened_comes_back_without_a_restart() {
     made(&disk).await;
     let good = std::fs::read(disk.file()).expect("read");
     std::fs::write(disk.file(), "x".repeat(5_000)).expect("written");
-    let store = SqliteStore::reconnecting_every(&disk.url(), Duration::ZERO);
+    let store = reconnecting(&disk, Duration::ZERO);
     store.open_now().await.expect_err("not a database");
     let error = store
         .find_on_chain(&chain().scope, &chain().links)
@@ -268,16 +275,16 @@ async fn a_store_that_could_not_be_opened_comes_back_without_a_restart() {
         error.to_string().contains("not a SQLite database"),
         "{error}"
     );
-    assert!(store.ping().await.is_err());
+    assert!(store.open_jobs().await.is_err());
     std::fs::write(disk.file(), good).expect("written");
     recovered(&store).await;
     let found = store
         .find_on_chain(&chain().scope, &chain().links)
         .await
         .expect("found");
-    assert!(found.tip_recorded);
+    assert_eq!(found.depth, chain().links.len());
     store.close().await;
-    assert!(store.ping().await.is_err(), "closed is closed");
+    assert!(store.open_jobs().await.is_err(), "closed is closed");
 }
 
 /// Attempts are rare, so that a missing database costs nothing.
@@ -287,22 +294,22 @@ async fn an_attempt_to_open_is_made_once_per_interval() {
     made(&disk).await;
     let good = std::fs::read(disk.file()).expect("read");
     std::fs::write(disk.file(), "x".repeat(5_000)).expect("written");
-    let store = SqliteStore::reconnecting_every(&disk.url(), Duration::from_hours(1));
+    let store = reconnecting(&disk, Duration::from_hours(1));
     store.open_now().await.expect_err("not a database");
     std::fs::write(disk.file(), good).expect("written");
     for _ in 0..100 {
-        assert!(store.ping().await.is_err());
+        assert!(store.open_jobs().await.is_err());
         tokio::task::yield_now().await;
     }
     store.open_now().await.expect("`open_now` tries at once");
-    store.ping().await.expect("answers");
+    store.open_jobs().await.expect("answers");
     store.close().await;
 }
 
 #[tokio::test]
 async fn a_database_that_is_deleted_while_in_use() {
     let disk = Disk::new();
-    let store = SqliteStore::reconnecting_every(&disk.url(), Duration::ZERO);
+    let store = reconnecting(&disk, Duration::ZERO);
     store.open_now().await.expect("open");
     chain().recorded(&store).await;
     std::fs::remove_file(disk.file()).expect("removed");
@@ -329,5 +336,5 @@ async fn a_database_that_is_deleted_while_in_use() {
         .find_on_chain(&chain().scope, &chain().links)
         .await
         .expect("found");
-    assert!(found.tip_recorded);
+    assert_eq!(found.depth, chain().links.len());
 }

@@ -1,12 +1,13 @@
 //! Forgetting deletes a conversation, keeps what others use, and nothing comes back.
 
 use diarist::memory::PartKind;
+use diarist::store::testing::SingleRequest as _;
 use diarist::store::{
     Admin as _, Chains as _, EnqueueOutcome, ForgetTarget, Forgetting as _, Queue as _, Release,
     RequestRecord, Snapshots as _, SqliteStore, StoreError,
 };
 
-use crate::store::world::{ANYBODY, Disk, LEASE, TestChain, scope};
+use crate::store::world::{ANYBODY, Disk, LEASE, TestChain, deleted, forgotten, scope};
 
 #[tokio::test]
 async fn everything_of_a_lineage_goes_and_a_running_job_resurrects_nothing() {
@@ -31,29 +32,19 @@ async fn everything_of_a_lineage_goes_and_a_running_job_resurrects_nothing() {
         .expect("claimed")
         .expect("a job");
 
-    let gone = store
-        .forget(&chain.scope, lineage)
-        .await
-        .expect("forgotten");
     assert_eq!(
-        gone,
+        deleted(&store, lineage).await,
         1 + 6 + 6 + 1 + 1 + 1 + 1,
         "lineage, messages, their contents, request, part, snapshot, job"
     );
-    assert_eq!(
-        store
-            .forget(&chain.scope, lineage)
-            .await
-            .expect("forgotten"),
-        0
-    );
+    assert_eq!(deleted(&store, lineage).await, 0);
 
     let nothing = async || {
         let found = store
             .find_on_chain(&chain.scope, &chain.links)
             .await
             .expect("found");
-        assert!(found.snapshots.is_empty() && found.sent_with.is_none() && !found.tip_recorded);
+        assert!(found.snapshots.is_empty() && found.sent_with.is_none() && found.depth == 0);
         let known = store
             .load_chain(&chain.scope, &chain.links)
             .await
@@ -117,7 +108,7 @@ async fn what_another_lineage_stands_on_stays() {
     let second = store.record(&trunk.scope, &record).await.expect("recorded");
     assert_ne!(first, second);
 
-    store.forget(&trunk.scope, first).await.expect("forgotten");
+    forgotten(&store, first).await;
     let known = store
         .load_chain(&trunk.scope, &branch.links)
         .await
@@ -141,9 +132,8 @@ async fn what_another_lineage_stands_on_stays() {
     let detail = store.thread(second).await.expect("read").expect("there");
     assert_eq!((detail.nodes.len(), detail.parts.len()), (6, 1));
 
-    let gone = store.forget(&trunk.scope, second).await.expect("forgotten");
     assert_eq!(
-        gone,
+        forgotten(&store, second).await,
         1 + 6 + 1 + 1 + 1,
         "lineage, messages, request, part, snapshot"
     );

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
+use diarist::store::testing::SingleRequest as _;
 use diarist::store::{Admin as _, Chains as _, Snapshots as _};
 
 use crate::store::world::{Disk, TestChain, scope};

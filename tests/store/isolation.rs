@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use diarist::history::{Link, Scope};
 use diarist::memory::{PartKind, PeerMemory};
+use diarist::store::testing::SingleRequest as _;
 use diarist::store::{
-    Admin as _, Chains as _, EnqueueOutcome, NewSnapshot, Queue as _, Release, Snapshots as _,
-    SqliteStore, StoreError,
+    Admin as _, Chains as _, EnqueueOutcome, NewSnapshot, Queue as _, Quota as _, Release,
+    SilentThread, Snapshots as _, SqliteStore, StoreError,
 };
 
 use crate::store::world::{ANYBODY, LEASE, TestChain, raw, scope};
@@ -56,7 +57,7 @@ async fn equal_links_of_two_owners_stay_apart() {
             .find_on_chain(them, &yours.links)
             .await
             .expect("found");
-        assert!(found.snapshots.is_empty() && found.sent_with.is_none() && !found.tip_recorded);
+        assert!(found.snapshots.is_empty() && found.sent_with.is_none() && found.depth == 0);
         let known = store.load_chain(them, &yours.links).await.expect("known");
         assert!(known.nodes.is_empty() && known.lineage.is_none());
         assert!(known.parts.is_empty() && known.snapshots.is_empty() && known.jobs.is_empty());
@@ -65,7 +66,15 @@ async fn equal_links_of_two_owners_stay_apart() {
             None
         );
         assert!(store.parts(them, &[chunk]).await.expect("read").is_empty());
-        assert_eq!(store.forget(them, lineage).await.expect("forgotten"), 0);
+        let detail = store.thread(lineage).await.expect("read");
+        let taken = SilentThread {
+            lineage,
+            scope: them.clone(),
+            last_ms: detail.expect("there").row.last_ms,
+            in_use: false,
+        };
+        let deleted = store.delete_silent(vec![taken], i64::MAX).await;
+        assert_eq!(deleted.expect("deleted").threads, 0);
 
         // A record under the other owner that names my lineage does not join it.
         let theirs = store.record(them, &yours.record(Some(lineage), 0)).await;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use diarist::history::Link;
 use diarist::memory::advance::{ChainJob, JobState};
 use diarist::memory::{NewPart, PartKind};
+use diarist::store::testing::SingleRequest as _;
 use diarist::store::{
     Admin as _, Chains as _, ClaimFilter, DailyLimits, EnqueueOutcome, Job, NewJob, Queue as _,
     Release, Snapshots as _, SqliteStore, Urgency,

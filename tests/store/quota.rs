@@ -1,8 +1,9 @@
 //! A quota of bytes takes the longest silent conversations first, counts what it frees, and leaves no tombstone.
 
 use diarist::memory::PartKind;
+use diarist::store::testing::SingleRequest as _;
 use diarist::store::{
-    Admin as _, Chains as _, Forgetting as _, Queue as _, Quota as _, QuotaDeletion, SilentThread,
+    Admin as _, Forgetting as _, Queue as _, Quota as _, QuotaDeletion, SilentThread,
     Snapshots as _, SqliteStore, Tenants as _,
 };
 

@@ -4,6 +4,7 @@
 use diarist::history::Scope;
 use diarist::memory::advance::{ChainJob, JobState};
 use diarist::memory::{PartId, PartKind, Rendering, SnapshotCause, SnapshotId, Trim};
+use diarist::store::testing::SingleRequest as _;
 use diarist::store::{
     Admin as _, Chains as _, EnqueueOutcome, PrefixTrim, SentWith, Snapshots as _, SqliteStore,
     Store, StoreError,
@@ -76,7 +77,7 @@ async fn until_the_first_snapshot(store: &dyn Store) {
         .find_on_chain(&owner, &short.links)
         .await
         .expect("found");
-    assert!(found.snapshots.is_empty() && found.sent_with.is_none() && !found.tip_recorded);
+    assert!(found.snapshots.is_empty() && found.sent_with.is_none() && found.depth == 0);
     let known = store.load_chain(&owner, &short.links).await.expect("known");
     assert!(known.nodes.is_empty() && known.lineage.is_none() && !known.has_successor);
 
@@ -87,7 +88,7 @@ async fn until_the_first_snapshot(store: &dyn Store) {
         .await
         .expect("found");
     assert_eq!(found.sent_with, Some(raw()));
-    assert!(found.tip_recorded);
+    assert_eq!(found.depth, short.links.len());
     let known = store.load_chain(&owner, &long.links).await.expect("known");
     assert_eq!(known.nodes, short.nodes(0));
     assert_eq!(known.lineage, Some(lineage));
@@ -117,7 +118,7 @@ async fn until_the_first_snapshot(store: &dyn Store) {
         .find_on_chain(&owner, &long.first(4).links)
         .await
         .expect("found");
-    assert!(middle.tip_recorded && middle.sent_with.is_none());
+    assert!(middle.depth == 4 && middle.sent_with.is_none());
 
     // The first chunk.
     let chunk = long.observed(store, 0, 2).await;
@@ -273,7 +274,6 @@ async fn from_the_first_snapshot(store: &dyn Store) {
             .expect("read")
             .is_none()
     );
-    store.ping().await.expect("answers");
 }
 
 async fn kept_texts_expire(store: &dyn Store) {
@@ -303,10 +303,8 @@ async fn kept_texts_expire(store: &dyn Store) {
     let kept = store.kept_messages(&owner, &longer.links).await;
     assert_eq!(kept.expect("read"), []);
     let found = store.find_on_chain(&owner, &longer.links).await;
-    assert!(
-        found.expect("found").tip_recorded,
-        "the message itself stays"
-    );
+    let depth = found.expect("found").depth;
+    assert_eq!(depth, longer.links.len(), "the message itself stays");
 }
 
 #[tokio::test]

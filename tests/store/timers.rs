@@ -1,8 +1,9 @@
 //! Timers: one per conversation. Its newest request moves it, and one process claims it.
 
+use diarist::store::testing::SingleRequest as _;
 use diarist::store::{Admin as _, Alarms, Chains as _, NewTimer, Queue as _, SqliteStore, Timer};
 
-use crate::store::world::{Disk, TestChain, scope};
+use crate::store::world::{Disk, TestChain, forgotten, scope};
 
 fn timer(activate_ms: Option<i64>, reflect_ms: Option<i64>) -> NewTimer {
     NewTimer {
@@ -106,9 +107,6 @@ async fn a_timer_goes_with_its_conversation_and_its_chain_is_found_from_its_end(
         .await
         .expect("none");
     assert!(strange.is_empty(), "another owner's");
-    store
-        .forget(&chain.scope, lineage)
-        .await
-        .expect("forgotten");
+    forgotten(&store, lineage).await;
     assert_eq!(store.next_timer().await.expect("none"), None);
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use diarist::store::{Admin as _, Chains as _, SentWith};
+use diarist::store::testing::SingleRequest as _;
+use diarist::store::{Admin as _, Chains as _, Queue as _, SentWith};
 
 use crate::store::world::{Disk, TestChain, scope};
 
@@ -111,7 +112,7 @@ async fn opening_at_once_makes_one_schema() {
             let disk = Arc::clone(&disk);
             openers.spawn(async move {
                 let store = disk.open().await;
-                store.ping().await.expect("answers");
+                store.open_jobs().await.expect("answers");
             });
         }
         openers.join_all().await;

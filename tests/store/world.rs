@@ -4,9 +4,10 @@ use crate::support::patient_store;
 use diarist::history::{Encoder, History, Link, Message, Role, Scope};
 use diarist::memory::record::{self, MessageContent};
 use diarist::memory::{NewPart, Node, PartId, PartKind, SnapshotCause, Span};
+use diarist::store::testing::SingleRequest as _;
 use diarist::store::{
-    ClaimFilter, DailyLimits, EnqueueOutcome, NewJob, NewSnapshot, RequestRecord, SentWith,
-    SqliteStore, Store,
+    ClaimFilter, DailyLimits, EnqueueOutcome, ForgetTarget, Forgetting as _, NewJob, NewSnapshot,
+    RequestRecord, SentWith, SqliteStore, Store,
 };
 
 pub const LEASE: i64 = 60_000;
@@ -248,6 +249,22 @@ impl TestChain {
             at_ms: 5,
         }
     }
+}
+
+/// Deletes a conversation as an operator does. Returns the number of its rows.
+pub async fn forgotten(store: &SqliteStore, lineage: i64) -> u64 {
+    let target = ForgetTarget::Thread(lineage);
+    let receipt = store.forget_target(&target, 9).await.expect("forgotten");
+    receipt.map_or(0, |receipt| receipt.counts.values().sum())
+}
+
+/// As [`forgotten`], and its messages may be recorded again.
+pub async fn deleted(store: &SqliteStore, lineage: i64) -> u64 {
+    let rows = forgotten(store, lineage).await;
+    for receipt in store.receipts().await.expect("listed") {
+        store.lift(receipt.id, 9).await.expect("lifted");
+    }
+    rows
 }
 
 pub fn raw() -> SentWith {

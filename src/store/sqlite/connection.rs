@@ -80,6 +80,11 @@ impl Connection {
         }
     }
 
+    #[cfg(feature = "testing")]
+    pub(super) fn set_reopen_interval(&mut self, interval: Duration) {
+        self.interval = Some(interval);
+    }
+
     /// Lets other processes serve with the same database.
     #[cfg(feature = "testing")]
     pub(super) fn share(&mut self) {

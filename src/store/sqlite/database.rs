@@ -100,7 +100,7 @@ impl OtherWriters {
 /// The opened file, as it was then. SQLite keeps writing to a file that was deleted or replaced, and
 /// all of that is lost. So every write first compares the file at the path with this.
 #[derive(Clone)]
-pub(super) struct DatabaseFile {
+struct DatabaseFile {
     path: PathBuf,
     identity: Option<(u64, u64)>,
 }
@@ -206,10 +206,6 @@ impl Database {
     /// The file; `None` in memory.
     pub(super) fn path(&self) -> Option<&Path> {
         self.file.as_ref().map(|file| file.path.as_path())
-    }
-
-    pub(super) fn file(&self) -> Option<&DatabaseFile> {
-        self.file.as_ref()
     }
 
     pub(super) fn other_writers(&self) -> &Arc<OtherWriters> {
@@ -405,7 +401,7 @@ where
 impl DatabaseFile {
     /// # Errors
     /// [`StoreError::Unavailable`] if the path holds another file now, or none.
-    pub(super) async fn check_unchanged(&self) -> StoreResult<()> {
+    async fn check_unchanged(&self) -> StoreResult<()> {
         let now = file_identity(&self.path).await;
         if now.is_some() && now == self.identity {
             return Ok(());

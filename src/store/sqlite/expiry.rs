@@ -31,7 +31,7 @@ pub(super) async fn expire_threads(
         if deleted_rows >= forget::ROWS_AT_ONCE {
             break;
         }
-        deleted_rows += forget::forget(&mut *conn, rows::scope(row, 1)?, get(row, 0)?).await?;
+        deleted_rows += forget::forget(&mut *conn, &rows::scope(row, 1)?, get(row, 0)?).await?;
         threads += 1;
     }
     Ok(threads)

@@ -324,7 +324,6 @@ pub(super) async fn find_candidates(
             _ => return Err(corrupt("an unknown kind of row")),
         }
     }
-    candidates.tip_recorded = candidates.depth == chain.len();
     candidates
         .snapshots
         .sort_unstable_by_key(|s| (s.to_count, s.id));

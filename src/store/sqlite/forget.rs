@@ -104,11 +104,11 @@ pub(super) const ROWS_AT_ONCE: u64 = 300;
 /// Deletes a lineage, but not what others need of it. Returns how many rows it had.
 pub(super) async fn forget(
     conn: &mut SqliteConnection,
-    scope: Scope,
+    scope: &Scope,
     lineage: i64,
 ) -> StoreResult<u64> {
-    reassign_shared_rows(conn, &scope, lineage).await?;
-    Ok(delete_lineage(conn, &scope, lineage).await?.values().sum())
+    reassign_shared_rows(conn, scope, lineage).await?;
+    Ok(delete_lineage(conn, scope, lineage).await?.values().sum())
 }
 
 /// Moves what another lineage needs to that lineage. Must run before [`delete_lineage`].

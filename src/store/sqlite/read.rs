@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use sqlx::query;
 use sqlx::sqlite::SqliteConnection;
 
 use super::scoped::{scoped_query, scoped_scalar};
@@ -271,15 +270,6 @@ pub(super) async fn is_recorded(
         .fetch_one(conn)
         .await?;
     Ok(recorded != 0)
-}
-
-/// Reads the first page of the file.
-const PING: &str = "SELECT count(*) FROM sqlite_schema";
-
-/// Reads a page of the file. An open connection alone does not prove that the file can be read.
-pub(super) async fn ping(conn: &mut SqliteConnection) -> StoreResult<()> {
-    query(PING).fetch_one(conn).await?;
-    Ok(())
 }
 
 /// The chain that ends at a link (`$3`), from there back to its first message.

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use super::SqliteStore;
 use super::queue::ClaimedJob;
 use super::{
-    admin, aliases, costs, find, forget, message_archive, operator_requests, overflow_observe,
-    peer_memory, queue, read, record_batch, snapshots, tenant_accounts, timers,
+    admin, aliases, costs, find, message_archive, operator_requests, overflow_observe, peer_memory,
+    queue, read, record_batch, snapshots, tenant_accounts, timers,
 };
 use crate::history::{Link, Scope, ScopedHash};
 use crate::memory::advance::ChainJob;
@@ -70,12 +70,6 @@ impl Chains for SqliteStore {
 
     async fn chain_links(&self, scope: &Scope, tip: Link) -> StoreResult<Vec<Link>> {
         run!(self.read_once => read::chain_links(scope, tip))
-    }
-
-    async fn record(&self, scope: &Scope, record: &RequestRecord) -> StoreResult<i64> {
-        let batch = vec![(scope.clone(), record.clone())];
-        let recorded = self.record_batch(batch).await?.pop();
-        recorded.map_or(Err(StoreError::Forgotten), |only| Ok(only?.lineage))
     }
 
     async fn record_batch(
@@ -418,24 +412,6 @@ impl Admin for SqliteStore {
         events: &[Event],
     ) -> StoreResult<Vec<Event>> {
         run!(self.write => costs::append_events(scope, tip, events))
-    }
-
-    async fn forget(&self, scope: &Scope, lineage: i64) -> StoreResult<u64> {
-        run!(self.write => forget::forget(scope, lineage))
-    }
-
-    async fn ping(&self) -> StoreResult<()> {
-        let database = self.connection.database()?;
-        let file = database.file().cloned();
-        let answered = database.request_read(None, "store read::ping", move |conn| {
-            Box::pin(async move {
-                if let Some(file) = file {
-                    file.check_unchanged().await?;
-                }
-                read::ping(conn).await
-            })
-        });
-        self.connection.check_result(&database, answered.await)
     }
 
     async fn close(&self) {

@@ -341,7 +341,7 @@ async fn what_nobody_was_sent_with_goes_after_a_day() {
     );
 
     // A snapshot with peer memory of a forgotten conversation is refused.
-    let gone = forget::forget(&mut conn, scope.clone(), 2)
+    let gone = forget::forget(&mut conn, &scope, 2)
         .await
         .expect("forgotten");
     assert!(gone > 3, "{gone}");
