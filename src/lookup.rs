@@ -8,9 +8,9 @@
 //!
 //! If the store fails, requests are served with what is cached (INV-OPEN). Called by `proxy` and `jobs`.
 
+mod aged_map;
 mod base_chains;
 mod evidence;
-mod held_alignments;
 mod origin_index;
 mod origin_tracking;
 mod outcome;
@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+pub use self::aged_map::AgedMap;
 use self::origin_index::OriginIndex;
 pub use self::outcome::{Lookup, LookupParams, LookupSource, PossibleSummaries, PrefixMatch};
 pub use self::pins::PinLabel;

@@ -1,10 +1,11 @@
 //! The tracks in memory: found by the tip of their last request, and by the jobs they wait for. Bounded
 //! in bytes; the track that was not used for longest goes first, and is loaded again when it is needed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use super::track::Track;
 use crate::history::{History, Link, Scope};
+use crate::lookup::AgedMap;
 use crate::memory::Span;
 
 /// The most memory that tracks hold, in bytes.
@@ -16,25 +17,15 @@ const ENTRY_BYTES: usize = 512;
 /// The tenant and the last link of a track.
 type Tip = ([u8; 32], Link);
 
-#[derive(Debug)]
-struct Kept {
-    last_use: u64,
-    bytes: usize,
-    track: Track,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Tracks {
-    by_tip: HashMap<Tip, Kept>,
-    by_use: BTreeMap<u64, Tip>,
+    by_tip: AgedMap<Tip, Track>,
     /// The tips of the tracks whose chains begin with a link.
     by_first_link: HashMap<Link, Vec<Tip>>,
     /// For the end of each open job that a track waits for, the first link of its chain.
     first_links: HashMap<Link, Link>,
-    bytes: usize,
     max_bytes: usize,
-    use_counter: u64,
 }
 
 impl Default for Tracks {
@@ -46,13 +37,10 @@ impl Default for Tracks {
 impl Tracks {
     fn with_room(max_bytes: usize) -> Self {
         Self {
-            by_tip: HashMap::new(),
-            by_use: BTreeMap::new(),
+            by_tip: AgedMap::default(),
             by_first_link: HashMap::new(),
             first_links: HashMap::new(),
-            bytes: 0,
             max_bytes,
-            use_counter: 0,
         }
     }
 
@@ -64,12 +52,12 @@ impl Tracks {
             .rev()
             .map(|turn| (scope.tenant, turn.link))
             .find(|key| self.by_tip.contains_key(key))?;
-        self.remove(&tip).map(|kept| kept.track)
+        self.remove(&tip)
     }
 
     /// Takes the track whose last request ends in `tip`.
     pub(super) fn take_at(&mut self, scope: &Scope, tip: Link) -> Option<Track> {
-        self.remove(&(scope.tenant, tip)).map(|kept| kept.track)
+        self.remove(&(scope.tenant, tip))
     }
 
     /// Puts a track back under its tip, unless it is stale.
@@ -82,23 +70,13 @@ impl Tracks {
         };
         let tip = (track.scope.tenant, last.link);
         self.remove(&tip);
-        self.use_counter += 1;
-        let kept = Kept {
-            last_use: self.use_counter,
-            bytes: ENTRY_BYTES + track.bytes(),
-            track,
-        };
-        self.bytes += kept.bytes;
-        self.by_use.insert(kept.last_use, tip);
         self.by_first_link.entry(first_link).or_default().push(tip);
-        let ends = kept.track.open_job_ends().into_iter();
+        let ends = track.open_job_ends().into_iter();
         self.first_links.extend(ends.map(|end| (end, first_link)));
-        self.by_tip.insert(tip, kept);
-        while self.bytes > self.max_bytes && self.by_tip.len() > 1 {
-            let Some(oldest) = self.by_use.first_key_value().map(|(_, tip)| *tip) else {
-                break;
-            };
-            self.remove(&oldest);
+        let bytes = ENTRY_BYTES + track.bytes();
+        self.by_tip.insert(tip, bytes, track);
+        for (oldest, track) in self.by_tip.shrink(self.max_bytes, |other, _| *other == tip) {
+            self.remove_links(&oldest, &track);
         }
     }
 
@@ -113,23 +91,27 @@ impl Tracks {
         };
         let mut found: Vec<(u64, Tip)> = candidates
             .into_iter()
-            .filter_map(|tip| Some((tip, self.by_tip.get(&tip)?)))
-            .filter(|(_, kept)| kept.track.contains(scope, span))
-            .map(|(tip, kept)| (kept.last_use, tip))
+            .filter_map(|tip| Some((tip, self.by_tip.get_with_age(&tip)?)))
+            .filter(|(_, (_, track))| track.contains(scope, span))
+            .map(|(tip, (age, _))| (age, tip))
             .collect();
-        found.sort_unstable_by_key(|(last_use, _)| *last_use);
+        found.sort_unstable_by_key(|(age, _)| *age);
         let taken = found.iter().filter_map(|(_, tip)| self.remove(tip));
-        taken.map(|kept| kept.track).collect()
+        taken.collect()
     }
 
-    fn remove(&mut self, tip: &Tip) -> Option<Kept> {
-        let kept = self.by_tip.remove(tip)?;
-        self.bytes -= kept.bytes;
-        self.by_use.remove(&kept.last_use);
-        for end in kept.track.open_job_ends() {
+    fn remove(&mut self, tip: &Tip) -> Option<Track> {
+        let track = self.by_tip.remove(tip)?;
+        self.remove_links(tip, &track);
+        Some(track)
+    }
+
+    /// Removes what a track is found by besides its tip.
+    fn remove_links(&mut self, tip: &Tip, track: &Track) {
+        for end in track.open_job_ends() {
             self.first_links.remove(&end);
         }
-        if let Some(first_link) = kept.track.first_link()
+        if let Some(first_link) = track.first_link()
             && let Some(tips) = self.by_first_link.get_mut(&first_link)
         {
             tips.retain(|other| other != tip);
@@ -137,7 +119,6 @@ impl Tracks {
                 self.by_first_link.remove(&first_link);
             }
         }
-        Some(kept)
     }
 }
 
@@ -209,13 +190,13 @@ mod tests {
         tracks.put(used);
         for name in &names[4..7] {
             tracks.put(track(name, 0, 10));
-            assert!(tracks.bytes <= 4 * one);
+            assert!(tracks.by_tip.bytes() <= 4 * one);
         }
         assert!(tracks.take_at(&scope(), tips[0]).is_some(), "used since");
         assert!(tracks.take_at(&scope(), tips[1]).is_none(), "the oldest");
         // A track that is larger than all room stays until the next one comes.
         tracks.put(track("long", 0, 400));
-        assert_eq!(tracks.by_tip.len(), 1);
+        assert_eq!(tracks.by_tip.keys().count(), 1);
         tracks.put(track("short", 0, 10));
         assert!(
             tracks
@@ -227,12 +208,8 @@ mod tests {
                 .take_at(&scope(), tip(&track("short", 0, 10)))
                 .is_some()
         );
-        let empty = (
-            tracks.bytes,
-            tracks.by_use.len(),
-            tracks.by_first_link.len(),
-        );
-        assert_eq!(empty, (0, 0, 0), "nothing is left of what went");
+        let empty = (tracks.by_tip.bytes(), tracks.by_first_link.len());
+        assert_eq!(empty, (0, 0), "nothing is left of what went");
     }
 
     #[test]
@@ -260,6 +237,6 @@ mod tests {
             tracks.put(track);
         }
         assert_eq!(tracks.take_containing(&scope(), &span).len(), 2);
-        assert_eq!(tracks.by_tip.len(), 1);
+        assert_eq!(tracks.by_tip.keys().count(), 1);
     }
 }

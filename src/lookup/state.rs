@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use foldhash::{HashMap, HashSet};
 
+use super::aged_map::AgedMap;
 use super::base_chains::BaseChains;
-use super::held_alignments::HeldAlignments;
 use super::origin_index::Tenant;
 use super::pins::{Key, Pins};
 use super::sizes::{self, ENTRY_BYTES};
@@ -36,8 +36,11 @@ pub(super) struct CacheState {
     pub(super) alignments: HashMap<Key, StoredAlignment>,
     /// The chains that these lead to.
     pub(super) base_chains: BaseChains,
-    /// Alignments of requests that were sent and are not recorded yet.
-    pub(super) held_alignments: HeldAlignments,
+    /// Alignments of requests that were sent and are not recorded yet, by the last link of what the client sent: a
+    /// repetition is aligned alike (INV-SAME). That of an exchange which the recorder dropped stays here for good, so
+    /// they have a bound of their own: each holds every message of two chains, and a hundred long ones would push
+    /// everything else out of the cache.
+    pub(super) held_alignments: AgedMap<Key, Arc<Alignment>>,
     /// Ends of ranges that are observed or queued.
     pub(super) range_ends: HashSet<Key>,
     /// Peer intros: those that requests were sent with, and the latest of each owner.
@@ -76,7 +79,8 @@ pub fn anchors(client: &History, from: usize) -> impl Iterator<Item = (ScopedHas
 impl CacheState {
     /// Holds the alignment of a request in flight until it is recorded. If that never happens, until there are too many.
     pub(super) fn hold_alignment(&mut self, key: Key, alignment: Arc<Alignment>) {
-        self.held_alignments.insert(key, alignment);
+        let bytes = sizes::of_alignment(&alignment);
+        self.held_alignments.insert(key, bytes, alignment);
         let pins = &self.pins;
         self.held_alignments
             .shrink(MAX_HELD_BYTES, |(tenant, _), held| {
@@ -243,5 +247,60 @@ impl CacheState {
             pins: self.pins.take_in_flight(),
             ..Self::default()
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{PinLabel, SnapshotCache};
+    use super::*;
+    use crate::history::PositionMap;
+    use crate::memory::alignment::{AlignmentKind, SharedMessages};
+    use crate::store::{SentWith, SqliteStore};
+    use crate::wire;
+
+    fn of_history(history: Arc<History>) -> Arc<Alignment> {
+        Arc::new(Alignment {
+            client: Arc::clone(&history),
+            history,
+            positions: PositionMap::from_parts(Vec::new(), 0, 0).expect("positions"),
+            shared: SharedMessages::default(),
+            recorded_count: 0,
+            kind: AlignmentKind::Continued,
+            lineage: None,
+            proof: Vec::new(),
+            withheld: None,
+            client_summary: None,
+            origins: Vec::new(),
+        })
+    }
+
+    /// As a client makes them whose exchanges the recorder drops: it sends thousands of messages in each request.
+    #[tokio::test]
+    async fn what_is_never_recorded_pushes_nothing_else_out() {
+        let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+        let cache = SnapshotCache::new(Arc::new(store));
+        let (quiet, busy) = (Scope::new(b"quiet", None), Scope::new(b"busy", None));
+        let key = (quiet.tenant, Link::root(&quiet));
+        let label = PinLabel {
+            model: "m",
+            thread_key: None,
+        };
+        cache.mark_complete(&quiet, key.1, label, SentWith::default(), &[]);
+        let message = r#"{"role":"user","content":"Again."}"#;
+        let body = format!(
+            r#"{{"model":"m","messages":[{}]}}"#,
+            vec![message; 4_100].join(",")
+        );
+        let request = wire::Request::parse_chat(&body.into_bytes().into()).expect("a request");
+        let history = request.history(&busy);
+        let mut all = 0;
+        for count in 4_000..4_100 {
+            let alignment = of_history(Arc::new(history.prefix(count)));
+            all += sizes::of_alignment(&alignment);
+            cache.hold_alignment(&busy, &alignment);
+        }
+        assert!(all > MAX_BYTES, "{all}");
+        assert!(cache.state().complete_links.contains(&key));
     }
 }

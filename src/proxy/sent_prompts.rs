@@ -3,13 +3,11 @@
 //! Bounded by bytes; the conversation that was silent for the longest time goes first. Decides nothing. Called by
 //! `cache_receipt` when an answer has ended.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use foldhash::{HashMap, HashMapExt as _};
-
 use crate::history::Link;
+use crate::lookup::AgedMap;
 use crate::memory::prompt_cache::SentPrompt;
 
 /// About 1,000 conversations of 1,000 messages, or 20,000 short ones.
@@ -41,16 +39,6 @@ struct Entry {
     ended: Instant,
     /// Idle time that no clock has measured.
     skipped: Duration,
-    used: u64,
-}
-
-#[derive(Debug)]
-struct Entries {
-    by_key: HashMap<ConversationKey, Entry>,
-    /// By the number of the last use, oldest first.
-    by_use: BTreeMap<u64, ConversationKey>,
-    uses: u64,
-    bytes: usize,
 }
 
 /// The newest prompts.
@@ -58,7 +46,7 @@ struct Entries {
 pub struct SentPrompts {
     /// The upstream's host, whose cache rules apply.
     pub(super) host: String,
-    entries: Mutex<Entries>,
+    entries: Mutex<AgedMap<ConversationKey, Entry>>,
     max_bytes: usize,
 }
 
@@ -71,12 +59,7 @@ impl SentPrompts {
     fn with_limit(host: &str, max_bytes: usize) -> Self {
         Self {
             host: host.to_owned(),
-            entries: Mutex::new(Entries {
-                by_key: HashMap::new(),
-                by_use: BTreeMap::new(),
-                uses: 0,
-                bytes: 0,
-            }),
+            entries: Mutex::default(),
             max_bytes,
         }
     }
@@ -87,8 +70,8 @@ impl SentPrompts {
         key: &ConversationKey,
         started: Instant,
     ) -> Option<PreviousPrompt> {
-        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = entries.by_key.get(key)?;
+        let entries = self.entries();
+        let entry = entries.get(key)?;
         Some(PreviousPrompt {
             prompt: Arc::clone(&entry.prompt),
             idle: started.saturating_duration_since(entry.ended) + entry.skipped,
@@ -97,52 +80,32 @@ impl SentPrompts {
 
     /// Drops everything, because something was deleted.
     pub fn clear(&self) {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.by_key.clear();
-        entries.by_use.clear();
-        entries.bytes = 0;
+        *self.entries() = AgedMap::default();
     }
 
     /// Treats every conversation as if it had been silent for this much longer. For tests, which do not wait.
     #[cfg(feature = "testing")]
     pub fn skip_time(&self, duration: Duration) {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        for entry in entries.by_key.values_mut() {
+        for entry in self.entries().values_mut() {
             entry.skipped += duration;
         }
     }
 
     /// Keeps `prompt`, whose answer ended now.
     pub(super) fn record(&self, key: ConversationKey, prompt: SentPrompt, ended: Instant) {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.remove(&key);
-        entries.uses += 1;
-        entries.bytes += bytes_held(&key, &prompt);
-        let used = entries.uses;
-        entries.by_use.insert(used, key.clone());
-        let prompt = Arc::new(prompt);
+        let bytes = bytes_held(&key, &prompt);
         let entry = Entry {
-            prompt,
+            prompt: Arc::new(prompt),
             ended,
             skipped: Duration::ZERO,
-            used,
         };
-        entries.by_key.insert(key, entry);
-        while entries.bytes > self.max_bytes {
-            let Some((_, oldest)) = entries.by_use.pop_first() else {
-                return;
-            };
-            entries.remove(&oldest);
-        }
+        let mut entries = self.entries();
+        entries.insert(key, bytes, entry);
+        entries.shrink(self.max_bytes, |_, _| false);
     }
-}
 
-impl Entries {
-    fn remove(&mut self, key: &ConversationKey) {
-        if let Some(entry) = self.by_key.remove(key) {
-            self.by_use.remove(&entry.used);
-            self.bytes = self.bytes.saturating_sub(bytes_held(key, &entry.prompt));
-        }
+    fn entries(&self) -> MutexGuard<'_, AgedMap<ConversationKey, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -179,8 +142,7 @@ mod tests {
         }
         let is_known = |name| prompts.previous(&key(name), now).is_some();
         assert_eq!(["a", "b", "c"].map(is_known), [true, false, true]);
-        let entries = prompts.entries.lock().unwrap();
-        assert_eq!((entries.bytes, entries.by_use.len()), (2 * one, 2));
+        assert_eq!(prompts.entries().bytes(), 2 * one);
     }
 
     #[test]
@@ -189,8 +151,7 @@ mod tests {
         let now = Instant::now();
         prompts.record(key("a"), prompt("m"), now);
         assert!(prompts.previous(&key("a"), now).is_none());
-        let entries = prompts.entries.lock().unwrap();
-        assert_eq!((entries.bytes, entries.by_use.len()), (0, 0));
+        assert_eq!(prompts.entries().bytes(), 0);
     }
 
     #[test]
@@ -200,7 +161,7 @@ mod tests {
         prompts.record(key("a"), prompt("m"), now);
         prompts.clear();
         assert!(prompts.previous(&key("a"), now).is_none());
-        assert_eq!(prompts.entries.lock().unwrap().bytes, 0);
+        assert_eq!(prompts.entries().bytes(), 0);
     }
 
     #[test]
