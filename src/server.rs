@@ -188,7 +188,7 @@ async fn accept_admin(
     let mut open = AdminConnections::default();
     while let Some((stream, peer)) = stopped.run_until_cancelled(accept(&listener)).await {
         let closed = stopped.child_token();
-        open.add(peer.ip().to_canonical(), closed.clone());
+        open.add(peer.ip(), closed.clone());
         let (connections, admin, check, drain) = (
             Arc::clone(&connections),
             Arc::clone(&admin),

@@ -219,17 +219,20 @@ impl Places {
     }
 }
 
-/// The holder that stands for an address; `None` for those of this machine. A network of IPv6 counts as one address: a
-/// host can use any of its 2^64.
+/// The holder that stands for an address; `None` for those of this machine.
 fn counted(address: IpAddr) -> Option<Holder> {
-    let address = address.to_canonical();
-    if address.is_loopback() {
-        return None;
+    let network = network(address);
+    (!network.is_loopback()).then_some(Holder::Address(network))
+}
+
+/// What counts as one address: of IPv6 the first 64 bits, because a host can use any of the addresses behind them.
+pub fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(whole) if !whole.is_loopback() => {
+            Ipv6Addr::from_bits(whole.to_bits() >> 64 << 64).into()
+        }
+        address => address,
     }
-    Some(Holder::Address(match address {
-        IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64)),
-        v4 @ IpAddr::V4(_) => v4,
-    }))
 }
 
 /// A place for a body that still comes. Dropping it gives it back.
@@ -259,6 +262,16 @@ mod tests {
             connection,
             address: address.parse().expect("an address"),
         }
+    }
+
+    #[test]
+    fn a_network_of_ipv6_counts_as_one_address() {
+        let address = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let network_of = |text: &str| network(address(text));
+        assert_eq!(network_of("2001:db8::1"), network_of("2001:db8::ffff:1"));
+        assert_ne!(network_of("2001:db8::1"), network_of("2001:db8:0:1::1"));
+        assert_eq!(network_of("::1"), address("::1"));
+        assert_eq!(network_of("::ffff:192.0.2.1"), address("192.0.2.1"));
     }
 
     /// As many places as `peers` get in turn.
