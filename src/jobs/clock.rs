@@ -32,8 +32,7 @@ impl Clock {
     /// Moves a manual clock forward. The system's clock cannot be moved.
     pub fn advance(&self, time: Duration) {
         if let Some(manual) = &self.0 {
-            let ms = i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 4);
-            manual.ms.fetch_add(ms, Ordering::SeqCst);
+            manual.ms.fetch_add(millis(time), Ordering::SeqCst);
         }
     }
 
@@ -55,4 +54,10 @@ impl Clock {
             None => Instant::now(),
         }
     }
+}
+
+/// A duration in the unit of [`Clock::now_ms`]. The longest ones are shortened, so that a sum with a time does not
+/// overflow.
+pub(super) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 4)
 }

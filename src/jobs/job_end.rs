@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::base::Base;
+use super::clock::millis;
 use super::events::Cycle;
 use super::evidence::{CODE_AUTHOR, PartReport};
 use super::failure::Failure;
@@ -203,11 +204,6 @@ impl JobFinisher {
             Release::Drop => JobResult::Gone,
         }
     }
-}
-
-/// A duration as the store's clock counts it.
-pub(super) fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX / 4)
 }
 
 /// A job whose model calls have ended.

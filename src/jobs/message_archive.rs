@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::base::Base;
+use super::clock::millis;
 use super::exchange::Exchange;
 use super::payload::MessageSource;
 use super::settings::ArchivePolicy;
@@ -163,8 +164,7 @@ impl MessageArchive {
         max_age: Duration,
         stop: &CancellationToken,
     ) -> StoreResult<usize> {
-        let kept_ms = i64::try_from(max_age.as_millis()).unwrap_or(i64::MAX);
-        let before_ms = self.base.now_ms().saturating_sub(kept_ms);
+        let before_ms = self.base.now_ms().saturating_sub(millis(max_age));
         let mut count = 0;
         while !stop.is_cancelled() {
             let deleted = self

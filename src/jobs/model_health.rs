@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
-use super::clock::Clock;
+use super::clock::{Clock, millis};
 use super::model_problem::{Problem, remedy, role};
 use super::resting;
 use super::settings::Phase;
@@ -332,8 +332,7 @@ impl ModelHealth {
     /// The endpoint keeps failing, and gets no calls for this time.
     pub(super) fn left_alone(&self, endpoint: &Endpoint, job: &Job, pause: Duration) {
         let now_ms = self.clock.now_ms();
-        let pause_ms = i64::try_from(pause.as_millis()).unwrap_or(i64::MAX);
-        let until_ms = now_ms.saturating_add(pause_ms);
+        let until_ms = now_ms.saturating_add(millis(pause));
         let mut state = self.lock();
         if state.left_alone.len() >= MAX_TARGETS {
             state.left_alone.clear();
@@ -393,8 +392,7 @@ impl ModelHealth {
         let (now, now_ms) = (self.clock.instant(), self.clock.now_ms());
         let mut state = self.lock();
         state.rests.retain(|_, (_, until)| *until > now_ms);
-        let kept_ms = i64::try_from(BORROWED_TTL.as_millis()).unwrap_or(i64::MAX);
-        let is_recent = |until: i64| until.saturating_add(kept_ms) > now_ms;
+        let is_recent = |until: i64| until.saturating_add(millis(BORROWED_TTL)) > now_ms;
         state.left_alone.retain(|_, (_, until)| is_recent(*until));
         state.targets.retain(|target, health| {
             let age = health

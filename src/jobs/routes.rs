@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::clock::Clock;
+use super::clock::{Clock, millis};
 use super::model_health::ModelHealth;
 use crate::history::Scope;
 use crate::llm::UpstreamRoute;
@@ -135,8 +135,7 @@ impl Routes {
             return;
         }
         drop(table);
-        let millis = i64::try_from((until - now).as_millis()).unwrap_or(i64::MAX / 4);
-        let until_ms = self.clock.now_ms().saturating_add(millis);
+        let until_ms = self.clock.now_ms().saturating_add(millis(until - now));
         self.health.rests(tenant, until_ms);
         if known.is_none() {
             let until = jiff::Timestamp::from_millisecond(until_ms).unwrap_or_default();

@@ -13,10 +13,11 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::base::Base;
 use super::bundle::Bundles;
+use super::clock::millis;
 use super::events::{Cycle, OverflowEvents};
 use super::evidence::{self, CODE_AUTHOR, PartReport};
 use super::failure::Failure;
-use super::job_end::{CODE_VERDICT, EndedJob, JobEnd, JobFinisher, millis};
+use super::job_end::{CODE_VERDICT, EndedJob, JobEnd, JobFinisher};
 use super::model_call::{MODEL_CALLS, ModelCaller};
 use super::observer::Observer;
 use super::outcome::{JobOutcome, PendingWork};
