@@ -80,7 +80,7 @@ impl Base {
         self.count_off_runtime(text, count).await
     }
 
-    /// Counts on a blocking thread: a long text would hold up a worker of the runtime.
+    /// Counts in the pool: a long text would hold up a worker of the runtime.
     async fn count_off_runtime(
         &self,
         text: &str,

@@ -203,11 +203,11 @@ impl ModelCaller {
         let message = json!({"role": "user", "content": parts});
         let body = Bytes::from(json!({"model": model, "messages": [message]}).to_string());
         let counter = Arc::clone(&self.base.counter);
-        let attached_tokens = tokio::task::spawn_blocking(move || {
+        let attached_tokens = self.base.compute_pool.run(body.len(), move || {
             let spoken = chat::parse(&body).ok()?.plain_text(0)?;
             Some(message_tokens::count_message(&spoken, &model, &*counter))
         });
-        text_tokens.saturating_add(attached_tokens.await.ok().flatten().unwrap_or(0))
+        text_tokens.saturating_add(attached_tokens.await.flatten().unwrap_or(0))
     }
 }
 

@@ -103,7 +103,8 @@ impl Reflector {
                 limit,
                 target: reflect::target_tokens(limit),
             });
-        let log = run_blocking(move || ReflectionLog {
+        let log_bytes = parts.iter().map(|part| part.body.text.len()).sum();
+        let log = self.compute(log_bytes, move || ReflectionLog {
             over_budget,
             ..ReflectionLog::new(parts, (!condense_all).then_some(from), counter)
         });
@@ -124,13 +125,13 @@ impl Reflector {
         };
         let chosen = choose_log(attempts, failure, limit).inspect_err(|_| give_up(&mut usable))?;
         let span = job.spec.span;
-        let (chosen, evidence) = run_blocking(move || {
+        let finish = move || {
             let chosen = log.fit_to_limit(chosen, limit);
             let observations = &log.source.observations;
             let evidence = evidence::for_reflection(&log.parts, observations, &chosen.text, &span);
             (chosen, evidence)
-        })
-        .await?;
+        };
+        let (chosen, evidence) = self.compute(log_bytes, finish).await?;
         if chosen.by_code {
             give_up(&mut usable);
         }
@@ -220,8 +221,9 @@ impl Reflector {
                 Ok((reply, mut line)) => {
                     line.set_outcome(CallOutcome::Empty);
                     model = reply.model;
-                    let log = Arc::clone(log);
-                    if let Some(attempt) = run_blocking(move || log.evaluate(&reply.text)).await? {
+                    let (log, bytes) = (Arc::clone(log), log.older.len());
+                    let evaluate = move || log.evaluate(&reply.text);
+                    if let Some(attempt) = self.compute(bytes, evaluate).await? {
                         attempts.add_attempt(attempt);
                         line.set_outcome(CallOutcome::Kept);
                         usable = Some(line);
@@ -249,6 +251,22 @@ impl Reflector {
             failure,
             usable,
             model,
+        })
+    }
+
+    /// Runs `work` on a log of this size with the other computations of jobs: comparing two logs of a megabyte would hold
+    /// up the runtime, and many reflections at the same time would take every core.
+    async fn compute<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        let done = self.base.compute_pool.run(bytes, work).await;
+        done.ok_or_else(|| {
+            Failure::Call(CallError::Transient {
+                retry_after: None,
+                message: "the thread that compares logs died".to_owned(),
+            })
         })
     }
 }
@@ -320,18 +338,6 @@ fn total_tokens(parts: &[Part]) -> u32 {
     parts
         .iter()
         .fold(0, |sum, part| sum.saturating_add(part.body.tokens))
-}
-
-/// Runs `work` on a blocking thread: comparing two logs of a megabyte would hold up the runtime.
-async fn run_blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Failure> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| {
-        Failure::Call(CallError::Transient {
-            retry_after: None,
-            message: "the thread that compares logs died".to_owned(),
-        })
-    })
 }
 
 /// For a log over its budget. Losing something is better than not condensing at all.
