@@ -6,14 +6,15 @@
 //! stores them with the exchange ([`PendingOverflows::get`]). Called by
 //! [`super::Jobs::observe_overflow`].
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+mod pending;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use tokio::time::{Instant, timeout_at};
 
+pub(super) use self::pending::{PendingOverflow, PendingOverflows};
 use super::base::Base;
 use super::events::OverflowEvents;
 use super::exchange::Exchange;
@@ -28,7 +29,7 @@ use crate::memory::advance::{ChainState, overflow, overflow_observe::unobserved_
 use crate::memory::{
     NewPart, Node, Part, PartId, PartKind, Rendering, Snapshot, SnapshotId, Span, dates, render,
 };
-use crate::store::{Event, Job, NewJob, NewOverflowObservation, NewSnapshot, StoreError};
+use crate::store::{Job, NewJob, NewOverflowObservation, NewSnapshot, StoreError};
 
 /// The most ranges of one request that are observed at the same time. The model caller bounds the
 /// calls of the whole process.
@@ -37,45 +38,6 @@ const MAX_CONCURRENT: usize = 4;
 /// Of the time that a client waits, a quarter is reserved for the steps after the calls, but at
 /// most this. Without it, a slow store would lose what the calls wrote.
 const MAX_COMPOSE_TIME: Duration = Duration::from_secs(1);
-
-/// The most observations that wait to be recorded. The oldest goes first and is observed again
-/// later.
-const MAX_PENDING: usize = 256;
-
-/// An observation that is not stored yet.
-#[derive(Debug)]
-pub(super) struct PendingOverflow {
-    pub(super) observation: NewOverflowObservation,
-    /// Its events, for the timeline.
-    pub(super) events: Vec<Event>,
-}
-
-/// The observations that are not stored yet, by the ids of their snapshots.
-#[derive(Debug, Default)]
-pub(super) struct PendingOverflows {
-    pending: Mutex<BTreeMap<i64, Arc<PendingOverflow>>>,
-    last: AtomicI64,
-}
-
-impl PendingOverflows {
-    fn insert(&self, overflow: PendingOverflow) -> SnapshotId {
-        // Negative, because stored snapshots count upwards from 1.
-        let id = self.last.fetch_sub(1, Ordering::Relaxed) - 1;
-        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        pending.insert(id, Arc::new(overflow));
-        if pending.len() > MAX_PENDING {
-            pending.pop_last();
-        }
-        SnapshotId(id)
-    }
-
-    /// The observation that must be stored before a request that was sent with `snapshot` is
-    /// recorded.
-    pub(super) fn get(&self, snapshot: Option<SnapshotId>) -> Option<Arc<PendingOverflow>> {
-        let pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        pending.get(&snapshot?.0).cloned()
-    }
-}
 
 /// Observes for clients that wait.
 #[derive(Clone)]
