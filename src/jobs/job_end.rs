@@ -58,6 +58,9 @@ impl JobFinisher {
             JobEnd::Written(part) => Some(PartReport::from_part(part)),
             _ => None,
         };
+        // First, so that a process that ends behind the COMMIT has kept the call. One that ends before it calls again for
+        // the same job, and the new call replaces this one.
+        self.caller.bundles.job_ended(job, verdict.as_deref()).await;
         let now_ms = self.base.now_ms();
         let result = match ended.end {
             JobEnd::Written(part) => self.commit_part(job, *part).await,
@@ -72,7 +75,6 @@ impl JobFinisher {
                 self.release(job, release).await
             }
         };
-        self.caller.bundles.job_ended(job, verdict.as_deref()).await;
         match (&result, failure_message) {
             (JobResult::Written(part), _) => ended.cycle.ended(job, part.tokens, report.as_ref()),
             (_, Some(message)) => ended.cycle.failed(job, &message),
@@ -146,8 +148,10 @@ impl JobFinisher {
         }
     }
 
-    /// Stores `part`, in several attempts. It is paid for, so a failing store gets time to recover.
+    /// Stores `part`, in several attempts. It is paid for, so a failing store gets time to recover, unless the process is
+    /// stopping.
     async fn store_part(&self, job: &Job, part: &NewPart) -> Result<Option<PartId>, StoreError> {
+        let stop = self.base.tasks.token();
         for wait in COMMIT_RETRY_DELAYS {
             match self
                 .base
@@ -158,7 +162,10 @@ impl JobFinisher {
                 Err(error) => tracing::debug!(error = %error, "a part could not be stored yet"),
                 result => return result,
             }
-            tokio::time::sleep(wait).await;
+            let waited = stop.run_until_cancelled(tokio::time::sleep(wait)).await;
+            if waited.is_none() {
+                break;
+            }
         }
         self.base
             .store

@@ -3,6 +3,7 @@
 //! A worker decides nothing about memory. It holds a lease during its calls. If it dies, the lease
 //! ends, and another worker starts the job again (INV-DUR).
 
+use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
 
 use super::base::Base;
 use super::bundle::Bundles;
@@ -153,23 +155,10 @@ impl Worker {
                 let (worker, events, wake) =
                     (Arc::clone(&self), outcomes.clone(), Arc::clone(&wake));
                 let stop = stop.clone();
-                let cycle = Arc::new(Cycle::new(&self.base.events));
                 // From here on exactly one outcome is sent, however the job ends.
                 self.pending_work.begin();
                 tasks.spawn_background("job", async move {
-                    let ended = |end| EndedJob {
-                        cycle: Arc::clone(&cycle),
-                        end,
-                    };
-                    // The lease is kept until the part is stored. A failing store may need a while,
-                    // and an ended lease would lose a part that is paid for.
-                    let outcome = tokio::select! {
-                        // Checked first: a job that is committed has no lease any more.
-                        biased;
-                        outcome = worker.process_or_fail(&job, &cycle) => outcome,
-                        () = worker.keep_lease(&job) => worker.finisher.finish(&job, ended(JobEnd::LeaseLost)).await,
-                        () = stop.cancelled() => worker.finisher.finish(&job, ended(JobEnd::Stopped)).await,
-                    };
+                    let outcome = worker.perform(&job, &stop).await;
                     // The recorder ends only with the process.
                     let _ = events.send(outcome);
                     drop((slot, borrowed));
@@ -232,8 +221,47 @@ impl Worker {
         borrows.then(|| self.routes.in_use(job.scope.tenant))
     }
 
-    /// As [`Worker::process_job`]; a panic gives the job back.
-    async fn process_or_fail(&self, job: &Job, cycle: &Arc<Cycle>) -> JobOutcome {
+    /// Calls the model for `job` and ends the job.
+    async fn perform(&self, job: &Job, stop: &CancellationToken) -> JobOutcome {
+        let cycle = Arc::new(Cycle::new(&self.base.events));
+        let ended = |end| EndedJob {
+            cycle: Arc::clone(&cycle),
+            end,
+        };
+        let called = tokio::select! {
+            // Checked first: an answer that has come is paid for.
+            biased;
+            called = self.call_or_fail(job, &cycle) => called,
+            () = self.keep_lease(job) => ended(JobEnd::LeaseLost),
+            () = stop.cancelled() => ended(JobEnd::Stopped),
+        };
+        // The end is not interrupted: behind the COMMIT of a part, a job that was stopped or has lost its lease would
+        // count as failed. The lease is kept meanwhile: a failing store may need a while, and an ended lease would lose a
+        // part that is paid for.
+        let finish = AssertUnwindSafe(self.finisher.finish(job, called)).catch_unwind();
+        let keep_lease = async {
+            self.keep_lease(job).await;
+            std::future::pending::<Infallible>().await
+        };
+        let finished = tokio::select! {
+            biased;
+            finished = finish => finished,
+            never = keep_lease => match never {},
+        };
+        if let Ok(outcome) = finished {
+            return outcome;
+        }
+        log_fault(job);
+        let fault = ended(JobEnd::Failed(Failure::Fault));
+        self.finisher.finish(job, fault).await
+    }
+
+    /// As [`Worker::call_for_job`], unless the job was claimed too often. A panic is a failure of the job.
+    async fn call_or_fail(&self, job: &Job, cycle: &Arc<Cycle>) -> EndedJob {
+        let failed = |failure| EndedJob {
+            cycle: Arc::clone(cycle),
+            end: JobEnd::Failed(failure),
+        };
         if job.unsettled > MAX_UNSETTLED {
             tracing::error!(
                 kind = job.spec.kind.name(),
@@ -241,30 +269,18 @@ impl Worker {
                 "a job was claimed {MAX_UNSETTLED} times in a row without an end, and is not tried again; \
                  `diarist threads observe` tries it once more"
             );
-            let end = JobEnd::Failed(Failure::GivenUp);
-            let cycle = Arc::clone(cycle);
-            return self.finisher.finish(job, EndedJob { cycle, end }).await;
+            return failed(Failure::GivenUp);
         }
-        let processed = AssertUnwindSafe(self.process_job(job, cycle)).catch_unwind();
-        if let Ok(outcome) = processed.await {
-            return outcome;
-        }
-        // As with every task, the payload of the panic is not logged.
-        tracing::error!(
-            kind = job.spec.kind.name(),
-            thread = job.conversation,
-            "a fault in the program ended a job; it is tried again"
-        );
-        let end = JobEnd::Failed(Failure::Fault);
-        let cycle = Arc::clone(cycle);
-        self.finisher.finish(job, EndedJob { cycle, end }).await
-    }
-
-    async fn process_job(&self, job: &Job, cycle: &Arc<Cycle>) -> JobOutcome {
-        let payload = job.spec.payload.as_bytes();
-        self.base.tasks.fault_point_quoting("job", payload);
-        let ended = self.call_for_job(job, cycle).await;
-        self.finisher.finish(job, ended).await
+        let call = async {
+            let payload = job.spec.payload.as_bytes();
+            self.base.tasks.fault_point_quoting("job", payload);
+            self.call_for_job(job, cycle).await
+        };
+        let called = AssertUnwindSafe(call).catch_unwind().await;
+        called.unwrap_or_else(|_| {
+            log_fault(job);
+            failed(Failure::Fault)
+        })
     }
 
     /// Observes `job`, which is in no queue. `None` if there is neither an endpoint nor a route.
@@ -361,4 +377,13 @@ impl Worker {
             route.map(Endpoint::Borrowed)
         })
     }
+}
+
+/// As with every task, the payload of the panic is not logged.
+fn log_fault(job: &Job) {
+    tracing::error!(
+        kind = job.spec.kind.name(),
+        thread = job.conversation,
+        "a fault in the program ended a job; it is tried again"
+    );
 }
