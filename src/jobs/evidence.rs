@@ -29,11 +29,11 @@ pub(super) fn message_range(span: &Span) -> MessageRange {
 /// Compares a chunk with the transcript of its job. What code wrote in the place of an Observer has no
 /// share of what was kept: it is made of the items that are counted, and says nothing of how well the text was understood.
 pub(super) async fn for_chunk(pool: &ComputePool, job: &Job, part: &NewPart) -> PartAnalysis {
-    let (words, text) = (job.spec.payload.clone(), part.text.clone());
+    let (payload, text) = (job.spec.payload.clone(), part.text.clone());
     let whole = message_range(&part.span);
     let by_model = part.model != CODE_AUTHOR;
-    let measured = pool.run(words.len() + text.len(), move || {
-        let payload = ObservationPayload::from_json(&words).unwrap_or_default();
+    let measured = pool.run(payload.len() + text.len(), move || {
+        let payload = ObservationPayload::from_json(&payload).unwrap_or_default();
         let messages = provenance::source_messages(&payload.transcript, &payload.places);
         let (observations, _) = system_messages::split_messages(&text);
         let report = retention::check_observations(&payload.transcript, &observations);

@@ -230,8 +230,8 @@ fn encode(spoken: &PlainText, redactor: &Redactor) -> String {
 }
 
 /// A message from the archive; `None` if the row cannot be read.
-pub(super) fn decode(words: &str) -> Option<PlainText> {
-    let message: ArchivedMessage = serde_json::from_str(words).ok()?;
+pub(super) fn decode(json: &str) -> Option<PlainText> {
+    let message: ArchivedMessage = serde_json::from_str(json).ok()?;
     let attachment = |kind, label| MessagePiece::Attachment {
         kind,
         label,
@@ -263,8 +263,8 @@ pub(super) fn decode(words: &str) -> Option<PlainText> {
 }
 
 /// The text of an archived message, for people.
-pub fn archived_text(words: &str) -> Option<String> {
-    let spoken = decode(words)?;
+pub fn archived_text(json: &str) -> Option<String> {
+    let spoken = decode(json)?;
     let texts = spoken.pieces.iter().map(|piece| match piece {
         MessagePiece::Text(text) | MessagePiece::Refusal(text) | MessagePiece::Unknown(text) => {
             text.clone()
@@ -329,7 +329,7 @@ mod tests {
         assert!(!written.contains(secret));
         let decoded = decode(&written);
         assert_eq!(decoded, Some(message(&redactor.clean(secret))));
-        assert!(archived_text(&written).is_some_and(|words| words.contains("[map.pdf]")));
+        assert!(archived_text(&written).is_some_and(|text| text.contains("[map.pdf]")));
         assert_eq!(decode("half a row"), None);
     }
 }

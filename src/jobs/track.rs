@@ -36,7 +36,7 @@ pub(super) struct Track {
     pub(super) nodes: Vec<Node>,
     pub(super) parts: Vec<PartMeta>,
     pub(super) snapshots: Vec<SnapshotMeta>,
-    pub(super) work: Vec<ChainJob>,
+    pub(super) jobs: Vec<ChainJob>,
     /// Whether the user's conversations may share memory: the operator guarantees who the user is.
     pub(super) allows_peer_memory: bool,
     /// The log from which its digest was last published.
@@ -66,7 +66,7 @@ impl Track {
             nodes: stored.nodes,
             parts: stored.parts,
             snapshots: stored.snapshots,
-            work: stored.jobs,
+            jobs: stored.jobs,
             published_log: Vec::new(),
         }
     }
@@ -155,7 +155,7 @@ impl Track {
             nodes: &self.nodes,
             parts: &self.parts,
             snapshots: &self.snapshots,
-            jobs: &self.work,
+            jobs: &self.jobs,
         }
     }
 
@@ -163,7 +163,7 @@ impl Track {
     pub(super) fn refresh_from(&mut self, loaded: Self) {
         self.parts = loaded.parts;
         self.snapshots = loaded.snapshots;
-        self.work = loaded.work;
+        self.jobs = loaded.jobs;
     }
 
     /// The lineage for new messages of a request under `key`; `None` starts a new one. A key groups
@@ -224,7 +224,7 @@ impl Track {
     /// The ends of the ranges that have open jobs. A worker of another process may have done them,
     /// and it cannot report to this recorder.
     pub(super) fn open_job_ends(&self) -> Vec<Link> {
-        self.open_jobs().map(|work| work.span.to).collect()
+        self.open_jobs().map(|job| job.span.to).collect()
     }
 
     /// Takes over the states of the `open` jobs. Returns `false` if a tracked job is gone, because
@@ -237,7 +237,7 @@ impl Track {
         if self.open_jobs().any(is_gone) {
             return false;
         }
-        for job in &mut self.work {
+        for job in &mut self.jobs {
             if let Some(now) = open.iter().find(|now| is_same_job(job, now)) {
                 job.state = now.state;
             }
@@ -247,8 +247,8 @@ impl Track {
 
     /// Jobs that may still write a part.
     pub(super) fn open_jobs(&self) -> impl Iterator<Item = &ChainJob> {
-        let work = self.work.iter();
-        work.filter(|work| work.state != JobState::Abandoned)
+        let jobs = self.jobs.iter();
+        jobs.filter(|job| job.state != JobState::Abandoned)
     }
 
     /// The memory that it holds, in bytes.
@@ -256,7 +256,7 @@ impl Track {
         let lists = size_of_val(self.nodes.as_slice())
             + size_of_val(self.parts.as_slice())
             + size_of_val(self.snapshots.as_slice())
-            + size_of_val(self.work.as_slice())
+            + size_of_val(self.jobs.as_slice())
             + size_of_val(self.published_log.as_slice());
         let in_snapshots = self.snapshots.iter().map(|meta| {
             size_of_val(meta.parts.as_slice()) + meta.placement.len() + size_of::<SnapshotMeta>()
@@ -291,8 +291,8 @@ impl Track {
 
     /// Applies the end of a job.
     pub(super) fn apply_result(&mut self, kind: PartKind, span: &Span, result: &JobResult) {
-        self.work
-            .retain(|work| work.kind != kind || work.span != *span);
+        self.jobs
+            .retain(|job| job.kind != kind || job.span != *span);
         match result {
             JobResult::Written(part)
                 if self.parts.iter().all(|existing| existing.id != part.id) =>
@@ -300,7 +300,7 @@ impl Track {
                 self.parts.push(part.clone());
             }
             JobResult::Pending(state) => {
-                self.work.push(ChainJob {
+                self.jobs.push(ChainJob {
                     kind,
                     span: *span,
                     state: *state,
@@ -384,14 +384,14 @@ mod tests {
     fn how_a_job_stands_is_taken_over_and_one_that_is_gone_is_told() {
         let (reflection, chunk) = ((PartKind::Reflection, span(4)), (PartKind::Chunk, span(6)));
         let mut track = waiting_for(&[reflection, chunk]);
-        let work = |(kind, span), state| ChainJob { kind, span, state };
+        let job = |(kind, span), state| ChainJob { kind, span, state };
         let open = [
-            work(chunk, JobState::Retrying),
-            work(reflection, JobState::Fresh),
+            job(chunk, JobState::Retrying),
+            job(reflection, JobState::Fresh),
         ];
         assert!(track.update_jobs(&open));
         let failing = |kind| {
-            let job = track.work.iter().find(|known| known.kind == kind);
+            let job = track.jobs.iter().find(|known| known.kind == kind);
             job.is_some_and(|job| job.state == JobState::Retrying)
         };
         assert!(failing(PartKind::Chunk) && !failing(PartKind::Reflection));

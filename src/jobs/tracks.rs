@@ -233,7 +233,7 @@ mod tests {
         assert!(tracks.first_links.is_empty());
         // A job that no track knows of: another process queued it.
         for mut track in taken {
-            track.work.clear();
+            track.jobs.clear();
             tracks.put(track);
         }
         assert_eq!(tracks.take_containing(&scope(), &span).len(), 2);

@@ -112,7 +112,7 @@ fn body(line: &Line<'_>) -> Option<String> {
 fn memory(line: &Line<'_>) -> Option<String> {
     let state = line.memory.as_ref()?.as_str();
     let reason = line.reason.as_ref().map_or_else(String::new, |reason| {
-        let words = reasons::sentence(reason.as_str()).map_or_else(
+        let sentence = reasons::sentence(reason.as_str()).map_or_else(
             || {
                 format!(
                     "The reason in the line is `{}`.",
@@ -121,7 +121,7 @@ fn memory(line: &Line<'_>) -> Option<String> {
             },
             str::to_owned,
         );
-        format!(" {words}")
+        format!(" {sentence}")
     });
     let pause = pause_of_memory(line);
     let text = match (state, &line.snapshot) {

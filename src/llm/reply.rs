@@ -79,9 +79,9 @@ pub(super) fn parse(
         return Err(transient("the answer has no choice"));
     };
     let refusal = choice.pointer("/message/refusal").and_then(Value::as_str);
-    if let Some(words) = refusal.filter(|words| !words.is_empty()) {
+    if let Some(refusal) = refusal.filter(|text| !text.is_empty()) {
         return Err(CallError::Refused {
-            message: redaction.clean(words),
+            message: redaction.clean(refusal),
         });
     }
     let finish = finish(choice)?;

@@ -364,10 +364,10 @@ fn finish(
     }
     let answer = observed
         .text
-        .filter(|words| may_be_summary(words))
-        .map(|words| {
+        .filter(|text| may_be_summary(text))
+        .map(|text| {
             let pepper = &request.policy.identity.pepper;
-            AnswerHash::from_text(pepper, &request.history.root(), &words)
+            AnswerHash::from_text(pepper, &request.history.root(), &text)
         });
     let answers_in_progress = in_flight
         .answer_position

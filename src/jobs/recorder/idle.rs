@@ -166,7 +166,7 @@ impl Recorder {
 /// Whether an observation job of this chain is open and has not failed.
 fn is_being_observed(track: &Track) -> bool {
     track
-        .work
+        .jobs
         .iter()
-        .any(|work| work.kind == PartKind::Chunk && work.state == JobState::Fresh)
+        .any(|job| job.kind == PartKind::Chunk && job.state == JobState::Fresh)
 }

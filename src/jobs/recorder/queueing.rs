@@ -121,7 +121,7 @@ impl Recorder {
                 if job.kind == PartKind::Chunk {
                     self.base.cache.mark_range_end(&track.scope, job.span.to);
                 }
-                track.work.push(ChainJob {
+                track.jobs.push(ChainJob {
                     kind: job.kind,
                     span: job.span,
                     state: JobState::Fresh,

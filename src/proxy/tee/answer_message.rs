@@ -213,12 +213,12 @@ fn as_assistant(mut message: Value) -> String {
     message.to_string()
 }
 
-/// Appends `words`, unless the message is too long already.
-fn append(text: &mut String, size: &mut usize, words: Option<&str>) {
-    let Some(words) = words else { return };
-    *size = size.saturating_add(words.len());
+/// Appends `delta`, unless the message is too long already.
+fn append(text: &mut String, size: &mut usize, delta: Option<&str>) {
+    let Some(delta) = delta else { return };
+    *size = size.saturating_add(delta.len());
     if *size <= MAX_BYTES {
-        text.push_str(words);
+        text.push_str(delta);
     }
 }
 

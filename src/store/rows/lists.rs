@@ -206,13 +206,13 @@ pub(in crate::store) fn proof_list(proof: &[Witness]) -> String {
 }
 
 /// Pairs of a link and a kept text, as JSON.
-pub(in crate::store) fn message_list(words: &[(Link, String)]) -> String {
-    let pairs: Vec<Value> = words
+pub(in crate::store) fn message_list(messages: &[(Link, String)]) -> String {
+    let pairs: Vec<Value> = messages
         .iter()
-        .map(|(link, words)| {
+        .map(|(link, text)| {
             let mut hex = String::with_capacity(64);
             push_hex(&mut hex, link.as_bytes());
-            Value::from(vec![hex, words.clone()])
+            Value::from(vec![hex, text.clone()])
         })
         .collect();
     Value::from(pairs).to_string()

@@ -192,9 +192,9 @@ pub(super) async fn pending_texts(
         return Ok(Vec::new());
     };
     let scope = rows::scope(&row, 1)?;
-    let mut words = Vec::new();
+    let mut texts = Vec::new();
     for row in &lineage_rows(conn, PENDING_TEXTS_OF_LINEAGE, &scope, lineage).await? {
-        words.push((rows::span(row, 0)?, get(row, 4)?));
+        texts.push((rows::span(row, 0)?, get(row, 4)?));
     }
-    Ok(words)
+    Ok(texts)
 }
