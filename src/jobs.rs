@@ -301,7 +301,7 @@ impl Jobs {
         self.wake.notify_one();
     }
 
-    /// What a request of `tenant` for a conversation with `model` is told of memory's own model calls, if
+    /// The notice about memory's own model calls for a request of `tenant` in a conversation with `model`, if
     /// they do not work or rest.
     pub fn notice(&self, tenant: &[u8; 32], model: &str) -> Option<Notice> {
         let settings = self.base.settings().for_model(model);

@@ -44,7 +44,7 @@ impl AccountQuota {
         Some(Self { max_bytes })
     }
 
-    /// Deletes what is too much, and says so. Adds the conversations to `deleted`, also before an error.
+    /// Deletes what is too much, and logs it. Adds the conversations to `deleted`, also before an error.
     pub(super) async fn enforce(
         self,
         store: &SqliteStore,

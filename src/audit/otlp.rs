@@ -236,7 +236,7 @@ impl Otlp {
 
     /// Sends what is left. Blocks for some seconds at most.
     pub(super) fn shut_down(self) {
-        // What could not be sent was said by the client.
+        // The client has logged what could not be sent.
         if let Some(spans) = &self.spans {
             let _ = spans.shutdown_with_timeout(SHUTDOWN);
         }

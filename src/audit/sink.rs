@@ -201,9 +201,9 @@ impl Audit {
         self.dropped.count() + stored.map_or(0, |stored| stored.dropped.count())
     }
 
-    /// Logs what was lost and not yet said. Called when the tasks have ended.
+    /// Logs what was lost and is in no log line yet. Called when the tasks have ended.
     pub fn report_losses(&self) {
-        self.dropped.losses.tell_rest();
+        self.dropped.losses.log_rest();
         let unwritten = self.waiting.load(Ordering::Relaxed);
         if unwritten > 0 {
             tracing::warn!(
@@ -214,7 +214,7 @@ impl Audit {
         let Some(stored) = &self.stored else {
             return;
         };
-        stored.dropped.losses.tell_rest();
+        stored.dropped.losses.log_rest();
         let unstored = stored.waiting.load(Ordering::Relaxed);
         if unstored > 0 {
             tracing::warn!(

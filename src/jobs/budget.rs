@@ -2,7 +2,7 @@
 //! of an account and of all.
 //!
 //! The store sums the costs, so that a budget holds across restarts and for all processes. This process keeps two
-//! things. First, which budgets are spent: a job with several calls need not ask the store before each. Second, costs
+//! things. First, which budgets are spent: a job with several calls need not query the store before each. Second, costs
 //! that are not billed yet: those of requests that no upstream has accepted, because nothing may be stored for their
 //! owner (INV-OWN), and those that the store could not take. Never delays a request, except one under
 //! `overflow = "observe"`.

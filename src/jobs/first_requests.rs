@@ -356,7 +356,7 @@ impl Waiting {
 
 /// Whether `exchange` was sent as its client wrote it, on its own chain. Then nothing is lost if it is recorded
 /// later: the same request would go out as the same bytes. Where a user's conversations share memory it might not:
-/// another conversation may be told about meanwhile, and what began without that must go on without it (INV-PREFIX).
+/// memory of another conversation may be there meanwhile, and what began without it must go on without it (INV-PREFIX).
 fn was_sent_as_written(exchange: &Exchange) -> bool {
     let sent_with = &exchange.sent_with;
     exchange.alignment.is_none()

@@ -115,7 +115,7 @@ impl Intake {
                  messages again, and a longer server.drain_timeout gives more time",
             );
         }
-        self.recording.tell_rest();
+        self.recording.log_rest();
     }
 
     /// Drops the first requests that wait for a second one, because something was forgotten.

@@ -182,7 +182,7 @@ impl MessageArchive {
     }
 }
 
-/// The age from which texts are deleted now; `None` if the store need not be asked. If nothing is
+/// The age from which texts are deleted now; `None` if the store need not be queried. If nothing is
 /// to be kept, everything is deleted, and no text is added until the next reload. Two rounds
 /// without a deletion (`empty_rounds`) are enough then: the second covers an exchange that was
 /// being recorded under the old settings.

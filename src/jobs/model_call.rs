@@ -154,7 +154,7 @@ impl ModelCaller {
         answer.map(|reply| (reply, line))
     }
 
-    /// The answer to one call. While it takes unusually long, that is said.
+    /// The answer to one call. While it takes unusually long, that is reported.
     async fn answer(
         &self,
         settings: &CallSettings,

@@ -1,10 +1,11 @@
-//! Whether the Observer and the Reflector work, as their calls tell.
+//! Whether the Observer and the Reflector work, judged by their calls.
 //!
 //! A model that fails, refuses or answers what cannot be used is *failing* after a few calls in a row, at
-//! once if no call can succeed. That is said by `/readyz` (the parts `observer` and `reflector`), by a
+//! once if no call can succeed. That is reported by `/readyz` (the parts `observer` and `reflector`), by a
 //! response header, by a metric and, once a minute, by a log line that names the model, the endpoint, a
-//! conversation and the remedy. A call that takes unusually long is said while it runs. Calls that wait on purpose, because a rate limit asks for it, are said to
-//! *rest*. So are endpoints that the circuit breaker leaves alone. Makes no call and stops none.
+//! conversation and the remedy. A call that takes unusually long is reported while it runs. Calls that wait on purpose,
+//! because of a rate limit, are reported as *resting*. So are endpoints that the circuit breaker leaves alone. Makes no
+//! call and stops none.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -190,7 +191,7 @@ impl ModelHealth {
         }
     }
 
-    /// How long a call may run before it is said to hang; `deadline` ends it. A model that takes minutes for each
+    /// How long a call may run before it is reported as hanging; `deadline` ends it. A model that takes minutes for each
     /// answer is slow, not broken, so it is measured by itself once it has answered.
     pub(super) fn patience(
         &self,
@@ -214,7 +215,7 @@ impl ModelHealth {
         health.slowest = health.slowest.max(after);
     }
 
-    /// A call has run for this long without an answer. It is said to hang until the returned value is dropped.
+    /// A call has run for this long without an answer. It is reported as hanging until the returned value is dropped.
     pub(super) fn overdue(
         &self,
         endpoint: &Endpoint,
@@ -259,8 +260,8 @@ impl ModelHealth {
         let at_once = match problem {
             // The prompt is at fault, and a shorter one follows.
             Problem::Call(CallError::TooLong { .. }) => return,
-            // The client may have taken its key back, and hears of that. Or its key is not allowed to use this
-            // model, and nobody would hear of it.
+            // The client may have taken its key back; then it gets the same error. Or its key is not allowed to use this
+            // model; then nobody else would notice.
             Problem::Call(CallError::Unauthorised { .. }) if borrowed => false,
             Problem::Call(CallError::Unauthorised { .. } | CallError::Fatal { .. }) => true,
             Problem::Call(_) | Problem::Unusable => false,
@@ -352,7 +353,7 @@ impl ModelHealth {
         }
     }
 
-    /// What a request of `tenant` for a conversation with `model` is told. `phase` is its Observer.
+    /// The notice for a request of `tenant` in a conversation with `model`. `phase` is its Observer.
     pub(super) fn notice(&self, tenant: &Tenant, phase: &Phase, model: &str) -> Option<Notice> {
         let state = self.lock();
         let borrowed = phase.endpoint.is_none();
@@ -483,7 +484,7 @@ impl State {
     }
 }
 
-/// A call that is said to hang.
+/// A call that is reported as hanging.
 #[must_use = "the call counts as ended as soon as this is dropped"]
 pub(super) struct OverdueCall {
     health: ModelHealth,

@@ -347,7 +347,7 @@ mod tests {
     }
 
     /// A worker of another process cannot report to this one. INV-BOUND allows three requests, and
-    /// the request that offered the range may be the first of them, so the next request has to ask
+    /// the request that offered the range may be the first of them, so the next request has to query
     /// the store.
     #[test]
     fn what_was_just_offered_is_asked_for_with_the_next_request() {

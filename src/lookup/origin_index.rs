@@ -238,7 +238,7 @@ impl OriginIndex {
         {
             let before = tenant.len();
             // One that holds so much loses to itself. Its older conversations go on with their memory: what was recorded
-            // of them is asked of the database.
+            // of them is read from the database.
             tenant.has_lost |= before < self.max_entries / 4;
             tenant.drop_oldest();
             self.held -= before - tenant.len();

@@ -64,7 +64,7 @@ impl SnapshotCache {
     }
 
     /// Changes what was seen. The index no longer knows which messages of a tenant are unique if it has dropped some, so
-    /// the next look-up of that tenant must ask the store.
+    /// the next look-up of that tenant must query the store.
     fn update_origins(&self, update: impl FnOnce(&mut OriginIndex)) {
         let mut origin_index = self.origin_index();
         update(&mut origin_index);

@@ -333,7 +333,7 @@ pub fn answer_contents(
 }
 
 /// Whether a text among the first messages of `client`, behind the recorded ones, may be an answer that
-/// summarises another conversation. Then the store must be asked, although the chain is known.
+/// summarises another conversation. Then the store must be queried, although the chain is known.
 ///
 /// The next answer after the recorded messages and the newest message are ordinary: every second turn of a
 /// conversation has them. But if the model says nothing in the whole request, the newest message may contain

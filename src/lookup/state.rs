@@ -217,7 +217,7 @@ impl CacheState {
         self.texts = texts;
     }
 
-    /// Drops by what requests of these tenants are aligned, so that their next look-up asks the store.
+    /// Drops by what requests of these tenants are aligned, so that their next look-up queries the store.
     pub(super) fn drop_evidence_of(&mut self, tenants: &HashSet<Tenant>) {
         let mut freed = 0;
         let mut is_kept = |tenant: &Tenant, bytes: usize| {

@@ -100,7 +100,7 @@ mod tests {
         let mut waiting = Box::pin(reads.read(false, pending::<Result<(), _>>()));
         let mut context = Context::from_waker(Waker::noop());
         assert!(waiting.as_mut().poll(&mut context).is_pending());
-        // Its own query would have an answer, and is not asked.
+        // Its own query would have an answer, and is not made.
         let start = tokio::time::Instant::now();
         assert!(reads.read(false, ready(Ok(()))).await.is_err());
         assert_eq!(start.elapsed(), Duration::ZERO, "it does not wait");

@@ -19,7 +19,7 @@ use super::error::ProxyError;
 use super::unread::Reading;
 
 /// An answer of which its client has read nothing for so long gives its place to a request that finds none. A client
-/// that reads slowly says so in lumps: curl at 400 KB a second opens its window every 12 seconds. One that pauses is safe
+/// that reads slowly does so in lumps: curl at 400 KB a second opens its window every 12 seconds. One that pauses is safe
 /// while places are free.
 const MAKES_ROOM_AFTER: Duration = Duration::from_secs(15);
 
@@ -341,7 +341,7 @@ mod tests {
         assert!(places.take(Some(peer(1, "127.0.0.1"))).is_ok());
     }
 
-    /// A place of a stream whose client reads nothing, and what ends when the stream is told to.
+    /// A place of a stream whose client reads nothing, and what ends when the stream is cut.
     async fn take_unread(places: &Places, peer: Peer) -> tokio::task::JoinHandle<()> {
         let places = places.clone();
         let (taken, is_taken) = tokio::sync::oneshot::channel();

@@ -277,7 +277,7 @@ impl Reader {
         }
     }
 
-    /// Tells what the model has said, if it was not told yet. Returns what is told now.
+    /// Reports what the model has said, if that has changed since the last report. Returns the state that is reported now.
     fn report(&self, summary: &Summary) -> Option<u64> {
         let changes = Some(summary.changes());
         if changes != self.reported {

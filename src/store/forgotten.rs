@@ -2,7 +2,7 @@
 //!
 //! A client sends its whole history with every request. Without a tombstone, its next request would bring back
 //! what was deleted. A tombstone holds hashes only, each keyed by the owner. Decides which request it covers; the
-//! request path asks a table in memory, and never the store. Values and the trait only; each backend implements
+//! request path looks into a table in memory, and never into the store. Values and the trait only; each backend implements
 //! it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};

@@ -21,8 +21,8 @@ pub struct Losses {
 struct LossState {
     /// Since the part was last up.
     count: u64,
-    /// The part of them that no log line has told.
-    untold: u64,
+    /// The part of them that is in no log line yet.
+    unlogged: u64,
     last_loss: Option<Instant>,
     last_line: Option<Instant>,
 }
@@ -44,14 +44,14 @@ impl Losses {
         let now = Instant::now();
         let mut state = self.lock();
         state.count += 1;
-        state.untold += 1;
+        state.unlogged += 1;
         state.last_loss = Some(now);
         self.readiness
             .set(self.part, Condition::Degraded(reason.to_owned()));
         let is_due = |last: Instant| now.saturating_duration_since(last) >= INTERVAL;
         if state.last_line.is_none_or(is_due) {
             state.last_line = Some(now);
-            let lost = std::mem::take(&mut state.untold);
+            let lost = std::mem::take(&mut state.unlogged);
             tracing::warn!(
                 part = self.part,
                 lost,
@@ -65,7 +65,7 @@ impl Losses {
         let mut state = self.lock();
         if state.last_loss.take().is_some() {
             let lost = std::mem::take(&mut state.count);
-            (state.untold, state.last_line) = (0, None);
+            (state.unlogged, state.last_line) = (0, None);
             self.readiness.set(self.part, Condition::Up);
             tracing::info!(
                 part = self.part,
@@ -75,9 +75,9 @@ impl Losses {
         }
     }
 
-    /// Logs the losses that no line has told yet, before the process ends.
-    pub fn tell_rest(&self) {
-        let lost = std::mem::take(&mut self.lock().untold);
+    /// Logs the losses that are in no line yet, before the process ends.
+    pub fn log_rest(&self) {
+        let lost = std::mem::take(&mut self.lock().unlogged);
         if lost > 0 {
             tracing::warn!(
                 part = self.part,
@@ -114,7 +114,11 @@ mod tests {
         }
         let full = Condition::Degraded("the disk is full".to_owned());
         assert_eq!(readiness.condition("audit"), Some(full));
-        assert_eq!(losses.lock().untold, 999, "one line, however many are lost");
+        assert_eq!(
+            losses.lock().unlogged,
+            999,
+            "one line, however many are lost"
+        );
         losses.expire();
         assert_ne!(
             readiness.condition("audit"),

@@ -1,4 +1,4 @@
-//! A connection that can be asked whether it still exists. Called by [`super`].
+//! A connection of which one can see whether it still exists. Called by [`super`].
 //!
 //! A request that is handed to a pooled connection in the moment in which that connection ends may get no answer and no
 //! error: the ended connection has emptied its queue, and the queue itself lives as long as somebody waits for it

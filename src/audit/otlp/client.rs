@@ -1,6 +1,6 @@
 //! Sends exports to the collector: with the HTTP client and the TLS of the rest of the process.
 //!
-//! The SDK calls it from threads of its own, which no request waits for. A failure is counted and said at most once a
+//! The SDK calls it from threads of its own, which no request waits for. A failure is counted, and logged at most once a
 //! minute. The error never quotes a header or a body.
 
 use std::time::Duration;

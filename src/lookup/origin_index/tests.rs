@@ -83,7 +83,7 @@ fn a_flood_of_one_tenant_pushes_out_nothing_of_another() {
     assert!(kept >= ENTRIES / 2, "{kept}");
     let last = format!("flood {}", ENTRIES * 3 - 1);
     assert!(is_contested(&index, &chatty, &last));
-    // What it lost to itself is asked of the database.
+    // What it lost to itself is read from the database.
     assert!(!is_contested(&index, &chatty, "flood 0"));
 }
 

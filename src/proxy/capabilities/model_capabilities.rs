@@ -267,7 +267,7 @@ mod tests {
         model.record_refused_placements(alone(&A), (1, true), now);
         assert_eq!(steps(&mut model, &C), 0);
         model.record_refused_placements(alone(&B), (2, true), now);
-        assert_eq!(steps(&mut model, &C), 1, "what both were told");
+        assert_eq!(steps(&mut model, &C), 1, "what both have learned");
     }
 
     #[test]

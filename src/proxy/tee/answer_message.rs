@@ -282,7 +282,7 @@ mod tests {
         }
     }
 
-    /// Who was told what it says is told again only if it says more.
+    /// What was reported is reported again only if the message has more.
     #[test]
     fn what_says_more_has_changed() {
         let mut answer = AnswerMessage::default();
