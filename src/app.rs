@@ -209,21 +209,7 @@ impl App {
         };
         let aliases = Aliases::default();
         if config.memory_enabled {
-            let mut tenant_refresher =
-                TenantRefresher::new(&store, &aliases, jobs.accounts(), &cache);
-            // On a slow disk the aliases come with the next refresh.
-            let _timed_out =
-                tokio::time::timeout(STORE_OPEN_TIMEOUT, tenant_refresher.refresh()).await;
-            tasks.spawn_background("owners", tenant_refresher.run(tasks.token()));
-            let mut refresher = ForgottenRefresher::new(&store, &caches, audit.clone());
-            // Before the first request, if the disk is not slow: nothing that was forgotten may be used.
-            let _timed_out = tokio::time::timeout(STORE_OPEN_TIMEOUT, refresher.refresh()).await;
-            tasks.spawn_background("forgotten", refresher.run(tasks.token()));
-            let mut ratios = TokenRatios::new(&store, &jobs);
-            let _timed_out = tokio::time::timeout(STORE_OPEN_TIMEOUT, ratios.load()).await;
-            tasks.spawn_background("token ratios", ratios.run(tasks.token()));
-            let housekeeping = Housekeeping::new(&store, &caches, config);
-            tasks.spawn_background("housekeeping", housekeeping.run(tasks.token()));
+            start_memory_tasks(config, &store, (&caches, &aliases), audit.as_ref(), &tasks).await;
         }
         let anonymous = config.requests.identity.anonymous;
         let memory = Memory {
@@ -371,6 +357,30 @@ const STORE_OPEN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How often the state of the database is checked.
 const STORE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Starts what keeps the tables in memory equal to the store, and the housekeeping of the store. Waits for the first round
+/// of each table, because the first request needs it; on a slow disk it comes later.
+async fn start_memory_tasks(
+    config: &Config,
+    store: &Arc<SqliteStore>,
+    (caches, aliases): (&ConversationCaches, &Aliases),
+    audit: Option<&Audit>,
+    tasks: &Tasks,
+) {
+    let (jobs, cache) = (&caches.jobs, &caches.snapshots);
+    let mut tenants = TenantRefresher::new(store, aliases, jobs.accounts(), cache);
+    let _timed_out = tokio::time::timeout(STORE_OPEN_TIMEOUT, tenants.refresh()).await;
+    tasks.spawn_background("owners", tenants.run(tasks.token()));
+    // Nothing that was forgotten may be used.
+    let mut forgotten = ForgottenRefresher::new(store, caches, audit.cloned());
+    let _timed_out = tokio::time::timeout(STORE_OPEN_TIMEOUT, forgotten.refresh()).await;
+    tasks.spawn_background("forgotten", forgotten.run(tasks.token()));
+    let mut ratios = TokenRatios::new(store, jobs);
+    let _timed_out = tokio::time::timeout(STORE_OPEN_TIMEOUT, ratios.load()).await;
+    tasks.spawn_background("token ratios", ratios.run(tasks.token()));
+    let housekeeping = Housekeeping::new(store, caches, config);
+    tasks.spawn_background("housekeeping", housekeeping.run(tasks.token()));
+}
 
 async fn open_store(
     store: &Arc<SqliteStore>,
