@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::state::Recorder;
-use crate::history::Link;
+use crate::history::{History, Link, Scope};
 use crate::jobs::evidence::PartReport;
 use crate::jobs::exchange::Exchange;
 use crate::jobs::failure::log_store_failure;
@@ -80,25 +80,9 @@ impl Recorder {
             ));
         };
         self.store_account(scope).await;
-        let mut track = match self.tracks.take(scope, history) {
-            Some(track) if !self.knows_snapshot(&track, exchange.sent_with.snapshot) => {
-                // The request was sent with a snapshot that another task prepared, so the track is
-                // incomplete.
-                Track::load(&*self.base.store, scope, history).await?
-            }
-            Some(mut track) => {
-                // Other processes may have done the open jobs of this track. The query asks about
-                // these jobs only: a job may be tried for days, and its chain may be long.
-                let open_ends = track.open_job_ends();
-                if !open_ends.is_empty()
-                    && !track.update_jobs(&self.base.store.jobs_ending_at(scope, &open_ends).await?)
-                {
-                    track.refresh_from(Track::load(&*self.base.store, scope, history).await?);
-                }
-                track
-            }
-            None => Track::load(&*self.base.store, scope, history).await?,
-        };
+        let mut track = self
+            .current_track(scope, history, exchange.sent_with.snapshot)
+            .await?;
         let parent = track
             .nodes
             .last()
@@ -175,6 +159,31 @@ impl Recorder {
             record,
             overflow,
         })
+    }
+
+    /// Everything that is recorded of the chain of `history`, whose request was sent with `snapshot`: from memory, with what
+    /// other processes have done since, or from the store.
+    async fn current_track(
+        &mut self,
+        scope: &Scope,
+        history: &History,
+        snapshot: Option<SnapshotId>,
+    ) -> Result<Track, StoreError> {
+        let store = &*self.base.store;
+        let known = self.tracks.take(scope, history);
+        // A track without the snapshot that the request was sent with is incomplete: another task prepared that one.
+        let Some(mut track) = known.filter(|track| self.knows_snapshot(track, snapshot)) else {
+            return Track::load(store, scope, history).await;
+        };
+        // Other processes may have done the open jobs of this track. The query is about these jobs only: a job may be tried
+        // for days, and its chain may be long.
+        let open_ends = track.open_job_ends();
+        if !open_ends.is_empty()
+            && !track.update_jobs(&store.jobs_ending_at(scope, &open_ends).await?)
+        {
+            track.refresh_from(Track::load(store, scope, history).await?);
+        }
+        Ok(track)
     }
 
     /// Lets requests and later exchanges know of `exchange`, which was committed as `recorded`.
