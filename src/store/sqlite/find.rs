@@ -1,7 +1,7 @@
 //! Finding what memory may know a request by: one statement, [`FIND`], and how its rows are read. Reads
 //! only. Called for the request path through [`super::SqliteStore`].
 
-use sqlx::sqlite::SqliteConnection;
+use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::scoped::scoped_query;
 use crate::history::{Link, Scope};
@@ -229,7 +229,7 @@ CROSS JOIN nodes AS n CROSS JOIN lineages AS l
 WHERE n.tenant = $1 AND n.resource = $2 AND n.link = ends.link
   AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage";
 
-/// Runs [`FIND`] and reads its rows. An empty chain has no candidates.
+/// Runs [`FIND`]. An empty chain has no candidates.
 pub(super) async fn find_candidates(
     conn: &mut SqliteConnection,
     scope: Scope,
@@ -251,11 +251,16 @@ pub(super) async fn find_candidates(
         .bind(keys.system.map(|mark| mark.as_bytes().to_vec()))
         .fetch_all(conn)
         .await?;
+    read_candidates(&rows)
+}
+
+/// Reads the rows of [`FIND`]. Their first column is the kind.
+fn read_candidates(rows: &[SqliteRow]) -> StoreResult<Candidates> {
     let mut candidates = Candidates::default();
     let (mut path, mut base, mut answered) = (Vec::new(), Vec::new(), Vec::new());
     let mut hit = None;
     let mut answer: Option<SummaryCandidate> = None;
-    for row in &rows {
+    for row in rows {
         match get::<i64>(row, 0)? {
             0 => {
                 let meta = rows::snapshot_meta(row)?;
