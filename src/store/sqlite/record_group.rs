@@ -213,14 +213,44 @@ async fn write(
     scope: &Scope,
     members: &[(usize, &RequestRecord, Standing)],
 ) -> StoreResult<Vec<SqliteRow>> {
-    let hex = |link: &Link| rows::hex_text(link.as_bytes());
-    let (mut lineages, mut requests, mut touched, mut timers) = (vec![], vec![], vec![], vec![]);
-    let (mut contents, mut new_links, mut confirmed) = (vec![], vec![], vec![]);
-    let mut nodes = String::from("[");
+    let mut group = GroupRows::default();
     for (place, (_, record, standing)) in members.iter().enumerate() {
+        group.add(place, record, standing);
+    }
+    let text = |list: Vec<Value>| Value::from(list).to_string();
+    let query = scoped_query(WRITE.as_str(), scope)
+        .bind(text(group.lineages))
+        .bind(format!("[{}]", group.nodes.join(",")))
+        .bind(rows::link_list(&group.confirmed))
+        .bind(text(group.contents))
+        .bind(text(group.requests))
+        .bind(text(group.touched))
+        .bind(text(group.timers))
+        .bind(text(group.new_links));
+    Ok(query.fetch_all(conn).await?)
+}
+
+/// The rows of a group, one list for each parameter of [`WRITE`].
+#[derive(Default)]
+struct GroupRows {
+    lineages: Vec<Value>,
+    /// The lineage of each request with new messages, and these messages, as JSON.
+    nodes: Vec<String>,
+    confirmed: Vec<Link>,
+    contents: Vec<Value>,
+    requests: Vec<Value>,
+    touched: Vec<Value>,
+    timers: Vec<Value>,
+    new_links: Vec<Value>,
+}
+
+impl GroupRows {
+    /// Adds a request, which stands at `place` in its group.
+    fn add(&mut self, place: usize, record: &RequestRecord, standing: &Standing) {
+        let hex = |link: &Link| rows::hex_text(link.as_bytes());
         let lineage = standing.lineage;
         if standing.is_new {
-            lineages.push(json!([
+            self.lineages.push(json!([
                 lineage,
                 record.thread_key,
                 record.model,
@@ -230,42 +260,22 @@ async fn write(
         if !record.new_nodes.is_empty() {
             let marks = &record.lookup_entries.marks;
             let new = rows::node_list(&record.new_nodes, marks, record.parent);
-            let comma = if nodes.len() > 1 { "," } else { "" };
-            nodes.push_str(&format!("{comma}[{lineage},{new}]"));
+            self.nodes.push(format!("[{lineage},{new}]"));
         }
-        let new_links_of = record
-            .new_nodes
-            .iter()
-            .map(|node| json!([place, hex(&node.link)]));
-        new_links.extend(new_links_of);
+        let new_links = record.new_nodes.iter();
+        self.new_links
+            .extend(new_links.map(|node| json!([place, hex(&node.link)])));
         let at_once = record.new_nodes.iter().filter(|node| node.confirmed);
-        confirmed.extend(record.newly_confirmed.iter().copied());
-        confirmed.extend(at_once.map(|node| node.link));
+        self.confirmed
+            .extend(record.newly_confirmed.iter().copied());
+        self.confirmed.extend(at_once.map(|node| node.link));
         for content in &record.contents {
             let key = rows::hex_text(content.key.as_bytes());
-            contents.push(json!([lineage, standing.family, key, content.tokens]));
+            self.contents
+                .push(json!([lineage, standing.family, key, content.tokens]));
         }
-        let (sent, trim) = (&record.sent_with, record.sent_with.trim);
-        requests.push(json!([
-            hex(&record.tip),
-            record.count,
-            lineage,
-            sent.snapshot.map(|id| id.0),
-            sent.placement,
-            record.model,
-            record.at_ms,
-            sent.usage_requested.map(i64::from),
-            trim.map(|trim| trim.to_count),
-            trim.and_then(|trim| trim.pin),
-            trim.map(|trim| trim.wording),
-            record
-                .lookup_entries
-                .system
-                .map(|mark| rows::hex_text(mark.as_bytes())),
-            i64::from(sent.cache_key),
-            i64::from(sent.cache_breakpoint),
-        ]));
-        touched.push(json!([
+        self.requests.push(request_row(lineage, record));
+        self.touched.push(json!([
             lineage,
             record.at_ms,
             record.model,
@@ -277,7 +287,7 @@ async fn write(
             record.zone,
         ]));
         if let Some(timer) = &record.timer {
-            timers.push(json!([
+            self.timers.push(json!([
                 lineage,
                 hex(&record.tip),
                 record.model,
@@ -288,18 +298,28 @@ async fn write(
             ]));
         }
     }
-    nodes.push(']');
-    let text = |list: Vec<Value>| Value::from(list).to_string();
-    let rows = scoped_query(WRITE.as_str(), scope)
-        .bind(text(lineages))
-        .bind(nodes)
-        .bind(rows::link_list(&confirmed))
-        .bind(text(contents))
-        .bind(text(requests))
-        .bind(text(touched))
-        .bind(text(timers))
-        .bind(text(new_links));
-    Ok(rows.fetch_all(conn).await?)
+}
+
+/// A row of [`NEW_REQUESTS`].
+fn request_row(lineage: i64, record: &RequestRecord) -> Value {
+    let (sent, trim) = (&record.sent_with, record.sent_with.trim);
+    let system = record.lookup_entries.system;
+    json!([
+        rows::hex_text(record.tip.as_bytes()),
+        record.count,
+        lineage,
+        sent.snapshot.map(|id| id.0),
+        sent.placement,
+        record.model,
+        record.at_ms,
+        sent.usage_requested.map(i64::from),
+        trim.map(|trim| trim.to_count),
+        trim.and_then(|trim| trim.pin),
+        trim.map(|trim| trim.wording),
+        system.map(|mark| rows::hex_text(mark.as_bytes())),
+        i64::from(sent.cache_key),
+        i64::from(sent.cache_breakpoint),
+    ])
 }
 
 #[cfg(test)]
