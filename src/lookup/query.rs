@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic;
 
 use super::SnapshotCache;
+use super::evidence::PinnedAlignment;
 use super::outcome::{Lookup, LookupParams, LookupSource, PossibleSummaries, PrefixMatch};
 use super::state::anchors;
 use crate::history::{History, Link, Role, Scope, ScopedHash};
@@ -86,42 +87,8 @@ impl SnapshotCache {
         self.wait_for_summaries(scope, client, &keys.answers).await;
         let found = self.store.find_candidates(scope, &chain, &keys);
         match self.reads.read(chain.len() >= LARGE_REQUEST, found).await {
-            Ok(mut candidates) => {
-                let path = candidates.path.as_ref().and_then(|(_, path)| path.last());
-                let path_tip = path.map(|entry| entry.message.link);
-                let mut evidence = {
-                    let mut state = self.state();
-                    let origin_index = self.origin_index();
-                    let seen_origins = origin_index.origins_of(scope);
-                    state.add_candidates(scope, client, &mut candidates, &params, seen_origins)
-                };
-                if let Some(summary) = &mut evidence.summary {
-                    summary.start = answers.start_of(summary.hash, summary.count);
-                }
-                let alignment = pinned.or_align(|| find_alignment(client, &evidence));
-                self.mark_quotations(scope, &answers.marks, &evidence, alignment.as_ref());
-                let origins = self.track_origins(
-                    scope,
-                    client,
-                    &evidence,
-                    alignment.as_ref(),
-                    params.is_stranger,
-                );
-                let history = alignment
-                    .as_ref()
-                    .map_or(client, |alignment| &alignment.history);
-                let mut lookup =
-                    self.cached_lookup(scope, history, params.model, LookupSource::Cold);
-                lookup.origins = origins;
-                lookup.withheld = evidence.is_withheld(alignment.as_ref());
-                let prefix_match = PrefixMatch {
-                    aligned: alignment.is_some(),
-                    depth: candidates.depth,
-                    continued_elsewhere: candidates.continued_elsewhere,
-                };
-                merge_earlier_sends(&mut lookup, candidates, path_tip, alignment.as_ref());
-                self.add_peer_intro(&mut lookup, scope, client, prefix_match);
-                (lookup, alignment)
+            Ok(candidates) => {
+                self.lookup_from_store(scope, client, params, pinned, &answers, candidates)
             }
             Err(error) => {
                 tracing::debug!(error = %error, "the store did not answer; using what this process knows");
@@ -138,6 +105,52 @@ impl SnapshotCache {
                 (lookup, alignment)
             }
         }
+    }
+
+    /// What the store has found of `client`, added to what this process knows, and the alignment by both.
+    fn lookup_from_store(
+        &self,
+        scope: &Scope,
+        client: &Arc<History>,
+        params: LookupParams<'_>,
+        pinned: PinnedAlignment,
+        answers: &PossibleSummaries,
+        mut candidates: Candidates,
+    ) -> (Lookup, Option<Alignment>) {
+        let path = candidates.path.as_ref().and_then(|(_, path)| path.last());
+        let path_tip = path.map(|entry| entry.message.link);
+        let mut evidence = {
+            let mut state = self.state();
+            let origin_index = self.origin_index();
+            let seen_origins = origin_index.origins_of(scope);
+            state.add_candidates(scope, client, &mut candidates, &params, seen_origins)
+        };
+        if let Some(summary) = &mut evidence.summary {
+            summary.start = answers.start_of(summary.hash, summary.count);
+        }
+        let alignment = pinned.or_align(|| find_alignment(client, &evidence));
+        self.mark_quotations(scope, &answers.marks, &evidence, alignment.as_ref());
+        let origins = self.track_origins(
+            scope,
+            client,
+            &evidence,
+            alignment.as_ref(),
+            params.is_stranger,
+        );
+        let history = alignment
+            .as_ref()
+            .map_or(client, |alignment| &alignment.history);
+        let mut lookup = self.cached_lookup(scope, history, params.model, LookupSource::Cold);
+        lookup.origins = origins;
+        lookup.withheld = evidence.is_withheld(alignment.as_ref());
+        let prefix_match = PrefixMatch {
+            aligned: alignment.is_some(),
+            depth: candidates.depth,
+            continued_elsewhere: candidates.continued_elsewhere,
+        };
+        merge_earlier_sends(&mut lookup, candidates, path_tip, alignment.as_ref());
+        self.add_peer_intro(&mut lookup, scope, client, prefix_match);
+        (lookup, alignment)
     }
 
     /// Waits until the exchanges are recorded whose answers stand in `client` in place of what they summarise. If the
