@@ -17,7 +17,7 @@ use super::identify::{
     Identity, OffReason, Sources, Thread, find_thread, identify, identify_owner,
 };
 use super::memory::{Memory, MemoryRequest, RequestPolicy, SessionAffinity};
-use super::mode::{self, DecidedBy, Mode};
+use super::mode::{self, DecidedBy, Mode, ModeDecision};
 use super::parsed_prefixes::PrefixHashes;
 use super::peer_memory;
 use crate::history::{AnswerHash, History, MessageKey, Pepper, Scope, ScopedHash};
@@ -125,16 +125,40 @@ pub(super) async fn read_request(
             ..ReadRequest::default()
         };
     }
-    let mut identity = match identify_or_track(memory, parts, received, &policy, entry).await {
-        Ok(identity) => identity,
-        Err(without_memory) => return without_memory,
-    };
+    match parse_for_memory(memory, parts, received, &policy, entry).await {
+        Ok(parsed) => look_up(memory, parts, policy, parsed, entry).await,
+        Err(without_memory) => without_memory,
+    }
+}
+
+/// A request for which memory is on, before anything was looked up.
+struct ParsedForMemory {
+    identity: Identity,
+    parsed: wire::Request,
+    history: History,
+    model: String,
+    decided: ModeDecision,
+}
+
+/// Identifies and parses a request, and decides its mode. The error is the request where memory does not apply.
+async fn parse_for_memory(
+    memory: &Memory,
+    parts: &Parts,
+    received: &ReceivedBody,
+    policy: &RequestPolicy,
+    entry: &mut AuditEntry,
+) -> Result<ParsedForMemory, ReadRequest> {
+    let mut identity = identify_or_track(memory, parts, received, policy, entry).await?;
     let (parsed, history) = match parse(memory, received, &identity.scope).await {
         Ok(read) => read,
         Err(reason) => {
             entry.set_bypass(reason.to_string());
             let nothing = History::chain(&identity.scope, Vec::new());
-            return ReadRequest::without_memory(memory, &identity.scope, nothing);
+            return Err(ReadRequest::without_memory(
+                memory,
+                &identity.scope,
+                nothing,
+            ));
         }
     };
     identity.thread = named_thread(memory, parts, &parsed, (&identity.scope, &policy.sources));
@@ -147,10 +171,13 @@ pub(super) async fn read_request(
     if history.is_empty() {
         entry.set_bypass("no_history".to_owned());
         let (scope, thread) = (&identity.scope, &identity.thread);
-        return ReadRequest::of_parsed_without_memory(memory, scope, (parsed, history), thread);
+        let read = (parsed, history);
+        return Err(ReadRequest::of_parsed_without_memory(
+            memory, scope, read, thread,
+        ));
     }
     let model = parsed.model().unwrap_or_default().to_owned();
-    let mut decided = mode::decide(
+    let decided = mode::decide(
         &policy.rules,
         policy.read_only.is_read_only(&model),
         parts,
@@ -163,8 +190,35 @@ pub(super) async fn read_request(
             _ => OffReason::ByHeader,
         });
         let (scope, thread) = (&identity.scope, &identity.thread);
-        return ReadRequest::of_parsed_without_memory(memory, scope, (parsed, history), thread);
+        let read = (parsed, history);
+        return Err(ReadRequest::of_parsed_without_memory(
+            memory, scope, read, thread,
+        ));
     }
+    Ok(ParsedForMemory {
+        identity,
+        parsed,
+        history,
+        model,
+        decided,
+    })
+}
+
+/// Looks up what is known of the conversation of a request, unless that was forgotten.
+async fn look_up(
+    memory: &Memory,
+    parts: &Parts,
+    policy: Arc<RequestPolicy>,
+    request: ParsedForMemory,
+    entry: &mut AuditEntry,
+) -> ReadRequest {
+    let ParsedForMemory {
+        identity,
+        parsed,
+        history,
+        model,
+        mut decided,
+    } = request;
     let client_history = Arc::new(history);
     let pepper = policy.identity.pepper;
     let answer_marks = |is_ending_known: &dyn Fn(&ScopedHash) -> bool| {
