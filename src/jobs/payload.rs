@@ -104,7 +104,7 @@ pub(super) fn build(
         redactor: &options.redactor,
         omit_blocks: &options.omit_blocks,
     };
-    let (transcript, places) = transcript::format_with_places(&entries, &style);
+    let (transcript, places) = transcript::format_transcript(&entries, &style);
     Some(ObservationPayload {
         transcript,
         places,

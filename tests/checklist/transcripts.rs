@@ -72,7 +72,7 @@ fn shown_at(messages: &Value, after: &[i64]) -> String {
         redactor: &Redactor::default(),
         omit_blocks: &[],
     };
-    format_transcript(&entries, &style)
+    format_transcript(&entries, &style).0
 }
 
 fn shown(messages: &Value) -> String {

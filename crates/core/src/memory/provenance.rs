@@ -80,7 +80,7 @@ pub struct SourceText<'a> {
     pub range: MessageRange,
 }
 
-/// The messages of a transcript ([`super::transcript::format_with_places`]). `places` has one entry for
+/// The messages of a transcript ([`super::transcript::format_transcript`]). `places` has one entry for
 /// each line that starts with a speaker; the result is empty if the numbers do not match.
 pub fn source_messages<'a>(transcript: &'a str, places: &[usize]) -> Vec<SourceText<'a>> {
     let starts: Vec<usize> = line_starts(transcript)

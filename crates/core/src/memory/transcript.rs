@@ -81,17 +81,9 @@ impl<'a> TranscriptMessage<'a> {
     }
 }
 
-/// The transcript of `messages`, in order; empty if none of them says anything.
+/// The transcript of `messages`, in order; empty if none of them says anything. With the place
+/// ([`TranscriptMessage::count`]) of the message for each line that starts in the first column with a speaker.
 pub fn format_transcript(
-    messages: &[TranscriptMessage<'_>],
-    style: &TranscriptStyle<'_>,
-) -> String {
-    format_with_places(messages, style).0
-}
-
-/// The same, with the place ([`TranscriptMessage::count`]) of the message for each line that starts in
-/// the first column with a speaker.
-pub fn format_with_places(
     messages: &[TranscriptMessage<'_>],
     style: &TranscriptStyle<'_>,
 ) -> (String, Vec<usize>) {

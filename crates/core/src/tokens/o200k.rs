@@ -21,11 +21,6 @@ impl O200k {
     pub fn new() -> Self {
         Self::default()
     }
-
-    /// Loads the tables, so that no count has to. For benchmarks.
-    pub fn load_tables() {
-        tiktoken_rs::o200k_base_singleton();
-    }
 }
 
 impl TokenCounter for O200k {

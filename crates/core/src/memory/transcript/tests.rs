@@ -97,7 +97,7 @@ fn at_once(messages: Vec<PlainText>) -> Vec<(i64, bool, PlainText)> {
 }
 
 fn shown(messages: &[(i64, bool, PlainText)]) -> String {
-    format_transcript(&entries(messages), &style())
+    format_transcript(&entries(messages), &style()).0
 }
 
 #[test]
@@ -525,7 +525,7 @@ fn pauses_are_told_where_wanted_and_are_nobodys_words() {
             }
         })
         .collect();
-    let (shown, places) = format_with_places(&entries, &style());
+    let (shown, places) = format_transcript(&entries, &style());
     assert_snapshot!(shown, @"
     Date: Mar 4, 2026
     User (14:05): hello
@@ -564,7 +564,7 @@ fn what_a_client_puts_into_a_user_message_is_left_out() {
         entry(Role::User, "    <open_files>\n    a.rs\n</open_files>"),
     ];
     let entries = entries(&messages);
-    let (shown, places) = format_with_places(&entries, &style());
+    let (shown, places) = format_transcript(&entries, &style());
     assert_snapshot!(shown, @r"
     Date: Mar 4, 2026
     User (14:05): Fix it.
