@@ -118,7 +118,7 @@ settings! {
         max_connections: u64 = Default("4096"),
         /// Requests in progress. One more gets 429. A chat completion counts when its body is in. One connection
         /// may have as many as it leaves free for others. While none is free, an answer over HTTP/2 that its client
-        /// has not read for 2 seconds is reset to make room.
+        /// has not read for 15 seconds is reset to make room.
         max_requests: u64 = Default("1024"),
         /// Requests in progress of one address that is not of this machine; a network of IPv6 (/64) is one
         /// address. One more gets 429. Behind a load balancer all requests come from its address: write the
