@@ -14,6 +14,7 @@ use super::fallback::Fallback;
 use super::identify::{Identity, OffReason, Thread};
 use super::mode::{Mode, ModeDecision};
 use super::outgoing_request::OutgoingRequest;
+use super::refusals::Refusal;
 use super::respond;
 use super::tee::{self, ObservedAnswer};
 use crate::audit::{Audit, AuditRecord, EndReason, MemoryState, RequestSpan, SegmentSizes};
@@ -55,6 +56,10 @@ impl AuditEntry {
             ignored: Vec::new(),
             notice: None,
         }
+    }
+
+    pub(super) fn request_id(&self) -> &str {
+        &self.record.request_id
     }
 
     /// When the request was received, in milliseconds since 1970.
@@ -221,13 +226,15 @@ impl AuditEntry {
         self.record.error = error.map(Into::into);
     }
 
-    pub(super) fn set_failed(&mut self, error: &ProxyError) {
-        self.record.status = Some(respond::status(error).as_u16());
+    /// The client gets an answer of Diarist because of `error`.
+    pub(super) fn refuse(&mut self, error: ProxyError) -> Refusal {
+        self.record.status = Some(respond::status(&error).as_u16());
         self.record.ended = match error.side() {
             Side::Upstream => EndReason::UpstreamError,
             Side::Internal => EndReason::Complete,
             Side::Downstream => EndReason::HungUp,
         };
+        Refusal::with_id(error, &self.record.request_id)
     }
 
     /// When the request was received.

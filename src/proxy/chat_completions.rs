@@ -12,6 +12,7 @@ use http::request::Parts;
 use http::{Response, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
+use tracing::{Instrument as _, Span};
 
 use super::abort::Abort;
 use super::answer_position::{AnswerPosition, may_be_summary};
@@ -21,12 +22,12 @@ use super::body_budget::Reservation;
 use super::cache_receipt::{self, PromptSource, SentForm};
 use super::decode::Encoding;
 use super::decoded_stream::was_compressed;
-use super::error::ProxyError;
 use super::memory::{Memory, MemoryRequest, PendingAnswer};
 use super::outgoing_request::OutgoingRequest;
 use super::parsed_prefixes::PrefixHashes;
 use super::places::Peer;
 use super::read_request::{ReadRequest, ReceivedBody, read_request};
+use super::refusals::Refusal;
 use super::retry::{self, SentRequest, SharedStreamOutcome, StreamRetry, UpstreamAnswer};
 use super::select_memory::{SelectionGuard, select_memory};
 use super::shared::Shared;
@@ -47,10 +48,11 @@ pub(super) async fn handle(
     mut parts: Parts,
     (body, mut reserved): (Incoming, Reservation),
     abort: Abort,
-) -> Result<Response<ProxyBody>, ProxyError> {
+) -> Result<Response<ProxyBody>, Refusal> {
     let audit = memory.audit.as_ref();
     let span = Audit::begin_span(audit, &mut parts.headers, RequestKind::Chat);
     let mut entry = AuditEntry::new(audit, span);
+    Span::current().record("request_id", entry.request_id());
     let limits = &shared.limits;
     let mut hasher = memory.parsed_prefixes.hasher(body.size_hint().exact());
     let mut incoming = IdleTimeout::paced(body, limits.request_idle, limits.body_pace);
@@ -63,9 +65,8 @@ pub(super) async fn handle(
             prefix_hashes: hasher.finish(),
         },
         Err(error) => {
-            entry.set_failed(&error);
             body::discard(&shared.tasks, &parts, incoming);
-            return Err(error);
+            return Err(entry.refuse(error));
         }
     };
     entry.set_received(&received.body);
@@ -73,7 +74,7 @@ pub(super) async fn handle(
     let place = shared
         .places
         .take(peer)
-        .inspect_err(|error| entry.set_failed(error))?;
+        .map_err(|error| entry.refuse(error))?;
     let Decided {
         request,
         mut answer_position,
@@ -95,7 +96,7 @@ pub(super) async fn handle(
         &mut entry,
     )
     .await
-    .inspect_err(|error| entry.set_failed(error))?;
+    .map_err(|error| entry.refuse(error))?;
     entry.set_status(answer.response.status());
     let route_hash =
         upstream_route::register_route(memory, &parts, request.as_ref(), shared, &answer.response);
@@ -281,13 +282,14 @@ fn stream_back(
     let hold = shared.tasks.hold();
     // Boxed, since a task's future is moved several times.
     let ended = Box::new((in_flight, entry));
-    shared.tasks.spawn("exchange", async move {
+    let finishing = async move {
         let _hold = (hold, unfinished);
         if let Ok(observed) = observed.await {
             let (in_flight, entry) = *ended;
             finish(&memory, in_flight, entry, status, observed);
         }
-    });
+    };
+    shared.tasks.spawn("exchange", finishing.in_current_span());
     Response::from_parts(parts, abort.guard(body).boxed_unsync())
 }
 

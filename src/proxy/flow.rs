@@ -67,7 +67,7 @@ pub(super) async fn handle(
                 let body = (body, reserved);
                 // Boxed, since it is large and the server moves it several times before it first runs.
                 let answer = chat_completions::handle(shared, memory, parts, body, abort);
-                return Ok(Box::pin(answer).await?);
+                return Box::pin(answer).await;
             }
             let place = take_place(&parts, peer)?;
             let body =

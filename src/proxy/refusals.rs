@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use http::request::Parts;
-use http::{Method, Response, Uri};
+use http::{HeaderValue, Method, Response, Uri};
 
 use super::body::ProxyBody;
 use super::error::ProxyError;
@@ -27,18 +27,36 @@ pub(super) struct Refusal {
     error: ProxyError,
     /// Boxed: results would be large with it.
     entry: Option<Box<PassEntry>>,
+    /// The id in its audit line. The client is told, because it has no other way to name the request.
+    request_id: Option<Box<str>>,
 }
 
 /// The request has an audit line of its own already.
 impl From<ProxyError> for Refusal {
     fn from(error: ProxyError) -> Self {
-        Self { error, entry: None }
+        Self {
+            error,
+            entry: None,
+            request_id: None,
+        }
     }
 }
 
 impl Refusal {
+    /// The same for a request whose line has this id.
+    pub(super) fn with_id(error: ProxyError, request_id: &str) -> Self {
+        Self {
+            request_id: Some(request_id.into()),
+            ..error.into()
+        }
+    }
+
     pub(super) fn into_response(self) -> Response<ProxyBody> {
-        let response = respond::error(&self.error);
+        let mut response = respond::error(&self.error);
+        let id = self.request_id.as_deref().map(HeaderValue::from_str);
+        if let Some(Ok(id)) = id {
+            response.headers_mut().insert("x-diarist-request-id", id);
+        }
         match self.entry {
             Some(entry) => entry.track(response),
             None => response,
@@ -80,7 +98,11 @@ impl Refusals {
             let entry = PassEntry::refused(audit, method, uri, code, unlisted);
             Some(Box::new(entry))
         });
-        Refusal { error, entry }
+        Refusal {
+            error,
+            entry,
+            request_id: None,
+        }
     }
 
     /// The line of a request whose head could not be read. It was answered with so many bytes.

@@ -10,6 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use metrics::{Counter, Gauge, Histogram};
 use tokio::time::Instant;
+use tracing::Span;
 
 use super::body::{ProxyBody, Stalled};
 use super::respond::with_causes;
@@ -48,16 +49,19 @@ pub(super) struct RequestMetrics {
     method: http::Method,
     status: Option<StatusCode>,
     end: RequestEnd,
+    /// The request in the log.
+    span: Span,
 }
 
 impl RequestMetrics {
-    pub(super) fn start<B>(request: &Request<B>) -> Self {
+    pub(super) fn start<B>(request: &Request<B>, span: Span) -> Self {
         IN_FLIGHT.increment(1.0);
         Self {
             started: Instant::now(),
             method: request.method().clone(),
             status: None,
             end: RequestEnd::HungUp,
+            span,
         }
     }
 
@@ -80,6 +84,7 @@ impl RequestMetrics {
             RequestEnd::Broken
         };
         let detail = with_causes(error.as_ref());
+        let _in_request = self.span.enter();
         tracing::warn!(
             end = self.end.label(),
             "the upstream's answer broke off: {detail}"
@@ -99,6 +104,7 @@ impl Drop for RequestMetrics {
             count_ended(status, end).increment(1);
         }
         DURATION.record(elapsed);
+        let _in_request = self.span.enter();
         tracing::debug!(
             method = %self.method,
             status = self.status.map(|status| status.as_u16()),
@@ -144,13 +150,15 @@ impl Body for TrackedBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        let Self { body, metrics } = &mut *self;
+        let poll = || Pin::new(body).poll_frame(cx);
+        let frame = metrics.span.in_scope(poll);
         match &frame {
-            Poll::Ready(None) => self.metrics.end = RequestEnd::Complete,
-            Poll::Ready(Some(Err(error))) => self.metrics.record_broken(error),
+            Poll::Ready(None) => metrics.end = RequestEnd::Complete,
+            Poll::Ready(Some(Err(error))) => metrics.record_broken(error),
             // Nothing follows trailers, and a server does not ask.
             Poll::Ready(Some(Ok(frame))) if frame.is_trailers() => {
-                self.metrics.end = RequestEnd::Complete;
+                metrics.end = RequestEnd::Complete;
             }
             Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
         }
@@ -188,7 +196,7 @@ mod tests {
         let frames = futures_util::stream::iter(frames.into_iter().map(Ok));
         let mut body = TrackedBody {
             body: StreamBody::new(frames).boxed_unsync(),
-            metrics: RequestMetrics::start(&Request::new(())),
+            metrics: RequestMetrics::start(&Request::new(()), Span::none()),
         };
         for _ in 0..written {
             body.frame().await.unwrap().unwrap();
