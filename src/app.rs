@@ -47,6 +47,7 @@ use crate::proxy::{AcceptedTenants, Memory, Proxy, SentPrompts, Singleflight};
 use crate::server::{BindError, DrainReport, Server};
 use crate::store::{
     Admin as _, Aliases, Forgetting as _, OpenError, PepperError, Queue as _, SqliteStore, Store,
+    StoreError,
 };
 use crate::tasks::{ComputePool, Tasks};
 use crate::telemetry::{self, RecorderError};
@@ -402,14 +403,20 @@ async fn open_store(
         Ok(Ok(Err(error))) if error.is_wrong_pepper() => {
             return Err(StartError::WrongPepper(error));
         }
+        // The store has logged it.
         Ok(Ok(Err(error))) => error.to_string(),
-        Ok(Err(_)) => "opening it failed".to_owned(),
-        Err(_) => format!("it did not open within {timeout:?}"),
+        unanswered => {
+            let problem = match unanswered {
+                Err(_) => format!("it did not open within {timeout:?}"),
+                Ok(_) => "opening it failed".to_owned(),
+            };
+            tracing::error!(
+                database = %config.database,
+                "the database cannot be used yet: {problem}. Requests pass without memory until it is open"
+            );
+            problem
+        }
     };
-    tracing::error!(
-        database = %config.database,
-        "the database cannot be used: {problem}. Requests pass without memory until it can be opened"
-    );
     readiness.set("store", Condition::Degraded(problem));
     Ok(())
 }
@@ -446,13 +453,18 @@ async fn watch_store(
             }
         }
         match (&open_jobs, was_up) {
+            // The store logs why it is not open, and when it is.
+            (Err(StoreError::NotOpen(_)), _) => {}
             (Err(error), true) => {
                 tracing::error!(error = %error, "the database does not answer; requests use the memory that this process holds");
+                was_up = false;
             }
-            (Ok(_), false) => tracing::info!("the database answers again"),
+            (Ok(_), false) => {
+                tracing::info!("the database answers again");
+                was_up = true;
+            }
             _ => {}
         }
-        was_up = open_jobs.is_ok();
     }
 }
 

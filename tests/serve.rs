@@ -13,11 +13,17 @@ use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 struct Running {
     child: Child,
     log: BufReader<ChildStderr>,
+    /// What it wrote until it listened.
+    first_log: String,
     data: SocketAddr,
     admin: SocketAddr,
 }
 
 fn serve(args: &[&str]) -> Command {
+    serve_with("sqlite::memory:", args)
+}
+
+fn serve_with(database: &str, args: &[&str]) -> Command {
     let mut command = Command::new(assert_cmd::cargo::cargo_bin!("diarist"));
     command
         .env_clear()
@@ -25,7 +31,7 @@ fn serve(args: &[&str]) -> Command {
         .env("DIARIST__SERVER__LISTEN", "127.0.0.1:0")
         .env("DIARIST__SERVER__ADMIN", "127.0.0.1:0")
         .arg("serve")
-        .args(["--database", "sqlite::memory:"])
+        .args(["--database", database])
         .args(args)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -43,9 +49,11 @@ impl Running {
         let mut log = BufReader::new(child.stderr.take().unwrap());
         // Not to a terminal, the log is one JSON object per line; one of the first says where it
         // listens. A process that ends before has no more lines.
+        let mut first_log = String::new();
         let line = loop {
             let mut line = String::new();
             assert_ne!(log.read_line(&mut line).unwrap(), 0, "it ended");
+            first_log.push_str(&line);
             let line: serde_json::Value = serde_json::from_str(&line).expect(&line);
             if line.get("listen").is_some() {
                 break line;
@@ -57,6 +65,7 @@ impl Running {
             admin: address("admin"),
             child,
             log,
+            first_log,
         }
     }
 
@@ -70,7 +79,7 @@ impl Running {
                 .unwrap()
                 .success()
         );
-        let mut rest = String::new();
+        let mut rest = std::mem::take(&mut self.first_log);
         self.log.read_to_string(&mut rest).unwrap();
         (self.child.wait().unwrap(), rest)
     }
@@ -148,6 +157,63 @@ fn it_starts_passes_a_request_is_healthy_and_stops_when_told() {
     let (status, log) = running.terminate();
     assert!(status.success(), "{status}: {log}");
     assert!(log.contains("SIGTERM") && log.contains("stopped"), "{log}");
+}
+
+/// Each task that misses the database would otherwise say why in its own words.
+#[test]
+#[cfg(unix)]
+fn a_database_that_cannot_be_opened_is_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a-file"), "").unwrap();
+    let place = folder.path().join("a-file/diarist.db");
+    let place = place.to_str().unwrap();
+    let plain = ["--upstream", "http://127.0.0.1:9/v1"];
+    let running = Running::spawn(&mut serve_with(place, &plain));
+    // The last task to miss it is the one that claims jobs.
+    while !ask(running.admin, "GET /readyz").contains("no job can be claimed") {
+        std::thread::yield_now();
+    }
+    let (_, log) = running.terminate();
+    let complaints = log.lines().filter(|line| line.contains("cannot open"));
+    assert_eq!(complaints.count(), 1, "{log}");
+    for part in [
+        place,
+        "check that the folder exists",
+        "requests pass without memory",
+    ] {
+        assert!(log.contains(part), "{part}: {log}");
+    }
+}
+
+/// The client can name the request that failed, and its line is found in the log.
+#[test]
+#[cfg(unix)]
+fn an_error_has_the_id_of_its_request_in_answer_and_log() {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+    let running = Running::start(nobody.unwrap());
+    let body = r#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
+    let head = format!(
+        "content-type: application/json\r\ncontent-length: {}",
+        body.len()
+    );
+    let mut connection = TcpStream::connect(running.data).unwrap();
+    let line = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close";
+    let request = format!("{line}\r\n{head}\r\n\r\n{body}");
+    connection.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");
+    let id = answer
+        .split("x-diarist-request-id: ")
+        .nth(1)
+        .expect(&answer);
+    let id = id.lines().next().unwrap();
+    let (_, log) = running.terminate();
+    let of_error = log
+        .lines()
+        .find(|line| line.contains("upstream_unreachable"));
+    let of_error: serde_json::Value = serde_json::from_str(of_error.expect(&log)).unwrap();
+    assert_eq!(of_error["span"]["request_id"], id, "{of_error}");
 }
 
 /// Runs until it ends by itself; its exit code and its one line of complaint.

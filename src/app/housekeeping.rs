@@ -121,10 +121,7 @@ impl Housekeeping {
             }
         }
         if let Err(error) = result {
-            tracing::warn!(
-                error = %error,
-                "old conversations could not be deleted; the next round tries again"
-            );
+            error.log("old conversations could not be deleted; the next round tries again");
         }
     }
 

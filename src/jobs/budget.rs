@@ -307,7 +307,7 @@ impl Budget {
         }
         let total = self.base.store.spent_tokens(scope, now).await;
         total.unwrap_or_else(|error| {
-            tracing::warn!(error = %error, "the tokens that were spent today could not be read");
+            error.log("the tokens that were spent today could not be read");
             Spent::default()
         })
     }
@@ -321,7 +321,7 @@ impl Budget {
             }
             Err(error) => {
                 metrics::counter!(telemetry::STORE_FAILURES).increment(1);
-                tracing::warn!(error = %error, "the cost of a model call could not be stored: it is kept");
+                error.log("the cost of a model call could not be stored: it is kept");
                 self.keep(scope, (tip, cost, at_ms)).await;
                 false
             }

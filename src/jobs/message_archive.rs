@@ -120,7 +120,7 @@ impl MessageArchive {
             {
                 Ok(found) => archived.extend(found),
                 Err(error) => {
-                    tracing::warn!(error = %error, "archived texts of messages could not be read");
+                    error.log("archived texts of messages could not be read");
                 }
             }
         }
@@ -147,7 +147,7 @@ impl MessageArchive {
                     Ok(0) => empty_rounds += 1,
                     Ok(_) => empty_rounds = 0,
                     Err(error) => {
-                        tracing::warn!(error = %error, "expired texts of messages could not be deleted; the next round tries again");
+                        error.log("expired texts of messages could not be deleted; the next round tries again");
                     }
                 }
             }

@@ -224,7 +224,7 @@ impl Recorder {
             Ok(()) => self.base.accounts.mark_stored(member),
             Err(error) => {
                 metrics::counter!(telemetry::STORE_FAILURES).increment(1);
-                tracing::warn!(error = %error, "the account of a tenant could not be stored");
+                error.log("the account of a tenant could not be stored");
             }
         }
     }

@@ -190,7 +190,11 @@ impl Worker {
             Err(error) => {
                 metrics::counter!(telemetry::STORE_FAILURES).increment(1);
                 let reason = format!("no job can be claimed, so nothing is observed: {error}");
-                self.claims.lost(&reason);
+                // Why the database is not open is in the log already.
+                match error {
+                    StoreError::NotOpen(_) => self.claims.blocked(&reason),
+                    _ => self.claims.lost(&reason),
+                }
                 None
             }
         }

@@ -12,6 +12,9 @@ pub enum StoreError {
     /// The database is gone, full, read-only or damaged.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
+    /// The database is not open.
+    #[error("the database is not open: {0}")]
+    NotOpen(String),
     /// A row has a value that Diarist cannot have written.
     #[error("the store holds something unreadable: {0}")]
     Corrupt(String),
@@ -19,4 +22,14 @@ pub enum StoreError {
     /// was stored.
     #[error("the conversation is not recorded; it may have been forgotten")]
     Forgotten,
+}
+
+impl StoreError {
+    /// Logs `what` did not work because of it. Why a database is not open is logged where it is opened, once: each
+    /// task that misses it would say the same again.
+    pub fn log(&self, what: &str) {
+        if !matches!(self, Self::NotOpen(_)) {
+            tracing::warn!(error = %self, "{what}");
+        }
+    }
 }

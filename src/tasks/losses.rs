@@ -24,6 +24,8 @@ struct LossState {
     /// The part of them that is in no log line yet.
     unlogged: u64,
     last_loss: Option<Instant>,
+    /// It does not work, and has lost nothing by that.
+    blocked: bool,
     last_line: Option<Instant>,
 }
 
@@ -60,9 +62,19 @@ impl Losses {
         }
     }
 
+    /// The part does not work, for a reason that another line of the log has told: only `/readyz` shows it.
+    pub fn blocked(&self, reason: &str) {
+        self.lock().blocked = true;
+        self.readiness
+            .set(self.part, Condition::Degraded(reason.to_owned()));
+    }
+
     /// The part works: what it lost is over.
     pub fn recovered(&self) {
         let mut state = self.lock();
+        if std::mem::take(&mut state.blocked) && state.last_loss.is_none() {
+            self.readiness.set(self.part, Condition::Up);
+        }
         if state.last_loss.take().is_some() {
             let lost = std::mem::take(&mut state.count);
             (state.unlogged, state.last_line) = (0, None);
@@ -125,6 +137,12 @@ mod tests {
             Some(Condition::Up),
             "too early"
         );
+        losses.recovered();
+        assert_eq!(readiness.condition("audit"), Some(Condition::Up));
+        losses.blocked("the disk is missing");
+        let missing = Condition::Degraded("the disk is missing".to_owned());
+        assert_eq!(readiness.condition("audit"), Some(missing));
+        assert_eq!(losses.lock().untold, 0, "nothing was lost");
         losses.recovered();
         assert_eq!(readiness.condition("audit"), Some(Condition::Up));
     }

@@ -236,7 +236,7 @@ async fn a_database_held_by_another_is_opened_when_it_is_free() {
         .find_on_chain(&chain().scope, &chain().links)
         .await
         .expect_err("held");
-    assert!(matches!(error, StoreError::Unavailable(_)), "{error}");
+    assert!(matches!(error, StoreError::NotOpen(_)), "{error}");
     other.close().await.expect("closed");
     recovered(&store).await;
     store.close().await;

@@ -2,7 +2,7 @@
 //! until then.
 //!
 //! If the database cannot be opened at the start, or is deleted, replaced or damaged later, every
-//! query returns [`StoreError::Unavailable`] at once. An attempt to open it runs in the background,
+//! query returns [`StoreError::NotOpen`] at once, or works with what is left. An attempt to open it runs in the background,
 //! at most one per interval. Only [`Connection::open_now`] waits for an attempt. Called by
 //! [`super::SqliteStore`], which runs every query through here.
 
@@ -151,7 +151,7 @@ impl Connection {
     /// The database, if there is one now. Otherwise starts an attempt to open it.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`] with the reason of the last failed attempt.
+    /// [`StoreError::NotOpen`] with the reason of the last failed attempt.
     pub(super) fn database(&self) -> StoreResult<Arc<Database>> {
         let state = self.lock();
         if let Some(database) = &state.database {
@@ -160,11 +160,11 @@ impl Connection {
         let last_error = state.last_error.clone();
         drop(state);
         self.start_reopening();
-        Err(StoreError::Unavailable(last_error))
+        Err(StoreError::NotOpen(last_error))
     }
 
     /// Starts an attempt to open the database again if `result` says that it is unavailable: the
-    /// file may be back, its rights may be repaired, or a backup may be in its place.
+    /// file may be back, its rights may be repaired, or a backup may be in its place. Names the file in the error.
     pub(super) fn check_result<T>(
         &self,
         database: &Database,
@@ -174,7 +174,13 @@ impl Connection {
         if matches!(result, Err(StoreError::Unavailable(_))) && !database.is_in_memory() {
             self.start_reopening();
         }
-        result
+        match (result, database.path()) {
+            (Err(StoreError::Unavailable(reason)), Some(path)) => {
+                let reason = format!("{}: {reason}", path.display());
+                Err(StoreError::Unavailable(reason))
+            }
+            (result, _) => result,
+        }
     }
 
     /// Starts an attempt, unless one is running or the last one is too recent.
@@ -218,8 +224,17 @@ impl Connection {
                 }
                 Err(error) => {
                     let reason = error.to_string();
-                    if state.last_error != reason {
-                        tracing::warn!("memory is unavailable: {reason}");
+                    if state.last_error != reason && !state.closed {
+                        match &state.database {
+                            None => tracing::error!(
+                                "the database cannot be used: {reason}. Until it can, requests pass without memory; it is \
+                                 tried again every few seconds"
+                            ),
+                            Some(_) => tracing::error!(
+                                "the database was lost and cannot be opened again: {reason}. Until it can, nothing is \
+                                 recorded; it is tried again every few seconds"
+                            ),
+                        }
                         state.last_error = reason;
                     }
                     (None, Some(error))

@@ -406,10 +406,8 @@ impl DatabaseFile {
         if now.is_some() && now == self.identity {
             return Ok(());
         }
-        Err(StoreError::Unavailable(format!(
-            "the database {} was deleted or replaced while in use",
-            self.path.display()
-        )))
+        let reason = "the database was deleted or replaced while in use";
+        Err(StoreError::Unavailable(reason.to_owned()))
     }
 }
 

@@ -180,7 +180,7 @@ impl From<sqlx::Error> for StoreError {
         match failure_kind(&error) {
             FailureKind::Locked => Self::Busy(error.to_string()),
             FailureKind::ReadOnly => Self::Unavailable(format!(
-                "the database is read-only; give this user write access ({error})"
+                "the database is read-only; give this user write access to the file and its folder ({error})"
             )),
             FailureKind::Full => {
                 Self::Unavailable(format!("the disk is full; free some space ({error})"))

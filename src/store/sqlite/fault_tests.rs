@@ -261,7 +261,9 @@ async fn a_transaction_that_sqlite_ended_by_itself_is_not_believed_to_be_open() 
             })
         })
         .await;
-    assert!(answer.is_err());
+    let error = answer.expect_err("an error").to_string();
+    let file = disk.folder.path().join("diarist.db");
+    assert!(error.contains(&file.display().to_string()), "{error}");
     store.record(&scope, &record).await.expect("recorded");
     assert!(is_recorded(store, &scope, &links).await);
 }
