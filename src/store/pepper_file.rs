@@ -131,9 +131,11 @@ impl PepperPlace<'_> {
         }
     }
 
-    /// Whether there is a database without a pepper: its hashes have no secret key.
+    /// Whether there is a database of Diarist without a pepper: its hashes have no secret key. A database of another
+    /// program holds none.
     pub fn is_unkeyed(&self) -> bool {
-        self.has_database() && self.find().is_ok_and(|found| found.value == Pepper::NONE)
+        self.database.is_some_and(is_of_diarist)
+            && self.find().is_ok_and(|found| found.value == Pepper::NONE)
     }
 
     /// Whether there is a database of SQLite. An empty file becomes a new one, and nothing else can be opened.
@@ -153,6 +155,16 @@ impl KeptPepper {
 
 /// The first bytes of every database of SQLite (<https://sqlite.org/fileformat.html>).
 const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
+/// Where the application id stands in the file, and the one that the first migration writes.
+const APPLICATION_ID: (usize, &[u8; 4]) = (68, b"DiAr");
+
+/// Whether this user can read the file at `path`, and Diarist made it.
+fn is_of_diarist(path: &Path) -> bool {
+    let (at, id) = APPLICATION_ID;
+    let mut head = [0; 100];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut head));
+    read.is_ok() && head.starts_with(SQLITE_MAGIC) && head[at..].starts_with(id)
+}
 
 fn is_sqlite(path: &Path) -> bool {
     let mut first = [0; SQLITE_MAGIC.len()];
@@ -302,7 +314,13 @@ mod tests {
         std::fs::write(&database, SQLITE_MAGIC).unwrap();
         let place = place(&database);
         assert_eq!(place.find_or_make().unwrap().value, Pepper::NONE);
-        assert!(place.is_unkeyed() && !place.path().unwrap().exists());
+        assert!(!place.path().unwrap().exists());
+        assert!(!place.is_unkeyed(), "it may be of another program");
+        let mut head = [0; 100];
+        head[..16].copy_from_slice(SQLITE_MAGIC);
+        head[68..72].copy_from_slice(b"DiAr");
+        std::fs::write(&database, head).unwrap();
+        assert!(place.is_unkeyed());
         let named = folder.path().join("named");
         let named = PepperPlace {
             file: Some(&named),
