@@ -26,6 +26,7 @@ mod sources;
 mod tenants;
 mod terminal;
 mod threads;
+mod wrong_command;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -61,9 +62,9 @@ enum Command {
     Replay(replay::Args),
     /// Read audit files: cache hits, errors and cost by model, conversation, tenant or day
     Audit(Box<audit::Args>),
-    /// List the conversations in memory, show one, or ask for an observation or reflection
+    /// List the conversations in memory; show, observe, reflect, export or forget one
     Threads(threads::Args),
-    /// List the tenants with memory, or let a rotated key keep its memory
+    /// List the tenants with memory, let a rotated key keep its memory, or forget a tenant
     Tenants(tenants::Args),
     /// Repeat a failed model call of memory, and show how its answer is read
     Reproduce(reproduce::Args),
@@ -84,7 +85,9 @@ impl Cli {
     ///
     /// The exit code, if there is no command to run.
     pub fn parse_from_args(args: impl IntoIterator<Item = OsString>) -> Result<Self, ExitCode> {
-        Self::try_parse_from(args).map_err(|error| {
+        let args: Vec<OsString> = args.into_iter().collect();
+        Self::try_parse_from(&args).map_err(|mut error| {
+            wrong_command::suggest_commands(&mut error, &args);
             // If this cannot be printed, the exit code still reports the error.
             drop(error.print());
             if error.use_stderr() {

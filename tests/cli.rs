@@ -357,6 +357,27 @@ fn a_command_that_is_looked_for_is_named() {
     }
 }
 
+/// Hidden commands only say where to look.
+#[test]
+fn a_wrong_command_leads_to_one_that_exists() {
+    let answer = |words: &[&str]| stderr(&diarist(words).assert().code(EX_USAGE));
+    for words in [&["bogus"][..], &["lgos"], &["xyz", "--json"]] {
+        let answer = answer(words);
+        assert!(
+            answer.contains("the subcommands are: serve, check, config"),
+            "{answer}"
+        );
+        assert!(!answer.contains("logs"), "{answer}");
+    }
+    let typo = answer(&["threds"]);
+    assert!(typo.contains("'threads'"), "{typo}");
+    let nested = answer(&["threads", "bogus"]);
+    assert!(
+        nested.contains("the subcommands are: show, observe, reflect"),
+        "{nested}"
+    );
+}
+
 #[test]
 fn options_may_stand_in_front_of_a_subcommand() {
     let stderr_of = |words: &[&str]| stderr(&diarist(words).assert().failure());

@@ -8,8 +8,10 @@ use std::process::ExitCode;
 
 use super::output::{EX_USAGE, print_error};
 
-/// Takes whatever follows, so that the explanation is printed and not a complaint about arguments.
+// No comment of documentation: it would be the help of these commands. What follows is taken whatever it is, so that the
+// explanation is printed and not a complaint about arguments.
 #[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
 pub(super) struct Args {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
     _rest: Vec<OsString>,

@@ -58,7 +58,7 @@ struct ListArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// The same as without a subcommand: people expect one
+    /// List the conversations in memory, as without a subcommand
     #[command(hide = true, alias = "ls")]
     List(ListArgs),
     /// Show the memory of one conversation: its observations and its snapshots

@@ -22,8 +22,8 @@ pub(in crate::cli) struct Args {
     /// to the total: by model, memory's calls count under the model of their conversation
     #[arg(long, value_enum)]
     by: Option<By>,
-    /// Order of these lines: most tokens of prompts, most of them uncached, dearest with memory's calls, or smallest net
-    /// first (default: prompt; days in order)
+    /// What comes first in these lines: the most prompt tokens, the most uncached ones, the highest cost with memory's calls,
+    /// or the smallest net (default: prompt; days in order)
     #[arg(long, value_enum, requires = "by")]
     sort: Option<Sort>,
     /// Count lines from this time on: 2026-11-23, 2026-11-23T08:00:00Z, or 24h, 7d for so long ago. Dates are in UTC
@@ -45,21 +45,22 @@ pub(in crate::cli) struct Args {
     /// as uncached). Can be repeated. Wins over audit.prices
     #[arg(long = "price", value_name = "MODEL=IN,CACHED,OUT[,WRITE]")]
     prices: Vec<NamedPrice>,
-    /// Without Diarist, let the provider's cache forget where it was seen to forget (causes idle and provider). By
-    /// default that cache never forgets, so the net is rather too small
+    /// In the estimate without Diarist, let the provider's cache lose what it has lost in fact (causes idle and provider).
+    /// By default it loses nothing there, so the net is rather too small
     #[arg(long, conflicts_with = "why")]
     pub(super) repeat_forgetting: bool,
     /// Form of the output
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub(super) format: Format,
-    /// Exit with 1 if a condition on the totals does not hold: 'hit_rate>=0.8,net>=0'. A bad condition is 2
+    /// Exit with code 1 if a condition on the totals does not hold, such as 'hit_rate>=0.8,net>=0'; with code 2 if a condition
+    /// cannot be read
     #[arg(long, value_name = "CONDITIONS")]
     pub(super) check: Option<String>,
     /// Explain one request, from its line and the one that it is compared with. With --store, also print the observations
     /// that it carried: text of users
     #[arg(long, value_name = "REQUEST_ID", conflicts_with_all = ["by", "format", "check", "since", "until", "tenant", "thread", "model"])]
     pub(super) why: Option<String>,
-    /// Follow one file that grows, or the database, and print the report whenever it has
+    /// Follow one file, or the database, and print the report again whenever new lines come
     #[arg(long, conflicts_with_all = ["why", "check"])]
     pub(super) watch: bool,
     #[command(flatten)]
