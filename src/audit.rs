@@ -24,7 +24,7 @@ mod span;
 mod stored;
 
 pub use call::{CallKind, CallOutcome, CallRecord};
-pub use file::{AuditError, Rotation, with_rotated};
+pub use file::{AuditError, Rotation, check_place, with_rotated};
 pub use forgotten::ForgottenRecord;
 pub use otlp_settings::{OtlpError, OtlpSettings};
 pub use part::{PartKind, PartRecord};

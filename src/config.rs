@@ -90,6 +90,7 @@ pub fn read(
             warnings.extend(audit_file::rotation_warnings(&raw.audit));
             let stored = config.audit_store_retention;
             warnings.extend(audit_file::store_warning(&raw.audit, stored));
+            warnings.extend(otlp::variable_warning(&raw.otlp, env));
             warnings.extend(file_rights::secret_warning(&layers, file));
             Ok(Loaded {
                 values: ConfigValues::from_layers(SECTIONS, &layers),
@@ -124,7 +125,7 @@ pub fn effective(
     env: &BTreeMap<String, String>,
     file: Option<&Path>,
 ) -> Result<String, ConfigError> {
-    load(flags, env, file)?;
+    let config = load(flags, env, file)?;
     let layers = Layers::collect(SECTIONS, flags, env, file, &mut Vec::new());
-    Ok(reference::effective(&layers))
+    Ok(reference::effective(&layers, &config.database))
 }

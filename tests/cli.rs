@@ -183,6 +183,12 @@ fn config_effective_says_where_each_value_comes_from_and_no_secret() {
         "{text}"
     );
     assert!(!text.contains("hunter2"), "{text}");
+    // Its default depends on the environment.
+    if cfg!(all(unix, not(target_os = "macos"))) {
+        let database =
+            "[store]\nurl = \"sqlite:///home/ada/.local/share/diarist/diarist.db\"  # default\n";
+        assert!(text.contains(database), "{text}");
+    }
 }
 
 #[test]
@@ -283,6 +289,26 @@ fn check_warns_of_a_place_where_no_database_can_be() {
     let fine = checked(&folder.path().join("missing/x.db"));
     assert!(!fine.contains("requests have no memory"), "{fine}");
     assert!(!folder.path().join("missing").exists(), "nothing is made");
+}
+
+#[test]
+fn check_warns_of_an_audit_file_that_cannot_be_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let checked = |name: &str| {
+        let audit = folder.path().join(name);
+        let audit = audit.to_str().unwrap();
+        stdout(&diarist(&["check", "--audit", audit]).assert().success())
+    };
+    let nowhere = checked("nowhere/audit.jsonl");
+    assert!(
+        nowhere.contains("warning: audit.path: cannot write to"),
+        "{nowhere}"
+    );
+    assert!(!checked("audit.jsonl").contains("audit.path"));
+    assert!(
+        !folder.path().join("audit.jsonl").exists(),
+        "nothing is made"
+    );
 }
 
 /// Opens and closes the database as a server does.

@@ -338,6 +338,32 @@ fn rules_between_keys() {
         &ConfigInput::file("[server]\nadmin = \"127.0.0.1:8484\""),
         &["server.admin: the admin port must not be the data port"],
     );
+    let ports = |listen: &str, admin: &str| {
+        ConfigInput::file(&format!(
+            "[server]\nlisten = \"{listen}\"\nadmin = \"{admin}\""
+        ))
+    };
+    for (listen, admin) in [
+        ("0.0.0.0:8484", "127.0.0.1:8484"),
+        ("127.0.0.1:8484", "[::]:8484"),
+    ] {
+        assert_problems(
+            &ports(listen, admin),
+            &["server.admin: the admin port must not be the data port"],
+        );
+    }
+    for (listen, admin) in [
+        ("0.0.0.0:8484", "127.0.0.1:8485"),
+        ("0.0.0.0:8484", "[::1]:8484"),
+    ] {
+        assert!(ports(listen, admin).load().is_ok(), "{listen} {admin}");
+    }
+    assert_problems(
+        &ports("localhost:8484", "127.0.0.1:8485"),
+        &[
+            "server.listen: \"localhost:8484\" has a name in the place of the IP address | write \"127.0.0.1:8484\"",
+        ],
+    );
     assert!(
         ConfigInput::file("[server]\nlisten = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"")
             .load()
@@ -454,6 +480,23 @@ fn settings_that_are_probably_mistakes_are_warned_of() {
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(warnings[0].contains("Did you mean DIARIST__MEMORY__MODEL?"));
     assert!(warnings[1].contains("Remove /chat/completions."));
+}
+
+#[test]
+fn a_variable_of_opentelemetry_that_is_no_url_is_warned_of() {
+    let variable = "OTEL_EXPORTER_OTLP_ENDPOINT";
+    let warnings = |given: ConfigInput| given.env(variable, "collector").load().unwrap().warnings;
+    let found = warnings(ConfigInput::default());
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains(variable) && found[0].contains("http://127.0.0.1:4318"));
+    let set = ConfigInput::file("otlp.endpoint = \"http://127.0.0.1:4318\"");
+    assert_eq!(warnings(set), Vec::<String>::new());
+    assert_problems(
+        &ConfigInput::file("otlp.endpoint = \"collector\""),
+        &[
+            "otlp.endpoint: this is not a URL: it does not begin with https:// or http:// | write a URL such as \"http://127.0.0.1:4318\"",
+        ],
+    );
 }
 
 #[test]

@@ -25,6 +25,26 @@ pub struct AuditError {
     source: io::Error,
 }
 
+/// Whether lines could be written to the file at `path`, as far as that shows without making it.
+///
+/// # Errors
+///
+/// The file cannot be opened for writing, or its folder does not exist.
+pub fn check_place(path: &Path) -> Result<(), AuditError> {
+    let opened = OpenOptions::new().append(true).open(path).map(drop);
+    let found = match opened {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let folder = std::path::absolute(path).map(|path| path.parent().map(Path::to_owned));
+            folder.and_then(|folder| folder.map_or(Ok(()), |folder| folder.metadata().map(drop)))
+        }
+        opened => opened,
+    };
+    found.map_err(|source| AuditError {
+        path: path.to_owned(),
+        source,
+    })
+}
+
 /// When a new audit file begins, and how many old ones stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rotation {

@@ -7,7 +7,8 @@ use anyhow::Context as _;
 use super::output::print;
 use super::sources::ConfigSources;
 use crate::app::{pepper_hint, pepper_place};
-use crate::config::{Config, Database, Override};
+use crate::audit;
+use crate::config::{AuditTarget, Config, Database, Override};
 use crate::jobs::Settings;
 use crate::llm::{Models, model_catalog};
 use crate::report::grouped;
@@ -27,7 +28,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let config = loaded.config;
     let database = check_database(&config)?;
     let warnings = loaded.warnings.into_iter().chain(warnings(&config));
-    let warnings = warnings.chain(database.warning);
+    let warnings = warnings
+        .chain(database.warning)
+        .chain(audit_warning(&config));
     let warnings = warnings.map(|warning| format!("warning: {warning}\n"));
     let hints = config.hints();
     let hints = hints.into_iter().chain(database.hint);
@@ -87,6 +90,17 @@ fn check_database(config: &Config) -> anyhow::Result<DatabaseReport> {
             ..DatabaseReport::default()
         }),
     }
+}
+
+/// Why a server would not start with the configured audit file. No error: the file may be for another machine.
+fn audit_warning(config: &Config) -> Option<String> {
+    let AuditTarget::File(path) = &config.audit else {
+        return None;
+    };
+    let problem = audit::check_place(path).err()?;
+    Some(format!(
+        "{problem}. Until then, `diarist serve` does not start."
+    ))
 }
 
 /// What is known not to work with the configured models. For an override only what all conversations do not have

@@ -56,9 +56,14 @@ pub(super) fn non_empty(text: &str) -> Result<String, Invalid> {
     }
 }
 
-/// A base URL, to which paths can be appended.
+/// The base URL of a provider, to which paths can be appended.
 pub(super) fn base_url(text: &str) -> Result<Url, Invalid> {
-    let example = "write a URL such as \"https://api.openai.com/v1\"";
+    base_url_like(text, "https://api.openai.com/v1")
+}
+
+/// A base URL such as `example`.
+pub(super) fn base_url_like(text: &str, example: &str) -> Result<Url, Invalid> {
+    let example = format!("write a URL such as \"{example}\"");
     let mut url = Url::parse(text.trim())
         // The text is not shown: it may hold a password.
         .map_err(|error| {

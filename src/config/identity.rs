@@ -147,6 +147,12 @@ fn user_header(name: &str) -> Result<HeaderName, Invalid> {
         return Ok(parsed);
     }
     header(name).map_err(|_| {
+        if name.parse::<HeaderName>().is_err() {
+            return Invalid::new(
+                format!("the header \"{name}\" cannot name a user: no header has such a name"),
+                "write one name, such as \"x-user-id\"",
+            );
+        }
         Invalid::new(
             format!("the header \"{name}\" cannot name a user"),
             "name a header without a credential; for tokens in Authorization use [identity.token]",

@@ -7,7 +7,7 @@ use http::{HeaderName, HeaderValue};
 use secrecy::{ExposeSecret as _, SecretString};
 use url::Url;
 
-use super::common::base_url;
+use super::common::base_url_like;
 use super::parse::{CheckResult, Invalid};
 use super::problem::Problem;
 use super::settings::RawOtlp;
@@ -15,6 +15,28 @@ use crate::audit::OtlpSettings;
 
 /// What chooses the newest names of the GenAI conventions.
 const LATEST: &str = "gen_ai_latest_experimental";
+
+/// The variable that counts where `otlp.endpoint` is not set.
+const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+
+/// The usual address of a collector on this machine.
+const COLLECTOR: &str = "http://127.0.0.1:4318";
+
+fn collector(text: &str) -> Result<Url, Invalid> {
+    base_url_like(text, COLLECTOR)
+}
+
+/// A warning if the variable of the endpoint counts and is no URL. It is no error: all programs of a machine have it.
+pub(super) fn variable_warning(raw: &RawOtlp, env: &BTreeMap<String, String>) -> Option<String> {
+    let written = env.get(ENDPOINT).map(|value| value.trim());
+    let written = written.filter(|it| !it.is_empty() && raw.endpoint.value.is_none())?;
+    collector(written).is_err().then(|| {
+        format!(
+            "The environment variable {ENDPOINT} holds no URL, so nothing is exported. Write a URL such as {COLLECTOR}, or \
+             set otlp.endpoint."
+        )
+    })
+}
 
 /// Where spans and metrics go; `None` if nothing is exported. `upstream` is the host of the provider.
 pub(super) fn otlp(
@@ -31,13 +53,13 @@ pub(super) fn otlp(
     let is = |name: &str, value: &str| {
         variable(name).is_some_and(|found| found.eq_ignore_ascii_case(value))
     };
-    let endpoint = raw.endpoint.check_some(problems, |text| base_url(text));
+    let endpoint = raw.endpoint.check_some(problems, |text| collector(text));
     let headers = raw.export_headers.check_some(problems, export_headers);
     let opt_in = raw.semconv_opt_in.check_some(problems, |text| names(text));
     let (endpoint, headers, opt_in) = (endpoint?, headers?, opt_in?);
     let by_variable = || -> Option<Url> {
-        let text = variable("OTEL_EXPORTER_OTLP_ENDPOINT")?;
-        base_url(text).ok()
+        let text = variable(ENDPOINT)?;
+        collector(text).ok()
     };
     let Some(endpoint) = endpoint.or_else(by_variable) else {
         return Ok(None);

@@ -144,15 +144,20 @@ impl OverrideReader {
     fn read(&self, base: &Base, problems: &mut Vec<Problem>) -> CheckResult<Override> {
         let before = problems.len();
         for key in self.values.keys().map(String::as_str) {
-            let mut known = replaceable_keys().chain(TARGET_KEYS);
+            let known = replaceable_keys().chain(TARGET_KEYS);
             if !known.clone().any(|known| known == key) {
-                let remedy = nearest(key, known.clone()).map_or_else(
-                    || {
-                        let keys: Vec<&str> = known.by_ref().collect();
-                        format!("the keys of an override are {}", keys.join(", "))
-                    },
-                    |near| format!("did you mean {near}?"),
-                );
+                let is_endpoint = ENDPOINT_KEYS.iter().any(|name| key.ends_with(name));
+                let remedy = match nearest(key, known) {
+                    _ if is_endpoint => "remove it: an override uses the endpoint and the key of memory.observation and \
+                                         memory.reflection"
+                        .to_owned(),
+                    Some(near) => format!("did you mean {near}?"),
+                    None => format!(
+                        "write model, upstream, {}, or a key of [memory.observation] or [memory.reflection] as \
+                         observation.KEY or reflection.KEY",
+                        MEMORY_KEYS.join(", ")
+                    ),
+                };
                 problems.push(self.problem(key, "there is no such key", remedy));
             }
         }

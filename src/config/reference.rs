@@ -8,6 +8,7 @@ use super::layers::Layers;
 use super::parse::to_toml;
 use super::settings::SECTIONS;
 use super::spec::{SampleValue, SectionSpec};
+use super::valid::Database;
 
 const HEAD: &str = "\
 # Diarist, the reference configuration: every key, its meaning and its default.
@@ -50,8 +51,9 @@ pub fn reference() -> String {
     text
 }
 
-/// The values in force, each with its source. Keys without a value are left out, secrets are redacted.
-pub(super) fn effective(layers: &Layers) -> String {
+/// The values in force, each with its source. Keys without a value are left out, secrets are redacted. `database` is the
+/// one in use: its default is no constant, but depends on the environment.
+pub(super) fn effective(layers: &Layers, database: &Database) -> String {
     let mut text = String::new();
     for section in SECTIONS.0 {
         if !text.is_empty() {
@@ -60,6 +62,9 @@ pub(super) fn effective(layers: &Layers) -> String {
         push_line(&mut text, format_args!("[{}]", section.name));
         for key in section.keys {
             let value = match layers.value(key.path) {
+                ValueKind::Nil if key.path == "store.url" => {
+                    to_toml(&ValueKind::String(database.to_string()))
+                }
                 ValueKind::Nil => continue,
                 _ if key.is_secret() => "\"[redacted]\"".to_owned(),
                 kind => to_toml(&kind),

@@ -124,13 +124,17 @@ fn server(
     let listen = raw.listen.check(problems, |text| address(text));
     let admin = raw.admin.check(problems, |text| address(text));
     if let (Ok(listen), Ok(admin)) = (listen, admin)
-        && listen == admin
-        && listen.port() != 0
+        && overlap(listen, admin)
     {
-        problems.push(raw.admin.problem(
-            format!("the admin port must not be the data port, {listen}"),
-            "write another port number",
-        ));
+        let what = if listen == admin {
+            format!("the admin port must not be the data port, {listen}")
+        } else {
+            format!(
+                "the admin port must not be the data port: {admin} and server.listen, {listen}, have the same port, \
+                 and one of them stands for every address"
+            )
+        };
+        problems.push(raw.admin.problem(what, "write another port number"));
     }
     let hosts = raw.hosts.check(problems, |hosts| named_hosts(hosts));
     let admin_token = raw.admin_token.check_some(problems, sendable_token);
@@ -242,8 +246,25 @@ fn requests(raw: &RawConfig, problems: &mut Vec<Problem>) -> CheckResult<Request
     })
 }
 
+/// Whether two listeners would take the same port of one address. Port 0 takes a free one.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    // The IPv6 address of all interfaces takes the port of those of IPv4 too.
+    let holds = |one: SocketAddr, other: SocketAddr| {
+        one.ip().is_unspecified() && (one.is_ipv6() || other.is_ipv4())
+    };
+    one.port() == other.port()
+        && one.port() != 0
+        && (one.ip() == other.ip() || holds(one, other) || holds(other, one))
+}
+
 fn address(text: &str) -> Result<SocketAddr, Invalid> {
     text.parse().map_err(|_| {
+        if text.starts_with("localhost:") {
+            return Invalid::new(
+                format!("\"{text}\" has a name in the place of the IP address"),
+                format!("write \"{}\"", text.replacen("localhost", "127.0.0.1", 1)),
+            );
+        }
         Invalid::new(
             format!("\"{text}\" is not an IP address with a port"),
             "write both, such as \"127.0.0.1:8484\", \"0.0.0.0:8484\" or \"[::1]:8484\"",
