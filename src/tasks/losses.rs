@@ -142,7 +142,7 @@ mod tests {
         losses.blocked("the disk is missing");
         let missing = Condition::Degraded("the disk is missing".to_owned());
         assert_eq!(readiness.condition("audit"), Some(missing));
-        assert_eq!(losses.lock().untold, 0, "nothing was lost");
+        assert_eq!(losses.lock().unlogged, 0, "nothing was lost");
         losses.recovered();
         assert_eq!(readiness.condition("audit"), Some(Condition::Up));
     }
