@@ -31,7 +31,7 @@ mod wrong_command;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::telemetry::install_panic_hook;
 
@@ -87,7 +87,7 @@ impl Cli {
     pub fn parse_from_args(args: impl IntoIterator<Item = OsString>) -> Result<Self, ExitCode> {
         let args: Vec<OsString> = args.into_iter().collect();
         Self::try_parse_from(&args).map_err(|mut error| {
-            wrong_command::suggest_commands(&mut error, &args);
+            wrong_command::suggest_commands(&mut error, &Self::command(), &args);
             // If this cannot be printed, the exit code still reports the error.
             drop(error.print());
             if error.use_stderr() {

@@ -5,19 +5,16 @@
 
 use std::ffi::OsString;
 
+use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Command, CommandFactory};
 
-use super::Cli;
-
-/// Leaves hidden commands out of the suggestions of `error`. If nothing is left, it lists the commands. `args` are those
-/// that could not be parsed.
-pub(super) fn suggest_commands(error: &mut clap::Error, args: &[OsString]) {
+/// Leaves hidden commands of `root` out of the suggestions of `error`. If nothing is left, it lists the commands. `args`
+/// are those that could not be parsed.
+pub(super) fn suggest_commands(error: &mut clap::Error, root: &Command, args: &[OsString]) {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return;
     }
-    let root = Cli::command();
-    let visible = visible_commands(parent(&root, args));
+    let visible = visible_commands(parent(root, args));
     let suggested = match error.remove(ContextKind::SuggestedSubcommand) {
         Some(ContextValue::Strings(names)) => names,
         Some(ContextValue::String(name)) => vec![name],

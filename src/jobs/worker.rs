@@ -190,10 +190,10 @@ impl Worker {
             Err(error) => {
                 metrics::counter!(telemetry::STORE_FAILURES).increment(1);
                 let reason = format!("no job can be claimed, so nothing is observed: {error}");
-                // Why the database is not open is in the log already.
-                match error {
-                    StoreError::NotOpen(_) => self.claims.blocked(&reason),
-                    _ => self.claims.lost(&reason),
+                if error.is_logged() {
+                    self.claims.blocked(&reason);
+                } else {
+                    self.claims.lost(&reason);
                 }
                 None
             }

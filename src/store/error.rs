@@ -9,9 +9,12 @@ pub enum StoreError {
     /// The database did not answer in time or is locked; the same call may work later.
     #[error("the store is busy: {0}")]
     Busy(String),
-    /// The database is gone, full, read-only or damaged.
+    /// The database is gone, full or damaged.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
+    /// The database can be read, but not written.
+    #[error("the store is read-only: {0}")]
+    ReadOnly(String),
     /// The database is not open.
     #[error("the database is not open: {0}")]
     NotOpen(String),
@@ -25,10 +28,15 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Logs `what` did not work because of it. Why a database is not open is logged where it is opened, once: each
-    /// task that misses it would say the same again.
+    /// Whether the cause is logged where the database is opened, once. Each task that misses it would say the same
+    /// again.
+    pub fn is_logged(&self) -> bool {
+        matches!(self, Self::NotOpen(_) | Self::ReadOnly(_))
+    }
+
+    /// Logs `what` did not work because of it, unless the cause is in the log already.
     pub fn log(&self, what: &str) {
-        if !matches!(self, Self::NotOpen(_)) {
+        if !self.is_logged() {
             tracing::warn!(error = %self, "{what}");
         }
     }

@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 
 use super::database::{CLOSE_GRACE, Database};
 use super::error::OpenError;
+use super::open;
 use super::pepper;
 use crate::store::pepper_file::KeptPepper;
 use crate::store::{StoreError, StoreResult};
@@ -99,7 +100,8 @@ impl Connection {
         self.tasks = std::mem::take(&mut self.tasks).with_background(runtime);
     }
 
-    async fn open(&self) -> Result<Database, OpenError> {
+    /// The database, and why it can only be read if that is so.
+    async fn open(&self) -> Result<(Database, Option<OpenError>), OpenError> {
         let database = if self.shared {
             Database::open(&self.url, self.request_timeout).await?
         } else {
@@ -109,8 +111,11 @@ impl Connection {
             let failed = |error| OpenError::from_sqlx(path, &error);
             let mut conn = database.writer.acquire().await.map_err(failed)?;
             pepper::settle(&mut conn, path, &self.pepper).await?;
+            let read_only = open::read_only(&mut conn, path).await;
+            drop(conn);
+            return Ok((database, read_only));
         }
-        Ok(database)
+        Ok((database, None))
     }
 
     /// Compares the pepper with the open database.
@@ -171,16 +176,17 @@ impl Connection {
         result: StoreResult<T>,
     ) -> StoreResult<T> {
         // A database in memory would be empty after it was opened again.
-        if matches!(result, Err(StoreError::Unavailable(_))) && !database.is_in_memory() {
-            self.start_reopening();
-        }
-        match (result, database.path()) {
-            (Err(StoreError::Unavailable(reason)), Some(path)) => {
-                let reason = format!("{}: {reason}", path.display());
-                Err(StoreError::Unavailable(reason))
-            }
-            (result, _) => result,
-        }
+        let Some(path) = database.path() else {
+            return result;
+        };
+        let named = |reason: String| format!("{}: {reason}", path.display());
+        let error = match result {
+            Err(StoreError::Unavailable(reason)) => StoreError::Unavailable(named(reason)),
+            Err(StoreError::ReadOnly(reason)) => StoreError::ReadOnly(named(reason)),
+            result => return result,
+        };
+        self.start_reopening();
+        Err(error)
     }
 
     /// Starts an attempt, unless one is running or the last one is too recent.
@@ -211,15 +217,30 @@ impl Connection {
 
     /// Takes the result of an attempt. If it failed, the old database stays in use: reading may still
     /// work.
-    async fn finish_opening(&self, opened: Result<Database, OpenError>) -> Option<OpenError> {
+    async fn finish_opening(
+        &self,
+        opened: Result<(Database, Option<OpenError>), OpenError>,
+    ) -> Option<OpenError> {
         let (retired, problem) = {
             let mut state = self.lock();
             state.opening = false;
             match opened {
-                Ok(database) if state.closed => (Some(Arc::new(database)), None),
-                Ok(database) => {
-                    tracing::info!("the database is open");
-                    state.last_error.clear();
+                Ok((database, _)) if state.closed => (Some(Arc::new(database)), None),
+                Ok((database, read_only)) => {
+                    match read_only.map(|problem| problem.to_string()) {
+                        None => {
+                            tracing::info!("the database is open");
+                            state.last_error.clear();
+                        }
+                        Some(reason) if state.last_error == reason => {}
+                        Some(reason) => {
+                            tracing::error!(
+                                "the database can be read, but not written: {reason}. Until it can, requests get the memory that \
+                                 it has, and nothing is recorded; it is tried again every few seconds"
+                            );
+                            state.last_error = reason;
+                        }
+                    }
                     (state.database.replace(Arc::new(database)), None)
                 }
                 Err(error) => {

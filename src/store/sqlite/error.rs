@@ -93,8 +93,11 @@ pub enum OpenError {
         /// The error of SQLite.
         reason: String,
     },
-    /// The schema must be updated, but the database is read-only.
-    #[error("{} is read-only; give this user write access to the file and its folder", .0.display())]
+    /// The database cannot be written.
+    #[error(
+        "{} is read-only; give this user write access to the file, to those with -wal and -shm behind its name, and to the folder",
+        .0.display()
+    )]
     ReadOnly(PathBuf),
     /// The disk has no room for the schema.
     #[error("the disk of {} is full; free some space", .0.display())]
@@ -179,8 +182,8 @@ impl From<sqlx::Error> for StoreError {
         }
         match failure_kind(&error) {
             FailureKind::Locked => Self::Busy(error.to_string()),
-            FailureKind::ReadOnly => Self::Unavailable(format!(
-                "the database is read-only; give this user write access to the file and its folder ({error})"
+            FailureKind::ReadOnly => Self::ReadOnly(format!(
+                "give this user write access to the file, to those with -wal and -shm behind its name, and to the folder ({error})"
             )),
             FailureKind::Full => {
                 Self::Unavailable(format!("the disk is full; free some space ({error})"))

@@ -268,6 +268,29 @@ async fn a_transaction_that_sqlite_ended_by_itself_is_not_believed_to_be_open() 
     assert!(is_recorded(store, &scope, &links).await);
 }
 
+/// Where it says so, the connection has logged it, and no task logs it again.
+#[tokio::test]
+async fn an_error_of_a_read_only_database_names_the_file() {
+    let disk = disk().await;
+    let (scope, _, record) = request("hello", 3);
+    let limit = disk.store.write("read only", |conn| {
+        Box::pin(async move {
+            sqlx::raw_sql("COMMIT; PRAGMA query_only = 1; BEGIN")
+                .execute(conn)
+                .await?;
+            Ok(())
+        })
+    });
+    limit.await.expect("read only");
+    let refused = disk.store.record(&scope, &record).await;
+    let error = refused.expect_err("read only");
+    assert!(error.is_logged(), "{error}");
+    let file = disk.folder.path().join("diarist.db");
+    let error = error.to_string();
+    assert!(error.contains(&file.display().to_string()), "{error}");
+    assert!(error.contains("give this user write access"), "{error}");
+}
+
 /// The size of a file of the database, in bytes.
 async fn file_size(disk: &Disk, name: &str) -> u64 {
     let path = disk.folder.path().join(name);

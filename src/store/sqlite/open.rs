@@ -263,6 +263,16 @@ fn version(text: &str) -> Option<(u32, u32, u32)> {
     }
 }
 
+/// It changes nothing, and fails where nothing can be changed. BEGIN IMMEDIATE would not fail there.
+const TRY_TO_WRITE: &str = "DELETE FROM pepper WHERE 0";
+
+/// Why the database can only be read, if that is so: SQLite opens it all the same, and only a write shows it.
+pub(super) async fn read_only(conn: &mut SqliteConnection, path: &Path) -> Option<OpenError> {
+    let tried = sqlx::query(TRY_TO_WRITE).execute(conn).await;
+    let problem = OpenError::from_sqlx(path, &tried.err()?);
+    matches!(problem, OpenError::ReadOnly(_)).then_some(problem)
+}
+
 /// Brings the schema up to date. Two processes may start at the same time, and sqlx takes no lock for
 /// SQLite, so all migrations run under one write lock. If the schema is up to date, no lock is needed, and a
 /// read-only database still works.
