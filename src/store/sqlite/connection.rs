@@ -234,9 +234,10 @@ impl Connection {
                         }
                         Some(reason) if state.last_error == reason => {}
                         Some(reason) => {
+                            // While a connection of this process is open, SQLite keeps what it knows of the rights.
                             tracing::error!(
-                                "the database can be read, but not written: {reason}. Until it can, requests get the memory that \
-                                 it has, and nothing is recorded; it is tried again every few seconds"
+                                "the database can be read, but not written: {reason}, then restart Diarist. Until then, requests \
+                                 get the memory that it has, and nothing is recorded"
                             );
                             state.last_error = reason;
                         }
