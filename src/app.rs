@@ -395,7 +395,11 @@ async fn open_store(
     // A task of its own, which the timeout below does not cancel: a cancelled attempt would never be repeated.
     tasks.spawn_background("store opening", async move {
         // After the timeout nobody receives this; `watch_store` finds out the result.
-        let _ = result_sender.send(opening_store.open_now().await);
+        if let Err(Err(error)) = result_sender.send(opening_store.open_now().await)
+            && error.is_wrong_pepper()
+        {
+            tracing::error!("requests pass without memory: {error}");
+        }
     });
     let problem = match tokio::time::timeout(timeout, opened).await {
         Ok(Ok(Ok(()))) => return Ok(()),

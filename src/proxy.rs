@@ -118,8 +118,8 @@ impl Proxy {
     /// Answers one request. If the client hangs up, the server drops this future, and the request
     /// to the upstream is cancelled with it.
     pub async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Response<ProxyBody> {
-        // Every log line about the request is in this span, and so has its id. The level is that of errors: a filter
-        // that shows a line shows the span as well.
+        // Log lines until the answer begins are in this span, and so have its id. The level is that of errors: a
+        // filter by level that shows a line shows the span as well.
         let span = tracing::error_span!("request", request_id = tracing::field::Empty);
         let request_metrics = RequestMetrics::start(&request, span.clone());
         let answering = async {

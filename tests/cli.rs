@@ -397,6 +397,14 @@ fn a_wrong_command_leads_to_one_that_exists() {
     }
     let typo = answer(&["threds"]);
     assert!(typo.contains("'threads'"), "{typo}");
+    for words in [&["tenant", "forget", "x"][..], &["srve", "check"]] {
+        let answer = answer(words);
+        assert!(!answer.contains("the subcommands are: \n"), "{answer}");
+        assert!(
+            answer.contains("'tenants'") || answer.contains("'serve'"),
+            "{answer}"
+        );
+    }
     let nested = answer(&["threads", "bogus"]);
     assert!(
         nested.contains("the subcommands are: show, observe, reflect"),

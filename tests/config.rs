@@ -345,7 +345,7 @@ fn rules_between_keys() {
     };
     for (listen, admin) in [
         ("0.0.0.0:8484", "127.0.0.1:8484"),
-        ("127.0.0.1:8484", "[::]:8484"),
+        ("[::1]:8484", "[::]:8484"),
     ] {
         assert_problems(
             &ports(listen, admin),
@@ -355,6 +355,7 @@ fn rules_between_keys() {
     for (listen, admin) in [
         ("0.0.0.0:8484", "127.0.0.1:8485"),
         ("0.0.0.0:8484", "[::1]:8484"),
+        ("127.0.0.1:8484", "[::]:8484"),
     ] {
         assert!(ports(listen, admin).load().is_ok(), "{listen} {admin}");
     }

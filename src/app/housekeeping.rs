@@ -120,8 +120,10 @@ impl Housekeeping {
                 self.caches.clear();
             }
         }
-        if let Err(error) = result {
-            error.log("old conversations could not be deleted; the next round tries again");
+        if let Err(error) = result
+            && !error.is_logged()
+        {
+            tracing::warn!(%error, "old conversations could not be deleted; the next round tries again");
         }
     }
 

@@ -31,15 +31,20 @@ pub struct AuditError {
 ///
 /// The file cannot be opened for writing, or its folder does not exist.
 pub fn check_place(path: &Path) -> Result<(), AuditError> {
-    let opened = OpenOptions::new().append(true).open(path).map(drop);
-    let found = match opened {
+    let check = || match path.metadata() {
+        Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        // A pipe is not opened: that waits for its reader.
+        Ok(found) if !found.is_file() => Ok(()),
+        Ok(_) => OpenOptions::new().append(true).open(path).map(drop),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let folder = std::path::absolute(path).map(|path| path.parent().map(Path::to_owned));
-            folder.and_then(|folder| folder.map_or(Ok(()), |folder| folder.metadata().map(drop)))
+            let whole = std::path::absolute(path)?;
+            whole
+                .parent()
+                .map_or(Ok(()), |folder| folder.metadata().map(drop))
         }
-        opened => opened,
+        Err(error) => Err(error),
     };
-    found.map_err(|source| AuditError {
+    check().map_err(|source| AuditError {
         path: path.to_owned(),
         source,
     })

@@ -14,7 +14,11 @@ pub(super) fn suggest_commands(error: &mut clap::Error, root: &Command, args: &[
     if error.kind() != ErrorKind::InvalidSubcommand {
         return;
     }
-    let visible = visible_commands(parent(root, args));
+    let unknown = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(word)) => word.as_str(),
+        _ => "",
+    };
+    let visible = visible_commands(parent(root, args, unknown));
     let suggested = match error.remove(ContextKind::SuggestedSubcommand) {
         Some(ContextValue::Strings(names)) => names,
         Some(ContextValue::String(name)) => vec![name],
@@ -34,12 +38,14 @@ pub(super) fn suggest_commands(error: &mut clap::Error, root: &Command, args: &[
     }
 }
 
-/// The command that the first unknown word of `args` should be a subcommand of.
-fn parent<'a>(root: &'a Command, args: &[OsString]) -> &'a Command {
+/// The command that `unknown`, a word of `args`, should be a subcommand of.
+fn parent<'a>(root: &'a Command, args: &[OsString], unknown: &str) -> &'a Command {
     let words = args.iter().skip(1).filter_map(|word| word.to_str());
-    words.fold(root, |command, word| {
-        command.find_subcommand(word).unwrap_or(command)
-    })
+    words
+        .take_while(|word| *word != unknown)
+        .fold(root, |command, word| {
+            command.find_subcommand(word).unwrap_or(command)
+        })
 }
 
 fn visible_commands(command: &Command) -> Vec<String> {

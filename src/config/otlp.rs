@@ -26,16 +26,35 @@ fn collector(text: &str) -> Result<Url, Invalid> {
     base_url_like(text, COLLECTOR)
 }
 
-/// A warning if the variable of the endpoint counts and is no URL. It is no error: all programs of a machine have it.
+/// A warning if the variable of the endpoint counts and cannot be used. It is no error: all programs of a machine have
+/// it.
 pub(super) fn variable_warning(raw: &RawOtlp, env: &BTreeMap<String, String>) -> Option<String> {
-    let written = env.get(ENDPOINT).map(|value| value.trim());
-    let written = written.filter(|it| !it.is_empty() && raw.endpoint.value.is_none())?;
-    collector(written).is_err().then(|| {
+    let written = variable(env, ENDPOINT).filter(|_| raw.endpoint.value.is_none())?;
+    let (traces, metrics) = exported(raw, env);
+    let is_bad = (traces || metrics) && collector(written).is_err();
+    is_bad.then(|| {
         format!(
-            "The environment variable {ENDPOINT} holds no URL, so nothing is exported. Write a URL such as {COLLECTOR}, or \
-             set otlp.endpoint."
+            "The environment variable {ENDPOINT} holds no address of a collector, so nothing is exported. Write a URL \
+             without a password or a query, such as {COLLECTOR}, or set otlp.endpoint."
         )
     })
+}
+
+/// What `name` is set to, unless that is empty.
+fn variable<'a>(env: &'a BTreeMap<String, String>, name: &str) -> Option<&'a str> {
+    let value = env.get(name).map(|value| value.trim());
+    value.filter(|it| !it.is_empty())
+}
+
+/// Whether traces and metrics are exported if there is an endpoint.
+fn exported(raw: &RawOtlp, env: &BTreeMap<String, String>) -> (bool, bool) {
+    let is = |name: &str, value: &str| {
+        variable(env, name).is_some_and(|found| found.eq_ignore_ascii_case(value))
+    };
+    let is_on = !is("OTEL_SDK_DISABLED", "true");
+    let traces = raw.traces.value && !is("OTEL_TRACES_EXPORTER", "none");
+    let metrics = raw.metrics.value && !is("OTEL_METRICS_EXPORTER", "none");
+    (is_on && traces, is_on && metrics)
 }
 
 /// Where spans and metrics go; `None` if nothing is exported. `upstream` is the host of the provider.
@@ -45,32 +64,23 @@ pub(super) fn otlp(
     env: &BTreeMap<String, String>,
     problems: &mut Vec<Problem>,
 ) -> CheckResult<Option<OtlpSettings>> {
-    let variable = |name: &str| {
-        env.get(name)
-            .map(|value| value.trim())
-            .filter(|it| !it.is_empty())
-    };
-    let is = |name: &str, value: &str| {
-        variable(name).is_some_and(|found| found.eq_ignore_ascii_case(value))
-    };
     let endpoint = raw.endpoint.check_some(problems, |text| collector(text));
     let headers = raw.export_headers.check_some(problems, export_headers);
     let opt_in = raw.semconv_opt_in.check_some(problems, |text| names(text));
     let (endpoint, headers, opt_in) = (endpoint?, headers?, opt_in?);
     let by_variable = || -> Option<Url> {
-        let text = variable(ENDPOINT)?;
+        let text = variable(env, ENDPOINT)?;
         collector(text).ok()
     };
     let Some(endpoint) = endpoint.or_else(by_variable) else {
         return Ok(None);
     };
-    let traces = raw.traces.value && !is("OTEL_TRACES_EXPORTER", "none");
-    let metrics = raw.metrics.value && !is("OTEL_METRICS_EXPORTER", "none");
-    if is("OTEL_SDK_DISABLED", "true") || !(traces || metrics) {
+    let (traces, metrics) = exported(raw, env);
+    if !(traces || metrics) {
         return Ok(None);
     }
     let latest_names = opt_in.unwrap_or_else(|| {
-        let listed = variable("OTEL_SEMCONV_STABILITY_OPT_IN").unwrap_or_default();
+        let listed = variable(env, "OTEL_SEMCONV_STABILITY_OPT_IN").unwrap_or_default();
         listed.split(',').any(|name| name.trim() == LATEST)
     });
     Ok(Some(OtlpSettings {

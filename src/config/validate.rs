@@ -248,9 +248,9 @@ fn requests(raw: &RawConfig, problems: &mut Vec<Problem>) -> CheckResult<Request
 
 /// Whether two listeners would take the same port of one address. Port 0 takes a free one.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
-    // The IPv6 address of all interfaces takes the port of those of IPv4 too.
+    // Whether `[::]` takes the port of IPv4 too depends on the system.
     let holds = |one: SocketAddr, other: SocketAddr| {
-        one.ip().is_unspecified() && (one.is_ipv6() || other.is_ipv4())
+        one.ip().is_unspecified() && one.is_ipv4() == other.is_ipv4()
     };
     one.port() == other.port()
         && one.port() != 0
@@ -259,10 +259,11 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
 
 fn address(text: &str) -> Result<SocketAddr, Invalid> {
     text.parse().map_err(|_| {
-        if text.starts_with("localhost:") {
+        let numeric = text.replacen("localhost", "127.0.0.1", 1);
+        if numeric.parse::<SocketAddr>().is_ok() {
             return Invalid::new(
                 format!("\"{text}\" has a name in the place of the IP address"),
-                format!("write \"{}\"", text.replacen("localhost", "127.0.0.1", 1)),
+                format!("write \"{numeric}\""),
             );
         }
         Invalid::new(

@@ -307,7 +307,9 @@ impl Budget {
         }
         let total = self.base.store.spent_tokens(scope, now).await;
         total.unwrap_or_else(|error| {
-            error.log("the tokens that were spent today could not be read");
+            if !error.is_logged() {
+                tracing::warn!(%error, "the tokens that were spent today could not be read");
+            }
             Spent::default()
         })
     }
@@ -321,7 +323,9 @@ impl Budget {
             }
             Err(error) => {
                 metrics::counter!(telemetry::STORE_FAILURES).increment(1);
-                error.log("the cost of a model call could not be stored: it is kept");
+                if !error.is_logged() {
+                    tracing::warn!(%error, "the cost of a model call could not be stored: it is kept");
+                }
                 self.keep(scope, (tip, cost, at_ms)).await;
                 false
             }

@@ -234,8 +234,17 @@ impl Bundles {
 impl Bundles {
     /// Whether what a queued job is about was deleted meanwhile, or may have been.
     async fn is_deleted(&self, job: &Job) -> bool {
+        if !job.is_queued() {
+            return false;
+        }
         let chain = self.base.store.chain_links(&job.scope, job.spec.span.to);
-        job.is_queued() && chain.await.map_or(true, |links| links.is_empty())
+        chain.await.map_or_else(
+            |error| {
+                tracing::warn!(%error, "a failed model call is not kept: whether its conversation was forgotten is not known");
+                true
+            },
+            |links| links.is_empty(),
+        )
     }
 }
 

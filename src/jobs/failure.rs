@@ -57,7 +57,7 @@ impl Failure {
 /// Counts and logs a failure of the store that stopped `what`. No request is affected.
 pub(super) fn log_store_failure(what: &'static str, error: &StoreError) {
     metrics::counter!(telemetry::STORE_FAILURES).increment(1);
-    error.log(&format!(
-        "{what}; requests pass, and the next one tries again"
-    ));
+    if !error.is_logged() {
+        tracing::warn!(%error, "{what}; requests pass, and the next one tries again");
+    }
 }

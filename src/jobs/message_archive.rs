@@ -120,7 +120,9 @@ impl MessageArchive {
             {
                 Ok(found) => archived.extend(found),
                 Err(error) => {
-                    error.log("archived texts of messages could not be read");
+                    if !error.is_logged() {
+                        tracing::warn!(%error, "archived texts of messages could not be read");
+                    }
                 }
             }
         }
@@ -147,7 +149,9 @@ impl MessageArchive {
                     Ok(0) => empty_rounds += 1,
                     Ok(_) => empty_rounds = 0,
                     Err(error) => {
-                        error.log("expired texts of messages could not be deleted; the next round tries again");
+                        if !error.is_logged() {
+                            tracing::warn!(%error, "expired texts of messages could not be deleted; the next round tries again");
+                        }
                     }
                 }
             }

@@ -224,7 +224,9 @@ impl Recorder {
             Ok(()) => self.base.accounts.mark_stored(member),
             Err(error) => {
                 metrics::counter!(telemetry::STORE_FAILURES).increment(1);
-                error.log("the account of a tenant could not be stored");
+                if !error.is_logged() {
+                    tracing::warn!(%error, "the account of a tenant could not be stored");
+                }
             }
         }
     }

@@ -3,13 +3,14 @@
 //! A worker decides nothing about memory. It holds a lease during its calls. If it dies, the lease
 //! ends, and another worker starts the job again (INV-DUR).
 
-use std::convert::Infallible;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use futures_util::future::FusedFuture as _;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -232,25 +233,25 @@ impl Worker {
             cycle: Arc::clone(&cycle),
             end,
         };
+        // One for the call and the end, so that no renewal is late.
+        let mut keep_lease = pin!(self.keep_lease(job).fuse());
         let called = tokio::select! {
             // Checked first: an answer that has come is paid for.
             biased;
             called = self.call_or_fail(job, &cycle) => called,
-            () = self.keep_lease(job) => ended(JobEnd::LeaseLost),
+            () = &mut keep_lease => ended(JobEnd::LeaseLost),
             () = stop.cancelled() => ended(JobEnd::Stopped),
         };
         // The end is not interrupted: behind the COMMIT of a part, a job that was stopped or has lost its lease would
         // count as failed. The lease is kept meanwhile: a failing store may need a while, and an ended lease would lose a
         // part that is paid for.
-        let finish = AssertUnwindSafe(self.finisher.finish(job, called)).catch_unwind();
-        let keep_lease = async {
-            self.keep_lease(job).await;
-            std::future::pending::<Infallible>().await
-        };
-        let finished = tokio::select! {
-            biased;
-            finished = finish => finished,
-            never = keep_lease => match never {},
+        let mut finish = pin!(AssertUnwindSafe(self.finisher.finish(job, called)).catch_unwind());
+        let finished = loop {
+            tokio::select! {
+                biased;
+                finished = &mut finish => break finished,
+                () = &mut keep_lease, if !keep_lease.is_terminated() => {}
+            }
         };
         if let Ok(outcome) = finished {
             return outcome;

@@ -1,5 +1,6 @@
 //! A map that knows the order in which its entries were put in and how many bytes they hold, for tables in memory that
-//! drop their oldest entries when they have no more room. The owner of an entry says how large it is.
+//! drop their oldest entries when they have no more room. The owner of an entry says how large it is. Used by this
+//! module's cache, by the proxy's table of sent prompts, and by the recorder's tracks.
 
 use std::collections::BTreeMap;
 use std::hash::Hash;

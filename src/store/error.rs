@@ -33,11 +33,4 @@ impl StoreError {
     pub fn is_logged(&self) -> bool {
         matches!(self, Self::NotOpen(_) | Self::ReadOnly(_))
     }
-
-    /// Logs `what` did not work because of it, unless the cause is in the log already.
-    pub fn log(&self, what: &str) {
-        if !self.is_logged() {
-            tracing::warn!(error = %self, "{what}");
-        }
-    }
 }

@@ -62,7 +62,7 @@ impl Losses {
         }
     }
 
-    /// The part does not work, for a reason that another line of the log has told: only `/readyz` shows it.
+    /// The part does not work, for a reason that another line of the log gives: only `/readyz` shows it.
     pub fn blocked(&self, reason: &str) {
         self.lock().blocked = true;
         self.readiness

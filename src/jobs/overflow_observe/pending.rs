@@ -1,10 +1,12 @@
 //! Observations that were made while a client waited and are not stored yet: the request that they were made for must be
-//! accepted first. Bounded by bytes; the oldest goes first, and its range is observed again later.
+//! accepted first. Bounded by bytes; the oldest goes first, and its range is observed again later. Called by
+//! [`super`] and by the recorder.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::lookup::AgedMap;
+use crate::memory::retention::LostItems;
 use crate::memory::{NewPart, SnapshotId};
 use crate::store::{Event, NewOverflowObservation, NewSnapshot};
 
@@ -55,10 +57,12 @@ impl PendingOverflows {
 impl PendingOverflow {
     fn bytes(&self) -> usize {
         let part = |part: &NewPart| {
-            // What it kept and lost of its messages is named about once more.
             let hints = [&part.current_task, &part.suggested_response];
             let hints: usize = hints.into_iter().flatten().map(String::len).sum();
-            ENTRY_BYTES + 2 * part.text.len() + hints
+            let lost = &part.analysis.lost;
+            let lost =
+                lost.as_ref().map_or(0, LostItems::bytes) + part.analysis.line_sources.bytes();
+            ENTRY_BYTES + 2 * part.text.len() + hints + lost
         };
         let snapshot = |snapshot: &NewSnapshot| {
             let segments: usize = snapshot.segments.iter().map(String::len).sum();

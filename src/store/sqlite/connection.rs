@@ -1,9 +1,9 @@
 //! A database that may be missing: it is opened when that is possible, and the proxy works without it
 //! until then.
 //!
-//! If the database cannot be opened at the start, or is deleted, replaced or damaged later, every
-//! query returns [`StoreError::NotOpen`] at once, or works with what is left. An attempt to open it runs in the background,
-//! at most one per interval. Only [`Connection::open_now`] waits for an attempt. Called by
+//! If the database cannot be opened at the start, every query returns [`StoreError::NotOpen`] at once. If it is deleted,
+//! replaced or damaged later, queries work with what is left. An attempt to open it runs in the background, at most one
+//! per interval. Only [`Connection::open_now`] waits for an attempt. Called by
 //! [`super::SqliteStore`], which runs every query through here.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -144,7 +144,7 @@ impl Connection {
             state.last_attempt = Some(Instant::now());
         }
         let opened = self.open().await;
-        let problem = self.finish_opening(opened).await;
+        let problem = self.finish_opening(opened, true).await;
         problem.map_or(Ok(()), Err)
     }
 
@@ -211,7 +211,7 @@ impl Connection {
         let this = self.clone();
         self.tasks.spawn_background("store reopening", async move {
             let opened = this.open().await;
-            this.finish_opening(opened).await;
+            this.finish_opening(opened, false).await;
         });
     }
 
@@ -220,6 +220,7 @@ impl Connection {
     async fn finish_opening(
         &self,
         opened: Result<(Database, Option<OpenError>), OpenError>,
+        is_start: bool,
     ) -> Option<OpenError> {
         let (retired, problem) = {
             let mut state = self.lock();
@@ -247,15 +248,18 @@ impl Connection {
                 Err(error) => {
                     let reason = error.to_string();
                     if state.last_error != reason && !state.closed {
-                        match &state.database {
-                            None => tracing::error!(
+                        if is_start && error.is_wrong_pepper() {
+                            // Nobody tries again: the process ends with this error.
+                        } else if state.database.is_some() {
+                            tracing::error!(
+                                "the database cannot be opened again: {reason}. Until it can, nothing is recorded; it is \
+                                 tried again every few seconds"
+                            );
+                        } else {
+                            tracing::error!(
                                 "the database cannot be used: {reason}. Until it can, requests pass without memory; it is \
                                  tried again every few seconds"
-                            ),
-                            Some(_) => tracing::error!(
-                                "the database was lost and cannot be opened again: {reason}. Until it can, nothing is \
-                                 recorded; it is tried again every few seconds"
-                            ),
+                            );
                         }
                         state.last_error = reason;
                     }

@@ -1,4 +1,5 @@
-//! What a hash is for. The hashes of one input for two purposes have nothing in common.
+//! What a hash is for. The hashes of one input for two purposes have nothing in common. Used by
+//! everything that is found by a hash: chains, fingerprints, tenants, users and routes.
 
 use std::sync::OnceLock;
 

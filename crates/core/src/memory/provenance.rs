@@ -47,6 +47,11 @@ impl MessageRange {
 pub struct LineSources(pub Vec<Option<MessageRange>>);
 
 impl LineSources {
+    /// The memory that they hold.
+    pub fn bytes(&self) -> usize {
+        self.0.len() * size_of::<Option<MessageRange>>()
+    }
+
     /// The messages that line `index` (from 0) comes from, if they are known.
     pub fn for_line(&self, index: usize) -> Option<MessageRange> {
         self.0.get(index).copied().flatten()

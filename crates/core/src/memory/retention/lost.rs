@@ -37,6 +37,14 @@ pub struct LostItems {
 }
 
 impl LostItems {
+    /// The memory that they hold.
+    pub fn bytes(&self) -> usize {
+        let items = self.items.iter();
+        items
+            .map(|item| size_of::<NamedItem>() + item.text.len())
+            .sum()
+    }
+
     /// The items of a report, as far as there is room. Lines marked as done are not among them: they are
     /// sentences.
     pub fn from_report(report: &RetentionReport) -> Self {
