@@ -105,7 +105,7 @@ pub fn find_thread(headers: &HeaderMap, parsed: &wire::Request, sources: &Source
         let has_prefix = |with: &&str| agent.starts_with(with.as_bytes());
         source.agents.is_empty() || source.agents.iter().any(has_prefix)
     };
-    let lengths = NameLengths::of(headers);
+    let lengths = NameLengths::from_headers(headers);
     for source in sources.iter().filter(applies) {
         if matches!(&source.location, Location::Header(name) if !lengths.contains(name)) {
             continue;
@@ -133,7 +133,7 @@ pub fn find_thread(headers: &HeaderMap, parsed: &wire::Request, sources: &Source
 struct NameLengths(u64);
 
 impl NameLengths {
-    fn of(headers: &HeaderMap) -> Self {
+    fn from_headers(headers: &HeaderMap) -> Self {
         Self(headers.keys().fold(0, |bits, name| bits | Self::bit(name)))
     }
 
