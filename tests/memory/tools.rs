@@ -339,6 +339,11 @@ impl Caller {
         self.stream.write_all(bytes).await.unwrap();
     }
 
+    /// Whether the other side still takes `bytes`: it may have answered and closed.
+    pub async fn try_send(&mut self, bytes: &[u8]) -> bool {
+        self.stream.write_all(bytes).await.is_ok()
+    }
+
     /// Sends a whole memory request.
     pub async fn ask(&mut self, body: &Value) {
         let body = body.to_string();

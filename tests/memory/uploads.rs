@@ -28,7 +28,10 @@ async fn a_body_that_drips_takes_no_place_and_ends_in_time() {
     // The idle timeout of five minutes begins again with each byte; the time for the body does not.
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_millis(50)).await;
-        drips.send(b" ").await;
+        // On a busy machine its time may be over already.
+        if !drips.try_send(b" ").await {
+            break;
+        }
     }
     let answer = drips.until("request_timeout").await;
     assert!(answer.contains("\r\n\r\nHTTP/1.1 408 "), "{answer}");
