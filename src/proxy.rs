@@ -53,7 +53,6 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
-use tracing::Instrument as _;
 
 pub use self::accepted_tenants::AcceptedTenants;
 pub use self::body::{OutBody, Pace, ProxyBody};
@@ -118,17 +117,11 @@ impl Proxy {
     /// Answers one request. If the client hangs up, the server drops this future, and the request
     /// to the upstream is cancelled with it.
     pub async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Response<ProxyBody> {
-        // Log lines until the answer begins are in this span, and so have its id. The level is that of errors: a
-        // filter by level that shows a line shows the span as well.
-        let span = tracing::error_span!("request", request_id = tracing::field::Empty);
-        let request_metrics = RequestMetrics::start(&request, span.clone());
-        let answering = async {
-            match flow::handle(&self.shared, self.memory.as_ref(), request).await {
-                Ok(response) => response,
-                Err(refusal) => refusal.into_response(),
-            }
+        let request_metrics = RequestMetrics::start(&request);
+        let response = match flow::handle(&self.shared, self.memory.as_ref(), request).await {
+            Ok(response) => response,
+            Err(refusal) => refusal.into_response(),
         };
-        let response = answering.instrument(span).await;
         request_metrics.track_body(response)
     }
 

@@ -200,7 +200,7 @@ async fn accept_admin(
             let answer = |request: Request<Incoming>| {
                 let answer = match check.foreign_name(&request) {
                     None => admin.handle(&request).map(body::full),
-                    Some(name) => respond::error(&ProxyError::ForeignHost(name)),
+                    Some(name) => respond::error(&ProxyError::ForeignHost(name), None),
                 };
                 std::future::ready(answer)
             };

@@ -213,7 +213,7 @@ fn an_error_has_the_id_of_its_request_in_answer_and_log() {
         .lines()
         .find(|line| line.contains("upstream_unreachable"));
     let of_error: serde_json::Value = serde_json::from_str(of_error.expect(&log)).unwrap();
-    assert_eq!(of_error["span"]["request_id"], id, "{of_error}");
+    assert_eq!(of_error["request_id"], id, "{of_error}");
 }
 
 /// Runs until it ends by itself; its exit code and its one line of complaint.

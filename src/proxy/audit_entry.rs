@@ -58,10 +58,6 @@ impl AuditEntry {
         }
     }
 
-    pub(super) fn request_id(&self) -> &str {
-        &self.record.request_id
-    }
-
     /// When the request was received, in milliseconds since 1970.
     pub(super) fn received_ms(&self) -> i64 {
         self.record.time.as_millisecond()
@@ -291,14 +287,14 @@ impl AuditEntry {
 
     /// Sets the response headers: request id, conversation, what memory did.
     pub(super) fn write_headers(&self, headers: &mut HeaderMap) {
-        let mut set = |name: &'static str, value: String| {
+        let mut set = |name: HeaderName, value: String| {
             if let Ok(value) = HeaderValue::from_str(&value) {
-                headers.insert(HeaderName::from_static(name), value);
+                headers.insert(name, value);
             }
         };
-        set("x-diarist-request-id", self.record.request_id.clone());
+        set(respond::REQUEST_ID, self.record.request_id.clone());
         if let Some(thread) = &self.record.thread {
-            set("x-diarist-thread", thread.clone());
+            set(HeaderName::from_static("x-diarist-thread"), thread.clone());
         }
         let state = match self.record.memory {
             MemoryState::Off => "off",
@@ -324,9 +320,12 @@ impl AuditEntry {
         if self.reads_only {
             header.push_str("; mode=read");
         }
-        set("x-diarist-memory", header);
+        set(HeaderName::from_static("x-diarist-memory"), header);
         if let Some(tokens) = self.observations {
-            set("x-diarist-tokens", format!("observations={tokens}"));
+            set(
+                HeaderName::from_static("x-diarist-tokens"),
+                format!("observations={tokens}"),
+            );
         }
     }
 }

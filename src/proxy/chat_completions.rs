@@ -12,7 +12,6 @@ use http::request::Parts;
 use http::{Response, StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
-use tracing::{Instrument as _, Span};
 
 use super::abort::Abort;
 use super::answer_position::{AnswerPosition, may_be_summary};
@@ -52,7 +51,6 @@ pub(super) async fn handle(
     let audit = memory.audit.as_ref();
     let span = Audit::begin_span(audit, &mut parts.headers, RequestKind::Chat);
     let mut entry = AuditEntry::new(audit, span);
-    Span::current().record("request_id", entry.request_id());
     let limits = &shared.limits;
     let mut hasher = memory.parsed_prefixes.hasher(body.size_hint().exact());
     let mut incoming = IdleTimeout::paced(body, limits.request_idle, limits.body_pace);
@@ -282,14 +280,13 @@ fn stream_back(
     let hold = shared.tasks.hold();
     // Boxed, since a task's future is moved several times.
     let ended = Box::new((in_flight, entry));
-    let finishing = async move {
+    shared.tasks.spawn("exchange", async move {
         let _hold = (hold, unfinished);
         if let Ok(observed) = observed.await {
             let (in_flight, entry) = *ended;
             finish(&memory, in_flight, entry, status, observed);
         }
-    };
-    shared.tasks.spawn("exchange", finishing.in_current_span());
+    });
     Response::from_parts(parts, abort.guard(body).boxed_unsync())
 }
 

@@ -52,10 +52,10 @@ impl Refusal {
     }
 
     pub(super) fn into_response(self) -> Response<ProxyBody> {
-        let mut response = respond::error(&self.error);
+        let mut response = respond::error(&self.error, self.request_id.as_deref());
         let id = self.request_id.as_deref().map(HeaderValue::from_str);
         if let Some(Ok(id)) = id {
-            response.headers_mut().insert("x-diarist-request-id", id);
+            response.headers_mut().insert(respond::REQUEST_ID, id);
         }
         match self.entry {
             Some(entry) => entry.track(response),

@@ -5,15 +5,14 @@ use std::sync::LazyLock;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use metrics::{Counter, Gauge, Histogram};
 use tokio::time::Instant;
-use tracing::Span;
 
 use super::body::{ProxyBody, Stalled};
-use super::respond::with_causes;
+use super::respond::{self, with_causes};
 use crate::telemetry::{self, kept};
 use crate::upstream::BoxError;
 
@@ -49,25 +48,26 @@ pub(super) struct RequestMetrics {
     method: http::Method,
     status: Option<StatusCode>,
     end: RequestEnd,
-    /// The request in the log.
-    span: Span,
+    /// The id of its audit line, from the head of the answer.
+    request_id: Option<HeaderValue>,
 }
 
 impl RequestMetrics {
-    pub(super) fn start<B>(request: &Request<B>, span: Span) -> Self {
+    pub(super) fn start<B>(request: &Request<B>) -> Self {
         IN_FLIGHT.increment(1.0);
         Self {
             started: Instant::now(),
             method: request.method().clone(),
             status: None,
             end: RequestEnd::HungUp,
-            span,
+            request_id: None,
         }
     }
 
     /// Continues to measure until the response's body has ended.
     pub(super) fn track_body(mut self, response: Response<ProxyBody>) -> Response<ProxyBody> {
         self.status = Some(response.status());
+        self.request_id = response.headers().get(respond::REQUEST_ID).cloned();
         response.map(|body| {
             TrackedBody {
                 body,
@@ -77,6 +77,10 @@ impl RequestMetrics {
         })
     }
 
+    fn request_id(&self) -> Option<&str> {
+        self.request_id.as_ref()?.to_str().ok()
+    }
+
     fn record_broken(&mut self, error: &BoxError) {
         self.end = if error.is::<Stalled>() {
             RequestEnd::Stalled
@@ -84,8 +88,8 @@ impl RequestMetrics {
             RequestEnd::Broken
         };
         let detail = with_causes(error.as_ref());
-        let _in_request = self.span.enter();
         tracing::warn!(
+            request_id = self.request_id(),
             end = self.end.label(),
             "the upstream's answer broke off: {detail}"
         );
@@ -104,8 +108,8 @@ impl Drop for RequestMetrics {
             count_ended(status, end).increment(1);
         }
         DURATION.record(elapsed);
-        let _in_request = self.span.enter();
         tracing::debug!(
+            request_id = self.request_id(),
             method = %self.method,
             status = self.status.map(|status| status.as_u16()),
             end,
@@ -150,15 +154,13 @@ impl Body for TrackedBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Self { body, metrics } = &mut *self;
-        let poll = || Pin::new(body).poll_frame(cx);
-        let frame = metrics.span.in_scope(poll);
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
         match &frame {
-            Poll::Ready(None) => metrics.end = RequestEnd::Complete,
-            Poll::Ready(Some(Err(error))) => metrics.record_broken(error),
+            Poll::Ready(None) => self.metrics.end = RequestEnd::Complete,
+            Poll::Ready(Some(Err(error))) => self.metrics.record_broken(error),
             // Nothing follows trailers, and a server does not ask.
             Poll::Ready(Some(Ok(frame))) if frame.is_trailers() => {
-                metrics.end = RequestEnd::Complete;
+                self.metrics.end = RequestEnd::Complete;
             }
             Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
         }
@@ -196,7 +198,7 @@ mod tests {
         let frames = futures_util::stream::iter(frames.into_iter().map(Ok));
         let mut body = TrackedBody {
             body: StreamBody::new(frames).boxed_unsync(),
-            metrics: RequestMetrics::start(&Request::new(()), Span::none()),
+            metrics: RequestMetrics::start(&Request::new(())),
         };
         for _ in 0..written {
             body.frame().await.unwrap().unwrap();

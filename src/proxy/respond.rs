@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderValue, Response, StatusCode, Version};
+use http::{HeaderName, HeaderValue, Response, StatusCode, Version};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 
@@ -31,10 +31,13 @@ struct ClientError {
     message: String,
 }
 
-/// The response for an error. Logs and counts it.
-pub fn error(error: &ProxyError) -> Response<ProxyBody> {
+/// The id of a chat completion: of its audit line, and of its lines in the log.
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-diarist-request-id");
+
+/// The response for an error. Logs and counts it. A chat completion has a `request_id`.
+pub fn error(error: &ProxyError, request_id: Option<&str>) -> Response<ProxyBody> {
     let client_error = describe(error);
-    record(error, &client_error);
+    record(error, &client_error, request_id);
     let mut response = Response::new(body::full(render(&client_error)));
     *response.status_mut() = client_error.status;
     let headers = response.headers_mut();
@@ -63,7 +66,7 @@ pub fn unread_head(status: StatusCode, max_head_bytes: usize) -> Option<ProxyErr
 /// ends with it.
 pub fn bad_request(error: &ProxyError) -> (Bytes, usize) {
     let client_error = describe(error);
-    record(error, &client_error);
+    record(error, &client_error, None);
     let (status, body) = (client_error.status, render(&client_error));
     let mut answer = format!(
         "HTTP/1.1 {} {}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
@@ -295,15 +298,27 @@ fn count(side: Side, code: &'static str, times: u64) {
     metrics::counter!(telemetry::ERRORS, "side" => side.label(), "code" => code).increment(times);
 }
 
-fn record(error: &ProxyError, client_error: &ClientError) {
+fn record(error: &ProxyError, client_error: &ClientError, request_id: Option<&str>) {
     let (side, code) = (error.side().label(), client_error.code);
     count(error.side(), code, 1);
     let status = client_error.status.as_u16();
     let detail = with_causes(error);
     if error.side() == Side::Downstream {
-        tracing::debug!(status, code, side, "Diarist answered {status}: {detail}");
+        tracing::debug!(
+            request_id,
+            status,
+            code,
+            side,
+            "Diarist answered {status}: {detail}"
+        );
     } else {
-        tracing::warn!(status, code, side, "Diarist answered {status}: {detail}");
+        tracing::warn!(
+            request_id,
+            status,
+            code,
+            side,
+            "Diarist answered {status}: {detail}"
+        );
     }
 }
 
@@ -324,7 +339,7 @@ mod tests {
     use super::*;
 
     async fn response_to(error: ProxyError) -> (u16, Option<String>, serde_json::Value) {
-        let response = super::error(&error);
+        let response = super::error(&error, None);
         let status = response.status().as_u16();
         let retry = response
             .headers()

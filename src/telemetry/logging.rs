@@ -75,12 +75,7 @@ pub fn init_logging(format: LogFormat, filter: Option<&str>) -> Result<(), Loggi
     };
     let lines = tracing_subscriber::fmt::layer().with_writer(stderr);
     let lines = if json {
-        // A request is the only span, so a list of them would say the same again.
-        lines
-            .json()
-            .flatten_event(true)
-            .with_span_list(false)
-            .boxed()
+        lines.json().flatten_event(true).boxed()
     } else {
         lines.with_ansi(stderr().is_terminal()).boxed()
     };
