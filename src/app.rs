@@ -394,7 +394,8 @@ async fn open_store(
     let opening_store = Arc::clone(store);
     // A task of its own, which the timeout below does not cancel: a cancelled attempt would never be repeated.
     tasks.spawn_background("store opening", async move {
-        // After the timeout nobody receives this; `watch_store` finds out the result.
+        // After the timeout nobody receives this, and `watch_store` finds out the result. The store does not log a wrong
+        // pepper: in time, it ends the start.
         if let Err(Err(error)) = result_sender.send(opening_store.open_now().await)
             && error.is_wrong_pepper()
         {

@@ -297,7 +297,8 @@ fn check_warns_of_an_audit_file_that_cannot_be_written() {
     let checked = |name: &str| {
         let audit = folder.path().join(name);
         let audit = audit.to_str().unwrap();
-        stdout(&diarist(&["check", "--audit", audit]).assert().success())
+        let mut check = diarist(&["check", "--audit", audit]);
+        stdout(&check.timeout(PATIENCE).assert().success())
     };
     let nowhere = checked("nowhere/audit.jsonl");
     assert!(
@@ -305,6 +306,13 @@ fn check_warns_of_an_audit_file_that_cannot_be_written() {
         "{nowhere}"
     );
     assert!(!checked("audit.jsonl").contains("audit.path"));
+    // To open a pipe would wait for its reader.
+    if cfg!(unix) {
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        assert!(!checked("pipe").contains("audit.path"));
+    }
     assert!(
         !folder.path().join("audit.jsonl").exists(),
         "nothing is made"

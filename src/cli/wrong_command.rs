@@ -1,4 +1,4 @@
-//! What a command line with a wrong command is answered: the commands there are.
+//! What Diarist answers to a wrong command: one that exists and is written alike, or the list.
 //!
 //! clap suggests the most similar name, and it would also suggest hidden commands, which only say where to look. Called by
 //! [`super::Cli::parse_from_args`].
@@ -40,6 +40,7 @@ pub(super) fn suggest_commands(error: &mut clap::Error, root: &Command, args: &[
 
 /// The command that `unknown`, a word of `args`, should be a subcommand of.
 fn parent<'a>(root: &'a Command, args: &[OsString], unknown: &str) -> &'a Command {
+    // The first one is the program. One that is not Unicode is no command's name.
     let words = args.iter().skip(1).filter_map(|word| word.to_str());
     words
         .take_while(|word| *word != unknown)

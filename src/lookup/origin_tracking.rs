@@ -189,6 +189,7 @@ mod tests {
     use super::*;
     use crate::history::align::Run;
     use crate::history::{Link, PositionMap};
+    use crate::lookup::state::tests::alignment;
     use crate::memory::alignment::Witness;
     use crate::store::SqliteStore;
     use crate::wire;
@@ -226,19 +227,7 @@ mod tests {
             stored: Some((earlier, Arc::default())),
             ..Evidence::default()
         };
-        let alignment = Alignment {
-            client: Arc::clone(&client),
-            history: Arc::clone(&client),
-            positions,
-            shared: SharedMessages::default(),
-            recorded_count: 0,
-            kind: AlignmentKind::Continued,
-            lineage: None,
-            proof: Vec::new(),
-            withheld: None,
-            client_summary: None,
-            origins: Vec::new(),
-        };
+        let alignment = alignment(&client, positions);
         cache.track_origins(&scope, &client, &evidence, Some(&alignment), false);
         let origin_index = cache.origin_index();
         // What is noted proves nothing to a conversation of another origin.

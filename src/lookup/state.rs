@@ -251,7 +251,7 @@ impl CacheState {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::{PinLabel, SnapshotCache};
     use super::*;
     use crate::history::PositionMap;
@@ -259,11 +259,15 @@ mod tests {
     use crate::store::{SentWith, SqliteStore};
     use crate::wire;
 
-    fn of_history(history: Arc<History>) -> Arc<Alignment> {
+    /// An alignment of `history` with itself.
+    pub(in crate::lookup) fn alignment(
+        history: &Arc<History>,
+        positions: PositionMap,
+    ) -> Arc<Alignment> {
         Arc::new(Alignment {
-            client: Arc::clone(&history),
-            history,
-            positions: PositionMap::from_parts(Vec::new(), 0, 0).expect("positions"),
+            client: Arc::clone(history),
+            history: Arc::clone(history),
+            positions,
             shared: SharedMessages::default(),
             recorded_count: 0,
             kind: AlignmentKind::Continued,
@@ -296,7 +300,8 @@ mod tests {
         let history = request.history(&busy);
         let mut all = 0;
         for count in 4_000..4_100 {
-            let alignment = of_history(Arc::new(history.prefix(count)));
+            let positions = PositionMap::from_parts(Vec::new(), 0, 0).expect("positions");
+            let alignment = alignment(&Arc::new(history.prefix(count)), positions);
             all += sizes::of_alignment(&alignment);
             cache.hold_alignment(&busy, &alignment);
         }

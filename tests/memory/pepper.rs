@@ -116,6 +116,7 @@ async fn only_the_pepper_of_the_database_starts_it() {
     std::fs::write(&file, "0".repeat(64)).unwrap();
     let stderr = program.refused().await;
     assert!(stderr.contains("was made with another pepper"), "{stderr}");
+    assert!(!stderr.contains("tried again"), "it ends: {stderr}");
     std::fs::write(&file, "too short").unwrap();
     let stderr = program.refused().await;
     assert!(stderr.contains("fewer than 32 bytes"), "{stderr}");

@@ -249,7 +249,7 @@ impl Connection {
                     let reason = error.to_string();
                     if state.last_error != reason && !state.closed {
                         if is_start && error.is_wrong_pepper() {
-                            // Nobody tries again: the process ends with this error.
+                            // The caller reports it. In time, the start ends with it.
                         } else if state.database.is_some() {
                             tracing::error!(
                                 "the database cannot be opened again: {reason}. Until it can, nothing is recorded; it is \
