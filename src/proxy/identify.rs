@@ -237,6 +237,16 @@ mod tests {
     }
 
     #[test]
+    fn a_header_that_the_upstream_ignores_changes_the_tenant_and_not_the_account() {
+        let base = ("authorization", "Bearer k");
+        let plain = who(&[base]).expect("an identity");
+        let more = who(&[base, ("x-any-auth", "1")]).expect("an identity");
+        assert_eq!(plain.account, plain.scope.tenant);
+        assert_ne!(more.scope.tenant, plain.scope.tenant);
+        assert_eq!(more.account, plain.account);
+    }
+
+    #[test]
     fn a_resource_is_a_wall_that_cannot_be_left_out() {
         let base = ("authorization", "Bearer k");
         let none = who(&[base]).expect("an identity").scope;
