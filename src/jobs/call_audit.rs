@@ -104,7 +104,7 @@ impl OpenCall {
         match answer {
             Ok(reply) => {
                 record.set_usage(reply.usage);
-                record.usage = reply.raw_usage.as_ref().and_then(RawUsage::to_json);
+                record.usage = reply.raw_usage.clone().and_then(RawUsage::into_json);
                 record.model.clone_from(&reply.model);
             }
             Err(CallError::Refused { .. }) => record.outcome = CallOutcome::Refused,

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::call::CallSettings;
 use super::error::{CallError, Redaction};
-use crate::wire::usage::{RawUsage, Usage};
+use crate::wire::usage::{RawUsage, Usage, UsageReports};
 
 /// The answer of a model. The text may be empty.
 #[derive(Clone)]
@@ -86,10 +86,11 @@ pub(super) fn parse(
     }
     let finish = finish(choice)?;
     let model = body.get("model").and_then(Value::as_str);
+    let reports = UsageReports::in_answer(&body);
     Ok(Reply {
         text: text(choice.pointer("/message/content")),
-        usage: Usage::in_answer(&body).unwrap_or_default().checked(),
-        raw_usage: RawUsage::in_answer(&body),
+        usage: reports.usage().unwrap_or_default().checked(),
+        raw_usage: reports.into_raw(),
         finish,
         model: model.unwrap_or(&settings.model).to_owned(),
     })

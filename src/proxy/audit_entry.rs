@@ -270,11 +270,14 @@ impl AuditEntry {
         self.record.segment_tokens = tokens.map(|tokens| sizes(bytes.share_of(tokens)));
     }
 
+    /// The usage as the provider wrote it.
+    pub(super) fn set_raw_usage(&mut self, usage: Option<RawUsage>) {
+        self.record.usage = usage.and_then(RawUsage::into_json);
+    }
+
     /// The answer has ended.
     pub(super) fn finish(mut self, observed: &ObservedAnswer) {
         self.record.set_usage(observed.usage);
-        let raw = observed.raw_usage.as_ref();
-        self.record.usage = raw.and_then(RawUsage::to_json);
         self.record.ttfb_ms = observed
             .first_byte
             .map(|at| millis(at.saturating_duration_since(self.started)));

@@ -297,7 +297,7 @@ fn finish(
     mut in_flight: InFlight,
     mut entry: AuditEntry,
     status: StatusCode,
-    observed: ObservedAnswer,
+    mut observed: ObservedAnswer,
 ) {
     let (at_ms, answered_ms) = (entry.received_ms(), jiff::Timestamp::now().as_millisecond());
     if let Some(request) = &in_flight.request {
@@ -336,6 +336,7 @@ fn finish(
     if let Some(request) = &in_flight.request {
         entry.set_token_ratio(memory.jobs.token_ratio(&request.model));
     }
+    entry.set_raw_usage(observed.raw_usage.take());
     entry.finish(&observed);
     let accepted =
         status.is_success() && failed.is_none() && observed.saw_done && !observed.refusal;

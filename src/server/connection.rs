@@ -96,7 +96,8 @@ impl ConnectionServer {
             if let Some(peer) = peer {
                 request.extensions_mut().insert(peer);
             }
-            let answer = handle(request);
+            // In a box, since hyper moves it several times, and has room for one in each open connection.
+            let answer = Box::pin(handle(request));
             async move {
                 let answer = answer.await;
                 if answer.status() == StatusCode::SWITCHING_PROTOCOLS {

@@ -6,10 +6,16 @@ use std::panic::AssertUnwindSafe;
 use futures_util::FutureExt as _;
 
 /// Runs `future`. If it panics, `name` is logged.
-pub(super) async fn contain(name: &'static str, future: impl Future<Output = ()>) {
-    // The payload of a panic may quote a request, so only the name is logged. The panic hook has already written the
-    // place.
-    if AssertUnwindSafe(future).catch_unwind().await.is_err() {
-        tracing::error!(task = name, "the task `{name}` panicked and was ended");
-    }
+// Not an `async fn`: that has room for its argument twice, once as it is passed and once as it runs.
+pub(super) fn contain(
+    name: &'static str,
+    future: impl Future<Output = ()>,
+) -> impl Future<Output = ()> {
+    AssertUnwindSafe(future).catch_unwind().map(move |ended| {
+        // The payload of a panic may quote a request, so only the name is logged. The panic hook has already
+        // written the place.
+        if ended.is_err() {
+            tracing::error!(task = name, "the task `{name}` panicked and was ended");
+        }
+    })
 }

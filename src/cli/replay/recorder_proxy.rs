@@ -24,7 +24,7 @@ use url::Url;
 use crate::cli::replay_client::{ModelCall, observation_block};
 use crate::report::Tokens;
 use crate::tasks::Tasks;
-use crate::wire::usage::Usage;
+use crate::wire::usage::UsageReports;
 use diarist_provider::CallerKind;
 
 /// The key that the client and Diarist send to this proxy.
@@ -211,7 +211,7 @@ impl ProxyState {
         let answer: Option<Value> = serde_json::from_slice(answer).ok();
         let usage = answer
             .as_ref()
-            .and_then(Usage::in_answer)
+            .and_then(|answer| UsageReports::in_answer(answer).usage())
             .unwrap_or_default();
         let body: Option<Value> = (kind == CallKind::Proxied)
             .then(|| serde_json::from_slice(body).ok())

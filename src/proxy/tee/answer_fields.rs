@@ -1,39 +1,36 @@
 //! The fields of an answer that are read. The others are skipped without a copy: the log probabilities of a long answer
 //! are a hundred times its text, and in memory ten times that. Called by [`super::capture`].
 
-use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 
-/// Fields of an answer, or of one piece of a stream.
-const ANSWER_FIELDS: [&str; 9] = [
-    "choices",
-    "error",
-    "message",
-    "object",
-    "response",
-    "timings",
-    "usage",
-    "usageMetadata",
-    "x_groq",
-];
-
-/// Fields of a choice, beside its message.
-const CHOICE_FIELDS: [&str; 4] = ["delta", "finish_reason", "index", "usage"];
+use crate::wire::usage::UsageReports;
 
 /// More choices than any provider gives (OpenAI's limit for `n` is 128). Bounds what an upstream can make us keep.
 pub(super) const MAX_CHOICES: usize = 1024;
 
 /// What is read of an answer, or of one piece of a stream.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Answer<'a> {
-    /// The fields that are read, an object.
-    pub(super) fields: Value,
-    /// The message of each choice, in their order, as the upstream wrote it. `fields` has none of them.
-    pub(super) messages: Vec<Option<&'a RawValue>>,
+    pub(super) choices: Vec<Choice<'a>>,
+    pub(super) error: Option<Value>,
+    pub(super) object: Option<Value>,
+    pub(super) reports: UsageReports,
+}
+
+/// What is read of a choice. A choice that is no object has nothing of it.
+#[derive(Debug, Default)]
+pub(super) struct Choice<'a> {
+    pub(super) delta: Option<Value>,
+    pub(super) finish_reason: Option<Value>,
+    pub(super) index: Option<Value>,
+    /// As the upstream wrote it.
+    pub(super) message: Option<&'a RawValue>,
+    usage: Option<Value>,
 }
 
 /// The answer in `json`; `None` if it is no JSON object.
@@ -49,6 +46,23 @@ impl<'de> Deserialize<'de> for Answer<'de> {
     }
 }
 
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "snake_case")]
+enum AnswerField {
+    Choices,
+    Error,
+    Message,
+    Object,
+    Response,
+    Timings,
+    Usage,
+    #[serde(rename = "usageMetadata")]
+    UsageMetadata,
+    XGroq,
+    #[serde(other)]
+    Other,
+}
+
 struct AnswerVisitor;
 
 impl<'de> Visitor<'de> for AnswerVisitor {
@@ -59,21 +73,37 @@ impl<'de> Visitor<'de> for AnswerVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Answer<'de>, A::Error> {
-        let (mut read, mut messages) = (Map::new(), Vec::new());
-        while let Some(name) = members.next_key::<Cow<'_, str>>()? {
-            if name == "choices" {
-                let choices: Lenient<Choices<'_>> = members.next_value()?;
-                read.insert(name.into_owned(), choices.0.fields);
-                messages = choices.0.messages;
-            } else if ANSWER_FIELDS.contains(&&*name) {
-                read.insert(name.into_owned(), members.next_value()?);
-            } else {
-                members.next_value::<IgnoredAny>()?;
+        let mut answer = Answer::default();
+        let reports = &mut answer.reports;
+        while let Some(field) = members.next_key()? {
+            match field {
+                AnswerField::Choices => {
+                    let choices: Lenient<Choices<'_>> = members.next_value()?;
+                    answer.choices = choices.0.0;
+                }
+                AnswerField::Error => answer.error = Some(members.next_value()?),
+                AnswerField::Object => answer.object = Some(members.next_value()?),
+                AnswerField::Usage => reports.usage = Some(members.next_value()?),
+                AnswerField::UsageMetadata => reports.usage_metadata = Some(members.next_value()?),
+                AnswerField::Timings => reports.timings = Some(members.next_value()?),
+                AnswerField::Response => reports.response = usage_of(&mut members)?,
+                AnswerField::Message => reports.message = usage_of(&mut members)?,
+                AnswerField::XGroq => reports.x_groq = usage_of(&mut members)?,
+                AnswerField::Other => {
+                    members.next_value::<IgnoredAny>()?;
+                }
             }
         }
-        let fields = Value::Object(read);
-        Ok(Answer { fields, messages })
+        let last_choice = answer.choices.last_mut();
+        reports.last_choice = last_choice.and_then(|choice| choice.usage.take());
+        Ok(answer)
     }
+}
+
+/// The member `usage` of the next value.
+fn usage_of<'de, A: MapAccess<'de>>(members: &mut A) -> Result<Option<Value>, A::Error> {
+    let value: Lenient<WithUsage> = members.next_value()?;
+    Ok(value.0.0)
 }
 
 /// Reads a list or an object, and takes any other value for none: servers write odd things.
@@ -90,50 +120,77 @@ trait ReadPart<'de>: Sized + Default {
 }
 
 #[derive(Default)]
-struct Choices<'a> {
-    /// A list, or null.
-    fields: Value,
-    messages: Vec<Option<&'a RawValue>>,
+struct WithUsage(Option<Value>);
+
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "snake_case")]
+enum WithUsageField {
+    Usage,
+    #[serde(other)]
+    Other,
 }
 
-impl<'de> ReadPart<'de> for Choices<'de> {
-    fn read_list<A: SeqAccess<'de>>(mut list: A) -> Result<Self, A::Error> {
-        let (mut choices, mut messages) = (Vec::new(), Vec::new());
-        while choices.len() < MAX_CHOICES
-            && let Some(choice) = list.next_element::<Lenient<Choice<'_>>>()?
-        {
-            choices.push(choice.0.fields);
-            messages.push(choice.0.message);
+impl<'de> ReadPart<'de> for WithUsage {
+    fn read_object<A: MapAccess<'de>>(mut object: A) -> Result<Self, A::Error> {
+        let mut usage = None;
+        while let Some(field) = object.next_key()? {
+            match field {
+                WithUsageField::Usage => usage = Some(object.next_value()?),
+                WithUsageField::Other => {
+                    object.next_value::<IgnoredAny>()?;
+                }
+            }
         }
-        if choices.len() == MAX_CHOICES {
-            while list.next_element::<IgnoredAny>()?.is_some() {}
-        }
-        let fields = Value::Array(choices);
-        Ok(Self { fields, messages })
+        Ok(Self(usage))
     }
 }
 
 #[derive(Default)]
-struct Choice<'a> {
-    /// An object, or null.
-    fields: Value,
-    message: Option<&'a RawValue>,
+struct Choices<'a>(Vec<Choice<'a>>);
+
+impl<'de> ReadPart<'de> for Choices<'de> {
+    fn read_list<A: SeqAccess<'de>>(mut list: A) -> Result<Self, A::Error> {
+        let mut choices = Vec::new();
+        while choices.len() < MAX_CHOICES
+            && let Some(choice) = list.next_element::<Lenient<Choice<'_>>>()?
+        {
+            choices.push(choice.0);
+        }
+        if choices.len() == MAX_CHOICES {
+            while list.next_element::<IgnoredAny>()?.is_some() {}
+        }
+        Ok(Self(choices))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "snake_case")]
+enum ChoiceField {
+    Delta,
+    FinishReason,
+    Index,
+    Message,
+    Usage,
+    #[serde(other)]
+    Other,
 }
 
 impl<'de> ReadPart<'de> for Choice<'de> {
     fn read_object<A: MapAccess<'de>>(mut object: A) -> Result<Self, A::Error> {
-        let (mut read, mut message) = (Map::new(), None);
-        while let Some(name) = object.next_key::<Cow<'_, str>>()? {
-            if name == "message" {
-                message = Some(object.next_value()?);
-            } else if CHOICE_FIELDS.contains(&&*name) {
-                read.insert(name.into_owned(), object.next_value()?);
-            } else {
-                object.next_value::<IgnoredAny>()?;
+        let mut choice = Self::default();
+        while let Some(field) = object.next_key()? {
+            match field {
+                ChoiceField::Delta => choice.delta = Some(object.next_value()?),
+                ChoiceField::FinishReason => choice.finish_reason = Some(object.next_value()?),
+                ChoiceField::Index => choice.index = Some(object.next_value()?),
+                ChoiceField::Message => choice.message = Some(object.next_value()?),
+                ChoiceField::Usage => choice.usage = Some(object.next_value()?),
+                ChoiceField::Other => {
+                    object.next_value::<IgnoredAny>()?;
+                }
             }
         }
-        let fields = Value::Object(read);
-        Ok(Self { fields, message })
+        Ok(choice)
     }
 }
 
@@ -198,45 +255,50 @@ mod tests {
     fn only_what_is_read_is_kept() {
         let answer = json!({
             "id": "x", "object": "chat.completion", "usage": {"prompt_tokens": 7}, "huge": [[{}]],
+            "response": {"output": [1], "usage": {"input_tokens": 8}}, "message": "x", "x_groq": {"id": 1},
             "choices": [
                 {"index": 0, "logprobs": {"content": [1, 2]}, "message": {"content": "a", "x": [1]}, "finish_reason": "stop"},
-                3, null, "x", [1], 1.5, -1, true,
-            ],
-        });
-        let kept = json!({
-            "object": "chat.completion", "usage": {"prompt_tokens": 7},
-            "choices": [
-                {"index": 0, "finish_reason": "stop"},
-                null, null, null, null, null, null, null,
+                3, null, "x", [1], 1.5, -1, {"usage": {"prompt_tokens": 9}},
             ],
         });
         let answer = answer.to_string();
         let found = read(answer.as_bytes()).unwrap();
-        assert_eq!(found.fields, kept);
-        let messages: Vec<_> = found
-            .messages
-            .iter()
-            .flatten()
-            .map(|raw| raw.get())
-            .collect();
-        assert_eq!(messages, [r#"{"content":"a","x":[1]}"#]);
-        assert!(found.messages[0].is_some() && found.messages.len() == 8);
-        for (odd, kept) in [
-            (r#"{"choices":null}"#, Some(json!({"choices": null}))),
-            (r#"{"choices":{"a":[1]}}"#, Some(json!({"choices": null}))),
-            (r#"{"\u0075sage":1}"#, Some(json!({"usage": 1}))),
+        assert_eq!(found.object, Some(json!("chat.completion")));
+        assert_eq!(found.error, None);
+        let reports = found.reports;
+        assert_eq!(reports.usage, Some(json!({"prompt_tokens": 7})));
+        assert_eq!(reports.response, Some(json!({"input_tokens": 8})));
+        assert_eq!(reports.last_choice, Some(json!({"prompt_tokens": 9})));
+        assert!(reports.message.is_none() && reports.x_groq.is_none());
+        assert_eq!(found.choices.len(), 8);
+        let first = &found.choices[0];
+        assert_eq!(first.index, Some(json!(0)));
+        assert_eq!(first.finish_reason, Some(json!("stop")));
+        assert_eq!(
+            first.message.map(RawValue::get),
+            Some(r#"{"content":"a","x":[1]}"#)
+        );
+        let nothing = |choice: &Choice<'_>| choice.index.is_none() && choice.message.is_none();
+        assert!(found.choices[1..].iter().all(nothing));
+    }
+
+    #[test]
+    fn odd_answers_are_read_as_far_as_they_are_json() {
+        for (odd, choices) in [
+            (r#"{"choices":null}"#, Some(0)),
+            (r#"{"choices":{"a":[1]}}"#, Some(0)),
+            (r#"{"choices":[{}],"choices":[]}"#, Some(0)),
             (r#"{"choices":[{}"#, None),
             ("[1]", None),
             ("{} x", None),
         ] {
-            let found = read(odd.as_bytes()).map(|answer| answer.fields);
-            assert_eq!(found, kept, "{odd}");
+            let found = read(odd.as_bytes()).map(|answer| answer.choices.len());
+            assert_eq!(found, choices, "{odd}");
         }
+        let escaped = read(br#"{"\u0075sage":1}"#).unwrap();
+        assert_eq!(escaped.reports.usage, Some(json!(1)));
         let many = format!(r#"{{"choices":[{}{{}}]}}"#, "{},".repeat(5000));
         let read = read(many.as_bytes()).unwrap();
-        assert_eq!(
-            read.fields["choices"].as_array().unwrap().len(),
-            MAX_CHOICES
-        );
+        assert_eq!(read.choices.len(), MAX_CHOICES);
     }
 }

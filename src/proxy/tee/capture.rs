@@ -11,7 +11,7 @@ use super::answer_fields::{self, Answer, MAX_CHOICES};
 use super::answer_message::AnswerMessage;
 use crate::proxy::decode::{Decoder, Encoding};
 use crate::proxy::sse::EventReader;
-use crate::wire::usage::{RawUsage, RefusalKind, Usage, member, refusal_without_status};
+use crate::wire::usage::{RawUsage, RefusalKind, Usage, refusal_without_status};
 
 /// A longer JSON answer is not read. The longest model answers are about 500 KB; base64 images in answers reach a few
 /// MB.
@@ -97,7 +97,7 @@ impl Capture {
         // Reading all of it at each piece would take quadratic time, so it is read only where it may have ended.
         let may_be_whole = body.trim_ascii_end().ends_with(b"}");
         if may_be_whole && let Some(answer) = answer_fields::read(body) {
-            self.summary.read_answer(&answer, body);
+            self.summary.read_answer(answer, body);
             self.format = BodyFormat::Done;
         } else if body.starts_with(EVENT_PREFIX) {
             // A stream without the content type of one.
@@ -199,36 +199,33 @@ impl Summary {
         if data.trim() == "[DONE]" {
             self.done = true;
         } else if let Some(chunk) = answer_fields::read(data.as_bytes()) {
-            self.read_answer(&chunk, data.as_bytes());
+            self.read_answer(chunk, data.as_bytes());
         }
     }
 
     /// Reads a whole answer, or one chunk of it. `text` is its text.
-    fn read_answer(&mut self, answer: &Answer<'_>, text: &[u8]) {
-        let fields = &answer.fields;
-        if let Some(later) = Usage::in_answer(fields) {
+    fn read_answer(&mut self, answer: Answer<'_>, text: &[u8]) {
+        if let Some(later) = answer.reports.usage() {
             self.usage.get_or_insert_default().update(later);
         }
-        if let Some(later) = RawUsage::in_answer(fields) {
+        if let Some(later) = answer.reports.into_raw() {
             self.raw_usage.get_or_insert_default().update(later);
         }
         // vLLM's errors are objects of this name, with the fields of the error beside it.
-        let has_error = member(fields, "error").is_some_and(says_something)
-            || member(fields, "object").is_some_and(|object| object == "error");
+        let has_error = answer.error.as_ref().is_some_and(says_something)
+            || answer.object.is_some_and(|object| object == "error");
         if has_error && self.error.is_none() {
             let too_long = refusal_without_status(text) == Some(RefusalKind::TooLong);
             self.error = Some(if too_long { "too_long" } else { "error" });
         }
-        let choices = member(fields, "choices").and_then(Value::as_array);
-        let choices = choices.into_iter().flatten().zip(&answer.messages);
-        for (place, (choice, message)) in choices.enumerate() {
-            let index = member(choice, "index").and_then(Value::as_u64);
+        for (place, choice) in answer.choices.iter().enumerate() {
+            let index = choice.index.as_ref().and_then(Value::as_u64);
             let index = index.unwrap_or(place as u64);
             if index >= MAX_CHOICES as u64 {
                 continue;
             }
             let ended = self.choices.entry(index).or_default();
-            let reason = member(choice, "finish_reason").and_then(Value::as_str);
+            let reason = choice.finish_reason.as_ref().and_then(Value::as_str);
             if let Some(reason) = reason.filter(|reason| !NO_REASONS.contains(reason)) {
                 self.refusal |= matches!(reason, "content_filter" | "refusal");
                 *ended = Some(reason.to_owned());
@@ -240,7 +237,7 @@ impl Summary {
             } else {
                 &mut beyond
             };
-            match (member(choice, "delta"), message) {
+            match (&choice.delta, choice.message) {
                 (Some(delta), message) => {
                     choice_message.push_delta(delta);
                     if let Some(message) = message {

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
 use sqlx::{Connection as _, Transaction};
@@ -223,10 +224,12 @@ impl Database {
         F: Future<Output = StoreResult<T>> + Send + 'static,
     {
         let (result_sender, result) = oneshot::channel();
-        self.tasks.spawn(name, async move {
+        // `map`, since an `async` block has room for `work` twice.
+        let work = work.map(|result| {
             // The caller may be gone. The work is done all the same.
-            let _gone = result_sender.send(work.await);
+            let _gone = result_sender.send(result);
         });
+        self.tasks.spawn(name, work);
         result
             .await
             .unwrap_or_else(|_| Err(StoreError::Unavailable("a query was ended".to_owned())))

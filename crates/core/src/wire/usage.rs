@@ -10,6 +10,7 @@ mod error_report;
 mod excess;
 mod raw;
 mod refusal;
+mod reports;
 
 use serde_json::Value;
 
@@ -20,6 +21,7 @@ pub use raw::RawUsage;
 pub use refusal::{
     RefusalKind, error_message, excess, is_content_filter, refusal, refusal_without_status,
 };
+pub use reports::UsageReports;
 
 /// Tokens of one answer. `prompt` is the whole prompt, cache reads and writes included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,20 +71,6 @@ impl Usage {
         (usage != Self::default()).then_some(usage)
     }
 
-    /// Finds the usage in a whole answer or in one chunk of a stream, wherever the provider puts
-    /// it.
-    #[must_use]
-    pub fn in_answer(answer: &Value) -> Option<Self> {
-        let mut found = reports(answer).find_map(Self::from_json);
-        // llama.cpp reports its cache beside the usage in older builds, and has only this in a stream that was not
-        // asked for usage.
-        if let Some(timings) = member(answer, "timings").and_then(Self::from_timings) {
-            let usage = found.get_or_insert(timings);
-            usage.cached = usage.cached.or(timings.cached);
-        }
-        found
-    }
-
     /// Reads llama.cpp's `timings`. `prompt_n` counts what was not in the cache.
     fn from_timings(timings: &Value) -> Option<Self> {
         let cached = first(timings, &["cache_n"])?;
@@ -104,25 +92,6 @@ impl Usage {
         self.completion = later.completion.or(self.completion);
         self.reasoning = later.reasoning.or(self.reasoning);
     }
-}
-
-/// Everywhere in an answer, or in one chunk of a stream, where a provider may report usage.
-fn reports(answer: &Value) -> impl Iterator<Item = &Value> {
-    // Some versions of Kimi put it into the last choice; Groq has put it into `x_groq`;
-    // Responses wraps it in `response`, Anthropic's first event in `message`.
-    let last_choice = member(answer, "choices")
-        .and_then(Value::as_array)
-        .and_then(|choices| choices.last());
-    [
-        member(answer, "usage"),
-        member(answer, "usageMetadata"),
-        at(answer, "response/usage"),
-        at(answer, "message/usage"),
-        at(answer, "x_groq/usage"),
-        last_choice.and_then(|choice| member(choice, "usage")),
-    ]
-    .into_iter()
-    .flatten()
 }
 
 fn prompt(usage: &Value) -> Option<u64> {

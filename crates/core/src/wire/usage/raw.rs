@@ -18,14 +18,6 @@ const TIER: &str = "service_tier";
 pub struct RawUsage(Map<String, Value>);
 
 impl RawUsage {
-    /// Reads the report in a whole answer or in one chunk of a stream; `None` if there is none.
-    #[must_use]
-    pub fn in_answer(answer: &Value) -> Option<Self> {
-        let mut reports = super::reports(answer);
-        let numbers = |report: &Value| numbers(report, MAX_DEPTH).filter(|kept| !kept.is_empty());
-        reports.find_map(numbers).map(Self)
-    }
-
     /// Takes the fields of a later report of the same answer. Fields that it leaves out stay.
     pub fn update(&mut self, later: Self) {
         if self.0.is_empty() {
@@ -51,25 +43,41 @@ impl RawUsage {
 
     /// Its JSON; `None` if that is too long.
     #[must_use]
-    pub fn to_json(&self) -> Option<Value> {
-        let json = Value::Object(self.0.clone());
+    pub fn into_json(self) -> Option<Value> {
+        let json = Value::Object(self.0);
         (json.to_string().len() <= MAX_BYTES).then_some(json)
     }
 }
 
-fn numbers(report: &Value, depth: usize) -> Option<Map<String, Value>> {
-    let fields = report.as_object().filter(|_| depth > 0)?;
-    let named = fields.iter().filter(|(name, _)| is_word(name));
-    let kept = named.filter_map(|(name, value)| {
-        let kept = match value {
-            Value::Number(_) => value.clone(),
-            Value::Object(_) => Value::Object(numbers(value, depth - 1)?),
-            Value::String(text) if name == TIER && is_word(text) => value.clone(),
-            _ => return None,
-        };
-        Some((name.clone(), kept))
-    });
-    Some(kept.collect())
+/// The numbers of a report; `None` if it has none.
+pub(super) fn read(report: Value) -> Option<RawUsage> {
+    let kept = numbers(report, MAX_DEPTH)?;
+    (!kept.is_empty()).then_some(RawUsage(kept))
+}
+
+fn numbers(report: Value, depth: usize) -> Option<Map<String, Value>> {
+    let Value::Object(mut fields) = report else {
+        return None;
+    };
+    let below = depth.checked_sub(1)?;
+    fields.retain(|name, value| is_word(name) && keep_numbers(name, value, below));
+    Some(fields)
+}
+
+/// Leaves of `value` only numbers. Whether anything of it may stay.
+fn keep_numbers(name: &str, value: &mut Value, depth: usize) -> bool {
+    match value {
+        Value::Number(_) => true,
+        Value::Object(_) => match numbers(value.take(), depth) {
+            Some(kept) => {
+                *value = Value::Object(kept);
+                true
+            }
+            None => false,
+        },
+        Value::String(text) => name == TIER && is_word(text),
+        Value::Null | Value::Bool(_) | Value::Array(_) => false,
+    }
 }
 
 fn is_word(text: &str) -> bool {
@@ -81,10 +89,15 @@ fn is_word(text: &str) -> bool {
 mod tests {
     use serde_json::json;
 
+    use super::super::UsageReports;
     use super::*;
 
+    fn in_answer(answer: &Value) -> Option<RawUsage> {
+        UsageReports::in_answer(answer).into_raw()
+    }
+
     fn kept(answer: &Value) -> Option<Value> {
-        RawUsage::in_answer(answer)?.to_json()
+        in_answer(answer)?.into_json()
     }
 
     #[test]
@@ -129,7 +142,7 @@ mod tests {
                 false,
             ),
         ] {
-            let usage = RawUsage::in_answer(&json!({ "usage": usage })).unwrap();
+            let usage = in_answer(&json!({ "usage": usage })).unwrap();
             assert_eq!(usage.is_plain(), is_plain, "{usage:?}");
         }
     }
@@ -147,11 +160,11 @@ mod tests {
 
     #[test]
     fn a_later_report_wins_and_what_it_leaves_out_stays() {
-        let read = |answer: Value| RawUsage::in_answer(&answer).unwrap();
+        let read = |answer: Value| in_answer(&answer).unwrap();
         let begin = json!({"message": {"usage": {"input_tokens": 7, "output_tokens": 1}}});
         let mut usage = read(begin);
         usage.update(read(json!({"usage": {"output_tokens": 30}})));
         let expected = json!({"input_tokens": 7, "output_tokens": 30});
-        assert_eq!(usage.to_json(), Some(expected));
+        assert_eq!(usage.into_json(), Some(expected));
     }
 }

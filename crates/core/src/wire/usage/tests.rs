@@ -1,7 +1,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    RefusalKind, Usage, error_message, is_content_filter, refusal, refusal_without_status,
+    RefusalKind, Usage, UsageReports, error_message, is_content_filter, refusal,
+    refusal_without_status,
 };
 
 fn usage(
@@ -128,6 +129,10 @@ fn nothing_known_is_no_usage() {
     }
 }
 
+fn usage_in(answer: &Value) -> Option<Usage> {
+    UsageReports::in_answer(answer).usage()
+}
+
 #[test]
 fn usage_is_found_wherever_a_provider_puts_it() {
     let object = json!({"prompt_tokens": 7});
@@ -140,16 +145,16 @@ fn usage_is_found_wherever_a_provider_puts_it() {
         json!({"type": "message_start", "message": {"usage": object}}),
     ] {
         assert_eq!(
-            Usage::in_answer(&answer),
+            usage_in(&answer),
             Some(usage(7, None, None, None)),
             "{answer}"
         );
     }
     let llama = json!({"usage": object, "timings": {"cache_n": 5}});
-    assert_eq!(Usage::in_answer(&llama), Some(usage(7, 5, None, None)));
+    assert_eq!(usage_in(&llama), Some(usage(7, 5, None, None)));
     let unasked =
         json!({"choices": [], "timings": {"cache_n": 5, "prompt_n": 2, "predicted_n": 3}});
-    assert_eq!(Usage::in_answer(&unasked), Some(usage(7, 5, None, 3)));
+    assert_eq!(usage_in(&unasked), Some(usage(7, 5, None, 3)));
 }
 
 #[test]
