@@ -14,7 +14,7 @@
 //! something of their own that they no longer held.
 //!
 //! A seed decides everything that is sent, and in which order; odd seeds have two processes on one database.
-//! How fast memory is made is left to the machine. A plain run plays one world of 750 requests, the long form 3,000 requests.
+//! How fast memory is made is left to the machine. A plain run plays one world of 750 requests, the slow test 3,000 requests.
 //!
 //! ```text
 //! DIARIST_SEED=7 cargo test --test proxy population:: -- --nocapture   the world of one seed
@@ -52,10 +52,11 @@ use futures_util::stream::{self, StreamExt as _};
 
 use judge::{Sent, Table, Wrong};
 
-use crate::support::depth;
+/// Requests that are played at least: whole worlds, so it is one.
+const SOME: usize = 200;
 
-/// Requests of the long form, and of the plain one.
-const REQUESTS: [usize; 2] = [3_000, 200];
+/// And by the slow test.
+const FULL: usize = 3_000;
 
 /// Worlds that are played side by side.
 const WORLDS: usize = 4;
@@ -78,13 +79,12 @@ fn env_text(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// What is played: one seed, or as many as make so many requests.
-fn seeds() -> Vec<u64> {
+/// What is played: one seed, or as many as make so many requests, `plain` unless another number is asked for.
+fn seeds(plain: usize) -> Vec<u64> {
     if let Some(seed) = env_number("DIARIST_SEED") {
         return vec![seed];
     }
-    let plain = || depth::long_or(REQUESTS[0], REQUESTS[1]);
-    let wanted = env_number("DIARIST_REQUESTS").map_or_else(plain, |n| usize::try_from(n).unwrap());
+    let wanted = env_number("DIARIST_REQUESTS").map_or(plain, |n| usize::try_from(n).unwrap());
     let mut requests = 0;
     let seeds = env_number("DIARIST_FIRST").unwrap_or(0)..;
     seeds
@@ -98,12 +98,22 @@ fn seeds() -> Vec<u64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_hears_what_another_conversation_said() {
+    play(&seeds(SOME)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
+async fn nobody_hears_it_among_more_users() {
+    play(&seeds(FULL)).await;
+}
+
+async fn play(seeds: &[u64]) {
     let began = Instant::now();
     let options = world::WorldOptions {
         traces: env_text("DIARIST_TRACE").is_some(),
         walls: env_number("DIARIST_WALLS").is_some(),
     };
-    let worlds = stream::iter(seeds()).map(|seed| world::play(seed, options));
+    let worlds = stream::iter(seeds).map(|seed| world::play(*seed, options));
     let tells = env_number("DIARIST_REQUESTS").is_some();
     let played = worlds.buffered(WORLDS).inspect(|world| {
         if tells {

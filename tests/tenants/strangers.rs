@@ -6,15 +6,14 @@ use diarist_provider::{Behaviour, CallerKind, Options, Provider};
 use futures_util::StreamExt as _;
 use serde_json::json;
 
-use crate::support::depth;
 use crate::tenants::program::Program;
 use crate::tenants::search;
 
-/// How many come, in the long form and in the plain one.
-const STRANGERS: [usize; 2] = [10_000, 3_000];
+/// How many come.
+const STRANGERS: usize = 10_000;
 
 /// Of these the first may fill what is filled once: pools, tables of labels, buffers.
-const FIRST: [usize; 2] = [2_000, 1_000];
+const FIRST: usize = 2_000;
 
 /// What each of the rest may add, in bytes. Less shows nothing: allocators round.
 const GROWTH: u64 = 2 * 1024;
@@ -65,8 +64,7 @@ fn series(page: &str) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
 async fn strangers_leave_nothing() {
-    let all = depth::long_or(STRANGERS[0], STRANGERS[1]);
-    let first = depth::long_or(FIRST[0], FIRST[1]);
+    let (first, all) = (FIRST, STRANGERS);
     let options = Options {
         keep_bodies: false,
         ..Options::default()
