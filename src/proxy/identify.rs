@@ -124,6 +124,17 @@ fn is_cross_site(headers: &HeaderMap) -> bool {
     }
 }
 
+/// The hash of all credentials of a request, as they came.
+pub fn hash_credentials(
+    headers: &HeaderMap,
+    query: Option<&str>,
+    rules: &IdentityRules,
+) -> [u8; 32] {
+    let query = query.unwrap_or_default();
+    let credentials = Credentials::from_request(headers, query, &rules.credentials);
+    Scope::hash_tenant(&rules.pepper, &credentials.all)
+}
+
 /// Like [`identify`], but also for a signed or compressed body: the answer to such a request is tracked too.
 ///
 /// # Errors

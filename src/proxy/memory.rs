@@ -12,7 +12,7 @@ use http::{HeaderName, HeaderValue};
 use super::accepted_tenants::AcceptedTenants;
 use super::capabilities::{CacheAddition, TenantModel, UpstreamCapabilities};
 use super::holdout;
-use super::identify::{Identity, IdentityRules, Sources, identify_owner};
+use super::identify::{self, Identity, IdentityRules, Sources, identify_owner};
 use super::mode::{ReadOnly, Rules};
 use super::parsed_prefixes::ParsedPrefixes;
 use super::sent_prompts::SentPrompts;
@@ -171,6 +171,12 @@ impl Memory {
         let policy = self.policy.current();
         let owner = identify_owner(&parts.headers, parts.uri.query(), &policy.identity);
         owner.ok().map(|owner| owner.scope)
+    }
+
+    /// The hash of what the request authenticates with. Verifies nothing, so it is cheap, and no tenant.
+    pub(super) fn sender(&self, parts: &Parts) -> [u8; 32] {
+        let policy = self.policy.current();
+        identify::hash_credentials(&parts.headers, parts.uri.query(), &policy.identity)
     }
 
     /// Whether the tenant is known, or its account may begin one more in this hour.

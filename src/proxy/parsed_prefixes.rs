@@ -1,7 +1,9 @@
 //! What was read of the beginnings of request bodies, so that the next request of a conversation is read only where it
 //! has grown.
 //!
-//! A beginning is found by its hash, which is taken while the body arrives, at every [`STEP`] bytes. What is found says
+//! A beginning is found by its hash, which is taken while the body arrives, at every [`STEP`] bytes. If nobody remembers
+//! that the same sender has sent its first step before, no more of it is hashed: most requests have no other behind them.
+//! So a body is read whole twice, and from the third request on where it has grown. What is found says
 //! where the messages of the earlier body ended and what the hash is there; if this body has it too, only what follows is
 //! read. The hash is as strong as the one that names messages: INV-TAIL and INV-COVER rest on it. Its key is random and
 //! belongs to this process, and a beginning is found only by the tenant that sent it, so nobody learns by the time of an
@@ -27,30 +29,47 @@ const CONTINUED_STEPS: usize = 2;
 const MAX_BYTES: usize = 16 * 1024 * 1024;
 
 type Tenant = [u8; 32];
+/// The hash of what a request authenticates with, before it is known which tenant that is. No two tenants have the same.
+type Sender = [u8; 32];
 type Hash = [u8; 32];
-type Key = (Tenant, Hash);
+/// A tenant, and the hash of a beginning that was read; or a sender, and the hash of a first step.
+type Key = ([u8; 32], Hash);
 
 /// Takes the hashes of the beginnings of one body.
-#[derive(Debug, Default)]
-pub(super) struct PrefixHasher {
-    /// `None`: the body is too short to have any. Boxed, because it has two kilobytes.
+#[derive(Debug)]
+pub(super) struct PrefixHasher<'a> {
+    prefixes: &'a ParsedPrefixes,
+    /// `None`: no more hashes are taken. Boxed, because it has two kilobytes.
     hasher: Option<Box<Hasher>>,
-    step: usize,
     taken: PrefixHashes,
 }
 
-impl PrefixHasher {
+impl PrefixHasher<'_> {
     /// Hashes the steps of `body` that are complete. It is what was read of the body so far. Pieces of it as they come
-    /// begin and end anywhere, and their hash takes twice as long as that of whole steps.
-    pub(super) fn read(&mut self, body: &[u8]) {
+    /// begin and end anywhere, and their hash takes twice as long as that of whole steps. `sender` is called once, at the
+    /// first step.
+    pub(super) fn read(&mut self, body: &[u8], sender: impl FnOnce() -> Sender) {
         let Some(hasher) = &mut self.hasher else {
             return;
         };
-        let new = body.get(self.taken.hashes.len() * self.step..);
-        for step in new.unwrap_or_default().chunks_exact(self.step) {
-            self.taken.keep_last(hasher);
-            hasher.update(step);
-            self.taken.hashes.push(*hasher.finalize().as_bytes());
+        let step = self.prefixes.step;
+        let new = body.get(self.taken.hashes.len() * step..);
+        let mut steps = new.unwrap_or_default().chunks_exact(step);
+        if self.taken.hashes.is_empty()
+            && let Some(first) = steps.next()
+        {
+            self.taken.add_step(hasher, first);
+            self.taken.sender = sender();
+            if !self
+                .prefixes
+                .was_sent(self.taken.sender, self.taken.hashes[0])
+            {
+                self.taken.last.extend(self.hasher.take());
+                return;
+            }
+        }
+        for bytes in steps {
+            self.taken.add_step(hasher, bytes);
         }
     }
 
@@ -63,18 +82,21 @@ impl PrefixHasher {
 /// The hashes of the beginnings of a body, each one step longer than the one before.
 #[derive(Debug, Default)]
 pub(super) struct PrefixHashes {
+    sender: Sender,
     hashes: Vec<Hash>,
     /// The hashers after the last steps.
     last: VecDeque<Box<Hasher>>,
 }
 
 impl PrefixHashes {
-    /// Keeps a hasher before its next step. The one after its last step follows at the end.
-    fn keep_last(&mut self, hasher: &Hasher) {
+    /// Adds one step. The hasher before it is kept; the one after the last step follows at the end.
+    fn add_step(&mut self, hasher: &mut Hasher, bytes: &[u8]) {
         if self.last.len() + 1 == CONTINUED_STEPS {
             self.last.pop_front();
         }
         self.last.push_back(Box::new(hasher.clone()));
+        hasher.update(bytes);
+        self.hashes.push(*hasher.finalize().as_bytes());
     }
 
     /// The hash of the first `end` bytes of `body`, of which the first `steps` steps are hashed. `None` if too much is
@@ -126,13 +148,18 @@ impl ParsedPrefixes {
     }
 
     /// The hasher for a body of this many bytes, if that is known.
-    pub(super) fn hasher(&self, bytes: Option<u64>) -> PrefixHasher {
+    pub(super) fn hasher(&self, bytes: Option<u64>) -> PrefixHasher<'_> {
         let is_short = bytes.is_some_and(|bytes| bytes < self.step as u64);
         PrefixHasher {
+            prefixes: self,
             hasher: (!is_short).then(|| Box::new(Hasher::new_keyed(&self.key))),
-            step: self.step,
-            ..PrefixHasher::default()
+            taken: PrefixHashes::default(),
         }
+    }
+
+    /// Whether a body with this first step came from this sender.
+    fn was_sent(&self, sender: Sender, first: Hash) -> bool {
+        self.kept().get(&(sender, first)).is_some()
     }
 
     /// The longest beginning of `body` that was read before for `tenant`.
@@ -145,7 +172,10 @@ impl ParsedPrefixes {
         let (steps, found) = {
             let mut kept = self.kept();
             let mut longest_first = hashes.hashes.iter().enumerate().rev();
-            longest_first.find_map(|(at, hash)| Some((at + 1, kept.get(&(*tenant, *hash))?)))?
+            longest_first.find_map(|(at, hash)| match kept.get(&(*tenant, *hash))? {
+                Beginning::Sent => None,
+                Beginning::Read(body) => Some((at + 1, body)),
+            })?
         };
         // Without the lock: this hashes up to a step.
         let whole = hashes.hash_to(body, steps, self.step, found.prefix.bytes());
@@ -164,7 +194,11 @@ impl ParsedPrefixes {
         body: &[u8],
         read: impl FnOnce(usize) -> Option<ParsedPrefix>,
     ) {
-        if hashes.hashes.is_empty() {
+        let Some(first) = hashes.hashes.first() else {
+            return;
+        };
+        self.kept().add_sent((hashes.sender, *first));
+        if hashes.hashes.len() < body.len() / self.step {
             return;
         }
         let Some(prefix) = read(body.len()) else {
@@ -188,7 +222,8 @@ impl ParsedPrefixes {
         // The conversation has moved on: nobody needs its shorter beginning.
         let mut longest_first = shorter.iter().rev();
         let _ = kept.remove(&last) || longest_first.any(|hash| kept.remove(&(*tenant, *hash)));
-        kept.insert(last, Arc::new(ReadBody { prefix, hash }));
+        kept.insert(last, Beginning::Read(Arc::new(ReadBody { prefix, hash })));
+        kept.add_sent((hashes.sender, *first));
     }
 
     /// Drops everything.
@@ -202,17 +237,36 @@ impl ParsedPrefixes {
     }
 }
 
+/// What is known of a beginning.
+#[derive(Clone, Debug)]
+enum Beginning {
+    /// That it was sent. It has one step.
+    Sent,
+    Read(Arc<ReadBody>),
+}
+
+impl Beginning {
+    /// The memory of an entry, with the space that the table keeps free.
+    fn size(&self) -> usize {
+        let entry = 2 * size_of::<(Key, Self)>();
+        match self {
+            Self::Sent => entry,
+            Self::Read(body) => entry + body.prefix.held_bytes() + size_of::<Hash>(),
+        }
+    }
+}
+
 /// Half of what is kept.
 #[derive(Debug, Default)]
 struct Generation {
-    bodies: HashMap<Key, Arc<ReadBody>>,
+    beginnings: HashMap<Key, Beginning>,
     bytes: usize,
 }
 
 impl Generation {
-    fn remove(&mut self, key: &Key) -> Option<Arc<ReadBody>> {
-        let removed = self.bodies.remove(key)?;
-        self.bytes -= size(&removed.prefix);
+    fn remove(&mut self, key: &Key) -> Option<Beginning> {
+        let removed = self.beginnings.remove(key)?;
+        self.bytes -= removed.size();
         Some(removed)
     }
 }
@@ -225,21 +279,29 @@ struct Kept {
 
 impl Kept {
     /// The entry, which counts as young again.
-    fn get(&mut self, key: &Key) -> Option<Arc<ReadBody>> {
-        if let Some(found) = self.young.bodies.get(key) {
-            return Some(Arc::clone(found));
+    fn get(&mut self, key: &Key) -> Option<Beginning> {
+        if let Some(found) = self.young.beginnings.get(key) {
+            return Some(found.clone());
         }
         let found = self.old.remove(key)?;
-        self.insert(*key, Arc::clone(&found));
+        self.insert(*key, found.clone());
         Some(found)
+    }
+
+    /// Adds that this first step was sent, if nothing is known of it.
+    fn add_sent(&mut self, key: Key) {
+        if self.get(&key).is_none() {
+            self.insert(key, Beginning::Sent);
+        }
     }
 
     fn remove(&mut self, key: &Key) -> bool {
         self.young.remove(key).is_some() || self.old.remove(key).is_some()
     }
 
-    fn insert(&mut self, key: Key, body: Arc<ReadBody>) {
-        let bytes = size(&body.prefix);
+    /// Adds what is not there.
+    fn insert(&mut self, key: Key, beginning: Beginning) {
+        let bytes = beginning.size();
         if bytes > MAX_BYTES / 2 {
             return;
         }
@@ -247,13 +309,8 @@ impl Kept {
             self.old = std::mem::take(&mut self.young);
         }
         self.young.bytes += bytes;
-        self.young.bodies.insert(key, body);
+        self.young.beginnings.insert(key, beginning);
     }
-}
-
-/// The memory of an entry, with the space that the table keeps free.
-fn size(prefix: &ParsedPrefix) -> usize {
-    prefix.held_bytes() + 2 * size_of::<(Key, Arc<ReadBody>)>() + size_of::<Hash>()
 }
 
 #[cfg(test)]
@@ -264,6 +321,7 @@ mod tests {
     use crate::wire::chat::{ChatRequest, parse};
 
     const ME: Tenant = [1; 32];
+    const MY_KEY: Sender = [9; 32];
 
     fn body(words: &str, count: usize) -> Bytes {
         let text = words.repeat(1000);
@@ -275,15 +333,21 @@ mod tests {
     fn hash(prefixes: &ParsedPrefixes, body: &[u8], piece: usize) -> PrefixHashes {
         let mut hasher = prefixes.hasher(Some(body.len() as u64));
         let ends = (0..body.len()).step_by(piece).chain([body.len()]);
-        ends.for_each(|end| hasher.read(&body[..end]));
+        ends.for_each(|end| hasher.read(&body[..end], || MY_KEY));
         hasher.finish()
     }
 
-    fn keep(prefixes: &ParsedPrefixes, body: &Bytes) -> ChatRequest {
+    fn keep_once(prefixes: &ParsedPrefixes, body: &Bytes) -> ChatRequest {
         let request = parse(body).expect("a request");
         let hashes = hash(prefixes, body, 1000);
         prefixes.keep(&ME, &hashes, body, |most| request.prefix(most));
         request
+    }
+
+    /// The first time, it is only kept that it was sent.
+    fn keep(prefixes: &ParsedPrefixes, body: &Bytes) -> ChatRequest {
+        keep_once(prefixes, body);
+        keep_once(prefixes, body)
     }
 
     fn found(prefixes: &ParsedPrefixes, body: &Bytes) -> Option<usize> {
@@ -316,13 +380,55 @@ mod tests {
         let other = prefixes.find(&[2; 32], &hashes, &long);
         assert!(other.is_none(), "another tenant");
         let mut chunked = prefixes.hasher(None);
-        chunked.read(&long);
+        chunked.read(&long, || MY_KEY);
         let chunked = chunked.finish();
         assert_eq!(chunked.hashes, hashes.hashes, "a body of unknown length");
         let other_process = ParsedPrefixes::default();
-        assert_ne!(hash(&other_process, &long, 1).hashes, hashes.hashes);
+        assert_ne!(hash(&other_process, &long, 1).hashes[0], hashes.hashes[0]);
         prefixes.clear();
         assert_eq!(found(&prefixes, &long), None);
+    }
+
+    #[test]
+    fn a_body_whose_beginning_was_not_sent_before_is_hashed_no_further() {
+        let prefixes = ParsedPrefixes::default();
+        let steps = |body: &Bytes| hash(&prefixes, body, 1000).hashes.len();
+        let long = body("abcdef", 12);
+        assert_eq!(steps(&long), 1);
+        keep_once(&prefixes, &long);
+        assert_eq!(found(&prefixes, &long), None, "sent once");
+        assert_eq!(steps(&long), long.len() / STEP);
+        keep_once(&prefixes, &long);
+        assert!(found(&prefixes, &long).is_some(), "sent twice");
+
+        let mut stranger = prefixes.hasher(Some(long.len() as u64));
+        stranger.read(&long, || [2; 32]);
+        assert_eq!(stranger.finish().hashes.len(), 1, "another sender");
+
+        // It has only its first step, so nothing of it is left to hash.
+        let short = body("ghijkl", 4);
+        keep_once(&prefixes, &short);
+        assert!(found(&prefixes, &short).is_some());
+    }
+
+    /// Where sender and tenant have the same hash, what was read under a first step also says that it was sent.
+    #[test]
+    fn a_body_of_one_step_stays_when_its_first_step_is_sent_again() {
+        let prefixes = ParsedPrefixes::default();
+        let hash = |body: &Bytes| {
+            let mut hasher = prefixes.hasher(Some(body.len() as u64));
+            hasher.read(body, || ME);
+            hasher.finish()
+        };
+        for count in [4, 4, 7, 12, 12] {
+            let body = body("abcdef", count);
+            let request = parse(&body).expect("a request");
+            let hashes = hash(&body);
+            prefixes.keep(&ME, &hashes, &body, |most| request.prefix(most));
+            let found = prefixes.find(&ME, &hash(&body), &body);
+            let end = request.messages().last().map(|message| message.span.end);
+            assert_eq!(found.map(|prefix| prefix.bytes()), end, "{count}");
+        }
     }
 
     /// The hash of the last step says nothing of what follows it.
@@ -366,12 +472,10 @@ mod tests {
         let prefixes = ParsedPrefixes::default();
         let used = body("abcdef", 7);
         keep(&prefixes, &used);
-        let each = size(
-            &parse(&used)
-                .expect("a request")
-                .prefix(STEP)
-                .expect("a prefix"),
-        );
+        let request = parse(&used).expect("a request");
+        let prefix = request.prefix(STEP).expect("a prefix");
+        let (read, sent) = (ReadBody { prefix, hash: None }, Beginning::Sent);
+        let each = Beginning::Read(Arc::new(read)).size() + sent.size();
         let many = MAX_BYTES / each + 10;
         for number in 0..many {
             keep(&prefixes, &body(&format!("{number:06}"), 7));
@@ -383,7 +487,7 @@ mod tests {
         let (young, old) = (&kept.young, &kept.old);
         assert!(young.bytes + old.bytes <= MAX_BYTES);
         for half in [young, old] {
-            let sizes = half.bodies.values().map(|body| size(&body.prefix));
+            let sizes = half.beginnings.values().map(Beginning::size);
             assert_eq!(half.bytes, sizes.sum::<usize>());
         }
         drop(kept);

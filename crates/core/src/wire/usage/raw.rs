@@ -60,8 +60,15 @@ fn numbers(report: Value, depth: usize) -> Option<Map<String, Value>> {
         return None;
     };
     let below = depth.checked_sub(1)?;
+    let read = fields.len();
     fields.retain(|name, value| is_word(name) && keep_numbers(name, value, below));
-    Some(fields)
+    // A map keeps its room, and that of a hostile report may be megabytes.
+    let is_sparse = fields.len() < read / 2;
+    Some(if is_sparse {
+        fields.into_iter().collect()
+    } else {
+        fields
+    })
 }
 
 /// Leaves of `value` only numbers. Whether anything of it may stay.
