@@ -19,3 +19,22 @@ pub(super) fn contain(
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A task of an HTTP/2 request once took 143 KB, since each `async fn` around its future had room for it twice.
+    #[test]
+    fn what_is_contained_has_room_once() {
+        const BYTES: usize = 4096;
+        let future = async {
+            let bytes = [1_u8; BYTES];
+            std::future::ready(()).await;
+            assert!(bytes.iter().all(|byte| *byte == 1));
+        };
+        let alone = size_of_val(&future);
+        assert!(alone > BYTES);
+        assert!(size_of_val(&contain("name", future)) < alone + 100);
+    }
+}
