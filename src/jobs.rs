@@ -20,7 +20,6 @@ mod clock;
 mod code_reflector;
 mod cost_settings;
 mod events;
-mod evidence;
 mod exchange;
 mod failure;
 mod fair_queue;
@@ -38,6 +37,7 @@ mod observer;
 mod outcome;
 mod overflow_activate;
 mod overflow_observe;
+mod part_report;
 mod payload;
 mod peer_memory;
 mod recorder;
@@ -79,7 +79,6 @@ use self::base::Base;
 use self::budget::Budget;
 use self::calibration::Calibration;
 use self::events::Events;
-use self::evidence::PartReporter;
 use self::intake::Exchanges;
 use self::message_archive::MessageArchive;
 use self::model_call::ModelCaller;
@@ -88,12 +87,12 @@ use self::model_switch::{ModelSwitch, ModelSwitchSnapshots};
 use self::outcome::PendingWork;
 use self::overflow_activate::OverflowActivator;
 use self::overflow_observe::{OverflowObserver, PendingOverflows};
+use self::part_report::PartReporter;
 use self::recorder::{Recorder, RecorderShares};
 use self::worker::Worker;
 use crate::audit::Audit;
 use crate::llm::ModelClient;
 use crate::lookup::SnapshotCache;
-use crate::memory::Policy;
 pub use crate::store::DailyLimits;
 use crate::store::{Store, StoredTokenRatio, TenantAccounts};
 use crate::tasks::{ComputePool, Losses, Tasks};
@@ -184,7 +183,7 @@ impl Jobs {
         tasks: &Tasks,
     ) -> Self {
         snapshots::register_metrics();
-        evidence::register_metrics();
+        part_report::register_metrics();
         let clock = Clock::default();
         let base = Base {
             events: Events::start(Arc::clone(&store), clock.clone(), settings.clone(), tasks),
@@ -272,11 +271,6 @@ impl Jobs {
             && idle()
     }
 
-    /// The thresholds in force.
-    pub fn policy(&self) -> Policy {
-        self.base.settings().policy
-    }
-
     /// How many tokens the provider of `model` counts where Diarist counts one; `None` as long as too few were
     /// compared.
     pub fn token_ratio(&self, model: &str) -> Option<f64> {
@@ -294,8 +288,7 @@ impl Jobs {
         self.base.calibration.changed_since(since)
     }
 
-    /// Other settings are in force ([`Jobs::settings`]). Jobs that wait, because the last ones failed, are
-    /// due at once.
+    /// Other settings are in force ([`Jobs::settings`]). Jobs that wait after a failure are due at once.
     pub fn settings_changed(&self) {
         self.worker.configuration_changed();
         self.wake.notify_one();

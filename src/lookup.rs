@@ -136,7 +136,7 @@ impl SnapshotCache {
             None => history.root(),
         };
         for (node, marks) in new.iter().zip(&entries.marks) {
-            state.add_step(
+            state.add_path_entry(
                 scope,
                 &PathEntry {
                     message: PathMessage {

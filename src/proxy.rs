@@ -1,8 +1,8 @@
 //! The path of one request.
 //!
 //! [`Proxy::handle`] is called by `server`, once for each request of the data port, and always returns
-//! a response: [`respond`] turns every error into one. Reading order: [`flow`] separates memory
-//! requests from all others; [`chat_completions`] is the path of a memory request; [`select_memory`] chooses its
+//! a response: [`respond`] turns every error into one. Reading order: [`flow`] separates chat
+//! completions from all others; [`chat_completions`] is the path of a chat completion; [`select_memory`] chooses its
 //! snapshot; [`retry`] sends it and decides what follows a refusal. The state that all of them share
 //! is in [`shared`] and [`memory`].
 
@@ -12,7 +12,7 @@ mod answer_position;
 mod audit_entry;
 pub mod body;
 mod body_budget;
-mod cache_receipt;
+mod cache_verdict;
 pub mod capabilities;
 mod chat_completions;
 pub mod decode;
@@ -34,7 +34,7 @@ mod pass_entry;
 mod peer_memory;
 mod places;
 mod read_request;
-mod refusals;
+mod rejections;
 mod request_metrics;
 pub mod respond;
 mod retry;
@@ -64,7 +64,7 @@ pub use self::memory::{AddForCache, AskUsage, Memory, Overflow, RequestPolicy, S
 pub use self::parsed_prefixes::ParsedPrefixes;
 use self::places::Places;
 pub use self::places::{Peer, network};
-use self::refusals::Refusals;
+use self::rejections::Rejections;
 use self::request_metrics::RequestMetrics;
 pub use self::sent_prompts::SentPrompts;
 pub use self::shared::Limits;
@@ -91,7 +91,7 @@ impl Proxy {
             shared: Arc::new(Shared {
                 body_budget: BodyBudget::new(limits.max_buffered_bytes),
                 places: Places::new(limits.max_requests, limits.max_requests_per_address),
-                refusals: Refusals::default(),
+                refusals: Rejections::default(),
                 upstream,
                 limits,
                 tasks,
@@ -102,7 +102,7 @@ impl Proxy {
     /// Adds memory for chat completions.
     #[must_use]
     pub fn with_memory(self, memory: Memory) -> Self {
-        cache_receipt::register_metrics();
+        cache_verdict::register_metrics();
         Self {
             memory: Some(Arc::new(memory)),
             ..self
@@ -134,11 +134,11 @@ impl Proxy {
     }
 
     /// Lets a request whose head could not be read have an audit line. It was answered with so many bytes.
-    pub fn note_unread_head(&self, error: &ProxyError, bytes_answered: usize) {
+    pub fn note_unreadable_head(&self, error: &ProxyError, bytes_answered: usize) {
         if let Some(audit) = self.audit() {
             self.shared
                 .refusals
-                .note_unread_head(audit, error, bytes_answered);
+                .note_unreadable_head(audit, error, bytes_answered);
         }
     }
 

@@ -4,8 +4,8 @@
 //! [`Tasks`] counts every task started through it, and carries the signals of a shutdown: *draining* (take no new
 //! work) and *stopped* (give up the rest). It never decides when either is due; `server` does. A task that panics is
 //! logged by its name and ends alone; one that must not end is [supervised](Tasks::supervise). A [`Hold`] marks work
-//! that a client waits for: a connection, a tunnel. The drain is over when the last one is dropped.
-//! [`Outlasting`] tasks end after all others, by a signal of their own.
+//! that the drain waits for: a connection, a tunnel, an answer that is not handed to the recorder yet. The drain is
+//! over when the last one is dropped. [`Outlasting`] tasks end after all others, by a signal of their own.
 
 mod background;
 mod compute_pool;

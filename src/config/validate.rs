@@ -180,7 +180,7 @@ fn server(
         max_requests_per_address: max_requests_per_address?,
         body_pace: Pace {
             grace: body_timeout?,
-            bytes_per_second: min_body_rate?,
+            min_bytes_per_second: min_body_rate?,
         },
         max_body_bytes: max_body_bytes?,
         max_buffered_bytes: max_buffered_bytes?,

@@ -92,8 +92,8 @@ impl Base {
         self.compute_pool
             .run(bytes, move || count(&text, &*counter))
             .await
-            // The counter catches its own failures. If its thread dies all the same, four bytes are
-            // taken for one token.
+            // The counter catches its own failures. If the computation panicked all the same, four bytes
+            // are taken for one token.
             .unwrap_or_else(|| u32::try_from(bytes / 4).unwrap_or(u32::MAX))
     }
 }

@@ -158,8 +158,11 @@ fn push_or_merge(costs: &mut Vec<UnbilledCost>, new: UnbilledCost) {
     {
         existing.merge(cost);
     } else {
-        // The oldest cost goes if all are of another day, which no budget asks for any more.
-        costs.drain(..usize::from(full));
+        // The oldest cost goes if it is of another day, which no budget asks for any more. So at most one of each kind is
+        // kept beyond the bound.
+        let oldest = costs.first();
+        let is_over = oldest.is_some_and(|(_, _, then)| utc_day(*then) != utc_day(*at_ms));
+        costs.drain(..usize::from(full && is_over));
         costs.push(new);
     }
 }
@@ -468,5 +471,25 @@ mod tests {
         let other = Scope::new(b"other", None);
         let spent = unbilled.add(&other, (tip, cost(1), DAY_MS), |owner| *owner == other);
         assert_eq!((spent.account, spent.all), (2, 2 + 11 * calls));
+    }
+    #[test]
+    fn a_cost_of_today_is_kept_if_the_next_one_is_of_another_kind() {
+        let (unbilled, scope) = (UnbilledCosts::default(), Scope::new(b"tenant", None));
+        let tip = Link::root(&scope);
+        let add = |cost| unbilled.add(&scope, (tip, cost, 0), |_| true).all;
+        let all = u64::try_from(MAX_COSTS_PER_OWNER).expect("small");
+        for _ in 0..all {
+            add(cost(10));
+        }
+        let reflection = Cost {
+            kind: PartKind::Reflection,
+            ..cost(10)
+        };
+        assert_eq!(add(reflection), 11 * (all + 1));
+        assert_eq!(add(reflection), 11 * (all + 2));
+        assert_eq!(unbilled.lock()[&scope].len(), MAX_COSTS_PER_OWNER + 1);
+        let next_day = unbilled.add(&scope, (tip, cost(10), DAY_MS), |_| true);
+        assert_eq!(next_day.all, 11);
+        assert_eq!(unbilled.lock()[&scope].len(), MAX_COSTS_PER_OWNER + 1);
     }
 }

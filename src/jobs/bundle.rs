@@ -225,7 +225,7 @@ impl Bundles {
                 tracing::info!(path = %path.display(), "kept a model call that failed");
             }
             Ok(Err(error)) => tracing::warn!(error = %error, "a model call could not be kept"),
-            // The thread died. The file is only for people, so nothing else depends on it.
+            // The writing panicked. The file is only for people, so nothing else depends on it.
             Err(_) => {}
         }
     }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::base::Base;
-use super::evidence::{self, PartReport};
+use super::part_report::{self, PartReport};
 use super::settings::Settings;
 use crate::history::Scope;
 use crate::memory::advance::SnapshotPlan;
@@ -111,7 +111,7 @@ fn shorten_log(
         model: code_reflection::MODEL.to_owned(),
         requested: false,
         code_reflection: true,
-        analysis: evidence::for_reflection(parts, &source.observations, &text, &span),
+        analysis: part_report::for_reflection(parts, &source.observations, &text, &span),
         text,
     })
 }

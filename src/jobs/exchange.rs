@@ -108,7 +108,7 @@ impl Exchange {
     ///
     /// # Errors
     /// [`StoreError::Forgotten`] if a message on the chain is not in the request.
-    /// [`StoreError::Unavailable`] if the counting thread died. In both cases the exchange is not
+    /// [`StoreError::Unavailable`] if the computation panicked. In both cases the exchange is not
     /// recorded, and the next request offers it again.
     pub(super) async fn measure_new_messages(
         &self,
@@ -148,7 +148,9 @@ impl Exchange {
         } else {
             let counted = tokio::task::spawn_blocking(count_all).await;
             counted.map_err(|_| {
-                StoreError::Unavailable("the thread that counts tokens died".to_owned())
+                StoreError::Unavailable(
+                    "a fault in the program: tokens could not be counted".to_owned(),
+                )
             })?
         };
         metrics::counter!(telemetry::TOKENIZED_BYTES).increment(bytes);

@@ -1,5 +1,5 @@
-//! How a job can end without a part. The Observer and the Reflector return a [`Failure`]; the
-//! worker decides what becomes of the job. Also how a failure of the store is logged.
+//! How a job can end without a part. The Observer and the Reflector return a [`Failure`];
+//! [`super::job_end`] decides what becomes of the job. Also how a failure of the store is logged.
 
 use crate::llm::CallError;
 use crate::store::{Job, StoreError};
@@ -23,7 +23,7 @@ pub(super) enum Failure {
     /// No answer was usable, and the model has not shown that it can do better. The range waits: what
     /// was said in it must not vanish because nobody can observe it.
     Useless,
-    /// The model could not be called.
+    /// The call failed or was not made, or what it needs could not be read, written or computed.
     Call(CallError),
     /// More calls for this range are useless.
     GivenUp,

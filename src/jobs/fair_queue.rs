@@ -1,7 +1,7 @@
 //! A bounded queue with a share for each account. Nobody waits to put something in.
 //!
 //! An account may hold as much as it leaves free for others: one alone half of the queue, two a third each, and so on.
-//! So there is always room for an account that has nothing in the queue, and no share has to be set. Takes out in turn,
+//! So one account alone cannot fill the queue: others find half of it free. No share has to be set. Takes out in turn,
 //! one of each account, and keeps the order within an account. Knows nothing of what it holds. Used by
 //! [`super::intake`].
 

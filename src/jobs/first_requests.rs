@@ -1,11 +1,11 @@
 //! First requests wait: a conversation is recorded when its second request comes.
 //!
-//! Most requests that pass a gateway are never continued. Nothing can follow from them: what a request
-//! confirms is the request before it. So an accepted request of which nothing is known, and that was sent as
-//! the client wrote it, waits here with its hashes. The second request carries all its words again, and both
-//! are recorded. A process that ends forgets what waits; the next request of such a conversation counts as
-//! its first one, and is sent as it would have been. Decides before the queue of the recorder, so that a flood of
-//! such requests takes no place in it. Owned by [`super::intake`].
+//! Most requests that pass a gateway are never continued. To record them would be of no use: a message is
+//! observed only after a second, longer request has carried it. So an accepted request of which nothing is known, and
+//! that was sent as the client wrote it, waits here with its hashes. The second request carries all its words again,
+//! and both are recorded. A process that ends forgets what waits; the next request of such a conversation counts as its
+//! first one, and is sent as it would have been. Decides before the queue of the recorder, so that a flood of such
+//! requests takes no place in it. Owned by [`super::intake`].
 //!
 //! All that waits has a bound. At the bound the account that holds most loses its oldest requests, so a flood of one
 //! account pushes out nothing of another that holds less.

@@ -9,10 +9,10 @@ use std::time::Duration;
 use super::base::Base;
 use super::clock::millis;
 use super::events::Cycle;
-use super::evidence::{CODE_AUTHOR, PartReport};
 use super::failure::Failure;
 use super::model_call::ModelCaller;
 use super::outcome::JobOutcome;
+use super::part_report::{CODE_AUTHOR, PartReport};
 use super::retry_delay::{SLOW_RETRY_DELAY, retry_delay};
 use super::routes::Routes;
 use super::track::JobResult;
@@ -95,8 +95,8 @@ impl JobFinisher {
         match failure {
             Failure::Empty => Release::EmptyRetryAt(now_ms),
             Failure::Useless => {
-                // Not charged again: nobody gains from a range that is read in vain, and the account
-                // must have room when the model is corrected.
+                // The range does not count as shown to the Observer once more: it was read in vain, and the
+                // conversation's family must have room left when the model is corrected.
                 let wait = SLOW_RETRY_DELAY.saturating_mul(job.empty_answers.max(1));
                 Release::RejectedRetryAt(now_ms + millis(wait.min(MAX_USELESS_DELAY)))
             }

@@ -92,7 +92,7 @@ impl MessageArchive {
                 })
                 .collect()
         });
-        // If the thread died, the messages count as not kept.
+        // If the computation panicked, the messages count as not kept.
         texts.await.unwrap_or_default()
     }
 

@@ -131,12 +131,12 @@ impl ModelCaller {
         match &answer {
             Err(error) if error.blames_endpoint() => {
                 if let Some(pause) = self.breaker.failed(&key, self.base.clock.instant()) {
-                    health.left_alone(endpoint, job, pause);
+                    health.record_pause(endpoint, job, pause);
                 }
             }
             _ => {
                 self.breaker.succeeded(&key);
-                health.called_again(endpoint, job);
+                health.end_pause(endpoint, job);
             }
         }
         match &answer {
@@ -170,7 +170,7 @@ impl ModelCaller {
             biased;
             answer = call.as_mut() => answer,
             () = tokio::time::sleep(patience) => {
-                let _overdue = health.overdue(endpoint, &settings.model, job, patience);
+                let _overdue = health.begin_overdue(endpoint, &settings.model, job, patience);
                 call.await
             }
         };

@@ -90,19 +90,19 @@ struct State {
     /// Tenants whose borrowed credentials rest: since when, and until when.
     rests: HashMap<Tenant, (i64, i64)>,
     /// Endpoints that get no calls because they keep failing: since when, and until when. Once the time is over, one call
-    /// tries them; the entry stays until it succeeds.
-    left_alone: HashMap<LeftAlone, (i64, i64)>,
+    /// tries them; the entry stays until a call does not fail because of the endpoint, at most half an hour longer.
+    paused: HashMap<EndpointKey, (i64, i64)>,
 }
 
 /// An endpoint as the circuit breaker tells them apart.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct LeftAlone {
+struct EndpointKey {
     /// Whose credential is borrowed; `None` for the operator's own.
     tenant: Option<Tenant>,
     origin: String,
 }
 
-impl LeftAlone {
+impl EndpointKey {
     fn new(endpoint: &Endpoint, job: &Job) -> Self {
         let borrowed = matches!(endpoint, Endpoint::Borrowed(_));
         Self {
@@ -216,7 +216,7 @@ impl ModelHealth {
     }
 
     /// A call has run for this long without an answer. It is reported as hanging until the returned value is dropped.
-    pub(super) fn overdue(
+    pub(super) fn begin_overdue(
         &self,
         endpoint: &Endpoint,
         model: &str,
@@ -320,35 +320,35 @@ impl ModelHealth {
     }
 
     /// Memory's calls with the credential of `tenant` rest until `until_ms`.
-    pub(super) fn rests(&self, tenant: &Tenant, until_ms: i64) {
+    pub(super) fn record_rest(&self, tenant: &Tenant, until_ms: i64) {
         let mut state = self.lock();
         let now_ms = self.clock.now_ms();
         state.rests.retain(|_, (_, until)| *until > now_ms);
-        // A rest that is made longer began before.
+        // A rest that is extended keeps its beginning.
         let rest = state.rests.entry(*tenant).or_insert((now_ms, until_ms));
         rest.1 = until_ms;
         self.publish(&state);
     }
 
     /// The endpoint keeps failing, and gets no calls for this time.
-    pub(super) fn left_alone(&self, endpoint: &Endpoint, job: &Job, pause: Duration) {
+    pub(super) fn record_pause(&self, endpoint: &Endpoint, job: &Job, pause: Duration) {
         let now_ms = self.clock.now_ms();
         let until_ms = now_ms.saturating_add(millis(pause));
         let mut state = self.lock();
-        if state.left_alone.len() >= MAX_TARGETS {
-            state.left_alone.clear();
+        if state.paused.len() >= MAX_TARGETS {
+            state.paused.clear();
         }
-        // A pause that is made longer began before.
-        let entry = state.left_alone.entry(LeftAlone::new(endpoint, job));
+        // A pause that is extended keeps its beginning.
+        let entry = state.paused.entry(EndpointKey::new(endpoint, job));
         entry.or_insert((now_ms, until_ms)).1 = until_ms;
         self.publish(&state);
     }
 
     /// The endpoint answered.
-    pub(super) fn called_again(&self, endpoint: &Endpoint, job: &Job) {
+    pub(super) fn end_pause(&self, endpoint: &Endpoint, job: &Job) {
         let mut state = self.lock();
-        let key = LeftAlone::new(endpoint, job);
-        if state.left_alone.remove(&key).is_some() {
+        let key = EndpointKey::new(endpoint, job);
+        if state.paused.remove(&key).is_some() {
             self.publish(&state);
         }
     }
@@ -367,18 +367,18 @@ impl ModelHealth {
         };
         let now_ms = self.clock.now_ms();
         let origin = phase.endpoint.as_ref().map(Endpoint::origin);
-        let mut left_alone = state.left_alone.iter().filter(|(endpoint, (_, until))| {
+        let mut paused = state.paused.iter().filter(|(endpoint, (_, until))| {
             *until > now_ms
                 && endpoint.tenant == borrowed.then_some(*tenant)
                 && origin.as_ref().is_none_or(|it| *it == endpoint.origin)
         });
-        let pause = left_alone
+        let pause = paused
             .next()
             .and_then(|(_, (since, until))| Rest::from_millis(*since, *until));
         let mut targets = state.targets.iter();
         let fails =
             |(target, health): (&Target, &Health)| health.failing.is_some() && is_observer(target);
-        // The Reflector's calls can be what the endpoint failed: the Observer is not called then either.
+        // The Reflector's calls may have opened the breaker of this endpoint. Then the Observer is not called either.
         if pause.is_some() || targets.any(fails) {
             return Some(Notice::ObserverFailing(pause));
         }
@@ -394,7 +394,7 @@ impl ModelHealth {
         let mut state = self.lock();
         state.rests.retain(|_, (_, until)| *until > now_ms);
         let is_recent = |until: i64| until.saturating_add(millis(BORROWED_TTL)) > now_ms;
-        state.left_alone.retain(|_, (_, until)| is_recent(*until));
+        state.paused.retain(|_, (_, until)| is_recent(*until));
         state.targets.retain(|target, health| {
             let age = health
                 .last_call
@@ -410,7 +410,7 @@ impl ModelHealth {
     pub(super) fn reset(&self) {
         let mut state = self.lock();
         state.targets.clear();
-        state.left_alone.clear();
+        state.paused.clear();
         self.publish(&state);
     }
 
@@ -419,8 +419,8 @@ impl ModelHealth {
         let waiting = |(_, until): &(i64, i64)| *until > now_ms;
         let rests = state.rests.values().copied();
         resting::publish("rate_limit", rests.filter(waiting));
-        let left_alone = state.left_alone.values().copied();
-        resting::publish("breaker", left_alone.filter(waiting));
+        let paused = state.paused.values().copied();
+        resting::publish("breaker", paused.filter(waiting));
         for (kind, part) in [
             (PartKind::Chunk, "observer"),
             (PartKind::Reflection, "reflector"),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::evidence::PartReport;
+use super::part_report::PartReport;
 use super::track::JobResult;
 use crate::history::Scope;
 use crate::memory::{PartKind, Span};

@@ -11,7 +11,7 @@ use super::events::Cycle;
 use super::failure::{Failure, is_rejected_for_good};
 use super::model_call::{ModelCaller, nonce};
 use super::settings::Settings;
-use super::{evidence, payload};
+use super::{part_report, payload};
 use crate::audit::CallOutcome;
 use crate::llm::{CallError, Endpoint, Finish};
 use crate::memory::reflect::{
@@ -128,10 +128,11 @@ impl Reflector {
         let finish = move || {
             let chosen = log.fit_to_limit(chosen, limit);
             let observations = &log.source.observations;
-            let evidence = evidence::for_reflection(&log.parts, observations, &chosen.text, &span);
-            (chosen, evidence)
+            let analysis =
+                part_report::for_reflection(&log.parts, observations, &chosen.text, &span);
+            (chosen, analysis)
         };
-        let (chosen, evidence) = self.compute(log_bytes, finish).await?;
+        let (chosen, analysis) = self.compute(log_bytes, finish).await?;
         if chosen.by_code {
             give_up(&mut usable);
         }
@@ -154,7 +155,7 @@ impl Reflector {
             },
             requested: job_payload.requested,
             code_reflection: false,
-            analysis: evidence,
+            analysis,
         })
     }
 
@@ -265,7 +266,7 @@ impl Reflector {
         done.ok_or_else(|| {
             Failure::Call(CallError::Transient {
                 retry_after: None,
-                message: "the thread that compares logs died".to_owned(),
+                message: "a fault in the program: the logs could not be compared".to_owned(),
             })
         })
     }

@@ -1,4 +1,4 @@
-//! How long a job waits after a failed call. Decides nothing else; called by the worker.
+//! How long a job waits after a failed call. Decides nothing else. Called by [`super::job_end`].
 
 use std::time::Duration;
 

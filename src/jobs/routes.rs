@@ -6,8 +6,8 @@
 //! project is another account. `proxy` registers routes, the worker uses them.
 //!
 //! A borrowed credential yields to its client. If a rate limit is reached and the upstream says for how
-//! long, its jobs rest as long. If it does not say, they *slow down*: one call at a time, after a pause that
-//! grows with each further limit and shrinks with each call.
+//! long, its jobs rest as long. If it does not say, they *slow down*: one job at a time, after a pause that
+//! grows with each further limit and shrinks with each job that ends without one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -52,7 +52,7 @@ struct RouteTable {
     /// Until when each tenant's jobs pause. A rate limit applies to the credential, on every route.
     paused_until: HashMap<Tenant, Instant>,
     slow: HashMap<Tenant, Slow>,
-    /// Calls that run with the credential of a tenant.
+    /// How many running jobs borrow the credential of a tenant.
     in_use: HashMap<Tenant, usize>,
 }
 
@@ -72,16 +72,16 @@ pub struct Routes {
     health: ModelHealth,
 }
 
-/// A call with the credential of a tenant, until it is dropped.
+/// A job that borrows the credential of a tenant. The borrowing ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct RouteInUse {
+pub(super) struct BorrowedCredential {
     routes: Arc<Routes>,
     tenant: Tenant,
 }
 
-impl Drop for RouteInUse {
+impl Drop for BorrowedCredential {
     fn drop(&mut self) {
-        self.routes.call_ended(&self.tenant);
+        self.routes.borrowing_ended(&self.tenant);
     }
 }
 
@@ -136,13 +136,13 @@ impl Routes {
         }
         drop(table);
         let until_ms = self.clock.now_ms().saturating_add(millis(until - now));
-        self.health.rests(tenant, until_ms);
+        self.health.record_rest(tenant, until_ms);
         if known.is_none() {
             let until = jiff::Timestamp::from_millisecond(until_ms).unwrap_or_default();
             tracing::info!(
                 tenant = Scope::format_tenant_label(tenant),
                 until = format!("{until:.0}"),
-                "the rate limit of a client's credential is short: memory's calls with it rest"
+                "the rate limit of a client's credential is used up or more than half used: memory's calls with it wait"
             );
         }
     }
@@ -192,16 +192,16 @@ impl Routes {
             .min()
     }
 
-    /// A call with the credential of `tenant` begins. It ends when the result is dropped.
-    pub(super) fn in_use(self: &Arc<Self>, tenant: Tenant) -> RouteInUse {
+    /// A job begins to borrow the credential of `tenant`, until the result is dropped.
+    pub(super) fn in_use(self: &Arc<Self>, tenant: Tenant) -> BorrowedCredential {
         *self.lock().in_use.entry(tenant).or_default() += 1;
-        RouteInUse {
+        BorrowedCredential {
             routes: Arc::clone(self),
             tenant,
         }
     }
 
-    fn call_ended(&self, tenant: &Tenant) {
+    fn borrowing_ended(&self, tenant: &Tenant) {
         let mut table = self.lock();
         let now = self.clock.instant();
         if let Some(count) = table.in_use.get_mut(tenant) {

@@ -179,8 +179,8 @@ impl Snapshots {
             to_count: plan.to_count,
             pin: plan.pin,
             parts: plan.parts,
-            // The counter catches its own failures. If its thread dies all the same, the plan has
-            // an upper bound.
+            // The counter catches its own failures. If the computation panicked all the same, the plan
+            // has an upper bound.
             tokens: tokens.await.unwrap_or(plan.tokens),
             cause: plan.cause,
             segments,

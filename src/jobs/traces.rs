@@ -77,14 +77,15 @@ pub(super) fn mark_live(exchange: &Exchange, new: &mut [Node], shared_messages: 
     }
 }
 
-/// An answer, and what the client says next. With one new message a request may be no longer than the one before, of
-/// which it only replaces the newest message: that confirms nothing.
+/// How many messages a request must have behind the repeated ones to confirm them: an answer, and what the client says
+/// next. A request with only one may be no longer than the one before, and only replace its newest message. That
+/// confirms nothing.
 const MIN_NEW: usize = 2;
 
 /// Confirms those of the `new` messages that an accepted request on another chain carried before,
 /// if this request goes on behind them with [`MIN_NEW`] messages. Returns their links. The newest message is never
-/// confirmed. Nor is one that another process recorded on this very chain: no longer request has carried it
-/// again yet.
+/// confirmed. Nor is one that another process recorded on this very chain: no request that is longer has
+/// carried it again yet.
 pub(super) fn confirm_repeated(
     exchange: &Exchange,
     new: &mut [Node],

@@ -16,7 +16,7 @@ pub(super) struct Track {
     pub(super) lineage: Option<i64>,
     /// The lineages of the chain and their thread keys, the current one first.
     lineages: Vec<(i64, Option<String>)>,
-    /// No longer chain is known: the next messages continue this one.
+    /// No chain is known that is longer than this one: the next messages continue it.
     is_leaf: bool,
     /// The Observer reads no more until more messages are confirmed, that is, carried by two
     /// answered requests.
@@ -317,7 +317,7 @@ impl Track {
 pub(super) enum JobResult {
     /// It wrote a part.
     Written(PartMeta),
-    /// It will be tried again, or never for this range.
+    /// No part of it was stored. The store keeps the job in this state: to be tried again, or abandoned.
     Pending(JobState),
     /// Another worker did it, or it was deleted.
     Gone,

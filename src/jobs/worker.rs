@@ -18,14 +18,14 @@ use super::base::Base;
 use super::bundle::Bundles;
 use super::clock::millis;
 use super::events::{Cycle, OverflowEvents};
-use super::evidence::{self, CODE_AUTHOR, PartReport};
 use super::failure::Failure;
 use super::job_end::{CODE_VERDICT, EndedJob, JobEnd, JobFinisher};
 use super::model_call::{MODEL_CALLS, ModelCaller};
 use super::observer::Observer;
 use super::outcome::{JobOutcome, PendingWork};
+use super::part_report::{self, CODE_AUTHOR, PartReport};
 use super::reflector::Reflector;
-use super::routes::{RouteInUse, Routes};
+use super::routes::{BorrowedCredential, Routes};
 use super::settings::{Phase, Settings};
 use crate::history::Scope;
 use crate::llm::Endpoint;
@@ -84,7 +84,7 @@ impl Worker {
         }
     }
 
-    /// Another configuration is in force: nothing waits for what the last one failed at.
+    /// The configuration was replaced: jobs that wait because of failures under the old one are due again.
     pub(super) fn configuration_changed(&self) {
         self.caller.reset();
         self.retry_waiting.store(true, Ordering::SeqCst);
@@ -153,7 +153,7 @@ impl Worker {
             {
                 let Some(job) = self.claim().await else { break };
                 let borrowed = self.borrow_for(&job);
-                let (worker, events, wake) =
+                let (worker, outcomes, wake) =
                     (Arc::clone(&self), outcomes.clone(), Arc::clone(&wake));
                 let stop = stop.clone();
                 // From here on exactly one outcome is sent, however the job ends.
@@ -161,7 +161,7 @@ impl Worker {
                 tasks.spawn_background("job", async move {
                     let outcome = worker.perform(&job, &stop).await;
                     // The recorder ends only with the process.
-                    let _ = events.send(outcome);
+                    let _ = outcomes.send(outcome);
                     drop((slot, borrowed));
                     // There is room for another job, and jobs that waited for this part may be due.
                     wake.notify_one();
@@ -221,7 +221,7 @@ impl Worker {
     }
 
     /// Marks the borrowed credential of `job` as used until the result is dropped.
-    fn borrow_for(&self, job: &Job) -> Option<RouteInUse> {
+    fn borrow_for(&self, job: &Job) -> Option<BorrowedCredential> {
         let borrows = self.base.borrows_credential(job);
         borrows.then(|| self.routes.in_use(job.scope.tenant))
     }
@@ -315,7 +315,7 @@ impl Worker {
     ) -> Result<NewPart, Failure> {
         let part = self.observer.observe(settings, endpoint, job).await?;
         Ok(NewPart {
-            analysis: evidence::for_chunk(&self.base.compute_pool, job, &part).await,
+            analysis: part_report::for_chunk(&self.base.compute_pool, job, &part).await,
             ..part
         })
     }
@@ -369,7 +369,7 @@ impl Worker {
             return Ok(None);
         };
         let part = NewPart {
-            analysis: evidence::for_chunk(&self.base.compute_pool, &job, &part).await,
+            analysis: part_report::for_chunk(&self.base.compute_pool, &job, &part).await,
             ..part
         };
         let id = store.commit_part(&job, &part, now_ms).await?;

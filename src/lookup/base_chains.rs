@@ -19,11 +19,11 @@ const MESSAGE_BYTES: usize = size_of::<PathMessage>() + size_of::<Origin>();
 pub(super) struct BaseChains(HashMap<Key, Arc<BaseChain>>);
 
 impl BaseChains {
-    /// The chain that ends with `end`, and how many bytes more are held; `None` unless all its messages are in `steps`.
+    /// The chain that ends with `end`, and how many bytes more are held; `None` unless all its messages are in `path_entries`.
     /// The list of its beginning is continued, so each conversation has one list.
     pub(super) fn chain(
         &mut self,
-        steps: &HashMap<Key, PathEntry>,
+        path_entries: &HashMap<Key, PathEntry>,
         scope: &Scope,
         end: Link,
     ) -> Option<(Arc<BaseChain>, usize)> {
@@ -37,7 +37,7 @@ impl BaseChains {
             if let Some(beginning) = self.0.remove(&key) {
                 break beginning;
             }
-            let step = steps.get(&key)?;
+            let step = path_entries.get(&key)?;
             newer.push(step);
             at = step.parent;
         };
@@ -75,7 +75,7 @@ mod tests {
         request.expect("a request").history(scope)
     }
 
-    fn steps(scope: &Scope, history: &History) -> HashMap<Key, PathEntry> {
+    fn path_entries(scope: &Scope, history: &History) -> HashMap<Key, PathEntry> {
         let mut parent = history.root();
         let entry = |turn: &Turn| {
             let entry = PathEntry {
@@ -110,17 +110,19 @@ mod tests {
     fn a_conversation_has_one_list_that_grows() {
         let scope = Scope::new(b"key", None);
         let history = history(&scope, 5);
-        let steps = steps(&scope, &history);
+        let path_entries = path_entries(&scope, &history);
         let all: Vec<Link> = history.turns().iter().map(|turn| turn.link).collect();
         let mut chains = BaseChains::default();
         for (count, added) in [(3, 3), (3, 0), (5, 2)] {
-            let (chain, bytes) = chains.chain(&steps, &scope, all[count - 1]).expect("known");
+            let (chain, bytes) = chains
+                .chain(&path_entries, &scope, all[count - 1])
+                .expect("known");
             assert_eq!(links(&chain), all[..count]);
             assert_eq!(bytes, added * MESSAGE_BYTES);
             assert_eq!(chains.0.len(), 1);
         }
         // A request that forks off makes a list of its own; the longer one stays.
-        let (fork, _) = chains.chain(&steps, &scope, all[1]).expect("known");
+        let (fork, _) = chains.chain(&path_entries, &scope, all[1]).expect("known");
         assert_eq!(links(&fork), all[..2]);
         assert_eq!(chains.0.len(), 2);
         assert_eq!(chains.drop_tenants(|_| false), 0);
@@ -135,11 +137,11 @@ mod tests {
     fn a_chain_of_which_a_message_is_missing_is_none() {
         let scope = Scope::new(b"key", None);
         let history = history(&scope, 4);
-        let mut steps = steps(&scope, &history);
-        steps.remove(&(scope.tenant, history.turns()[1].link));
+        let mut path_entries = path_entries(&scope, &history);
+        path_entries.remove(&(scope.tenant, history.turns()[1].link));
         let end = history.turns()[3].link;
         let mut chains = BaseChains::default();
-        assert!(chains.chain(&steps, &scope, end).is_none());
+        assert!(chains.chain(&path_entries, &scope, end).is_none());
         assert!(chains.chain(&HashMap::default(), &scope, end).is_none());
     }
 }

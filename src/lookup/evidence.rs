@@ -161,7 +161,7 @@ impl CacheState {
         let turns = || client.turns().iter().enumerate().rev();
         let key = |link: &Link| (scope.tenant, *link);
         let recorded = turns().find_map(|(index, turn)| {
-            let step = self.steps.get(&key(&turn.link))?;
+            let step = self.path_entries.get(&key(&turn.link))?;
             Some((index + 1, step))
         });
         if let Some((count, step)) = recorded {
@@ -197,7 +197,7 @@ impl CacheState {
 
     /// The chain that a request was aligned to, up to `end`; empty unless all its messages are cached.
     fn base_chain(&mut self, scope: &Scope, end: Link) -> Arc<BaseChain> {
-        let Some((chain, added)) = self.base_chains.chain(&self.steps, scope, end) else {
+        let Some((chain, added)) = self.base_chains.chain(&self.path_entries, scope, end) else {
             return Arc::default();
         };
         // No room is made for it here: that could drop what this look-up is about to read.
@@ -217,7 +217,7 @@ impl CacheState {
         let mut at = link;
         while at != root {
             let key = (scope.tenant, at);
-            let Some(step) = self.steps.get(&key) else {
+            let Some(step) = self.path_entries.get(&key) else {
                 return Vec::new();
             };
             let step = PathEntry {
@@ -259,7 +259,7 @@ impl CacheState {
             .chain(&candidates.base_chain)
             .chain(answered.unwrap_or_default())
         {
-            self.add_step(scope, step);
+            self.add_path_entry(scope, step);
             if step.range_end {
                 self.range_ends.insert((scope.tenant, step.message.link));
             }

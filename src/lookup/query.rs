@@ -348,9 +348,9 @@ pub fn answer_contents(
 /// Whether a text among the first messages of `client`, behind the recorded ones, may be an answer that
 /// summarises another conversation. Then the store must be queried, although the chain is known.
 ///
-/// The next answer after the recorded messages and the newest message are ordinary: every second turn of a
-/// conversation has them. But if the model says nothing in the whole request, the newest message may contain
-/// a summary behind the user's text. `answers` is called only if there may be a summary.
+/// Two places are ordinary and no reason to query: the answer right behind the recorded messages, and the newest
+/// message. But if the request holds no answer of the model at all, and more than its newest message is not recorded,
+/// that message may hold a summary behind the user's text. `answers` is called only if there may be a summary.
 fn may_be_compacted<'a>(
     client: &History,
     evidence: &Evidence,

@@ -77,7 +77,7 @@ impl CacheState {
         tip: Link,
         snapshot: Option<SnapshotId>,
     ) {
-        let step = self.steps.get(&(scope.tenant, tip));
+        let step = self.path_entries.get(&(scope.tenant, tip));
         let parent = step.map(|step| (scope.tenant, step.parent));
         if let Some(parent) = parent.filter(|_| scope.resource.is_some()) {
             match self.sent_prefixes.entry(parent) {
@@ -117,7 +117,7 @@ impl CacheState {
         let root = Link::root(scope);
         let mut at = link;
         for _ in 0..MAX_CHANCE_PREFIX {
-            match self.steps.get(&(scope.tenant, at)) {
+            match self.path_entries.get(&(scope.tenant, at)) {
                 Some(step) if step.parent == root => return true,
                 Some(step) => at = step.parent,
                 None => return false,
@@ -198,7 +198,7 @@ mod tests {
         for (room, drops) in [(needed, false), (needed - 1, true)] {
             cache.clear();
             let mut state = cache.state();
-            state.steps.insert(key, step);
+            state.path_entries.insert(key, step);
             state.bytes = MAX_BYTES - room;
             drop(state);
             let metas = std::slice::from_ref(&meta);
@@ -213,7 +213,7 @@ mod tests {
                 Some(&vec![meta.clone()]),
                 "{room}"
             );
-            assert_eq!(state.steps.is_empty(), drops);
+            assert_eq!(state.path_entries.is_empty(), drops);
         }
     }
 

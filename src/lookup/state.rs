@@ -31,7 +31,7 @@ pub(super) struct CacheState {
     pub(super) paused: HashSet<Key>,
     pub(super) texts: HashMap<([u8; 32], SnapshotId), Arc<Snapshot>>,
     /// Recorded messages, with the marks by which requests find them that do not continue their chain.
-    pub(super) steps: HashMap<Key, PathEntry>,
+    pub(super) path_entries: HashMap<Key, PathEntry>,
     pub(super) anchors: HashMap<([u8; 32], ScopedHash), Link>,
     pub(super) alignments: HashMap<Key, StoredAlignment>,
     /// The chains that these lead to.
@@ -96,9 +96,9 @@ impl CacheState {
         turns.any(|turn| self.complete_links.contains(&(scope.tenant, turn.link)))
     }
 
-    pub(super) fn add_step(&mut self, scope: &Scope, step: &PathEntry) {
+    pub(super) fn add_path_entry(&mut self, scope: &Scope, step: &PathEntry) {
         let key = (scope.tenant, step.message.link);
-        if let Some(existing) = self.steps.get_mut(&key) {
+        if let Some(existing) = self.path_entries.get_mut(&key) {
             existing.message_origin.unshared &= step.message_origin.unshared;
             return;
         }
@@ -106,7 +106,7 @@ impl CacheState {
         if self.may_be_chance(scope, step.parent) {
             self.continued.insert((scope.tenant, step.parent));
         }
-        self.steps.insert(key, *step);
+        self.path_entries.insert(key, *step);
         if let Some(anchor) = step.anchor {
             self.anchors
                 .insert((scope.tenant, anchor), step.message.link);
@@ -228,7 +228,7 @@ impl CacheState {
         self.complete_links
             .retain(|(tenant, _)| is_kept(tenant, ENTRY_BYTES));
         // The size of a step counts its anchor.
-        self.steps
+        self.path_entries
             .retain(|(tenant, _), _| is_kept(tenant, 2 * ENTRY_BYTES));
         self.anchors.retain(|(tenant, _), _| is_kept(tenant, 0));
         self.alignments

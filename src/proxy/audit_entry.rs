@@ -14,7 +14,7 @@ use super::fallback::Fallback;
 use super::identify::{Identity, OffReason, Thread};
 use super::mode::{Mode, ModeDecision};
 use super::outgoing_request::OutgoingRequest;
-use super::refusals::Refusal;
+use super::rejections::Rejection;
 use super::respond;
 use super::tee::{self, ObservedAnswer};
 use crate::audit::{Audit, AuditRecord, EndReason, MemoryState, RequestSpan, SegmentSizes};
@@ -223,14 +223,14 @@ impl AuditEntry {
     }
 
     /// The client gets an answer of Diarist because of `error`.
-    pub(super) fn refuse(&mut self, error: ProxyError) -> Refusal {
+    pub(super) fn refuse(&mut self, error: ProxyError) -> Rejection {
         self.record.status = Some(respond::status(&error).as_u16());
         self.record.ended = match error.side() {
             Side::Upstream => EndReason::UpstreamError,
             Side::Internal => EndReason::Complete,
             Side::Downstream => EndReason::HungUp,
         };
-        Refusal::with_id(error, &self.record.request_id)
+        Rejection::with_id(error, &self.record.request_id)
     }
 
     /// When the request was received.

@@ -11,8 +11,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// The unit of the budget: a semaphore counts to 2^32 in one step.
 const UNIT: usize = 1024;
 
-/// From this size on, or if it does not say its size, a body of a stranger counts for the strangers. As many
-/// smaller ones as there are places fit into the budget of all.
+/// Bodies of strangers from this size on, or of unknown size, may use only the strangers' quarter. With the limits of
+/// the configuration's defaults, as many smaller ones as there are places fit into the whole budget.
 pub(super) const LARGE_BYTES: u64 = 256 << 10;
 
 /// The bytes that all bodies may use.

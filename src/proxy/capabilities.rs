@@ -356,7 +356,8 @@ impl UpstreamCapabilities {
         by_tenant.record_usage(tenant_model.member(), true);
     }
 
-    /// The upstream refused Diarist's question for usage. It is never asked again.
+    /// The upstream refused Diarist's question for usage, or compressed the stream in which it was to report usage.
+    /// This tenant's streams of this model do not ask any more.
     pub fn record_usage_refused(&self, tenant_model: TenantModel<'_>) {
         let mut state = self.lock();
         let by_tenant = &mut state.ensure_model(tenant_model.model).by_tenant;

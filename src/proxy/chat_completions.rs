@@ -1,8 +1,8 @@
-//! The path of a memory request, from top to bottom: read, select, send, stream back, finish.
+//! The path of a chat completion, from top to bottom: read, select, send, stream back, finish.
 //!
 //! Whatever memory does or fails to do, the request goes to the upstream and its answer to the client
 //! (INV-OPEN). Nothing here counts tokens, decides by a clock, or waits for a model (INV-FREE). Called by
-//! [`super::flow`] for `POST /v1/chat/completions`.
+//! [`super::flow`] for POST to `/v1/chat/completions` and `/chat/completions`.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::answer_position::{AnswerPosition, may_be_summary};
 use super::audit_entry::AuditEntry;
 use super::body::{self, IdleTimeout, ProxyBody};
 use super::body_budget::Reservation;
-use super::cache_receipt::{self, PromptSource, SentForm};
+use super::cache_verdict::{self, PromptSource, SentForm};
 use super::decode::Encoding;
 use super::decoded_stream::was_compressed;
 use super::memory::{Memory, MemoryRequest, PendingAnswer};
@@ -26,7 +26,7 @@ use super::outgoing_request::OutgoingRequest;
 use super::parsed_prefixes::PrefixHashes;
 use super::places::Peer;
 use super::read_request::{ReadRequest, ReceivedBody, read_request};
-use super::refusals::Refusal;
+use super::rejections::Rejection;
 use super::retry::{self, SentRequest, SharedStreamOutcome, StreamRetry, UpstreamAnswer};
 use super::select_memory::{SelectionGuard, select_memory};
 use super::shared::Shared;
@@ -37,7 +37,7 @@ use crate::history::AnswerHash;
 use crate::jobs::Exchange;
 use crate::store::SentWith;
 
-/// Answers one memory request.
+/// Answers one chat completion.
 ///
 /// # Errors
 /// If the client gets an answer of Diarist instead of the upstream's. A failure of memory is no reason.
@@ -47,7 +47,7 @@ pub(super) async fn handle(
     mut parts: Parts,
     (body, mut reserved): (Incoming, Reservation),
     abort: Abort,
-) -> Result<Response<ProxyBody>, Refusal> {
+) -> Result<Response<ProxyBody>, Rejection> {
     let audit = memory.audit.as_ref();
     let span = Audit::begin_span(audit, &mut parts.headers, RequestKind::Chat);
     let mut entry = AuditEntry::new(audit, span);
@@ -161,7 +161,7 @@ async fn decide(
     }
     // The payload of a panic may quote the request, so it is not logged. The panic hook has written the place.
     tracing::error!(
-        "a fault in the program: a request could not be read and goes out without memory"
+        "a fault in the program: no memory could be selected for a request, and it goes out as the client sent it"
     );
     let outgoing = OutgoingRequest::verbatim(received.body.clone());
     entry.set_outgoing(&outgoing);
@@ -191,7 +191,7 @@ struct InFlight {
     route_hash: Option<[u8; 32]>,
     /// Where the answer stands in its conversation.
     answer_position: Option<AnswerPosition>,
-    /// By which what was read of its body is found again.
+    /// The hashes by which the beginning of its body is found once it was parsed.
     prefix_hashes: PrefixHashes,
     /// The room of its body, which is held until the exchange is handed to the recorder.
     _reserved: Reservation,
@@ -324,14 +324,14 @@ fn finish(
         entry.set_error(failed);
     }
     let usage = observed.usage.unwrap_or_default();
-    cache_receipt::count_tokens(entry.model(), usage);
+    cache_verdict::count_tokens(entry.model(), usage);
     let prompt = in_flight.prompt.take();
     // A refused request leaves nothing in the cache.
     let sent = prompt.filter(|_| status.is_success() && failed.is_none());
     let growth = sent.and_then(|(source, form)| {
         let policy = memory.policy.current();
         let cache = (&*memory.sent_prompts, &*policy.cache_rules);
-        cache_receipt::record(cache, source, &form, &observed, &mut entry)
+        cache_verdict::record(cache, source, &form, &observed, &mut entry)
     });
     if let Some(request) = &in_flight.request {
         entry.set_token_ratio(memory.jobs.token_ratio(&request.model));

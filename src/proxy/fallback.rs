@@ -22,8 +22,8 @@ pub(super) enum Fallback {
     Blocked,
     /// The request was refused as too long; it went out again with everything observed so far.
     Observed,
-    /// The block was refused in its place, and the request is too long without it; it went out again one placement
-    /// lower.
+    /// The place of the block was refused, or what was added beside it, and the request is too long without the block.
+    /// It went out again with the block one placement lower, or without the addition.
     LowerPlacement,
     /// The request did not fit its model; a model observed more of it while the client waited.
     OverflowObserved,

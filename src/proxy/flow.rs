@@ -1,7 +1,6 @@
-//! The first fork of a request's path: memory request, WebSocket tunnel, or any other request.
+//! The first fork of a request's path: chat completion, WebSocket tunnel, or any other request.
 //!
-//! A request without memory is forwarded and its answer streamed back, both unread. Called by
-//! [`super::Proxy::handle`].
+//! Any other request is forwarded and its answer streamed back, both unread. Called by [`super::Proxy::handle`].
 
 use std::sync::{Arc, Once};
 
@@ -17,7 +16,7 @@ use super::error::ProxyError;
 use super::memory::Memory;
 use super::pass_entry::PassEntry;
 use super::places::Peer;
-use super::refusals::Refusal;
+use super::rejections::Rejection;
 use super::shared::Shared;
 use super::{chat_completions, forward, headers, respond, upgrade};
 use crate::telemetry;
@@ -25,8 +24,8 @@ use crate::telemetry;
 /// What the path of every chat completion ends with.
 const CHAT_COMPLETIONS: [&str; 2] = ["chat", "completions"];
 
-/// Forwards one request and streams the answer back. A memory request continues in
-/// [`chat_completions::handle`].
+/// Forwards one request and streams the answer back. A chat completion continues in
+/// [`chat_completions::handle`], if there is room for its body.
 ///
 /// # Errors
 /// If the client gets an answer of Diarist instead of the upstream's.
@@ -34,7 +33,7 @@ pub(super) async fn handle(
     shared: &Arc<Shared>,
     memory: Option<&Arc<Memory>>,
     request: Request<Incoming>,
-) -> Result<Response<ProxyBody>, Refusal> {
+) -> Result<Response<ProxyBody>, Rejection> {
     let (parts, body) = request.into_parts();
     let audit = memory.and_then(|memory| memory.audit.as_ref());
     let refuse = |parts: &Parts, error| shared.refusals.begin(audit, parts, error);
@@ -100,7 +99,7 @@ async fn pass(
     mut parts: Parts,
     mut body: IdleTimeout<Incoming>,
     abort: Abort,
-) -> Result<Response<ProxyBody>, Refusal> {
+) -> Result<Response<ProxyBody>, Rejection> {
     if !body.is_end_stream() {
         let upload = shared.places.take_upload();
         let audit = memory.and_then(|memory| memory.audit.as_ref());
@@ -122,7 +121,7 @@ async fn pass_unread(
     parts: Parts,
     body: IdleTimeout<Incoming>,
     abort: Abort,
-) -> Result<Response<ProxyBody>, Refusal> {
+) -> Result<Response<ProxyBody>, Rejection> {
     metrics::counter!(telemetry::BODIES_UNREAD).increment(1);
     tracing::debug!("no room for one more body: the request is forwarded unread, without memory");
     let mut response = pass(shared, Some(memory), parts, body, abort).await?;

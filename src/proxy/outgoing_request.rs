@@ -110,7 +110,7 @@ impl Block {
     }
 }
 
-/// What is added to a request of its own accord, as far as the client leaves it open.
+/// What Diarist adds to a request by itself, as far as the client leaves it open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Extras {
     /// The question for usage in the stream.

@@ -4,10 +4,10 @@
 //! A beginning is found by its hash, which is taken while the body arrives, at every [`STEP`] bytes. If nobody remembers
 //! that the same sender has sent its first step before, no more of it is hashed: most requests have no other behind them.
 //! So a body is read whole twice, and from the third request on where it has grown. What is found says
-//! where the messages of the earlier body ended and what the hash is there; if this body has it too, only what follows is
-//! read. The hash is as strong as the one that names messages: INV-TAIL and INV-COVER rest on it. Its key is random and
-//! belongs to this process, and a beginning is found only by the tenant that sent it, so nobody learns by the time of an
-//! answer what another tenant has sent. Used by `chat_completions` and [`super::read_request`].
+//! where the messages of the earlier body ended and what the hash is there; if this body has it too, only what follows
+//! is read. The hash is as strong as the one that names messages: INV-TAIL and INV-COVER rest on it. Its key is random
+//! and belongs to this process, and a beginning is found only by the tenant that sent it, so nobody learns from how
+//! long an answer takes what another tenant has sent. Used by `chat_completions` and [`super::read_request`].
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,8 +20,9 @@ use crate::wire::chat::ParsedPrefix;
 /// The hash is taken at every multiple of this many bytes. A shorter body is not hashed.
 const STEP: usize = 16 * 1024;
 
-/// From how many of the last steps the hash can be continued to the end of an earlier body. A turn that adds more bytes
-/// than these steps have is read again from the last step before it on. Each takes two kilobytes while its request runs.
+/// How many states of the hasher are kept while a request runs, each of two kilobytes: those after the last steps. From
+/// one of them the hash is continued to where an earlier body ended, between two steps. A body that has grown by more
+/// steps is read again from the last common step on.
 const CONTINUED_STEPS: usize = 2;
 
 /// What is kept may use this many bytes. It is kept in two halves; when the younger one is full, the older one is
@@ -45,9 +46,8 @@ pub(super) struct PrefixHasher<'a> {
 }
 
 impl PrefixHasher<'_> {
-    /// Hashes the steps of `body` that are complete. It is what was read of the body so far. Pieces of it as they come
-    /// begin and end anywhere, and their hash takes twice as long as that of whole steps. `sender` is called once, at the
-    /// first step.
+    /// Hashes the complete steps of `body` that are not hashed yet. `body` is all that has arrived. Only whole steps
+    /// are hashed: the pieces as they arrive would take twice as long. `sender` is called once, at the first step.
     pub(super) fn read(&mut self, body: &[u8], sender: impl FnOnce() -> Sender) {
         let Some(hasher) = &mut self.hasher else {
             return;

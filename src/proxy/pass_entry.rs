@@ -75,7 +75,12 @@ impl PassEntry {
     }
 
     /// The entry of a request whose head could not be read, which was answered with so many bytes.
-    pub(super) fn unread(audit: &Audit, error: &ProxyError, bytes: usize, unlisted: u64) -> Self {
+    pub(super) fn unreadable(
+        audit: &Audit,
+        error: &ProxyError,
+        bytes: usize,
+        unlisted: u64,
+    ) -> Self {
         let code = respond::code(error);
         let mut entry = Self::refused(audit, &Method::GET, &Uri::default(), code, unlisted);
         if let Some((_, record)) = &mut entry.line {

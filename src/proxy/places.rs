@@ -1,12 +1,11 @@
 //! Places for requests in progress, and how many of them one connection and one address may hold.
 //!
 //! A request that memory reads takes its place when its body is in: a body that drips in holds up nobody. A connection
-//! may hold as many places as it leaves free for others, so a few HTTP/2 connections cannot take them all, and a new
-//! connection always finds one. An address may hold a fixed number; addresses of this machine any: a reverse proxy
-//! there speaks for many clients. A request that is streamed to the upstream takes its place before its body is in. At
-//! most half of the places are for bodies that still come, so that uploads that never end do not take all. Where no place
-//! is left, answers that their clients do not read make room.
-//! Called by [`super::flow`] and [`super::chat_completions`].
+//! may hold as many places as it leaves free for others, so a few HTTP/2 connections cannot take them all. An address
+//! may hold a fixed number; addresses of this machine any: a reverse proxy there speaks for many clients. A request
+//! that is streamed to the upstream takes its place before its body is in. At most half of the places are for bodies
+//! that still come, so that uploads that never end do not take all. Where no place is left, answers that their clients
+//! do not read make room. Called by [`super::flow`] and [`super::chat_completions`].
 
 use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv6Addr};

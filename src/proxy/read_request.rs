@@ -11,7 +11,7 @@ use http::request::Parts;
 
 use super::answer_position::{AnswerPosition, MIN_SUMMARY_BYTES, may_be_summary};
 use super::audit_entry::AuditEntry;
-use super::cache_receipt::PromptSource;
+use super::cache_verdict::PromptSource;
 use super::holdout;
 use super::identify::{
     Identity, OffReason, Sources, Thread, find_thread, identify, identify_owner,
@@ -32,7 +32,7 @@ use crate::wire::{self, Outline};
 #[derive(Debug)]
 pub(super) struct ReceivedBody {
     pub(super) body: Bytes,
-    /// By which its beginning may be known.
+    /// The hashes by which the beginning of its body is found once it was parsed.
     pub(super) prefix_hashes: PrefixHashes,
 }
 
@@ -140,7 +140,8 @@ struct ParsedForMemory {
     decided: ModeDecision,
 }
 
-/// Identifies and parses a request, and decides its mode. The error is the request where memory does not apply.
+/// Identifies and parses a request, and decides its mode. `Err` is no failure: it holds the request if memory does not
+/// apply to it.
 async fn parse_for_memory(
     memory: &Memory,
     parts: &Parts,
@@ -318,8 +319,8 @@ async fn look_up(
     }
 }
 
-/// Who the request belongs to. Without an identity, or where memory is off for it, the request is read without memory:
-/// that is the error.
+/// Who the request belongs to. Without an identity, or where memory is off for it, the request is read without memory.
+/// `Err` is no failure: it holds the request if memory does not apply to it.
 async fn identify_or_track(
     memory: &Memory,
     parts: &Parts,

@@ -52,7 +52,7 @@ pub fn error(error: &ProxyError, request_id: Option<&str>) -> Response<ProxyBody
 }
 
 /// What is wrong with a head that hyper answers with `status`. `None` if it is no status of a head.
-pub fn unread_head(status: StatusCode, max_head_bytes: usize) -> Option<ProxyError> {
+pub fn unreadable_head(status: StatusCode, max_head_bytes: usize) -> Option<ProxyError> {
     let limit = max_head_bytes;
     match status {
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => Some(ProxyError::HeadTooLarge { limit }),

@@ -181,7 +181,8 @@ struct SelectedMemory {
     selection: Selection,
     text: Option<Arc<Snapshot>>,
     fallback: Fallback,
-    /// Whether equal requests get the same selection: not if only a store that failed left nothing to send.
+    /// Whether the selection is reserved for equal requests. `false` if the store failed and no memory could be sent:
+    /// the next equal request is selected anew.
     certain: bool,
 }
 

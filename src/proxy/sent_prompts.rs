@@ -1,7 +1,7 @@
 //! The newest prompt of each conversation of this process, as it was sent: hashes and sizes, no text.
 //!
 //! Bounded by bytes; the conversation that was silent for the longest time goes first. Decides nothing. Called by
-//! `cache_receipt` when an answer has ended.
+//! `cache_verdict` when an answer has ended.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::body::Pace;
 use super::body_budget::BodyBudget;
 use super::places::Places;
-use super::refusals::Refusals;
+use super::rejections::Rejections;
 use crate::tasks::Tasks;
 use crate::upstream::Upstream;
 
@@ -44,7 +44,7 @@ impl Default for Limits {
             max_buffered_bytes: 256 << 20,
             body_pace: Pace {
                 grace: Duration::from_mins(1),
-                bytes_per_second: 32 << 10,
+                min_bytes_per_second: 32 << 10,
             },
             request_idle: Duration::from_mins(1),
             response_idle: Duration::from_mins(5),
@@ -60,6 +60,6 @@ pub(super) struct Shared {
     pub(super) limits: Limits,
     pub(super) body_budget: BodyBudget,
     pub(super) places: Places,
-    pub(super) refusals: Refusals,
+    pub(super) refusals: Rejections,
     pub(super) tasks: Tasks,
 }

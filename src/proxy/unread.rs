@@ -21,8 +21,8 @@ use super::body::ProxyBody;
 use crate::telemetry;
 use crate::upstream::BoxError;
 
-/// A body gives at most so many bytes at a time, as many as a frame of HTTP/2 holds. It is asked again when the client has
-/// let them through. So a slow client is seen to read.
+/// A body gives at most so many bytes at a time, as many as a frame of HTTP/2 holds. It is asked for more only when the
+/// client has let these through, so a slow client counts as one that reads.
 const PIECE_BYTES: usize = 16 << 10;
 
 tokio::task_local! {
@@ -36,7 +36,8 @@ pub(super) struct Reading(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Since when the body was not asked for more; `None` while it is, and waits for the upstream.
+    /// Since when nobody has asked the body for more. If that is long ago, the client does not read. `None` while the
+    /// body is asked and waits for the upstream, and after its end.
     unread_since: Option<Instant>,
     ended: bool,
     /// The task of the stream, if it waits for the client.

@@ -40,10 +40,10 @@ impl BadRequestAnswer {
         if self.activity.may_be_answer() {
             return None;
         }
-        let error = respond::unread_head(status, self.max_head_bytes)?;
+        let error = respond::unreadable_head(status, self.max_head_bytes)?;
         let (answer, body_bytes) = respond::bad_request(&error);
         if let Some(proxy) = &self.proxy {
-            proxy.note_unread_head(&error, body_bytes);
+            proxy.note_unreadable_head(&error, body_bytes);
         }
         Some(answer)
     }

@@ -18,7 +18,8 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 /// The result of the drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainReport {
-    /// Connections and tunnels that were cut at the deadline.
+    /// Connections, tunnels and answers of chat completions that were still open when the wait ended. A connection and
+    /// its answer count as two.
     pub aborted_requests: usize,
     /// Tasks that did not end even then.
     pub unfinished_tasks: usize,
@@ -40,7 +41,7 @@ pub(super) async fn drain(
         "stopping, 2/4: waiting at most {deadline:?} for answers to end"
     );
     tokio::select! {
-        _ = timeout(deadline, report(tasks)) => {}
+        _ = timeout(deadline, wait_until_drained(tasks)) => {}
         () = tasks.token().cancelled_owned() => tracing::info!("stopping: a second signal ended the wait"),
     }
 
@@ -65,8 +66,8 @@ pub(super) async fn drain(
     }
 }
 
-/// Ready when no connection or tunnel is left. Logs their number until then.
-async fn report(tasks: &Tasks) {
+/// Waits until no connection, tunnel or answer is left. Logs their number meanwhile.
+async fn wait_until_drained(tasks: &Tasks) {
     let mut drained = std::pin::pin!(tasks.drained());
     let mut tick = interval_at(Instant::now() + REPORT_INTERVAL, REPORT_INTERVAL);
     loop {

@@ -1,9 +1,9 @@
 //! A runtime for the work that no client waits for, on threads of a lower priority.
 //!
 //! The recorder, the workers and the database's writer use as much processor time as a request does, or more. On the
-//! threads of the requests they would delay them. Here the system gives them the time that requests leave, and a
-//! quarter of it at least, so that they go on where requests leave none. Made by `cli`, used through
-//! [`super::Tasks::spawn_background`].
+//! threads of the requests they would delay them. Here the system gives them the time that requests leave. If requests
+//! leave none, a background thread still gets about a quarter of a core that it shares with one busy thread of
+//! requests. Made by `cli`, used through [`super::Tasks::spawn_background`].
 
 use std::io;
 use std::thread;

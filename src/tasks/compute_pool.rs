@@ -1,9 +1,12 @@
-//! Threads for work that takes milliseconds of processor time: at most half of the machine's cores at the same time.
-//! Without a bound, a few large bodies would take all cores, also with a bad key, and a gigabyte for what they are parsed
-//! into; and parts that many Observers write at the same time would leave requests a small share of the processor,
-//! because each thread gets one of its own, however low its priority is. Others wait for their turn, first come first
-//! served. Work on a short text has turns of its own: otherwise one account with large bodies would make the work for all
-//! others wait for seconds. Used by `proxy` for bodies, and by `jobs` for what it does with what models write.
+//! Runs work that takes milliseconds of processor time on the threads for blocking work. In one pool, at most half as
+//! many long texts as the machine has cores are worked on at the same time, and as many short ones. The rest waits,
+//! first come, first served.
+//!
+//! Without these bounds, a few large bodies, also with a bad key, would take all cores, and a gigabyte for what they
+//! are parsed into. And work for many Observers would leave requests a small share of the processor, because each
+//! thread gets a share of its own, however low its priority is. Short texts do not wait for long ones: otherwise one
+//! account with large bodies would make the work of all others wait for seconds. `proxy` has one pool for bodies,
+//! `jobs` another for what it does with what models write.
 
 use std::sync::Arc;
 use std::thread;

@@ -99,7 +99,7 @@ impl Losses {
         }
     }
 
-    /// Ends a loss that a minute has passed since, for parts that do not know when they work.
+    /// Marks the part as up again when its last loss is a minute ago. For parts that cannot tell when they work again.
     pub fn expire(&self) {
         let last = self.lock().last_loss;
         if last.is_some_and(|last| last.elapsed() >= INTERVAL) {

@@ -33,7 +33,7 @@ struct ReadinessState {
 #[derive(Debug)]
 struct Part {
     condition: Condition,
-    /// When it became so. Another reason for the same trouble is no new beginning.
+    /// Since when it is in this condition. Another reason for the same condition does not change it.
     since: Timestamp,
 }
 

@@ -16,8 +16,8 @@ thread_local! {
     static NEXT: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Offers the core of this thread to others that are ready, if this one ran for a while. Then it runs for as long as it
-/// waited, at least: what takes a core for long is no request, and would take it again each time.
+/// Offers the core of this thread to others that are ready. The next offer is made `RUN` later, or after as long as the
+/// others kept the core, if that was longer: what keeps a core for long is no request, and would take it at each offer.
 pub fn yield_to_requests() {
     let now = Instant::now();
     if NEXT.get().is_some_and(|next| now < next) {

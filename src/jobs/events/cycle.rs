@@ -9,11 +9,12 @@ use std::sync::{Mutex, PoisonError};
 use serde_json::{Map, Value, json};
 
 use super::{Events, MAX_ERROR, config, event, log, operation, time};
-use crate::jobs::evidence::PartReport;
+use crate::jobs::part_report::PartReport;
 use crate::jobs::settings::Settings;
 use crate::store::{Event, Job};
 
-/// The tries of one job. Each call of the Reflector is a cycle of its own.
+/// The tries of one job since it was claimed. In the published events the first one is a cycle, and so is each further
+/// call of the Reflector.
 #[derive(Debug)]
 pub(in crate::jobs) struct Cycle {
     log: Events,

@@ -5,7 +5,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Cycle, Events};
-use crate::jobs::evidence::PartReport;
+use crate::jobs::part_report::PartReport;
 use crate::jobs::settings::Settings;
 use crate::memory::NewPart;
 use crate::store::{Event, Job};

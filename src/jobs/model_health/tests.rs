@@ -63,7 +63,7 @@ fn a_slow_model_is_measured_by_itself() {
 fn a_call_hangs_until_it_ends() {
     let readiness = Readiness::new();
     let health = ModelHealth::new(Clock::default(), &readiness);
-    let overdue = || health.overdue(&endpoint(), "m", &job(), Duration::from_mins(1));
+    let overdue = || health.begin_overdue(&endpoint(), "m", &job(), Duration::from_mins(1));
     let (one, two) = (overdue(), overdue());
     drop(one);
     let condition = readiness.condition("observer");
@@ -94,14 +94,14 @@ fn an_endpoint_that_is_left_alone_is_said_with_both_times_until_it_answers() {
     let notice = || health.notice(&job.scope.tenant, &phase, "m");
     let failing = |since, until| Some(Notice::ObserverFailing(Rest::from_millis(since, until)));
     assert_eq!(notice(), None);
-    health.left_alone(&endpoint, &job, Duration::from_secs(30));
+    health.record_pause(&endpoint, &job, Duration::from_secs(30));
     assert_eq!(notice(), failing(1_000_000, 1_030_000));
     clock.advance(Duration::from_secs(30));
     assert_eq!(notice(), None, "one call tries it now");
-    health.left_alone(&endpoint, &job, Duration::from_mins(1));
+    health.record_pause(&endpoint, &job, Duration::from_mins(1));
     assert_eq!(notice(), failing(1_000_000, 1_090_000), "it began before");
     assert_eq!(health.notice(&job.scope.tenant, &borrowed, "m"), None);
-    health.called_again(&endpoint, &job);
+    health.end_pause(&endpoint, &job);
     assert_eq!(notice(), None);
 }
 

@@ -5,13 +5,11 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use crate::history::Scope;
+use crate::jobs::part_report::CODE_AUTHOR;
 use crate::jobs::payload::ObservationPayload;
 use crate::memory::Span;
 use crate::memory::observe;
 use crate::store::Job;
-
-/// Stands for a model's name if code is the author.
-pub(super) const CODE_AUTHOR: &str = "code";
 
 /// The observation of a range or piece.
 #[derive(Debug, Default)]

@@ -1,11 +1,12 @@
 //! Calls the Observer piece by piece, and decides what becomes of each answer: it is used, asked for
-//! again in smaller pieces, or replaced by lines of code.
+//! again in smaller pieces, or replaced by lines that code writes.
 
-use super::draft::{CODE_AUTHOR, ChunkDraft, ObservedText};
+use super::draft::{ChunkDraft, ObservedText};
 use super::job::ObserveJob;
 use crate::audit::CallOutcome;
 use crate::jobs::failure::{Failure, is_rejected_for_good};
 use crate::jobs::model_problem::Problem;
+use crate::jobs::part_report::CODE_AUTHOR;
 use crate::llm::{CallError, Finish};
 use crate::memory::observe::{self, ParsedAnswer};
 
@@ -143,9 +144,9 @@ impl ObserveJob<'_> {
     }
 
     /// Handles an answer that an output limit cut, so that it covers only a part of `piece`. The
-    /// halves are observed instead, which is charged, because the model read all of it. If smaller
-    /// pieces are useless, the complete lines of the answer are used, followed by what code writes
-    /// for the piece.
+    /// halves are observed instead. Unless a client waits, the tokens of `piece` then count as shown to
+    /// the Observer once more, because the model read all of it. If smaller pieces are useless, the
+    /// complete lines of the answer are used, followed by what code writes for the piece.
     async fn handle_truncated(
         &self,
         draft: &mut ChunkDraft,
@@ -199,9 +200,9 @@ impl ObserveJob<'_> {
 
     /// Handles an answer without usable text. A whole range goes back into the queue, which charges
     /// it, because the Observer will read it again. One piece of several is asked for again at
-    /// once, and charged here. While a client waits, no call is repeated. After the second answer code
-    /// covers the piece, if the model can do the work: then there was nothing to observe. The range of a
-    /// model that has not shown that it can waits.
+    /// once, and charged here. While a client waits, no call is repeated. After the second answer without
+    /// usable text, code covers the piece if the model has shown that it can do the work, or if a client
+    /// waits. Otherwise the range waits.
     async fn handle_empty(
         &self,
         draft: &mut ChunkDraft,

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::state::Recorder;
 use crate::history::{History, Link, Scope};
-use crate::jobs::evidence::PartReport;
 use crate::jobs::exchange::Exchange;
 use crate::jobs::failure::log_store_failure;
 use crate::jobs::overflow_observe::PendingOverflow;
+use crate::jobs::part_report::PartReport;
 use crate::jobs::traces;
 use crate::jobs::track::Track;
 use crate::lookup::{LookupParams, PinLabel};

@@ -12,17 +12,17 @@ use tokio::time::{Instant, Sleep};
 
 use crate::upstream::BoxError;
 
-/// How fast a body has to come: whole within `grace`, and a second longer for each `bytes_per_second` of it.
+/// How fast a body has to come: whole within `grace`, and a second longer for each `min_bytes_per_second` of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     pub grace: Duration,
-    pub bytes_per_second: u64,
+    pub min_bytes_per_second: u64,
 }
 
 impl Pace {
     /// How much longer one may wait for a body of which `received` bytes have come, after `waited`.
     fn time_left(&self, received: u64, waited: Duration) -> Duration {
-        let earned = Duration::from_secs(received / self.bytes_per_second.max(1));
+        let earned = Duration::from_secs(received / self.min_bytes_per_second.max(1));
         (self.grace + earned).saturating_sub(waited)
     }
 }
@@ -168,9 +168,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_drips_ends_after_its_grace_and_one_that_keeps_the_rate_comes_whole() {
-        let pace = |bytes_per_second| Pace {
+        let pace = |min_bytes_per_second| Pace {
             grace: Duration::from_secs(10),
-            bytes_per_second,
+            min_bytes_per_second,
         };
         let second = Duration::from_secs(1);
         assert_eq!(bytes_within(pace(1_000), second * 3).await, (3, false));

@@ -9,7 +9,7 @@ use std::time::Instant;
 use super::refusal_ttl::REFUSAL_TTL;
 use crate::memory::SnapshotId;
 
-/// Refusals in a row after which a snapshot is left out. A single one may be chance: the same filter accepted the
+/// Rejections in a row after which a snapshot is left out. A single one may be chance: the same filter accepted the
 /// block before.
 const BLOCK_AFTER: u32 = 2;
 
@@ -19,7 +19,7 @@ const MAX_SNAPSHOTS: usize = 1_024;
 /// The refusals of one snapshot by one model.
 #[derive(Debug, Default)]
 struct RefusalCount {
-    /// Refusals since it was last accepted.
+    /// Rejections since it was last accepted.
     refusals: u32,
     /// The time of the last refusal; `None` once that is long enough ago to try the snapshot again.
     last_refused: Option<Instant>,
@@ -78,8 +78,8 @@ impl BlockedSnapshots {
         count.refusals >= BLOCK_AFTER && count.last_refused.is_some()
     }
 
-    /// Allows a snapshot again if its last refusal is older than an hour at `now`. Only once: its count stays, so
-    /// one more refusal is the next in a row.
+    /// Allows a snapshot again if its last refusal is older than an hour at `now`. Its count stays, so one more refusal
+    /// blocks it again.
     pub(super) fn expire(&mut self, now: Instant) {
         for count in self.counts.values_mut() {
             let is_fresh = |at: &Instant| now.saturating_duration_since(*at) < REFUSAL_TTL;

@@ -2,8 +2,9 @@
 //!
 //! A refusal moves the block, or stops the question for usage, only for the tenant that was refused: one oddly
 //! refused request costs no other tenant its prompt cache. Once a tenant of a second account has learned the same about
-//! the model, it holds for all: a client can make itself many tenants, but not many accounts. What no refusal has named is
-//! never shared. Used only by [`super::UpstreamCapabilities`].
+//! the model, it holds for all: a client can make itself many tenants, but not many accounts. A placement that no refusal
+//! has named is never shared. The question for usage, and what is added for the prompt cache, are shared however they were
+//! learned. Used only by [`super::UpstreamCapabilities`].
 
 use std::time::Instant;
 

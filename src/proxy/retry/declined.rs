@@ -125,7 +125,8 @@ impl DeclinedRequest {
         match (self.fault, &self.outgoing.block) {
             (Fault::Usage, _) => {
                 tracing::info!(
-                    "the upstream refused to report usage in streams; it is not asked again"
+                    "the upstream refused a request that asks for usage in its stream; this tenant's streams of this \
+                     model do not ask any more"
                 );
                 capabilities.record_usage_refused(tenant_model);
             }

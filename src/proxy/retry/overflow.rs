@@ -195,8 +195,9 @@ impl<'a> OverflowShortening<'a> {
         bytes * density.1 < self.last.attempts.largest_bytes * density.0
     }
 
-    /// The block that was declined, without what was at fault: without the cache key, without the question for usage
-    /// if that was not accepted before, else one placement lower. Without the block, the request is too long.
+    /// The declined block without what was at fault: one placement lower if that was its place, without the cache key
+    /// or the breakpoint if it was that. It asks for usage only if a request that asked was refused for its length
+    /// alone. Without the block, the request is too long.
     fn moved_block(&self) -> Option<OutgoingRequest> {
         let attempts = &self.last.attempts;
         let declined = &attempts.declined.as_ref()?.outgoing;

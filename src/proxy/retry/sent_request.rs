@@ -24,7 +24,8 @@ pub(in crate::proxy) struct SentRequest {
 /// One way to make a request fit its model. [`super::overflow`] has their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OverflowStep {
-    /// The block that was declined, one placement lower or without asking for usage.
+    /// The block that was declined, without what was at fault: one placement lower, or without what was added beside
+    /// it.
     MoveBlock,
     /// Everything observed so far, in one new snapshot.
     ApplyObservations,

@@ -27,7 +27,8 @@ use crate::wire::usage::RefusalReason;
 #[derive(Clone, Debug, Default)]
 pub(in crate::proxy) struct SharedStreamOutcome {
     outcome: Arc<Mutex<StreamOutcome>>,
-    /// The head answers a request that asked for usage; the rest of the stream answers one that did not.
+    /// Set if the rest of the stream answers a request that did not ask for usage, although the first one did. Then no
+    /// usage report is taken out any more.
     stop_usage_filter: Arc<AtomicBool>,
 }
 

@@ -23,7 +23,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// A request that gets an answer of Diarist, and its audit line if it has none yet.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct Rejection {
     error: ProxyError,
     /// Boxed: results would be large with it.
     entry: Option<Box<PassEntry>>,
@@ -32,7 +32,7 @@ pub(super) struct Refusal {
 }
 
 /// The request has an audit line of its own already.
-impl From<ProxyError> for Refusal {
+impl From<ProxyError> for Rejection {
     fn from(error: ProxyError) -> Self {
         Self {
             error,
@@ -42,7 +42,7 @@ impl From<ProxyError> for Refusal {
     }
 }
 
-impl Refusal {
+impl Rejection {
     /// The same for a request whose line has this id.
     pub(super) fn with_id(error: ProxyError, request_id: &str) -> Self {
         Self {
@@ -66,7 +66,7 @@ impl Refusal {
 
 /// Begins lines, at most [`MAX_LINES`] in a second.
 #[derive(Debug, Default)]
-pub(super) struct Refusals {
+pub(super) struct Rejections {
     current: Mutex<Window>,
 }
 
@@ -74,13 +74,18 @@ pub(super) struct Refusals {
 struct Window {
     began: Option<Instant>,
     lines: u32,
-    /// Refusals since the last line that have none.
+    /// Rejections since the last line that have none.
     unlisted: u64,
 }
 
-impl Refusals {
+impl Rejections {
     /// Refuses the request with this head.
-    pub(super) fn begin(&self, audit: Option<&Audit>, head: &Parts, error: ProxyError) -> Refusal {
+    pub(super) fn begin(
+        &self,
+        audit: Option<&Audit>,
+        head: &Parts,
+        error: ProxyError,
+    ) -> Rejection {
         self.refuse(audit, &head.method, &head.uri, error)
     }
 
@@ -91,14 +96,14 @@ impl Refusals {
         method: &Method,
         uri: &Uri,
         error: ProxyError,
-    ) -> Refusal {
+    ) -> Rejection {
         let entry = audit.and_then(|audit| {
             let unlisted = self.take_line(Instant::now())?;
             let code = respond::code(&error);
             let entry = PassEntry::refused(audit, method, uri, code, unlisted);
             Some(Box::new(entry))
         });
-        Refusal {
+        Rejection {
             error,
             entry,
             request_id: None,
@@ -106,9 +111,9 @@ impl Refusals {
     }
 
     /// The line of a request whose head could not be read. It was answered with so many bytes.
-    pub(super) fn note_unread_head(&self, audit: &Audit, error: &ProxyError, bytes: usize) {
+    pub(super) fn note_unreadable_head(&self, audit: &Audit, error: &ProxyError, bytes: usize) {
         if let Some(unlisted) = self.take_line(Instant::now()) {
-            drop(PassEntry::unread(audit, error, bytes, unlisted));
+            drop(PassEntry::unreadable(audit, error, bytes, unlisted));
         }
     }
 
@@ -135,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_flood_gets_some_lines_in_a_second_and_the_next_line_says_how_many_have_none() {
-        let refusals = Refusals::default();
+        let refusals = Rejections::default();
         let start = Instant::now();
         for _ in 0..MAX_LINES {
             assert_eq!(refusals.take_line(start), Some(0));

@@ -47,7 +47,7 @@ pub(super) async fn for_chunk(pool: &ComputePool, job: &Job, part: &NewPart) -> 
             },
         }
     });
-    // If the thread died, the part has no evidence, like parts of versions before there was any.
+    // If the computation panicked, the part has no analysis, like parts of versions before there was one.
     measured.await.unwrap_or_default()
 }
 
