@@ -1,6 +1,6 @@
 //! The audit line of a request that passes through unread. It is written when it is dropped: when the answer has
 //! ended, or the client has left. Reads no body; it counts the bytes of the answer. Called by [`super::flow`],
-//! [`super::refusals`] and [`super::upgrade`].
+//! [`super::rejections`] and [`super::upgrade`].
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -54,7 +54,7 @@ impl PassEntry {
         }
     }
 
-    /// The entry of a request that Diarist refuses, with the code of its answer; see [`super::refusals`].
+    /// The entry of a request that Diarist refuses, with the code of its answer; see [`super::rejections`].
     pub(super) fn refused(
         audit: &Audit,
         method: &Method,
