@@ -43,10 +43,13 @@ async fn uploads_that_never_end_leave_places_for_chat_completions() {
     let rig = Rig::with(Options::default(), &[("SERVER__MAX_REQUESTS", "4")]).await;
     let conversation = SampleConversation::new("ada");
     let upload = head(3).replace("/v1/chat/completions", "/v1/files");
+    let expecting = upload.replace("\r\n\r\n", "\r\nexpect: 100-continue\r\n\r\n");
     let mut uploads = Vec::new();
     for _ in 0..2 {
         let mut upload_caller = Caller::connect(&rig.address()).await;
-        upload_caller.send(upload.as_bytes()).await;
+        upload_caller.send(expecting.as_bytes()).await;
+        // It has its place before the next one comes.
+        upload_caller.until("HTTP/1.1 100 Continue\r\n\r\n").await;
         upload_caller.send(b"{").await;
         uploads.push(upload_caller);
     }
@@ -69,8 +72,8 @@ async fn uploads_that_never_end_leave_places_for_chat_completions() {
     // A body that is in gives its place to the next one.
     let mut first = uploads.remove(0);
     first.send(b" }").await;
-    let answer = first.until("\r\n\r\n").await;
-    assert!(!answer.starts_with("HTTP/1.1 429 "), "{answer}");
+    let answer = first.until("content-length").await;
+    assert!(!answer.contains("HTTP/1.1 429 "), "{answer}");
     let mut next = Caller::connect(&rig.address()).await;
     next.send(upload.as_bytes()).await;
     next.send(b"{ }").await;
