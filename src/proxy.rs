@@ -3,7 +3,7 @@
 //! [`Proxy::handle`] is called by `server`, once for each request of the data port, and always returns
 //! a response: [`respond`] turns every error into one. Reading order: [`flow`] separates chat
 //! completions from all others; [`chat_completions`] is the path of a chat completion; [`select_memory`] chooses its
-//! snapshot; [`retry`] sends it and decides what follows a refusal. The state that all of them share
+//! snapshot; [`retry`] sends it and decides what follows a rejection. The state that all of them share
 //! is in [`shared`] and [`memory`].
 
 pub mod abort;
@@ -91,7 +91,7 @@ impl Proxy {
             shared: Arc::new(Shared {
                 body_budget: BodyBudget::new(limits.max_buffered_bytes),
                 places: Places::new(limits.max_requests, limits.max_requests_per_address),
-                refusals: Rejections::default(),
+                rejections: Rejections::default(),
                 upstream,
                 limits,
                 tasks,
@@ -120,7 +120,7 @@ impl Proxy {
         let request_metrics = RequestMetrics::start(&request);
         let response = match flow::handle(&self.shared, self.memory.as_ref(), request).await {
             Ok(response) => response,
-            Err(refusal) => refusal.into_response(),
+            Err(rejection) => rejection.into_response(),
         };
         request_metrics.track_body(response)
     }
@@ -129,15 +129,15 @@ impl Proxy {
     pub fn refuse<B>(&self, request: &Request<B>, error: ProxyError) -> Response<ProxyBody> {
         let audit = self.audit();
         let (method, uri) = (request.method(), request.uri());
-        let refusal = self.shared.refusals.refuse(audit, method, uri, error);
-        refusal.into_response()
+        let rejection = self.shared.rejections.refuse(audit, method, uri, error);
+        rejection.into_response()
     }
 
     /// Lets a request whose head could not be read have an audit line. It was answered with so many bytes.
     pub fn note_unreadable_head(&self, error: &ProxyError, bytes_answered: usize) {
         if let Some(audit) = self.audit() {
             self.shared
-                .refusals
+                .rejections
                 .note_unreadable_head(audit, error, bytes_answered);
         }
     }

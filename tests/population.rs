@@ -52,11 +52,11 @@ use futures_util::stream::{self, StreamExt as _};
 
 use judge::{Sent, Table, Wrong};
 
-/// Requests that are played at least: whole worlds, so it is one.
-const SOME: usize = 200;
+/// The fewest requests of a plain run. Worlds are played whole, so it is one world.
+const PLAIN: usize = 200;
 
-/// And by the slow test.
-const FULL: usize = 3_000;
+/// The fewest requests of the slow test.
+const SLOW: usize = 3_000;
 
 /// Worlds that are played side by side.
 const WORLDS: usize = 4;
@@ -98,13 +98,13 @@ fn seeds(plain: usize) -> Vec<u64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobody_hears_what_another_conversation_said() {
-    play(&seeds(SOME)).await;
+    play(&seeds(PLAIN)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn nobody_hears_it_among_more_users() {
-    play(&seeds(FULL)).await;
+async fn nobody_hears_what_another_conversation_said_in_more_worlds() {
+    play(&seeds(SLOW)).await;
 }
 
 async fn play(seeds: &[u64]) {

@@ -33,11 +33,11 @@ use program::Program;
 
 use crate::support::collector::Collector;
 
-/// Half of them tenants, half users of tenants that have ten each.
-const SOME: usize = 40;
+/// Owners of a plain run: half of them tenants, half users of tenants that have ten each.
+const PLAIN: usize = 40;
 
-/// And in the slow test.
-const FULL: usize = 1_000;
+/// The same in the slow test.
+const SLOW: usize = 1_000;
 const TURNS: usize = 3;
 
 /// Requests at once.
@@ -102,13 +102,13 @@ async fn turn(client: reqwest::Client, url: String, owner: Owner, number: usize,
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nobodys_words_stand_where_they_should_not() {
-    play(SOME).await;
+    play(PLAIN).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn nor_do_the_words_of_a_thousand() {
-    play(FULL).await;
+async fn a_thousand_owners_find_no_words_where_they_should_not_stand() {
+    play(SLOW).await;
 }
 
 async fn play(all: usize) {

@@ -53,7 +53,7 @@ struct RouteTable {
     paused_until: HashMap<Tenant, Instant>,
     slow: HashMap<Tenant, Slow>,
     /// How many running jobs borrow the credential of a tenant.
-    in_use: HashMap<Tenant, usize>,
+    borrowing_jobs: HashMap<Tenant, usize>,
 }
 
 /// A tenant whose jobs slow down.
@@ -193,8 +193,8 @@ impl Routes {
     }
 
     /// A job begins to borrow the credential of `tenant`, until the result is dropped.
-    pub(super) fn in_use(self: &Arc<Self>, tenant: Tenant) -> BorrowedCredential {
-        *self.lock().in_use.entry(tenant).or_default() += 1;
+    pub(super) fn borrow(self: &Arc<Self>, tenant: Tenant) -> BorrowedCredential {
+        *self.lock().borrowing_jobs.entry(tenant).or_default() += 1;
         BorrowedCredential {
             routes: Arc::clone(self),
             tenant,
@@ -204,10 +204,10 @@ impl Routes {
     fn borrowing_ended(&self, tenant: &Tenant) {
         let mut table = self.lock();
         let now = self.clock.instant();
-        if let Some(count) = table.in_use.get_mut(tenant) {
+        if let Some(count) = table.borrowing_jobs.get_mut(tenant) {
             *count -= 1;
             if *count == 0 {
-                table.in_use.remove(tenant);
+                table.borrowing_jobs.remove(tenant);
             }
         }
         // No limit was reached while it ran.
@@ -268,7 +268,7 @@ impl RouteTable {
     fn must_wait(&self, tenant: &Tenant, now: Instant) -> bool {
         self.slow
             .get(tenant)
-            .is_some_and(|slow| now < slow.next_call || self.in_use.contains_key(tenant))
+            .is_some_and(|slow| now < slow.next_call || self.borrowing_jobs.contains_key(tenant))
     }
 
     fn make_room(&mut self, tenant: &Tenant) {
@@ -385,7 +385,7 @@ mod tests {
         let routes = Arc::new(Routes::new(&clock, &health));
         routes.register(TENANT, route("v1/chat/completions"));
         let waits = |routes: &Routes| routes.usable().is_empty();
-        let two = [routes.in_use(TENANT), routes.in_use(TENANT)];
+        let two = [routes.borrow(TENANT), routes.borrow(TENANT)];
         assert!(!waits(&routes), "calls run side by side");
         // Requests that were under way together: one pause.
         for _ in 0..5 {
@@ -395,17 +395,17 @@ mod tests {
         assert!(waits(&routes));
         clock.advance(FIRST_SLOW_PAUSE);
         assert!(!waits(&routes));
-        let one = routes.in_use(TENANT);
+        let one = routes.borrow(TENANT);
         assert!(waits(&routes), "one at a time");
         routes.limited(&TENANT, None);
         drop(one);
         clock.advance(FIRST_SLOW_PAUSE);
         assert!(waits(&routes), "the pause has grown");
         clock.advance(FIRST_SLOW_PAUSE);
-        drop(routes.in_use(TENANT));
+        drop(routes.borrow(TENANT));
         clock.advance(FIRST_SLOW_PAUSE);
-        drop(routes.in_use(TENANT));
-        let _several = [routes.in_use(TENANT), routes.in_use(TENANT)];
+        drop(routes.borrow(TENANT));
+        let _several = [routes.borrow(TENANT), routes.borrow(TENANT)];
         assert!(
             !waits(&routes),
             "no limit was reached for two calls: as before"

@@ -223,7 +223,7 @@ impl Worker {
     /// Marks the borrowed credential of `job` as used until the result is dropped.
     fn borrow_for(&self, job: &Job) -> Option<BorrowedCredential> {
         let borrows = self.base.borrows_credential(job);
-        borrows.then(|| self.routes.in_use(job.scope.tenant))
+        borrows.then(|| self.routes.borrow(job.scope.tenant))
     }
 
     /// Calls the model for `job` and ends the job.

@@ -86,11 +86,11 @@ pub(super) fn parse(
     }
     let finish = finish(choice)?;
     let model = body.get("model").and_then(Value::as_str);
-    let reports = UsageReports::in_answer(&body);
+    let (usage, raw_usage) = UsageReports::in_answer(&body).read();
     Ok(Reply {
         text: text(choice.pointer("/message/content")),
-        usage: reports.usage().unwrap_or_default().checked(),
-        raw_usage: reports.into_raw(),
+        usage: usage.unwrap_or_default().checked(),
+        raw_usage,
         finish,
         model: model.unwrap_or(&settings.model).to_owned(),
     })

@@ -37,14 +37,14 @@ impl BaseChains {
             if let Some(beginning) = self.0.remove(&key) {
                 break beginning;
             }
-            let step = path_entries.get(&key)?;
-            newer.push(step);
-            at = step.parent;
+            let entry = path_entries.get(&key)?;
+            newer.push(entry);
+            at = entry.parent;
         };
         let added = newer.len() * MESSAGE_BYTES;
         if !newer.is_empty() {
             let chain = Arc::make_mut(&mut chain);
-            newer.into_iter().rev().for_each(|step| chain.push(step));
+            newer.into_iter().rev().for_each(|entry| chain.push(entry));
         }
         self.0.insert((scope.tenant, end), Arc::clone(&chain));
         Some((chain, added))

@@ -51,7 +51,7 @@ fn add_answer(
     let Some(origin) = seen_origins.answer_origin(tip, item.ids.unwrap_or(item.content)) else {
         return;
     };
-    let step = PathEntry {
+    let entry = PathEntry {
         message: PathMessage {
             link: tip.next(&next.message.fingerprint),
             role: next.message.role,
@@ -71,20 +71,20 @@ fn add_answer(
         summary_start: None,
         pending: true,
     };
-    path.push(check_uniqueness(step, seen_origins));
+    path.push(check_uniqueness(entry, seen_origins));
 }
 
 /// Updates whether the message is unique to its conversation, by what this process has seen since it was
 /// read.
-fn check_uniqueness(mut step: PathEntry, seen_origins: SeenOrigins<'_>) -> PathEntry {
-    let witness = step.witness().map(|mark| Witness {
+fn check_uniqueness(mut entry: PathEntry, seen_origins: SeenOrigins<'_>) -> PathEntry {
+    let witness = entry.witness().map(|mark| Witness {
         hash: mark,
-        origin: step.origin,
+        origin: entry.origin,
     });
-    let has_origin = step.origin != Origin::default();
-    step.message_origin.unshared &=
+    let has_origin = entry.origin != Origin::default();
+    entry.message_origin.unshared &=
         has_origin && witness.is_some_and(|witness| !seen_origins.is_contested(&witness));
-    step
+    entry
 }
 
 impl CacheState {
@@ -161,12 +161,12 @@ impl CacheState {
         let turns = || client.turns().iter().enumerate().rev();
         let key = |link: &Link| (scope.tenant, *link);
         let recorded = turns().find_map(|(index, turn)| {
-            let step = self.path_entries.get(&key(&turn.link))?;
-            Some((index + 1, step))
+            let entry = self.path_entries.get(&key(&turn.link))?;
+            Some((index + 1, entry))
         });
-        if let Some((count, step)) = recorded {
-            (evidence.recorded_count, evidence.recorded_lineage) = (count, Some(step.lineage));
-            evidence.recorded_origin = step.origin;
+        if let Some((count, entry)) = recorded {
+            (evidence.recorded_count, evidence.recorded_lineage) = (count, Some(entry.lineage));
+            evidence.recorded_origin = entry.origin;
         }
         let newest_alignment = turns().find_map(|(_, turn)| self.alignments.get(&key(&turn.link)));
         let complete = self.has_complete_link(scope, client);
@@ -217,16 +217,16 @@ impl CacheState {
         let mut at = link;
         while at != root {
             let key = (scope.tenant, at);
-            let Some(step) = self.path_entries.get(&key) else {
+            let Some(entry) = self.path_entries.get(&key) else {
                 return Vec::new();
             };
-            let step = PathEntry {
-                range_end: step.range_end || self.range_ends.contains(&key),
+            let entry = PathEntry {
+                range_end: entry.range_end || self.range_ends.contains(&key),
                 text_kept: self.kept_messages.contains(&key),
-                ..*step
+                ..*entry
             };
-            path.push(check_uniqueness(step, seen_origins));
-            at = step.parent;
+            path.push(check_uniqueness(entry, seen_origins));
+            at = entry.parent;
         }
         path.reverse();
         path
@@ -254,17 +254,17 @@ impl CacheState {
             .answered
             .as_ref()
             .map(|found| found.path.as_slice());
-        for step in path
+        for entry in path
             .iter()
             .chain(&candidates.base_chain)
             .chain(answered.unwrap_or_default())
         {
-            self.add_path_entry(scope, step);
-            if step.range_end {
-                self.range_ends.insert((scope.tenant, step.message.link));
+            self.add_path_entry(scope, entry);
+            if entry.range_end {
+                self.range_ends.insert((scope.tenant, entry.message.link));
             }
-            if step.text_kept {
-                self.add_kept_message((scope.tenant, step.message.link));
+            if entry.text_kept {
+                self.add_kept_message((scope.tenant, entry.message.link));
             }
         }
         for (lineage, name) in &candidates.lineage_names {
@@ -273,7 +273,7 @@ impl CacheState {
         let aligned_count = candidates.alignment.as_ref().map_or(0, |view| view.count);
         let checked_path = |path: Vec<PathEntry>| {
             path.into_iter()
-                .map(|step| check_uniqueness(step, seen_origins))
+                .map(|entry| check_uniqueness(entry, seen_origins))
                 .collect()
         };
         let proof = candidates.alignment.iter().flat_map(|view| &view.proof);

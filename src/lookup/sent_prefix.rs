@@ -77,8 +77,8 @@ impl CacheState {
         tip: Link,
         snapshot: Option<SnapshotId>,
     ) {
-        let step = self.path_entries.get(&(scope.tenant, tip));
-        let parent = step.map(|step| (scope.tenant, step.parent));
+        let entry = self.path_entries.get(&(scope.tenant, tip));
+        let parent = entry.map(|entry| (scope.tenant, entry.parent));
         if let Some(parent) = parent.filter(|_| scope.resource.is_some()) {
             match self.sent_prefixes.entry(parent) {
                 Entry::Occupied(mut known) => {
@@ -118,8 +118,8 @@ impl CacheState {
         let mut at = link;
         for _ in 0..MAX_CHANCE_PREFIX {
             match self.path_entries.get(&(scope.tenant, at)) {
-                Some(step) if step.parent == root => return true,
-                Some(step) => at = step.parent,
+                Some(entry) if entry.parent == root => return true,
+                Some(entry) => at = entry.parent,
                 None => return false,
             }
         }
@@ -171,7 +171,7 @@ mod tests {
             placement: String::new(),
             peer_memory: None,
         };
-        let step = PathEntry {
+        let entry = PathEntry {
             message: PathMessage {
                 link: tip,
                 role: Role::User,
@@ -198,7 +198,7 @@ mod tests {
         for (room, drops) in [(needed, false), (needed - 1, true)] {
             cache.clear();
             let mut state = cache.state();
-            state.path_entries.insert(key, step);
+            state.path_entries.insert(key, entry);
             state.bytes = MAX_BYTES - room;
             drop(state);
             let metas = std::slice::from_ref(&meta);

@@ -96,20 +96,20 @@ impl CacheState {
         turns.any(|turn| self.complete_links.contains(&(scope.tenant, turn.link)))
     }
 
-    pub(super) fn add_path_entry(&mut self, scope: &Scope, step: &PathEntry) {
-        let key = (scope.tenant, step.message.link);
+    pub(super) fn add_path_entry(&mut self, scope: &Scope, entry: &PathEntry) {
+        let key = (scope.tenant, entry.message.link);
         if let Some(existing) = self.path_entries.get_mut(&key) {
-            existing.message_origin.unshared &= step.message_origin.unshared;
+            existing.message_origin.unshared &= entry.message_origin.unshared;
             return;
         }
         self.add_bytes(2 * ENTRY_BYTES);
-        if self.may_be_chance(scope, step.parent) {
-            self.continued.insert((scope.tenant, step.parent));
+        if self.may_be_chance(scope, entry.parent) {
+            self.continued.insert((scope.tenant, entry.parent));
         }
-        self.path_entries.insert(key, *step);
-        if let Some(anchor) = step.anchor {
+        self.path_entries.insert(key, *entry);
+        if let Some(anchor) = entry.anchor {
             self.anchors
-                .insert((scope.tenant, anchor), step.message.link);
+                .insert((scope.tenant, anchor), entry.message.link);
         }
     }
 
@@ -227,7 +227,7 @@ impl CacheState {
         };
         self.complete_links
             .retain(|(tenant, _)| is_kept(tenant, ENTRY_BYTES));
-        // The size of a step counts its anchor.
+        // The size of a entry counts its anchor.
         self.path_entries
             .retain(|(tenant, _), _| is_kept(tenant, 2 * ENTRY_BYTES));
         self.anchors.retain(|(tenant, _), _| is_kept(tenant, 0));

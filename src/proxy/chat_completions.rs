@@ -55,7 +55,7 @@ pub(super) async fn handle(
     let mut hasher = memory.parsed_prefixes.hasher(body.size_hint().exact());
     let mut incoming = IdleTimeout::paced(body, limits.request_idle, limits.body_pace);
     let has_room = |bytes| reserved.grow_to(bytes);
-    let on_data = |read: &[u8]| hasher.read(read, || memory.sender(&parts));
+    let on_data = |read: &[u8]| hasher.read(read, || memory.credential_hash(&parts));
     let reading = body::read_bounded(&mut incoming, limits.max_body_bytes, has_room, on_data);
     let received = match reading.await {
         Ok(body) => ReceivedBody {

@@ -37,7 +37,7 @@ impl DryRun {
     pub async fn start(memory: &Memory, parts: &Parts, received: &Bytes) -> Option<Self> {
         let mut entry = AuditEntry::new(memory.audit.as_ref(), RequestSpan::default());
         let mut hasher = memory.parsed_prefixes.hasher(Some(received.len() as u64));
-        hasher.read(received, || memory.sender(parts));
+        hasher.read(received, || memory.credential_hash(parts));
         let received = ReceivedBody {
             body: received.clone(),
             prefix_hashes: hasher.finish(),

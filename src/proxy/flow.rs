@@ -36,7 +36,7 @@ pub(super) async fn handle(
 ) -> Result<Response<ProxyBody>, Rejection> {
     let (parts, body) = request.into_parts();
     let audit = memory.and_then(|memory| memory.audit.as_ref());
-    let refuse = |parts: &Parts, error| shared.refusals.begin(audit, parts, error);
+    let refuse = |parts: &Parts, error| shared.rejections.begin(audit, parts, error);
     if !headers::is_only_chunked(&parts.headers) {
         return Err(refuse(&parts, ProxyError::TransferCoding));
     }
@@ -103,7 +103,7 @@ async fn pass(
     if !body.is_end_stream() {
         let upload = shared.places.take_upload();
         let audit = memory.and_then(|memory| memory.audit.as_ref());
-        let upload = upload.map_err(|error| shared.refusals.begin(audit, &parts, error))?;
+        let upload = upload.map_err(|error| shared.rejections.begin(audit, &parts, error))?;
         body = body.guarded(upload);
     }
     let mut entry = PassEntry::new(memory, &mut parts, body.size_hint().exact());

@@ -173,8 +173,9 @@ impl Memory {
         owner.ok().map(|owner| owner.scope)
     }
 
-    /// The hash of what the request authenticates with. Verifies nothing, so it is cheap, and no tenant.
-    pub(super) fn sender(&self, parts: &Parts) -> [u8; 32] {
+    /// The hash of all credentials of the request. It is cheap, since no token is verified; so it does not say which tenant
+    /// sends it.
+    pub(super) fn credential_hash(&self, parts: &Parts) -> [u8; 32] {
         let policy = self.policy.current();
         identify::hash_credentials(&parts.headers, parts.uri.query(), &policy.identity)
     }

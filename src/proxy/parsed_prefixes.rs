@@ -1,11 +1,10 @@
 //! What was read of the beginnings of request bodies, so that the next request of a conversation is read only where it
 //! has grown.
 //!
-//! A beginning is found by its hash, which is taken while the body arrives, at every [`STEP`] bytes. If nobody remembers
-//! that the same sender has sent its first step before, no more of it is hashed: most requests have no other behind them.
-//! So a body is read whole twice, and from the third request on where it has grown. What is found says
+//! A beginning is found by its hash, which is taken while the body arrives, at every [`STEP`] bytes. What is found says
 //! where the messages of the earlier body ended and what the hash is there; if this body has it too, only what follows
-//! is read. The hash is as strong as the one that names messages: INV-TAIL and INV-COVER rest on it. Its key is random
+//! is read. If the first step is new for these credentials, the rest is not hashed: most conversations have one request
+//! only. So the first two requests of a conversation are read whole. The hash is as strong as the one that names messages: INV-TAIL and INV-COVER rest on it. Its key is random
 //! and belongs to this process, and a beginning is found only by the tenant that sent it, so nobody learns from how
 //! long an answer takes what another tenant has sent. Used by `chat_completions` and [`super::read_request`].
 
@@ -30,10 +29,10 @@ const CONTINUED_STEPS: usize = 2;
 const MAX_BYTES: usize = 16 * 1024 * 1024;
 
 type Tenant = [u8; 32];
-/// The hash of what a request authenticates with, before it is known which tenant that is. No two tenants have the same.
-type Sender = [u8; 32];
+/// The hash of all credentials of a request. It is known before the tenant is, and no two tenants have the same.
+type CredentialHash = [u8; 32];
 type Hash = [u8; 32];
-/// A tenant, and the hash of a beginning that was read; or a sender, and the hash of a first step.
+/// A tenant, and the hash of a beginning that was read; or the hash of credentials, and that of a first step.
 type Key = ([u8; 32], Hash);
 
 /// Takes the hashes of the beginnings of one body.
@@ -47,8 +46,8 @@ pub(super) struct PrefixHasher<'a> {
 
 impl PrefixHasher<'_> {
     /// Hashes the complete steps of `body` that are not hashed yet. `body` is all that has arrived. Only whole steps
-    /// are hashed: the pieces as they arrive would take twice as long. `sender` is called once, at the first step.
-    pub(super) fn read(&mut self, body: &[u8], sender: impl FnOnce() -> Sender) {
+    /// are hashed: the pieces as they arrive would take twice as long. `credentials` is called once, at the first step.
+    pub(super) fn read(&mut self, body: &[u8], credentials: impl FnOnce() -> CredentialHash) {
         let Some(hasher) = &mut self.hasher else {
             return;
         };
@@ -59,10 +58,10 @@ impl PrefixHasher<'_> {
             && let Some(first) = steps.next()
         {
             self.taken.add_step(hasher, first);
-            self.taken.sender = sender();
+            self.taken.credentials = credentials();
             if !self
                 .prefixes
-                .was_sent(self.taken.sender, self.taken.hashes[0])
+                .was_sent(self.taken.credentials, self.taken.hashes[0])
             {
                 self.taken.last.extend(self.hasher.take());
                 return;
@@ -82,7 +81,7 @@ impl PrefixHasher<'_> {
 /// The hashes of the beginnings of a body, each one step longer than the one before.
 #[derive(Debug, Default)]
 pub(super) struct PrefixHashes {
-    sender: Sender,
+    credentials: CredentialHash,
     hashes: Vec<Hash>,
     /// The hashers after the last steps.
     last: VecDeque<Box<Hasher>>,
@@ -157,9 +156,9 @@ impl ParsedPrefixes {
         }
     }
 
-    /// Whether a body with this first step came from this sender.
-    fn was_sent(&self, sender: Sender, first: Hash) -> bool {
-        self.kept().get(&(sender, first)).is_some()
+    /// Whether a body with this first step came with these credentials.
+    fn was_sent(&self, credentials: CredentialHash, first: Hash) -> bool {
+        self.kept().get(&(credentials, first)).is_some()
     }
 
     /// The longest beginning of `body` that was read before for `tenant`.
@@ -197,7 +196,7 @@ impl ParsedPrefixes {
         let Some(first) = hashes.hashes.first() else {
             return;
         };
-        self.kept().add_sent((hashes.sender, *first));
+        self.kept().add_sent((hashes.credentials, *first));
         if hashes.hashes.len() < body.len() / self.step {
             return;
         }
@@ -223,7 +222,7 @@ impl ParsedPrefixes {
         let mut longest_first = shorter.iter().rev();
         let _ = kept.remove(&last) || longest_first.any(|hash| kept.remove(&(*tenant, *hash)));
         kept.insert(last, Beginning::Read(Arc::new(ReadBody { prefix, hash })));
-        kept.add_sent((hashes.sender, *first));
+        kept.add_sent((hashes.credentials, *first));
     }
 
     /// Drops everything.
@@ -240,7 +239,7 @@ impl ParsedPrefixes {
 /// What is known of a beginning.
 #[derive(Clone, Debug)]
 enum Beginning {
-    /// That it was sent. It has one step.
+    /// It has one step, and was sent.
     Sent,
     Read(Arc<ReadBody>),
 }
@@ -321,7 +320,7 @@ mod tests {
     use crate::wire::chat::{ChatRequest, parse};
 
     const ME: Tenant = [1; 32];
-    const MY_KEY: Sender = [9; 32];
+    const MY_KEY: CredentialHash = [9; 32];
 
     fn body(words: &str, count: usize) -> Bytes {
         let text = words.repeat(1000);
@@ -403,7 +402,7 @@ mod tests {
 
         let mut stranger = prefixes.hasher(Some(long.len() as u64));
         stranger.read(&long, || [2; 32]);
-        assert_eq!(stranger.finish().hashes.len(), 1, "another sender");
+        assert_eq!(stranger.finish().hashes.len(), 1, "other credentials");
 
         // It has only its first step, so nothing of it is left to hash.
         let short = body("ghijkl", 4);
@@ -411,7 +410,7 @@ mod tests {
         assert!(found(&prefixes, &short).is_some());
     }
 
-    /// Where sender and tenant have the same hash, what was read under a first step also says that it was sent.
+    /// Where credentials and tenant have the same hash, what was read under a first step also says that it was sent.
     #[test]
     fn a_body_of_one_step_stays_when_its_first_step_is_sent_again() {
         let prefixes = ParsedPrefixes::default();

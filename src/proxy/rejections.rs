@@ -17,7 +17,7 @@ use super::pass_entry::PassEntry;
 use super::respond;
 use crate::audit::Audit;
 
-/// Lines of refusals in one second. A flood that never ends writes about 200 MB in a day.
+/// Lines of rejections in one second. A flood that never ends writes about 200 MB in a day.
 const MAX_LINES: u32 = 10;
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -140,16 +140,16 @@ mod tests {
 
     #[test]
     fn a_flood_gets_some_lines_in_a_second_and_the_next_line_says_how_many_have_none() {
-        let refusals = Rejections::default();
+        let rejections = Rejections::default();
         let start = Instant::now();
         for _ in 0..MAX_LINES {
-            assert_eq!(refusals.take_line(start), Some(0));
+            assert_eq!(rejections.take_line(start), Some(0));
         }
         let nearly = start + Duration::from_millis(999);
         for _ in 0..1_000 {
-            assert_eq!(refusals.take_line(nearly), None);
+            assert_eq!(rejections.take_line(nearly), None);
         }
-        assert_eq!(refusals.take_line(start + SECOND), Some(1_000));
-        assert_eq!(refusals.take_line(start + SECOND), Some(0));
+        assert_eq!(rejections.take_line(start + SECOND), Some(1_000));
+        assert_eq!(rejections.take_line(start + SECOND), Some(0));
     }
 }

@@ -60,6 +60,6 @@ pub(super) struct Shared {
     pub(super) limits: Limits,
     pub(super) body_budget: BodyBudget,
     pub(super) places: Places,
-    pub(super) refusals: Rejections,
+    pub(super) rejections: Rejections,
     pub(super) tasks: Tasks,
 }

@@ -16,7 +16,7 @@ use hyper_util::server::conn::auto;
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
-use super::activity::Activity;
+use super::activity::{ActiveRequest, Activity};
 use super::bad_request::BadRequestAnswer;
 use super::settings::Settings;
 use super::socket::ClientStream;
@@ -96,16 +96,7 @@ impl ConnectionServer {
             if let Some(peer) = peer {
                 request.extensions_mut().insert(peer);
             }
-            // In a box, since hyper moves it several times, and has room for one in each open connection.
-            let answer = Box::pin(handle(request));
-            async move {
-                let answer = answer.await;
-                if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
-                    active_request.mark_upgraded();
-                }
-                let guarded = |body| unread::watch(body::with_guard(body, active_request));
-                Ok::<_, Infallible>(answer.map(guarded))
-            }
+            guard_answer(handle(request), active_request)
         });
         let stream = ClientStream::new(
             stream,
@@ -153,9 +144,45 @@ impl ConnectionServer {
     }
 }
 
+/// The answer of a request, whose body keeps the request active. A small future: hyper moves it several times, and has
+/// room for one in each open connection.
+fn guard_answer(
+    answer: impl Future<Output = Response<ProxyBody>>,
+    active_request: ActiveRequest,
+) -> impl Future<Output = Result<Response<ProxyBody>, Infallible>> {
+    let answer = Box::pin(answer);
+    async move {
+        let answer = answer.await;
+        if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+            active_request.mark_upgraded();
+        }
+        let guarded = |body| unread::watch(body::with_guard(body, active_request));
+        Ok(answer.map(guarded))
+    }
+}
+
 async fn wait_for_close(activity: &Activity, idle: Duration, drain: &CancellationToken) {
     tokio::select! {
         () = drain.cancelled() => {}
         () = activity.idle_for(idle) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_has_room_for_no_request() {
+        const BYTES: usize = 4096;
+        let answer = async {
+            let bytes = [1_u8; BYTES];
+            std::future::ready(()).await;
+            assert!(bytes.iter().all(|byte| *byte == 1));
+            Response::new(body::empty())
+        };
+        assert!(size_of_val(&answer) > BYTES);
+        let active_request = Activity::start(&Arc::default());
+        assert!(size_of_val(&guard_answer(answer, active_request)) < BYTES / 8);
     }
 }

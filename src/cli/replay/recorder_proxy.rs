@@ -211,7 +211,7 @@ impl ProxyState {
         let answer: Option<Value> = serde_json::from_slice(answer).ok();
         let usage = answer
             .as_ref()
-            .and_then(|answer| UsageReports::in_answer(answer).usage())
+            .and_then(|answer| UsageReports::in_answer(answer).read().0)
             .unwrap_or_default();
         let body: Option<Value> = (kind == CallKind::Proxied)
             .then(|| serde_json::from_slice(body).ok())

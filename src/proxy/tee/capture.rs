@@ -205,10 +205,11 @@ impl Summary {
 
     /// Reads a whole answer, or one chunk of it. `text` is its text.
     fn read_answer(&mut self, answer: Answer<'_>, text: &[u8]) {
-        if let Some(later) = answer.reports.usage() {
+        let (usage, raw_usage) = answer.reports.read();
+        if let Some(later) = usage {
             self.usage.get_or_insert_default().update(later);
         }
-        if let Some(later) = answer.reports.into_raw() {
+        if let Some(later) = raw_usage {
             self.raw_usage.get_or_insert_default().update(later);
         }
         // vLLM's errors are objects of this name, with the fields of the error beside it.

@@ -56,35 +56,22 @@ pub(super) fn read(report: Value) -> Option<RawUsage> {
 }
 
 fn numbers(report: Value, depth: usize) -> Option<Map<String, Value>> {
-    let Value::Object(mut fields) = report else {
+    let Value::Object(fields) = report else {
         return None;
     };
     let below = depth.checked_sub(1)?;
-    let read = fields.len();
-    fields.retain(|name, value| is_word(name) && keep_numbers(name, value, below));
-    // A map keeps its room, and that of a hostile report may be megabytes.
-    let is_sparse = fields.len() < read / 2;
-    Some(if is_sparse {
-        fields.into_iter().collect()
-    } else {
-        fields
-    })
-}
-
-/// Leaves of `value` only numbers. Whether anything of it may stay.
-fn keep_numbers(name: &str, value: &mut Value, depth: usize) -> bool {
-    match value {
-        Value::Number(_) => true,
-        Value::Object(_) => match numbers(value.take(), depth) {
-            Some(kept) => {
-                *value = Value::Object(kept);
-                true
-            }
-            None => false,
-        },
-        Value::String(text) => name == TIER && is_word(text),
-        Value::Null | Value::Bool(_) | Value::Array(_) => false,
-    }
+    // A map of its own: the one that was read keeps the room of all that is left out.
+    let named = fields.into_iter().filter(|(name, _)| is_word(name));
+    let kept = named.filter_map(|(name, value)| {
+        let kept = match value {
+            Value::Number(_) => value,
+            Value::Object(_) => Value::Object(numbers(value, below)?),
+            Value::String(ref text) if name == TIER && is_word(text) => value,
+            _ => return None,
+        };
+        Some((name, kept))
+    });
+    Some(kept.collect())
 }
 
 fn is_word(text: &str) -> bool {
@@ -100,7 +87,7 @@ mod tests {
     use super::*;
 
     fn in_answer(answer: &Value) -> Option<RawUsage> {
-        UsageReports::in_answer(answer).into_raw()
+        UsageReports::in_answer(answer).read().1
     }
 
     fn kept(answer: &Value) -> Option<Value> {

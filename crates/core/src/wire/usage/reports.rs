@@ -1,4 +1,5 @@
-//! Where providers report usage in an answer.
+//! Where providers report usage in an answer, and which report counts if there are several. Says nothing of what the
+//! numbers of a report mean: [`super`] does. Called by the proxy and by `llm`.
 
 use serde_json::Value;
 
@@ -43,30 +44,9 @@ impl UsageReports {
         }
     }
 
-    /// The tokens; `None` if no report has a known number.
+    /// The tokens, and the report as it came; `None` for each that no report has. The first report that has it counts.
     #[must_use]
-    pub fn usage(&self) -> Option<Usage> {
-        let reports = [
-            &self.usage,
-            &self.usage_metadata,
-            &self.response,
-            &self.message,
-            &self.x_groq,
-            &self.last_choice,
-        ];
-        let mut found = reports.into_iter().flatten().find_map(Usage::from_json);
-        // llama.cpp reports its cache beside the usage in older builds, and has only this in a stream that was not
-        // asked for usage.
-        if let Some(timings) = self.timings.as_ref().and_then(Usage::from_timings) {
-            let usage = found.get_or_insert(timings);
-            usage.cached = usage.cached.or(timings.cached);
-        }
-        found
-    }
-
-    /// The first report with numbers, as it came.
-    #[must_use]
-    pub fn into_raw(self) -> Option<RawUsage> {
+    pub fn read(self) -> (Option<Usage>, Option<RawUsage>) {
         let reports = [
             self.usage,
             self.usage_metadata,
@@ -75,6 +55,13 @@ impl UsageReports {
             self.x_groq,
             self.last_choice,
         ];
-        reports.into_iter().flatten().find_map(raw::read)
+        let mut usage = reports.iter().flatten().find_map(Usage::from_json);
+        // llama.cpp reports its cache beside the usage in older builds, and has only this in a stream that was not
+        // asked for usage.
+        if let Some(timings) = self.timings.as_ref().and_then(Usage::from_timings) {
+            let usage = usage.get_or_insert(timings);
+            usage.cached = usage.cached.or(timings.cached);
+        }
+        (usage, reports.into_iter().flatten().find_map(raw::read))
     }
 }

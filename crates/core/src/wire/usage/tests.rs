@@ -130,7 +130,7 @@ fn nothing_known_is_no_usage() {
 }
 
 fn usage_in(answer: &Value) -> Option<Usage> {
-    UsageReports::in_answer(answer).usage()
+    UsageReports::in_answer(answer).read().0
 }
 
 #[test]
