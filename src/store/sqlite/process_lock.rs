@@ -13,7 +13,15 @@ use super::error::OpenError;
 /// A lock on a file beside the database. Dropping it releases it.
 #[derive(Debug)]
 pub(super) struct ProcessLock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for ProcessLock {
+    /// To close the file is not enough: a child process that this one is starting has a duplicate of it until its
+    /// program runs, and the lock would be held as long.
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
+    }
 }
 
 impl ProcessLock {
@@ -34,7 +42,7 @@ impl ProcessLock {
             Err(_) => return Ok(None),
         };
         match file.try_lock() {
-            Ok(()) => Ok(Some(Self { _file: file })),
+            Ok(()) => Ok(Some(Self { file })),
             Err(TryLockError::WouldBlock) => Err(OpenError::InUse(database.to_owned())),
             Err(TryLockError::Error(error)) => {
                 tracing::warn!(
@@ -138,6 +146,17 @@ mod tests {
         let first = ProcessLock::acquire(&database).unwrap().unwrap();
         let second = ProcessLock::acquire(&database);
         assert!(matches!(second, Err(OpenError::InUse(_))), "{second:?}");
+        drop(first);
+        assert!(ProcessLock::acquire(&database).unwrap().is_some());
+    }
+
+    /// As while a child process is started, which has a duplicate of every open file until its program runs.
+    #[test]
+    fn a_lock_that_is_dropped_is_free_whoever_has_a_duplicate_of_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = folder.path().join("diarist.db");
+        let first = ProcessLock::acquire(&database).unwrap().unwrap();
+        let _duplicate = first.file.try_clone().unwrap();
         drop(first);
         assert!(ProcessLock::acquire(&database).unwrap().is_some());
     }
