@@ -86,14 +86,14 @@ fn scope() -> Scope {
 
 /// A snapshot that covers four fifths of `history`, among 32 others.
 fn snapshots(history: &History) -> Vec<SnapshotMeta> {
-    let turns = history.turns();
+    let messages = history.messages();
     (1..=32_u8)
         .map(|n| {
             // Rounds are four messages long; a cut falls between them.
-            let to_count = turns.len() / 40 * usize::from(n) / 4 * 4 + 4;
+            let to_count = messages.len() / 40 * usize::from(n) / 4 * 4 + 4;
             SnapshotMeta {
                 id: SnapshotId(i64::from(n)),
-                to: turns[to_count - 1].link,
+                to: messages[to_count - 1].link,
                 to_count,
                 eligible_from: to_count + 1,
                 pin: None,

@@ -1,4 +1,4 @@
-//! Writes one JSON line per memory request (what was received, what was sent, what the provider reported about its
+//! Writes one JSON line per chat completion (what was received, what was sent, what the provider reported about its
 //! cache), one per observation and reflection (its source, and how much it kept), one per deletion, one per model call of
 //! memory, and a short one per request that passes through unread.
 //!

@@ -1,7 +1,7 @@
 //! Diarist: an OpenAI-compatible transparent reverse proxy with observational memory.
 //!
-//! The story of one request, in reading order: [`server`] accepts it, [`proxy`] decides whether it
-//! is a memory request, [`wire`] finds the byte spans of its messages, [`history`] turns them into
+//! The story of one request, in reading order: [`server`] accepts it, [`proxy`] decides whether
+//! memory may change it, [`wire`] finds the byte spans of its messages, [`history`] turns them into
 //! a chain of links, [`lookup`] finds what is known of that chain, [`memory`] selects the snapshot that may stand in for the oldest of them,
 //! [`wire`] splices the outgoing body from slices of the incoming one, [`upstream`] carries it, and
 //! after the answer [`jobs`] records the exchange and lets [`llm`] write observations into the

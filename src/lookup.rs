@@ -14,9 +14,9 @@ mod evidence;
 mod origin_index;
 mod origin_tracking;
 mod outcome;
-mod pins;
 mod query;
 mod sent_prefix;
+mod sent_requests;
 mod sizes;
 mod state;
 mod tenant_origins;
@@ -31,8 +31,8 @@ use std::time::Duration;
 pub use self::aged_map::AgedMap;
 use self::origin_index::OriginIndex;
 pub use self::outcome::{Lookup, LookupParams, LookupSource, PossibleSummaries, PrefixMatch};
-pub use self::pins::PinLabel;
 pub use self::query::answer_contents;
+pub use self::sent_requests::SentLabel;
 use self::sizes::ENTRY_BYTES;
 use self::state::CacheState;
 pub use self::state::anchors;
@@ -132,7 +132,7 @@ impl SnapshotCache {
         state.add_lineage_name(scope, lineage, name);
         let from = new.first().map_or(0, |node| node.count - 1);
         let mut parent = match from.checked_sub(1) {
-            Some(before) => history.turns()[before].link,
+            Some(before) => history.messages()[before].link,
             None => history.root(),
         };
         for (node, marks) in new.iter().zip(&entries.marks) {
@@ -220,24 +220,24 @@ impl SnapshotCache {
             .collect()
     }
 
-    /// Pins what the request with this tip, for this model, is sent with, and returns it. The first call
+    /// Decides what the request with this tip, for this model, is sent with, and returns it. The first call
     /// wins, so two equal requests at the same time are sent alike. `sent_before` says that an upstream has
-    /// accepted `proposed` before. Each call needs one [`SnapshotCache::release_pin`].
-    pub fn get_or_pin(
+    /// accepted `proposed` before. Each call needs one [`SnapshotCache::end_send`].
+    pub fn begin_send(
         &self,
         scope: &Scope,
         tip: Link,
-        label: PinLabel<'_>,
+        label: SentLabel<'_>,
         proposed: SentWith,
         sent_before: bool,
     ) -> SentWith {
         let mut state = self.state();
         let key = (scope.tenant, tip);
-        if state.pins.get(&key, label.model).is_none() {
-            state.make_room(sizes::of_pin(label.model, label.thread_key));
+        if state.sent_requests.get(&key, label.model).is_none() {
+            state.make_room(sizes::of_sent_request(label.model, label.thread_key));
         }
-        let pins = &mut state.pins;
-        pins.get_or_pin(key, label, proposed, sent_before)
+        let sent_requests = &mut state.sent_requests;
+        sent_requests.begin_send(key, label, proposed, sent_before)
     }
 
     /// Keeps the alignment that a request was sent with. Until the request is recorded, its repetitions have
@@ -255,14 +255,17 @@ impl SnapshotCache {
         state.hold_alignment(key, Arc::clone(alignment));
     }
 
-    /// The pin of the request with this tip, for this model.
-    pub fn pinned(&self, scope: &Scope, tip: Link, model: &str) -> Option<SentWith> {
-        self.state().pins.get(&(scope.tenant, tip), model).cloned()
+    /// What the request with this tip, for this model, was sent with.
+    pub fn sent_with(&self, scope: &Scope, tip: Link, model: &str) -> Option<SentWith> {
+        self.state()
+            .sent_requests
+            .get(&(scope.tenant, tip), model)
+            .cloned()
     }
 
-    /// Replaces the pin of a request that the upstream refused as `refused`, unless an equal request has
-    /// changed the pin meanwhile. Returns what both are sent with.
-    pub fn replace_refused_pin(
+    /// Replaces what a request is sent with that the upstream refused as `refused`, unless an equal request has
+    /// changed it meanwhile. Returns what both are sent with.
+    pub fn replace_refused_send(
         &self,
         scope: &Scope,
         request: (Link, &str),
@@ -272,12 +275,12 @@ impl SnapshotCache {
         let (tip, model) = request;
         let mut state = self.state();
         state
-            .pins
+            .sent_requests
             .replace_refused(&(scope.tenant, tip), model, refused, replacement)
     }
 
-    /// Replaces the snapshot id in the pin of a request after the snapshot was stored.
-    pub fn renumber_pin(
+    /// Replaces the id of a snapshot that was stored after a request was sent with it.
+    pub fn renumber_sent_snapshot(
         &self,
         scope: &Scope,
         request: (Link, &str),
@@ -287,15 +290,17 @@ impl SnapshotCache {
         let (tip, model) = request;
         let mut state = self.state();
         state
-            .pins
+            .sent_requests
             .renumber(&(scope.tenant, tip), model, unstored, stored);
     }
 
-    /// Releases the pin of a request that has its answer. If no upstream `accepted` the request, and no equal
-    /// one is in flight, the pin is removed, and a repetition is decided anew.
-    pub fn release_pin(&self, scope: &Scope, tip: Link, model: &str, accepted: bool) {
+    /// Ends what [`SnapshotCache::begin_send`] began, when the request has its answer. If no upstream `accepted` it, and
+    /// no equal one is in flight, it is forgotten, and a repetition is decided anew.
+    pub fn end_send(&self, scope: &Scope, tip: Link, model: &str, accepted: bool) {
         let mut state = self.state();
-        state.pins.release(&(scope.tenant, tip), model, accepted);
+        state
+            .sent_requests
+            .release(&(scope.tenant, tip), model, accepted);
     }
 
     /// Adds a snapshot with its text.
@@ -334,20 +339,22 @@ impl SnapshotCache {
         &self,
         scope: &Scope,
         tip: Link,
-        label: PinLabel<'_>,
+        label: SentLabel<'_>,
         sent_with: SentWith,
         snapshots: &[SnapshotMeta],
     ) {
         let mut state = self.state();
         let metas: usize = snapshots.iter().map(sizes::of_snapshot_meta).sum();
         // Making room may drop everything, so all entries are added after it.
-        state.make_room(2 * ENTRY_BYTES + sizes::of_pin(label.model, label.thread_key) + metas);
+        state.make_room(
+            2 * ENTRY_BYTES + sizes::of_sent_request(label.model, label.thread_key) + metas,
+        );
         state.add_sent_prefix(scope, tip, sent_with.snapshot);
         for meta in snapshots {
             state.add_snapshot(scope, meta);
         }
         state
-            .pins
+            .sent_requests
             .add_recorded((scope.tenant, tip), label, sent_with);
         if state.complete_links.insert((scope.tenant, tip)) {
             state.bytes += ENTRY_BYTES;
@@ -360,12 +367,12 @@ impl SnapshotCache {
         &self,
         scope: &Scope,
         tip: Link,
-        label: PinLabel<'_>,
+        label: SentLabel<'_>,
         sent_with: SentWith,
     ) {
         let (mut state, key) = (self.state(), (scope.tenant, tip));
         if state.complete_links.contains(&key) {
-            state.pins.add_recorded(key, label, sent_with);
+            state.sent_requests.add_recorded(key, label, sent_with);
         }
     }
 
@@ -393,7 +400,7 @@ impl SnapshotCache {
     /// Drops all that the store may not hold any more, because something was deleted from it. What requests in flight
     /// were sent with stays, without its text.
     pub fn clear(&self) {
-        self.state().drop_all_but_pins_in_flight();
+        self.state().drop_all_but_sends_in_flight();
     }
 }
 

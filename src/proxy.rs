@@ -44,7 +44,7 @@ mod shared;
 mod singleflight;
 pub mod sse;
 pub mod tee;
-pub mod unread;
+pub mod unread_answers;
 mod upgrade;
 mod upstream_route;
 pub mod usage_filter;
@@ -109,7 +109,7 @@ impl Proxy {
         }
     }
 
-    /// The state that all memory requests share; `None` without memory.
+    /// The state that all chat completions share; `None` without memory.
     pub fn memory(&self) -> Option<&Arc<Memory>> {
         self.memory.as_ref()
     }

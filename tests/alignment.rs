@@ -24,5 +24,6 @@ mod retried;
 mod rows;
 mod script;
 mod summary_at_once;
+mod summary_in_front;
 mod table;
 mod warm;

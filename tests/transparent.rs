@@ -1,4 +1,4 @@
-//! Everything that is not a memory request crosses the proxy as it came, over real sockets.
+//! Everything that is no chat completion crosses the proxy as it came, over real sockets.
 
 #![expect(
     clippy::unwrap_used,
@@ -20,4 +20,4 @@ mod pooling;
 mod streaming;
 mod tls;
 mod tunnels;
-mod unread;
+mod unread_answers;

@@ -65,7 +65,7 @@ proptest! {
         let two = parsed(&messages, &mut Spelling::seeded(two));
         let scope = scope();
         let (a, b) = (one.history(&scope), two.history(&scope));
-        for (index, (x, y)) in a.turns().iter().zip(b.turns()).enumerate() {
+        for (index, (x, y)) in a.messages().iter().zip(b.messages()).enumerate() {
             prop_assert_eq!(x.message.fingerprint, y.message.fingerprint, "message {}", index);
             prop_assert_eq!(x.message.role, y.message.role);
         }

@@ -94,12 +94,12 @@ impl Exchange {
     /// Whether the message at `place` of the chain came back changed: a tool result that the client
     /// replaced by a placeholder.
     fn is_degraded(&self, place: usize) -> bool {
-        let turns = self.history.turns();
+        let messages = self.history.messages();
         let previous = match place.checked_sub(1) {
-            Some(previous_place) => turns[previous_place].link,
+            Some(previous_place) => messages[previous_place].link,
             None => self.history.root(),
         };
-        turns[place].link != previous.next(&turns[place].message.fingerprint)
+        messages[place].link != previous.next(&messages[place].message.fingerprint)
     }
 
     /// Counts the tokens of the messages after the first `known_count`, off the runtime's workers

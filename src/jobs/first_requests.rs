@@ -146,7 +146,7 @@ impl Generation {
 
 /// The first link of a request.
 fn beginning(exchange: &Exchange) -> Option<Key> {
-    let first = exchange.history.turns().first()?;
+    let first = exchange.history.messages().first()?;
     Some((exchange.scope.tenant, first.link))
 }
 
@@ -186,9 +186,9 @@ impl Share {
         if generations.is_empty() {
             return None;
         }
-        let turns = exchange.history.turns().iter().enumerate().rev();
-        for (index, turn) in turns {
-            let key = (exchange.scope.tenant, turn.link);
+        let messages = exchange.history.messages().iter().enumerate().rev();
+        for (index, chained) in messages {
+            let key = (exchange.scope.tenant, chained.link);
             for generation in &mut generations {
                 if let Some(first) = generation.take(&key, &begin) {
                     self.bytes -= first.bytes();
@@ -264,9 +264,9 @@ impl Waiting {
         if was_sent_as_written(&exchange) {
             let chain: Vec<Link> = exchange
                 .history
-                .turns()
+                .messages()
                 .iter()
-                .map(|turn| turn.link)
+                .map(|chained| chained.link)
                 .collect();
             let mut keys = LookupKeys {
                 // A request under the name of a recorded conversation belongs to it.
@@ -372,14 +372,14 @@ mod tests {
     use crate::store::SqliteStore;
     use crate::wire;
 
-    /// A request of an account with `turns` messages of `name`, for a model with a name of so many bytes.
-    fn exchange(account: &str, name: &str, turns: usize, model_bytes: usize) -> Exchange {
+    /// A request of an account with `count` messages of `name`, for a model with a name of so many bytes.
+    fn exchange(account: &str, name: &str, count: usize, model_bytes: usize) -> Exchange {
         let scope = Scope::new(account.as_bytes(), None);
-        let message = |turn| match turn % 2 {
-            0 => serde_json::json!({"role": "user", "content": format!("{name} {turn}")}),
-            _ => serde_json::json!({"role": "assistant", "content": format!("Yes, {turn}")}),
+        let message = |place| match place % 2 {
+            0 => serde_json::json!({"role": "user", "content": format!("{name} {place}")}),
+            _ => serde_json::json!({"role": "assistant", "content": format!("Yes, {place}")}),
         };
-        let messages: Vec<_> = (0..turns).map(message).collect();
+        let messages: Vec<_> = (0..count).map(message).collect();
         let body = serde_json::json!({"model": "m", "messages": messages}).to_string();
         let parsed = wire::Request::parse_chat(&body.into()).expect("a request");
         let history = Arc::new(parsed.history(&scope));

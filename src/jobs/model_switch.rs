@@ -103,9 +103,9 @@ impl ModelSwitchSnapshots {
         }
         // The newest message is skipped, because it was never recorded: repeating a recorded
         // request changes no model.
-        let mut earlier_turns = history.turns().iter().rev().skip(1);
-        let ready =
-            earlier_turns.find_map(|turn| snapshots.by_chain.get(&(scope.tenant, turn.link)))?;
+        let mut earlier_turns = history.messages().iter().rev().skip(1);
+        let ready = earlier_turns
+            .find_map(|chained| snapshots.by_chain.get(&(scope.tenant, chained.link)))?;
         is_another_model(&ready.conversation.model, model).then(|| Arc::clone(ready))
     }
 }

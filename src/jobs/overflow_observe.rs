@@ -262,9 +262,9 @@ impl OverflowObserver {
         let first = || {
             exchange
                 .history
-                .turns()
+                .messages()
                 .first()
-                .map(|turn| turn.link.label())
+                .map(|chained| chained.link.label())
         };
         let thread = exchange.thread_key.clone().or_else(first);
         self.worker.set_thread(&job, thread);

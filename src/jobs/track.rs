@@ -77,7 +77,11 @@ impl Track {
         scope: &Scope,
         history: &History,
     ) -> Result<Self, StoreError> {
-        let chain: Vec<Link> = history.turns().iter().map(|turn| turn.link).collect();
+        let chain: Vec<Link> = history
+            .messages()
+            .iter()
+            .map(|chained| chained.link)
+            .collect();
         Self::load_chain(store, scope, &chain).await
     }
 

@@ -47,10 +47,10 @@ impl Tracks {
     /// Takes the track whose chain `history` continues or repeats.
     pub(super) fn take(&mut self, scope: &Scope, history: &History) -> Option<Track> {
         let tip = history
-            .turns()
+            .messages()
             .iter()
             .rev()
-            .map(|turn| (scope.tenant, turn.link))
+            .map(|chained| (scope.tenant, chained.link))
             .find(|key| self.by_tip.contains_key(key))?;
         self.remove(&tip)
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use foldhash::HashMap;
 
 use super::origin_index::Tenant;
-use super::pins::Key;
+use super::sent_requests::Key;
 use crate::history::{Link, PathMessage, Scope};
 use crate::memory::alignment::{BaseChain, Origin, PathEntry};
 
@@ -63,7 +63,7 @@ impl BaseChains {
 mod tests {
     use super::*;
     use crate::history::align::MessageOrigin;
-    use crate::history::{History, Role, Turn};
+    use crate::history::{ChainedMessage, History, Role};
     use crate::wire;
 
     fn history(scope: &Scope, count: usize) -> History {
@@ -77,10 +77,10 @@ mod tests {
 
     fn path_entries(scope: &Scope, history: &History) -> HashMap<Key, PathEntry> {
         let mut parent = history.root();
-        let entry = |turn: &Turn| {
+        let entry = |chained: &ChainedMessage| {
             let entry = PathEntry {
                 message: PathMessage {
-                    link: turn.link,
+                    link: chained.link,
                     role: Role::User,
                 },
                 parent,
@@ -90,15 +90,15 @@ mod tests {
                 live: true,
                 text_kept: false,
                 lineage: 7,
-                origin: Origin::for_link(&turn.link),
+                origin: Origin::for_link(&chained.link),
                 message_origin: MessageOrigin::default(),
                 summary_start: None,
                 pending: false,
             };
-            parent = turn.link;
-            ((scope.tenant, turn.link), entry)
+            parent = chained.link;
+            ((scope.tenant, chained.link), entry)
         };
-        history.turns().iter().map(entry).collect()
+        history.messages().iter().map(entry).collect()
     }
 
     fn links(chain: &BaseChain) -> Vec<Link> {
@@ -111,7 +111,11 @@ mod tests {
         let scope = Scope::new(b"key", None);
         let history = history(&scope, 5);
         let path_entries = path_entries(&scope, &history);
-        let all: Vec<Link> = history.turns().iter().map(|turn| turn.link).collect();
+        let all: Vec<Link> = history
+            .messages()
+            .iter()
+            .map(|chained| chained.link)
+            .collect();
         let mut chains = BaseChains::default();
         for (count, added) in [(3, 3), (3, 0), (5, 2)] {
             let (chain, bytes) = chains
@@ -138,8 +142,8 @@ mod tests {
         let scope = Scope::new(b"key", None);
         let history = history(&scope, 4);
         let mut path_entries = path_entries(&scope, &history);
-        path_entries.remove(&(scope.tenant, history.turns()[1].link));
-        let end = history.turns()[3].link;
+        path_entries.remove(&(scope.tenant, history.messages()[1].link));
+        let end = history.messages()[3].link;
         let mut chains = BaseChains::default();
         assert!(chains.chain(&path_entries, &scope, end).is_none());
         assert!(chains.chain(&HashMap::default(), &scope, end).is_none());

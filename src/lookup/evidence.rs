@@ -7,7 +7,7 @@ use super::origin_index::SeenOrigins;
 use super::outcome::LookupParams;
 use super::state::{CacheState, anchors};
 use crate::history::align::MessageOrigin;
-use crate::history::{History, Link, PathMessage, Scope};
+use crate::history::{History, Link, PathMessage, Scope, ScopedHash};
 use crate::memory::alignment::{
     Alignment, BaseChain, Evidence, Origin, PathEntry, SummaryCandidate, Witness,
 };
@@ -15,21 +15,54 @@ use crate::store::Candidates;
 
 /// The alignment of a request that may have been sent before.
 #[derive(Clone, Debug)]
-pub(super) enum PinnedAlignment {
+pub(super) enum SentAlignment {
     /// It was sent on its own chain.
     OwnChain,
     /// It was sent with this alignment.
-    Aligned(Box<Alignment>),
+    Aligned {
+        alignment: Box<Alignment>,
+        /// Whether an equal history was also sent on its own chain.
+        or_own_chain: bool,
+    },
     /// It was not sent, so its alignment is still to be decided.
     Undecided,
 }
 
-impl PinnedAlignment {
+impl SentAlignment {
+    /// Not the alignment, if a summary in leading system messages proves it that this request does not have: then it was
+    /// an equal history of another conversation. `find` says behind how many messages of the request a summary stands.
+    pub(super) fn require_summary(self, find: impl FnOnce(ScopedHash) -> Option<usize>) -> Self {
+        match self {
+            Self::Aligned {
+                alignment,
+                or_own_chain,
+            } if alignment
+                .summary_in_front
+                .is_some_and(|hash| find(hash) != Some(0)) =>
+            {
+                if or_own_chain {
+                    Self::OwnChain
+                } else {
+                    Self::Undecided
+                }
+            }
+            sent => sent,
+        }
+    }
+
+    /// Not its own chain, if `evidence` has the alignment of an equal request with the same summary in front.
+    pub(super) fn or_stored_summary(self, client: &History, evidence: &Evidence) -> Self {
+        match self {
+            Self::OwnChain if evidence.repeats_summary_in_front(client) => Self::Undecided,
+            sent => sent,
+        }
+    }
+
     /// The alignment of the request, if it has one. `align` decides it if the request was not sent before.
     pub(super) fn or_align(self, align: impl FnOnce() -> Option<Alignment>) -> Option<Alignment> {
         match self {
             Self::OwnChain => None,
-            Self::Aligned(alignment) => Some(*alignment),
+            Self::Aligned { alignment, .. } => Some(*alignment),
             Self::Undecided => align(),
         }
     }
@@ -43,7 +76,7 @@ fn add_answer(
     place: usize,
     seen_origins: SeenOrigins<'_>,
 ) {
-    let (Some(end), Some(next)) = (path.last().copied(), client.turns().get(place + 1)) else {
+    let (Some(end), Some(next)) = (path.last().copied(), client.messages().get(place + 1)) else {
         return;
     };
     let item = client.message_key(place + 1);
@@ -88,35 +121,39 @@ fn check_uniqueness(mut entry: PathEntry, seen_origins: SeenOrigins<'_>) -> Path
 }
 
 impl CacheState {
-    /// The alignment of `client`, if it was sent before and is pinned, recorded or not.
-    pub(super) fn pinned_alignment(
+    /// The alignment of `client`, if it was sent before, recorded or not.
+    pub(super) fn sent_alignment(
         &self,
         scope: &Scope,
         client: &History,
         params: &LookupParams<'_>,
         seen_origins: SeenOrigins<'_>,
-    ) -> PinnedAlignment {
+    ) -> SentAlignment {
         let Some(tip) = client.tip() else {
-            return PinnedAlignment::Undecided;
+            return SentAlignment::Undecided;
         };
         let key = (scope.tenant, tip);
-        if self.pins.contains(&key) {
-            return PinnedAlignment::OwnChain;
-        }
-        let is_pinned = |alignment: &&Arc<Alignment>| {
+        let is_own_chain_sent = self.sent_requests.contains(&key);
+        let was_sent = |alignment: &&Arc<Alignment>| {
             let tip = alignment.history.tip();
-            tip.is_some_and(|tip| self.pins.contains(&(scope.tenant, tip)))
+            tip.is_some_and(|tip| self.sent_requests.contains(&(scope.tenant, tip)))
         };
         let is_proven =
             |alignment: &&Arc<Alignment>| self.still_proven(scope, alignment, params, seen_origins);
         match self
             .held_alignments
             .get(&key)
-            .filter(is_pinned)
+            .filter(was_sent)
             .filter(is_proven)
         {
-            Some(held) => PinnedAlignment::Aligned(Box::new(Alignment::clone(held))),
-            None => PinnedAlignment::Undecided,
+            Some(held) if !is_own_chain_sent || held.summary_in_front.is_some() => {
+                SentAlignment::Aligned {
+                    alignment: Box::new(Alignment::clone(held)),
+                    or_own_chain: is_own_chain_sent,
+                }
+            }
+            _ if is_own_chain_sent => SentAlignment::OwnChain,
+            _ => SentAlignment::Undecided,
         }
     }
 
@@ -158,17 +195,18 @@ impl CacheState {
         };
         // The newest message first: what is looked for usually stands at the end, and a look at each message of a long
         // conversation would take a large part of a warm request's time.
-        let turns = || client.turns().iter().enumerate().rev();
+        let messages = || client.messages().iter().enumerate().rev();
         let key = |link: &Link| (scope.tenant, *link);
-        let recorded = turns().find_map(|(index, turn)| {
-            let entry = self.path_entries.get(&key(&turn.link))?;
+        let recorded = messages().find_map(|(index, chained)| {
+            let entry = self.path_entries.get(&key(&chained.link))?;
             Some((index + 1, entry))
         });
         if let Some((count, entry)) = recorded {
             (evidence.recorded_count, evidence.recorded_lineage) = (count, Some(entry.lineage));
             evidence.recorded_origin = entry.origin;
         }
-        let newest_alignment = turns().find_map(|(_, turn)| self.alignments.get(&key(&turn.link)));
+        let newest_alignment =
+            messages().find_map(|(_, chained)| self.alignments.get(&key(&chained.link)));
         let complete = self.has_complete_link(scope, client);
         if let Some(view) = newest_alignment.cloned() {
             // Only of the newest one: a conversation that was aligned once has one for each request.
@@ -288,6 +326,7 @@ impl CacheState {
                 (stored, Arc::new(base.iter().collect()))
             }),
             stored_holds: alignment_holds,
+            stored_summary_in_front: None,
             // A request that continues a stored alignment is found by that.
             path: if hit >= aligned_count {
                 let mut path = checked_path(path);

@@ -15,7 +15,7 @@ use std::ops::RangeInclusive;
 
 use foldhash::{HashMap, HashSet};
 
-use super::tenant_origins::{Generation, Occurrence, Reply, ReplyChain, TenantOrigins};
+use super::tenant_origins::{AnsweredChain, Generation, Occurrence, SummaryAnswer, TenantOrigins};
 use crate::history::{AnswerHash, History, Link, Scope, ScopedHash};
 use crate::memory::alignment::{Origin, Witness};
 
@@ -152,53 +152,67 @@ impl OriginIndex {
 
     /// Adds an answer to `chain` that may come back as a summary. One conversation may get the same answer
     /// twice; an answer that two conversations got identifies neither.
-    pub(super) fn add_reply(&mut self, scope: &Scope, answer: AnswerHash, chain: &History) {
+    pub(super) fn add_summary_answer(
+        &mut self,
+        scope: &Scope,
+        answer: AnswerHash,
+        chain: &History,
+    ) {
         let Some(tip) = chain.tip() else {
             // Given to a request that cannot be read, or that has no message: it identifies no conversation.
-            return self.insert_reply(scope, answer.text, Some(answer.ending), ReplyChain::Several);
+            return self.insert_summary_answer(
+                scope,
+                answer.text,
+                Some(answer.ending),
+                AnsweredChain::Several,
+            );
         };
-        let mut links = chain.turns().iter().rev().map(|turn| turn.link);
+        let mut links = chain.messages().iter().rev().map(|chained| chained.link);
         let before = links.clone().nth(1).unwrap_or_else(|| chain.root());
-        let now = ReplyChain::To {
+        let now = AnsweredChain::To {
             tip,
             parent: before,
         };
         let now = match self
             .origins_of(scope)
-            .reply(&answer.text)
-            .map(|reply| reply.chain)
+            .summary_answer(&answer.text)
+            .map(|known| known.chain)
         {
             None => now,
-            Some(ReplyChain::Several) => return,
-            Some(ReplyChain::To {
+            Some(AnsweredChain::Several) => return,
+            Some(AnsweredChain::To {
                 tip,
                 parent: before,
             }) => {
                 let continues = links.any(|link| link == tip || link == before);
-                if continues { now } else { ReplyChain::Several }
+                if continues {
+                    now
+                } else {
+                    AnsweredChain::Several
+                }
             }
         };
-        self.insert_reply(scope, answer.text, Some(answer.ending), now);
+        self.insert_summary_answer(scope, answer.text, Some(answer.ending), now);
     }
 
     /// Marks an answer as quoted: a request contains it without continuing the chain that got it.
     pub(super) fn mark_quoted(&mut self, scope: &Scope, mark: ScopedHash) {
         let ending = self
             .origins_of(scope)
-            .reply(&mark)
-            .and_then(|reply| reply.ending);
-        self.insert_reply(scope, mark, ending, ReplyChain::Several);
+            .summary_answer(&mark)
+            .and_then(|known| known.ending);
+        self.insert_summary_answer(scope, mark, ending, AnsweredChain::Several);
     }
 
-    fn insert_reply(
+    fn insert_summary_answer(
         &mut self,
         scope: &Scope,
         mark: ScopedHash,
         ending: Option<ScopedHash>,
-        chain: ReplyChain,
+        chain: AnsweredChain,
     ) {
         self.add(scope, |entries| {
-            entries.add_reply(mark, Reply { chain, ending });
+            entries.add_summary_answer(mark, SummaryAnswer { chain, ending });
         });
     }
 
@@ -280,8 +294,8 @@ impl SeenOrigins<'_> {
         }
     }
 
-    fn reply(&self, mark: &ScopedHash) -> Option<Reply> {
-        self.tenant.and_then(|tenant| tenant.reply(mark))
+    fn summary_answer(&self, mark: &ScopedHash) -> Option<SummaryAnswer> {
+        self.tenant.and_then(|tenant| tenant.summary_answer(mark))
     }
 
     /// The origin of the message with this hash, if the upstream gave it behind `tip`.
@@ -296,13 +310,13 @@ impl SeenOrigins<'_> {
     }
 
     /// Whether a text with this ending may be one of the answers that may come back as summaries.
-    pub(super) fn has_reply_ending(&self, ending: &ScopedHash) -> bool {
+    pub(super) fn has_answer_ending(&self, ending: &ScopedHash) -> bool {
         let tenant = self.tenant;
-        tenant.is_some_and(|tenant| tenant.has_reply_ending(ending))
+        tenant.is_some_and(|tenant| tenant.has_answer_ending(ending))
     }
 
-    pub(super) fn has_reply(&self, mark: &ScopedHash) -> bool {
-        self.reply(mark).is_some()
+    pub(super) fn has_summary_answer(&self, mark: &ScopedHash) -> bool {
+        self.summary_answer(mark).is_some()
     }
 
     /// Whether this process has seen the witness of a proof in another conversation, or may have: if other tenants pushed
@@ -310,17 +324,20 @@ impl SeenOrigins<'_> {
     /// after it is held too.
     pub(super) fn is_contested(&self, witness: &Witness) -> bool {
         let message = self.occurrence(&witness.hash);
-        let reply = self.reply(&witness.hash).map(|reply| reply.chain);
-        let is_held = message.is_some() || reply.is_some() || self.is_from_upstream(witness.origin);
+        let answered = self
+            .summary_answer(&witness.hash)
+            .map(|answer| answer.chain);
+        let is_held =
+            message.is_some() || answered.is_some() || self.is_from_upstream(witness.origin);
         if self.has_lost && !is_held {
             return true;
         }
-        let reply = match reply {
+        let is_elsewhere = match answered {
             None => false,
-            Some(ReplyChain::Several) => true,
-            Some(ReplyChain::To { tip, .. }) => Origin::for_link(&tip) != witness.origin,
+            Some(AnsweredChain::Several) => true,
+            Some(AnsweredChain::To { tip, .. }) => Origin::for_link(&tip) != witness.origin,
         };
-        reply || message.is_some_and(|occurrence| occurrence.is_outside(witness.origin))
+        is_elsewhere || message.is_some_and(|occurrence| occurrence.is_outside(witness.origin))
     }
 }
 

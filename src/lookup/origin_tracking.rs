@@ -47,8 +47,8 @@ impl SnapshotCache {
         is_stranger: bool,
     ) {
         self.update_origins(|origin_index| {
-            for (place, (turn, origin)) in client.turns().iter().zip(origins).enumerate() {
-                if !is_recorded(place) && turn.message.can_be_evidence() {
+            for (place, (chained, origin)) in client.messages().iter().zip(origins).enumerate() {
+                if !is_recorded(place) && chained.message.can_be_evidence() {
                     let item = client.message_key(place);
                     let mark = item.ids.unwrap_or(item.content);
                     origin_index.add_message(scope, mark, *origin, is_stranger);
@@ -109,7 +109,7 @@ impl SnapshotCache {
         self.update_origins(|origin_index| {
             let seen_origins = origin_index.origins_of(scope);
             let quoted_marks: Vec<ScopedHash> = mark_values
-                .filter(|mark| seen_origins.has_reply(mark))
+                .filter(|mark| seen_origins.has_summary_answer(mark))
                 .chain(answered_mark)
                 .filter(|mark| Some(*mark) != own_mark)
                 .collect();
@@ -146,15 +146,15 @@ impl SnapshotCache {
     }
 
     /// Adds an answer to `chain` that may come back as a summary.
-    pub fn track_reply(&self, scope: &Scope, chain: &History, answer: AnswerHash) {
-        self.update_origins(|origin_index| origin_index.add_reply(scope, answer, chain));
+    pub fn track_summary_answer(&self, scope: &Scope, chain: &History, answer: AnswerHash) {
+        self.update_origins(|origin_index| origin_index.add_summary_answer(scope, answer, chain));
     }
 
     /// Whether this process or the store may know an answer with this ending. `false` is certain.
     pub fn may_know_ending(&self, scope: &Scope, ending: &ScopedHash) -> bool {
         self.origin_index()
             .origins_of(scope)
-            .has_reply_ending(ending)
+            .has_answer_ending(ending)
             || self.store.may_know_ending(ending)
     }
 

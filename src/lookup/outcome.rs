@@ -143,6 +143,14 @@ pub struct PossibleSummaries {
 }
 
 impl PossibleSummaries {
+    /// Behind how many messages of the request the text with this hash stands.
+    pub(super) fn place_of(&self, hash: ScopedHash) -> Option<usize> {
+        let mut marks = self.marks.iter();
+        marks
+            .find(|(mark, _)| *mark == hash)
+            .map(|(_, place)| *place)
+    }
+
     /// What stands in front of the text with this hash, in the last of the first `count` messages.
     pub(super) fn start_of(&self, hash: ScopedHash, count: usize) -> Option<SummaryStart> {
         let mut marks = self.marks.iter();

@@ -1,7 +1,7 @@
 //! Looking a request up: in the memory of this process, and in the store if that is not enough.
 //!
 //! Finds the snapshots that a request may be sent with, what it was sent with before, and the recorded
-//! chain it is aligned with. Selects no snapshot. `proxy` calls it once for each memory request.
+//! chain it is aligned with. Selects no snapshot. `proxy` calls it once for each chat completion that memory may change.
 
 use std::cell::LazyCell;
 use std::cmp::Ordering;
@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic;
 
 use super::SnapshotCache;
-use super::evidence::PinnedAlignment;
+use super::evidence::SentAlignment;
 use super::outcome::{Lookup, LookupParams, LookupSource, PossibleSummaries, PrefixMatch};
 use super::state::anchors;
 use crate::history::{History, Link, Role, Scope, ScopedHash};
 use crate::memory::alignment::{
     Alignment, Evidence, find_alignment, messages_before_answer, summary_positions,
 };
+use crate::memory::peer_memory::MAX_CHANCE_PREFIX;
 use crate::memory::{Snapshot, SnapshotId};
 use crate::store::{Candidates, LARGE_REQUEST, LookupKeys, PrefixTrim};
 
@@ -47,16 +48,18 @@ impl SnapshotCache {
         params: LookupParams<'_>,
         answers: impl FnOnce() -> PossibleSummaries + Send,
     ) -> (Lookup, Option<Alignment>) {
-        let (pinned, (evidence, is_complete)) = {
+        let answers = LazyCell::new(answers);
+        let (sent, (mut evidence, is_complete)) = {
             let (mut state, origin_index) = (self.state(), self.origin_index());
             let seen_origins = origin_index.origins_of(scope);
-            let pinned = state.pinned_alignment(scope, client, &params, seen_origins);
-            (pinned, state.evidence(scope, client, &params, seen_origins))
+            let sent = state.sent_alignment(scope, client, &params, seen_origins);
+            (sent, state.evidence(scope, client, &params, seen_origins))
         };
-        let alignment = pinned
-            .clone()
-            .or_align(|| find_alignment(client, &evidence));
-        let answers = LazyCell::new(answers);
+        evidence.require_summary(|hash| answers.place_of(hash));
+        let sent = sent
+            .require_summary(|hash| answers.place_of(hash))
+            .or_stored_summary(client, &evidence);
+        let alignment = sent.clone().or_align(|| find_alignment(client, &evidence));
         // Another process may have recorded the proof in a second conversation.
         let may_be_contested =
             |alignment: &Alignment| !alignment.proof.is_empty() && self.store.has_other_writers();
@@ -74,7 +77,11 @@ impl SnapshotCache {
             lookup.withheld = evidence.is_withheld(alignment.as_ref());
             return (lookup, alignment);
         }
-        let chain: Vec<Link> = client.turns().iter().map(|turn| turn.link).collect();
+        let chain: Vec<Link> = client
+            .messages()
+            .iter()
+            .map(|chained| chained.link)
+            .collect();
         let keys = LookupKeys {
             anchors: anchors(client, 0).collect(),
             answers: answers.marks.clone(),
@@ -88,7 +95,7 @@ impl SnapshotCache {
         let found = self.store.find_candidates(scope, &chain, &keys);
         match self.reads.read(chain.len() >= LARGE_REQUEST, found).await {
             Ok(candidates) => {
-                self.lookup_from_store(scope, client, params, pinned, &answers, candidates)
+                self.lookup_from_store(scope, client, params, sent, &answers, candidates)
             }
             Err(error) => {
                 tracing::debug!(error = %error, "the store did not answer; using what this process knows");
@@ -113,7 +120,7 @@ impl SnapshotCache {
         scope: &Scope,
         client: &Arc<History>,
         params: LookupParams<'_>,
-        pinned: PinnedAlignment,
+        sent: SentAlignment,
         answers: &PossibleSummaries,
         mut candidates: Candidates,
     ) -> (Lookup, Option<Alignment>) {
@@ -125,10 +132,12 @@ impl SnapshotCache {
             let seen_origins = origin_index.origins_of(scope);
             state.add_candidates(scope, client, &mut candidates, &params, seen_origins)
         };
+        evidence.require_summary(|hash| answers.place_of(hash));
         if let Some(summary) = &mut evidence.summary {
             summary.start = answers.start_of(summary.hash, summary.count);
         }
-        let alignment = pinned.or_align(|| find_alignment(client, &evidence));
+        let sent = sent.or_stored_summary(client, &evidence);
+        let alignment = sent.or_align(|| find_alignment(client, &evidence));
         self.mark_quotations(scope, &answers.marks, &evidence, alignment.as_ref());
         let origins = self.track_origins(
             scope,
@@ -173,7 +182,9 @@ impl SnapshotCache {
                 let Some(at) = behind.checked_sub(1) else {
                     return false;
                 };
-                let before = at.checked_sub(1).map(|before| client.turns()[before].link);
+                let before = at
+                    .checked_sub(1)
+                    .map(|before| client.messages()[before].link);
                 let key = client.message_key(at);
                 let before = before.unwrap_or_else(|| client.root());
                 seen_origins
@@ -237,24 +248,32 @@ impl SnapshotCache {
         let mut candidates = Vec::new();
         let mut trims = Vec::new();
         let mut paused = false;
-        for turn in history.turns() {
-            let key = (scope.tenant, turn.link);
+        for chained in history.messages() {
+            let key = (scope.tenant, chained.link);
             if let Some(snapshots) = state.snapshots_by_end.get(&key) {
                 candidates.extend(snapshots.iter().cloned());
             }
             if let Some(unstored) = state.unstored_snapshots.get(&key) {
                 candidates.extend(unstored.iter().cloned());
             }
-            trims.extend(state.pins.trims(&key).map(|(trim, model)| PrefixTrim {
-                trim,
-                model: model.to_owned(),
-            }));
+            trims.extend(
+                state
+                    .sent_requests
+                    .trims(&key)
+                    .map(|(trim, model)| PrefixTrim {
+                        trim,
+                        model: model.to_owned(),
+                    }),
+            );
             paused |= state.paused.contains(&key);
         }
         let sent_prefix = state.sent_prefix(scope, history, model);
-        let previous_send = history
-            .tip()
-            .and_then(|tip| state.pins.get(&(scope.tenant, tip), model).cloned());
+        let previous_send = history.tip().and_then(|tip| {
+            state
+                .sent_requests
+                .get(&(scope.tenant, tip), model)
+                .cloned()
+        });
         let mut lookup = Lookup {
             candidates,
             previous_send,
@@ -301,8 +320,8 @@ fn merge_earlier_sends(
 ) {
     let is_on_chain = |tip: &Link| {
         alignment.is_some_and(|alignment| {
-            let mut turns = alignment.history.turns().iter();
-            turns.any(|turn| turn.link == *tip)
+            let mut messages = alignment.history.messages().iter();
+            messages.any(|chained| chained.link == *tip)
         })
     };
     // What an aligned request was sent with does not count if the request is no longer aligned.
@@ -311,10 +330,14 @@ fn merge_earlier_sends(
     let path_sent_with = candidates
         .path_sent_with
         .filter(|_| path_tip.is_some() && alignment.is_some_and(|it| it.history.tip() == path_tip));
+    // Without the summary in front, an equal history is another conversation's.
+    let sent_with = candidates
+        .sent_with
+        .filter(|_| alignment.is_none_or(|it| it.summary_in_front.is_none()));
     lookup.previous_send = lookup
         .previous_send
         .take()
-        .or(candidates.sent_with)
+        .or(sent_with)
         .or(aligned_sent_with)
         .or(path_sent_with);
     let path_trims = candidates.path_trims.into_iter();
@@ -339,7 +362,7 @@ pub fn answer_contents(
 ) -> Vec<Option<ScopedHash>> {
     let content_of_answer = |(_, behind): &(ScopedHash, usize)| {
         let at = behind.checked_sub(1)?;
-        let is_answer = client.turns()[at].message.role == Role::Assistant;
+        let is_answer = client.messages()[at].message.role == Role::Assistant;
         is_answer.then(|| client.message_key(at).content)
     };
     answers.iter().map(content_of_answer).collect()
@@ -356,21 +379,23 @@ fn may_be_compacted<'a>(
     evidence: &Evidence,
     answers: impl FnOnce() -> &'a Vec<(ScopedHash, usize)>,
 ) -> bool {
-    if summary_positions(client).all(|place| place < evidence.recorded_count) {
+    // Another conversation may have begun alike, without the summary in front.
+    let may_be_behind_summary = evidence.recorded_count <= MAX_CHANCE_PREFIX;
+    if !may_be_behind_summary
+        && summary_positions(client).all(|place| place < evidence.recorded_count)
+    {
         return false;
     }
     let is_silent = messages_before_answer(client) == client.len();
     let is_ordinary = |place: usize| match place.cmp(&evidence.recorded_count) {
         Ordering::Less => true,
         Ordering::Equal => {
-            place + 1 == client.len() || client.turns()[place].message.role == Role::Assistant
+            place + 1 == client.len() || client.messages()[place].message.role == Role::Assistant
         }
         Ordering::Greater => place + 1 == client.len() && !is_silent,
     };
-    let mut places = answers()
-        .iter()
-        .filter_map(|(_, behind)| behind.checked_sub(1));
-    places.any(|place| !is_ordinary(place))
+    let mut places = answers().iter().map(|(_, behind)| behind.checked_sub(1));
+    places.any(|place| place.map_or(may_be_behind_summary, |place| !is_ordinary(place)))
 }
 
 #[cfg(test)]
@@ -404,7 +429,7 @@ mod tests {
             assert!(poll!(second.as_mut()).is_ready());
             cache.unrecorded_answers.set_recorder_slow(false);
         }
-        let answer = client.turns()[1].message.clone();
+        let answer = client.messages()[1].message.clone();
         let asking = client.prefix(1);
         let origins = cache.track_passthrough(&scope, &asking, false);
         cache.track_answer(&scope, (&asking, &origins), &asking, &answer);

@@ -6,7 +6,7 @@ use std::collections::hash_map::Entry;
 
 use super::SnapshotCache;
 use super::outcome::{Lookup, PrefixMatch};
-use super::pins::Key;
+use super::sent_requests::Key;
 use super::sizes::ENTRY_BYTES;
 use super::state::CacheState;
 use crate::history::{History, Link, Scope};
@@ -44,20 +44,20 @@ impl CacheState {
     ) -> Option<SentPrefix> {
         // Only peer memory needs this, and only owners with a resource have peer memory.
         scope.resource?;
-        let mut turns = history.turns().iter().enumerate().rev();
-        turns.find_map(|(index, turn)| {
-            let key = (scope.tenant, turn.link);
-            let pins = self.pins.by_label(&key);
-            let pinned =
-                pins.map(|(used, pinned_model, name)| (pinned_model != model, used.snapshot, name));
-            let pinned = pinned.min_by_key(|(other, snapshot, _)| (*other, *snapshot));
+        let mut messages = history.messages().iter().enumerate().rev();
+        messages.find_map(|(index, chained)| {
+            let key = (scope.tenant, chained.link);
+            let sent_requests = self.sent_requests.by_label(&key);
+            let sent = sent_requests
+                .map(|(used, pinned_model, name)| (pinned_model != model, used.snapshot, name));
+            let sent = sent.min_by_key(|(other, snapshot, _)| (*other, *snapshot));
             // Some clients change their newest message when they continue. So the message before it is
             // compared too.
             let previous = self
                 .sent_prefixes
                 .get(&key)
                 .filter(|_| index >= MAX_CHANCE_PREFIX);
-            let (snapshot, name) = match (pinned, previous) {
+            let (snapshot, name) = match (sent, previous) {
                 (Some((_, snapshot, name)), _) => (snapshot, name),
                 (None, Some(snapshot)) => (*snapshot, None),
                 (None, None) => return None,
@@ -102,7 +102,9 @@ impl CacheState {
         aligned: bool,
         depth: usize,
     ) -> PrefixMatch {
-        let last = depth.checked_sub(1).map(|last| client.turns()[last].link);
+        let last = depth
+            .checked_sub(1)
+            .map(|last| client.messages()[last].link);
         let continued_elsewhere =
             last.is_some_and(|last| self.continued.contains(&(scope.tenant, last)));
         PrefixMatch {
@@ -142,7 +144,7 @@ impl CacheState {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::PinLabel;
+    use super::super::SentLabel;
     use super::super::sizes;
     use super::super::state::MAX_BYTES;
     use super::*;
@@ -188,12 +190,12 @@ mod tests {
             summary_start: None,
             pending: false,
         };
-        let label = PinLabel {
+        let label = SentLabel {
             model: "m",
             thread_key: None,
         };
         let needed = 2 * ENTRY_BYTES
-            + sizes::of_pin(label.model, label.thread_key)
+            + sizes::of_sent_request(label.model, label.thread_key)
             + sizes::of_snapshot_meta(&meta);
         for (room, drops) in [(needed, false), (needed - 1, true)] {
             cache.clear();
@@ -223,26 +225,26 @@ mod tests {
         let cache = SnapshotCache::new(Arc::new(store));
         let scope = Scope::new(b"tenant", None);
         let tip = Link::from_slice(&[1; 32]).expect("32");
-        let label = PinLabel {
+        let label = SentLabel {
             model: "m",
             thread_key: None,
         };
         let bytes = || {
             let state = cache.state();
-            (state.bytes, state.pins.bytes())
+            (state.bytes, state.sent_requests.bytes())
         };
         for _ in 0..3 {
-            cache.get_or_pin(&scope, tip, label, SentWith::default(), false);
-            cache.release_pin(&scope, tip, "m", false);
+            cache.begin_send(&scope, tip, label, SentWith::default(), false);
+            cache.end_send(&scope, tip, "m", false);
         }
         assert_eq!(bytes(), (0, 0), "no upstream accepted it");
-        let pin = sizes::of_pin(label.model, label.thread_key);
+        let request = sizes::of_sent_request(label.model, label.thread_key);
         for _ in 0..3 {
-            cache.get_or_pin(&scope, tip, label, SentWith::default(), false);
+            cache.begin_send(&scope, tip, label, SentWith::default(), false);
             cache.mark_complete(&scope, tip, label, SentWith::default(), &[]);
             cache.add_repetition(&scope, tip, label, SentWith::default());
-            cache.release_pin(&scope, tip, "m", true);
-            assert_eq!(bytes(), (ENTRY_BYTES, pin));
+            cache.end_send(&scope, tip, "m", true);
+            assert_eq!(bytes(), (ENTRY_BYTES, request));
             cache.mark_range_end(&scope, tip);
             cache.pause_observation(&scope, tip);
             assert_eq!(bytes().0, 3 * ENTRY_BYTES);
@@ -263,14 +265,14 @@ mod tests {
             snapshot: Some(SnapshotId(id)),
             ..SentWith::default()
         };
-        let label = PinLabel {
+        let label = SentLabel {
             model: "m",
             thread_key: None,
         };
         for clear in [true, false] {
-            cache.get_or_pin(&scope, running, label, sent(1), false);
-            cache.get_or_pin(&scope, answered, label, sent(2), false);
-            cache.release_pin(&scope, answered, "m", true);
+            cache.begin_send(&scope, running, label, sent(1), false);
+            cache.begin_send(&scope, answered, label, sent(2), false);
+            cache.end_send(&scope, answered, "m", true);
             if clear {
                 cache.clear();
             } else {
@@ -278,15 +280,15 @@ mod tests {
                 cache.mark_range_end(&scope, answered);
             }
             // An equal request is sent alike, whatever it would be sent with now.
-            let again = cache.get_or_pin(&scope, running, label, sent(3), false);
+            let again = cache.begin_send(&scope, running, label, sent(3), false);
             assert_eq!(again, sent(1));
-            assert_eq!(cache.pinned(&scope, answered, "m"), None);
+            assert_eq!(cache.sent_with(&scope, answered, "m"), None);
             let others = if clear { 0 } else { ENTRY_BYTES };
             assert_eq!(cache.state().bytes, others);
-            let pin = sizes::of_pin(label.model, label.thread_key);
-            assert_eq!(cache.state().pins.bytes(), pin);
+            let request = sizes::of_sent_request(label.model, label.thread_key);
+            assert_eq!(cache.state().sent_requests.bytes(), request);
             for _ in 0..2 {
-                cache.release_pin(&scope, running, "m", false);
+                cache.end_send(&scope, running, "m", false);
             }
         }
     }

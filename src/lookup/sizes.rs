@@ -7,8 +7,8 @@ use crate::memory::{PartId, Snapshot, SnapshotMeta};
 /// The size of one index entry, without what it points to.
 pub(super) const ENTRY_BYTES: usize = 160;
 
-/// A pin for this model and thread key. Placement and trim of what was sent are in the same entry.
-pub(super) fn of_pin(model: &str, thread_key: Option<&str>) -> usize {
+/// A sent request with this model and thread key. Placement and trim of what was sent are in the same entry.
+pub(super) fn of_sent_request(model: &str, thread_key: Option<&str>) -> usize {
     2 * ENTRY_BYTES + model.len() + thread_key.map_or(0, str::len)
 }
 

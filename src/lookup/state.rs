@@ -8,7 +8,7 @@ use foldhash::{HashMap, HashSet};
 use super::aged_map::AgedMap;
 use super::base_chains::BaseChains;
 use super::origin_index::Tenant;
-use super::pins::{Key, Pins};
+use super::sent_requests::{Key, SentRequests};
 use super::sizes::{self, ENTRY_BYTES};
 use crate::history::{History, Link, Scope, ScopedHash, anchor};
 use crate::memory::alignment::{Alignment, LineageName, PathEntry, StoredAlignment};
@@ -26,7 +26,7 @@ pub(super) struct CacheState {
     pub(super) snapshots_by_end: HashMap<Key, Vec<SnapshotMeta>>,
     /// Snapshots that are not stored yet, by the last link of the request that each was made for.
     pub(super) unstored_snapshots: HashMap<Key, Vec<SnapshotMeta>>,
-    pub(super) pins: Pins,
+    pub(super) sent_requests: SentRequests,
     /// Ends of the ranges at which observation is paused.
     pub(super) paused: HashSet<Key>,
     pub(super) texts: HashMap<([u8; 32], SnapshotId), Arc<Snapshot>>,
@@ -58,7 +58,7 @@ pub(super) struct CacheState {
     pub(super) lineage_names: HashMap<([u8; 32], i64), LineageName>,
     /// Thread keys that several lineages have.
     pub(super) shared_keys: HashSet<([u8; 32], String)>,
-    /// Bytes of all of these but the pins and the held alignments, which know their own.
+    /// Bytes of all of these but the sent_requests and the held alignments, which know their own.
     pub(super) bytes: usize,
 }
 
@@ -81,19 +81,19 @@ impl CacheState {
     pub(super) fn hold_alignment(&mut self, key: Key, alignment: Arc<Alignment>) {
         let bytes = sizes::of_alignment(&alignment);
         self.held_alignments.insert(key, bytes, alignment);
-        let pins = &self.pins;
+        let sent_requests = &self.sent_requests;
         self.held_alignments
             .shrink(MAX_HELD_BYTES, |(tenant, _), held| {
                 let tip = held.history.tip();
-                tip.is_some_and(|tip| pins.is_in_flight(&(*tenant, tip)))
+                tip.is_some_and(|tip| sent_requests.is_in_flight(&(*tenant, tip)))
             });
         self.make_room(0);
     }
 
     pub(super) fn has_complete_link(&self, scope: &Scope, history: &History) -> bool {
         // The end of the previous request is near the end of this one.
-        let mut turns = history.turns().iter().rev();
-        turns.any(|turn| self.complete_links.contains(&(scope.tenant, turn.link)))
+        let mut messages = history.messages().iter().rev();
+        messages.any(|chained| self.complete_links.contains(&(scope.tenant, chained.link)))
     }
 
     pub(super) fn add_path_entry(&mut self, scope: &Scope, entry: &PathEntry) {
@@ -181,7 +181,7 @@ impl CacheState {
     /// Makes room for `bytes` more. If they do not fit, everything is dropped but what requests in flight need: a
     /// cache that lost single entries would no longer be complete for their chains.
     pub(super) fn make_room(&mut self, bytes: usize) {
-        let held = self.bytes + self.pins.bytes() + self.held_alignments.bytes();
+        let held = self.bytes + self.sent_requests.bytes() + self.held_alignments.bytes();
         if held + bytes > MAX_BYTES {
             self.drop_all_but_in_flight();
         }
@@ -199,12 +199,12 @@ impl CacheState {
         let mut alignments = std::mem::take(&mut self.held_alignments);
         let mut unstored = std::mem::take(&mut self.unstored_snapshots);
         let mut texts = std::mem::take(&mut self.texts);
-        self.drop_all_but_pins_in_flight();
+        self.drop_all_but_sends_in_flight();
         alignments.retain(|(tenant, _), alignment| {
             let tip = alignment.history.tip();
-            tip.is_some_and(|tip| self.pins.contains(&(*tenant, tip)))
+            tip.is_some_and(|tip| self.sent_requests.contains(&(*tenant, tip)))
         });
-        unstored.retain(|key, _| self.pins.contains(key));
+        unstored.retain(|key, _| self.sent_requests.contains(key));
         let needed: HashSet<([u8; 32], SnapshotId)> = unstored
             .iter()
             .flat_map(|((tenant, _), metas)| metas.iter().map(|meta| (*tenant, meta.id)))
@@ -242,9 +242,9 @@ impl CacheState {
     }
 
     /// Like [`Self::drop_all_but_in_flight`], but drops texts and alignments too: they may be of something deleted.
-    pub(super) fn drop_all_but_pins_in_flight(&mut self) {
+    pub(super) fn drop_all_but_sends_in_flight(&mut self) {
         *self = Self {
-            pins: self.pins.take_in_flight(),
+            sent_requests: self.sent_requests.take_in_flight(),
             ..Self::default()
         };
     }
@@ -252,7 +252,7 @@ impl CacheState {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::{PinLabel, SnapshotCache};
+    use super::super::{SentLabel, SnapshotCache};
     use super::*;
     use crate::history::PositionMap;
     use crate::memory::alignment::{AlignmentKind, SharedMessages};
@@ -275,6 +275,7 @@ pub(super) mod tests {
             proof: Vec::new(),
             withheld: None,
             client_summary: None,
+            summary_in_front: None,
             origins: Vec::new(),
         })
     }
@@ -286,7 +287,7 @@ pub(super) mod tests {
         let cache = SnapshotCache::new(Arc::new(store));
         let (quiet, busy) = (Scope::new(b"quiet", None), Scope::new(b"busy", None));
         let key = (quiet.tenant, Link::root(&quiet));
-        let label = PinLabel {
+        let label = SentLabel {
             model: "m",
             thread_key: None,
         };

@@ -24,15 +24,15 @@ impl Occurrence {
 
 /// The chain that got an answer which may come back as a summary.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum ReplyChain {
+pub(super) enum AnsweredChain {
     To { tip: Link, parent: Link },
     Several,
 }
 
 /// An answer that may come back as a summary.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reply {
-    pub(super) chain: ReplyChain,
+pub(super) struct SummaryAnswer {
+    pub(super) chain: AnsweredChain,
     /// The hash of its ending; `None` if only the store knows it.
     pub(super) ending: Option<ScopedHash>,
 }
@@ -41,9 +41,9 @@ pub(super) struct Reply {
 #[derive(Debug, Default)]
 pub(super) struct Generation {
     messages: HashMap<ScopedHash, Occurrence>,
-    replies: HashMap<ScopedHash, Reply>,
-    /// Their endings. Each is added whenever a reply is, so the two are dropped together.
-    reply_endings: HashSet<ScopedHash>,
+    summary_answers: HashMap<ScopedHash, SummaryAnswer>,
+    /// Their endings. Each is added whenever an answer is, so the two are dropped together.
+    answer_endings: HashSet<ScopedHash>,
     /// Answers of the upstream by the link before them, with their origin.
     answers: HashMap<(Link, ScopedHash), Origin>,
     upstream_origins: HashSet<Origin>,
@@ -52,8 +52,8 @@ pub(super) struct Generation {
 impl Generation {
     fn len(&self) -> usize {
         self.messages.len()
-            + self.replies.len()
-            + self.reply_endings.len()
+            + self.summary_answers.len()
+            + self.answer_endings.len()
             + self.answers.len()
             + self.upstream_origins.len()
     }
@@ -62,9 +62,9 @@ impl Generation {
         self.messages.insert(mark, occurrence);
     }
 
-    pub(super) fn add_reply(&mut self, mark: ScopedHash, reply: Reply) {
-        self.reply_endings.extend(reply.ending);
-        self.replies.insert(mark, reply);
+    pub(super) fn add_summary_answer(&mut self, mark: ScopedHash, answer: SummaryAnswer) {
+        self.answer_endings.extend(answer.ending);
+        self.summary_answers.insert(mark, answer);
     }
 
     pub(super) fn add_answer(&mut self, tip: Link, mark: ScopedHash, origin: Origin) {
@@ -132,13 +132,13 @@ impl TenantOrigins {
         self.find(|generation| generation.messages.get(mark).copied())
     }
 
-    pub(super) fn reply(&self, mark: &ScopedHash) -> Option<Reply> {
-        self.find(|generation| generation.replies.get(mark).copied())
+    pub(super) fn summary_answer(&self, mark: &ScopedHash) -> Option<SummaryAnswer> {
+        self.find(|generation| generation.summary_answers.get(mark).copied())
     }
 
-    pub(super) fn has_reply_ending(&self, ending: &ScopedHash) -> bool {
+    pub(super) fn has_answer_ending(&self, ending: &ScopedHash) -> bool {
         let mut generations = self.generations.iter();
-        generations.any(|generation| generation.reply_endings.contains(ending))
+        generations.any(|generation| generation.answer_endings.contains(ending))
     }
 
     pub(super) fn answer_origin(&self, tip: Link, mark: ScopedHash) -> Option<Origin> {

@@ -114,7 +114,8 @@ impl AnswerPosition {
             for text in [message.text(), message.refusal()] {
                 if may_be_summary(text) {
                     let hash = AnswerHash::from_text(&self.pepper, &self.chain.root(), text);
-                    self.cache.track_reply(&self.scope, &self.chain, hash);
+                    self.cache
+                        .track_summary_answer(&self.scope, &self.chain, hash);
                     if let Some((tombstones, receipt)) = &self.forgotten {
                         tombstones.add_answer(&self.scope, &hash.text, *receipt);
                     }

@@ -114,7 +114,12 @@ impl AuditEntry {
 
     /// The conversation, also of a request without memory.
     pub(super) fn set_thread(&mut self, thread: &Thread, history: &History) {
-        let label = || history.turns().first().map(|turn| turn.link.label());
+        let label = || {
+            history
+                .messages()
+                .first()
+                .map(|chained| chained.link.label())
+        };
         self.record.thread = thread.key.clone().or_else(label);
         let by = thread
             .source

@@ -83,7 +83,7 @@ impl PromptSource {
         is_side_task: bool,
         has_memory: bool,
     ) -> Self {
-        let key = history.turns().first().map(|first| {
+        let key = history.messages().first().map(|first| {
             let thread_key = thread.key.as_deref().map(Box::from);
             ConversationKey {
                 link: match &thread_key {

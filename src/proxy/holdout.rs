@@ -53,9 +53,13 @@ fn conversation_hash(key: Option<&str>, history: &History) -> Option<[u8; 8]> {
         let hash = ScopedHash::from_text(&Pepper::NONE, &history.root(), key);
         return hash.as_bytes().first_chunk().copied();
     }
-    let is_answer = |turn: &&crate::history::Turn| turn.message.role == Role::Assistant;
-    let before = history.turns().iter().take_while(|turn| !is_answer(turn));
-    let link = before.last().or_else(|| history.turns().first())?.link;
+    let is_answer =
+        |chained: &&crate::history::ChainedMessage| chained.message.role == Role::Assistant;
+    let before = history
+        .messages()
+        .iter()
+        .take_while(|chained| !is_answer(chained));
+    let link = before.last().or_else(|| history.messages().first())?.link;
     link.as_bytes().first_chunk().copied()
 }
 

@@ -1,4 +1,4 @@
-//! [`Memory`]: the state that all memory requests share. [`MemoryRequest`]: one parsed request.
+//! [`Memory`]: the state that all chat completions share. [`MemoryRequest`]: one that memory may change.
 //!
 //! Decides nothing; `chat_completions` and its phases work with both.
 
@@ -110,7 +110,7 @@ pub struct RequestPolicy {
     pub cache_rules: Vec<CacheRulesOverride>,
 }
 
-/// The state that all memory requests share.
+/// The state that all chat completions share.
 #[derive(Debug)]
 pub struct Memory {
     /// `[memory] enabled`.
@@ -311,7 +311,7 @@ impl MemoryRequest {
     pub(super) fn cache_key(&self) -> String {
         let pepper = &self.policy.identity.pepper;
         let mut hasher = pepper.hasher(&CACHE_KEY);
-        let first = self.history.turns().first().map(|turn| turn.link);
+        let first = self.history.messages().first().map(|chained| chained.link);
         hasher.update(first.unwrap_or_else(|| self.history.root()).as_bytes());
         // Also a name that too many conversations have: by then, some requests have gone out with it.
         hasher.update(

@@ -63,7 +63,7 @@ impl Block {
     /// word in the note itself.
     fn noted_count(&self, request: &MemoryRequest, trim: &Trim) -> usize {
         let is_noted = |place: &usize| {
-            let role = request.history.turns()[*place].message.role;
+            let role = request.history.messages()[*place].message.role;
             match request.message_at(*place) {
                 Some(_) => trim.pin != Some(*place) && role != Role::System,
                 None => trim.wording >= render::COUNTS_DROPPED_SINCE,
@@ -86,7 +86,7 @@ impl Block {
         };
         let spoken: Vec<(usize, PlainText)> = self
             .gap(&trim)
-            .filter(|index| request.history.turns()[*index].message.role == Role::System)
+            .filter(|index| request.history.messages()[*index].message.role == Role::System)
             .filter_map(|index| {
                 Some((
                     index + 1,
@@ -326,7 +326,7 @@ impl OutgoingRequest {
             return self;
         };
         let (previous_send, next_send) = (refused.sent_with(), self.sent_with().clone());
-        let sent_with = memory.cache.replace_refused_pin(
+        let sent_with = memory.cache.replace_refused_send(
             &request.identity.scope,
             (tip, &request.model),
             previous_send,

@@ -15,7 +15,7 @@ use std::time::Duration;
 use foldhash::HashMap;
 
 use super::error::ProxyError;
-use super::unread::Reading;
+use super::unread_answers::Reading;
 
 /// An answer of which its client has read nothing for so long gives its place to a request that finds none. A client
 /// that reads slowly does so in lumps: curl at 400 KB a second opens its window every 12 seconds. One that pauses is safe
@@ -253,7 +253,7 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proxy::{body, unread};
+    use crate::proxy::{body, unread_answers};
     use crate::tasks::Tasks;
 
     fn peer(connection: u64, address: &str) -> Peer {
@@ -347,11 +347,11 @@ mod tests {
         let task = Tasks::new().spawn("stream", async move {
             let stream = async {
                 let _place = places.take(Some(peer)).expect("a place");
-                let _body = unread::watch(body::full("x".into()));
+                let _body = unread_answers::watch(body::full("x".into()));
                 taken.send(()).expect("a listener");
                 std::future::pending::<()>().await;
             };
-            unread::limited(stream, Duration::from_hours(1)).await;
+            unread_answers::limited(stream, Duration::from_hours(1)).await;
         });
         is_taken.await.expect("a place");
         task

@@ -1,4 +1,4 @@
-//! Reads a memory request: identifies its owner and conversation, parses its body, and looks it up.
+//! Reads a chat completion for memory: identifies its owner and conversation, parses its body, and looks it up.
 //!
 //! Decides whether memory applies at all, and in which mode. Chooses no snapshot: that is
 //! [`super::select_memory`]. Called by `chat_completions` and `dry_run`.
@@ -236,7 +236,7 @@ async fn look_up(
             ..LookupKeys::default()
         }
     };
-    let links = client_history.turns().iter().map(|turn| turn.link);
+    let links = client_history.messages().iter().map(|chained| chained.link);
     let scope = &identity.scope;
     if let Some(receipt) = memory.tombstones.receipt_for(scope, links, lookup_keys) {
         entry.set_bypass("forgotten".to_owned());

@@ -1,4 +1,4 @@
-//! Sends a memory request, and other requests if the upstream refuses it (INV-OPEN).
+//! Sends a chat completion that memory may change, and other requests if the upstream refuses it (INV-OPEN).
 //!
 //! The family, in reading order: [`attempt`] has the table of what follows which refusal; [`overflow`] and
 //! [`trim`] shorten a request that does not fit its model; [`declined`] says what was at fault and what is

@@ -14,7 +14,7 @@ use super::outgoing_request::{Block, Extras, OutgoingRequest};
 use super::peer_memory;
 use crate::history::{Link, Scope};
 use crate::jobs::PreparedSnapshot;
-use crate::lookup::{Lookup, LookupSource, PinLabel, SnapshotCache};
+use crate::lookup::{Lookup, LookupSource, SentLabel, SnapshotCache};
 use crate::memory::select::{PreviousSend, Selection, SelectionReason, select, select_aligned};
 use crate::memory::{Snapshot, SnapshotMeta};
 use crate::store::SentWith;
@@ -42,7 +42,7 @@ impl Drop for SelectionGuard {
     fn drop(&mut self) {
         let accepted = self.accepted.load(Ordering::Relaxed);
         let (cache, model) = (&self.cache, &self.model);
-        cache.release_pin(&self.scope, self.tip, model, accepted);
+        cache.end_send(&self.scope, self.tip, model, accepted);
     }
 }
 
@@ -312,14 +312,14 @@ async fn reserve_selection(
     let (Some(tip), scope) = (request.history.tip(), &request.identity.scope) else {
         return (proposed, None);
     };
-    let label = PinLabel {
+    let label = SentLabel {
         model: &request.model,
         thread_key: request.identity.thread.key.as_deref(),
     };
     let sent_with =
         memory
             .cache
-            .get_or_pin(scope, tip, label, proposed.sent_with().clone(), is_repeat);
+            .begin_send(scope, tip, label, proposed.sent_with().clone(), is_repeat);
     if let Some(alignment) = &request.alignment {
         memory.cache.hold_alignment(scope, alignment);
     }

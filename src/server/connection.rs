@@ -22,7 +22,7 @@ use super::settings::Settings;
 use super::socket::ClientStream;
 use super::stream_tasks::StreamTasks;
 use crate::proxy::abort::ResetOnClose;
-use crate::proxy::{Peer, Proxy, ProxyBody, body, unread};
+use crate::proxy::{Peer, Proxy, ProxyBody, body, unread_answers};
 use crate::tasks::Tasks;
 
 /// How connections are served; shared by all of them.
@@ -156,7 +156,7 @@ fn guard_answer(
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
             active_request.mark_upgraded();
         }
-        let guarded = |body| unread::watch(body::with_guard(body, active_request));
+        let guarded = |body| unread_answers::watch(body::with_guard(body, active_request));
         Ok(answer.map(guarded))
     }
 }

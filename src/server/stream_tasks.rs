@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hyper::rt::Executor;
 
-use crate::proxy::unread;
+use crate::proxy::unread_answers;
 use crate::tasks::Tasks;
 
 #[derive(Clone, Debug)]
@@ -30,6 +30,6 @@ where
 {
     fn execute(&self, stream: F) {
         self.tasks
-            .execute(unread::limited(stream, self.write_timeout));
+            .execute(unread_answers::limited(stream, self.write_timeout));
     }
 }

@@ -4,7 +4,6 @@
 //! here; those with `_once` are for a single statement. `verbs` says which, the files it calls hold the statements, `database` runs them,
 //! `connection` opens a lost database again.
 
-mod accounts;
 mod admin;
 mod aliases;
 mod audit_lines;
@@ -24,6 +23,7 @@ mod known_keys;
 mod large_reads;
 mod message_archive;
 mod migrations;
+mod observer_allowance;
 mod open;
 mod operator_requests;
 mod overflow_observe;

@@ -60,7 +60,7 @@ impl Read {
     }
 
     fn item(&self, at: usize) -> MessageKey {
-        MessageKey::from_message(&self.client.root(), &self.client.turns()[at].message)
+        MessageKey::from_message(&self.client.root(), &self.client.messages()[at].message)
     }
 
     pub fn items(&self) -> Vec<MessageKey> {
@@ -138,15 +138,15 @@ impl ModelStore {
     }
 
     pub fn evidence(&self, read: &Read) -> Evidence {
-        let turns = read.client.turns();
+        let messages = read.client.messages();
         let mut evidence = Evidence::default();
-        for (at, turn) in turns.iter().enumerate() {
-            if let Some(known) = self.nodes.get(&turn.link) {
+        for (at, chained) in messages.iter().enumerate() {
+            if let Some(known) = self.nodes.get(&chained.link) {
                 (evidence.recorded_count, evidence.recorded_lineage) =
                     (at + 1, Some(known.step.lineage));
                 evidence.recorded_origin = known.step.origin;
             }
-            if let Some(view) = self.views.get(&turn.link) {
+            if let Some(view) = self.views.get(&chained.link) {
                 evidence.stored_holds = view.proof.iter().all(|witness| self.holds(*witness));
                 let base = self.path(view.base).iter().collect();
                 evidence.stored = Some((view.clone(), Arc::new(base)));
@@ -154,7 +154,7 @@ impl ModelStore {
         }
         let root = read.client.root();
         let viewed = evidence.stored.as_ref().map_or(0, |(view, _)| view.count);
-        let hit = (1..turns.len()).rev().take(96).find_map(|at| {
+        let hit = (1..messages.len()).rev().take(96).find_map(|at| {
             let mark = anchor(&root, &read.item(at - 1), &read.item(at))?;
             Some((at, *self.anchors.get(&mark)?))
         });
@@ -200,7 +200,7 @@ impl ModelStore {
     ) {
         let origins = alignment::origins(&read.client, evidence, alignment);
         for (at, origin) in origins.iter().enumerate().skip(evidence.recorded_count) {
-            if read.client.turns()[at].message.can_be_evidence() {
+            if read.client.messages()[at].message.can_be_evidence() {
                 self.add_origin(&read.item(at), *origin);
             }
         }
@@ -248,9 +248,9 @@ impl ModelStore {
             None => Some(place),
             Some(alignment) => alignment.positions.request_index(place),
         };
-        let known = history.turns().iter();
+        let known = history.messages().iter();
         let known = known
-            .take_while(|turn| self.nodes.contains_key(&turn.link))
+            .take_while(|chained| self.nodes.contains_key(&chained.link))
             .count();
         let again = match alignment {
             Some(alignment) => Some((alignment.shared.clone(), alignment.lineage)),
@@ -277,7 +277,7 @@ impl ModelStore {
         let origins = alignment::origins(&read.client, evidence, alignment);
         let parent_node = known
             .checked_sub(1)
-            .map(|at| &self.nodes[&history.turns()[at].link]);
+            .map(|at| &self.nodes[&history.messages()[at].link]);
         let lineage = parent_node
             .map(|own| own.step.lineage)
             .or(continued)
@@ -288,22 +288,22 @@ impl ModelStore {
         for node in new {
             let place = node.count - 1;
             let Some(at) = sent(place) else { break };
-            let turn = &history.turns()[place];
+            let chained = &history.messages()[place];
             let parent = place
                 .checked_sub(1)
-                .map_or(history.root(), |before| history.turns()[before].link);
+                .map_or(history.root(), |before| history.messages()[before].link);
             let item = read.item(at);
             let anchor = at
                 .checked_sub(1)
                 .and_then(|before| anchor(&read.client.root(), &read.item(before), &item));
             if let Some(anchor) = anchor {
-                self.anchors.insert(anchor, turn.link);
+                self.anchors.insert(anchor, chained.link);
             }
             self.parents.insert(parent);
             let step = PathEntry {
                 message: PathMessage {
-                    link: turn.link,
-                    role: turn.message.role,
+                    link: chained.link,
+                    role: chained.message.role,
                 },
                 parent,
                 message_key: Some(item),
@@ -324,7 +324,7 @@ impl ModelStore {
                 pending: false,
             };
             self.nodes.insert(
-                turn.link,
+                chained.link,
                 StoredNode {
                     step,
                     node,
@@ -334,9 +334,10 @@ impl ModelStore {
                 },
             );
         }
-        for (place, turn) in history.turns().iter().enumerate() {
+        for (place, chained) in history.messages().iter().enumerate() {
             let origin = sent(place).and_then(|at| ask.lines[at].origin);
-            if let (Some(known), true) = (self.nodes.get_mut(&turn.link), is_whole(history, place))
+            if let (Some(known), true) =
+                (self.nodes.get_mut(&chained.link), is_whole(history, place))
             {
                 known.origins.extend(origin);
             }
@@ -391,8 +392,8 @@ impl ModelStore {
     }
 
     fn confirm(&mut self, history: &History) {
-        for turn in history.turns() {
-            if let Some(known) = self.nodes.get_mut(&turn.link) {
+        for chained in history.messages() {
+            if let Some(known) = self.nodes.get_mut(&chained.link) {
                 known.node.confirmed |= known.node.first_length < history.len();
             }
         }
@@ -400,22 +401,22 @@ impl ModelStore {
 
     /// Ranges end where no call is open and everything is confirmed; all their words are at hand.
     fn observe(&mut self, history: &History, sent: &dyn Fn(usize) -> Option<usize>) {
-        let turns = history.turns();
-        let link = |place: usize| turns[place].link;
+        let messages = history.messages();
+        let link = |place: usize| messages[place].link;
         let whole = |place: usize| sent(place).is_some() && is_whole(history, place);
         if self.keeps {
-            for place in (0..turns.len()).filter(|place| whole(*place)) {
+            for place in (0..messages.len()).filter(|place| whole(*place)) {
                 let known = self.nodes.get_mut(&link(place)).unwrap();
                 (known.step.text_kept, known.shown) =
                     (known.node.confirmed, known.shown || known.node.confirmed);
             }
         }
-        let mut from = (0..turns.len())
+        let mut from = (0..messages.len())
             .rev()
             .find(|place| self.nodes[&link(*place)].step.range_end)
             .map_or(0, |at| at + 1);
         while let Some(to) =
-            (from + RANGE..turns.len()).find(|to| self.nodes[&link(to - 1)].node.closed)
+            (from + RANGE..messages.len()).find(|to| self.nodes[&link(to - 1)].node.closed)
         {
             let ready = |place: usize| {
                 let known = &self.nodes[&link(place)];
@@ -435,11 +436,11 @@ impl ModelStore {
 
 /// Whether the message at `place` is sent as it first was.
 pub fn is_whole(history: &History, place: usize) -> bool {
-    let turns = history.turns();
+    let messages = history.messages();
     let before = place
         .checked_sub(1)
-        .map_or(history.root(), |before| turns[before].link);
-    turns[place].link == before.next(&turns[place].message.fingerprint)
+        .map_or(history.root(), |before| messages[before].link);
+    messages[place].link == before.next(&messages[place].message.fingerprint)
 }
 
 /// How many of each kind, for people.

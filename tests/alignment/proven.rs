@@ -101,7 +101,7 @@ impl AlignmentCheck<'_> {
     }
 
     fn node_at(&self, place: usize) -> Option<&StoredNode> {
-        let link = &self.alignment.history.turns()[place].link;
+        let link = &self.alignment.history.messages()[place].link;
         self.store.nodes.get(link)
     }
 

@@ -18,7 +18,7 @@ fn planted(path: &str, text: &str) -> Vec<String> {
 fn a_forbidden_import_is_found_however_it_is_spelled() {
     for text in [
         "use crate::store::Store;",
-        "use crate::{history::Turn, store::{Store, Scope}};",
+        "use crate::{history::ChainedMessage, store::{Store, Scope}};",
         "use crate::{self as it, store};",
         "fn f() { crate::store::open(); }",
         "type T = Vec<crate::store::Row>;",
@@ -61,7 +61,7 @@ fn a_module_that_is_not_in_the_table_is_found() {
 #[test]
 fn what_is_allowed_passes() {
     for text in [
-        "use crate::history::Turn;",
+        "use crate::history::ChainedMessage;",
         "use super::spans::Span;",
         "use crate::wire::splice;",
         "pub(in crate::store) fn f() {}",

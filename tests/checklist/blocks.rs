@@ -107,9 +107,9 @@ fn a_message_that_grew() {
         ];
         let history = parsed(&json!(messages));
         history
-            .turns()
+            .messages()
             .iter()
-            .map(|turn| turn.link)
+            .map(|chained| chained.link)
             .collect::<Vec<_>>()
     };
     let (before, after) = (links("Hello."), links("Hello. And one thing more."));
@@ -143,7 +143,7 @@ fn a_message_that_grew() {
 fn snapshot(history: &History, to_count: usize, pin: Option<usize>) -> SnapshotMeta {
     SnapshotMeta {
         id: SnapshotId(1),
-        to: history.turns()[to_count - 1].link,
+        to: history.messages()[to_count - 1].link,
         to_count,
         eligible_from: 1,
         pin,

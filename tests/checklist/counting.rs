@@ -173,7 +173,11 @@ fn what_was_never_recorded() {
         .unwrap();
     runtime.block_on(async {
         let store = SqliteStore::open("sqlite::memory:").await.unwrap();
-        let chain: Vec<_> = history().turns().iter().map(|turn| turn.link).collect();
+        let chain: Vec<_> = history()
+            .messages()
+            .iter()
+            .map(|chained| chained.link)
+            .collect();
         let found = store.find_on_chain(&scope(), &chain).await.unwrap();
         assert!(found.snapshots.is_empty() && found.sent_with.is_none() && found.depth == 0);
         let known = store.load_chain(&scope(), &chain).await.unwrap();

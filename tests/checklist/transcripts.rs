@@ -113,9 +113,9 @@ fn context_of_one_request() {
         let parsed = wire::Request::parse_chat(&Bytes::from(body)).unwrap();
         let history = parsed.history(&Scope::new(b"key", None));
         history
-            .turns()
+            .messages()
             .iter()
-            .map(|turn| turn.link)
+            .map(|chained| chained.link)
             .collect::<Vec<_>>()
     };
     let messages =

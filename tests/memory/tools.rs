@@ -344,7 +344,7 @@ impl Caller {
         self.stream.write_all(bytes).await.is_ok()
     }
 
-    /// Sends a whole memory request.
+    /// Sends a whole chat completion.
     pub async fn ask(&mut self, body: &Value) {
         let body = body.to_string();
         self.send(head(body.len()).as_bytes()).await;
@@ -369,7 +369,7 @@ impl Caller {
     }
 }
 
-/// The head of a memory request with so many bytes of body.
+/// The head of a chat completion with so many bytes of body.
 pub fn head(length: usize) -> String {
     format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer sk-test\r\n\

@@ -377,7 +377,11 @@ impl Proxy {
 }
 
 pub fn links(history: &History) -> Vec<Link> {
-    history.turns().iter().map(|turn| turn.link).collect()
+    history
+        .messages()
+        .iter()
+        .map(|chained| chained.link)
+        .collect()
 }
 
 fn joined(parsed: &wire::Request, insert: Option<&Insert<'_>>, ask_usage: bool) -> Bytes {

@@ -357,7 +357,7 @@ fn send_all_again(
     if laws.coverage.stepped + laws.coverage.too_long > 0 {
         return;
     }
-    proxy.world.forget_pins();
+    proxy.world.forget_sent();
     for request in accepted.iter() {
         let linear = clients
             .iter()

@@ -73,7 +73,7 @@ pub struct World {
     snapshots: Vec<(Scope, Snapshot)>,
     ends: HashMap<Link, Vec<usize>>,
     part_ends: HashMap<Link, Vec<usize>>,
-    pins: HashMap<(Scope, Link), Used>,
+    sent: HashMap<(Scope, Link), Used>,
     accounts: HashMap<Scope, Account>,
     pub jobs: Vec<Job>,
     /// Parts are looked up by their place alone (a planted bug).
@@ -87,12 +87,12 @@ pub struct World {
 impl World {
     /// What the request with this tip was sent with, if it was.
     pub fn pin(&self, scope: &Scope, tip: Link) -> Option<Used> {
-        self.pins.get(&(scope.clone(), tip)).copied()
+        self.sent.get(&(scope.clone(), tip)).copied()
     }
 
     /// Forgets what requests were sent with.
-    pub fn forget_pins(&mut self) {
-        self.pins.clear();
+    pub fn forget_sent(&mut self) {
+        self.sent.clear();
     }
 
     /// Snapshots that end on `chain`.
@@ -185,7 +185,7 @@ impl World {
                 row.node.confirmed = true;
             }
         }
-        self.pins.entry((scope.clone(), tip)).or_insert(used);
+        self.sent.entry((scope.clone(), tip)).or_insert(used);
     }
 
     /// What was confirmed raises what the Observer may be shown, each content once.

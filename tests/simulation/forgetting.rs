@@ -319,9 +319,9 @@ impl World {
         };
         let links: BTreeSet<Vec<u8>> = request
             .history()
-            .turns()
+            .messages()
             .iter()
-            .map(|turn| turn.link.as_bytes().to_vec())
+            .map(|chained| chained.link.as_bytes().to_vec())
             .collect();
         let mut database = self.database().await;
         let rows = sqlx::query("SELECT DISTINCT lineage, tip FROM requests ORDER BY lineage")
@@ -330,9 +330,9 @@ impl World {
             .unwrap();
         // A request of this conversation alone: the last one that no other conversation has.
         let shared = self.shared_messages(at);
-        let own: BTreeSet<Vec<u8>> = request.history().turns()[shared..]
+        let own: BTreeSet<Vec<u8>> = request.history().messages()[shared..]
             .iter()
-            .map(|turn| turn.link.as_bytes().to_vec())
+            .map(|chained| chained.link.as_bytes().to_vec())
             .filter(|link| links.contains(link))
             .collect();
         let found = rows

@@ -119,9 +119,9 @@ impl Ledger {
             assert_eq!(history.len(), request.turns.len(), "messages were lost");
         }
         let mut parent = None;
-        for (place, turn) in history.turns().iter().enumerate() {
+        for (place, chained) in history.messages().iter().enumerate() {
             let sent = view.map_or(Some(place), |view| view[place]);
-            let is_known = self.places.contains_key(&turn.link);
+            let is_known = self.places.contains_key(&chained.link);
             if !is_known {
                 let Some(msg) = sent.map(|sent| &request.turns[sent]) else {
                     return self.breach(Rule::Contiguous, "a message nobody ever sent has a place");
@@ -131,16 +131,16 @@ impl Ledger {
                     digest: msg.digest,
                     words: beginning(msg),
                 };
-                self.places.insert(turn.link, new);
+                self.places.insert(chained.link, new);
             }
             let digest = sent.map(|sent| request.turns[sent].digest);
-            if let Some(place) = self.places.get_mut(&turn.link)
+            if let Some(place) = self.places.get_mut(&chained.link)
                 && digest != Some(place.digest)
             {
                 // A client that sends it no more, or a placeholder of it, may leave nothing to be shown.
                 place.words.clear();
             }
-            parent = Some(turn.link);
+            parent = Some(chained.link);
         }
     }
 

@@ -64,7 +64,11 @@ impl<'a> Client<'a> {
     /// Sends `says`: it is accepted, recorded, and observed as far as the account allows.
     async fn send(&mut self, says: &[Say]) {
         let history = history(&self.scope, says);
-        let chain: Vec<Link> = history.turns().iter().map(|turn| turn.link).collect();
+        let chain: Vec<Link> = history
+            .messages()
+            .iter()
+            .map(|chained| chained.link)
+            .collect();
         let mut known = self
             .store
             .load_chain(&self.scope, &chain)

@@ -42,7 +42,11 @@ fn recording(client: &str) -> Option<String> {
 fn links(line: &Line<'_>) -> Result<Vec<Link>, ParseError> {
     let parsed = chat::parse(&Bytes::copy_from_slice(line.body.get().as_bytes()))?;
     let history = parsed.history(&crate::wire::scope());
-    Ok(history.turns().iter().map(|turn| turn.link).collect())
+    Ok(history
+        .messages()
+        .iter()
+        .map(|chained| chained.link)
+        .collect())
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A conversation without its wire format.
 //!
-//! A wire format (see [`crate::wire`]) turns each message into a [`Turn`]: its role, a [`Fingerprint`]
+//! A wire format (see [`crate::wire`]) reads each message into a [`Message`]: its role, a [`Fingerprint`]
 //! of what it means, and the tool calls that it makes or answers. This module chains the messages into
 //! [`Link`]s and says where a history may be cut. It knows no JSON, no tokens and no memory. All modules
 //! above it import it; it imports none.
@@ -36,7 +36,7 @@ pub use role::Role;
 
 /// One message at its place in a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct ChainedMessage {
     /// The message itself.
     pub message: Message,
     /// The chain up to and including this message.
@@ -47,7 +47,7 @@ pub struct Turn {
 #[derive(Clone, Debug)]
 pub struct History {
     root: Link,
-    turns: Vec<Turn>,
+    messages: Vec<ChainedMessage>,
     cuts: Cuts,
     /// The key of each message, once somebody has asked for it; empty until somebody asks for one.
     keys: OnceLock<Box<[OnceLock<MessageKey>]>>,
@@ -100,41 +100,41 @@ impl History {
         let root = Link::root(scope);
         let known = known.links_behind(&root);
         let mut link = root;
-        let turns: Vec<Turn> = messages
+        let messages: Vec<ChainedMessage> = messages
             .into_iter()
             .enumerate()
             .map(|(at, message)| {
                 let known = known.get(at).copied();
                 link = known.unwrap_or_else(|| link.next(&message.fingerprint));
-                Turn { message, link }
+                ChainedMessage { message, link }
             })
             .collect();
         Self {
             root,
             cuts,
             keys: OnceLock::new(),
-            turns,
+            messages,
         }
     }
 
     /// The history of its first `len` messages.
     #[must_use]
     pub fn prefix(&self, len: usize) -> Self {
-        let turns = self.turns[..len.min(self.turns.len())].to_vec();
+        let messages = self.messages[..len.min(self.messages.len())].to_vec();
         Self {
             root: self.root,
-            cuts: Cuts::new(turns.iter().map(|turn| &turn.message)),
+            cuts: Cuts::new(messages.iter().map(|chained| &chained.message)),
             keys: match self.keys.get() {
-                Some(keys) => OnceLock::from(Box::from(&keys[..turns.len()])),
+                Some(keys) => OnceLock::from(Box::from(&keys[..messages.len()])),
                 None => OnceLock::new(),
             },
-            turns,
+            messages,
         }
     }
 
     /// The chain of the first `len` messages, for [`History::chain_behind`].
     pub fn known_chain(&self, len: usize) -> KnownChain {
-        let links = self.turns.iter().take(len).map(|turn| turn.link);
+        let links = self.messages.iter().take(len).map(|chained| chained.link);
         KnownChain {
             links: Some((self.root, links.collect())),
             len,
@@ -147,33 +147,33 @@ impl History {
     }
 
     /// The messages in order.
-    pub fn turns(&self) -> &[Turn] {
-        &self.turns
+    pub fn messages(&self) -> &[ChainedMessage] {
+        &self.messages
     }
 
     /// The key of the message at `index`, which must be one of this history. Each key is made once: making it takes two
     /// hashes.
     pub fn message_key(&self, index: usize) -> MessageKey {
-        let message = &self.turns[index].message;
+        let message = &self.messages[index].message;
         let keys = self
             .keys
-            .get_or_init(|| vec![OnceLock::new(); self.turns.len()].into());
+            .get_or_init(|| vec![OnceLock::new(); self.messages.len()].into());
         *keys[index].get_or_init(|| MessageKey::from_message(&self.root, message))
     }
 
     /// How many messages there are.
     pub fn len(&self) -> usize {
-        self.turns.len()
+        self.messages.len()
     }
 
     /// Whether the client sent nothing but leading system messages.
     pub fn is_empty(&self) -> bool {
-        self.turns.is_empty()
+        self.messages.is_empty()
     }
 
     /// The link of the last message, which names exactly this history.
     pub fn tip(&self) -> Option<Link> {
-        self.turns.last().map(|turn| turn.link)
+        self.messages.last().map(|chained| chained.link)
     }
 
     /// Where this history may be cut.
@@ -183,9 +183,9 @@ impl History {
 
     /// Index of the newest user message.
     pub fn newest_user(&self) -> Option<usize> {
-        self.turns
+        self.messages
             .iter()
-            .rposition(|turn| turn.message.role == Role::User)
+            .rposition(|chained| chained.message.role == Role::User)
     }
 
     /// How many messages there are up to and including `link`; `None` if the chain does not have
@@ -195,13 +195,13 @@ impl History {
     pub fn count_through(&self, link: &Link, expected_count: usize) -> Option<usize> {
         match expected_count
             .checked_sub(1)
-            .and_then(|index| self.turns.get(index))
+            .and_then(|index| self.messages.get(index))
         {
-            Some(turn) if turn.link == *link => Some(expected_count),
+            Some(chained) if chained.link == *link => Some(expected_count),
             _ => self
-                .turns
+                .messages
                 .iter()
-                .position(|turn| turn.link == *link)
+                .position(|chained| chained.link == *link)
                 .map(|index| index + 1),
         }
     }

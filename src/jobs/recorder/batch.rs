@@ -48,7 +48,11 @@ struct Batch {
 }
 
 fn first_link(exchange: &Exchange) -> Option<Link> {
-    exchange.history.turns().first().map(|turn| turn.link)
+    exchange
+        .history
+        .messages()
+        .first()
+        .map(|chained| chained.link)
 }
 
 impl Batch {

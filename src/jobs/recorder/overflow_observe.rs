@@ -58,7 +58,7 @@ impl Recorder {
             cache.insert_snapshot(&track.scope, stored);
         }
         let tip_and_model = (record.tip, record.model.as_str());
-        cache.renumber_pin(
+        cache.renumber_sent_snapshot(
             &track.scope,
             tip_and_model,
             &record.sent_with,

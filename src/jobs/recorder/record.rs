@@ -11,7 +11,7 @@ use crate::jobs::overflow_observe::PendingOverflow;
 use crate::jobs::part_report::PartReport;
 use crate::jobs::traces;
 use crate::jobs::track::Track;
-use crate::lookup::{LookupParams, PinLabel};
+use crate::lookup::{LookupParams, SentLabel};
 use crate::memory::alignment::{EvidenceLevel, LineageName, SharedMessages};
 use crate::memory::{Node, PartMeta, SnapshotId, record};
 use crate::store::{
@@ -213,17 +213,17 @@ impl Recorder {
             is_unique: !shared.thread_key_shared,
         };
         cache.add_recorded(scope, history, (lineage, &lineage_name), &record, &shared);
-        let pin_label = PinLabel {
+        let sent_label = SentLabel {
             model: &exchange.model,
             thread_key: exchange.thread_key.as_deref(),
         };
         let (tip, sent_with) = (record.tip, record.sent_with);
         if record.new_nodes.is_empty() {
-            cache.add_repetition(scope, tip, pin_label, sent_with);
+            cache.add_repetition(scope, tip, sent_label, sent_with);
         } else {
             track.nodes.extend(record.new_nodes);
             self.base.calibration.add(exchange, &track.nodes);
-            cache.mark_complete(scope, tip, pin_label, sent_with, &track.snapshots);
+            cache.mark_complete(scope, tip, sent_label, sent_with, &track.snapshots);
         }
         (track, recorded.operator_request)
     }

@@ -152,9 +152,9 @@ fn very_many_tiny_tenants_push_out_no_small_one_that_is_in_use() {
     assert!(evicted.contains(&silent.tenant) && !evicted.contains(&alice.tenant));
 }
 
-/// A request with an unknown ending is not compared with replies at all.
+/// A request with an unknown ending is not compared with answers at all.
 #[test]
-fn the_ending_of_a_reply_is_known_for_as_long_as_the_reply() {
+fn the_ending_of_an_answer_is_known_for_as_long_as_the_answer() {
     let body = br#"{"model":"m","messages":[{"role":"user","content":"Sum up."}]}"#;
     let parsed = crate::wire::Request::parse_chat(&body.to_vec().into()).expect("a request");
     let alice = scope("alice");
@@ -165,7 +165,7 @@ fn the_ending_of_a_reply_is_known_for_as_long_as_the_reply() {
     };
     let mut index = OriginIndex::with_max_entries(ENTRIES);
     for number in 0..ENTRIES {
-        index.add_reply(&alice, answer(number), &chain);
+        index.add_summary_answer(&alice, answer(number), &chain);
         if number.is_multiple_of(1_000) {
             index.mark_quoted(&alice, answer(number / 2).text);
         }
@@ -175,17 +175,17 @@ fn the_ending_of_a_reply_is_known_for_as_long_as_the_reply() {
     let seen_origins = index.origins_of(&alice);
     for number in 0..ENTRIES {
         let AnswerHash { text, ending } = answer(number);
-        if seen_origins.has_reply(&text) {
+        if seen_origins.has_summary_answer(&text) {
             held += 1;
-            assert!(seen_origins.has_reply_ending(&ending), "{number}");
+            assert!(seen_origins.has_answer_ending(&ending), "{number}");
         }
     }
     assert!(held >= ENTRIES / 4, "{held}");
-    assert!(!seen_origins.has_reply_ending(&hash("another ending")));
+    assert!(!seen_origins.has_answer_ending(&hash("another ending")));
     assert!(
         !index
             .origins_of(&scope("bob"))
-            .has_reply(&answer(ENTRIES - 1).text)
+            .has_summary_answer(&answer(ENTRIES - 1).text)
     );
 }
 

@@ -118,7 +118,7 @@ impl<'a> OverflowShortening<'a> {
         if let Some(tip) = self.request.history.tip() {
             let (scope, last) = (&self.request.identity.scope, self.last.outgoing.sent_with());
             let (cache, first) = (&self.memory.cache, self.first.sent_with().clone());
-            cache.replace_refused_pin(scope, (tip, &self.request.model), last, first);
+            cache.replace_refused_send(scope, (tip, &self.request.model), last, first);
         }
         self.first
     }
@@ -348,7 +348,7 @@ impl<'a> OverflowShortening<'a> {
         let tip = request.history.tip()?;
         let sent_with = memory
             .cache
-            .pinned(&request.identity.scope, tip, &request.model)?;
+            .sent_with(&request.identity.scope, tip, &request.model)?;
         if sent_with == *refused.sent_with() {
             return None;
         }
@@ -430,7 +430,7 @@ impl<'a> OverflowShortening<'a> {
         // Before the flight ends, so that the next equal request finds it.
         memory
             .cache
-            .replace_refused_pin(scope, (tip, &request.model), previous_send, next_send);
+            .replace_refused_send(scope, (tip, &request.model), previous_send, next_send);
         Some(outgoing)
     }
 

@@ -4,7 +4,7 @@
 use sqlx::sqlite::SqliteConnection;
 
 use super::scoped::{scoped_query, scoped_scalar};
-use super::{accounts, queue, record, snapshots};
+use super::{observer_allowance, queue, record, snapshots};
 use crate::history::Scope;
 use crate::memory::{NewPart, PartId, PartKind};
 use crate::store::StoreResult;
@@ -90,7 +90,7 @@ async fn insert_chunk(
 ) -> StoreResult<PartId> {
     let (span, tokens) = (part.span, part.message_tokens);
     if let Some(id) = queue::insert_part(conn, scope, part, at_ms).await? {
-        accounts::charge(conn, scope, tokens, span.to).await?;
+        observer_allowance::add_shown(conn, scope, tokens, span.to).await?;
         scoped_query(DROP_JOB, scope)
             .bind(PartKind::Chunk.name())
             .bind(span.from.as_bytes().as_slice())

@@ -7,7 +7,7 @@ use sqlx::query;
 use sqlx::sqlite::SqliteConnection;
 
 use super::scoped::{scoped_query, scoped_scalar};
-use super::{accounts, read};
+use super::{observer_allowance, read};
 use crate::history::{Link, Scope};
 use crate::memory::{NewPart, PartId, PartKind, Span};
 use crate::store::StoreResult;
@@ -106,7 +106,7 @@ pub(super) async fn enqueue(
         .execute(&mut *conn)
         .await?;
     if done.rows_affected() == 1 {
-        accounts::charge(conn, &scope, observer_tokens, span.to).await?;
+        observer_allowance::add_shown(conn, &scope, observer_tokens, span.to).await?;
         return Ok(EnqueueOutcome::Queued);
     }
     let row = scoped_query(WHY_NOT_ENQUEUED, &scope)
@@ -327,7 +327,7 @@ pub(super) async fn charge_reobservation(
     claimed: ClaimedJob,
     tokens: u32,
 ) -> StoreResult<()> {
-    accounts::charge(
+    observer_allowance::add_shown(
         conn,
         &claimed.scope,
         tokens.min(claimed.observer_tokens),
@@ -394,7 +394,8 @@ pub(super) async fn release(
         .execute(&mut *conn)
         .await?;
     if done.rows_affected() == 1 && charge_again {
-        accounts::charge(conn, &claimed.scope, claimed.observer_tokens, claimed.to).await?;
+        observer_allowance::add_shown(conn, &claimed.scope, claimed.observer_tokens, claimed.to)
+            .await?;
     }
     Ok(())
 }

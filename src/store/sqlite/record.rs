@@ -6,7 +6,7 @@
 use sqlx::sqlite::SqliteConnection;
 
 use super::scoped::{scoped_query, scoped_scalar};
-use super::{accounts, message_archive, peer_memory, read, timers};
+use super::{message_archive, observer_allowance, peer_memory, read, timers};
 use crate::history::{History, Link, Scope, ScopedHash};
 use crate::memory::Node;
 use crate::store::StoreResult;
@@ -57,7 +57,7 @@ pub(super) async fn record_messages(
             .await?;
     }
     confirm(conn, scope, record).await?;
-    accounts::credit(conn, scope, lineage, record).await?;
+    observer_allowance::add_confirmed(conn, scope, lineage, record).await?;
     Ok(lineage)
 }
 
@@ -205,7 +205,7 @@ async fn continues_answered(
         .await?;
     let Some(row) = before else { return Ok(false) };
     let (tip, parent) = (link(&row, 0)?, link(&row, 1)?);
-    let mut links = chain.turns().iter().map(|turn| turn.link);
+    let mut links = chain.messages().iter().map(|chained| chained.link);
     Ok(links.any(|link| link == tip || link == parent))
 }
 

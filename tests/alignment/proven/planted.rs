@@ -80,11 +80,11 @@ pub fn misplaced(
     ask: &Ask,
     store: &ModelStore,
 ) -> Alignment {
-    let turns = alignment.history.turns().iter();
-    let path: Vec<PathMessage> = turns
-        .map(|turn| PathMessage {
-            link: turn.link,
-            role: turn.message.role,
+    let messages = alignment.history.messages().iter();
+    let path: Vec<PathMessage> = messages
+        .map(|chained| PathMessage {
+            link: chained.link,
+            role: chained.message.role,
         })
         .collect();
     let (open, at) = alignment.positions.open_start();

@@ -7,7 +7,7 @@
 use std::sync::OnceLock;
 
 use super::align::Run;
-use super::{History, Link, Message, Role, Turn};
+use super::{ChainedMessage, History, Link, Message, Role};
 use crate::history::Cuts;
 
 /// Where the messages of one request stand on a chain.
@@ -192,17 +192,17 @@ impl History {
     pub fn aligned(positions: &PositionMap, path: &[PathMessage], client: &Self) -> Option<Self> {
         let (from, open) = positions.open_start();
         let before = path.get(..open)?;
-        let mut turns: Vec<Turn> = Vec::with_capacity(path.len() + client.len());
+        let mut messages: Vec<ChainedMessage> = Vec::with_capacity(path.len() + client.len());
         for (index, path_message) in before.iter().enumerate() {
             let sent = positions
                 .request_index(index)
-                .and_then(|index| client.turns().get(index));
-            turns.push(Turn {
+                .and_then(|index| client.messages().get(index));
+            messages.push(ChainedMessage {
                 // A message that is not sent is known only by its link. It is covered,
                 // so its text is never needed.
                 message: sent.map_or_else(
                     || Message::placeholder(path_message.role),
-                    |turn| turn.message.clone(),
+                    |chained| chained.message.clone(),
                 ),
                 link: path_message.link,
             });
@@ -211,27 +211,27 @@ impl History {
             Some(stand) => stand.link,
             None => client.root(),
         };
-        for (offset, turn) in client.turns().get(from..)?.iter().enumerate() {
+        for (offset, chained) in client.messages().get(from..)?.iter().enumerate() {
             // A message on the path keeps its link: a result that came back as a placeholder
             // is still the original result.
             link = match path.get(open + offset) {
                 Some(stand) => stand.link,
-                None => link.next(&turn.message.fingerprint),
+                None => link.next(&chained.message.fingerprint),
             };
-            turns.push(Turn {
-                message: turn.message.clone(),
+            messages.push(ChainedMessage {
+                message: chained.message.clone(),
                 link,
             });
         }
-        Some(Self::from_turns(client.root(), turns))
+        Some(Self::from_turns(client.root(), messages))
     }
 
-    fn from_turns(root: Link, turns: Vec<Turn>) -> Self {
+    fn from_turns(root: Link, messages: Vec<ChainedMessage>) -> Self {
         Self {
             root,
-            cuts: Cuts::new(turns.iter().map(|turn| &turn.message)),
+            cuts: Cuts::new(messages.iter().map(|chained| &chained.message)),
             keys: OnceLock::new(),
-            turns,
+            messages,
         }
     }
 }

@@ -116,6 +116,7 @@ fn align_by_runs(
         } else {
             Vec::new()
         },
+        summary_in_front: None,
         withheld: (may_restore && aligned.doubtful < positions.open_start().1).then_some(
             Withheld {
                 from: aligned.doubtful,
@@ -164,7 +165,12 @@ fn align_by_stored(client: &Arc<History>, evidence: &Evidence) -> Option<Alignme
     let base_len = base.messages().len();
     let is_whole = stored.count >= from && base_len == path_len + (stored.count - from);
     let is_repeated = stored.count == client.len();
-    if !is_whole || (stored.count <= evidence.recorded_count && !is_repeated) {
+    // As many messages may be recorded of a conversation that begins alike, but has no summary in front.
+    let count_elsewhere = match evidence.stored_summary_in_front {
+        Some(_) => stored.count + 1,
+        None => stored.count,
+    };
+    if !is_whole || (count_elsewhere <= evidence.recorded_count && !is_repeated) {
         return None;
     }
     // Another conversation may hold the witnesses by now, or may send the very same request.
@@ -183,6 +189,7 @@ fn align_by_stored(client: &Arc<History>, evidence: &Evidence) -> Option<Alignme
         proof: stored.proof.clone(),
         withheld: stored.withheld,
         client_summary: None,
+        summary_in_front: evidence.stored_summary_in_front,
     };
     let positions = stored.positions.clone();
     let shared = SharedMessages::default();

@@ -23,16 +23,17 @@ pub fn new_nodes(
         .iter()
         .zip(known_count..length)
         .map(|(tokens, index)| {
-            let turn = &history.turns()[index];
+            let chained = &history.messages()[index];
             let is_answer =
-                index == known_count && known_count > 0 && turn.message.role == Role::Assistant;
+                index == known_count && known_count > 0 && chained.message.role == Role::Assistant;
             Node {
-                link: turn.link,
+                link: chained.link,
                 count: index + 1,
-                role: turn.message.role,
+                role: chained.message.role,
                 tokens: *tokens,
                 closed: history.cuts().is_closed(index + 1),
-                turn_end: turn.message.role == Role::Assistant && turn.message.calls.is_empty(),
+                turn_end: chained.message.role == Role::Assistant
+                    && chained.message.calls.is_empty(),
                 first_length: length,
                 confirmed: false,
                 received_ms: if is_answer { answered_ms } else { at_ms },
@@ -115,15 +116,15 @@ pub fn message_contents(
     let root = Link::root(scope);
     let mut occurrences: HashMap<&Fingerprint, u64> = HashMap::new();
     let mut contents = Vec::with_capacity(confirmed.len());
-    for (turn, node) in history.turns().iter().zip(nodes) {
+    for (chained, node) in history.messages().iter().zip(nodes) {
         if contents.len() == confirmed.len() {
             break;
         }
-        let occurrence = occurrences.entry(&turn.message.fingerprint).or_default();
+        let occurrence = occurrences.entry(&chained.message.fingerprint).or_default();
         *occurrence += 1;
         if confirmed[contents.len()] == node.link {
             contents.push(MessageContent {
-                key: ContentKey::new(&root, &turn.message.fingerprint, *occurrence),
+                key: ContentKey::new(&root, &chained.message.fingerprint, *occurrence),
                 tokens: node.tokens,
             });
         }

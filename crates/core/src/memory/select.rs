@@ -216,7 +216,9 @@ fn fit(history: &History, snapshot: &SnapshotMeta) -> Fit {
     // Something must stay raw, tool calls stay with their results, and the newest user message is in
     // the tail or pinned.
     let raw_tail = cut < history.len();
-    let roles = history.turns()[cut..].iter().map(|turn| turn.message.role);
+    let roles = history.messages()[cut..]
+        .iter()
+        .map(|chained| chained.message.role);
     let keeps_question = history
         .newest_user()
         .is_none_or(|newest| newest >= cut || snapshot.pin == Some(newest));
@@ -273,11 +275,11 @@ pub fn can_omit(alignment: &Alignment, count: usize, pin: Option<usize>) -> bool
     let keeps_question = client.newest_user().is_none_or(|newest| {
         newest >= cut || alignment.positions.chain_index(newest).is_none() || pin == Some(newest)
     });
-    let mut tail = client.turns().get(cut..).unwrap_or_default().iter();
+    let mut tail = client.messages().get(cut..).unwrap_or_default().iter();
     let alternates = pin.is_none()
         || tail
             .by_ref()
-            .map(|turn| turn.message.role)
+            .map(|chained| chained.message.role)
             .find(|role| *role != Role::System)
             != Some(Role::User);
     cut < client.len() && keeps_question && alternates && client.cuts().is_safe(cut)

@@ -47,9 +47,9 @@ fn is_safe_cut(history: &History, cut: usize) -> bool {
 }
 
 fn next_speaker(history: &History, cut: usize) -> Option<Role> {
-    history.turns()[cut..]
+    history.messages()[cut..]
         .iter()
-        .map(|turn| turn.message.role)
+        .map(|chained| chained.message.role)
         .find(|role| *role != Role::System)
 }
 

@@ -126,21 +126,21 @@ fn history(messages: &[Value]) -> Option<History> {
 fn path_entries(path: &History, known: u8) -> Vec<PathEntry> {
     let mut parent: Link = path.root();
     let mut entries = Vec::with_capacity(path.len());
-    for (turn, at) in path.turns().iter().zip(1..) {
+    for (chained, at) in path.messages().iter().zip(1..) {
         let has = |bit: u8| known & (1 << bit) != 0;
         entries.push(PathEntry {
             message: PathMessage {
-                link: turn.link,
-                role: turn.message.role,
+                link: chained.link,
+                role: chained.message.role,
             },
             parent,
-            message_key: Some(MessageKey::from_message(&path.root(), &turn.message)),
+            message_key: Some(MessageKey::from_message(&path.root(), &chained.message)),
             anchor: None,
             range_end: has(2) && (at % 2 == 0 || has(3)),
             live: has(4),
             text_kept: has(5),
             lineage: LINEAGE,
-            origin: Origin::for_link(&turn.link),
+            origin: Origin::for_link(&chained.link),
             message_origin: MessageOrigin {
                 from_upstream: has(0),
                 unshared: has(1),
@@ -148,7 +148,7 @@ fn path_entries(path: &History, known: u8) -> Vec<PathEntry> {
             summary_start: SummaryStart::from_stored(i64::from(has(7))),
             pending: has(6) && at == path.len(),
         });
-        parent = turn.link;
+        parent = chained.link;
     }
     entries
 }
@@ -156,7 +156,7 @@ fn path_entries(path: &History, known: u8) -> Vec<PathEntry> {
 /// Whether the message of the request says what stands on the path: in the same words, or as the result of the same
 /// tool call, which clients shorten.
 fn is_same(entry: &PathEntry, client: &History, index: usize) -> bool {
-    let sent = MessageKey::from_message(&client.root(), &client.turns()[index].message);
+    let sent = MessageKey::from_message(&client.root(), &client.messages()[index].message);
     let Some(known) = entry.message_key else {
         return false;
     };
@@ -177,10 +177,10 @@ fn places_are_right(alignment: &Alignment, path: &[PathEntry], client: &History)
         }
     }
     let (open_client, open_path) = positions.open_start();
-    let turns = alignment.history.turns();
-    assert_eq!(turns.len(), open_path + client.len() - open_client);
-    for (turn, entry) in turns.iter().zip(path).take(open_path) {
-        assert_eq!(turn.link, entry.message.link, "the chain left the path");
+    let messages = alignment.history.messages();
+    assert_eq!(messages.len(), open_path + client.len() - open_client);
+    for (chained, entry) in messages.iter().zip(path).take(open_path) {
+        assert_eq!(chained.link, entry.message.link, "the chain left the path");
     }
     for index in 0..client.len() {
         if let Some(place) = positions.chain_index(index) {
@@ -191,7 +191,7 @@ fn places_are_right(alignment: &Alignment, path: &[PathEntry], client: &History)
             );
         }
     }
-    let messages = client.turns().iter().map(|turn| &turn.message);
+    let messages = client.messages().iter().map(|chained| &chained.message);
     assert!(
         positions.keeps_rounds_whole(messages),
         "a tool round is split"

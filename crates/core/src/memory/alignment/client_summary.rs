@@ -30,8 +30,8 @@ pub fn summary_positions(client: &History) -> impl Iterator<Item = usize> {
 
 /// How many messages stand before the first answer of the model.
 pub fn messages_before_answer(client: &History) -> usize {
-    let mut turns = client.turns().iter();
-    let first = turns.position(|turn| turn.message.role == Role::Assistant);
+    let mut messages = client.messages().iter();
+    let first = messages.position(|chained| chained.message.role == Role::Assistant);
     first.unwrap_or(client.len())
 }
 
@@ -72,7 +72,7 @@ pub(super) fn align_by_summary(client: &Arc<History>, evidence: &Evidence) -> Op
     let tail_start = tail_start(client, count, before)?;
     let from = tail_start.min(observed_len);
     let runs = runs_before(client, count, &before[..from])?;
-    let newest = client.turns().last().map(|turn| turn.message.role);
+    let newest = client.messages().last().map(|chained| chained.message.role);
     let is_newest_message = count == client.len() && newest == Some(Role::User);
     if (is_newest_message || count > SUMMARY_REACH) && count_live(&runs, before) < MIN_LIVE_BEFORE {
         return None;
@@ -92,6 +92,7 @@ pub(super) fn align_by_summary(client: &Arc<History>, evidence: &Evidence) -> Op
         }],
         withheld: None,
         client_summary: count.checked_sub(1).zip(summary.start),
+        summary_in_front: (count == 0).then_some(summary.hash),
     };
     let positions = PositionMap::from_parts(runs, continues_at, from)?;
     let base = before[..from].iter().collect();
@@ -112,10 +113,10 @@ fn is_summary_position(client: &History, count: usize, names: NameComparison) ->
     let Some(at) = count.checked_sub(1) else {
         return true;
     };
-    let Some(turn) = client.turns().get(at) else {
+    let Some(chained) = client.messages().get(at) else {
         return false;
     };
-    match turn.message.role {
+    match chained.message.role {
         Role::User | Role::System => true,
         Role::Assistant => at == 0 || names == NameComparison::Same,
         Role::Tool => false,
@@ -137,7 +138,7 @@ impl Evidence {
         let Some(summary_index) = summary.count.checked_sub(1) else {
             return false;
         };
-        let is_brief = client.turns()[at].message.distinctive_bytes < MIN_DISTINCTIVE_BYTES;
+        let is_brief = client.messages()[at].message.distinctive_bytes < MIN_DISTINCTIVE_BYTES;
         let is_near_summary = at == summary_index || (at <= summary_index + 1 && is_brief);
         is_near_summary && self.is_summary_of(client, summary, path)
     }

@@ -230,6 +230,20 @@ pub struct StoredAlignment {
     pub withheld: Option<Withheld>,
 }
 
+impl StoredAlignment {
+    /// The summary that alone proves this alignment, if it is none of the messages that request and chain have in common.
+    pub(super) fn lone_summary(&self, base: &BaseChain) -> Option<ScopedHash> {
+        let [summary] = &self.proof[..] else {
+            return None;
+        };
+        let (client, path) = self.positions.open_start();
+        let is_whole_request_open = self.positions.runs().is_empty() && client == 0;
+        let mut shared = base.origins.iter().skip(path);
+        let is_lone = is_whole_request_open && shared.all(|origin| *origin != summary.origin);
+        is_lone.then_some(summary.hash)
+    }
+}
+
 /// The part of a chain that is not sent because the client dropped so few messages of it that it may
 /// have taken them back. It is released when the client drops more, as clients do to save room, or when
 /// the client has gone on for long enough.
@@ -277,6 +291,8 @@ pub struct Evidence {
     /// Whether the messages that proved the stored alignment are still unknown to other
     /// conversations.
     pub stored_holds: bool,
+    /// The summary in the leading system messages of the request that proves the stored alignment.
+    pub stored_summary_in_front: Option<ScopedHash>,
 }
 
 /// An answer of the model that may stand in place of what it summarises.
@@ -307,6 +323,30 @@ impl SummaryCandidate {
 }
 
 impl Evidence {
+    /// Takes the stored alignment out if it is another conversation's: if a summary proves it that this request does not
+    /// have. Leading system messages are in no chain, so a conversation that begins with the same messages behind them has
+    /// the same links. Every other proof is among the messages that the links stand for.
+    ///
+    /// `find` says behind how many messages of the request a summary stands.
+    pub fn require_summary(&mut self, find: impl FnOnce(ScopedHash) -> Option<usize>) {
+        let stored = self.stored.as_ref();
+        let Some(needed) = stored.and_then(|(stored, base)| stored.lone_summary(base)) else {
+            return;
+        };
+        match find(needed) {
+            Some(place) => self.stored_summary_in_front = (place == 0).then_some(needed),
+            None => (self.stored, self.stored_holds) = (None, false),
+        }
+    }
+
+    /// Whether the request was sent before, with an alignment that a summary in its leading system messages proves. An
+    /// equal history without the summary is another conversation's.
+    pub fn repeats_summary_in_front(&self, client: &History) -> bool {
+        let stored = self.stored.as_ref();
+        self.stored_summary_in_front.is_some()
+            && stored.is_some_and(|(stored, _)| stored.count == client.len())
+    }
+
     /// Compares the thread key of the request with that of `lineage`, which recorded the end of a path.
     pub(super) fn compare_names(&self, lineage: Option<i64>) -> NameComparison {
         self.compare_lineage(lineage.and_then(|lineage| self.lineage_names.get(&lineage)))
@@ -350,14 +390,14 @@ impl Evidence {
             lineage != end.lineage && self.path.iter().all(|step| Some(step.message.link) != tip)
         };
         let last_recorded = self.recorded_count.checked_sub(1);
-        let own_turn = last_recorded.and_then(|last| client.turns().get(last));
+        let own_turn = last_recorded.and_then(|last| client.messages().get(last));
         let stored_end = self.stored.as_ref().and_then(|(_, base)| {
             let last = base.messages().last()?;
             Some((base.lineage()?, last.link))
         });
         let leaves_recorded = self
             .recorded_lineage
-            .is_some_and(|lineage| is_elsewhere(lineage, own_turn.map(|turn| turn.link)));
+            .is_some_and(|lineage| is_elsewhere(lineage, own_turn.map(|chained| chained.link)));
         let leaves_stored =
             stored_end.is_some_and(|(lineage, link)| is_elsewhere(lineage, Some(link)));
         leaves_recorded || leaves_stored

@@ -95,7 +95,7 @@ impl<'a> KeptMessages<'a> {
     fn new_user_text(&self, client: Range<usize>) -> usize {
         let is_new = |at: &usize| {
             let key = self.client.message_key(*at);
-            let is_users = self.client.turns()[*at].message.role == Role::User;
+            let is_users = self.client.messages()[*at].message.role == Role::User;
             is_users && !self.known.contains(&key.content)
         };
         client.filter(is_new).count()

@@ -97,14 +97,14 @@ fn fill_origins(
     known_origin: impl Fn(usize) -> Option<Origin>,
 ) -> Vec<Origin> {
     let mut before = Origin::for_link(&client.root());
-    let turns = client.turns().iter().enumerate();
-    turns
-        .map(|(at, turn)| {
+    let messages = client.messages().iter().enumerate();
+    messages
+        .map(|(at, chained)| {
             let first_origin = || {
                 if at + 1 < recorded {
                     return Origin::default();
                 }
-                before.next(&turn.message.fingerprint, &turn.link)
+                before.next(&chained.message.fingerprint, &chained.link)
             };
             before = known_origin(at).unwrap_or_else(first_origin);
             before

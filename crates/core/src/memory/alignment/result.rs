@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::evidence::{BaseChain, Evidence, Origin, PathEntry, SummaryStart, Withheld, Witness};
 use crate::history::align::Run;
-use crate::history::{History, PathMessage, PositionMap, Turn};
+use crate::history::{ChainedMessage, History, PathMessage, PositionMap, ScopedHash};
 
 /// The kind of evidence that an alignment rests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,9 @@ pub struct Alignment {
     pub withheld: Option<Withheld>,
     /// The index in the request of the client's summary that led to the chain, and what stands in front of it.
     pub client_summary: Option<(usize, SummaryStart)>,
+    /// The summary that proves it, if it stands in the leading system messages. These are in no link, so an equal history
+    /// without the summary is not aligned.
+    pub summary_in_front: Option<ScopedHash>,
     /// Where each message of `client` was first said; empty until that is known. It is found in the evidence that led to
     /// this alignment. When the request is repeated, that evidence may be gone.
     pub origins: Vec<Origin>,
@@ -59,15 +62,16 @@ impl Alignment {
         shared: SharedMessages,
         basis: AlignmentBasis,
     ) -> Option<Self> {
-        if !positions.keeps_rounds_whole(client.turns().iter().map(|turn| &turn.message)) {
+        if !positions.keeps_rounds_whole(client.messages().iter().map(|chained| &chained.message)) {
             return None;
         }
         let history = History::aligned(&positions, base.messages(), client)?;
         // If every message is already on the chain, the request is not aligned: it is that
         // chain.
         let is_own_chain = history.tip() == client.tip();
-        let is_same = |(message, turn): &(&PathMessage, &Turn)| message.link == turn.link;
-        let recorded = base.recorded_messages().iter().zip(history.turns());
+        let is_same =
+            |(message, chained): &(&PathMessage, &ChainedMessage)| message.link == chained.link;
+        let recorded = base.recorded_messages().iter().zip(history.messages());
         let recorded_count = recorded.take_while(is_same).count();
         (!is_own_chain && !history.is_empty()).then(|| Self {
             client: Arc::clone(client),
@@ -80,6 +84,7 @@ impl Alignment {
             proof: basis.proof,
             withheld: basis.withheld,
             client_summary: basis.client_summary,
+            summary_in_front: basis.summary_in_front,
             origins: Vec::new(),
         })
     }
@@ -93,6 +98,7 @@ pub(super) struct AlignmentBasis {
     pub(super) proof: Vec<Witness>,
     pub(super) withheld: Option<Withheld>,
     pub(super) client_summary: Option<(usize, SummaryStart)>,
+    pub(super) summary_in_front: Option<ScopedHash>,
 }
 
 /// The messages that a request and a path have in common.

@@ -26,16 +26,16 @@ fn message(role: Role, text: &str, calls: &[&str], answers: Option<&str>) -> Mes
 
 fn path(history: &History, observed: usize) -> Vec<PathEntry> {
     let root = history.root();
-    let item = |at: usize| MessageKey::from_message(&root, &history.turns()[at].message);
+    let item = |at: usize| MessageKey::from_message(&root, &history.messages()[at].message);
     (0..history.len())
         .map(|at| PathEntry {
             message: PathMessage {
-                link: history.turns()[at].link,
-                role: history.turns()[at].message.role,
+                link: history.messages()[at].link,
+                role: history.messages()[at].message.role,
             },
             parent: match at {
                 0 => root,
-                _ => history.turns()[at - 1].link,
+                _ => history.messages()[at - 1].link,
             },
             message_key: Some(item(at)),
             anchor: at
@@ -45,7 +45,7 @@ fn path(history: &History, observed: usize) -> Vec<PathEntry> {
             live: at > 0,
             text_kept: false,
             lineage: 1,
-            origin: Origin::for_link(&history.turns()[at].link),
+            origin: Origin::for_link(&history.messages()[at].link),
             message_origin: MessageOrigin {
                 from_upstream: at > 0,
                 unshared: true,
@@ -219,8 +219,10 @@ fn what_was_pruned_before_it_was_observed_is_what_it_is_now() {
             ..Evidence::default()
         };
         let alignment = find(&scope, sent.clone(), &evidence).unwrap();
-        let turns = alignment.history.turns().iter().zip(chain.turns());
-        turns.take_while(|(new, old)| new.link == old.link).count()
+        let messages = alignment.history.messages().iter().zip(chain.messages());
+        messages
+            .take_while(|(new, old)| new.link == old.link)
+            .count()
     };
     // If it was observed, the chain keeps it; otherwise the chain goes another way from there.
     assert_eq!(links(8), 10);
@@ -264,13 +266,17 @@ fn a_template_brings_nothing_with_it() {
         ..Evidence::default()
     };
     let alignment = find(&scope, sent, &evidence).unwrap();
-    let own: Vec<Link> = chain.turns().iter().map(|turn| turn.link).collect();
+    let own: Vec<Link> = chain
+        .messages()
+        .iter()
+        .map(|chained| chained.link)
+        .collect();
     assert!(
         alignment
             .history
-            .turns()
+            .messages()
             .iter()
-            .all(|turn| !own.contains(&turn.link))
+            .all(|chained| !own.contains(&chained.link))
     );
     assert_eq!(alignment.positions.unknown_before(9), [0]);
 }

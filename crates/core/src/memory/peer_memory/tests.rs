@@ -104,7 +104,7 @@ fn only_the_conversation_itself_is_served() {
         keys: vec!["told".to_owned()],
         tokens: 9,
         binding: Some(ConversationBinding {
-            link: one.turns()[1].link,
+            link: one.messages()[1].link,
             count: 2,
             key: key.map(str::to_owned),
         }),

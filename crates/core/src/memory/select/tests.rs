@@ -45,7 +45,7 @@ fn chat(count: usize) -> Vec<(Role, &'static str)> {
 fn snapshot(id: i64, history: &History, to_count: usize, eligible_from: usize) -> SnapshotMeta {
     SnapshotMeta {
         id: SnapshotId(id),
-        to: history.turns()[to_count - 1].link,
+        to: history.messages()[to_count - 1].link,
         to_count,
         eligible_from,
         pin: None,

@@ -145,7 +145,7 @@ mod tests {
             let messages = grown.messages().to_vec();
             let chained = History::chain_behind(prefix.chain(), &scope, messages);
             let whole = grown.history(&scope);
-            prop_assert_eq!(chained.turns(), whole.turns());
+            prop_assert_eq!(chained.messages(), whole.messages());
         }
         Ok(())
     }
@@ -181,7 +181,7 @@ mod tests {
                 let chain = shortened.chain();
                 let chained = History::chain_behind(chain, &owner, grown.messages().to_vec());
                 let anew = grown.history(&owner);
-                prop_assert_eq!(chained.turns(), anew.turns());
+                prop_assert_eq!(chained.messages(), anew.messages());
             }
             let grown = parse_grown(body, &prefix);
             prop_assert_eq!(read(&grown), read(&parse(body)));

@@ -1,7 +1,7 @@
-//! Accounts: how many tokens of messages the Observer may be shown of one family of conversations.
+//! How many tokens of messages the Observer may be shown of one family of conversations: 1.5 times what is confirmed.
 //!
-//! A family is a conversation with its branches. Each account has two sums: tokens that the family has
-//! confirmed, and tokens that the Observer was shown. `record` adds to the first, the queue to the second.
+//! A family is a conversation with its branches. The table, whose name `accounts` is older, has two sums for each: tokens
+//! that the family has confirmed, and tokens that the Observer was shown. `record` adds to the first, the queue to the second.
 
 use sqlx::sqlite::SqliteConnection;
 
@@ -28,8 +28,8 @@ INSERT INTO contents (tenant, resource, family, lineage, content)
 SELECT $1, $2, $5, $3, unhex(p.value ->> 0) FROM json_each($4) AS p WHERE true
 ON CONFLICT (tenant, resource, content, family) DO NOTHING";
 
-/// Adds to the account of the family the contents that it confirms for the first time.
-pub(super) async fn credit(
+/// Adds to the allowance of the family the contents that it confirms for the first time.
+pub(super) async fn add_confirmed(
     conn: &mut SqliteConnection,
     scope: &Scope,
     lineage: i64,
@@ -59,7 +59,7 @@ pub(super) async fn credit(
 /// of an application begin with the same greeting.
 const MIN_SHARED_TOKENS: u64 = 256;
 
-/// The family of a lineage (`$3`), and whether it has an account already.
+/// The family of a lineage (`$3`), and whether it has an allowance already.
 const FAMILY: &str = "
 SELECT l.family, EXISTS (SELECT 1 FROM accounts AS a
                          WHERE a.tenant = $1 AND a.resource = $2 AND a.family = l.family)
@@ -82,7 +82,7 @@ GROUP BY c.family ORDER BY tokens DESC, c.family LIMIT 1";
 const JOIN_FAMILY: &str =
     "UPDATE lineages SET family = $4 WHERE tenant = $1 AND resource = $2 AND family = $3";
 
-/// The family whose account gets a lineage's confirmations. The first confirmation decides it: if at
+/// The family whose allowance gets a lineage's confirmations. The first confirmation decides it: if at
 /// least half of the tokens are contents of another family, the lineage joins that family. A client that
 /// edits or prunes its history starts such chains, and the Observer should not be shown the same text with
 /// every one of them.
@@ -118,7 +118,7 @@ async fn find_or_join_family(
     Ok(other)
 }
 
-/// Adds tokens (`$3`) that the Observer is shown to the account of the family of a message (`$4`).
+/// Adds tokens (`$3`) that the Observer is shown to what was shown of the family of a message (`$4`).
 const CHARGE: &str = "
 UPDATE accounts SET shown_tokens = shown_tokens + $3
 WHERE tenant = $1 AND resource = $2
@@ -127,7 +127,7 @@ WHERE tenant = $1 AND resource = $2
                   AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage)";
 
 /// Charges the family of the message `to` for tokens that the Observer is shown.
-pub(super) async fn charge(
+pub(super) async fn add_shown(
     conn: &mut SqliteConnection,
     scope: &Scope,
     tokens: u32,

@@ -1,0 +1,125 @@
+//! A client puts the model's summary into its leading system messages. These are in no chain, so another conversation that
+//! begins with the same words has the same links.
+
+use diarist_provider::{Behaviour, CallerKind};
+use serde_json::Value;
+
+use crate::alignment::harness::{Client, conversation, marks, roomy, set_answer, user};
+use crate::alignment::script::message;
+use crate::memory::rig::Rig;
+
+/// What many users say behind a summary, and some at the beginning of a conversation.
+const CONTINUE: &str = "continue";
+
+fn summary(topic: &str) -> String {
+    let sentence =
+        format!("They looked at {topic}, counted what is there, and agreed on what to do. ");
+    format!("Summary: {}", sentence.repeat(5).trim())
+}
+
+/// The body of a request whose last leading system message is the summary, if there is one.
+fn body(rig: &mut Rig, summary: Option<&str>, messages: &[Value]) -> Value {
+    let summary = summary.map(|text| message("system", text));
+    let all: Vec<Value> = summary
+        .into_iter()
+        .chain(messages.iter().cloned())
+        .collect();
+    Client::new(rig).body(&all)
+}
+
+/// What went out of a request, as text.
+async fn send(rig: &Rig, body: &Value) -> String {
+    let answer = rig.send_as("Bearer sk-test", &[], body).await;
+    assert_eq!(answer.status, 200);
+    rig.quiet().await;
+    rig.forwarded().last().unwrap().to_string()
+}
+
+/// A rig in which Alice's conversation was summarised.
+async fn summarised(summary: &str) -> Rig {
+    let mut rig = roomy().await;
+    let messages = conversation("alice", 40);
+    for count in (1..=messages.len()).step_by(2) {
+        let mut client = Client::new(&mut rig);
+        client
+            .send_with_answer(&messages[..count], messages.get(count))
+            .await;
+    }
+    let mut asking = messages;
+    asking.push(message("user", "Summarise all of this for somebody else."));
+    Client::new(&mut rig)
+        .send_with_answer(&asking, Some(&message("assistant", summary)))
+        .await;
+    rig
+}
+
+/// Bob, with the same key, begins with the word that Alice said behind her summary.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_begins_like_a_summarised_conversation_is_not_told_of_it() {
+    let (hers, his) = (summary("the harbour"), summary("the market"));
+    for restarts in [false, true] {
+        for bobs_summary in [None, Some(his.as_str())] {
+            let mut rig = summarised(&hers).await;
+            let mut alice = vec![message("user", CONTINUE)];
+            let first = body(&mut rig, Some(&hers), &alice);
+            let sent = send(&rig, &first).await;
+            assert!(marks(&sent).contains("alice#0"), "she has her memory");
+            if restarts {
+                rig.restart().await;
+            }
+            let mut bob = alice.clone();
+            for turn in 0..3 {
+                let request = body(&mut rig, bobs_summary, &bob);
+                let answer = rig.send_as("Bearer sk-test", &[], &request).await;
+                rig.quiet().await;
+                assert_eq!(rig.last().body, request.to_string(), "turn {turn}");
+                let answer = answer.json()["choices"][0]["message"].clone();
+                bob.extend([answer, user("bob", turn)]);
+            }
+            let again = send(&rig, &first).await;
+            assert_eq!(again, sent, "a repetition goes out alike");
+            alice.extend([message("assistant", "I go on."), user("alice", 90)]);
+            let next = body(&mut rig, Some(&hers), &alice);
+            let sent = send(&rig, &next).await;
+            assert!(
+                marks(&sent).contains("alice#0"),
+                "she keeps it, restart: {restarts}, his summary: {}",
+                bobs_summary.is_some()
+            );
+            assert!(!marks(&sent).contains("bob#0"));
+        }
+    }
+}
+
+/// While Alice's request has no answer yet, only the process knows how it was sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_begins_like_one_in_progress_is_not_told_of_it() {
+    let hers = summary("the harbour");
+    let mut rig = summarised(&hers).await;
+    let begins = [message("user", CONTINUE)];
+    let first = body(&mut rig, Some(&hers), &begins);
+    let his = body(&mut rig, None, &begins);
+    let gate = std::sync::Arc::new(tokio::sync::Semaphore::new(0));
+    let slow = Behaviour {
+        gate: Some(std::sync::Arc::clone(&gate)),
+        ..Behaviour::default()
+    };
+    set_answer(&rig, None);
+    rig.provider.inject_next(CallerKind::Actor, 1, &slow);
+    let sent_before = rig.forwarded().len();
+    let hers_waits = rig.send_as("Bearer sk-test", &[], &first);
+    let his_request = async {
+        while rig.forwarded().len() == sent_before {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        let answer = rig.send_as("Bearer sk-test", &[], &his).await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(rig.last().body, his.to_string());
+        gate.add_permits(10);
+    };
+    let (answer, ()) = tokio::join!(hers_waits, his_request);
+    assert_eq!(answer.status, 200);
+    let forwarded = rig.forwarded();
+    let sent = forwarded[sent_before].to_string();
+    assert!(marks(&sent).contains("alice#0"), "she has her memory");
+}
