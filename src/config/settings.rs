@@ -246,8 +246,8 @@ settings! {
         semconv_opt_in: Option<String> = Example(r#""gen_ai_latest_experimental""#),
     }
 
-    /// What names a conversation, and whose it is. A name groups requests. It gives no access to memory
-    /// that the content of a request does not give.
+    /// What names a conversation, and whose it is. A name groups requests. A name alone gives no access to
+    /// memory.
     ["identity"] identity: RawIdentity {
         /// Headers that may hold the name of the conversation. The first usable one counts; x-diarist-thread
         /// always comes first. "known" stands for the built-in list of clients that Diarist knows: add names
@@ -402,8 +402,9 @@ settings! {
         /// conversation.
         overflow_timeout: Duration = Default(r#""1m""#),
         /// What proves that a shortened request belongs to a known conversation. "strict": nothing; a request
-        /// gets only notes about messages it contains. "names": the name of the conversation, if no other
-        /// conversation has it. "content": that, or an answer of the provider that only this conversation has.
+        /// gets only notes about messages it contains. "names": its name, if no other conversation has it, and an
+        /// answer of the provider that only this conversation has. "content": such an answer; without the name,
+        /// more messages around it must be equal.
         evidence: String = Default(r#""content""#),
     }
 

@@ -121,6 +121,40 @@ async fn the_model_goes_on_from_each_summary() {
     play(true).await;
 }
 
+/// Nothing is kept in front of a summary, and its client says the same word behind each.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
+async fn the_same_word_behind_each_summary_is_not_a_kept_message() {
+    for words in [
+        "continue",
+        "Continue if there are next steps, or ask if you are not sure how to go on.",
+    ] {
+        same_words_behind_each_summary(words).await;
+    }
+}
+
+async fn same_words_behind_each_summary(words: &str) {
+    let mut rig = roomy().await;
+    let mut conversation = Conversation::new();
+    for round in 1..=3 {
+        let first = conversation.turns;
+        for _ in 0..20 {
+            conversation.turn(&mut rig).await;
+        }
+        conversation.user_messages.clear();
+        conversation.summarise(&mut rig).await;
+        conversation.context.push(message("user", words));
+        let sent = conversation.ask(&mut rig).await;
+        let between = format!("alice#{}", 2 * (first + 6));
+        assert!(
+            sent.in_block.contains(&between),
+            "summary {round}: {}, {between}, {:?}",
+            sent.reason,
+            sent.in_block
+        );
+    }
+}
+
 /// Which of the user's messages are taken back, if so many are observed of so many.
 type Gone = fn(usize, usize) -> Range<usize>;
 

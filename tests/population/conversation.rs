@@ -182,6 +182,12 @@ impl Conversation {
                 .system
                 .map(|system| format!("{system} {about}"));
         }
+        if kind == Kind::Plain && pool.dice.one_in(3) {
+            let asks = *pool.dice.pick(&words::ANSWERS);
+            let answer = conversation.own(300);
+            let turn = (message("user", asks), message("assistant", answer));
+            conversation.ahead.push_back(turn);
+        }
         conversation.open(pool);
         conversation
     }

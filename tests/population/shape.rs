@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::population::conversation::{Conversation, Line, Summary};
 use crate::population::kinds::Kind;
 use crate::population::request::Request;
-use crate::population::words::{message, reworded, text};
+use crate::population::words::{self, message, reworded, text};
 use crate::support::dice::Dice;
 
 /// Bytes of a conversation at which its client summarises it.
@@ -128,6 +128,13 @@ impl Conversation {
         };
         summary.marks.insert(mark);
         self.now.summary = Some(summary);
+        if self.ahead.is_empty() && pool.dice.one_in(3) {
+            // What others say, too, also at the beginning of a conversation.
+            let asks = *pool.dice.pick(&words::ANSWERS);
+            let answer = self.own(300);
+            let turn = (message("user", asks), message("assistant", answer));
+            self.ahead.push_back(turn);
+        }
         self.goes_on(pool);
         self.reply(pool);
         let mut all = vec![side];
@@ -163,6 +170,8 @@ impl Conversation {
                 head.push(message("user", handed));
                 head
             }
+            // A message of its own behind the system message.
+            _ if dice.one_in(2) => vec![message("system", summary)],
             _ => {
                 let system = self.system.as_deref().unwrap_or("You are patient.");
                 return (Vec::new(), Some(format!("{system}\nSummary: {summary}")));

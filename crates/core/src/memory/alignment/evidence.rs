@@ -121,9 +121,9 @@ impl PathEntry {
 pub enum EvidenceLevel {
     /// No evidence: a request gets memory only of text that it holds.
     Strict,
-    /// The request carries a thread key, and no other conversation has that key.
+    /// The content of the request, if it also carries a thread key that no other conversation has.
     Names,
-    /// That, or the content of the request.
+    /// The content of the request.
     #[default]
     Content,
 }

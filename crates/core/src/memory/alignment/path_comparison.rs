@@ -107,24 +107,40 @@ pub(super) fn first_changed(
         .unwrap_or(path_keys.len())
 }
 
+/// So many repeated messages are kept ones, wherever they stand on the path.
+const MIN_KEPT: usize = 3;
+
+/// So many messages at the end of the path may be left out of what is kept, such as a reminder in front of the question for
+/// a summary.
+const MAX_LEFT_OUT: usize = 2;
+
 /// The place of the path from which on the client repeats it behind its first `place` messages. The
 /// client kept these messages raw, so memory must not cover them as well. The place with the most
 /// repeated messages wins, and of equal ones the last. A kept message that the client changed is not
 /// covered either.
+///
+/// What a client keeps are the newest messages, or several. One older message alone, such as "continue", is said again.
 pub(super) fn tail_start(client: &History, place: usize, path: &[PathEntry]) -> Option<usize> {
     let PathComparison {
         path_keys: known,
         request_keys: sent,
         ..
     } = PathComparison::new(client, path)?;
+    let is_kept = |end: usize, count: usize| {
+        count >= MIN_KEPT || (count > 0 && end + MAX_LEFT_OUT >= known.len())
+    };
     let behind = common_runs(&known, &sent[place..]);
+    let repeated = behind.iter().map(|run| run.len).sum();
     let changed = behind
         .first()
-        .map(|run| run.path.saturating_sub(run.client));
+        .zip(behind.last())
+        .filter(|(_, last)| is_kept(last.path + last.len, repeated))
+        .map(|(first, _)| first.path.saturating_sub(first.client));
     let contents = |keys: &[MessageKey]| keys.iter().map(|key| key.content).collect::<Vec<_>>();
     let kept_counts = matching_prefixes(&contents(&sent[place..]), &contents(&known));
-    let longest = (0..known.len()).max_by_key(|from| kept_counts[*from]);
-    let from = longest.filter(|from| kept_counts[*from] > 0);
+    let from = (0..known.len())
+        .filter(|from| is_kept(from + kept_counts[*from], kept_counts[*from]))
+        .max_by_key(|from| kept_counts[*from]);
     Some(from.or(changed).unwrap_or(known.len()))
 }
 
