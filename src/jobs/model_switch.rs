@@ -103,8 +103,8 @@ impl ModelSwitchSnapshots {
         }
         // The newest message is skipped, because it was never recorded: repeating a recorded
         // request changes no model.
-        let mut earlier_turns = history.messages().iter().rev().skip(1);
-        let ready = earlier_turns
+        let mut earlier_messages = history.messages().iter().rev().skip(1);
+        let ready = earlier_messages
             .find_map(|chained| snapshots.by_chain.get(&(scope.tenant, chained.link)))?;
         is_another_model(&ready.conversation.model, model).then(|| Arc::clone(ready))
     }

@@ -30,15 +30,15 @@ pub(super) enum SentAlignment {
 
 impl SentAlignment {
     /// Not the alignment, if a summary in leading system messages proves it that this request does not have: then it was
-    /// an equal history of another conversation. `find` says behind how many messages of the request a summary stands.
-    pub(super) fn require_summary(self, find: impl FnOnce(ScopedHash) -> Option<usize>) -> Self {
+    /// an equal history of another conversation.
+    pub(super) fn require_summary(self, is_in_front: impl FnOnce(ScopedHash) -> bool) -> Self {
         match self {
             Self::Aligned {
                 alignment,
                 or_own_chain,
             } if alignment
                 .summary_in_front
-                .is_some_and(|hash| find(hash) != Some(0)) =>
+                .is_some_and(|hash| !is_in_front(hash)) =>
             {
                 if or_own_chain {
                     Self::OwnChain
@@ -50,10 +50,10 @@ impl SentAlignment {
         }
     }
 
-    /// Not its own chain, if `evidence` has the alignment of an equal request with the same summary in front.
-    pub(super) fn or_stored_summary(self, client: &History, evidence: &Evidence) -> Self {
+    /// Not its own chain, if the request has a known summary in front: an equal history without it is another conversation's.
+    pub(super) fn unless_behind_summary(self, client: &History, evidence: &Evidence) -> Self {
         match self {
-            Self::OwnChain if evidence.repeats_summary_in_front(client) => Self::Undecided,
+            Self::OwnChain if evidence.has_summary_in_front(client) => Self::Undecided,
             sent => sent,
         }
     }

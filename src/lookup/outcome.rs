@@ -143,12 +143,9 @@ pub struct PossibleSummaries {
 }
 
 impl PossibleSummaries {
-    /// Behind how many messages of the request the text with this hash stands.
-    pub(super) fn place_of(&self, hash: ScopedHash) -> Option<usize> {
-        let mut marks = self.marks.iter();
-        marks
-            .find(|(mark, _)| *mark == hash)
-            .map(|(_, place)| *place)
+    /// Whether the text with this hash stands in the leading system messages.
+    pub(super) fn is_in_front(&self, hash: ScopedHash) -> bool {
+        self.marks.contains(&(hash, 0))
     }
 
     /// What stands in front of the text with this hash, in the last of the first `count` messages.

@@ -55,10 +55,10 @@ impl SnapshotCache {
             let sent = state.sent_alignment(scope, client, &params, seen_origins);
             (sent, state.evidence(scope, client, &params, seen_origins))
         };
-        evidence.require_summary(|hash| answers.place_of(hash));
+        evidence.require_summary(|hash| answers.is_in_front(hash));
         let sent = sent
-            .require_summary(|hash| answers.place_of(hash))
-            .or_stored_summary(client, &evidence);
+            .require_summary(|hash| answers.is_in_front(hash))
+            .unless_behind_summary(client, &evidence);
         let alignment = sent.clone().or_align(|| find_alignment(client, &evidence));
         // Another process may have recorded the proof in a second conversation.
         let may_be_contested =
@@ -132,11 +132,13 @@ impl SnapshotCache {
             let seen_origins = origin_index.origins_of(scope);
             state.add_candidates(scope, client, &mut candidates, &params, seen_origins)
         };
-        evidence.require_summary(|hash| answers.place_of(hash));
+        if evidence.require_summary(|hash| answers.is_in_front(hash)) {
+            candidates.aligned_sent_with = None;
+        }
         if let Some(summary) = &mut evidence.summary {
             summary.start = answers.start_of(summary.hash, summary.count);
         }
-        let sent = sent.or_stored_summary(client, &evidence);
+        let sent = sent.unless_behind_summary(client, &evidence);
         let alignment = sent.or_align(|| find_alignment(client, &evidence));
         self.mark_quotations(scope, &answers.marks, &evidence, alignment.as_ref());
         let origins = self.track_origins(

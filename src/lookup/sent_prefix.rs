@@ -48,8 +48,8 @@ impl CacheState {
         messages.find_map(|(index, chained)| {
             let key = (scope.tenant, chained.link);
             let sent_requests = self.sent_requests.by_label(&key);
-            let sent = sent_requests
-                .map(|(used, pinned_model, name)| (pinned_model != model, used.snapshot, name));
+            let sent =
+                sent_requests.map(|(used, other, name)| (other != model, used.snapshot, name));
             let sent = sent.min_by_key(|(other, snapshot, _)| (*other, *snapshot));
             // Some clients change their newest message when they continue. So the message before it is
             // compared too.

@@ -58,7 +58,7 @@ pub(super) struct CacheState {
     pub(super) lineage_names: HashMap<([u8; 32], i64), LineageName>,
     /// Thread keys that several lineages have.
     pub(super) shared_keys: HashSet<([u8; 32], String)>,
-    /// Bytes of all of these but the sent_requests and the held alignments, which know their own.
+    /// Bytes of all of these but the sent requests and the held alignments, which know their own.
     pub(super) bytes: usize,
 }
 

@@ -38,19 +38,24 @@ async fn send(rig: &Rig, body: &Value) -> String {
 /// A rig in which Alice's conversation was summarised.
 async fn summarised(summary: &str) -> Rig {
     let mut rig = roomy().await;
-    let messages = conversation("alice", 40);
+    summarise(&mut rig, "alice", summary).await;
+    rig
+}
+
+/// Plays a conversation and asks for its summary.
+async fn summarise(rig: &mut Rig, name: &str, summary: &str) {
+    let messages = conversation(name, 40);
     for count in (1..=messages.len()).step_by(2) {
-        let mut client = Client::new(&mut rig);
+        let mut client = Client::new(rig);
         client
             .send_with_answer(&messages[..count], messages.get(count))
             .await;
     }
     let mut asking = messages;
     asking.push(message("user", "Summarise all of this for somebody else."));
-    Client::new(&mut rig)
+    Client::new(rig)
         .send_with_answer(&asking, Some(&message("assistant", summary)))
         .await;
-    rig
 }
 
 /// Bob, with the same key, begins with the word that Alice said behind her summary.
@@ -89,6 +94,63 @@ async fn who_begins_like_a_summarised_conversation_is_not_told_of_it() {
             assert!(!marks(&sent).contains("bob#0"));
         }
     }
+}
+
+/// Who began like it before takes no memory from it, and its branches have it too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_summarised_conversation_has_memory_though_another_began_alike() {
+    let hers = summary("the harbour");
+    for restarts in [false, true] {
+        let mut rig = summarised(&hers).await;
+        let mut bob = vec![message("user", CONTINUE)];
+        for turn in 0..2 {
+            let request = body(&mut rig, None, &bob);
+            let answer = rig.send_as("Bearer sk-test", &[], &request).await;
+            let answer = answer.json()["choices"][0]["message"].clone();
+            bob.extend([answer, user("bob", turn)]);
+        }
+        rig.quiet().await;
+        if restarts {
+            rig.restart().await;
+        }
+        for begins in [CONTINUE, "Do go on with the lanterns, please."] {
+            let mut alice = vec![message("user", begins)];
+            for turn in 0..2 {
+                let request = body(&mut rig, Some(&hers), &alice);
+                let sent = send(&rig, &request).await;
+                let told = marks(&sent);
+                assert!(
+                    told.contains("alice#0") && !told.contains("bob#0"),
+                    "{begins}, turn {turn}, restart: {restarts}"
+                );
+                alice.extend([message("assistant", "I go on."), user("alice", 90 + turn)]);
+            }
+        }
+    }
+}
+
+/// Two conversations were summarised, and both go on with the same words. And somebody quotes the summary of one.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_summarised_conversation_has_its_own_memory() {
+    let (hers, his) = (summary("the harbour"), summary("the market"));
+    let mut rig = summarised(&hers).await;
+    summarise(&mut rig, "carol", &his).await;
+    let begins = [message("user", CONTINUE)];
+    for (name, other, summary) in [("alice#0", "carol#0", &hers), ("carol#0", "alice#0", &his)] {
+        let request = body(&mut rig, Some(summary), &begins);
+        let sent = send(&rig, &request).await;
+        assert!(marks(&sent).contains(name), "{name}");
+        assert!(!marks(&sent).contains(other), "{name}");
+    }
+    let quotes = [
+        message("user", CONTINUE),
+        message("assistant", "Sure."),
+        message("user", format!("Why did it write this?\n{hers}")),
+    ];
+    let request = body(&mut rig, None, &quotes);
+    let answer = rig.send_as("Bearer sk-test", &[], &request).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(rig.last().body, request.to_string());
 }
 
 /// While Alice's request has no answer yet, only the process knows how it was sent.

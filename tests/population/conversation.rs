@@ -182,11 +182,8 @@ impl Conversation {
                 .system
                 .map(|system| format!("{system} {about}"));
         }
-        if kind == Kind::Plain && pool.dice.one_in(3) {
-            let asks = *pool.dice.pick(&words::ANSWERS);
-            let answer = conversation.own(300);
-            let turn = (message("user", asks), message("assistant", answer));
-            conversation.ahead.push_back(turn);
+        if !kind.is_scene() && pool.dice.one_in(8) {
+            conversation.says_continue();
         }
         conversation.open(pool);
         conversation
@@ -238,6 +235,12 @@ impl Conversation {
 
     pub fn own(&mut self, bytes: usize) -> String {
         words::own(self.mark(), bytes)
+    }
+
+    /// Next, its user says what many say behind a summary, and some at the beginning.
+    pub fn says_continue(&mut self) {
+        let answer = message("assistant", self.own(300));
+        self.ahead.push_back((message("user", "continue"), answer));
     }
 
     pub fn push(&mut self, value: Value) {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::population::conversation::{Conversation, Line, Summary};
 use crate::population::kinds::Kind;
 use crate::population::request::Request;
-use crate::population::words::{self, message, reworded, text};
+use crate::population::words::{message, reworded, text};
 use crate::support::dice::Dice;
 
 /// Bytes of a conversation at which its client summarises it.
@@ -113,7 +113,11 @@ impl Conversation {
         let length = self.now.messages.len();
         let least = length - pool.dice.below(7).min(length - 1);
         let from = (least..length).find(|at| self.now.messages[*at].role() == "user");
-        let from = from.unwrap_or(length);
+        let mut from = from.unwrap_or(length);
+        if self.ahead.is_empty() && pool.dice.one_in(2) {
+            from = length;
+            self.says_continue();
+        }
         let marks = self
             .now
             .summary
@@ -128,13 +132,6 @@ impl Conversation {
         };
         summary.marks.insert(mark);
         self.now.summary = Some(summary);
-        if self.ahead.is_empty() && pool.dice.one_in(3) {
-            // What others say, too, also at the beginning of a conversation.
-            let asks = *pool.dice.pick(&words::ANSWERS);
-            let answer = self.own(300);
-            let turn = (message("user", asks), message("assistant", answer));
-            self.ahead.push_back(turn);
-        }
         self.goes_on(pool);
         self.reply(pool);
         let mut all = vec![side];

@@ -223,10 +223,10 @@ impl History {
                 link,
             });
         }
-        Some(Self::from_turns(client.root(), messages))
+        Some(Self::from_messages(client.root(), messages))
     }
 
-    fn from_turns(root: Link, messages: Vec<ChainedMessage>) -> Self {
+    fn from_messages(root: Link, messages: Vec<ChainedMessage>) -> Self {
         Self {
             root,
             cuts: Cuts::new(messages.iter().map(|chained| &chained.message)),

@@ -165,12 +165,9 @@ fn align_by_stored(client: &Arc<History>, evidence: &Evidence) -> Option<Alignme
     let base_len = base.messages().len();
     let is_whole = stored.count >= from && base_len == path_len + (stored.count - from);
     let is_repeated = stored.count == client.len();
-    // As many messages may be recorded of a conversation that begins alike, but has no summary in front.
-    let count_elsewhere = match evidence.stored_summary_in_front {
-        Some(_) => stored.count + 1,
-        None => stored.count,
-    };
-    if !is_whole || (count_elsewhere <= evidence.recorded_count && !is_repeated) {
+    let is_own_chain = stored.count <= evidence.recorded_count
+        && !(evidence.stored_summary_in_front.is_some() && evidence.is_recorded_by_chance());
+    if !is_whole || (is_own_chain && !is_repeated) {
         return None;
     }
     // Another conversation may hold the witnesses by now, or may send the very same request.

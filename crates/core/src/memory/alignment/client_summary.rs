@@ -53,7 +53,11 @@ const MIN_LIVE_BEFORE: usize = 2;
 pub(super) fn align_by_summary(client: &Arc<History>, evidence: &Evidence) -> Option<Alignment> {
     let summary = evidence.summary.as_ref()?;
     let (count, path) = (summary.count, &summary.path);
-    if evidence.recorded_count >= count.max(1) {
+    let is_own_chain = match count {
+        0 => !evidence.is_recorded_by_chance(),
+        _ => evidence.recorded_count >= count,
+    };
+    if is_own_chain {
         return None;
     }
     let names = evidence.compare_names(path.last().map(|end| end.lineage));

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::super::peer_memory::MAX_CHANCE_PREFIX;
 use crate::history::align::MessageOrigin;
 use crate::history::{
     Fingerprint, HashPurpose, History, Link, MessageKey, PathMessage, Pepper, PositionMap,
@@ -327,24 +328,35 @@ impl Evidence {
     /// have. Leading system messages are in no chain, so a conversation that begins with the same messages behind them has
     /// the same links. Every other proof is among the messages that the links stand for.
     ///
-    /// `find` says behind how many messages of the request a summary stands.
-    pub fn require_summary(&mut self, find: impl FnOnce(ScopedHash) -> Option<usize>) {
+    /// `is_in_front` says whether a summary stands in the leading system messages of the request. Returns whether the stored
+    /// alignment was taken out.
+    pub fn require_summary(&mut self, is_in_front: impl FnOnce(ScopedHash) -> bool) -> bool {
         let stored = self.stored.as_ref();
         let Some(needed) = stored.and_then(|(stored, base)| stored.lone_summary(base)) else {
-            return;
+            return false;
         };
-        match find(needed) {
-            Some(place) => self.stored_summary_in_front = (place == 0).then_some(needed),
-            None => (self.stored, self.stored_holds) = (None, false),
+        if is_in_front(needed) {
+            self.stored_summary_in_front = Some(needed);
+            return false;
         }
+        (self.stored, self.stored_holds) = (None, false);
+        true
     }
 
-    /// Whether the request was sent before, with an alignment that a summary in its leading system messages proves. An
-    /// equal history without the summary is another conversation's.
-    pub fn repeats_summary_in_front(&self, client: &History) -> bool {
+    /// Whether a known summary stands in the leading system messages of `client`, and it was not sent with another one. Then
+    /// an equal history that was sent without it, is another conversation's.
+    pub fn has_summary_in_front(&self, client: &History) -> bool {
         let stored = self.stored.as_ref();
-        self.stored_summary_in_front.is_some()
-            && stored.is_some_and(|(stored, _)| stored.count == client.len())
+        let repeats_stored = self.stored_summary_in_front.is_some()
+            && stored.is_some_and(|(stored, _)| stored.count == client.len());
+        let has_candidate = self.summary.as_ref().is_some_and(|it| it.count == 0);
+        repeats_stored || has_candidate
+    }
+
+    /// Whether what is recorded on the request's own chain may be the beginning of another conversation, which has no
+    /// summary in front.
+    pub(super) fn is_recorded_by_chance(&self) -> bool {
+        self.recorded_count <= MAX_CHANCE_PREFIX
     }
 
     /// Compares the thread key of the request with that of `lineage`, which recorded the end of a path.
