@@ -50,10 +50,11 @@ impl SentAlignment {
         }
     }
 
-    /// Not its own chain, if the request has a known summary in front: an equal history without it is another conversation's.
+    /// Not its own chain, if an equal request was sent with the summary that this one has in front, too: then an equal history
+    /// on its own chain is another conversation's.
     pub(super) fn unless_behind_summary(self, client: &History, evidence: &Evidence) -> Self {
         match self {
-            Self::OwnChain if evidence.has_summary_in_front(client) => Self::Undecided,
+            Self::OwnChain if evidence.repeats_summary_in_front(client) => Self::Undecided,
             sent => sent,
         }
     }

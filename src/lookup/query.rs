@@ -332,7 +332,7 @@ fn merge_earlier_sends(
     let path_sent_with = candidates
         .path_sent_with
         .filter(|_| path_tip.is_some() && alignment.is_some_and(|it| it.history.tip() == path_tip));
-    // Without the summary in front, an equal history is another conversation's.
+    // `sent_with` is of the request's own chain. If a summary in front aligned it, that chain is another conversation's.
     let sent_with = candidates
         .sent_with
         .filter(|_| alignment.is_none_or(|it| it.summary_in_front.is_none()));

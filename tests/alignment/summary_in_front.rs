@@ -96,35 +96,31 @@ async fn who_begins_like_a_summarised_conversation_is_not_told_of_it() {
     }
 }
 
-/// Who began like it before takes no memory from it, and its branches have it too.
+/// An application makes a system prompt of what the model once wrote for Alice. Its users, who begin with the same word, are
+/// not told of her conversation, although their prompt is an answer that she alone got.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_summarised_conversation_has_memory_though_another_began_alike() {
-    let hers = summary("the harbour");
-    for restarts in [false, true] {
-        let mut rig = summarised(&hers).await;
-        let mut bob = vec![message("user", CONTINUE)];
-        for turn in 0..2 {
-            let request = body(&mut rig, None, &bob);
-            let answer = rig.send_as("Bearer sk-test", &[], &request).await;
-            let answer = answer.json()["choices"][0]["message"].clone();
-            bob.extend([answer, user("bob", turn)]);
-        }
-        rig.quiet().await;
+async fn a_text_of_the_model_that_became_a_prompt_tells_nobody_of_its_conversation() {
+    let prompt = summary("the harbour");
+    let mut rig = summarised(&prompt).await;
+    for (user_name, restarts) in [("bob", false), ("carol", true), ("dave", false)] {
         if restarts {
             rig.restart().await;
         }
-        for begins in [CONTINUE, "Do go on with the lanterns, please."] {
-            let mut alice = vec![message("user", begins)];
-            for turn in 0..2 {
-                let request = body(&mut rig, Some(&hers), &alice);
-                let sent = send(&rig, &request).await;
-                let told = marks(&sent);
-                assert!(
-                    told.contains("alice#0") && !told.contains("bob#0"),
-                    "{begins}, turn {turn}, restart: {restarts}"
-                );
-                alice.extend([message("assistant", "I go on."), user("alice", 90 + turn)]);
-            }
+        let mut messages = vec![message("user", CONTINUE)];
+        for turn in 0..3 {
+            // The first of them has begun, and is recorded, before the prompt has its new text.
+            let has_prompt = user_name != "bob" || turn > 1;
+            let prompt = has_prompt.then_some(prompt.as_str());
+            let request = body(&mut rig, prompt, &messages);
+            let answer = rig.send_as("Bearer sk-test", &[], &request).await;
+            rig.quiet().await;
+            assert_eq!(
+                rig.last().body,
+                request.to_string(),
+                "{user_name}, turn {turn}"
+            );
+            let answer = answer.json()["choices"][0]["message"].clone();
+            messages.extend([answer, user(user_name, turn)]);
         }
     }
 }

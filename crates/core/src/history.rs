@@ -26,7 +26,8 @@ pub use cuts::Cuts;
 pub use fingerprint::{Batch, Encoder, Fingerprint};
 pub use message::{MIN_DISTINCTIVE_BYTES, Message, PromptFields};
 pub use message_key::{
-    AnswerHash, MessageKey, ScopedHash, anchor, distinctive_bytes, without_thinking,
+    AnswerHash, LONG_ANSWER_BYTES, MessageKey, ScopedHash, anchor, distinctive_bytes,
+    without_thinking,
 };
 pub use pepper::Pepper;
 pub use plain_text::{AttachmentKind, Detail, Media, MessagePiece, PlainText};

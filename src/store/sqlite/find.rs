@@ -21,7 +21,8 @@ use crate::store::{Candidates, LookupKeys, PrefixTrim, SentPrefix, StoreResult};
 /// something follows in its own chain does not count: a client that quotes it elsewhere talks about
 /// something else. Nor does an answer that any chain has as an answer of the model: a summary is first sent back in
 /// place of what it summarises, and other answers in their turn. A client that drops its oldest messages may begin with
-/// such an answer, and may have rewritten what stood in front of it.
+/// such an answer, and may have rewritten what stood in front of it. Whether the answered chain had the same system message,
+/// its requests of more than two messages say: shorter ones may be another conversation's (`MAX_CHANCE_PREFIX`).
 ///
 /// | kind | row |
 /// |---|---|
@@ -185,7 +186,7 @@ UNION ALL
 SELECT 9, answer.place, NULL, EXISTS (
            SELECT 1 FROM up CROSS JOIN requests AS r
            WHERE up.kind = 6 AND r.tenant = $1 AND r.resource = $2 AND r.tip = up.link
-             AND r.system = $10),
+             AND r.count > 2 AND r.system = $10),
        NULL, NULL, answer.mark, NULL, NULL, NULL, NULL, NULL, NULL FROM answer
 UNION ALL
 SELECT 10, NULL, NULL, NULL, max(c.trimmed_to), c.trim_pin, c.trim_wording, NULL, NULL, c.model, NULL, NULL, NULL

@@ -131,7 +131,7 @@ pub struct MessageKey {
 
 /// An answer of at least this many bytes, about thirty words, is not given twice by chance. Shorter
 /// ones are: farewells and refusals of a model have about a dozen words and are the same for everybody.
-pub(super) const LONG_ANSWER_BYTES: u32 = 160;
+pub const LONG_ANSWER_BYTES: u32 = 160;
 
 impl MessageKey {
     /// The key of `message` under the owner whose chains begin at `root`.

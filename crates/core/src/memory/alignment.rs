@@ -165,8 +165,8 @@ fn align_by_stored(client: &Arc<History>, evidence: &Evidence) -> Option<Alignme
     let base_len = base.messages().len();
     let is_whole = stored.count >= from && base_len == path_len + (stored.count - from);
     let is_repeated = stored.count == client.len();
-    let is_own_chain = stored.count <= evidence.recorded_count
-        && !(evidence.stored_summary_in_front.is_some() && evidence.is_recorded_by_chance());
+    let is_own_chain =
+        stored.count <= evidence.recorded_count && !evidence.own_chain_may_be_anothers();
     if !is_whole || (is_own_chain && !is_repeated) {
         return None;
     }

@@ -53,11 +53,9 @@ const MIN_LIVE_BEFORE: usize = 2;
 pub(super) fn align_by_summary(client: &Arc<History>, evidence: &Evidence) -> Option<Alignment> {
     let summary = evidence.summary.as_ref()?;
     let (count, path) = (summary.count, &summary.path);
-    let is_own_chain = match count {
-        0 => !evidence.is_recorded_by_chance(),
-        _ => evidence.recorded_count >= count,
-    };
-    if is_own_chain {
+    // What is recorded was sent without memory of the summarised conversation. So a text of the model that became the system
+    // message of many conversations leads nobody to the one in which it was written, once these have begun.
+    if evidence.recorded_count >= count.max(1) {
         return None;
     }
     let names = evidence.compare_names(path.last().map(|end| end.lineage));
@@ -81,7 +79,8 @@ pub(super) fn align_by_summary(client: &Arc<History>, evidence: &Evidence) -> Op
     if (is_newest_message || count > SUMMARY_REACH) && count_live(&runs, before) < MIN_LIVE_BEFORE {
         return None;
     }
-    let is_supported = summary.same_system || !runs.is_empty() || tail_start < before.len();
+    let is_supported =
+        summary.same_system || !runs.is_empty() || keeps_distinctive(client, &before[tail_start..]);
     let kept = KeptMessages::new(client, summary, &before[..tail_start])?;
     if !is_supported || kept.lack_user_text() {
         return None;
@@ -102,6 +101,15 @@ pub(super) fn align_by_summary(client: &Arc<History>, evidence: &Evidence) -> Op
     let base = before[..from].iter().collect();
     let shared = SharedMessages::default();
     Alignment::new(client, &base, positions, shared, basis)
+}
+
+/// Whether `client` has a message of the `tail` that is not said by chance.
+fn keeps_distinctive(client: &History, tail: &[PathEntry]) -> bool {
+    let sent: Vec<_> = (0..client.len())
+        .map(|at| client.message_key(at).content)
+        .collect();
+    let mut keys = tail.iter().filter_map(|entry| entry.message_key);
+    keys.any(|key| key.distinctive_bytes >= MIN_DISTINCTIVE_BYTES && sent.contains(&key.content))
 }
 
 /// How many messages of `runs` Diarist saw when they were new.

@@ -232,8 +232,9 @@ pub struct StoredAlignment {
 }
 
 impl StoredAlignment {
-    /// The summary that alone proves this alignment, if it is none of the messages that request and chain have in common.
-    pub(super) fn lone_summary(&self, base: &BaseChain) -> Option<ScopedHash> {
+    /// The summary that proves this alignment from the leading system messages. It is known by its shape: one witness, no
+    /// runs, everything open from the first message on, and the witness is not among the open messages.
+    pub(super) fn summary_outside_links(&self, base: &BaseChain) -> Option<ScopedHash> {
         let [summary] = &self.proof[..] else {
             return None;
         };
@@ -332,7 +333,8 @@ impl Evidence {
     /// alignment was taken out.
     pub fn require_summary(&mut self, is_in_front: impl FnOnce(ScopedHash) -> bool) -> bool {
         let stored = self.stored.as_ref();
-        let Some(needed) = stored.and_then(|(stored, base)| stored.lone_summary(base)) else {
+        let Some(needed) = stored.and_then(|(stored, base)| stored.summary_outside_links(base))
+        else {
             return false;
         };
         if is_in_front(needed) {
@@ -343,20 +345,18 @@ impl Evidence {
         true
     }
 
-    /// Whether a known summary stands in the leading system messages of `client`, and it was not sent with another one. Then
-    /// an equal history that was sent without it, is another conversation's.
-    pub fn has_summary_in_front(&self, client: &History) -> bool {
+    /// Whether `client` was sent before, with an alignment that a summary in its leading system messages proves. An equal
+    /// history that was sent on its own chain is then another conversation's.
+    pub fn repeats_summary_in_front(&self, client: &History) -> bool {
         let stored = self.stored.as_ref();
-        let repeats_stored = self.stored_summary_in_front.is_some()
-            && stored.is_some_and(|(stored, _)| stored.count == client.len());
-        let has_candidate = self.summary.as_ref().is_some_and(|it| it.count == 0);
-        repeats_stored || has_candidate
+        self.stored_summary_in_front.is_some()
+            && stored.is_some_and(|(stored, _)| stored.count == client.len())
     }
 
-    /// Whether what is recorded on the request's own chain may be the beginning of another conversation, which has no
-    /// summary in front.
-    pub(super) fn is_recorded_by_chance(&self) -> bool {
-        self.recorded_count <= MAX_CHANCE_PREFIX
+    /// Whether what is recorded on the request's own chain may be the beginning of another conversation: the request has the
+    /// summary in front that proves the stored alignment, and so few messages may be equal by chance.
+    pub(super) fn own_chain_may_be_anothers(&self) -> bool {
+        self.stored_summary_in_front.is_some() && self.recorded_count <= MAX_CHANCE_PREFIX
     }
 
     /// Compares the thread key of the request with that of `lineage`, which recorded the end of a path.

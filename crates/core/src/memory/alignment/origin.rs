@@ -33,7 +33,8 @@ pub fn origins(
         let (shared, is_same) = shared_messages(client, evidence).unwrap_or_default();
         let known_origins = KnownOrigins::new(&shared, is_same, path);
         let known_origin = |at: usize| known_origins.origin(at, path).or_else(|| stored_origin(at));
-        return fill_origins(client, evidence.recorded_count, |at| {
+        let begin = Origin::for_link(&client.root());
+        return fill_origins(client, begin, evidence.recorded_count, |at| {
             known_origin(at).or_else(|| recorded(at))
         });
     };
@@ -47,7 +48,15 @@ pub fn origins(
         AlignmentKind::Compacted => summary
             .and_then(|summary| origin_in_runs(alignment.positions.runs(), at, &summary.path)),
     };
-    fill_origins(client, evidence.recorded_count, |at| {
+    // Behind a summary in the leading system messages, the same words as another conversation's first ones have another
+    // origin.
+    let in_front = alignment.proof.first();
+    let in_front = in_front.filter(|_| alignment.summary_in_front.is_some());
+    let begin = in_front.map_or_else(
+        || Origin::for_link(&client.root()),
+        |summary| summary.origin,
+    );
+    fill_origins(client, begin, evidence.recorded_count, |at| {
         known_origin(at).or_else(|| recorded(at))
     })
 }
@@ -89,14 +98,15 @@ fn origin_at(path: &[PathEntry], place: usize) -> Option<Origin> {
     path.get(place).map(|step| step.origin)
 }
 
-/// The origins of all messages of `client`. The first `recorded` of them are on a chain of its own and
+/// The origins of all messages of `client`, the first of them behind `begin`. The first `recorded` of them are on a chain of its own and
 /// have a stored origin; of these, only the last one's is needed.
 fn fill_origins(
     client: &History,
+    begin: Origin,
     recorded: usize,
     known_origin: impl Fn(usize) -> Option<Origin>,
 ) -> Vec<Origin> {
-    let mut before = Origin::for_link(&client.root());
+    let mut before = begin;
     let messages = client.messages().iter().enumerate();
     messages
         .map(|(at, chained)| {

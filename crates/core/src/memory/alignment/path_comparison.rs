@@ -3,7 +3,7 @@
 
 use super::evidence::PathEntry;
 use crate::history::align::{AlignmentContext, PathAlignment, Run, align, common_runs};
-use crate::history::{History, MessageKey, PositionMap};
+use crate::history::{History, LONG_ANSWER_BYTES, MessageKey, PositionMap};
 
 /// How many messages from the beginning of `path` are observed, or wait for observation with stored
 /// text.
@@ -107,7 +107,7 @@ pub(super) fn first_changed(
         .unwrap_or(path_keys.len())
 }
 
-/// So many repeated messages are kept ones, wherever they stand on the path.
+/// From this many repeated messages on, they count as kept, wherever they stand on the path.
 const MIN_KEPT: usize = 3;
 
 /// So many messages at the end of the path may be left out of what is kept, such as a reminder in front of the question for
@@ -119,27 +119,30 @@ const MAX_LEFT_OUT: usize = 2;
 /// repeated messages wins, and of equal ones the last. A kept message that the client changed is not
 /// covered either.
 ///
-/// What a client keeps are the newest messages, or several. One older message alone, such as "continue", is said again.
+/// What a client keeps are the newest messages, or several, or a long one. One short older message, such as "continue", is
+/// said again.
 pub(super) fn tail_start(client: &History, place: usize, path: &[PathEntry]) -> Option<usize> {
     let PathComparison {
         path_keys: known,
         request_keys: sent,
         ..
     } = PathComparison::new(client, path)?;
-    let is_kept = |end: usize, count: usize| {
-        count >= MIN_KEPT || (count > 0 && end + MAX_LEFT_OUT >= known.len())
+    let is_kept = |from: usize, end: usize, count: usize| {
+        let is_newest = end + MAX_LEFT_OUT >= known.len();
+        let is_long = || known[from].distinctive_bytes >= LONG_ANSWER_BYTES;
+        count >= MIN_KEPT || (count > 0 && (is_newest || is_long()))
     };
     let behind = common_runs(&known, &sent[place..]);
     let repeated = behind.iter().map(|run| run.len).sum();
     let changed = behind
         .first()
         .zip(behind.last())
-        .filter(|(_, last)| is_kept(last.path + last.len, repeated))
+        .filter(|(first, last)| is_kept(first.path, last.path + last.len, repeated))
         .map(|(first, _)| first.path.saturating_sub(first.client));
     let contents = |keys: &[MessageKey]| keys.iter().map(|key| key.content).collect::<Vec<_>>();
     let kept_counts = matching_prefixes(&contents(&sent[place..]), &contents(&known));
     let from = (0..known.len())
-        .filter(|from| is_kept(from + kept_counts[*from], kept_counts[*from]))
+        .filter(|from| is_kept(*from, from + kept_counts[*from], kept_counts[*from]))
         .max_by_key(|from| kept_counts[*from]);
     Some(from.or(changed).unwrap_or(known.len()))
 }

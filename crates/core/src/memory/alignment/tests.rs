@@ -320,12 +320,11 @@ fn a_summary_stands_for_what_it_summarises_and_a_quote_for_nothing() {
     assert!(summarised(sent, 1, 1).is_none());
 }
 
-/// The tail behind a summary reaches back into observed messages; they are not sent twice. One older message alone was said
-/// again.
+/// The tail behind a summary reaches back into observed messages; they are not sent twice.
 #[test]
 fn what_is_kept_behind_a_summary_is_not_told_twice() {
     let head = message(Role::User, &format!("so far:\n{LONG_TEXT}"), &[], None);
-    for (kept, open) in [(5..8, 5), (2..5, 2), (2..3, 8), (8..8, 8)] {
+    for (kept, open) in [(5..8, 5), (2..5, 2), (2..3, 2), (8..8, 8)] {
         let mut sent = vec![head.clone()];
         sent.extend_from_slice(&task()[kept.clone()]);
         sent.push(message(Role::User, "and now", &[], None));
