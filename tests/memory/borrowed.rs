@@ -135,7 +135,7 @@ async fn where_the_credential_is_not_held_nothing_is_called_until_it_comes_again
     assert!(rig.calls_with(OURS).len() > before);
     assert_eq!(rig.number("SELECT count(*) FROM jobs").await, 0);
     let failed =
-        "SELECT count(*) FROM events WHERE kind LIKE '%-failed' AND body NOT LIKE '%told to stop%'";
+        "SELECT count(*) FROM events WHERE kind LIKE '%-failed' AND body NOT LIKE '%was stopped%'";
     assert_eq!(rig.number(failed).await, 0, "waiting is no failure");
     rig.play_turns_as(OURS, &[], &conversation, 7..=ACTIVE + 1)
         .await;
