@@ -4,7 +4,8 @@
 //! A beginning is found by its hash, which is taken while the body arrives, at every [`STEP`] bytes. What is found says
 //! where the messages of the earlier body ended and what the hash is there; if this body has it too, only what follows
 //! is read. If the first step is new for these credentials, the rest is not hashed: most conversations have one request
-//! only. So the first two requests of a conversation are read whole. The hash is as strong as the one that names messages: INV-TAIL and INV-COVER rest on it. Its key is random
+//! only. So the first two requests of a conversation are read whole. The hash is as strong as the one that names messages:
+//! INV-TAIL and INV-COVER rest on it. Its key is random
 //! and belongs to this process, and a beginning is found only by the tenant that sent it, so nobody learns from how
 //! long an answer takes what another tenant has sent. Used by `chat_completions` and [`super::read_request`].
 

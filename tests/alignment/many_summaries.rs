@@ -129,11 +129,14 @@ async fn the_same_word_behind_each_summary_is_not_a_kept_message() {
         "continue",
         "Continue if there are next steps, or ask if you are not sure how to go on.",
     ] {
-        same_words_behind_each_summary(words).await;
+        for in_front in [false, true] {
+            same_words_behind_each_summary(words, in_front).await;
+        }
     }
 }
 
-async fn same_words_behind_each_summary(words: &str) {
+/// With `in_front`, the summary is a system message in front of the history.
+async fn same_words_behind_each_summary(words: &str, in_front: bool) {
     let mut rig = roomy().await;
     let mut conversation = Conversation::new();
     for round in 1..=3 {
@@ -143,12 +146,15 @@ async fn same_words_behind_each_summary(words: &str) {
         }
         conversation.user_messages.clear();
         conversation.summarise(&mut rig).await;
+        if in_front {
+            conversation.context = vec![message("system", summary(round))];
+        }
         conversation.context.push(message("user", words));
         let sent = conversation.ask(&mut rig).await;
         let between = format!("alice#{}", 2 * (first + 6));
         assert!(
             sent.in_block.contains(&between),
-            "summary {round}: {}, {between}, {:?}",
+            "summary {round}, in front: {in_front}: {}, {between}, {:?}",
             sent.reason,
             sent.in_block
         );

@@ -125,6 +125,28 @@ async fn a_text_of_the_model_that_became_a_prompt_tells_nobody_of_its_conversati
     }
 }
 
+/// Bob's whole system message is the prompt, and his first message is Alice's first one. That he sent both does not say that
+/// her conversation has this system message.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_began_like_the_conversation_itself_does_not_speak_for_its_summary() {
+    let prompt = summary("the harbour");
+    let mut rig = summarised(&prompt).await;
+    let begins = conversation("alice", 1);
+    let says = [user("bob", 0)];
+    for messages in [&begins[..], &says[..]] {
+        let mut client = Client::new(&mut rig);
+        client.system = Some(prompt.clone());
+        let mut request = client.body(messages);
+        request["model"] = "gpt-4o".into();
+        let answer = rig.send_as("Bearer sk-test", &[], &request).await;
+        assert_eq!(answer.status, 200);
+        rig.quiet().await;
+        assert_eq!(rig.last().body, request.to_string());
+        // What was quoted is known in one process only.
+        rig.restart().await;
+    }
+}
+
 /// Two conversations were summarised, and both go on with the same words. And somebody quotes the summary of one.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_summarised_conversation_has_its_own_memory() {

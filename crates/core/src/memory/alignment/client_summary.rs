@@ -6,6 +6,7 @@
 //! conversations. So it counts only in a position where clients put summaries, and only if something
 //! else of the conversation agrees.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::evidence::{Evidence, NameComparison, PathEntry, SummaryCandidate, Witness};
@@ -13,7 +14,7 @@ use super::kept_messages::KeptMessages;
 use super::path_comparison::{observed_count, runs_before, tail_start};
 use super::result::{Alignment, AlignmentBasis, AlignmentKind, SharedMessages};
 use crate::history::align::Run;
-use crate::history::{History, MIN_DISTINCTIVE_BYTES, PositionMap, Role};
+use crate::history::{History, MIN_DISTINCTIVE_BYTES, PositionMap, Role, ScopedHash};
 
 /// How many of the first messages of a request may hold a summary; and how many of the last ones before
 /// the first answer, since some clients keep the messages of their user in front of the summary.
@@ -105,7 +106,7 @@ pub(super) fn align_by_summary(client: &Arc<History>, evidence: &Evidence) -> Op
 
 /// Whether `client` has a message of the `tail` that is not said by chance.
 fn keeps_distinctive(client: &History, tail: &[PathEntry]) -> bool {
-    let sent: Vec<_> = (0..client.len())
+    let sent: HashSet<ScopedHash> = (0..client.len())
         .map(|at| client.message_key(at).content)
         .collect();
     let mut keys = tail.iter().filter_map(|entry| entry.message_key);

@@ -241,8 +241,8 @@ impl StoredAlignment {
         let (client, path) = self.positions.open_start();
         let is_whole_request_open = self.positions.runs().is_empty() && client == 0;
         let mut shared = base.origins.iter().skip(path);
-        let is_lone = is_whole_request_open && shared.all(|origin| *origin != summary.origin);
-        is_lone.then_some(summary.hash)
+        let is_outside = is_whole_request_open && shared.all(|origin| *origin != summary.origin);
+        is_outside.then_some(summary.hash)
     }
 }
 

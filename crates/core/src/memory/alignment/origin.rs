@@ -16,6 +16,15 @@ pub fn origins(
     evidence: &Evidence,
     alignment: Option<&Alignment>,
 ) -> Vec<Origin> {
+    // Behind a summary in the leading system messages, the same words as another conversation's first ones have another
+    // origin.
+    let in_front = alignment.filter(|alignment| alignment.summary_in_front.is_some());
+    let begin = in_front
+        .and_then(|alignment| alignment.proof.first())
+        .map_or_else(
+            || Origin::for_link(&client.root()),
+            |summary| summary.origin,
+        );
     let recorded =
         |at: usize| (at + 1 == evidence.recorded_count).then_some(evidence.recorded_origin);
     let path = &evidence.path;
@@ -33,7 +42,6 @@ pub fn origins(
         let (shared, is_same) = shared_messages(client, evidence).unwrap_or_default();
         let known_origins = KnownOrigins::new(&shared, is_same, path);
         let known_origin = |at: usize| known_origins.origin(at, path).or_else(|| stored_origin(at));
-        let begin = Origin::for_link(&client.root());
         return fill_origins(client, begin, evidence.recorded_count, |at| {
             known_origin(at).or_else(|| recorded(at))
         });
@@ -48,14 +56,6 @@ pub fn origins(
         AlignmentKind::Compacted => summary
             .and_then(|summary| origin_in_runs(alignment.positions.runs(), at, &summary.path)),
     };
-    // Behind a summary in the leading system messages, the same words as another conversation's first ones have another
-    // origin.
-    let in_front = alignment.proof.first();
-    let in_front = in_front.filter(|_| alignment.summary_in_front.is_some());
-    let begin = in_front.map_or_else(
-        || Origin::for_link(&client.root()),
-        |summary| summary.origin,
-    );
     fill_origins(client, begin, evidence.recorded_count, |at| {
         known_origin(at).or_else(|| recorded(at))
     })
@@ -98,8 +98,8 @@ fn origin_at(path: &[PathEntry], place: usize) -> Option<Origin> {
     path.get(place).map(|step| step.origin)
 }
 
-/// The origins of all messages of `client`, the first of them behind `begin`. The first `recorded` of them are on a chain of its own and
-/// have a stored origin; of these, only the last one's is needed.
+/// The origins of all messages of `client`, the first of them behind `begin`. The first `recorded` of them are on a chain
+/// of its own and have a stored origin; of these, only the last one's is needed.
 fn fill_origins(
     client: &History,
     begin: Origin,

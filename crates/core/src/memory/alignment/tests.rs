@@ -333,6 +333,47 @@ fn what_is_kept_behind_a_summary_is_not_told_twice() {
     }
 }
 
+/// Beside a summary in front, `kept` of the old conversation is in the request, under another system message.
+fn summarised_in_front(kept: &str) -> (Arc<History>, Evidence) {
+    let scope = Scope::new(b"key", None);
+    let mut known = task();
+    known.push(message(Role::User, kept, &[], None));
+    known.push(message(Role::User, "summarise it", &[], None));
+    let path = path(&History::chain(&scope, known), 8);
+    let evidence = Evidence {
+        summary: Some(SummaryCandidate {
+            count: 0,
+            hash: ScopedHash::from_text(&Pepper::NONE, &Link::root(&scope), LONG_TEXT),
+            start: None,
+            path,
+            same_system: false,
+            is_unique: true,
+        }),
+        ..Evidence::default()
+    };
+    let sent = [kept, "and now"].map(|text| message(Role::User, text, &[], None));
+    (Arc::new(History::chain(&scope, sent.to_vec())), evidence)
+}
+
+#[test]
+fn a_word_that_anybody_says_does_not_speak_for_a_summary() {
+    for (kept, is_aligned) in [("yes", false), (LONG_TEXT, true)] {
+        let (client, evidence) = summarised_in_front(kept);
+        let alignment = find_alignment(&client, &evidence);
+        assert_eq!(alignment.is_some(), is_aligned, "{kept}");
+    }
+}
+
+/// Another conversation that begins with the same words says them elsewhere, so an answer that both get proves nothing.
+#[test]
+fn words_behind_a_summary_in_front_have_an_origin_of_their_own() {
+    let (client, evidence) = summarised_in_front(LONG_TEXT);
+    let alignment = find_alignment(&client, &evidence).unwrap();
+    let behind = origins(&client, &evidence, Some(&alignment));
+    let alone = origins(&client, &Evidence::default(), None);
+    assert!(behind.iter().zip(&alone).all(|(one, other)| one != other));
+}
+
 /// The user's messages of a task stand in front of its summary, where they are not sent twice. The
 /// summary is the newest message, or stands behind the first messages; without those messages it would
 /// be a quote.
