@@ -62,6 +62,8 @@ pub struct Pool {
     pub processes: usize,
     /// The next canned text that nobody was told yet.
     pub fresh: usize,
+    /// What was said behind summaries, and nowhere else yet.
+    pub behind_summaries: Vec<String>,
 }
 
 impl Pool {
@@ -182,8 +184,11 @@ impl Conversation {
                 .system
                 .map(|system| format!("{system} {about}"));
         }
-        if !kind.is_scene() && pool.dice.one_in(8) {
-            conversation.says_continue();
+        if !kind.is_scene() && pool.dice.one_in(3) {
+            // What somebody said behind a summary; he says nothing else of that conversation.
+            if let Some(words) = pool.behind_summaries.pop() {
+                conversation.says(&words);
+            }
         }
         conversation.open(pool);
         conversation
@@ -237,10 +242,10 @@ impl Conversation {
         words::own(self.mark(), bytes)
     }
 
-    /// Next, its user says what many say behind a summary, and some at the beginning.
-    pub fn says_continue(&mut self) {
+    /// Next, its user says these words, and gets an answer that nobody else gets.
+    pub fn says(&mut self, words: &str) {
         let answer = message("assistant", self.own(300));
-        self.ahead.push_back((message("user", "continue"), answer));
+        self.ahead.push_back((message("user", words), answer));
     }
 
     pub fn push(&mut self, value: Value) {

@@ -116,7 +116,9 @@ impl Conversation {
         let mut from = from.unwrap_or(length);
         if self.ahead.is_empty() && pool.dice.one_in(2) {
             from = length;
-            self.says_continue();
+            let words = format!("continue with number {}", pool.fresh());
+            self.says(&words);
+            pool.behind_summaries.push(words);
         }
         let marks = self
             .now
