@@ -62,8 +62,6 @@ pub struct Pool {
     pub processes: usize,
     /// The next canned text that nobody was told yet.
     pub fresh: usize,
-    /// What was said behind summaries, and nowhere else yet.
-    pub behind_summaries: Vec<String>,
 }
 
 impl Pool {
@@ -184,12 +182,6 @@ impl Conversation {
                 .system
                 .map(|system| format!("{system} {about}"));
         }
-        if !kind.is_scene() && pool.dice.one_in(3) {
-            // What somebody said behind a summary; he says nothing else of that conversation.
-            if let Some(words) = pool.behind_summaries.pop() {
-                conversation.says(&words);
-            }
-        }
         conversation.open(pool);
         conversation
     }
@@ -240,12 +232,6 @@ impl Conversation {
 
     pub fn own(&mut self, bytes: usize) -> String {
         words::own(self.mark(), bytes)
-    }
-
-    /// Next, its user says these words, and gets an answer that nobody else gets.
-    pub fn says(&mut self, words: &str) {
-        let answer = message("assistant", self.own(300));
-        self.ahead.push_back((message("user", words), answer));
     }
 
     pub fn push(&mut self, value: Value) {

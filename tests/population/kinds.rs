@@ -60,15 +60,17 @@ kinds! {
     SceneLast "scene: last answer" 0,
     SceneQuote "scene: quote" 0,
     SceneSlid "scene: slid to canned" 0,
+    SceneBehind "scene: behind a summary" 0,
 }
 
 impl Kind {
     /// The kinds that are played by nothing but a scene.
-    pub const SCENES: [Kind; 4] = [
+    pub const SCENES: [Kind; 5] = [
         Kind::SceneThree,
         Kind::SceneLast,
         Kind::SceneQuote,
         Kind::SceneSlid,
+        Kind::SceneBehind,
     ];
 
     pub fn is_scene(self) -> bool {

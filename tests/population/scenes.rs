@@ -88,6 +88,7 @@ pub fn play(kind: Kind, alice: &mut Conversation, pool: &mut Pool) -> (Conversat
         Kind::SceneThree => three(came, alice, &mut bob, pool, &mut all),
         Kind::SceneLast => last(came, alice, &mut bob, pool, &mut all),
         Kind::SceneQuote => quote(alice, &mut bob, pool, &mut all),
+        Kind::SceneBehind => behind(alice, &mut bob, pool, &mut all),
         _ => slid(alice, &mut bob, pool, &mut all),
     }
     (bob, all)
@@ -259,6 +260,29 @@ fn quote(
     }
     let reply = own(bob, 1).remove(0).1;
     one_turn(bob, (message("user", words), reply), pool, all);
+    asks(bob, pool, all);
+}
+
+/// Her client puts a summary behind its system message. He begins with what she says behind it, and says nothing else of hers.
+fn behind(
+    alice: &mut Conversation,
+    bob: &mut Conversation,
+    pool: &mut Pool,
+    all: &mut Vec<Request>,
+) {
+    alice.ahead.clear();
+    let words = format!("continue with number {}", pool.fresh());
+    let answer = message("assistant", alice.own(300));
+    alice.ahead.push_back((message("user", &*words), answer));
+    let kind = std::mem::replace(&mut alice.kind, Kind::SceneBehind);
+    let mut summarises = alice.summarise(pool);
+    alice.kind = kind;
+    for request in &mut summarises {
+        request.rests = true;
+    }
+    all.extend(summarises);
+    let answer = message("assistant", bob.own(300));
+    one_turn(bob, (message("user", words), answer), pool, all);
     asks(bob, pool, all);
 }
 

@@ -113,13 +113,9 @@ impl Conversation {
         let length = self.now.messages.len();
         let least = length - pool.dice.below(7).min(length - 1);
         let from = (least..length).find(|at| self.now.messages[*at].role() == "user");
-        let mut from = from.unwrap_or(length);
-        if self.ahead.is_empty() && pool.dice.one_in(2) {
-            from = length;
-            let words = format!("continue with number {}", pool.fresh());
-            self.says(&words);
-            pool.behind_summaries.push(words);
-        }
+        let from = from
+            .filter(|_| self.kind != Kind::SceneBehind)
+            .unwrap_or(length);
         let marks = self
             .now
             .summary
@@ -170,7 +166,7 @@ impl Conversation {
                 head
             }
             // A message of its own behind the system message.
-            _ if dice.one_in(2) => vec![message("system", summary)],
+            Kind::SceneBehind => vec![message("system", summary)],
             _ => {
                 let system = self.system.as_deref().unwrap_or("You are patient.");
                 return (Vec::new(), Some(format!("{system}\nSummary: {summary}")));

@@ -64,7 +64,6 @@ pub async fn play(seed: u64, options: WorldOptions) -> Vec<Sent> {
         conversations: 0,
         processes,
         fresh: 0,
-        behind_summaries: Vec::new(),
     };
     let mut world = World {
         seed,
