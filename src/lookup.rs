@@ -10,7 +10,7 @@
 
 mod aged_map;
 mod base_chains;
-mod evidence;
+mod known_chains;
 mod origin_index;
 mod origin_tracking;
 mod outcome;

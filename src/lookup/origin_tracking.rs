@@ -5,8 +5,8 @@ use super::origin_index::OriginIndex;
 use super::{AnswersInProgress, LookupParams, SnapshotCache};
 use crate::history::{AnswerHash, History, Message, MessageKey, Scope, ScopedHash};
 use crate::memory::alignment::{
-    Alignment, AlignmentKind, Evidence, Origin, SharedMessages, StoredAlignment, SummaryCandidate,
-    origin_of_answer, origins, shared_messages,
+    Alignment, AlignmentKind, KnownChains, Origin, SharedMessages, StoredAlignment,
+    SummaryCandidate, origin_of_answer, origins, shared_messages,
 };
 
 impl SnapshotCache {
@@ -15,24 +15,24 @@ impl SnapshotCache {
         &self,
         scope: &Scope,
         client: &History,
-        evidence: &Evidence,
+        known: &KnownChains,
         alignment: Option<&Alignment>,
         is_stranger: bool,
     ) -> Vec<Origin> {
         // The request was sent before.
         let held = alignment.filter(|alignment| alignment.origins.len() == client.len());
         let origins = held.map_or_else(
-            || origins(client, evidence, alignment),
+            || origins(client, known, alignment),
             |held| held.origins.clone(),
         );
         // The alignment that this one continues: what stands on its chain is recorded.
         let continued = alignment.filter(|alignment| alignment.kind == AlignmentKind::Continued);
-        let continued = continued.zip(evidence.stored.as_ref());
+        let continued = continued.zip(known.stored.as_ref());
         let is_recorded = |at: usize| {
             let continues = |(alignment, (earlier, _)): (&Alignment, &(StoredAlignment, _))| {
                 at < earlier.count && alignment.positions.chain_index(at).is_some()
             };
-            at < evidence.recorded_count || continued.is_some_and(continues)
+            at < known.recorded_count || continued.is_some_and(continues)
         };
         self.add_messages(scope, (client, &origins), is_recorded, is_stranger);
         origins
@@ -71,7 +71,7 @@ impl SnapshotCache {
         let evicted = origin_index.take_evicted();
         drop(origin_index);
         if !evicted.is_empty() {
-            self.state().drop_evidence_of(&evicted);
+            self.state().drop_chains_of(&evicted);
         }
     }
 
@@ -82,7 +82,7 @@ impl SnapshotCache {
         client: &History,
         is_stranger: bool,
     ) -> Vec<Origin> {
-        self.track_origins(scope, client, &Evidence::default(), None, is_stranger)
+        self.track_origins(scope, client, &KnownChains::default(), None, is_stranger)
     }
 
     /// Marks answers in a request as quotations, unless the request belongs to the conversation that got them.
@@ -90,13 +90,13 @@ impl SnapshotCache {
         &self,
         scope: &Scope,
         marks: &[(ScopedHash, usize)],
-        evidence: &Evidence,
+        known: &KnownChains,
         alignment: Option<&Alignment>,
     ) {
         if alignment.is_some_and(|alignment| alignment.kind == AlignmentKind::Compacted) {
             return;
         }
-        let summary = evidence.summary.as_ref();
+        let summary = known.summary.as_ref();
         // A client that summarises may keep so many messages that these alone prove its conversation. The summary beside
         // them is no quotation: otherwise the same request, sent again, would be a stranger to its own conversation.
         let is_its_own = |summary: &&SummaryCandidate| {
@@ -175,9 +175,9 @@ impl SnapshotCache {
         params: &LookupParams<'_>,
     ) -> Option<(SharedMessages, Option<i64>)> {
         let (mut state, origin_index) = (self.state(), self.origin_index());
-        let (evidence, _) = state.evidence(scope, client, params, origin_index.origins_of(scope));
-        let lineage = evidence.path.last()?.lineage;
-        let (shared, same) = shared_messages(client, &evidence)?;
+        let (known, _) = state.known_chains(scope, client, params, origin_index.origins_of(scope));
+        let lineage = known.path.last()?.lineage;
+        let (shared, same) = shared_messages(client, &known)?;
         Some((shared, same.then_some(lineage)))
     }
 }
@@ -223,12 +223,12 @@ mod tests {
             proof: Vec::new(),
             withheld: None,
         };
-        let evidence = Evidence {
+        let known = KnownChains {
             stored: Some((earlier, Arc::default())),
-            ..Evidence::default()
+            ..KnownChains::default()
         };
         let alignment = alignment(&client, positions);
-        cache.track_origins(&scope, &client, &evidence, Some(&alignment), false);
+        cache.track_origins(&scope, &client, &known, Some(&alignment), false);
         let origin_index = cache.origin_index();
         // What is noted proves nothing to a conversation of another origin.
         let is_noted = |at: usize| {

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic;
 
 use super::SnapshotCache;
-use super::evidence::SentAlignment;
+use super::known_chains::SentAlignment;
 use super::outcome::{Lookup, LookupParams, LookupSource, PossibleSummaries, PrefixMatch};
 use super::state::anchors;
 use crate::history::{History, Link, Role, Scope, ScopedHash};
 use crate::memory::alignment::{
-    Alignment, Evidence, find_alignment, messages_before_answer, summary_positions,
+    Alignment, KnownChains, find_alignment, messages_before_answer, summary_positions,
 };
 use crate::memory::peer_memory::MAX_CHANCE_PREFIX;
 use crate::memory::{Snapshot, SnapshotId};
@@ -49,17 +49,20 @@ impl SnapshotCache {
         answers: impl FnOnce() -> PossibleSummaries + Send,
     ) -> (Lookup, Option<Alignment>) {
         let answers = LazyCell::new(answers);
-        let (sent, (mut evidence, is_complete)) = {
+        let (sent, (mut known, is_complete)) = {
             let (mut state, origin_index) = (self.state(), self.origin_index());
             let seen_origins = origin_index.origins_of(scope);
             let sent = state.sent_alignment(scope, client, &params, seen_origins);
-            (sent, state.evidence(scope, client, &params, seen_origins))
+            (
+                sent,
+                state.known_chains(scope, client, &params, seen_origins),
+            )
         };
-        evidence.require_summary(|hash| answers.is_in_front(hash));
+        known.require_summary(|hash| answers.is_in_front(hash));
         let sent = sent
             .require_summary(|hash| answers.is_in_front(hash))
-            .unless_behind_summary(client, &evidence);
-        let alignment = sent.clone().or_align(|| find_alignment(client, &evidence));
+            .unless_behind_summary(client, &known);
+        let alignment = sent.clone().or_align(|| find_alignment(client, &known));
         // Another process may have recorded the proof in a second conversation.
         let may_be_contested =
             |alignment: &Alignment| !alignment.proof.is_empty() && self.store.has_other_writers();
@@ -68,13 +71,13 @@ impl SnapshotCache {
                 !may_be_contested(alignment)
                     && self.state().has_complete_link(scope, &alignment.history)
             }
-            None => is_complete && !may_be_compacted(client, &evidence, || &answers.marks),
+            None => is_complete && !may_be_compacted(client, &known, || &answers.marks),
         };
         if complete {
             let warm = self.warm_source();
             let mut lookup =
-                self.lookup_in_memory(scope, client, params, &evidence, alignment.as_ref(), warm);
-            lookup.withheld = evidence.is_withheld(alignment.as_ref());
+                self.lookup_in_memory(scope, client, params, &known, alignment.as_ref(), warm);
+            lookup.withheld = known.is_withheld(alignment.as_ref());
             return (lookup, alignment);
         }
         let chain: Vec<Link> = client
@@ -104,7 +107,7 @@ impl SnapshotCache {
                     scope,
                     client,
                     params,
-                    &evidence,
+                    &known,
                     alignment.as_ref(),
                     failed,
                 );
@@ -126,25 +129,25 @@ impl SnapshotCache {
     ) -> (Lookup, Option<Alignment>) {
         let path = candidates.path.as_ref().and_then(|(_, path)| path.last());
         let path_tip = path.map(|entry| entry.message.link);
-        let mut evidence = {
+        let mut known = {
             let mut state = self.state();
             let origin_index = self.origin_index();
             let seen_origins = origin_index.origins_of(scope);
             state.add_candidates(scope, client, &mut candidates, &params, seen_origins)
         };
-        if evidence.require_summary(|hash| answers.is_in_front(hash)) {
+        if known.require_summary(|hash| answers.is_in_front(hash)) {
             candidates.aligned_sent_with = None;
         }
-        if let Some(summary) = &mut evidence.summary {
+        if let Some(summary) = &mut known.summary {
             summary.start = answers.start_of(summary.hash, summary.count);
         }
-        let sent = sent.unless_behind_summary(client, &evidence);
-        let alignment = sent.or_align(|| find_alignment(client, &evidence));
-        self.mark_quotations(scope, &answers.marks, &evidence, alignment.as_ref());
+        let sent = sent.unless_behind_summary(client, &known);
+        let alignment = sent.or_align(|| find_alignment(client, &known));
+        self.mark_quotations(scope, &answers.marks, &known, alignment.as_ref());
         let origins = self.track_origins(
             scope,
             client,
-            &evidence,
+            &known,
             alignment.as_ref(),
             params.is_stranger,
         );
@@ -153,7 +156,7 @@ impl SnapshotCache {
             .map_or(client, |alignment| &alignment.history);
         let mut lookup = self.cached_lookup(scope, history, params.model, LookupSource::Cold);
         lookup.origins = origins;
-        lookup.withheld = evidence.is_withheld(alignment.as_ref());
+        lookup.withheld = known.is_withheld(alignment.as_ref());
         let prefix_match = PrefixMatch {
             aligned: alignment.is_some(),
             depth: candidates.depth,
@@ -223,14 +226,14 @@ impl SnapshotCache {
         scope: &Scope,
         client: &Arc<History>,
         params: LookupParams<'_>,
-        evidence: &Evidence,
+        known: &KnownChains,
         alignment: Option<&Alignment>,
         source: LookupSource,
     ) -> Lookup {
         let history = alignment.map_or(client, |alignment| &alignment.history);
         let mut lookup = self.cached_lookup(scope, history, params.model, source);
-        lookup.origins = self.track_origins(scope, client, evidence, alignment, params.is_stranger);
-        let recorded_count = evidence.recorded_count;
+        lookup.origins = self.track_origins(scope, client, known, alignment, params.is_stranger);
+        let recorded_count = known.recorded_count;
         let prefix_match =
             self.state()
                 .prefix_match(scope, client, alignment.is_some(), recorded_count);
@@ -378,18 +381,17 @@ pub fn answer_contents(
 /// that message may hold a summary behind the user's text. `answers` is called only if there may be a summary.
 fn may_be_compacted<'a>(
     client: &History,
-    evidence: &Evidence,
+    known: &KnownChains,
     answers: impl FnOnce() -> &'a Vec<(ScopedHash, usize)>,
 ) -> bool {
     // Another conversation may have begun alike, without the summary in front.
-    let may_be_behind_summary = evidence.recorded_count <= MAX_CHANCE_PREFIX;
-    if !may_be_behind_summary
-        && summary_positions(client).all(|place| place < evidence.recorded_count)
+    let may_be_behind_summary = known.recorded_count <= MAX_CHANCE_PREFIX;
+    if !may_be_behind_summary && summary_positions(client).all(|place| place < known.recorded_count)
     {
         return false;
     }
     let is_silent = messages_before_answer(client) == client.len();
-    let is_ordinary = |place: usize| match place.cmp(&evidence.recorded_count) {
+    let is_ordinary = |place: usize| match place.cmp(&known.recorded_count) {
         Ordering::Less => true,
         Ordering::Equal => {
             place + 1 == client.len() || client.messages()[place].message.role == Role::Assistant

@@ -218,7 +218,7 @@ impl CacheState {
     }
 
     /// Drops by what requests of these tenants are aligned, so that their next look-up queries the store.
-    pub(super) fn drop_evidence_of(&mut self, tenants: &HashSet<Tenant>) {
+    pub(super) fn drop_chains_of(&mut self, tenants: &HashSet<Tenant>) {
         let mut freed = 0;
         let mut is_kept = |tenant: &Tenant, bytes: usize| {
             let is_kept = !tenants.contains(tenant);

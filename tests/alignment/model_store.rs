@@ -8,7 +8,7 @@ use std::sync::Arc;
 use diarist::history::align::MessageOrigin;
 use diarist::history::{History, Link, MessageKey, PathMessage, Scope, ScopedHash, anchor};
 use diarist::memory::alignment::{
-    self, Alignment, Evidence, PathEntry, SharedMessages, StoredAlignment, SummaryCandidate,
+    self, Alignment, KnownChains, PathEntry, SharedMessages, StoredAlignment, SummaryCandidate,
     Witness, shared_messages, summary_positions,
 };
 use diarist::memory::{Node, record};
@@ -137,34 +137,37 @@ impl ModelStore {
         path
     }
 
-    pub fn evidence(&self, read: &Read) -> Evidence {
+    pub fn known_chains(&self, read: &Read) -> KnownChains {
         let messages = read.client.messages();
-        let mut evidence = Evidence::default();
+        let mut known_chains = KnownChains::default();
         for (at, chained) in messages.iter().enumerate() {
             if let Some(known) = self.nodes.get(&chained.link) {
-                (evidence.recorded_count, evidence.recorded_lineage) =
+                (known_chains.recorded_count, known_chains.recorded_lineage) =
                     (at + 1, Some(known.step.lineage));
-                evidence.recorded_origin = known.step.origin;
+                known_chains.recorded_origin = known.step.origin;
             }
             if let Some(view) = self.views.get(&chained.link) {
-                evidence.stored_holds = view.proof.iter().all(|witness| self.holds(*witness));
+                known_chains.stored_holds = view.proof.iter().all(|witness| self.holds(*witness));
                 let base = self.path(view.base).iter().collect();
-                evidence.stored = Some((view.clone(), Arc::new(base)));
+                known_chains.stored = Some((view.clone(), Arc::new(base)));
             }
         }
         let root = read.client.root();
-        let viewed = evidence.stored.as_ref().map_or(0, |(view, _)| view.count);
+        let viewed = known_chains
+            .stored
+            .as_ref()
+            .map_or(0, |(view, _)| view.count);
         let hit = (1..messages.len()).rev().take(96).find_map(|at| {
             let mark = anchor(&root, &read.item(at - 1), &read.item(at))?;
             Some((at, *self.anchors.get(&mark)?))
         });
         if let Some((at, link)) = hit
-            && at >= evidence.recorded_count
+            && at >= known_chains.recorded_count
             && at >= viewed
         {
-            evidence.path = self.path(link);
+            known_chains.path = self.path(link);
         }
-        evidence.summary = read.answers().into_iter().find_map(|(mark, place)| {
+        known_chains.summary = read.answers().into_iter().find_map(|(mark, place)| {
             let (tip, _) = (*self.answers.get(&mark)?)?;
             (!self.parents.contains(&tip)).then(|| {
                 let path = self.path(tip);
@@ -180,7 +183,7 @@ impl ModelStore {
                 }
             })
         });
-        evidence
+        known_chains
     }
 
     fn holds(&self, witness: Witness) -> bool {
@@ -195,11 +198,11 @@ impl ModelStore {
         &mut self,
         ask: &Ask,
         read: &Read,
-        evidence: &Evidence,
+        known_chains: &KnownChains,
         alignment: Option<&Alignment>,
     ) {
-        let origins = alignment::origins(&read.client, evidence, alignment);
-        for (at, origin) in origins.iter().enumerate().skip(evidence.recorded_count) {
+        let origins = alignment::origins(&read.client, known_chains, alignment);
+        for (at, origin) in origins.iter().enumerate().skip(known_chains.recorded_count) {
             if read.client.messages()[at].message.can_be_evidence() {
                 self.add_origin(&read.item(at), *origin);
             }
@@ -241,7 +244,7 @@ impl ModelStore {
         ask: &Ask,
         read: &Read,
         alignment: Option<&Alignment>,
-        evidence: &Evidence,
+        known_chains: &KnownChains,
     ) {
         let history = alignment.map_or(&read.client, |alignment| &alignment.history);
         let sent = |place: usize| match alignment {
@@ -254,12 +257,14 @@ impl ModelStore {
             .count();
         let again = match alignment {
             Some(alignment) => Some((alignment.shared.clone(), alignment.lineage)),
-            None if known == 0 => shared_messages(&read.client, evidence).map(|(shared, same)| {
-                (
-                    shared,
-                    evidence.path.last().filter(|_| same).map(|s| s.lineage),
-                )
-            }),
+            None if known == 0 => {
+                shared_messages(&read.client, known_chains).map(|(shared, same)| {
+                    (
+                        shared,
+                        known_chains.path.last().filter(|_| same).map(|s| s.lineage),
+                    )
+                })
+            }
             None => None,
         };
         let (shared, continued): (SharedMessages, Option<i64>) = again.unwrap_or_default();
@@ -274,7 +279,7 @@ impl ModelStore {
                 .is_some_and(|run| run.client + run.len < read.client.len());
             node.confirmed = more && before.is_some() && node.count < history.len();
         }
-        let origins = alignment::origins(&read.client, evidence, alignment);
+        let origins = alignment::origins(&read.client, known_chains, alignment);
         let parent_node = known
             .checked_sub(1)
             .map(|at| &self.nodes[&history.messages()[at].link]);

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use diarist::history::MessageKey;
 use diarist::history::align::Run;
-use diarist::memory::alignment::{Alignment, AlignmentKind, Evidence, find_alignment};
+use diarist::memory::alignment::{Alignment, AlignmentKind, KnownChains, find_alignment};
 
 use crate::alignment::compose::{Ask, Composer, Op};
 use crate::alignment::model_store::{ModelStore, Read, StoredNode, format_counts, is_whole};
@@ -64,7 +64,7 @@ struct AlignmentCheck<'a> {
     items: &'a [MessageKey],
     alignment: &'a Alignment,
     store: &'a ModelStore,
-    evidence: &'a Evidence,
+    known_chains: &'a KnownChains,
 }
 
 impl AlignmentCheck<'_> {
@@ -159,7 +159,7 @@ impl AlignmentCheck<'_> {
     fn could_be_no_other(&self, place: usize) -> bool {
         let item = self.node_at(place).and_then(|known| known.step.message_key);
         item.is_some_and(|item| {
-            let path = self.evidence.path.iter();
+            let path = self.known_chains.path.iter();
             let on_path = path.filter(|step| step.message_key.unwrap().content == item.content);
             let sent = self
                 .items
@@ -202,7 +202,7 @@ impl AlignmentCheck<'_> {
         for at in 0..run.len {
             let line = &self.ask.lines[run.client + at];
             let item = &self.items[run.client + at];
-            let known = self.evidence.path.get(run.path + at);
+            let known = self.known_chains.path.get(run.path + at);
             let (Some(origin), Some(known)) =
                 (line.origin, known.and_then(|step| step.message_key))
             else {
@@ -233,7 +233,7 @@ impl AlignmentCheck<'_> {
     /// Whether the path and the request say it once each.
     fn is_once(&self, item: &MessageKey) -> bool {
         let path = self
-            .evidence
+            .known_chains
             .path
             .iter()
             .filter_map(|step| step.message_key);
@@ -282,8 +282,8 @@ impl Case {
     fn ask(&mut self, ask: &Ask) -> Past {
         let read = Read::from_ask(ask);
         let items = read.items();
-        let evidence = self.store.evidence(&read);
-        let mut spoiled_evidence = evidence.clone();
+        let known_chains = self.store.known_chains(&read);
+        let mut spoiled_evidence = known_chains.clone();
         spoil(self.bug, &mut spoiled_evidence, &items);
         let alignment = find_alignment(&read.client, &spoiled_evidence)
             .map(|alignment| misplaced(self.bug, alignment, ask, &self.store));
@@ -294,7 +294,7 @@ impl Case {
                 items: &items,
                 alignment,
                 store: &self.store,
-                evidence: &evidence,
+                known_chains: &known_chains,
             };
             self.report.broken.extend(judge.broken());
         }
@@ -304,7 +304,9 @@ impl Case {
                 AlignmentKind::Continued => "continued",
                 AlignmentKind::Compacted => "compacted",
             },
-            None if evidence.recorded_count + 4 >= items.len() && evidence.recorded_count > 0 => {
+            None if known_chains.recorded_count + 4 >= items.len()
+                && known_chains.recorded_count > 0 =>
+            {
                 "exact"
             }
             None => "raw",
@@ -316,7 +318,7 @@ impl Case {
             self.report.count("views that stand behind something");
         }
         self.store
-            .add_sayings(ask, &read, &evidence, alignment.as_ref());
+            .add_sayings(ask, &read, &known_chains, alignment.as_ref());
         // Now and then the client hangs up, and nothing is written down.
         let recorded = !self.dice.one_in(16);
         let history = alignment
@@ -324,7 +326,8 @@ impl Case {
             .map_or(&read.client, |alignment| &alignment.history);
         let tip = history.tip();
         if recorded && self.report.broken.is_empty() {
-            self.store.record(ask, &read, alignment.as_ref(), &evidence);
+            self.store
+                .record(ask, &read, alignment.as_ref(), &known_chains);
         }
         Past {
             ask: ask.clone(),
@@ -338,16 +341,16 @@ impl Case {
             return;
         };
         let read = Read::from_ask(&past.ask);
-        let mut evidence = self.store.evidence(&read);
+        let mut known_chains = self.store.known_chains(&read);
         if self.bug == Some(Bug::DecidedAnew) {
-            (evidence.stored, evidence.recorded_count) = (None, 0);
+            (known_chains.stored, known_chains.recorded_count) = (None, 0);
         }
-        let proof = evidence.stored.as_ref().map(|(view, _)| &view.proof);
-        if proof.is_some_and(|proof| !proof.is_empty()) && !evidence.stored_holds {
+        let proof = known_chains.stored.as_ref().map(|(view, _)| &view.proof);
+        if proof.is_some_and(|proof| !proof.is_empty()) && !known_chains.stored_holds {
             // Somebody else has said since what proved it: it is told no longer.
             return;
         }
-        let alignment = find_alignment(&read.client, &evidence);
+        let alignment = find_alignment(&read.client, &known_chains);
         let history = alignment
             .as_ref()
             .map_or(&read.client, |alignment| &alignment.history);

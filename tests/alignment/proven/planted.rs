@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use diarist::history::{History, MessageKey, PathMessage, PositionMap, Role};
-use diarist::memory::alignment::{Alignment, Evidence};
+use diarist::memory::alignment::{Alignment, KnownChains};
 
 use crate::alignment::compose::Ask;
 use crate::alignment::model_store::{ModelStore, StoredNode};
@@ -34,8 +34,8 @@ pub enum Bug {
 }
 
 /// What is told to whoever decides.
-pub fn spoil(bug: Option<Bug>, evidence: &mut Evidence, sent: &[MessageKey]) {
-    let path = &mut evidence.path;
+pub fn spoil(bug: Option<Bug>, known_chains: &mut KnownChains, sent: &[MessageKey]) {
+    let path = &mut known_chains.path;
     let items = path.iter_mut().filter_map(|step| step.message_key.as_mut());
     match bug {
         Some(Bug::TwoProve) => {

@@ -2,12 +2,12 @@
 //!
 //! Three kinds of evidence count: the links of the request, a run of messages that cannot agree by
 //! chance, and an answer of the model that the client put in place of what it summarises. A thread key,
-//! a system prompt or a first message proves nothing. Pure: the same evidence gives the same result on
+//! a system prompt or a first message proves nothing. Pure: the same known chains give the same result on
 //! every replica. Called by `lookup` with what this process or the store knows.
 
 mod client_summary;
-mod evidence;
 mod kept_messages;
+mod known_chains;
 mod origin;
 mod path_comparison;
 mod result;
@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 use self::client_summary::align_by_summary;
 pub use self::client_summary::{messages_before_answer, summary_positions};
-use self::evidence::NameComparison;
-pub use self::evidence::{
-    BaseChain, Evidence, EvidenceLevel, LineageName, Origin, PathEntry, StoredAlignment,
+use self::known_chains::NameComparison;
+pub use self::known_chains::{
+    BaseChain, EvidenceLevel, KnownChains, LineageName, Origin, PathEntry, StoredAlignment,
     SummaryCandidate, SummaryStart, Withheld, Witness,
 };
 pub use self::origin::{origin_of_answer, origins};
@@ -32,35 +32,35 @@ use crate::history::{History, PositionMap};
 const WITHHOLD_MESSAGES: usize = 8;
 
 /// Aligns `client` to a known chain; `None` if the request is a chain of its own.
-pub fn find_alignment(client: &Arc<History>, evidence: &Evidence) -> Option<Alignment> {
-    let stored_count = evidence.stored.as_ref().map_or(0, |(view, _)| view.count);
+pub fn find_alignment(client: &Arc<History>, known: &KnownChains) -> Option<Alignment> {
+    let stored_count = known.stored.as_ref().map_or(0, |(view, _)| view.count);
     if stored_count == client.len() {
         // This very request went out as an aligned one, so it does so again (INV-SAME). Its own
         // chain may have been recorded since then, by a process that could not read the stored
         // alignment.
-        let repeated = align_by_stored(client, evidence);
+        let repeated = align_by_stored(client, known);
         if repeated.is_some() {
             return repeated;
         }
     }
-    let by_runs = align_by_runs(client, evidence, stored_count.max(evidence.recorded_count));
+    let by_runs = align_by_runs(client, known, stored_count.max(known.recorded_count));
     let is_proven = by_runs
         .as_ref()
         .is_some_and(|alignment| alignment.lineage.is_some());
     let by_runs_if = |proven: bool| by_runs.clone().filter(|_| proven == is_proven);
     by_runs_if(true)
-        .or_else(|| align_by_stored(client, evidence))
-        .or_else(|| align_by_summary(client, evidence))
+        .or_else(|| align_by_stored(client, known))
+        .or_else(|| align_by_summary(client, known))
         .or_else(|| by_runs_if(false))
 }
 
-/// The messages of `client` that are also on the path of `evidence`, and whether path and request are
+/// The messages of `client` that are also on the path of `known`, and whether path and request are
 /// proven to be one conversation. For a request that is a chain of its own.
-pub fn shared_messages(client: &History, evidence: &Evidence) -> Option<(SharedMessages, bool)> {
-    let path = &evidence.path;
+pub fn shared_messages(client: &History, known: &KnownChains) -> Option<(SharedMessages, bool)> {
+    let path = &known.path;
     let comparison = PathComparison::new(client, path)?;
-    let names = evidence.compare_names(path.last().map(|end| end.lineage));
-    let is_client_summary = |at: usize| evidence.is_client_summary(client, path, at);
+    let names = known.compare_names(path.last().map(|end| end.lineage));
+    let is_client_summary = |at: usize| known.is_client_summary(client, path, at);
     let aligned = comparison.align(names == NameComparison::Same, is_client_summary)?;
     let is_same = !aligned.proof.is_empty() && names != NameComparison::Different;
     Some((
@@ -71,16 +71,16 @@ pub fn shared_messages(client: &History, evidence: &Evidence) -> Option<(SharedM
 
 fn align_by_runs(
     client: &Arc<History>,
-    evidence: &Evidence,
+    known: &KnownChains,
     known_count: usize,
 ) -> Option<Alignment> {
-    let path = &evidence.path;
+    let path = &known.path;
     let comparison = PathComparison::new(client, path)?;
-    if evidence.belongs_to_other_chain(client) {
+    if known.belongs_to_other_chain(client) {
         return None;
     }
-    let names = evidence.compare_names(path.last().map(|end| end.lineage));
-    let is_client_summary = |at: usize| evidence.is_client_summary(client, path, at);
+    let names = known.compare_names(path.last().map(|end| end.lineage));
+    let is_client_summary = |at: usize| known.is_client_summary(client, path, at);
     let aligned = comparison.align(names == NameComparison::Same, is_client_summary)?;
     let runs = &aligned.runs;
     // A certain match is not given up for one that explains fewer messages.
@@ -88,7 +88,7 @@ fn align_by_runs(
         return None;
     }
     let is_same = !aligned.proof.is_empty() && names != NameComparison::Different;
-    let may_restore = is_same && evidence.allows_restoring(names);
+    let may_restore = is_same && known.allows_restoring(names);
     let reach = if may_restore {
         aligned.rewritten
     } else {
@@ -159,20 +159,19 @@ fn witnesses(path: &[PathEntry], places: &[usize]) -> Vec<Witness> {
     places.iter().filter_map(witness).collect()
 }
 
-fn align_by_stored(client: &Arc<History>, evidence: &Evidence) -> Option<Alignment> {
-    let (stored, base) = evidence.stored.as_ref()?;
+fn align_by_stored(client: &Arc<History>, known: &KnownChains) -> Option<Alignment> {
+    let (stored, base) = known.stored.as_ref()?;
     let (from, path_len) = stored.positions.open_start();
     let base_len = base.messages().len();
     let is_whole = stored.count >= from && base_len == path_len + (stored.count - from);
     let is_repeated = stored.count == client.len();
-    let is_own_chain =
-        stored.count <= evidence.recorded_count && !evidence.own_chain_may_be_anothers();
+    let is_own_chain = stored.count <= known.recorded_count && !known.own_chain_may_be_anothers();
     if !is_whole || (is_own_chain && !is_repeated) {
         return None;
     }
     // Another conversation may hold the witnesses by now, or may send the very same request.
     let still_holds =
-        evidence.stored_holds && evidence.allows_restoring(evidence.compare_names(base.lineage()));
+        known.stored_holds && known.allows_restoring(known.compare_names(base.lineage()));
     if !stored.proof.is_empty() && !still_holds {
         return None;
     }
@@ -186,7 +185,7 @@ fn align_by_stored(client: &Arc<History>, evidence: &Evidence) -> Option<Alignme
         proof: stored.proof.clone(),
         withheld: stored.withheld,
         client_summary: None,
-        summary_in_front: evidence.stored_summary_in_front,
+        summary_in_front: known.stored_summary_in_front,
     };
     let positions = stored.positions.clone();
     let shared = SharedMessages::default();

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use diarist::history::align::MessageOrigin;
 use diarist::history::{History, Link, MessageKey, PathMessage, Scope};
 use diarist::memory::alignment::{
-    Alignment, Evidence, EvidenceLevel, LineageName, Origin, PathEntry, SummaryStart,
+    Alignment, EvidenceLevel, KnownChains, LineageName, Origin, PathEntry, SummaryStart,
     find_alignment,
 };
 use diarist::wire::Request;
@@ -31,7 +31,7 @@ pub(crate) fn check(data: &[u8]) {
         return;
     };
     let entries = path_entries(&path, known);
-    let evidence = Evidence {
+    let known_chains = KnownChains {
         path: entries.clone(),
         key: (names & 1 != 0).then(|| "one".to_owned()),
         lineage_names: [(
@@ -49,17 +49,17 @@ pub(crate) fn check(data: &[u8]) {
             EvidenceLevel::Strict,
         ][usize::from(level) % 3],
         stored_holds: true,
-        ..Evidence::default()
+        ..KnownChains::default()
     };
     let client = Arc::new(client);
-    let Some(alignment) = find_alignment(&client, &evidence) else {
+    let Some(alignment) = find_alignment(&client, &known_chains) else {
         return;
     };
     places_are_right(&alignment, &entries, &client);
     nothing_is_told_without_proof(&alignment, &entries, &client);
     let other_name = names & 3 == 3 && names & 4 == 0;
     let unproven = known & 3 != 3;
-    if other_name || unproven || evidence.level == EvidenceLevel::Strict {
+    if other_name || unproven || known_chains.level == EvidenceLevel::Strict {
         assert!(alignment.proof.is_empty(), "proof where none can be");
     }
 }

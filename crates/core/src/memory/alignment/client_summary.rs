@@ -9,8 +9,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::evidence::{Evidence, NameComparison, PathEntry, SummaryCandidate, Witness};
 use super::kept_messages::KeptMessages;
+use super::known_chains::{KnownChains, NameComparison, PathEntry, SummaryCandidate, Witness};
 use super::path_comparison::{observed_count, runs_before, tail_start};
 use super::result::{Alignment, AlignmentBasis, AlignmentKind, SharedMessages};
 use crate::history::align::Run;
@@ -51,17 +51,17 @@ const MIN_LIVE_BEFORE: usize = 2;
 /// a message among many. A beginning of a conversation that was recorded with the answer in it is a
 /// quote too. But somebody who quotes does not repeat, in order, messages of that conversation in front
 /// of the quote.
-pub(super) fn align_by_summary(client: &Arc<History>, evidence: &Evidence) -> Option<Alignment> {
-    let summary = evidence.summary.as_ref()?;
+pub(super) fn align_by_summary(client: &Arc<History>, known: &KnownChains) -> Option<Alignment> {
+    let summary = known.summary.as_ref()?;
     let (count, path) = (summary.count, &summary.path);
     // What is recorded was sent without memory of the summarised conversation. So a text of the model that became the system
     // message of many conversations leads nobody to the one in which it was written, once these have begun.
-    if evidence.recorded_count >= count.max(1) {
+    if known.recorded_count >= count.max(1) {
         return None;
     }
-    let names = evidence.compare_names(path.last().map(|end| end.lineage));
+    let names = known.compare_names(path.last().map(|end| end.lineage));
     if !summary.is_unique
-        || !evidence.allows_restoring(names)
+        || !known.allows_restoring(names)
         || !is_summary_position(client, count, names)
     {
         return None;
@@ -136,7 +136,7 @@ fn is_summary_position(client: &History, count: usize, names: NameComparison) ->
     }
 }
 
-impl Evidence {
+impl KnownChains {
     /// Whether the client itself put the message at `at` in front of what it kept of the
     /// conversation of `path`: its summary, or a short message beside the summary.
     pub(super) fn is_client_summary(

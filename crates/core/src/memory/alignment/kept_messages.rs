@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use super::evidence::{PathEntry, SummaryCandidate, SummaryStart};
+use super::known_chains::{PathEntry, SummaryCandidate, SummaryStart};
 use super::path_comparison::runs_before;
 use crate::history::align::{MIN_DROPPED, NOTICE_MARGIN, Run};
 use crate::history::{History, Role, ScopedHash};

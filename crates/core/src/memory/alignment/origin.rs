@@ -4,16 +4,16 @@
 //! be the same conversation keeps the origin it had. What another conversation says as well has another
 //! one: then it proves nothing any more.
 
-use super::evidence::{Evidence, Origin, PathEntry};
+use super::known_chains::{KnownChains, Origin, PathEntry};
 use super::result::{Alignment, AlignmentKind, SharedMessages};
 use super::shared_messages;
 use crate::history::align::Run;
 use crate::history::{Fingerprint, History};
 
-/// Where each message of `client` was first said. `alignment` is the one that `evidence` led to.
+/// Where each message of `client` was first said. `alignment` is the one that `known` led to.
 pub fn origins(
     client: &History,
-    evidence: &Evidence,
+    known: &KnownChains,
     alignment: Option<&Alignment>,
 ) -> Vec<Origin> {
     // Behind a summary in the leading system messages, the same words as another conversation's first ones have another
@@ -25,28 +25,27 @@ pub fn origins(
             || Origin::for_link(&client.root()),
             |summary| summary.origin,
         );
-    let recorded =
-        |at: usize| (at + 1 == evidence.recorded_count).then_some(evidence.recorded_origin);
-    let path = &evidence.path;
+    let recorded = |at: usize| (at + 1 == known.recorded_count).then_some(known.recorded_origin);
+    let path = &known.path;
     let Some(alignment) = alignment else {
         // An earlier, aligned request proved where its messages belong. That still holds for a
         // request that continues it without being aligned.
         let stored_origin = |at: usize| {
-            let (stored, base) = evidence.stored.as_ref().filter(|_| evidence.stored_holds)?;
+            let (stored, base) = known.stored.as_ref().filter(|_| known.stored_holds)?;
             let place = stored
                 .positions
                 .chain_index(at)
                 .filter(|_| at < stored.count)?;
             base.origin(place)
         };
-        let (shared, is_same) = shared_messages(client, evidence).unwrap_or_default();
+        let (shared, is_same) = shared_messages(client, known).unwrap_or_default();
         let known_origins = KnownOrigins::new(&shared, is_same, path);
         let known_origin = |at: usize| known_origins.origin(at, path).or_else(|| stored_origin(at));
-        return fill_origins(client, begin, evidence.recorded_count, |at| {
+        return fill_origins(client, begin, known.recorded_count, |at| {
             known_origin(at).or_else(|| recorded(at))
         });
     };
-    let (base, summary) = (evidence.stored.as_ref(), evidence.summary.as_ref());
+    let (base, summary) = (known.stored.as_ref(), known.summary.as_ref());
     let known_origins = KnownOrigins::new(&alignment.shared, alignment.lineage.is_some(), path);
     let known_origin = |at: usize| match alignment.kind {
         AlignmentKind::Aligned => known_origins.origin(at, path),
@@ -56,7 +55,7 @@ pub fn origins(
         AlignmentKind::Compacted => summary
             .and_then(|summary| origin_in_runs(alignment.positions.runs(), at, &summary.path)),
     };
-    fill_origins(client, begin, evidence.recorded_count, |at| {
+    fill_origins(client, begin, known.recorded_count, |at| {
         known_origin(at).or_else(|| recorded(at))
     })
 }

@@ -1,7 +1,7 @@
 //! Compares a path with a request: how much of the path can be sent as memory, where the request
 //! differs from it, and from where on the request repeats it.
 
-use super::evidence::PathEntry;
+use super::known_chains::PathEntry;
 use crate::history::align::{AlignmentContext, PathAlignment, Run, align, common_runs};
 use crate::history::{History, LONG_ANSWER_BYTES, MessageKey, PositionMap};
 

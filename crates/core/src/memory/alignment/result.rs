@@ -6,7 +6,9 @@
 
 use std::sync::Arc;
 
-use super::evidence::{BaseChain, Evidence, Origin, PathEntry, SummaryStart, Withheld, Witness};
+use super::known_chains::{
+    BaseChain, KnownChains, Origin, PathEntry, SummaryStart, Withheld, Witness,
+};
 use crate::history::align::Run;
 use crate::history::{ChainedMessage, History, PathMessage, PositionMap, ScopedHash};
 
@@ -49,8 +51,8 @@ pub struct Alignment {
     /// The summary that proves it, if it stands in the leading system messages. These are in no link, so an equal history
     /// without the summary is not aligned.
     pub summary_in_front: Option<ScopedHash>,
-    /// Where each message of `client` was first said; empty until that is known. It is found in the evidence that led to
-    /// this alignment. When the request is repeated, that evidence may be gone.
+    /// Where each message of `client` was first said; empty until that is known. It is found in the chains that were known
+    /// when this alignment was made. When the request is repeated, they may be gone.
     pub origins: Vec<Origin>,
 }
 
@@ -144,7 +146,7 @@ impl SharedMessages {
     }
 }
 
-impl Evidence {
+impl KnownChains {
     /// Whether the evidence names a chain, but the request does not get all memory of it.
     pub fn is_withheld(&self, alignment: Option<&Alignment>) -> bool {
         let is_something = !self.path.is_empty()

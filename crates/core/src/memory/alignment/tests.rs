@@ -69,11 +69,11 @@ fn a_view_comes_again_as_a_view_though_its_own_chain_is_recorded_since() {
     let scope = Scope::new(b"key", None);
     let path = path(&History::chain(&scope, messages.clone()), 4);
     let client = Arc::new(History::chain(&scope, messages[4..].to_vec()));
-    let mut evidence = Evidence {
+    let mut known_chains = KnownChains {
         path: path.clone(),
-        ..Evidence::default()
+        ..KnownChains::default()
     };
-    let first = find_alignment(&client, &evidence).unwrap();
+    let first = find_alignment(&client, &known_chains).unwrap();
     let stored = StoredAlignment {
         count: client.len(),
         base: first.history.tip().unwrap(),
@@ -81,11 +81,11 @@ fn a_view_comes_again_as_a_view_though_its_own_chain_is_recorded_since() {
         proof: first.proof.clone(),
         withheld: first.withheld,
     };
-    evidence.stored = Some((stored, Arc::new(path.iter().collect())));
-    evidence.stored_holds = true;
+    known_chains.stored = Some((stored, Arc::new(path.iter().collect())));
+    known_chains.stored_holds = true;
     for depth in [0, client.len()] {
-        evidence.recorded_count = depth;
-        let again = find_alignment(&client, &evidence).unwrap();
+        known_chains.recorded_count = depth;
+        let again = find_alignment(&client, &known_chains).unwrap();
         assert_eq!(again.positions, first.positions, "{depth}");
         assert_eq!(again.history.tip(), first.history.tip(), "{depth}");
     }
@@ -167,16 +167,16 @@ fn a_call_in_front_is_never_parted_from_its_result_in_the_open_run() {
     sent.extend_from_slice(&known[9..]);
     sent.push(message(Role::User, "and now", &[], None));
     let client = Arc::new(History::chain(&scope, sent));
-    let evidence = Evidence {
+    let known_chains = KnownChains {
         path: path(&chain, 4),
-        ..Evidence::default()
+        ..KnownChains::default()
     };
-    assert!(find_alignment(&client, &evidence).is_none());
+    assert!(find_alignment(&client, &known_chains).is_none());
     // A whole round is no obstacle.
     let mut sent = known[7..].to_vec();
     sent.push(message(Role::User, "and now", &[], None));
     let client = Arc::new(History::chain(&scope, sent));
-    assert!(find_alignment(&client, &evidence).is_some());
+    assert!(find_alignment(&client, &known_chains).is_some());
 }
 
 /// Six messages, then two tool rounds; the texts are long.
@@ -199,8 +199,8 @@ fn task() -> Vec<Message> {
     all
 }
 
-fn find(scope: &Scope, sent: Vec<Message>, evidence: &Evidence) -> Option<Alignment> {
-    find_alignment(&Arc::new(History::chain(scope, sent)), evidence)
+fn find(scope: &Scope, sent: Vec<Message>, known_chains: &KnownChains) -> Option<Alignment> {
+    find_alignment(&Arc::new(History::chain(scope, sent)), known_chains)
 }
 
 /// Nobody has observed the first result, and the text of it is gone.
@@ -214,11 +214,11 @@ fn what_was_pruned_before_it_was_observed_is_what_it_is_now() {
     sent.push(message(Role::User, "and now", &[], None));
     let links = |taken: usize| {
         let path = path(&chain, taken);
-        let evidence = Evidence {
+        let known_chains = KnownChains {
             path,
-            ..Evidence::default()
+            ..KnownChains::default()
         };
-        let alignment = find(&scope, sent.clone(), &evidence).unwrap();
+        let alignment = find(&scope, sent.clone(), &known_chains).unwrap();
         let messages = alignment.history.messages().iter().zip(chain.messages());
         messages
             .take_while(|(new, old)| new.link == old.link)
@@ -237,16 +237,16 @@ fn what_is_known_of_a_conversation_is_not_left_for_another() {
     let chain = History::chain(&scope, known.clone());
     let mut sent = vec![message(Role::User, "another form", &[], None)];
     sent.extend_from_slice(&known[1..]);
-    let evidence = |own: Option<i64>, depth: usize| Evidence {
+    let known_chains = |own: Option<i64>, depth: usize| KnownChains {
         path: path(&chain, 6),
         recorded_lineage: own,
         recorded_count: depth,
-        ..Evidence::default()
+        ..KnownChains::default()
     };
-    assert!(find(&scope, sent.clone(), &evidence(Some(2), 3)).is_none());
+    assert!(find(&scope, sent.clone(), &known_chains(Some(2), 3)).is_none());
     // The same conversation with a changed first message.
-    assert!(find(&scope, sent.clone(), &evidence(Some(1), 3)).is_some());
-    assert!(find(&scope, sent, &evidence(None, 0)).is_some());
+    assert!(find(&scope, sent.clone(), &known_chains(Some(1), 3)).is_some());
+    assert!(find(&scope, sent, &known_chains(None, 0)).is_some());
 }
 
 /// If only a template is shared, no memory of text that the request does not hold is sent.
@@ -261,11 +261,11 @@ fn a_template_brings_nothing_with_it() {
     for step in &mut path {
         step.message_origin.from_upstream = false;
     }
-    let evidence = Evidence {
+    let known_chains = KnownChains {
         path,
-        ..Evidence::default()
+        ..KnownChains::default()
     };
-    let alignment = find(&scope, sent, &evidence).unwrap();
+    let alignment = find(&scope, sent, &known_chains).unwrap();
     let own: Vec<Link> = chain
         .messages()
         .iter()
@@ -287,7 +287,7 @@ fn summarised(sent: Vec<Message>, place: usize, depth: usize) -> Option<Alignmen
     let mut known = task();
     known.push(message(Role::User, "summarise it", &[], None));
     let path = path(&History::chain(&scope, known), 8);
-    let evidence = Evidence {
+    let known_chains = KnownChains {
         summary: Some(SummaryCandidate {
             count: place,
             hash: ScopedHash::from_text(&Pepper::NONE, &Link::root(&scope), LONG_TEXT),
@@ -297,9 +297,9 @@ fn summarised(sent: Vec<Message>, place: usize, depth: usize) -> Option<Alignmen
             is_unique: true,
         }),
         recorded_count: depth,
-        ..Evidence::default()
+        ..KnownChains::default()
     };
-    find(&scope, sent, &evidence)
+    find(&scope, sent, &known_chains)
 }
 
 #[test]
@@ -334,13 +334,13 @@ fn what_is_kept_behind_a_summary_is_not_told_twice() {
 }
 
 /// Beside a summary in front, `kept` of the old conversation is in the request, under another system message.
-fn summarised_in_front(kept: &str) -> (Arc<History>, Evidence) {
+fn summarised_in_front(kept: &str) -> (Arc<History>, KnownChains) {
     let scope = Scope::new(b"key", None);
     let mut known = task();
     known.push(message(Role::User, kept, &[], None));
     known.push(message(Role::User, "summarise it", &[], None));
     let path = path(&History::chain(&scope, known), 8);
-    let evidence = Evidence {
+    let known_chains = KnownChains {
         summary: Some(SummaryCandidate {
             count: 0,
             hash: ScopedHash::from_text(&Pepper::NONE, &Link::root(&scope), LONG_TEXT),
@@ -349,17 +349,20 @@ fn summarised_in_front(kept: &str) -> (Arc<History>, Evidence) {
             same_system: false,
             is_unique: true,
         }),
-        ..Evidence::default()
+        ..KnownChains::default()
     };
     let sent = [kept, "and now"].map(|text| message(Role::User, text, &[], None));
-    (Arc::new(History::chain(&scope, sent.to_vec())), evidence)
+    (
+        Arc::new(History::chain(&scope, sent.to_vec())),
+        known_chains,
+    )
 }
 
 #[test]
 fn a_word_that_anybody_says_does_not_speak_for_a_summary() {
     for (kept, is_aligned) in [("yes", false), (LONG_TEXT, true)] {
-        let (client, evidence) = summarised_in_front(kept);
-        let alignment = find_alignment(&client, &evidence);
+        let (client, known_chains) = summarised_in_front(kept);
+        let alignment = find_alignment(&client, &known_chains);
         assert_eq!(alignment.is_some(), is_aligned, "{kept}");
     }
 }
@@ -367,10 +370,10 @@ fn a_word_that_anybody_says_does_not_speak_for_a_summary() {
 /// Another conversation that begins with the same words says them elsewhere, so an answer that both get proves nothing.
 #[test]
 fn words_behind_a_summary_in_front_have_an_origin_of_their_own() {
-    let (client, evidence) = summarised_in_front(LONG_TEXT);
-    let alignment = find_alignment(&client, &evidence).unwrap();
-    let behind = origins(&client, &evidence, Some(&alignment));
-    let alone = origins(&client, &Evidence::default(), None);
+    let (client, known_chains) = summarised_in_front(LONG_TEXT);
+    let alignment = find_alignment(&client, &known_chains).unwrap();
+    let behind = origins(&client, &known_chains, Some(&alignment));
+    let alone = origins(&client, &KnownChains::default(), None);
     assert!(behind.iter().zip(&alone).all(|(one, other)| one != other));
 }
 

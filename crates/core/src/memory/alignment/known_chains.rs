@@ -270,7 +270,7 @@ pub struct Witness {
 /// What is known about the chains that a request may belong to. Every path begins with its first
 /// message.
 #[derive(Clone, Debug, Default)]
-pub struct Evidence {
+pub struct KnownChains {
     /// How many messages of the request are recorded on its own chain.
     pub recorded_count: usize,
     /// Where the last of these was first said.
@@ -324,7 +324,7 @@ impl SummaryCandidate {
     }
 }
 
-impl Evidence {
+impl KnownChains {
     /// Takes the stored alignment out if it is another conversation's: if a summary proves it that this request does not
     /// have. Leading system messages are in no chain, so a conversation that begins with the same messages behind them has
     /// the same links. Every other proof is among the messages that the links stand for.

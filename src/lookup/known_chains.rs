@@ -1,4 +1,4 @@
-//! The evidence for which chain a request belongs to: from entries of the cache, or from what the store found, which is
+//! What is known of the chains that a request may belong to: from entries of the cache, or from what the store found, which is
 //! added to them. Decides nothing: that is `memory::alignment`. Called by [`super`], under the lock of the cache.
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::state::{CacheState, anchors};
 use crate::history::align::MessageOrigin;
 use crate::history::{History, Link, PathMessage, Scope, ScopedHash};
 use crate::memory::alignment::{
-    Alignment, BaseChain, Evidence, Origin, PathEntry, SummaryCandidate, Witness,
+    Alignment, BaseChain, KnownChains, Origin, PathEntry, SummaryCandidate, Witness,
 };
 use crate::store::Candidates;
 
@@ -52,9 +52,9 @@ impl SentAlignment {
 
     /// Not its own chain, if an equal request was sent with the summary that this one has in front, too: then an equal history
     /// on its own chain is another conversation's.
-    pub(super) fn unless_behind_summary(self, client: &History, evidence: &Evidence) -> Self {
+    pub(super) fn unless_behind_summary(self, client: &History, known: &KnownChains) -> Self {
         match self {
-            Self::OwnChain if evidence.repeats_summary_in_front(client) => Self::Undecided,
+            Self::OwnChain if known.repeats_summary_in_front(client) => Self::Undecided,
             sent => sent,
         }
     }
@@ -169,30 +169,30 @@ impl CacheState {
         let name = alignment
             .lineage
             .and_then(|lineage| self.lineage_name(scope, lineage));
-        let evidence = Evidence {
+        let known = KnownChains {
             key: params.thread_key.map(str::to_owned),
             level: params.level,
-            ..Evidence::default()
+            ..KnownChains::default()
         };
         let is_contested = |witness: &Witness| seen_origins.is_contested(witness);
         alignment.proof.is_empty()
-            || (evidence.allows_restoring_lineage(name.as_ref())
+            || (known.allows_restoring_lineage(name.as_ref())
                 && !alignment.proof.iter().any(is_contested))
     }
 
     /// What this process knows of chains that `client` may be aligned with; and whether the cache is complete
     /// for `client` if it is aligned with none.
-    pub(super) fn evidence(
+    pub(super) fn known_chains(
         &mut self,
         scope: &Scope,
         client: &History,
         params: &LookupParams<'_>,
         seen_origins: SeenOrigins<'_>,
-    ) -> (Evidence, bool) {
-        let mut evidence = Evidence {
+    ) -> (KnownChains, bool) {
+        let mut known = KnownChains {
             key: params.thread_key.map(str::to_owned),
             level: params.level,
-            ..Evidence::default()
+            ..KnownChains::default()
         };
         // The newest message first: what is looked for usually stands at the end, and a look at each message of a long
         // conversation would take a large part of a warm request's time.
@@ -203,8 +203,8 @@ impl CacheState {
             Some((index + 1, entry))
         });
         if let Some((count, entry)) = recorded {
-            (evidence.recorded_count, evidence.recorded_lineage) = (count, Some(entry.lineage));
-            evidence.recorded_origin = entry.origin;
+            (known.recorded_count, known.recorded_lineage) = (count, Some(entry.lineage));
+            known.recorded_origin = entry.origin;
         }
         let newest_alignment =
             messages().find_map(|(_, chained)| self.alignments.get(&key(&chained.link)));
@@ -212,26 +212,23 @@ impl CacheState {
         if let Some(view) = newest_alignment.cloned() {
             // Only of the newest one: a conversation that was aligned once has one for each request.
             let base = self.base_chain(scope, view.base);
-            evidence.stored_holds = view.proof.iter().all(|w| !seen_origins.is_contested(w));
-            evidence.stored = Some((view, base));
+            known.stored_holds = view.proof.iter().all(|w| !seen_origins.is_contested(w));
+            known.stored = Some((view, base));
         }
-        let aligned_count = evidence.stored.as_ref().map_or(0, |(view, _)| view.count);
-        let hit = anchors(client, aligned_count.max(evidence.recorded_count))
+        let aligned_count = known.stored.as_ref().map_or(0, |(view, _)| view.count);
+        let hit = anchors(client, aligned_count.max(known.recorded_count))
             .find_map(|(mark, place)| Some((*self.anchors.get(&(scope.tenant, mark))?, place)));
         if let Some((link, place)) = hit {
-            evidence.path = self.path(scope, link, seen_origins);
-            add_answer(&mut evidence.path, client, place, seen_origins);
+            known.path = self.path(scope, link, seen_origins);
+            add_answer(&mut known.path, client, place, seen_origins);
         }
-        let base = evidence
-            .stored
-            .iter()
-            .filter_map(|(_, base)| base.lineage());
-        let ends = base.chain(evidence.path.last().map(|end| end.lineage));
+        let base = known.stored.iter().filter_map(|(_, base)| base.lineage());
+        let ends = base.chain(known.path.last().map(|end| end.lineage));
         let names = ends.filter_map(|lineage| Some((lineage, self.lineage_name(scope, lineage)?)));
-        evidence.lineage_names = names.collect();
+        known.lineage_names = names.collect();
         // An anchor or alignment that leads to another chain may be proven by entries only the store has.
-        let is_complete = complete && hit.is_none() && aligned_count <= evidence.recorded_count;
-        (evidence, is_complete)
+        let is_complete = complete && hit.is_none() && aligned_count <= known.recorded_count;
+        (known, is_complete)
     }
 
     /// The chain that a request was aligned to, up to `end`; empty unless all its messages are cached.
@@ -271,7 +268,7 @@ impl CacheState {
         path
     }
 
-    /// Adds what the store found, and returns the evidence for an alignment of `client` in it. Takes the other
+    /// Adds what the store found, and returns what is known now of chains that `client` may be aligned with. Takes the other
     /// chains out of `candidates`.
     pub(super) fn add_candidates(
         &mut self,
@@ -280,7 +277,7 @@ impl CacheState {
         candidates: &mut Candidates,
         params: &LookupParams<'_>,
         seen_origins: SeenOrigins<'_>,
-    ) -> Evidence {
+    ) -> KnownChains {
         let peer_intros = candidates
             .peer_intros
             .iter()
@@ -318,7 +315,7 @@ impl CacheState {
         let proof = candidates.alignment.iter().flat_map(|view| &view.proof);
         let alignment_holds =
             candidates.alignment_holds && !proof.into_iter().any(|w| seen_origins.is_contested(w));
-        Evidence {
+        KnownChains {
             recorded_count: candidates.depth,
             recorded_origin: candidates.depth_origin,
             recorded_lineage: candidates.lineage,
