@@ -167,7 +167,7 @@ mod tests {
             return;
         }
         run_a_command();
-        init_logging(LogFormat::Auto, None).expect("a log");
+        let _log = init_logging(LogFormat::Auto, None).expect("a log");
         let text = format!("é{CANARY}");
         let inside = text.len() - CANARY.len() - 1;
         // The message of this panic quotes the text.

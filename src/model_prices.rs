@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_price_is_read_and_counts_each_kind_of_token() {
+    fn a_price_has_a_rate_for_each_kind_of_token() {
         let price = named("openai/gpt-5 = 2, 0.5,10,2.5").price;
         let tokens = BilledTokens {
             input: 1_000_000,
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_prompt_costs_more_as_a_whole() {
+    fn a_long_prompt_has_a_higher_price_for_all_its_tokens() {
         let table = PriceTable::new([]);
         let cost_of = |model, input| {
             table.find(model).unwrap().cost(&BilledTokens {
@@ -314,7 +314,7 @@ mod tests {
 
     /// Readers of the documents see what is counted with.
     #[test]
-    fn the_documents_repeat_the_shipped_prices() {
+    fn the_documentation_lists_the_shipped_prices() {
         let text = include_str!("../docs/audit.md");
         let rows: Vec<_> = text
             .lines()
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn providers_and_dates_are_no_part_of_a_model() {
+    fn a_model_price_is_found_without_provider_prefix_and_date() {
         let table = PriceTable::new([named("gpt-5=2,0.5,10"), named("vendor/own=1,1,1")]);
         for known in [
             "gpt-5",
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn the_price_of_the_operator_wins() {
+    fn the_price_of_the_operator_overrides_the_shipped_price() {
         let table = PriceTable::new([named("claude-sonnet-5=1,0.1,5")]);
         let price = table.find("claude-sonnet-5").unwrap();
         assert!((price.input - 1.0).abs() < 1e-9);

@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_panicking_task_ends_alone_and_is_not_waited_for() {
+    async fn a_panicking_task_ends_alone_and_does_not_block_the_stop() {
         let tasks = Tasks::new();
         let panicking = tasks.spawn("panics", async { panic!("on purpose") });
         assert!(panicking.await.is_ok(), "the panic was contained");
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_supervised_task_that_panics_is_started_again_and_said_to_be() {
+    async fn a_panicked_supervised_task_is_restarted_and_reported_as_degraded() {
         let tasks = Tasks::new();
         let (started, mut starts) = tokio::sync::mpsc::unbounded_channel();
         let mut count = 0;
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn stop_reports_the_tasks_that_do_not_listen() {
+    async fn a_stop_reports_the_tasks_that_do_not_end() {
         let tasks = Tasks::new();
         tasks.spawn("deaf", std::future::pending());
         assert_eq!(tasks.stop(Duration::from_secs(1)).await, 1);
@@ -339,14 +339,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_outlasting_task_that_does_not_listen_holds_up_no_stop() {
+    async fn an_outlasting_task_that_does_not_end_does_not_block_the_stop() {
         let tasks = Tasks::new();
         tasks.outlasting().spawn("deaf", std::future::pending());
         assert_eq!(tasks.stop(Duration::from_secs(1)).await, 1);
     }
 
     #[tokio::test]
-    async fn drained_waits_for_the_last_hold() {
+    async fn draining_ends_with_the_last_hold() {
         let tasks = Tasks::new();
         let (first, second) = (tasks.hold(), tasks.hold());
         tasks.begin_drain();
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn draining_comes_before_stopped() {
+    async fn a_draining_process_is_not_stopped_yet() {
         let tasks = Tasks::new();
         tasks.begin_drain();
         assert!(tasks.draining().is_cancelled());

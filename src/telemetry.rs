@@ -4,6 +4,7 @@
 //! renders what [`install_recorder`] collects. Labels are few and never name a conversation, a tenant or a path; there
 //! is a limit for models.
 
+mod log_writer;
 mod logging;
 mod model_labels;
 mod open_count;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
+pub use log_writer::LogGuard;
 pub use logging::{LogFormat, LoggingError, init_logging};
 pub use model_labels::model_label;
 pub use open_count::OpenCount;
@@ -114,6 +116,8 @@ pub const QUOTA_DELETED: &str = "diarist_quota_deleted_total";
 pub const DATABASE_BYTES: &str = "diarist_database_bytes";
 /// Audit lines that were not written. Label: `reason` (`full`, `closed`, `write`, `fault`, `store`).
 pub const AUDIT_DROPPED: &str = "diarist_audit_dropped_total";
+/// Log lines that were lost, because nobody read standard error in time.
+pub const LOG_DROPPED: &str = "diarist_log_dropped_total";
 /// Calls of the store that failed.
 pub const STORE_FAILURES: &str = "diarist_store_failures_total";
 
@@ -222,6 +226,7 @@ fn register() {
         BUDGETS_SPENT,
         QUOTA_DELETED,
         STORE_FAILURES,
+        LOG_DROPPED,
     ] {
         metrics::counter!(name).increment(0);
     }
@@ -374,6 +379,10 @@ fn describe_memory() {
         AUDIT_DROPPED,
         "Audit lines that were not written, by reason"
     );
+    describe_counter!(
+        LOG_DROPPED,
+        "Log lines that were lost because nobody read standard error in time"
+    );
 }
 
 #[cfg(test)]
@@ -381,7 +390,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_counted_is_rendered_with_its_help_and_fixed_buckets() {
+    fn metrics_are_rendered_with_help_text_and_fixed_buckets() {
         install_recorder().unwrap();
         let handle = install_recorder().unwrap();
         metrics::counter!(CONNECTIONS_REFUSED).increment(2);

@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_address_that_is_kept_is_that_of_its_path_and_has_no_query() {
+    fn the_cached_upstream_address_belongs_to_its_path_and_has_no_query() {
         let base = Url::parse("http://host/api/v1").unwrap();
         let upstream = Upstream::new(&base, Timeouts::default(), &Tasks::new()).unwrap();
         let paths = [

@@ -133,7 +133,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Rooms that compute and do nothing else.
+/// Modules that compute and do nothing else.
 const PURE: [&str; 7] = [
     "history",
     "wire",
@@ -176,7 +176,7 @@ const LONGEST_FILE: usize = 600;
 // === the checks ===
 
 #[test]
-fn the_code_keeps_to_its_plan() {
+fn the_code_obeys_its_architecture() {
     let sources = all_sources();
     let tests_only = files_of_test_modules(&sources);
     let mut violations = Vec::new();
@@ -193,7 +193,7 @@ fn the_code_keeps_to_its_plan() {
 }
 
 #[test]
-fn the_table_names_every_module_once_and_has_no_circle() {
+fn the_module_table_is_complete_and_has_no_import_circle() {
     let named: BTreeSet<&str> = MODULES.iter().map(|&(top_module, _)| top_module).collect();
     assert_eq!(named.len(), MODULES.len());
     let libraries = ["src/lib.rs", "crates/core/src/lib.rs"].map(|path| read(&root().join(path)));
@@ -203,7 +203,7 @@ fn the_table_names_every_module_once_and_has_no_circle() {
         .filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
     let with_provider: BTreeSet<&str> = declared.chain(["provider"]).collect();
     assert_eq!(with_provider, named);
-    // Rooms stand in the table after everything they import, which leaves no way round in a circle.
+    // A module stands in the table after everything that it imports, so no imports form a circle.
     for (at, (top_module, imports)) in MODULES.iter().enumerate() {
         for import in *imports {
             let before = MODULES[..at].iter().any(|(earlier, _)| earlier == import);

@@ -138,7 +138,7 @@ fn the_totals_of_a_day_are_exact() {
 }
 
 #[test]
-fn groups_stand_in_the_order_that_is_wanted() {
+fn groups_are_sorted_by_the_requested_column() {
     let files = Files::new();
     let order = |by: &str, sort: &str| -> Vec<String> {
         let args = ["--by", by, "--sort", sort];
@@ -157,7 +157,7 @@ fn groups_stand_in_the_order_that_is_wanted() {
 }
 
 #[test]
-fn groups_are_exact_and_two_tenants_with_one_name_stay_apart() {
+fn groups_are_exact_and_tenants_with_equal_thread_names_stay_apart() {
     let files = Files::new();
     let of_group = |args: &[&str], key: &[&str]| -> Vec<Vec<Value>> {
         let report = files.json(args);
@@ -214,7 +214,7 @@ fn groups_are_exact_and_two_tenants_with_one_name_stay_apart() {
 }
 
 #[test]
-fn filters_count_what_they_name() {
+fn filters_count_only_the_matching_requests() {
     let files = Files::new();
     let requests = |args: &[&str]| files.json(args)["total"]["requests"].as_u64().unwrap();
     assert_eq!(requests(&["--tenant", "ada"]), 3);
@@ -232,7 +232,7 @@ fn filters_count_what_they_name() {
 }
 
 #[test]
-fn what_is_not_known_is_said() {
+fn the_report_names_unknown_prices_and_left_out_lines() {
     let files = Files::new();
     let assert = files.audit(&PRICES).assert().success();
     let text = stdout(&assert);
@@ -264,7 +264,7 @@ fn what_is_not_known_is_said() {
 }
 
 #[test]
-fn several_files_gzipped_ones_and_standard_input_are_one_report() {
+fn gzipped_files_and_standard_input_are_combined_into_one_report() {
     let files = Files::new();
     let zipped = files.folder.path().join("audit.jsonl.1.gz");
     let mut gzip = flate2::write::GzEncoder::new(
@@ -311,7 +311,7 @@ fn the_configured_file_is_read_if_none_is_named() {
 }
 
 #[test]
-fn a_check_answers_with_its_exit_code() {
+fn a_check_reports_its_result_as_exit_code() {
     let files = Files::new();
     let check = |conditions: &str, code: i32| {
         let assert = files.audit(&PRICES).args(["--check", conditions]).assert();
@@ -334,7 +334,7 @@ fn a_check_answers_with_its_exit_code() {
 }
 
 #[test]
-fn one_request_is_explained_from_the_line_before_of_its_own_conversation() {
+fn a_request_is_explained_by_the_previous_line_of_its_conversation() {
     let files = Files::new();
     let explained = |id: &str| {
         let assert = files.audit(&PRICES).args(["--why", id]).assert().success();
@@ -397,7 +397,7 @@ fn overlapping_requests_are_compared_with_the_one_that_ended_last() {
 }
 
 #[test]
-fn a_page_needs_nothing_from_elsewhere() {
+fn the_html_report_loads_nothing_from_elsewhere() {
     let files = Files::new();
     let page = stdout(
         &files
@@ -453,7 +453,7 @@ impl Drop for Watching {
 }
 
 #[test]
-fn a_watched_file_is_reported_again_when_it_grows_and_when_it_is_rotated() {
+fn a_watched_audit_file_is_reported_again_after_growth_and_rotation() {
     let files = Files::new();
     let path = files.path();
     let line = |id: &str| {
@@ -562,7 +562,7 @@ fn words(command: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_samples_of_the_documents_are_what_the_command_prints() {
+fn the_command_prints_the_samples_of_the_documents() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("audit.jsonl"), sample_days()).unwrap();
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));

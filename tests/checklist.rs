@@ -56,7 +56,7 @@ const NUMBERS: u16 = 147;
 
 #[test]
 #[ignore = "slow"]
-fn the_published_numbers_hold() {
+fn every_check_of_the_reference_implementation_holds() {
     let broken: Vec<&[u16]> = checks()
         .into_iter()
         .filter(|(numbers, check)| {
@@ -69,7 +69,7 @@ fn the_published_numbers_hold() {
 }
 
 #[test]
-fn the_table_and_the_tests_say_the_same() {
+fn the_parity_table_matches_the_tests() {
     let table = Table::read();
     let numbers: Vec<u16> = table.rows.iter().map(|row| row.number).collect();
     assert_eq!(numbers, (1..=NUMBERS).collect::<Vec<_>>());
@@ -127,7 +127,7 @@ fn the_table_and_the_tests_say_the_same() {
 
 /// The options of the reference that Diarist has, by their names there, with what is asserted of them.
 #[test]
-fn every_option_that_is_ours_has_its_published_default() {
+fn every_shared_option_has_its_published_default() {
     let table = Table::read();
     let ours: Vec<&str> = table
         .options

@@ -36,7 +36,7 @@ fn config_prints_the_reference() {
 }
 
 #[test]
-fn the_reference_checks_as_valid() {
+fn check_accepts_the_reference_configuration() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), diarist::config::reference()).unwrap();
     let path = file.path().to_str().unwrap();
@@ -87,7 +87,7 @@ fn check_warns_of_models_that_are_known_not_to_work() {
 
 /// What an override makes otherwise is judged with the rest of the configuration that it leaves as it is.
 #[test]
-fn check_warns_of_overrides_and_names_them() {
+fn check_warns_of_bad_models_in_overrides() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let checked = |text: &str| {
         std::fs::write(file.path(), text).unwrap();
@@ -148,22 +148,36 @@ fn check_lists_every_problem_with_key_and_remedy() {
 }
 
 #[test]
-fn every_command_that_reads_the_configuration_refuses_a_bad_one() {
-    for command in [&["check"][..], &["config", "--effective"], &["health"]] {
+fn every_command_refuses_a_configuration_file_that_cannot_be_read() {
+    // `reproduce` needs a bundle before it reads the configuration; `demo` and `replay` read none.
+    for command in [
+        &["serve"][..],
+        &["check"],
+        &["config", "--effective"],
+        &["audit"],
+        &["audit", "--store"],
+        &["threads"],
+        &["threads", "show", "1"],
+        &["threads", "forgotten"],
+        &["tenants"],
+        &["tenants", "list"],
+        &["health"],
+    ] {
         let assert = diarist(command)
             .args(["--config", "/nowhere/diarist.toml"])
+            .timeout(PATIENCE)
             .assert()
             .code(EX_USAGE);
         let message = stderr(&assert);
         assert!(
             message.contains("/nowhere/diarist.toml: the file cannot be read"),
-            "{message}"
+            "{command:?}: {message}"
         );
     }
 }
 
 #[test]
-fn config_effective_says_where_each_value_comes_from_and_no_secret() {
+fn effective_config_shows_the_source_of_each_value_and_no_secret() {
     let assert = diarist(&["config", "--effective", "--listen", "127.0.0.1:1"])
         .env("DIARIST__MEMORY__BASE_URL", "http://models/v1")
         .env("DIARIST__MEMORY__API_KEY", "sk-hunter2")
@@ -226,7 +240,7 @@ fn admin(status: &'static str) -> (String, std::thread::JoinHandle<String>) {
 }
 
 #[test]
-fn health_asks_the_admin_port_and_answers_with_its_exit_code() {
+fn health_queries_the_admin_port_and_sets_the_exit_code() {
     let (address, answered) = admin("200 OK");
     // A proxy for the outside world must not be asked.
     diarist(&["health", "--admin", &address])
@@ -267,7 +281,7 @@ fn check_warns_of_a_secret_that_others_can_read() {
 }
 
 #[test]
-fn check_warns_of_a_place_where_no_database_can_be() {
+fn check_warns_of_a_path_where_no_database_can_be_created() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a-file");
     std::fs::write(&file, "").unwrap();
@@ -336,7 +350,7 @@ fn serve_once(database: &str) {
 }
 
 #[test]
-fn check_opens_the_database() {
+fn check_reports_an_unusable_database_and_a_missing_pepper() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     std::fs::write(at("prose"), "no database, but long enough to be one").unwrap();
@@ -378,7 +392,7 @@ fn check_opens_the_database() {
 }
 
 #[test]
-fn a_command_that_is_looked_for_is_named() {
+fn a_synonym_of_a_command_is_answered_with_the_real_command() {
     for (words, named) in [
         (
             ["threads", "delete", "1"].as_slice(),
@@ -393,7 +407,7 @@ fn a_command_that_is_looked_for_is_named() {
 
 /// Hidden commands only say where to look.
 #[test]
-fn a_wrong_command_leads_to_one_that_exists() {
+fn the_error_for_a_wrong_command_lists_existing_commands() {
     let answer = |words: &[&str]| stderr(&diarist(words).assert().code(EX_USAGE));
     for words in [&["bogus"][..], &["lgos"], &["xyz", "--json"]] {
         let answer = answer(words);
@@ -446,7 +460,7 @@ fn options_may_stand_in_front_of_a_subcommand() {
 }
 
 #[test]
-fn health_without_a_server_is_one_line_and_a_failure() {
+fn health_fails_with_one_line_if_no_server_runs() {
     let free = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()

@@ -79,7 +79,7 @@ fn assert_problems(given: &ConfigInput, beginnings: &[&str]) {
 }
 
 #[test]
-fn nothing_written_is_a_valid_configuration() {
+fn an_empty_configuration_is_valid_and_gets_the_defaults() {
     let config = ConfigInput::default().valid();
 
     assert_eq!(config.server.listen, "127.0.0.1:8484".parse().unwrap());
@@ -118,7 +118,7 @@ fn nothing_written_is_a_valid_configuration() {
 }
 
 #[test]
-fn each_source_wins_over_the_one_before() {
+fn flags_override_variables_and_variables_override_the_file() {
     let listen = |given: &ConfigInput| given.valid().server.listen.port();
 
     let mut given = ConfigInput::default();
@@ -132,7 +132,7 @@ fn each_source_wins_over_the_one_before() {
 }
 
 #[test]
-fn a_source_that_says_one_key_leaves_the_others_alone() {
+fn a_source_that_sets_one_key_leaves_the_others_unchanged() {
     let given =
         ConfigInput::file("[memory.observation]\nmessage_tokens = 20000\nbuffer_tokens = 0.5")
             .env("DIARIST__MEMORY__OBSERVATION__BUFFER_TOKENS", "0.25");
@@ -143,7 +143,7 @@ fn a_source_that_says_one_key_leaves_the_others_alone() {
 }
 
 #[test]
-fn every_flag_reaches_its_key() {
+fn every_flag_sets_its_key() {
     let given = ConfigInput {
         flags: Flags {
             listen: Some("127.0.0.1:11".to_owned()),
@@ -169,7 +169,7 @@ fn every_flag_reaches_its_key() {
 }
 
 #[test]
-fn usage_is_asked_for_as_the_operator_says() {
+fn ask_usage_is_read_from_file_and_environment() {
     for (written, asks) in [
         ("auto", AskUsage::Auto),
         ("never", AskUsage::Never),
@@ -201,7 +201,7 @@ fn text_in_the_environment_is_never_taken_for_a_number() {
 }
 
 #[test]
-fn empty_variables_and_those_of_others_are_not_ours() {
+fn empty_and_foreign_environment_variables_are_ignored() {
     let config = ConfigInput::default()
         .env("DIARIST__MEMORY__MODEL", "")
         .env("DIARIST_PORT", "tcp://10.96.0.1:80")
@@ -210,7 +210,7 @@ fn empty_variables_and_those_of_others_are_not_ours() {
 }
 
 #[test]
-fn the_database_lies_in_the_data_folder_unless_told_otherwise() {
+fn the_database_is_in_the_data_folder_unless_configured() {
     if cfg!(all(unix, not(target_os = "macos"))) {
         let database = ConfigInput::default().valid().database;
         let expected = PathBuf::from("/home/ada/.local/share/diarist/diarist.db");
@@ -278,7 +278,7 @@ fn every_problem_is_listed_at_once() {
 }
 
 #[test]
-fn problems_name_their_source_and_no_secret() {
+fn problems_name_their_source_but_contain_no_secret() {
     let mut given = ConfigInput::file(
         "[store]\nurl = \"mysql://ada:hunter2@db\"\n[memory]\napi_key = 12345\nbase_url = 'http://u:hunter2@h'",
     )
@@ -297,7 +297,7 @@ fn problems_name_their_source_and_no_secret() {
 }
 
 #[test]
-fn a_broken_file_is_a_problem_and_not_the_last_word() {
+fn an_invalid_file_does_not_hide_problems_of_other_sources() {
     let given = ConfigInput::file("[memory]\napi_key = \"sk-hunter2\nmodel = \"x\"")
         .env("DIARIST__SERVER__LISTEN", "nowhere");
     let problems = given.problems();
@@ -312,7 +312,7 @@ fn a_broken_file_is_a_problem_and_not_the_last_word() {
 }
 
 #[test]
-fn a_missing_file_is_named() {
+fn the_error_names_a_missing_configuration_file() {
     let missing = PathBuf::from("/nowhere/diarist.toml");
     let error = config::load(&Flags::default(), &BTreeMap::new(), Some(&missing)).unwrap_err();
     assert_eq!(error.problems()[0].key, "/nowhere/diarist.toml");
@@ -320,7 +320,7 @@ fn a_missing_file_is_named() {
 }
 
 #[test]
-fn no_home_is_a_problem_only_for_the_default_database() {
+fn a_missing_home_folder_is_a_problem_only_for_the_default_database() {
     let load = |flags: &Flags| config::load(flags, &BTreeMap::new(), None);
     let error = load(&Flags::default()).unwrap_err();
     assert_eq!(error.problems().len(), 1);
@@ -333,7 +333,7 @@ fn no_home_is_a_problem_only_for_the_default_database() {
 }
 
 #[test]
-fn rules_between_keys() {
+fn keys_that_contradict_each_other_are_refused() {
     assert_problems(
         &ConfigInput::file("[server]\nadmin = \"127.0.0.1:8484\""),
         &["server.admin: the admin port must not be the data port"],
@@ -391,7 +391,7 @@ fn rules_between_keys() {
 }
 
 #[test]
-fn a_model_is_lent_to_the_other_phase_where_both_ask_at_the_same_place() {
+fn the_model_of_one_phase_serves_both_if_they_share_an_endpoint() {
     let models = |text: &str| {
         let memory = ConfigInput::file(text).valid().memory;
         (memory.observation.model, memory.reflection.model)
@@ -409,7 +409,7 @@ fn a_model_is_lent_to_the_other_phase_where_both_ask_at_the_same_place() {
 }
 
 #[test]
-fn the_place_of_a_phase_wins_over_the_common_one() {
+fn the_endpoint_of_a_phase_overrides_the_common_endpoint() {
     let memory = ConfigInput::file(
         "[memory]\nbase_url = \"http://common/v1\"\napi_key = \"k1\"\n\
          [memory.reflection]\nbase_url = \"http://own/v1/\"\napi_key = \"k2\"",
@@ -425,7 +425,7 @@ fn the_place_of_a_phase_wins_over_the_common_one() {
 }
 
 #[test]
-fn secrets_are_not_in_debug_output() {
+fn secrets_are_in_neither_debug_output_nor_effective_configuration() {
     let given = ConfigInput::file(
         "[memory]\nbase_url = \"http://h/v1\"\napi_key = \"sk-hunter2\"\n\
          [identity.token]\nsecret = \"hunter2 and some more bytes\"",
@@ -440,7 +440,7 @@ fn secrets_are_not_in_debug_output() {
 }
 
 #[test]
-fn hints_speak_of_what_costs_and_what_is_open() {
+fn hints_mention_unknown_prices_and_open_ports() {
     let hints = |text: &str| ConfigInput::file(text).valid().hints().join("\n");
     assert!(hints("").contains("60,000 tokens"));
     assert_eq!(hints("memory.model = \"gpt-5-nano\""), "");
@@ -471,7 +471,7 @@ fn a_misspelled_section_is_recognised() {
 }
 
 #[test]
-fn settings_that_are_probably_mistakes_are_warned_of() {
+fn probable_mistakes_in_settings_cause_warnings() {
     let warnings = |given: ConfigInput| given.load().unwrap().warnings;
     assert_eq!(warnings(ConfigInput::default()), Vec::<String>::new());
     let given = ConfigInput::file("upstream.base_url = \"http://host/v1/chat/completions\"")
@@ -484,7 +484,7 @@ fn settings_that_are_probably_mistakes_are_warned_of() {
 }
 
 #[test]
-fn a_variable_of_opentelemetry_that_is_no_url_is_warned_of() {
+fn an_opentelemetry_endpoint_that_is_no_url_causes_a_warning() {
     let variable = "OTEL_EXPORTER_OTLP_ENDPOINT";
     let warnings = |given: ConfigInput| given.env(variable, "collector").load().unwrap().warnings;
     let found = warnings(ConfigInput::default());
@@ -504,7 +504,7 @@ fn a_variable_of_opentelemetry_that_is_no_url_is_warned_of() {
 }
 
 #[test]
-fn addresses_that_are_not_encrypted_are_warned_of() {
+fn an_unencrypted_public_address_causes_a_warning() {
     // An address of memory's own needs a key of its own.
     let warnings = |section: &str, url: &str| {
         let key = if section == "upstream" {

@@ -135,7 +135,7 @@ fn start_only() -> Vec<String> {
 }
 
 #[test]
-fn every_key_has_a_row_with_its_default_and_whether_it_needs_a_restart() {
+fn every_key_has_a_row_with_default_and_restart_note() {
     let document = read("docs/configuration.md");
     let start_only = start_only();
     let needs_restart = |key: &str| {
@@ -159,7 +159,7 @@ fn every_key_has_a_row_with_its_default_and_whether_it_needs_a_restart() {
 }
 
 #[test]
-fn every_key_that_is_named_exists() {
+fn every_key_named_in_a_document_exists() {
     let keys: BTreeSet<String> = keys()
         .into_iter()
         .map(|(section, name, _)| format!("{section}.{name}"))
@@ -200,6 +200,39 @@ fn every_key_that_is_named_exists() {
             }
         }
     }
+    assert!(unknown.is_empty(), "{unknown:#?}");
+}
+
+/// Most of them are tests, which are renamed more often than anything else.
+#[test]
+fn every_long_identifier_in_a_document_stands_in_the_sources() {
+    let folders = ["src", "crates", "tests", "benches"];
+    let paths = folders
+        .iter()
+        .flat_map(|folder| files(&root().join(folder), "rs"));
+    let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let mut words = BTreeSet::new();
+    for path in paths {
+        let text = read(&path);
+        words.extend(text.split(|letter| !is_part(letter)).map(str::to_owned));
+    }
+    let is_long = |code: &&str| {
+        code.matches('_').count() >= 3
+            && code.chars().all(|letter| {
+                letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_'
+            })
+    };
+    let (mut found, mut unknown) = (0, Vec::new());
+    for path in own_documents() {
+        let text = read(&path);
+        for code in prose(&text).split('`').skip(1).step_by(2).filter(is_long) {
+            found += 1;
+            if !words.contains(code) {
+                unknown.push(format!("{}: {code}", path.display()));
+            }
+        }
+    }
+    assert!(found > 300, "the documents were read: {found}");
     assert!(unknown.is_empty(), "{unknown:#?}");
 }
 
@@ -333,7 +366,7 @@ fn metrics_of_the_code() -> BTreeSet<String> {
 
 /// A query for a metric that does not exist is an empty panel, or an alert that never fires.
 #[test]
-fn dashboard_and_alerts_ask_for_metrics_that_exist() {
+fn dashboard_and_alerts_query_only_existing_metrics() {
     let metrics = metrics_of_the_code();
     for file in ["docs/grafana.json", "docs/alerts.yml"] {
         let text = read(file);
@@ -380,7 +413,7 @@ fn anchor(heading: &str) -> String {
 }
 
 #[test]
-fn every_relative_link_leads_to_a_file_and_a_heading() {
+fn every_relative_link_leads_to_an_existing_file_and_heading() {
     let mut broken = Vec::new();
     for path in documents() {
         for link in prose(&read(&path)).split("](").skip(1) {
@@ -417,7 +450,7 @@ fn documents_for_newcomers_stay_short() {
 }
 
 #[test]
-fn the_readme_keeps_its_two_commands() {
+fn the_readme_contains_the_serve_and_test_commands() {
     let readme = read("README.md");
     for command in ["\n    cargo run --release -- serve ", "\n    cargo test\n"] {
         assert!(readme.contains(command), "{command:?}");
@@ -425,7 +458,7 @@ fn the_readme_keeps_its_two_commands() {
 }
 
 #[test]
-fn every_audit_line_shown_holds_fields_that_exist_in_their_order() {
+fn every_sample_audit_line_has_existing_fields_in_order() {
     let mut shown = 0;
     for path in own_documents() {
         let text = read(&path);
@@ -459,7 +492,7 @@ fn every_audit_line_shown_holds_fields_that_exist_in_their_order() {
 }
 
 #[test]
-fn every_configuration_shown_is_valid() {
+fn every_sample_configuration_is_valid() {
     let mut shown = 0;
     for path in own_documents() {
         for sample in samples(&read(&path), "toml") {

@@ -23,4 +23,5 @@ mod wire;
 )]
 mod support {
     pub mod patient_store;
+    pub mod skipped;
 }

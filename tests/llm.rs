@@ -143,7 +143,7 @@ fn illustrated() -> Prompt {
 }
 
 #[tokio::test]
-async fn attachments_are_parts_under_their_names() {
+async fn images_are_sent_as_content_parts_behind_their_names() {
     let model = Model::start(|_| answer(200, &reply_body("* noted"))).await;
     let llm = Llm::new().unwrap();
     llm.call(&model.endpoint(), &settings(), &illustrated())
@@ -160,7 +160,7 @@ async fn attachments_are_parts_under_their_names() {
 }
 
 #[tokio::test]
-async fn a_model_that_sees_nothing_is_told_so_and_is_not_shown_anything_again() {
+async fn a_model_that_cannot_read_images_gets_none_in_later_calls() {
     let blind = |message: &'static str, status| {
         move |body: &Value| match body["messages"][1]["content"] {
             Value::Array(_) => answer(status, &json!({"error": {"message": message}})),
@@ -199,7 +199,7 @@ async fn a_model_that_sees_nothing_is_told_so_and_is_not_shown_anything_again() 
 }
 
 #[tokio::test]
-async fn a_plain_call() {
+async fn a_model_call_sends_the_prompt_and_returns_text_and_usage() {
     let model = Model::start(|_| answer(200, &reply_body("* noted"))).await;
     let llm = Llm::new().unwrap();
     let reply = llm
@@ -239,7 +239,7 @@ async fn a_plain_call() {
 }
 
 #[tokio::test]
-async fn a_borrowed_route_is_taken_whole() {
+async fn a_call_with_a_borrowed_route_keeps_its_url_and_credential_headers() {
     let model = Model::start(|_| answer(200, &reply_body("x"))).await;
     let url = Url::parse(&format!(
         "{}/openai/d/chat/completions?api-version=7",
@@ -282,7 +282,7 @@ async fn a_borrowed_route_is_taken_whole() {
 }
 
 #[tokio::test]
-async fn answers_that_are_failures() {
+async fn each_kind_of_failed_answer_has_its_error_class() {
     let filtered =
         json!({"choices": [{"message": {"content": "I"}, "finish_reason": "content_filter"}]});
     let refused = json!({"choices": [{"message": {"content": null, "refusal": "I cannot."}, "finish_reason": "stop"}]});
@@ -325,7 +325,7 @@ async fn answers_that_are_failures() {
 }
 
 #[tokio::test]
-async fn a_redirect_takes_no_credential_to_another_host() {
+async fn a_redirect_to_another_host_is_not_followed() {
     let other = Model::start(|_| answer(200, &reply_body("x"))).await;
     let location = HeaderValue::from_str(&format!("{}/v1/chat/completions", other.base)).unwrap();
     let model = Model::start(move |_| {
@@ -344,7 +344,7 @@ async fn a_redirect_takes_no_credential_to_another_host() {
 }
 
 #[tokio::test]
-async fn a_rate_limit_says_when() {
+async fn a_rate_limit_error_contains_the_retry_time() {
     let model = Model::start(|_| {
         let mut limited = answer(429, &json!({"error": {"message": "slow down"}}));
         limited
@@ -363,7 +363,7 @@ async fn a_rate_limit_says_when() {
 }
 
 #[tokio::test]
-async fn parts_and_absent_content_are_text() {
+async fn content_parts_are_joined_and_absent_content_is_empty_text() {
     for (content, reason, expected) in [
         (
             json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
@@ -387,7 +387,7 @@ async fn parts_and_absent_content_are_text() {
 }
 
 #[tokio::test]
-async fn a_silent_endpoint_and_an_absent_one_are_transient() {
+async fn a_silent_or_unreachable_endpoint_is_a_transient_error() {
     let model = Model::start(|_| answer(599, &json!({}))).await;
     let llm = Llm::new().unwrap();
     let hurried = CallSettings {
@@ -422,7 +422,7 @@ async fn a_silent_endpoint_and_an_absent_one_are_transient() {
 }
 
 #[tokio::test]
-async fn settings_and_options_of_the_operator_stand_in_the_body() {
+async fn the_body_contains_the_settings_and_options_of_the_operator() {
     let model = Model::start(|_| answer(200, &reply_body("x"))).await;
     let object = |value: Value| value.as_object().unwrap().clone();
     let settings = CallSettings {

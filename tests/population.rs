@@ -97,13 +97,13 @@ fn seeds(plain: usize) -> Vec<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_hears_what_another_conversation_said() {
+async fn no_text_leaks_between_conversations() {
     play(&seeds(PLAIN)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn nobody_hears_what_another_conversation_said_in_more_worlds() {
+async fn no_text_leaks_between_conversations_in_more_worlds() {
     play(&seeds(SLOW)).await;
 }
 

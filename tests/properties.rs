@@ -109,7 +109,7 @@ fn invariants_hold_whatever_clients_do() {
 }
 
 #[test]
-fn one_task_of_many_rounds() {
+fn invariants_hold_for_one_long_task() {
     let rounds = depth::long_or(300, 150);
     let mut runner = TestRunner::deterministic();
     let mut case = case().new_tree(&mut runner).unwrap().current();
@@ -155,7 +155,7 @@ fn one_task_of_many_rounds() {
 /// A conversation has memory; then another one shows that the model takes the block nowhere. That the
 /// first is sent everything again is nobody's decision, and no activation that made it larger.
 #[test]
-fn a_request_is_not_blamed_for_a_block_that_has_no_place() {
+fn losing_the_block_to_a_refused_placement_breaks_no_law() {
     let mut runner = TestRunner::deterministic();
     let mut case = case().new_tree(&mut runner).unwrap().current();
     case.mode = Mode::SingleSystem;
@@ -241,7 +241,7 @@ const NOTICED: &[(Bug, Law)] = &[
 ];
 
 #[test]
-fn the_table_of_planted_bugs_is_whole() {
+fn the_document_lists_the_planted_bugs() {
     let table = include_str!("../docs/testing.md");
     for (bug, _) in NOTICED {
         assert!(

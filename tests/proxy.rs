@@ -25,4 +25,5 @@ mod support {
     pub mod patient_store;
     pub mod planted_table;
     pub mod raw_upstream;
+    pub mod skipped;
 }

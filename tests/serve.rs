@@ -129,7 +129,7 @@ fn upstream() -> (SocketAddr, std::thread::JoinHandle<String>) {
 
 #[test]
 #[cfg(unix)]
-fn it_starts_passes_a_request_is_healthy_and_stops_when_told() {
+fn the_server_starts_passes_a_request_and_stops_on_sigterm() {
     let (address, request_line) = upstream();
     let running = Running::start(address);
 
@@ -162,7 +162,7 @@ fn it_starts_passes_a_request_is_healthy_and_stops_when_told() {
 /// Each task that misses the database would otherwise say why in its own words.
 #[test]
 #[cfg(unix)]
-fn a_database_that_cannot_be_opened_is_one_line() {
+fn a_database_that_cannot_be_opened_logs_one_line() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a-file"), "").unwrap();
     let place = folder.path().join("a-file/diarist.db");
@@ -188,7 +188,7 @@ fn a_database_that_cannot_be_opened_is_one_line() {
 /// The client can name the request that failed, and its line is found in the log.
 #[test]
 #[cfg(unix)]
-fn an_error_has_the_id_of_its_request_in_answer_and_log() {
+fn an_error_has_its_request_id_in_answer_and_log() {
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
     let running = Running::start(nobody.unwrap());
     let body = r#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
@@ -226,7 +226,7 @@ fn refuses_to_start(args: &[&str]) -> (Option<i32>, String) {
 
 /// A container may have no certificates.
 #[test]
-fn only_what_speaks_tls_needs_root_certificates() {
+fn root_certificates_are_needed_only_for_https_addresses() {
     let folder = tempfile::tempdir().unwrap();
     let none = folder.path().join("none.pem");
     std::fs::write(&none, "").unwrap();
@@ -256,7 +256,7 @@ fn only_what_speaks_tls_needs_root_certificates() {
 }
 
 #[test]
-fn a_taken_port_is_one_clear_line() {
+fn a_port_in_use_causes_one_clear_error_line() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     for flag in ["--listen", "--admin"] {
@@ -271,7 +271,7 @@ fn a_taken_port_is_one_clear_line() {
 }
 
 #[test]
-fn a_bad_configuration_is_told_before_a_port_is_taken() {
+fn the_server_does_not_start_with_a_bad_configuration() {
     let (code, stderr) = refuses_to_start(&["--upstream", "api.openai.com/v1"]);
     assert_eq!(code, Some(64), "{stderr}");
     assert!(
@@ -309,7 +309,7 @@ fn endless_upstream() -> SocketAddr {
 
 #[test]
 #[cfg(unix)]
-fn a_stop_cuts_open_answers_and_each_has_its_line() {
+fn a_stop_cuts_open_answers_and_writes_an_audit_line_for_each() {
     const OPEN: usize = 40;
     let folder = tempfile::tempdir().unwrap();
     let audit = folder.path().join("audit.jsonl");

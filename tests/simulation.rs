@@ -101,7 +101,7 @@ fn every_invariant_holds_after_every_step() {
 /// What a seed does follows from the seed alone: whoever looks into a failure meets it again.
 #[test]
 #[ignore = "slow"]
-fn a_seed_plays_the_same_twice() {
+fn equal_seeds_produce_equal_runs() {
     for seed in 1_000..depth::long_or(1_004, 1_001) {
         let (once, again) = (run(seed, None), run(seed, None));
         assert_eq!(once.trace, again.trace, "seed {seed}");
@@ -182,7 +182,7 @@ fn called(rule: Rule) -> &'static str {
 
 /// `docs/testing.md` lists the planted bugs, each with whom it is noticed by, and no others.
 #[test]
-fn the_table_of_planted_bugs_is_whole() {
+fn the_document_lists_the_planted_bugs() {
     let mut expected: Vec<(String, String)> = Vec::new();
     for (bug, rule) in NOTICED {
         let (bug, rule) = (format!("{bug:?}"), called(*rule));
@@ -247,7 +247,7 @@ fn planted_bugs_are_noticed() {
 const USERS: [u64; 2] = [14, 4];
 
 #[test]
-fn what_users_are_told_of_their_conversations_holds_after_every_request() {
+fn rules_for_memory_of_other_conversations_hold_after_every_request() {
     let mut all = users::RunCounts::default();
     let count = depth::long_or(USERS[0], USERS[1]);
     for seed in 0..count {
@@ -270,7 +270,7 @@ fn what_users_are_told_of_their_conversations_holds_after_every_request() {
 /// only saves time.
 #[test]
 #[ignore = "slow"]
-fn what_is_told_to_the_wrong_conversation_is_noticed() {
+fn planted_bugs_in_memory_of_other_conversations_are_noticed() {
     use users::{PeerMemoryRule, Planted};
     for (bug, rule, likely) in [
         (Planted::TextOfAnotherUser, PeerMemoryRule::Owner, 1),
@@ -292,7 +292,7 @@ fn what_is_told_to_the_wrong_conversation_is_noticed() {
 const FORGOTTEN: u64 = 20;
 
 #[test]
-fn what_is_forgotten_stays_forgotten_until_that_is_lifted() {
+fn forgotten_conversations_stay_forgotten_until_the_operator_lifts_that() {
     let seeds: Vec<u64> = match (env_number("DIARIST_SEED"), env_number("DIARIST_SEEDS")) {
         (None, None) => seeds_of_part([FORGOTTEN, 5]).collect(),
         (first, count) => {
@@ -327,7 +327,7 @@ fn what_is_forgotten_stays_forgotten_until_that_is_lifted() {
 /// `docs/testing.md` lists these as well.
 #[test]
 #[ignore = "slow"]
-fn what_is_not_forgotten_whole_is_noticed() {
+fn planted_bugs_in_forgetting_are_noticed() {
     use forgetting::{ForgetRule, Planted};
     for (bug, rule) in [
         (Planted::TombstoneForgotten, ForgetRule::Untold),

@@ -58,7 +58,7 @@ fn ignore_answer() -> OnAnswer {
 /// What the model said is known before the client has the last of it: the frame that says why it has ended,
 /// the last byte of what was promised, or the end.
 #[tokio::test]
-async fn what_was_said_is_heard_before_its_last_byte_goes_out() {
+async fn the_answer_is_reported_before_its_last_byte_is_sent() {
     let (whole, stream) = (ANSWER.as_bytes(), STREAM.as_bytes());
     let done = STREAM.find("data: [DONE]").unwrap();
     let events_apart = body(vec![&stream[..done], &stream[done..]]);
@@ -71,7 +71,7 @@ async fn what_was_said_is_heard_before_its_last_byte_goes_out() {
 
 /// What only looks like the end is none; and a stream need not say that it is one.
 #[tokio::test]
-async fn all_that_was_said_is_heard_whatever_it_says() {
+async fn the_text_done_inside_an_answer_does_not_end_it() {
     let says = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Say [DONE] \"}}]}\n\n";
     let more = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"twice.\"}}]}\n\n";
     let ends = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
@@ -92,7 +92,7 @@ async fn all_that_was_said_is_heard_whatever_it_says() {
 
 /// The client may go on with any choice.
 #[tokio::test]
-async fn every_choice_is_heard_behind_a_byte_order_mark() {
+async fn every_choice_is_read_after_a_byte_order_mark() {
     let choice = |index: usize| {
         let message = format!("choice {index}");
         serde_json::json!({"index": index, "finish_reason": "stop",
@@ -178,7 +178,7 @@ fn zstd(plain: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_stream_in_pieces_of_any_size() {
+async fn a_stream_in_pieces_of_any_size_is_read_completely() {
     for size in [1, 2, 3, 5, 17, 100, STREAM.len()] {
         let (got, observed) = run(body(STREAM.as_bytes().chunks(size).collect()), events()).await;
         assert_eq!(got, STREAM, "pieces of {size}");
@@ -196,7 +196,7 @@ async fn a_stream_in_pieces_of_any_size() {
 }
 
 #[tokio::test]
-async fn the_report_is_seen_before_it_is_taken_out() {
+async fn the_usage_event_is_read_before_it_is_filtered_out() {
     let filter_spec = TeeSpec {
         filter_usage: true,
         ..events()
@@ -214,7 +214,7 @@ async fn the_report_is_seen_before_it_is_taken_out() {
 }
 
 #[tokio::test]
-async fn frames_and_trailers_keep_their_borders() {
+async fn each_frame_and_the_trailers_pass_unchanged() {
     let mut trailers = HeaderMap::new();
     trailers.insert("x-sum", "1".parse().unwrap());
     let frames: Vec<Result<_, Infallible>> = vec![
@@ -240,7 +240,7 @@ async fn frames_and_trailers_keep_their_borders() {
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up() {
+async fn the_end_reason_is_hung_up_if_the_client_leaves() {
     let finished = STREAM.find("data: {\"choices\":[],").unwrap();
     for (taken, saw_done) in [
         (0, false),
@@ -267,7 +267,7 @@ async fn a_client_that_hangs_up() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_breaks_off() {
+async fn an_upstream_that_breaks_off_is_reported_as_upstream_error() {
     let frames = vec![
         Ok(Frame::data(Bytes::from_static(STREAM.as_bytes()))),
         Err("reset"),
@@ -284,7 +284,7 @@ async fn an_upstream_that_breaks_off() {
 }
 
 #[tokio::test]
-async fn no_frame_waits() {
+async fn no_frame_is_delayed() {
     for (count, size) in [(5_000, 100), (200, 64 * 1024)] {
         let mut piece = vec![b'x'; size];
         piece[size - 2..].fill(b'\n');
@@ -308,7 +308,7 @@ async fn no_frame_waits() {
 
 /// Some servers write an empty reason in every piece. It ends nothing.
 #[tokio::test]
-async fn a_reason_that_says_nothing_ends_nothing() {
+async fn an_empty_finish_reason_does_not_end_the_answer() {
     for none in ["\"\"", "\"null\"", "null"] {
         let piece = format!(
             "data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"x\"}},\"finish_reason\":{none}}}]}}\n\n"
@@ -325,7 +325,7 @@ async fn a_reason_that_says_nothing_ends_nothing() {
 }
 
 #[tokio::test]
-async fn an_error_that_says_nothing_is_none() {
+async fn an_empty_error_field_is_not_an_error() {
     for (error, is_error) in [
         ("null", false),
         ("false", false),
@@ -346,7 +346,7 @@ async fn an_error_that_says_nothing_is_none() {
 
 /// A model makes a few calls; a list of thousands is not put together, and passes all the same.
 #[tokio::test]
-async fn thousands_of_calls_are_passed_and_not_kept() {
+async fn thousands_of_tool_calls_pass_but_are_not_collected() {
     let call = |index: usize| {
         format!("{{\"index\":{index},\"id\":\"c{index}\",\"function\":{{\"name\":\"f\"}}}}")
     };
@@ -365,7 +365,7 @@ async fn thousands_of_calls_are_passed_and_not_kept() {
 
 /// Whoever hears it may fail: the client gets its answer, and what it was is told.
 #[tokio::test]
-async fn a_fault_in_what_is_done_with_an_answer_stays_there() {
+async fn a_panic_in_the_answer_callback_does_not_reach_the_client() {
     let fault: OnAnswer = Box::new(|_| panic!("a planted fault"));
     let (teed, observed) = tee(body(vec![STREAM.as_bytes()]), events(), fault);
     assert_eq!(teed.collect().await.unwrap().to_bytes(), STREAM);
@@ -375,7 +375,7 @@ async fn a_fault_in_what_is_done_with_an_answer_stays_there() {
 }
 
 #[tokio::test]
-async fn whole_answers_small_and_large() {
+async fn non_streamed_answers_pass_and_are_read_up_to_a_limit() {
     let (got, observed) = run(
         body(vec![ANSWER.as_bytes()]),
         spec(false, Encoding::Identity),
@@ -447,7 +447,7 @@ async fn compressed_answers_pass_compressed_and_are_read() {
 }
 
 #[tokio::test]
-async fn endings_refusals_and_errors() {
+async fn ends_refusals_and_errors_of_answers_are_recognised() {
     let cases = [
         // No [DONE]: a finish reason on every choice is an end; on one of two it is none.
         (
@@ -559,7 +559,7 @@ where
 }
 
 #[tokio::test]
-async fn a_socket_that_closes_is_a_hang_up() {
+async fn a_closed_client_socket_is_reported_as_hang_up() {
     let (mut sender, upstream) = Channel::<Bytes, Infallible>::new(4);
     let (mut client, observed) = serve(upstream, events()).await;
     sender
@@ -579,7 +579,7 @@ async fn a_socket_that_closes_is_a_hang_up() {
 }
 
 #[tokio::test]
-async fn a_body_of_known_length_is_complete_although_nobody_asks_for_its_end() {
+async fn a_body_of_known_length_is_complete_without_polling_its_end() {
     let (mut client, observed) = serve(
         Full::new(Bytes::from(ANSWER)),
         spec(false, Encoding::Identity),

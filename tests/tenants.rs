@@ -101,13 +101,13 @@ async fn turn(client: reqwest::Client, url: String, owner: Owner, number: usize,
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobodys_words_stand_where_they_should_not() {
+async fn tenant_texts_and_credentials_never_leak() {
     play(PLAIN).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_thousand_owners_find_no_words_where_they_should_not_stand() {
+async fn texts_and_credentials_of_a_thousand_tenants_never_leak() {
     play(SLOW).await;
 }
 

@@ -60,7 +60,7 @@ proptest! {
 
     /// Whatever the spelling, the chain is the same, and so are the words.
     #[test]
-    fn spellings_share_their_chain(messages in conversation(), one: u64, two: u64) {
+    fn every_spelling_of_a_conversation_has_the_same_chain(messages in conversation(), one: u64, two: u64) {
         let one = parsed(&messages, &mut Spelling::seeded(one));
         let two = parsed(&messages, &mut Spelling::seeded(two));
         let scope = scope();
@@ -78,7 +78,7 @@ proptest! {
 
     /// Other meanings are other fingerprints, however either is spelled.
     #[test]
-    fn meanings_differ(a in message(), b in message(), one: u64, two: u64) {
+    fn two_fingerprints_are_equal_exactly_if_the_meanings_are_equal(a in message(), b in message(), one: u64, two: u64) {
         let print = |message: &Message, seed| {
             let messages = [Message::user("first"), message.clone()];
             let parsed = parsed(&messages, &mut Spelling::seeded(seed));
@@ -89,7 +89,7 @@ proptest! {
 
     /// One change to a message is seen.
     #[test]
-    fn changes_are_seen(message in message(), how: u64, one: u64, two: u64) {
+    fn a_changed_message_has_another_fingerprint(message in message(), how: u64, one: u64, two: u64) {
         let changed = message.changed(how);
         prop_assert_ne!(message.meaning(), changed.meaning());
         let print = |message: &Message, seed| {
@@ -101,7 +101,7 @@ proptest! {
 
     /// Asked for nothing, the splice is the body; spans are the messages.
     #[test]
-    fn untouched_is_identical(messages in conversation(), seed: u64) {
+    fn an_empty_splice_changes_nothing(messages in conversation(), seed: u64) {
         let mut spelling = Spelling::seeded(seed);
         let body = body(&messages, &mut spelling);
         let parsed = chat::parse(&body).unwrap();
@@ -119,7 +119,7 @@ proptest! {
     /// Whatever is inserted, the result is JSON, the block stands where it must, and every other
     /// byte is the client's.
     #[test]
-    fn raw_stays_raw(
+    fn raw_messages_keep_every_byte(
         received in conversation(),
         seed: u64,
         cut: prop::sample::Index,
@@ -188,7 +188,7 @@ proptest! {
 
     /// Damage anywhere is refused or read; it never panics.
     #[test]
-    fn damage_never_panics(messages in conversation(), seed: u64, at: prop::sample::Index, byte: u8) {
+    fn a_damaged_body_never_causes_a_panic(messages in conversation(), seed: u64, at: prop::sample::Index, byte: u8) {
         let mut damaged = body(&messages, &mut Spelling::seeded(seed)).to_vec();
         let at = at.index(damaged.len());
         damaged[at] = byte;

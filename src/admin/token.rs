@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_token_opens() {
+    fn only_the_admin_token_gives_access() {
         let token = AdminToken::new("secret-1");
         let opens = |value: &str| {
             let value = value.parse().expect("a value");

@@ -183,7 +183,9 @@ mod tests {
     use super::*;
 
     /// What the line of a record says, as the report reads it.
-    fn used<'a>(line: &'a Line<'_>) -> (Vec<&'a str>, Vec<Option<u64>>, bool, ReportedUsage) {
+    fn report_values<'a>(
+        line: &'a Line<'_>,
+    ) -> (Vec<&'a str>, Vec<Option<u64>>, bool, ReportedUsage) {
         let cause = line.verdict_cause.as_ref().map_or("", Text::as_str);
         let texts = vec![
             line.tenant.as_str(),
@@ -226,13 +228,17 @@ mod tests {
     }
 
     #[test]
-    fn a_record_says_what_its_line_says() {
+    fn a_record_gives_the_same_values_as_its_audit_line() {
         let mut record =
             AuditRecord::new(jiff::Timestamp::UNIX_EPOCH, "id".to_owned(), String::new());
         for round in 0..2 {
             let json = serde_json::to_vec(&record).expect("a line");
             let (_, line) = Line::parse(&json).expect("a line");
-            assert_eq!(used(&request_line(&record)), used(&line), "{round}");
+            assert_eq!(
+                report_values(&request_line(&record)),
+                report_values(&line),
+                "{round}"
+            );
             record.tenant = "tenant".to_owned();
             record.thread = Some("thread".to_owned());
             record.model = Some("model".to_owned());

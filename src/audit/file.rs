@@ -86,11 +86,13 @@ pub(super) struct AuditFile {
     first_line: Option<Timestamp>,
     rotation: Rotation,
     failed: Option<Timestamp>,
+    /// Whether the file ended in half a line when it was opened: a full disk or a kill cut a write short. Nothing is
+    /// written for that here, since the disk may still be full.
+    pub(super) was_torn: bool,
 }
 
 impl AuditFile {
-    /// Opens the file for appending, on a line of its own: a write that a full disk or a kill cut short leaves half a
-    /// line.
+    /// Opens the file for appending.
     ///
     /// # Errors
     ///
@@ -105,11 +107,7 @@ impl AuditFile {
                 // Names of conversations stand in it.
                 options.mode(0o600);
             }
-            let mut file = options.open(path)?;
-            if ends_in_half_a_line(path) {
-                file.write_all(b"\n")?;
-            }
-            Ok(file)
+            options.open(path)
         };
         let file = open().map_err(|source| AuditError {
             path: path.to_owned(),
@@ -121,6 +119,7 @@ impl AuditFile {
             first_line: rotation.max_age.and_then(|_| first_time(path)),
             rotation: rotation.clone(),
             failed: None,
+            was_torn: ends_in_half_a_line(path),
         })
     }
 
@@ -289,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_file_makes_room_and_the_oldest_goes() {
+    fn a_full_audit_file_is_rotated_and_the_oldest_is_deleted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.jsonl");
         let mut file = AuditFile::open(&path, &rotation(Some(2), None)).unwrap();
@@ -309,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_file_makes_room_also_after_a_restart() {
+    fn an_old_audit_file_is_rotated_after_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.jsonl");
         for minutes in [[1, 2], [11, 12]] {
@@ -320,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_longer_than_a_file_has_a_file_of_its_own() {
+    fn a_line_longer_than_the_size_limit_gets_its_own_file() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.jsonl");
         let small = Rotation {
@@ -334,7 +333,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn of_two_processes_one_rotates_and_the_other_follows() {
+    fn a_process_follows_the_rotation_by_another_process() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.jsonl");
         let open = || AuditFile::open(&path, &rotation(Some(2), None)).unwrap();

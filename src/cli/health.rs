@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listener_on_every_address_is_called_by_loopback() {
+    fn a_listener_on_all_addresses_is_called_on_loopback() {
         let called = |listen: &str| reachable(listen.parse().unwrap()).to_string();
         assert_eq!(called("0.0.0.0:8485"), "127.0.0.1:8485");
         assert_eq!(called("[::]:8485"), "[::1]:8485");

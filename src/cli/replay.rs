@@ -42,7 +42,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_mins(5);
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let conversations = input::read(&args.file, args.limit)?;
     let env = environment();
-    init_logging(
+    let _log = init_logging(
         LogFormat::Auto,
         Some(env.get("DIARIST_LOG").map_or("warn", String::as_str)),
     )?;

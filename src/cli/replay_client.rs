@@ -171,7 +171,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_block_that_grew_is_an_activation_and_one_that_was_rewritten_a_reflection() {
+    fn a_grown_block_is_an_activation_and_a_rewritten_one_a_reflection() {
         let hint = "<current-task>\nx\n</current-task>\n";
         let (first, second) = (format!("B\n* a\n{hint}"), format!("B\n* a\n* b\n{hint}"));
         let blocks = [
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_block_is_found_wherever_it_stands() {
+    fn the_block_is_found_alone_and_appended_to_other_text() {
         let rendering = Rendering {
             preamble: render::PREAMBLE_VERSION,
             as_of: jiff::civil::date(2026, 3, 9),

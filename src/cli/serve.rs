@@ -25,7 +25,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let loaded = args.sources.read()?;
-    init_logging(LogFormat::Auto, log_filter(&environment()))?;
+    let _log = init_logging(LogFormat::Auto, log_filter(&environment()))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

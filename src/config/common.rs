@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base_urls_lose_their_last_slash_only() {
+    fn a_base_url_loses_trailing_slashes_and_spaces() {
         let normal = |text| base_url(text).unwrap().to_string();
         assert_eq!(
             normal("https://api.openai.com/v1/"),

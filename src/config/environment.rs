@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn one_underscore_is_pointed_out_with_the_variable_that_was_meant() {
+    fn a_warning_suggests_the_right_name_of_an_unread_variable() {
         for (written, meant) in [
             ("DIARIST_MEMORY_MODEL", "DIARIST__MEMORY__MODEL?"),
             ("DIARIST_MEMORY__MODEL", "DIARIST__MEMORY__MODEL?"),
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_others_are_left_alone() {
+    fn valid_variables_and_those_of_other_programs_give_no_warning() {
         let others = [
             "DIARIST_LOG",
             "DIARIST_PORT",

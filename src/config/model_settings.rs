@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_are_checked_by_their_ranges() {
+    fn a_model_setting_outside_its_range_is_refused() {
         let json = |text| serde_json::from_str::<Value>(text).unwrap();
         for (key, good, wrong) in [
             ("temperature", "0.5", "2.1"),

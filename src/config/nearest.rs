@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn slips_of_the_pen_find_their_key() {
+    fn a_misspelled_key_suggests_the_right_key() {
         assert_eq!(suggested("server.lisen"), Some("server.listen"));
         assert_eq!(suggested("sever.listen"), Some("server.listen"));
         assert_eq!(suggested("server.Listen"), Some("server.listen"));
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_in_the_wrong_section_finds_its_own() {
+    fn a_key_in_the_wrong_section_suggests_the_right_section() {
         assert_eq!(
             suggested("memory.message_tokens"),
             Some("memory.observation.message_tokens")
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_published_name_finds_ours() {
+    fn the_published_name_of_a_setting_suggests_our_name() {
         assert_eq!(
             suggested("memory.observation.activate_on_provider_change"),
             Some("memory.observation.activate_on_model_change")
@@ -80,12 +80,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_like_it_suggests_nothing() {
+    fn a_key_without_a_similar_key_gets_no_suggestion() {
         assert_eq!(suggested("colour.scheme"), None);
     }
 
     #[test]
-    fn letters_in_the_wrong_order_are_one_mistake() {
+    fn two_swapped_letters_count_as_one_mistake() {
         assert_eq!(
             nearest("audti", ["admin", "audit"].into_iter()),
             Some("audit")

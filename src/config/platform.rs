@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn xdg_wins_over_home_unless_it_is_relative_or_empty() {
+    fn xdg_data_home_overrides_home_unless_it_is_relative_or_empty() {
         let home = ("HOME", "/home/ada");
         let expected = Some(Path::new("/home/ada/.local/share/diarist").to_owned());
         assert_eq!(folder(Platform::Xdg, &[home]), expected);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn other_platforms_use_their_own_place() {
+    fn macos_and_windows_use_their_own_data_folder() {
         assert_eq!(
             folder(Platform::MacOs, &[("HOME", "/Users/ada")]),
             Some(Path::new("/Users/ada/Library/Application Support/diarist").to_owned())
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn no_home_means_no_folder() {
+    fn a_missing_variable_gives_no_data_folder() {
         assert_eq!(folder(Platform::Xdg, &[]), None);
         assert_eq!(folder(Platform::Windows, &[("HOME", "/home/ada")]), None);
     }

@@ -107,7 +107,7 @@ mod tests {
     ];
 
     #[test]
-    fn every_key_is_read_anew_or_waits_for_a_start() {
+    fn every_setting_is_either_reloadable_or_start_only() {
         for key in SECTIONS.keys() {
             let lists = [listed(key.path, START_ONLY), listed(key.path, RELOADABLE)];
             assert_ne!(

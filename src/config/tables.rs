@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn toml_is_read_as_json_in_an_order_that_does_not_change() {
+    fn a_toml_table_is_read_as_json_with_sorted_keys() {
         let text = "t = { z = [1, 2.5, \"x\", true], A_b = { \"x.y\" = -1 } }";
         let file = config::File::from_str(text, config::FileFormat::Toml);
         let table = config::Source::collect(&file).unwrap();

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn buffer_activation_is_what_to_clear_or_what_to_keep() {
+    fn buffer_activation_is_a_fraction_to_clear_or_tokens_to_keep() {
         assert_eq!(retention_floor(0.8, 30_000, 30_000).unwrap(), 6_000);
         assert_eq!(retention_floor(1.0, 30_000, 30_000).unwrap(), 0);
         assert_eq!(retention_floor(1_000.0, 30_000, 30_000).unwrap(), 1_000);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn reflection_starts_from_a_fraction() {
+    fn the_start_of_a_reflection_must_be_a_fraction() {
         assert_eq!(reflect_from(0.5, 40_000).unwrap(), 20_000);
         assert_eq!(reflect_from(1.0, 40_000).unwrap(), 40_000);
         for wrong in [0.0, 1.1, -0.5, 1_000.0] {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_budget_is_what_is_cleared_a_fraction_of() {
+    fn a_fraction_to_clear_refers_to_the_shared_budget() {
         assert_eq!(retention_floor(0.8, 30_000, 70_000).unwrap(), 14_000);
         assert_eq!(retention_floor(5_000.0, 30_000, 70_000).unwrap(), 5_000);
         assert_eq!(retention_floor(0.572, 30_000, 70_000).unwrap(), 29_960);

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_data_port_is_recognised_as_an_upstream() {
+    fn an_upstream_url_that_points_at_our_data_port_is_recognised() {
         let loops =
             |url: &str, listen: &str| points_at(&url.parse().unwrap(), listen.parse().unwrap());
         assert!(loops("http://127.0.0.1:8484/v1", "127.0.0.1:8484"));
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_is_probably_wrong_is_pointed_out() {
+    fn a_probably_wrong_upstream_path_gets_a_warning() {
         let warning = |url: &str| path_warning(&url.parse().unwrap()).unwrap_or_default();
         for (url, part) in [
             (

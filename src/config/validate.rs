@@ -405,7 +405,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn databases() {
+    fn only_sqlite_paths_and_urls_are_accepted_as_databases() {
         let file = |path: &str| Database::Sqlite(PathBuf::from(path));
         let valid = |text| database_url(text).unwrap();
         assert_eq!(valid("/var/d.db"), file("/var/d.db"));

@@ -416,7 +416,7 @@ mod tests {
     /// Unbilled costs are billed when the owner's next request is recorded, possibly after
     /// midnight.
     #[test]
-    fn what_was_spent_yesterday_is_no_budget_of_today() {
+    fn a_budget_spent_yesterday_is_not_exhausted_today() {
         let cache = SpentBudgets::default();
         let (yesterday, today) = (DAY_MS - 1, DAY_MS + 1);
         let is_exhausted =
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_larger_budget_is_not_spent() {
+    fn a_raised_budget_is_no_longer_exhausted() {
         let (cache, now) = (SpentBudgets::default(), DAY_MS + 1);
         let account = Payer::Account([1; 32]);
         let marked = || cache.on_day(utc_day(now), |spent| spent.contains_key(&account));
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_owner_owes_is_bounded_and_no_token_of_today_is_lost() {
+    fn unbilled_costs_of_an_owner_are_bounded_without_losing_tokens_of_today() {
         let (unbilled, scope) = (UnbilledCosts::default(), Scope::new(b"tenant", None));
         let tip = Link::root(&scope);
         let calls = 10 * u64::try_from(MAX_COSTS_PER_OWNER).expect("small");
@@ -473,7 +473,7 @@ mod tests {
         assert_eq!((spent.account, spent.all), (2, 2 + 11 * calls));
     }
     #[test]
-    fn a_cost_of_today_is_kept_if_the_next_one_is_of_another_kind() {
+    fn costs_of_two_kinds_on_one_day_are_both_kept() {
         let (unbilled, scope) = (UnbilledCosts::default(), Scope::new(b"tenant", None));
         let tip = Link::root(&scope);
         let add = |cost| unbilled.add(&scope, (tip, cost, 0), |_| true).all;

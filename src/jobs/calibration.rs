@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_clients_invent_do_not_grow_it_and_the_oldest_goes_first() {
+    fn the_calibration_holds_a_bounded_number_of_models_and_drops_the_oldest() {
         let calibration = Calibration::default();
         for number in 0..MAX_MODELS {
             calibration.add_tokens(&number.to_string(), 4_000, 4_400);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_whose_tokens_are_not_used_takes_no_place() {
+    fn a_model_without_plausible_tokens_takes_no_room() {
         let calibration = Calibration::default();
         calibration.add_tokens("real", 4_000, 4_400);
         for number in 0..2 * MAX_MODELS {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_too_few_tokens_makes_room_before_one_with_a_figure() {
+    fn a_model_with_too_few_tokens_is_dropped_before_a_calibrated_one() {
         let calibration = Calibration::default();
         calibration.add_tokens("real", 4_000, 4_400);
         for number in 0..2 * MAX_MODELS {
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_counts_again_and_only_what_changed_is_stored() {
+    fn stored_token_ratios_are_added_and_only_changed_ones_are_stored() {
         let (before, after) = (Calibration::default(), Calibration::default());
         before.add_tokens("a", 4_000, 4_400);
         before.add_tokens("b", 4_000, 4_800);

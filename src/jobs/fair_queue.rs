@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_leaves_room_for_others() {
+    fn one_flooding_account_leaves_room_for_other_accounts() {
         let queue = FairQueue::new(12);
         let flooded = (0..100).filter(|item| queue.push(FLOOD, 1, *item)).count();
         assert_eq!(flooded, 6, "half of it");
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn many_floods_leave_room_for_one_more() {
+    fn many_flooding_accounts_leave_room_for_one_more() {
         let queue = FairQueue::new(1000);
         for account in 1..=9 {
             while queue.push([account; 32], 1, 0) {}
@@ -223,7 +223,7 @@ mod tests {
 
     /// A flood of large items is no longer turn than one item.
     #[tokio::test]
-    async fn what_is_taken_at_once_has_a_size() {
+    async fn a_batch_ends_when_it_reaches_its_size_limit() {
         let queue = FairQueue::new(100);
         for item in 0..3 {
             assert!(queue.push(FLOOD, 9, item));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_waits_is_woken() {
+    async fn a_push_wakes_a_waiting_reader() {
         let queue = FairQueue::new(4);
         let (taken, pushed) = tokio::join!(queue.recv(1, 100), async {
             tokio::task::yield_now().await;

@@ -461,7 +461,7 @@ mod tests {
 
     /// In a table of generations for all, 16 MiB of one account dropped what waited of the others.
     #[tokio::test]
-    async fn a_flood_of_one_account_makes_nobody_else_begin_again() {
+    async fn a_flood_of_one_account_drops_no_first_request_of_another() {
         let mut rig = Rig::new().await;
         assert_eq!(rig.admit(exchange("quiet", "ada", 1, 9)), 0);
         for number in 0..500 {
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn very_many_accounts_have_a_bound_and_the_one_that_was_silent_for_longest_loses_first() {
+    async fn many_accounts_stay_within_a_bound_and_the_longest_idle_is_dropped() {
         let mut rig = Rig::new().await;
         for number in 0..3_000 {
             let account = format!("account {number}");

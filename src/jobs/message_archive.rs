@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_store_is_not_asked_for_ever_for_what_is_not_kept() {
+    fn expiry_of_unkept_messages_stops_after_two_empty_rounds() {
         let hour = Duration::from_hours(1);
         assert_eq!(
             expiry_age(ArchivePolicy::UntilObserved, 0),
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_read_as_it_was_written_but_for_its_secrets() {
+    fn an_archived_message_is_decoded_unchanged_except_for_its_secrets() {
         let secret = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKL";
         let message = |text: &str| PlainText {
             role: Role::Assistant,

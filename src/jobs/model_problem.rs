@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_remedy_names_the_setting_that_counts() {
+    fn the_remedy_names_the_setting_or_key_to_change() {
         let remedy_text = remedy(PartKind::Reflection, false, Problem::Unusable);
         assert!(
             remedy_text.contains("memory.reflection.model"),

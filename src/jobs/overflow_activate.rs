@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_became_of_the_lines_is_said() {
+    fn the_outcome_text_reports_whether_code_lines_replace_the_messages() {
         assert!(CoveredByCode::outcome(true).contains("in the place of these messages"));
         let kept = CoveredByCode::outcome(false);
         assert!(kept.contains("keeps its messages") && !kept.contains("in the place"));

@@ -346,7 +346,7 @@ mod tests {
 
     /// A short wait goes to the calls for three quarters, a long one for all but a second.
     #[test]
-    fn a_quarter_of_the_time_is_for_composing_and_a_second_at_most() {
+    fn composing_gets_a_quarter_of_the_time_but_at_most_a_second() {
         let now = Instant::now();
         let rows = [
             (0, 0),
@@ -365,7 +365,7 @@ mod tests {
 
     /// A running call holds a permit that others wait for.
     #[tokio::test(start_paused = true)]
-    async fn what_is_no_longer_waited_for_gives_its_permit_back() {
+    async fn a_call_that_is_no_longer_awaited_releases_its_permit() {
         let permits = tokio::sync::Semaphore::new(MAX_CONCURRENT);
         let (began, second) = (Instant::now(), Duration::from_secs(1));
         let call = |at: u32, ends: Option<Option<u32>>| {
@@ -401,7 +401,7 @@ mod tests {
 
     /// A gap that an earlier range left is closed for a client that waits.
     #[test]
-    fn what_is_new_stands_where_the_plan_has_it() {
+    fn new_parts_are_placed_in_the_order_of_the_plan() {
         let stored = [(7, "third"), (3, "first")].map(|(id, text)| Part {
             id: PartId(id),
             rendering: None,

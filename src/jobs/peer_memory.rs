@@ -192,7 +192,7 @@ mod tests {
     use crate::tokens::Estimate;
 
     #[test]
-    fn what_is_told_stays_within_its_budget_and_names_whom_it_tells_of() {
+    fn the_section_about_other_conversations_keeps_its_budget_and_names_them() {
         let text: String = (0..200)
             .map(|n| format!("* 🟡 (10:00) User said something about thing number {n}\n"))
             .collect();

@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_pause_ends_in_time_and_a_full_batch_has_none() {
+    async fn the_recorder_pause_ends_in_time_and_a_full_batch_skips_it() {
         let now = Instant::now();
         due(now + MAX_PAUSE, true).await;
         assert_eq!(now.elapsed(), Duration::ZERO);

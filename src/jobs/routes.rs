@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn no_upstream_can_ask_for_a_rest_without_end() {
+    fn an_endless_pause_is_cut_to_the_maximum() {
         let routes = routes_with_one();
         routes.pause(&TENANT, Duration::from_secs(u64::MAX));
         assert!(pause_left(&routes) <= MAX_PAUSE);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_rest_does_not_end_a_long_one() {
+    fn a_short_pause_does_not_end_a_long_one() {
         let routes = routes_with_one();
         routes.pause(&TENANT, Duration::from_mins(5));
         routes.pause(&TENANT, Duration::from_secs(15));
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_borrows_the_way_of_its_own_conversation_or_none() {
+    fn a_job_borrows_only_the_route_of_its_own_conversation() {
         let routes = routes_with_one();
         let (one, other) = (
             route("v1/chat/completions"),
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_is_held_for_as_long_as_requests_use_it() {
+    fn a_route_is_kept_while_requests_use_it() {
         let clock = Clock::manual(0);
         let health = ModelHealth::new(clock.clone(), &crate::tasks::Readiness::new());
         let routes = Routes::new(&clock, &health);
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_without_a_time_lets_one_call_at_a_time_pass() {
+    fn a_rate_limit_without_a_time_allows_one_call_at_a_time() {
         let clock = Clock::manual(0);
         let health = ModelHealth::new(clock.clone(), &crate::tasks::Readiness::new());
         let routes = Arc::new(Routes::new(&clock, &health));
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rest_holds_for_every_way_of_a_credential() {
+    fn a_pause_holds_for_every_route_of_a_credential() {
         let routes = routes_with_one();
         let other = route("eu/v1/chat/completions");
         routes.pause(&TENANT, Duration::from_mins(5));
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_changes_with_every_request_drives_out_only_its_own() {
+    fn a_tenant_with_many_routes_drops_only_its_own_routes() {
         let routes = routes_with_one();
         let neighbour = [8; 32];
         for number in 0..100 {

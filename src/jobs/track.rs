@@ -354,7 +354,7 @@ mod tests {
     /// the request that offered the range may be the first of them, so the next request has to query
     /// the store.
     #[test]
-    fn what_was_just_offered_is_asked_for_with_the_next_request() {
+    fn the_next_request_queries_the_store_for_a_new_job() {
         let mut track = waiting_for(&[]);
         assert!(track.open_job_ends().is_empty(), "no job is open");
         track.apply_result(
@@ -373,7 +373,7 @@ mod tests {
 
     /// Two workers, of which only one belongs to this process.
     #[test]
-    fn what_is_told_of_one_job_says_nothing_of_another() {
+    fn the_end_of_one_job_leaves_another_job_open() {
         let mut track = waiting_for(&[(PartKind::Reflection, span(4)), (PartKind::Chunk, span(6))]);
         track.apply_result(PartKind::Chunk, &span(6), &JobResult::Gone);
         assert!(
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn how_a_job_stands_is_taken_over_and_one_that_is_gone_is_told() {
+    fn a_track_takes_over_job_states_and_reports_a_missing_job() {
         let (reflection, chunk) = ((PartKind::Reflection, span(4)), (PartKind::Chunk, span(6)));
         let mut track = waiting_for(&[reflection, chunk]);
         let job = |(kind, span), state| ChainJob { kind, span, state };

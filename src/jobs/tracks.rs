@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_track_that_was_not_used_for_longest_goes_first_and_bytes_are_bounded() {
+    fn the_least_recently_used_track_is_dropped_at_the_byte_limit() {
         let names: Vec<String> = (0..8).map(|number| format!("talk {number}")).collect();
         let tips: Vec<Link> = names.iter().map(|name| tip(&track(name, 0, 10))).collect();
         let one = ENTRY_BYTES + track("x", 0, 10).bytes();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn forks_of_a_chain_hear_of_a_job_that_one_of_them_waits_for() {
+    fn a_job_result_finds_every_fork_of_its_chain() {
         let (mut waiting, fork) = (track("one", 4, 6), track("two", 4, 6));
         let (other, span) = (track("else", 0, 6), span(&fork, 4));
         let fresh = JobResult::Pending(JobState::Fresh);

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frequency_and_lifetime_are_those_that_were_seen() {
+    fn cache_loss_rate_and_lifetime_are_measured_from_audit_lines() {
         let mut cache_seen = CacheSeen::default();
         let mut add = |fields: &str| {
             let text =

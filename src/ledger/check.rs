@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_hold_is_said_with_the_number() {
+    fn a_failed_check_reports_the_actual_number() {
         assert_eq!(
             failures("requests >= 8, requests<=8,requests==8,requests>7,requests<9"),
             [""; 0]
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_condition_says_what_is_wrong_with_it() {
+    fn the_error_of_an_invalid_condition_names_the_mistake() {
         let error = |text: &str| text.parse::<Check>().unwrap_err();
         for text in ["", "net", "net>=0,", "net=0"] {
             assert!(matches!(error(text), BadCheck::Form(_)), "{text}");

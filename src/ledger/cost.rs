@@ -97,13 +97,13 @@ mod tests {
         ledger.totals
     }
 
-    fn is(found: Option<f64>, expected: f64) -> bool {
+    fn is_close(found: Option<f64>, expected: f64) -> bool {
         found.is_some_and(|found| (found - expected).abs() < 1e-9)
     }
 
     /// Anthropic writes for an hour at twice the price of a token, for five minutes at 1.25 times.
     #[test]
-    fn what_is_written_for_an_hour_costs_more() {
+    fn a_cache_write_for_an_hour_costs_more() {
         let wrote = |model: &str, usage: &str| {
             let fields = format!(
                 r#""request_id":"a","model":"{model}","prompt_tokens":1000000,"cached_tokens":0,"cache_write_tokens":1000000,"completion_tokens":0,"usage":{usage}"#
@@ -156,7 +156,7 @@ mod tests {
             ),
         ] {
             let found = wrote(model, usage);
-            assert!(is(found, cost), "{model} {usage}: {found:?}");
+            assert!(is_close(found, cost), "{model} {usage}: {found:?}");
         }
     }
 
@@ -170,10 +170,10 @@ mod tests {
         };
         let one = |model: &str, more: &str| totals(&[&request_line(model, more)]);
         let reported = one("unheard-of", r#","usage":{"cost":0.0125}"#);
-        assert!(is(reported.cost(), 0.0125) && is(reported.without(), 0.0125));
+        assert!(is_close(reported.cost(), 0.0125) && is_close(reported.without(), 0.0125));
         assert_eq!((reported.net(), reported.unpriced_requests), (Some(0.0), 0));
         // The price wins.
-        assert!(is(one("m", r#","usage":{"cost":5}"#).cost(), 0.003));
+        assert!(is_close(one("m", r#","usage":{"cost":5}"#).cost(), 0.003));
         for none in [r#""x""#, "-1", "null", "{}"] {
             let unknown = one("unheard-of", &format!(r#","usage":{{"cost":{none}}}"#));
             assert_eq!(
@@ -183,11 +183,11 @@ mod tests {
             );
         }
         let call = r#""call":"observe","model":"unheard-of","prompt_tokens":10,"completion_tokens":1,"usage":{"cost":0.5}"#;
-        assert!(is(totals(&[call]).memory_cost(), 0.5));
+        assert!(is_close(totals(&[call]).memory_cost(), 0.5));
     }
 
     #[test]
-    fn a_call_without_an_answer_is_free_and_leaves_the_rest_known() {
+    fn an_unanswered_call_is_free_and_keeps_the_total_known() {
         let call = |more: &str| format!(r#""call":"observe","model":"m"{more}"#);
         let known = r#","prompt_tokens":1000,"cached_tokens":0,"completion_tokens":0"#;
         let kept = call(known);
@@ -195,11 +195,11 @@ mod tests {
         let sums = |second: &str| totals(&[&kept, second]);
         for outcome in ["failed", "too_long", "refused", "abandoned"] {
             let sums = sums(&call(&format!(r#","outcome":"{outcome}""#)));
-            assert!(is(sums.memory_cost(), 0.002), "{outcome}");
+            assert!(is_close(sums.memory_cost(), 0.002), "{outcome}");
             assert_eq!(sums.unpriced_calls, 0, "{outcome}");
         }
         assert!(
-            is(sums(&refused).memory_cost(), 0.004),
+            is_close(sums(&refused).memory_cost(), 0.004),
             "its tokens are known"
         );
         let unknown = sums(&call(r#","outcome":"kept""#));
@@ -208,7 +208,7 @@ mod tests {
 
     /// What the whole history would have cost needs the prices of tokens.
     #[test]
-    fn the_net_leaves_out_a_reported_cost_whose_other_side_is_not_known() {
+    fn the_net_leaves_out_a_reported_cost_without_a_comparison() {
         let line = |model: &str, more: &str| {
             format!(
                 r#""request_id":"a","tenant":"t","thread":"{model}","model":"{model}","memory":"active","messages_received":9,"bytes_received":4000,"bytes_sent":1000,"prompt_tokens":1000000,"cached_tokens":0,"completion_tokens":0{more}"#
@@ -216,13 +216,17 @@ mod tests {
         };
         let reported = line("unheard-of", r#","usage":{"cost":1.5}"#);
         let alone = totals(&[&reported]);
-        assert!(is(alone.cost(), 1.5));
+        assert!(is_close(alone.cost(), 1.5));
         assert_eq!(
             (alone.without(), alone.net(), alone.net_range()),
             (None, None, None)
         );
         assert_eq!((alone.unpriced_requests, alone.one_sided_requests), (0, 1));
         let both = totals(&[&reported, &line("m", "")]);
-        assert!(is(both.cost(), 3.5) && is(both.without(), 8.0) && is(both.net(), 6.0));
+        assert!(
+            is_close(both.cost(), 3.5)
+                && is_close(both.without(), 8.0)
+                && is_close(both.net(), 6.0)
+        );
     }
 }

@@ -321,13 +321,13 @@ mod tests {
     const ACTIVE: &str = r#""thread":"a","memory":"active","bytes_received":3000,"bytes_sent":1000,"messages_received":10,"prompt_tokens":400"#;
 
     #[test]
-    fn what_went_out_as_it_came_costs_the_same() {
+    fn an_unchanged_request_costs_the_same_without_memory() {
         let watching = r#""thread":"a","memory":"watching","bytes_received":900,"bytes_sent":999,"prompt_tokens":1000,"cached_tokens":300"#;
         assert_eq!(estimates(&[watching, watching]), [Some((700, 300, 0)); 2]);
     }
 
     #[test]
-    fn a_whole_history_grows_and_its_beginning_is_cached() {
+    fn the_estimated_whole_history_grows_and_its_beginning_is_cached() {
         let watching =
             r#""thread":"a","memory":"watching","prompt_tokens":1000,"cached_tokens":300"#;
         let active = format!(r#"{ACTIVE},"cached_tokens":0"#);
@@ -345,19 +345,19 @@ mod tests {
     }
 
     #[test]
-    fn without_a_line_before_all_but_two_messages_are_cached() {
+    fn a_request_without_an_earlier_line_has_all_but_two_messages_cached() {
         let active = format!(r#"{ACTIVE},"cached_tokens":10"#);
         assert_eq!(estimates(&[&active]), [Some((240, 960, 0))]);
     }
 
     #[test]
-    fn no_cache_is_assumed_where_none_was_seen() {
+    fn no_cache_is_assumed_without_a_reported_cache_hit() {
         let active = format!(r#"{ACTIVE},"cached_tokens":0"#);
         assert_eq!(estimates(&[&active, ACTIVE]), [Some((1_200, 0, 0)); 2]);
     }
 
     #[test]
-    fn on_demand_the_cache_forgets_where_the_real_one_did() {
+    fn the_estimated_cache_can_repeat_the_losses_of_the_real_cache() {
         let hit = format!(r#"{ACTIVE},"cached_tokens":10"#);
         let idle = format!(r#"{ACTIVE},"cached_tokens":7,"verdict_cause":"idle""#);
         let reflected = format!(r#"{ACTIVE},"cached_tokens":7,"verdict_cause":"reflection""#);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn the_truth_lies_between_two_ends() {
+    fn the_estimate_has_a_likely_a_cheapest_and_a_dearest_case() {
         let watching = r#""thread":"a","memory":"watching","bytes_received":8000,"bytes_sent":8000,"prompt_tokens":2000,"cached_tokens":1920"#;
         let active = |cause: &str| {
             format!(
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_is_written_where_writes_are_reported() {
+    fn new_tokens_count_as_cache_writes_where_writes_are_reported() {
         let active = format!(r#"{ACTIVE},"cached_tokens":100,"cache_write_tokens":50"#);
         assert_eq!(estimates(&[&active]), [Some((0, 960, 240))]);
     }
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn without_counts_there_is_no_estimate() {
+    fn a_line_without_tokens_or_bytes_gets_no_estimate() {
         let bare = r#""thread":"a","memory":"active","bytes_received":3000,"bytes_sent":1000"#;
         let no_bytes = r#""thread":"a","memory":"active","prompt_tokens":3,"bytes_received":3000,"bytes_sent":0"#;
         assert_eq!(estimates(&[bare, no_bytes]), [None, None]);

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_beginning_counts_and_the_end_does_not() {
+    fn the_filter_includes_its_start_time_and_excludes_its_end_time() {
         let text =
             r#"{"time":"2026-11-23T11:20:14.295Z","request_id":"a","tenant":"t","model":"m"}"#;
         let (_, line) = Line::parse(text.as_bytes()).unwrap();

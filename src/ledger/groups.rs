@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_none_are_counted_and_blank_ones_not() {
+    fn invalid_lines_are_counted_and_blank_lines_are_not() {
         let mut ledger = ledger(&[], Filter::default());
         for line in ["", "  ", "{\"time\"", "{}", "[]", "x"] {
             ledger.add(line.as_bytes());
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_figure_of_each_model_counts_and_invented_models_fill_nothing() {
+    fn each_model_keeps_its_newest_token_ratio_up_to_a_bound() {
         let mut ledger = ledger(&[], Filter::default());
         let add = |ledger: &mut Ledger, model: &str, ratio: f64| {
             let line = format!(
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_memory_have_a_row_beside_the_causes() {
+    fn model_calls_of_memory_have_their_own_row_among_the_causes() {
         let mut ledger = ledger(&[GroupBy::Cause], Filter::default());
         let call = r#"{"time":"2026-11-23T11:20:14.295Z","call":"observe","model":"m","prompt_tokens":900000,"completion_tokens":100000}"#;
         ledger.add(call.as_bytes());

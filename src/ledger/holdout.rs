@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_holds_the_truth_in_about_nineteen_of_twenty() {
+    fn the_interval_contains_the_true_saving_in_about_95_percent_of_samples() {
         let samples = 200;
         let holds = |seed: &u64| {
             let saving = sample(*seed).saving().unwrap();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_of_one_conversation_are_one_conversation() {
+    fn requests_of_one_conversation_count_as_one_conversation() {
         let mut holdout = Holdout::default();
         for _ in 0..5 {
             add(&mut holdout, &request(1, true, 10), 1.0);

@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_from_the_cache_than_the_prompt_has_is_not_known() {
+    fn more_cached_tokens_than_prompt_tokens_count_as_unknown() {
         let numbers = |fields: &str| {
             let text =
                 format!(r#"{{"time":"2026-11-23T11:20:14.295Z","request_id":"a",{fields}}}"#);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_told_apart() {
+    fn each_kind_of_audit_line_is_recognised() {
         let kind = |text: &'static str| Line::parse(text.as_bytes()).map(|(kind, _)| kind);
         let at = r#""time":"2026-11-23T11:20:14.295Z""#;
         assert_eq!(

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_is_empty_and_noise_is_gone() {
+    fn an_unknown_measure_is_empty_and_rounding_noise_is_removed() {
         assert_eq!(Measure::Count(None).to_plain(), "");
         assert_eq!(Measure::Dollars(None).to_json(), Value::Null);
         assert_eq!(Measure::Dollars(Some(0.1 + 0.2)).to_plain(), "0.3");

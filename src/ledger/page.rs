@@ -252,7 +252,7 @@ mod tests {
     use crate::model_prices::PriceTable;
 
     #[test]
-    fn names_cannot_leave_their_cell() {
+    fn names_are_escaped_in_the_html_report() {
         let prices = PriceTable::new(["m=2,0.5,10".parse().unwrap()]);
         let mut ledger = Ledger::new(&PAGE_GROUPS, Filter::default(), prices);
         for number in 0..=MOST_ROWS {

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bars_have_their_height_and_unknown_ones_are_left_out() {
+    fn bars_have_the_right_height_and_unknown_values_have_no_bar() {
         let bar = |label: &str, values: &[Option<f64>]| Bar {
             label: label.to_owned(),
             values: values.to_vec(),

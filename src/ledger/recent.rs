@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_map_has_a_bound_and_keeps_what_is_recent() {
+    fn the_map_is_bounded_and_keeps_recent_entries() {
         let mut map = RecentMap::default();
         for number in 0..3 * GENERATION {
             map.set(number.to_string(), number);

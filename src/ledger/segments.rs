@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn each_segment_has_a_bar_with_what_is_the_same_and_what_is_new() {
+    fn each_segment_bar_shows_unchanged_and_new_bytes() {
         let text = drawn(
             r#","prompt_tokens":2500,"common_bytes":1500,"segments":{"tools":0,"system":1000,"observations":1000,"messages":8000,"replaced":90000}"#,
         );
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_segment_that_did_not_change_is_drawn_as_the_same() {
+    fn a_small_unchanged_segment_is_drawn_as_unchanged() {
         let text = drawn(
             r#","common_bytes":2001,"segments":{"tools":1,"system":0,"observations":0,"messages":4000}"#,
         );
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_those_of_the_line_if_it_has_them() {
+    fn segment_tokens_come_from_the_line_if_it_has_them() {
         let text = drawn(
             r#","prompt_tokens":9,"segments":{"observations":50,"messages":40,"replaced":90,"reminder":10},"segment_tokens":{"observations":5,"messages":3,"replaced":8,"reminder":1}"#,
         );
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_drawn_of_what_is_not_known() {
+    fn an_unknown_segment_or_comparison_is_not_drawn() {
         assert_eq!(drawn(""), None);
         assert_eq!(drawn(r#","segments":{}"#), None);
         let huge = format!(

@@ -484,7 +484,7 @@ mod tests {
 
     /// 19 requests without usage, of which the estimate knows one.
     #[test]
-    fn an_estimate_says_how_many_requests_it_is_of() {
+    fn an_estimate_names_the_number_of_requests_that_it_covers() {
         let mut ledger = ledger(&[]);
         let bare =
             r#"{"time":"2026-11-23T11:20:14.295Z","request_id":"a","model":"m","status":200"#;
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_one_word_of_a_shell() {
+    fn a_name_is_quoted_as_one_shell_word() {
         for (name, word) in [
             ("trip", "trip"),
             ("a b", "'a b'"),
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn the_notes_say_what_is_unknown() {
+    fn the_notes_of_the_report_name_unknown_prices_and_costs() {
         let text = text_report(&ledger(&[]), None);
         for expected in [
             "No price is known for: unheard-of.",

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_short_and_exact_enough() {
+    fn long_numbers_are_shortened_and_unknown_ones_are_question_marks() {
         let shorts = [999, 1_000, 16_579_239, 999_949, 999_950, 2_000_000_000];
         assert_eq!(
             shorts.map(|number| short_count(Some(number))),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_negative_and_nothing_is_not() {
+    fn a_loss_has_a_minus_sign_and_zero_has_none() {
         assert_eq!(dollars(Some(-0.12345)), "-$0.1235");
         assert_eq!(dollars(Some(0.0)), "$0.0000");
         assert_eq!(dollars(Some(0.01)), "$0.0100");

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_reported_is_unknown_and_not_zero() {
+    fn unreported_usage_is_unknown_and_not_zero() {
         let nothing = totals(&[r#","status":200"#]);
         assert_eq!((nothing.no_usage, nothing.no_cached), (1, 0));
         assert_eq!(nothing.prompt_tokens(), None);
@@ -342,7 +342,7 @@ mod tests {
 
     /// A gateway that reports 99,999 cached tokens of 10 would give a hit rate far above 1.
     #[test]
-    fn impossible_numbers_are_counted_and_in_no_rate() {
+    fn impossible_usage_is_counted_and_left_out_of_rates() {
         let some = totals(&[
             r#","prompt_tokens":1000,"cached_tokens":250"#,
             r#","prompt_tokens":10,"cached_tokens":99999"#,
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_request_is_an_error_and_no_unknown() {
+    fn a_refused_request_counts_as_an_error_and_not_as_missing_usage() {
         let refused = totals(&[r#","status":429"#]);
         assert_eq!((refused.errors, refused.no_usage), (1, 0));
         let others = totals(&[
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_without_lines_of_its_calls_has_no_known_cost() {
+    fn an_observation_without_a_call_line_makes_the_memory_cost_unknown() {
         let mut totals = Totals::default();
         assert_eq!(totals.memory_cost(), Some(0.0));
         let part = |model: &str| {

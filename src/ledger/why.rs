@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn an_activation_is_seen_by_comparing() {
+    fn an_activation_is_recognised_by_comparing_two_lines() {
         let text = explained(
             r#""model":"m","snapshot":"12","cause":"threshold","prompt_tokens":2000,"cached_tokens":500,"completion_tokens":100,"token_ratio":1.3"#,
         );
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_that_worked_needs_no_cause() {
+    fn no_cause_is_given_if_the_cache_worked() {
         let text =
             explained(r#""model":"m","snapshot":"12","prompt_tokens":9900,"cached_tokens":7200"#);
         assert!(
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_of_the_line_wins() {
+    fn the_verdict_in_the_line_overrides_the_comparison() {
         let text = explained(
             r#""model":"n","verdict":"miss","verdict_cause":"tools_changed","changed":"tools","changed_by":"client","common_bytes":1200,"idle_ms":9000000,"expected_cached_tokens":8000"#,
         );
@@ -453,7 +453,7 @@ mod tests {
 
     /// After a restart, the cache still holds what the process has forgotten.
     #[test]
-    fn a_first_request_is_told_as_what_diarist_knew_and_not_what_the_cache_held() {
+    fn a_cold_start_explanation_makes_no_claim_about_the_cache() {
         let text = explained(
             r#""model":"m","verdict":"cold_start","prompt_tokens":4883,"cached_tokens":4352"#,
         );
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_told_in_words_and_with_its_time() {
+    fn a_reason_is_explained_in_words_with_its_times() {
         let text = explained(
             r#""model":"m","memory":"watching","reason":"observer_resting","since":"2026-11-23T11:20:00.000Z","until":"2026-11-23T11:30:00.000Z""#,
         );
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reason_and_cause_of_the_document_has_words() {
+    fn every_documented_reason_and_cause_has_an_explanation() {
         let document = include_str!("../../docs/audit.md");
         let names = |heading: &str| {
             let (_, section) = document
@@ -507,7 +507,9 @@ mod tests {
             ));
             assert!(!text.contains(&format!("`{reason}`")), "{text}");
         }
-        for cause in names("verdict_cause") {
+        let causes = names("verdict_cause");
+        assert!(causes.len() > 10, "{causes:?}");
+        for cause in causes {
             let text = explained(&format!(
                 r#""model":"m","verdict":"miss","verdict_cause":"{cause}""#
             ));
@@ -516,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_line_shows_is_said_to_be_unknown() {
+    fn an_explanation_reports_that_no_line_shows_a_cause() {
         let (_, line) = Line::parse(BEFORE.as_bytes()).unwrap();
         let prices = PriceTable::new([]);
         assert!(explain(&line, None, &prices).contains("No earlier request"));

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_is_never_asked_before_its_time() {
+    fn a_retry_never_comes_before_the_time_in_retry_after() {
         for chance in [0.0, 0.5, 1.0] {
             assert!(with_jitter(0, Some(seconds(30.0)), chance) >= seconds(30.0));
             assert!(with_jitter(5, Some(seconds(0.0)), chance) >= seconds(32.0 * 0.8));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_say_how_long() {
+    fn the_wait_is_read_from_the_retry_headers() {
         let now: Timestamp = "2026-03-04T05:06:07Z".parse().unwrap();
         for (name, value, expected) in [
             ("retry-after", "20", Some(20.0)),

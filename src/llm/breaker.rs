@@ -103,7 +103,7 @@ mod tests {
     const MOMENT: Duration = Duration::from_millis(1);
 
     #[test]
-    fn opens_after_failures_in_a_row_and_closes_after_a_probe() {
+    fn the_breaker_opens_after_repeated_failures_and_closes_after_a_probe() {
         let breaker = Breaker::new(3, PAUSE);
         let start = Instant::now();
         breaker.failed("a", start);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_probe_waits_longer_each_time_up_to_a_limit() {
+    fn each_failed_probe_makes_the_pause_longer_up_to_a_limit() {
         let breaker = Breaker::new(1, PAUSE);
         let mut now = Instant::now();
         for factor in [1, 2, 4, 8, 8, 8] {

@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_parameter_is_mentioned_as_a_word() {
+    fn a_parameter_is_found_only_as_a_whole_word() {
         for (text, name, expected) in [
             ("Unsupported: 'seed' is not supported", "seed", true),
             ("reasoning.effort", "reasoning", true),

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_says_who_asks_is_borrowed() {
+    fn only_credential_and_organisation_headers_are_borrowed() {
         let endpoint = Endpoint::Borrowed(Arc::new(route()));
         let headers = endpoint.headers().unwrap();
         let mut names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_secret_is_printed() {
+    fn an_endpoint_prints_no_secret() {
         let borrowed = Endpoint::Borrowed(Arc::new(route()));
         let configured = Endpoint::Configured {
             base_url: Url::parse(&format!("https://u:{SECRET}@host/v1?k={SECRET}")).unwrap(),
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn two_credentials_of_one_host_are_two_keys() {
+    fn two_credentials_for_one_host_have_two_breaker_keys() {
         let url = Url::parse("https://h/v1").unwrap();
         let with = |key: &'static str| {
             let headers = HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static(key))]);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn projects_and_paths_of_one_credential_are_ways_of_their_own() {
+    fn each_project_and_path_of_a_credential_is_its_own_route() {
         let route_hash = |url: &str, project: &'static str| {
             let headers = HeaderMap::from_iter([
                 (AUTHORIZATION, HeaderValue::from_static("Bearer k")),

@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_by_the_longest_beginning() {
+    fn a_context_window_is_found_by_the_longest_matching_prefix() {
         for (model, expected) in [
             ("gpt-4", Some(8_192)),
             ("gpt-4-0613", Some(8_192)),
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn models_that_are_known_not_to_work() {
+    fn unsuitable_models_are_recognised_with_a_reason() {
         for (model, word) in [
             ("o1-mini-2024-09-12", "system messages"),
             ("openai/o3-pro", "Responses API"),

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_and_those_that_are_needed_stay() {
+    fn shrinking_drops_the_oldest_entries_and_keeps_needed_ones() {
         let mut map = map(0..10);
         let dropped = map.shrink(40, |key, ()| [0, 2].contains(key));
         let dropped: Vec<usize> = dropped.into_iter().map(|(key, ())| key).collect();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_again_is_the_youngest_and_counts_once() {
+    fn a_repeated_entry_becomes_the_youngest_and_counts_once() {
         let mut map = map([1, 2, 1, 3]);
         assert_eq!(left(&map), (vec![2, 1, 3], 30));
         map.insert(2, 5, ());

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversation_has_one_list_that_grows() {
+    fn a_chain_grows_in_one_list_until_it_forks() {
         let scope = Scope::new(b"key", None);
         let history = history(&scope, 5);
         let path_entries = path_entries(&scope, &history);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_of_which_a_message_is_missing_is_none() {
+    fn a_chain_with_a_missing_message_is_not_found() {
         let scope = Scope::new(b"key", None);
         let history = history(&scope, 4);
         let mut path_entries = path_entries(&scope, &history);

@@ -197,7 +197,7 @@ mod tests {
     /// Another conversation may say the same before the recorder has written this request, so what is new in it is noted
     /// at once. So is a message that is on no chain.
     #[tokio::test]
-    async fn of_a_request_that_goes_on_aligned_only_what_is_recorded_is_left_out() {
+    async fn a_continued_aligned_request_notes_all_messages_that_are_not_recorded() {
         let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
         let cache = SnapshotCache::new(Arc::new(store));
         let scope = Scope::new(b"key", None);

@@ -413,7 +413,7 @@ mod tests {
 
     /// Only a summary is waited for: not an answer that stands where it was given, and nothing while the recorder hangs.
     #[tokio::test]
-    async fn a_request_waits_for_the_exchange_of_its_summary_and_for_no_other() {
+    async fn a_request_waits_only_for_the_exchange_of_its_summary() {
         let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
         let cache = SnapshotCache::new(Arc::new(store));
         let scope = Scope::new(b"tenant", None);

@@ -155,7 +155,7 @@ mod tests {
 
     /// There is no room for the sent prefix, so the cache drops everything while it adds the request.
     #[tokio::test]
-    async fn what_is_dropped_while_a_request_is_learned_is_not_taken_for_known() {
+    async fn a_request_marked_complete_keeps_its_snapshots_in_a_full_cache() {
         let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
         let cache = SnapshotCache::new(Arc::new(store));
         let scope = Scope::new(b"tenant", Some(b"user"));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_there_already_or_gone_is_not_counted() {
+    async fn the_cache_size_ignores_repeated_and_removed_entries() {
         let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
         let cache = SnapshotCache::new(Arc::new(store));
         let scope = Scope::new(b"tenant", None);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_in_flight_survives_that_the_cache_is_full() {
+    async fn a_request_in_flight_is_kept_when_the_cache_is_full() {
         let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
         let cache = SnapshotCache::new(Arc::new(store));
         let scope = Scope::new(b"tenant", None);

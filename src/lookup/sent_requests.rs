@@ -262,7 +262,7 @@ mod tests {
 
     /// A request that streams is refused. An equal one that does not stream was sent alike, so none has replaced it.
     #[test]
-    fn a_request_that_cannot_be_asked_for_usage_is_alike() {
+    fn a_request_that_cannot_request_usage_counts_as_alike() {
         let sent_with = |usage_requested| SentWith {
             usage_requested,
             ..trimmed(1)
@@ -283,7 +283,7 @@ mod tests {
 
     /// A request that goes on without the cut of the one before would bring back what its model had no room for.
     #[test]
-    fn a_trim_is_found_however_it_became_known() {
+    fn a_trim_is_found_from_every_source() {
         let label = SentLabel {
             model: "m",
             thread_key: None,

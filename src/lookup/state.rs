@@ -282,7 +282,7 @@ pub(super) mod tests {
 
     /// As a client makes them whose exchanges the recorder drops: it sends thousands of messages in each request.
     #[tokio::test]
-    async fn what_is_never_recorded_pushes_nothing_else_out() {
+    async fn unrecorded_alignments_evict_no_entries_of_other_tenants() {
         let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
         let cache = SnapshotCache::new(Arc::new(store));
         let (quiet, busy) = (Scope::new(b"quiet", None), Scope::new(b"busy", None));

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_look_up_waits_until_the_last_exchange_with_an_answer_is_done() {
+    async fn a_lookup_waits_until_every_exchange_with_the_answer_is_recorded() {
         let all = Arc::new(UnrecordedAnswers::default());
         let [first, second] = [(); 2].map(|()| AnswersInProgress::new(&all));
         first.add(hash("summary"));

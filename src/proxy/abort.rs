@@ -116,7 +116,7 @@ mod tests {
 
     // Piece and failure are both ready when the server polls: the failure would overtake the piece.
     #[tokio::test]
-    async fn what_came_before_the_failure_is_written() {
+    async fn data_before_a_failure_is_sent_to_the_client() {
         let (mut client, server) = tokio::io::duplex(1 << 16);
         client
             .write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")

@@ -7,6 +7,7 @@ mod prepend;
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
@@ -14,6 +15,7 @@ use http_body_util::BodyExt as _;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{Empty, Full, StreamBody};
 use hyper::body::Incoming;
+use tokio::time::Instant;
 
 pub(super) use self::discard::discard;
 pub(super) use self::gate::GatedBody;
@@ -125,10 +127,40 @@ where
 
 /// Reads about `limit` bytes of a body, or all of it. Returns the bytes read, and the rest; [`prepend()`] makes the
 /// body of both again.
-pub(super) async fn peek(mut body: ProxyBody, limit: usize) -> (Bytes, Option<ProxyBody>) {
+pub(super) async fn peek(body: ProxyBody, limit: usize) -> (Bytes, Option<ProxyBody>) {
+    peek_while(body, |read| read.len() < limit, None).await
+}
+
+/// Reads a body up to its first byte that is not white space. Behind the first white space it waits no longer than
+/// `patience`: servers send white space so that the client does not give up, and then it must reach the client.
+pub(super) async fn peek_blank(body: ProxyBody, patience: Duration) -> (Bytes, Option<ProxyBody>) {
+    /// More is no white space in front of anything.
+    const LIMIT: usize = 4_096;
+    let is_blank = |read: &[u8]| read.len() < LIMIT && read.trim_ascii_start().is_empty();
+    peek_while(body, is_blank, Some(patience)).await
+}
+
+/// Reads a body while `wants_more` says so of what was read, and no longer than `patience` behind the first data.
+async fn peek_while(
+    mut body: ProxyBody,
+    wants_more: impl Fn(&[u8]) -> bool,
+    patience: Option<Duration>,
+) -> (Bytes, Option<ProxyBody>) {
     let mut read = BytesMut::new();
-    while read.len() < limit {
-        match body.frame().await {
+    let mut until: Option<Instant> = None;
+    while wants_more(&read) {
+        let frame = match until {
+            // Nothing is lost if it is dropped: it has read no frame then.
+            Some(until) => match tokio::time::timeout_at(until, body.frame()).await {
+                Ok(frame) => frame,
+                Err(_elapsed) => break,
+            },
+            None => body.frame().await,
+        };
+        if until.is_none() {
+            until = patience.map(|patience| Instant::now() + patience);
+        }
+        match frame {
             None => return (read.freeze(), None),
             Some(Ok(frame)) => match frame.into_data() {
                 Ok(data) => read.extend_from_slice(&data),
@@ -250,6 +282,25 @@ mod tests {
         StreamBody::new(stream::iter(frames))
     }
 
+    /// A body that announces so many bytes, and that nobody may read.
+    struct Announced(u64);
+
+    impl Body for Announced {
+        type Data = Bytes;
+        type Error = BoxError;
+
+        fn poll_frame(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+            panic!("the body is read")
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            SizeHint::with_exact(self.0)
+        }
+    }
+
     #[tokio::test]
     async fn a_body_up_to_the_limit_is_read_and_one_byte_more_is_refused() {
         let read = read_bounded(frames(&["ab", "", "cd"]), 4, |_| true, |_| {})
@@ -263,16 +314,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_announced_length_above_the_limit_is_refused_before_anything_is_read() {
-        let unread = Full::new(Bytes::from_static(b"12345")).map_err(|never| match never {});
-        assert!(matches!(
-            read_bounded(unread, 4, |_| true, |_| {}).await,
-            Err(ProxyError::BodyTooLarge { .. })
-        ));
+    async fn a_content_length_above_the_limit_is_refused() {
+        let error = read_bounded(Announced(5), 4, |_| true, |_| {}).await;
+        assert!(matches!(error, Err(ProxyError::BodyTooLarge { .. })));
     }
 
     #[tokio::test]
-    async fn a_body_that_breaks_is_not_taken_for_a_short_one() {
+    async fn a_broken_body_is_an_error_and_not_a_short_body() {
         let broken: Vec<Result<Frame<Bytes>, BoxError>> = vec![
             Ok(Frame::data(Bytes::from_static(b"ab"))),
             Err("reset".into()),
@@ -281,6 +329,29 @@ mod tests {
             .await
             .unwrap_err();
         assert!(matches!(error, ProxyError::BodyBroken(_)));
+    }
+
+    /// As a server that works on its answer, and sends a line each second meanwhile.
+    #[tokio::test(start_paused = true)]
+    async fn white_space_in_front_of_an_answer_waits_for_a_second() {
+        let frame = |text: &'static str| Ok(Frame::data(Bytes::from_static(text.as_bytes())));
+        let lines = stream::unfold(0, move |sent| async move {
+            tokio::time::sleep(Duration::from_millis(400)).await;
+            let text = if sent < 9 { "\n" } else { "{}" };
+            (sent < 10).then(|| (frame(text), sent + 1))
+        });
+        let lines = StreamBody::new(Box::pin(lines)).boxed_unsync();
+        let begin = Instant::now();
+        let (read, rest) = peek_blank(lines, Duration::from_secs(1)).await;
+        assert_eq!(read, "\n\n\n");
+        assert_eq!(begin.elapsed().as_millis(), 1_400);
+        let whole = prepend(read, rest).collect().await.unwrap().to_bytes();
+        assert_eq!(whole, "\n\n\n\n\n\n\n\n\n{}");
+
+        let blank =
+            frames(&["\n", " \n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n", "{}", "rest"]).boxed_unsync();
+        let (read, _) = peek_blank(blank, Duration::from_secs(1)).await;
+        assert!(read.ends_with(b"\n{}"), "{read:?}");
     }
 
     #[tokio::test]

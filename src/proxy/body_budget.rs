@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_reserved_is_given_back() {
+    fn a_dropped_reservation_returns_its_bytes_to_the_budget() {
         let budget = BodyBudget::new(10 * UNIT);
         let reserve = |units: usize| budget.reserve((units * UNIT) as u64, false);
         let mut first = reserve(4).unwrap();
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_use_a_quarter() {
+    fn unaccepted_tenants_use_at_most_a_quarter_of_the_budget() {
         let budget = BodyBudget::new(8 * UNIT);
         let mut strange = budget.reserve(UNIT as u64, true).unwrap();
         assert!(strange.grow_to(2 * UNIT) && !strange.grow_to(3 * UNIT));

@@ -302,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_of_ones_own_is_none_of_the_internet() {
+    fn local_hosts_are_distinguished_from_internet_hosts() {
         for (host, is_own) in [
             ("127.0.0.1", true),
             ("[::1]", true),

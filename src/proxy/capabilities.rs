@@ -31,9 +31,8 @@ const MAX_MODELS: usize = 1_024;
 const MAX_SIGNING_TENANTS: usize = 1_024;
 
 /// Hosts that document `stream_options.include_usage` for chat completions.
-const USAGE_REPORTING_HOSTS: [&str; 9] = [
+const USAGE_REPORTING_HOSTS: [&str; 8] = [
     "api.openai.com",
-    "openrouter.ai",
     "api.deepseek.com",
     "api.groq.com",
     "api.x.ai",
@@ -42,6 +41,10 @@ const USAGE_REPORTING_HOSTS: [&str; 9] = [
     "api.mistral.ai",
     "generativelanguage.googleapis.com",
 ];
+
+/// Hosts that document that every stream has its usage, and that the question for it has no effect. The event is the
+/// client's, so it must not be removed.
+const ALWAYS_REPORTING_HOSTS: [&str; 1] = ["openrouter.ai"];
 
 /// From the highest that may be configured to the one that every upstream accepts.
 const PLACEMENTS: [Placement; 3] = [
@@ -282,6 +285,11 @@ impl UpstreamCapabilities {
         for entry in state.models.values_mut() {
             entry.by_tenant.expire(now);
         }
+    }
+
+    /// Whether every stream of the upstream has its usage, asked for or not.
+    pub fn always_reports_usage(&self) -> bool {
+        ALWAYS_REPORTING_HOSTS.contains(&self.lock().host.as_str())
     }
 
     /// Whether Diarist may ask for usage in a stream of this tenant and model: the upstream is known to accept

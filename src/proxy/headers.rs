@@ -103,6 +103,22 @@ fn is_control(name: &HeaderName) -> bool {
             .all(|(&found, expected)| found == expected || (expected == b'-' && found == b'_'))
 }
 
+/// Gives control headers with underscores the names that the rest of the program looks for.
+pub fn unify_control_names(headers: &mut HeaderMap) {
+    let has_underscore = |name: &&HeaderName| name.as_str().contains('_') && is_control(name);
+    let spelled: Vec<HeaderName> = headers.keys().filter(has_underscore).cloned().collect();
+    for name in spelled {
+        let values: Vec<HeaderValue> = headers.get_all(&name).iter().cloned().collect();
+        headers.remove(&name);
+        let Ok(unified) = HeaderName::from_bytes(name.as_str().replace('_', "-").as_bytes()) else {
+            continue;
+        };
+        for value in values {
+            headers.append(unified.clone(), value);
+        }
+    }
+}
+
 fn is_protected(name: &str) -> bool {
     PROTECTED.iter().any(|protected| protected == name)
         || PROTECTED_PREFIXES
@@ -170,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn order_and_duplicates_survive() {
+    fn header_order_and_duplicates_are_kept() {
         let received = map(&[
             ("b", "1"),
             ("connection", "keep-alive"),
@@ -186,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn hop_by_hop_headers_and_those_named_by_connection_end_here() {
+    fn hop_by_hop_headers_and_those_named_by_connection_are_removed() {
         let received = map(&[
             ("connection", "close, X-Hop , authorization;q=1"),
             ("connection", "x-forwarded-for,content-length, x-api-key"),
@@ -233,8 +249,31 @@ mod tests {
         );
     }
 
+    /// A client whose server writes underscores must not lose what its user switched off.
     #[test]
-    fn only_the_wish_for_trailers_is_passed_on_of_te() {
+    fn control_headers_with_underscores_count_as_the_same_headers() {
+        let mut received = map(&[
+            ("x_diarist_memory", "off"),
+            ("x-diarist-resource", "alice"),
+            ("x_diarist-resource", "bob"),
+            ("x_other", "the client's own"),
+        ]);
+        unify_control_names(&mut received);
+        let mut unified = lines(&received);
+        unified.sort_unstable();
+        assert_eq!(
+            unified,
+            [
+                ("x-diarist-memory", "off"),
+                ("x-diarist-resource", "alice"),
+                ("x-diarist-resource", "bob"),
+                ("x_other", "the client's own"),
+            ]
+        );
+    }
+
+    #[test]
+    fn only_trailers_is_forwarded_from_the_te_header() {
         let kept = towards_upstream(map(&[("te", "gzip;q=0.5, trailers"), ("connection", "te")]));
         assert_eq!(lines(&kept), [("te", "trailers"), ("connection", "te")]);
     }

@@ -70,7 +70,7 @@ mod tests {
     use crate::wire;
 
     #[test]
-    fn a_share_holds_its_part_of_the_hashes() {
+    fn the_holdout_share_selects_its_part_of_conversations() {
         let share = Share::new(0.25);
         let evenly = (0..=u8::MAX).map(|high| [0, 0, 0, 0, 0, 0, 0, high]);
         assert_eq!(evenly.filter(|hash| share.contains(*hash)).count(), 64);

@@ -217,57 +217,57 @@ mod tests {
             .collect()
     }
 
-    fn who(pairs: &[(&'static str, &str)]) -> Result<Identity, OffReason> {
+    fn identity_of(pairs: &[(&'static str, &str)]) -> Result<Identity, OffReason> {
         identify(&headers(pairs), None, &IdentityRules::default())
     }
 
     #[test]
-    fn the_whole_credential_is_the_tenant() {
+    fn the_tenant_depends_on_the_whole_credential() {
         let long = "Bearer sk-0123456789012345678901234567890123456789";
-        let one = who(&[("authorization", &format!("{long}a"))]).expect("an identity");
-        let two = who(&[("authorization", &format!("{long}b"))]).expect("an identity");
+        let one = identity_of(&[("authorization", &format!("{long}a"))]).expect("an identity");
+        let two = identity_of(&[("authorization", &format!("{long}b"))]).expect("an identity");
         assert_ne!(one.scope.tenant, two.scope.tenant);
     }
 
     #[test]
-    fn the_header_of_a_credential_counts() {
-        let one = who(&[("api-key", "k")]).expect("an identity");
-        let two = who(&[("x-api-key", "k")]).expect("an identity");
+    fn the_tenant_depends_on_the_name_of_the_credential_header() {
+        let one = identity_of(&[("api-key", "k")]).expect("an identity");
+        let two = identity_of(&[("x-api-key", "k")]).expect("an identity");
         assert_ne!(one.scope.tenant, two.scope.tenant);
     }
 
     #[test]
-    fn the_order_of_credentials_means_nothing() {
+    fn the_order_of_credentials_does_not_change_the_tenant() {
         let both = [("authorization", "Bearer k"), ("x-portkey-api-key", "p")];
-        let one = who(&both).expect("an identity").scope;
-        let two = who(&[both[1], both[0]]).expect("an identity").scope;
+        let one = identity_of(&both).expect("an identity").scope;
+        let two = identity_of(&[both[1], both[0]]).expect("an identity").scope;
         assert_eq!(one, two);
-        assert_ne!(one, who(&both[..1]).expect("an identity").scope);
+        assert_ne!(one, identity_of(&both[..1]).expect("an identity").scope);
         let hop = ("proxy-authorization", "Basic x");
-        assert_eq!(who(&[hop]), Err(OffReason::Anonymous));
+        assert_eq!(identity_of(&[hop]), Err(OffReason::Anonymous));
     }
 
     #[test]
-    fn a_header_that_the_upstream_ignores_changes_the_tenant_and_not_the_account() {
+    fn an_ignored_header_changes_the_tenant_and_not_the_account() {
         let base = ("authorization", "Bearer k");
-        let plain = who(&[base]).expect("an identity");
-        let more = who(&[base, ("x-any-auth", "1")]).expect("an identity");
+        let plain = identity_of(&[base]).expect("an identity");
+        let more = identity_of(&[base, ("x-any-auth", "1")]).expect("an identity");
         assert_eq!(plain.account, plain.scope.tenant);
         assert_ne!(more.scope.tenant, plain.scope.tenant);
         assert_eq!(more.account, plain.account);
     }
 
     #[test]
-    fn a_resource_is_a_wall_that_cannot_be_left_out() {
+    fn a_resource_separates_memory_and_an_invalid_one_is_refused() {
         let base = ("authorization", "Bearer k");
-        let none = who(&[base]).expect("an identity").scope;
-        let some = who(&[base, ("x-diarist-resource", "u1")])
+        let none = identity_of(&[base]).expect("an identity").scope;
+        let some = identity_of(&[base, ("x-diarist-resource", "u1")])
             .expect("an identity")
             .scope;
         assert_eq!(none.tenant, some.tenant);
         assert_ne!(none, some);
         assert_eq!(
-            who(&[base, ("x-diarist-resource", "")]),
+            identity_of(&[base, ("x-diarist-resource", "")]),
             Err(OffReason::BadResource)
         );
         let mut two = headers(&[base, ("x-diarist-resource", "u1")]);
@@ -279,9 +279,9 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_is_whom_it_is_served_as() {
+    fn an_aliased_credential_uses_the_memory_of_the_other_tenant() {
         let [old, new] = ["Bearer old", "Bearer new"].map(|key| ("authorization", key));
-        let tenant = |key| who(&[key]).expect("an identity").scope.tenant;
+        let tenant = |key| identity_of(&[key]).expect("an identity").scope.tenant;
         let owners = IdentityRules::default();
         owners.aliases.replace(&[Alias {
             name: tenant(new),
@@ -291,7 +291,7 @@ mod tests {
         let served = |pairs: &[_]| identify(&headers(pairs), None, &owners).expect("an identity");
         assert_eq!(
             served(&[new]).scope,
-            who(&[old]).expect("an identity").scope
+            identity_of(&[old]).expect("an identity").scope
         );
         assert_eq!(served(&[old]).scope.tenant, tenant(old));
         // Users stay apart.
@@ -300,9 +300,9 @@ mod tests {
     }
 
     #[test]
-    fn memory_stays_out() {
+    fn anonymous_cross_site_encoded_and_signed_requests_get_no_memory() {
         let base = ("authorization", "Bearer k");
-        assert_eq!(who(&[]), Err(OffReason::Anonymous));
+        assert_eq!(identity_of(&[]), Err(OffReason::Anonymous));
         let on_loopback = IdentityRules {
             anonymous: true,
             ..IdentityRules::default()
@@ -323,16 +323,16 @@ mod tests {
         let with_key = [("authorization", "Bearer sk-1"), origin];
         assert_eq!(from_page(&with_key), Ok(()));
         assert_eq!(
-            who(&[base, ("content-encoding", "gzip")]),
+            identity_of(&[base, ("content-encoding", "gzip")]),
             Err(OffReason::Encoded)
         );
-        assert!(who(&[base, ("content-encoding", "identity")]).is_ok());
+        assert!(identity_of(&[base, ("content-encoding", "identity")]).is_ok());
         assert_eq!(
-            who(&[base, ("content-digest", "sha-256=:x:")]),
+            identity_of(&[base, ("content-digest", "sha-256=:x:")]),
             Err(OffReason::Signed)
         );
         assert_eq!(
-            who(&[("authorization", "AWS4-HMAC-SHA256 Credential=x")]),
+            identity_of(&[("authorization", "AWS4-HMAC-SHA256 Credential=x")]),
             Err(OffReason::Signed)
         );
     }

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slash_too_many_leads_around_no_rule() {
+    fn extra_slashes_in_a_path_do_not_bypass_a_rule() {
         let off = rule("/v1/chat/*", "", None, Mode::Off);
         for (path, matches) in [
             ("/v1/chat/completions", true),
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_reads_and_what_is_no_task_says_nothing() {
+    fn a_task_header_sets_read_mode_and_placeholders_are_ignored() {
         let on = |rules: &[Rule], value| decided(rules, &[("x-chat-task", value)], "m");
         for task in ["title_generation", "tags"] {
             assert_eq!(on(&[], task), (Mode::Read, "task".into()));
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_request_wins_over_rules_and_not_over_read_only() {
+    fn the_memory_header_overrides_rules_but_not_read_only() {
         let rules = [rule("", "", None, Mode::Off)];
         for (value, mode) in [("on", Mode::On), (" READ ", Mode::Read), ("off", Mode::Off)] {
             let headers = [("x-diarist-memory", value)];

@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_grows_is_found_by_its_longest_beginning() {
+    fn a_growing_body_is_found_by_its_longest_known_prefix() {
         let prefixes = ParsedPrefixes::default();
         // 6 KB each: the last hash is taken within the sixth one, and within the eleventh.
         let (short, long) = (body("abcdef", 7), body("abcdef", 12));
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_whose_beginning_was_not_sent_before_is_hashed_no_further() {
+    fn a_body_with_an_unknown_beginning_is_hashed_no_further() {
         let prefixes = ParsedPrefixes::default();
         let steps = |body: &Bytes| hash(&prefixes, body, 1000).hashes.len();
         let long = body("abcdef", 12);
@@ -413,7 +413,7 @@ mod tests {
 
     /// Where credentials and tenant have the same hash, what was read under a first step also says that it was sent.
     #[test]
-    fn a_body_of_one_step_stays_when_its_first_step_is_sent_again() {
+    fn a_stored_one_step_body_survives_a_repeated_first_step() {
         let prefixes = ParsedPrefixes::default();
         let hash = |body: &Bytes| {
             let mut hasher = prefixes.hasher(Some(body.len() as u64));
@@ -433,7 +433,7 @@ mod tests {
 
     /// The hash of the last step says nothing of what follows it.
     #[test]
-    fn what_follows_the_last_step_is_used_only_if_it_is_the_same() {
+    fn messages_after_the_last_hashed_step_are_reused_only_if_equal() {
         let prefixes = ParsedPrefixes::default();
         let earlier = body("abcdef", 7);
         let request = keep(&prefixes, &earlier);
@@ -454,7 +454,7 @@ mod tests {
 
     /// Tools, for example, which are as long as the messages.
     #[test]
-    fn fields_behind_the_messages_are_no_part_of_what_is_kept() {
+    fn fields_after_the_messages_are_not_part_of_a_stored_prefix() {
         let prefixes = ParsedPrefixes::default();
         let with_field = |count: usize, field: &str| {
             let body = String::from_utf8(body("abcdef", count).to_vec()).expect("text");
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded_and_what_is_used_stays() {
+    fn stored_prefixes_are_bounded_and_used_ones_stay() {
         let prefixes = ParsedPrefixes::default();
         let used = body("abcdef", 7);
         keep(&prefixes, &used);

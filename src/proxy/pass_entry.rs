@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_shows_words_and_no_secret() {
+    fn a_logged_path_hides_ids_and_secrets() {
         for (path, shown) in [
             ("/v1/embeddings", "/v1/embeddings"),
             (

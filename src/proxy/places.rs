@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn eleven_connections_of_a_hundred_streams_leave_places_for_others() {
+    fn eleven_flooding_connections_leave_places_for_other_connections() {
         let places = Places::new(1024, 1024);
         let flood = (0..100).flat_map(|_| (0..11).map(|connection| peer(connection, "127.0.0.1")));
         let taken = fill(&places, flood);
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_that_never_end_leave_half_of_the_places() {
+    fn unfinished_uploads_are_limited_to_half_of_the_places() {
         let places = Places::new(5, 9);
         let uploads: Vec<Upload> = (0..3).filter_map(|_| places.take_upload().ok()).collect();
         assert_eq!(uploads.len(), 3);
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_has_a_share_and_this_machine_any() {
+    fn a_remote_address_has_a_limit_and_loopback_has_none() {
         let places = Places::new(100, 3);
         let from = |address| (0..9).map(move |connection| peer(connection, address));
         let mut all = fill(&places, from("192.0.2.1"));
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_house_is_full_for_everybody() {
+    fn a_request_is_refused_if_every_place_is_taken() {
         let places = Places::new(1, 9);
         let first = places.take(None).expect("a place");
         let refused = places.check(Some(peer(1, "127.0.0.1")));
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn where_no_place_is_left_answers_that_nobody_reads_make_room() {
+    async fn an_unread_answer_ends_if_no_place_is_left() {
         let places = Places::new(5, 9);
         let honest = take_unread(&places, peer(1, "127.0.0.1")).await;
         tokio::time::advance(Duration::from_secs(1)).await;
@@ -390,7 +390,7 @@ mod tests {
 
     /// While places are free, nobody's answer ends because another connection asks for more than its share.
     #[tokio::test(start_paused = true)]
-    async fn a_greedy_connection_makes_room_of_its_own() {
+    async fn a_connection_over_its_share_ends_its_own_unread_answer() {
         let places = Places::new(8, 9);
         // Another one holds more, but asks for nothing.
         let mut others = Vec::new();
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_full_address_makes_room_of_its_own() {
+    async fn an_address_over_its_limit_ends_its_own_unread_answer() {
         let places = Places::new(100, 2);
         let other = take_unread(&places, peer(1, "192.0.2.1")).await;
         let mut own = Vec::new();

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_gets_some_lines_in_a_second_and_the_next_line_says_how_many_have_none() {
+    fn rejection_log_lines_are_limited_and_the_next_one_counts_the_rest() {
         let rejections = Rejections::default();
         let start = Instant::now();
         for _ in 0..MAX_LINES {

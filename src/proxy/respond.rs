@@ -351,7 +351,7 @@ mod tests {
 
     /// The table of codes is for the metrics: an answer with another code would have a series late.
     #[test]
-    fn every_code_has_its_series() {
+    fn every_error_code_has_a_metric_series() {
         let source = include_str!("respond.rs");
         let (_, rest) = source.split_once("\nfn describe(").expect("describe");
         let (arms, _) = rest.split_once("\nfn render(").expect("render");
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_answer_of_our_own_has_the_shape_clients_parse() {
+    async fn error_answers_of_diarist_have_the_form_that_clients_parse() {
         let refused = || Box::new(std::io::Error::other("10.0.0.7 refused"));
         let upstream = |source| ProxyError::Upstream {
             url: "http://10.0.0.7/v1".to_owned(),

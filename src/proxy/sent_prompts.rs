@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_conversation_that_was_silent_longest_goes_first() {
+    fn the_longest_idle_conversation_is_dropped_first() {
         let one = bytes_held(&key("a"), &prompt("m"));
         let prompts = SentPrompts::with_limit("", 2 * one);
         let now = Instant::now();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_larger_than_the_limit_is_not_kept() {
+    fn a_prompt_larger_than_the_limit_is_not_kept() {
         let prompts = SentPrompts::with_limit("", 1);
         let now = Instant::now();
         prompts.record(key("a"), prompt("m"), now);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cleared_is_gone_and_there_is_room_again() {
+    fn clearing_removes_all_prompts_and_frees_their_room() {
         let prompts = SentPrompts::new("");
         let now = Instant::now();
         prompts.record(key("a"), prompt("m"), now);

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_waits_for_longer_than_the_time_however_many_wait() {
+    async fn no_client_waits_longer_than_its_time_limit() {
         let turn = Flight::default();
         let waited = join_all((0..20).map(|_| wait_for(&turn, 10))).await;
         let observing = waited.iter().filter(|(observed, _)| observed.is_some());
@@ -82,14 +82,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_does_not_heed_the_time_is_given_up() {
+    async fn work_that_exceeds_the_time_limit_is_abandoned() {
         let (turn, started) = (Flight::default(), Instant::now());
         let done = run_exclusive(&turn, 10 * SECOND, |_| tokio::time::sleep(60 * SECOND)).await;
         assert_eq!((done, started.elapsed()), (None, 10 * SECOND));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waited_for_others_has_the_rest() {
+    async fn a_waiting_client_gets_the_rest_of_its_time() {
         let turn = Flight::default();
         let seconds = [10, 25, 10, 40];
         let waited = join_all(seconds.map(|seconds| wait_for(&turn, seconds))).await;
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_quick_leaves_the_others_their_time() {
+    async fn a_quick_client_leaves_the_rest_of_the_time_to_others() {
         let turn = Flight::default();
         let quick = run_exclusive(&turn, 10 * SECOND, |_| tokio::time::sleep(3 * SECOND));
         let (quick, slow) = tokio::join!(quick, wait_for(&turn, 10));

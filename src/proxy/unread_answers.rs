@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_reads_nothing_is_ended_at_the_limit_and_one_that_pauses_is_not() {
+    async fn a_stream_ends_if_the_client_reads_nothing_until_the_limit() {
         let at_once = Duration::ZERO;
         assert_eq!(ends_after(5, at_once, &[400]).await, (300, false));
         assert_eq!(ends_after(5, at_once, &[0, 400]).await, (300, false));
@@ -232,20 +232,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_upstream_may_take_its_time() {
+    async fn a_slow_upstream_does_not_end_the_stream() {
         let hour = Duration::from_hours(1);
         assert_eq!(ends_after(5, hour, &[0, 0]).await, (7200, true));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_client_of_a_large_frame_is_seen_to_read() {
+    async fn a_client_that_reads_a_large_frame_slowly_counts_as_reading() {
         let pauses = [200; 5];
         let ended = ends_after(4 * PIECE_BYTES, Duration::ZERO, &pauses).await;
         assert_eq!(ended, (1000, true));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stream_that_must_give_way_ends_at_once() {
+    async fn a_stream_ends_at_once_when_its_end_is_requested() {
         let started = Instant::now();
         let stream = async {
             let _body = watch(body::full(Bytes::from("x")));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn pieces_are_the_body() {
+    async fn the_pieces_of_a_watched_body_equal_the_body() {
         let bytes = Bytes::from(vec![b'y'; 3 * PIECE_BYTES + 5]);
         let sent = bytes.clone();
         let stream = async {

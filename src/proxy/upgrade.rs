@@ -272,7 +272,7 @@ mod tests {
 
     /// Each byte of either side buys both of them the whole time again.
     #[tokio::test(start_paused = true)]
-    async fn a_tunnel_ends_when_no_byte_has_moved_for_so_long_and_not_before() {
+    async fn a_tunnel_ends_only_after_the_idle_time_without_any_byte() {
         let (mut client, ours) = duplex(64);
         let (mut upstream, theirs) = duplex(64);
         let started = Instant::now();

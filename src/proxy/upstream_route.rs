@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_rest_when_the_client_needs_its_limit() {
+    fn less_than_half_of_a_rate_limit_counts_as_nearly_used_up() {
         assert!(!is_nearly_used_up(&headers(&[])));
         let left = |left: &'static str| {
             headers(&[
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_client_is_told_how_long_it_must_wait_or_not() {
+    fn the_wait_after_a_rate_limit_is_read_from_its_headers() {
         let now = jiff::Timestamp::UNIX_EPOCH;
         let limited = |pairs: &[(&'static str, &'static str)]| limited_for(&headers(pairs), now);
         assert_eq!(limited(&[]), None);

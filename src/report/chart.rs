@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_picture_shows_both_bars_and_the_marks() {
+    fn the_chart_shows_both_bars_and_the_marks() {
         let size = Size {
             width: 32,
             height: 6,
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn it_fits_however_many_steps_there_are() {
+    fn the_chart_fits_its_width_for_any_number_of_steps() {
         let all = story();
         for steps in [1, 2, 7, 15, 24] {
             for width in [9, 20, 33, 80] {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_baseline_nothing_is_shaded() {
+    fn a_chart_without_a_baseline_has_no_shading() {
         let steps = story().into_iter().map(|step| ReportStep {
             direct: None,
             ..step

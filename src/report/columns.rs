@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up_and_empty_ones_go() {
+    fn columns_are_aligned_and_empty_columns_are_removed() {
         let rows =
             [["né", "", "1"], ["name", "", "1,000"]].map(|row| row.map(str::to_owned).to_vec());
         let text = align_columns(

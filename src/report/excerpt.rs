@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_middle_goes_and_the_note_says_so() {
+    fn the_middle_is_cut_and_a_note_counts_the_lines() {
         let text: String = (1..=9).map(|n| format!("line {n}\n")).collect();
         assert_eq!(excerpt(&text, 5, 3, 80), text);
         assert_eq!(

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_no_price() {
+    fn an_invalid_price_is_refused() {
         for text in ["", "1", "1,2", "1,2,3,4", "1,-2,3", "a,b,c", "1,inf,2"] {
             assert_eq!(text.parse::<Price>(), Err(BadPrice), "{text}");
         }

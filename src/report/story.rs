@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_reported_stays_absent() {
+    fn unreported_token_counts_stay_unknown() {
         let tokens = |prompt, cached| Tokens {
             prompt,
             cached,

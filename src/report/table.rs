@@ -317,12 +317,12 @@ mod tests {
     }
 
     #[test]
-    fn totals_stand_side_by_side() {
+    fn the_table_shows_the_totals_side_by_side() {
         insta::assert_snapshot!(table(&story(), &prices()) + &notes(&story(), &prices()));
     }
 
     #[test]
-    fn without_a_baseline_one_column_is_left() {
+    fn a_table_without_a_baseline_has_one_column() {
         let mut story = story();
         for step in &mut story.steps {
             step.direct = None;
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_reported_is_neither_zero_nor_free() {
+    fn unreported_usage_is_shown_as_unknown_and_not_as_zero() {
         let mut story = story();
         story.steps[1].forwarded.cached = None;
         let text = table(&story, &prices()) + &notes(&story, &prices());

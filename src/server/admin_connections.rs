@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_have_ended_do_not_count() {
+    fn ended_admin_connections_do_not_count() {
         let mut connections = AdminConnections::default();
         for _ in 0..1_000 {
             let connection = CancellationToken::new();

@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_has_room_for_no_request() {
+    fn an_idle_connection_reserves_no_memory_for_a_request() {
         const BYTES: usize = 4096;
         let answer = async {
             let bytes = [1_u8; BYTES];

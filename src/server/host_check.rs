@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loopback_port_answers_to_its_own_names_and_those_of_the_operator() {
+    fn a_loopback_listener_accepts_only_local_and_configured_host_names() {
         let check = HostCheck::new(
             "127.0.0.1:8484".parse().expect("an address"),
             &["Box.lan".to_owned()],
@@ -114,13 +114,13 @@ mod tests {
     }
 
     #[test]
-    fn beyond_loopback_every_name_leads_here() {
+    fn a_public_listener_accepts_every_host_name() {
         let check = HostCheck::new("0.0.0.0:8484".parse().expect("an address"), &[]);
         assert_eq!(foreign(&check, "/", &["proxy.example"]), None);
     }
 
     #[test]
-    fn a_name_in_the_configuration_has_no_port_and_no_scheme() {
+    fn a_configured_host_name_has_no_port_and_no_scheme() {
         for good in ["box.lan", "10.0.0.7", "[fe80::1]", "host.docker.internal"] {
             assert!(is_host(good), "{good}");
         }

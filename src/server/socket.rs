@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_protocol_is_open_only_while_the_preface_may_still_come() {
+    fn the_protocol_is_undecided_only_while_the_http2_preface_may_follow() {
         let open = |pieces: &[&[u8]]| {
             let mut preface = Preface {
                 matched: 0,
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_preface_is_whole_with_its_last_byte() {
+    async fn the_http2_preface_is_complete_with_its_last_byte() {
         let mut preface = Preface {
             matched: 0,
             deadline: Box::pin(tokio::time::sleep(Duration::ZERO)),
@@ -345,7 +345,7 @@ mod tests {
 
     /// Bytes that look like hyper's own answer are one only in HTTP/1: an HTTP/2 frame may hold anything.
     #[tokio::test]
-    async fn frames_are_left_alone_whatever_they_hold() {
+    async fn http2_frames_are_never_rewritten() {
         let bare = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
         let (first, rest) = PREFACE.split_at(10);
         for chunks in [&[PREFACE][..], &[first, rest]] {
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_taken_port_is_named_in_one_line() {
+    async fn a_port_in_use_gives_a_one_line_error_message() {
         let first = listen("data", SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         let addr = first.local_addr().unwrap();
         for (port, flag) in [("data", "--listen"), ("admin", "--admin")] {

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn an_invalid_alias_is_refused_with_its_reason() {
         let held = [alias(2, 1), alias(3, 2)];
         let check = |name: u8, tenant: u8| check_alias(&held, [name; 32], [tenant; 32]);
         assert_eq!(check(4, 4), AddAliasOutcome::SameTenant);
@@ -144,7 +144,7 @@ mod tests {
 
     /// No verb stores a circle; a table that was edited by hand may have one.
     #[test]
-    fn in_a_circle_everybody_is_themselves() {
+    fn aliases_in_a_cycle_are_ignored() {
         let aliases = Aliases::default();
         aliases.replace(&[alias(1, 2), alias(2, 3), alias(3, 1), alias(4, 1)]);
         for tenant in 1..=4 {

@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_tenant_is_covered_with_its_users_and_a_user_alone() {
+    fn a_tenant_tombstone_covers_all_users_and_a_user_tombstone_only_one() {
         let held = Tombstones::default();
         let (ada, user) = (Scope::new(b"ada", None), Scope::new(b"ada", Some(b"user")));
         held.replace(&[tombstone(*Link::root(&user).as_bytes(), None)]);

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_database_gets_a_file_for_its_owner_only() {
+    fn a_new_database_gets_a_pepper_file_for_its_owner_only() {
         let folder = tempfile::tempdir().unwrap();
         let database = folder.path().join("new/diarist.db");
         let place = place(&database);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_database_that_exists_gets_none() {
+    fn an_existing_database_gets_no_pepper_file() {
         let folder = tempfile::tempdir().unwrap();
         let database = folder.path().join("diarist.db");
         std::fs::write(&database, SQLITE_MAGIC).unwrap();
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_starts_together_agrees() {
+    fn concurrent_starts_agree_on_one_pepper() {
         let folder = tempfile::tempdir().unwrap();
         let database = folder.path().join("diarist.db");
         let found: Vec<Pepper> = std::thread::scope(|scope| {
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_file_is_no_pepper() {
+    fn a_pepper_file_that_is_too_short_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let database = folder.path().join("diarist.db");
         let place = place(&database);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configured_secret_wins() {
+    fn the_configured_secret_is_used_and_no_pepper_file_is_made() {
         let folder = tempfile::tempdir().unwrap();
         let database = folder.path().join("diarist.db");
         let secret = [7; 32];

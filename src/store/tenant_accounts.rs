@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_begins_so_many_tenants_in_an_hour_and_keeps_those_it_has() {
+    fn an_account_gets_a_bounded_number_of_new_tenants_per_hour() {
         let accounts = TenantAccounts::default();
         accounts.load(&[member(9)]);
         assert!(accounts.join(member(2), LIMIT, 0) && accounts.join(member(3), LIMIT, 0));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_store_has_answered_nobody_is_new() {
+    fn every_tenant_is_accepted_until_the_store_is_loaded() {
         let accounts = TenantAccounts::default();
         for tenant in 2..9 {
             assert!(accounts.join(member(tenant), LIMIT, 0));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_new_is_stored_once_and_a_tenant_can_change_its_account() {
+    fn a_new_account_of_a_tenant_is_stored_once() {
         let accounts = TenantAccounts::default();
         let own = |tenant: u8| TenantAccount {
             tenant: [tenant; 32],

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_come_one_after_the_other() {
+    fn alarms_become_due_one_after_the_other() {
         let alarms = Alarms {
             activate_ms: Some(5),
             reflect_ms: Some(9),

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn only_background_threads_offer_their_core_between_steps() {
+    fn only_background_threads_yield_their_core_between_steps() {
         let background = Background::start().expect("a runtime");
         let work = || {
             end_step();

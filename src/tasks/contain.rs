@@ -26,7 +26,7 @@ mod tests {
 
     /// A task of an HTTP/2 request once took 143 KB, since each `async fn` around its future had room for it twice.
     #[test]
-    fn what_is_contained_has_room_once() {
+    fn a_contained_future_has_no_second_copy_in_memory() {
         const BYTES: usize = 4096;
         let future = async {
             let bytes = [1_u8; BYTES];

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loss_is_shown_until_it_is_over() {
+    fn a_loss_is_reported_in_readiness_until_recovery() {
         let readiness = Readiness::new();
         let losses = Losses::new("audit", &readiness);
         assert_eq!(readiness.condition("audit"), Some(Condition::Up));

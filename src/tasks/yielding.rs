@@ -40,7 +40,7 @@ mod tests {
 
     /// Between two steps that are near each other no time is lost.
     #[test]
-    fn the_next_offer_is_made_a_while_later() {
+    fn a_thread_yields_its_core_again_only_after_a_pause() {
         assert!(!has_yielded());
         yield_to_requests();
         assert!(has_yielded());

@@ -1,9 +1,9 @@
 //! Sets up logging: the output, its form, and the lines that can never be turned on.
 //!
-//! Lines go to standard error; standard output is for audit records and command output. Called once, by the command
-//! line.
+//! Lines go to standard error; standard output is for audit records and command output. Nothing waits until they are
+//! written. Called once, by the command line.
 
-use std::io::IsTerminal as _;
+use std::io::{self, IsTerminal as _};
 
 use tracing::Metadata;
 use tracing::level_filters::LevelFilter;
@@ -12,6 +12,9 @@ use tracing_subscriber::util::TryInitError;
 use tracing_subscriber::{
     EnvFilter, Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _,
 };
+
+use super::LOG_DROPPED;
+use super::log_writer::{LogGuard, LogWriter};
 
 /// The form of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,6 +36,8 @@ pub enum LoggingError {
     Level { directive: String },
     #[error("DIARIST_LOG (or RUST_LOG): the log filter `{filter}` cannot be read")]
     Filter { filter: String, source: ParseError },
+    #[error("the thread that writes the log cannot start")]
+    Thread(#[from] io::Error),
     #[error("logging has been set up before")]
     AlreadyInitialized(#[from] TryInitError),
 }
@@ -53,11 +58,12 @@ const QUOTING_LIBRARIES: [&str; 9] = [
     "tokio_util",
 ];
 
-/// Starts logging. `filter` is the value of `DIARIST_LOG` or `RUST_LOG`, if set.
+/// Starts logging. `filter` is the value of `DIARIST_LOG` or `RUST_LOG`, if set. What it returns is dropped when the
+/// process ends, and writes the last lines.
 ///
 /// # Errors
 /// If the filter cannot be read or logging was set up before.
-pub fn init_logging(format: LogFormat, filter: Option<&str>) -> Result<(), LoggingError> {
+pub fn init_logging(format: LogFormat, filter: Option<&str>) -> Result<LogGuard, LoggingError> {
     let filter = filter
         .filter(|text| !text.trim().is_empty())
         .unwrap_or(DEFAULT_FILTER);
@@ -67,13 +73,14 @@ pub fn init_logging(format: LogFormat, filter: Option<&str>) -> Result<(), Loggi
         source,
     })?;
     let filter = parsed.and(filter_fn(may_be_logged));
-    let stderr = std::io::stderr;
+    let stderr = io::stderr;
     let json = match format {
         LogFormat::Auto => !stderr().is_terminal(),
         LogFormat::Text => false,
         LogFormat::Json => true,
     };
-    let lines = tracing_subscriber::fmt::layer().with_writer(stderr);
+    let (writer, guard) = LogWriter::start(stderr(), report_lost)?;
+    let lines = tracing_subscriber::fmt::layer().with_writer(move || writer.clone());
     let lines = if json {
         lines.json().flatten_event(true).boxed()
     } else {
@@ -82,7 +89,15 @@ pub fn init_logging(format: LogFormat, filter: Option<&str>) -> Result<(), Loggi
     tracing_subscriber::registry()
         .with(lines.with_filter(filter))
         .try_init()?;
-    Ok(())
+    Ok(guard)
+}
+
+fn report_lost(lost: u64) {
+    metrics::counter!(LOG_DROPPED).increment(lost);
+    tracing::warn!(
+        lost,
+        "log lines were lost: whoever reads standard error did not take them in time"
+    );
 }
 
 /// A word that is no level would be read as the name of a module, and everything else would be off.
@@ -118,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_that_is_no_level_is_an_error() {
+    fn an_unknown_log_level_is_an_error() {
         for fine in [
             "info",
             "WARN,diarist=debug",
@@ -134,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_that_quote_traffic_stop_at_info_whatever_the_filter_says() {
+    fn libraries_that_quote_traffic_never_log_debug_lines() {
         struct Count(Arc<AtomicUsize>);
         impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Count {
             fn on_event(
@@ -160,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_cannot_be_read_is_named() {
+    fn the_error_of_an_invalid_log_filter_names_it() {
         let error = init_logging(LogFormat::Auto, Some("diarist=loud")).unwrap_err();
         assert_eq!(
             error.to_string(),

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_models_have_labels_and_the_number_has_a_limit() {
+    fn only_a_limited_number_of_models_get_their_own_label() {
         let mut names = Names(BTreeSet::new());
         assert_eq!(names.label(""), OTHER);
         assert_eq!(names.label(&"m".repeat(MAX_BYTES + 1)), OTHER);

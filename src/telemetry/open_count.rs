@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ends_in_a_panic_is_not_counted_for_ever() {
+    fn the_open_count_falls_after_a_panic() {
         let recorder = PrometheusBuilder::new().build_recorder();
         let handle = recorder.handle();
         metrics::with_local_recorder(&recorder, || {

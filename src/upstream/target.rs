@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn other_paths_keep_their_place_at_the_origin() {
+    fn paths_outside_the_api_root_go_to_the_origin_unchanged() {
         for path in [
             "/",
             "/v1beta/models",
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn no_spelling_of_a_path_leaves_the_origin() {
+    fn no_spelling_of_a_path_changes_the_upstream_host() {
         for path in [
             "//evil.example/x",
             "/v1//evil.example/x",
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_cannot_be_an_upstreams_are_named() {
+    fn the_error_of_an_invalid_upstream_address_names_the_reason() {
         for (base, message) in [
             ("ftp://host/", "the scheme `ftp` is not http or https"),
             (

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_connection_exists_until_it_is_closed() {
+    async fn a_tracked_connection_counts_as_open_until_it_is_closed() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let tls = connect::with_roots(RootCertStore::empty()).unwrap();

@@ -283,7 +283,7 @@ async fn assert_alice_has_memory(rig: &mut Rig, messages: &[Value]) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn who_got_the_same_answer_in_any_form_is_not_told_of_its_conversation() {
+async fn an_answer_another_user_got_in_any_form_proves_no_conversation() {
     let mut rig = roomy().await;
     let count = RECEIPT_FORMS.len();
     // Each form twice: before Alice gets the answer, and after it. The last two answers nobody else gets.
@@ -316,7 +316,7 @@ async fn who_got_the_same_answer_in_any_form_is_not_told_of_its_conversation() {
 
 /// What is recorded in two conversations is known to be so by the next process.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_got_the_same_answer_is_not_told_after_a_restart() {
+async fn an_answer_another_user_got_proves_nothing_after_a_restart() {
     let mut rig = roomy().await;
     let messages = alice(&mut rig, 3).await;
     let thinking = format!("<think>{}</think>\n{}", "Well. ".repeat(60), summary(1));
@@ -357,7 +357,7 @@ async fn flood(rig: &Rig, key: &str, status: u16) {
 }
 
 /// Bob has script 0 as well, script 1 is Alice's alone.
-async fn assert_only_her_own_script_is_told(rig: &mut Rig) {
+async fn assert_only_her_own_script_gives_memory(rig: &mut Rig) {
     for (number, gets_memory) in [(0, false), (1, true)] {
         let sent = Client::new(rig).send(&window(number)).await;
         assert_eq!(!sent.in_block.is_empty(), gets_memory, "script {number}");
@@ -367,7 +367,7 @@ async fn assert_only_her_own_script_is_told(rig: &mut Rig) {
 /// What the process noted under one key is not pushed out by messages under another one.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_flood_of_another_tenant_makes_nobody_forget_what_was_heard() {
+async fn many_messages_of_another_tenant_do_not_displace_noted_messages() {
     let mut rig = roomy().await;
     rig.limit_seen_entries(ENTRIES);
     Receipt::off(&summary(0)).take_place(&rig).await;
@@ -380,14 +380,14 @@ async fn a_flood_of_another_tenant_makes_nobody_forget_what_was_heard() {
         is_served_her_memory(&mut rig, 1).await,
         "nobody else has it"
     );
-    assert_only_her_own_script_is_told(&mut rig).await;
+    assert_only_her_own_script_gives_memory(&mut rig).await;
     assert_alice_has_memory(&mut rig, &messages).await;
 }
 
 /// Anybody can send messages with keys that the upstream refuses. The first request of a key that it accepts comes from a
 /// stranger too.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flood_of_strangers_makes_nobody_forget_what_was_heard() {
+async fn refused_requests_of_unknown_tenants_do_not_displace_noted_messages() {
     let mut rig = roomy().await;
     rig.limit_seen_entries(ENTRIES);
     let bob = [conversation("bob", 2), script(0), vec![user("bob", 9)]].concat();
@@ -399,14 +399,14 @@ async fn a_flood_of_strangers_makes_nobody_forget_what_was_heard() {
     flood(&rig, "Bearer sk-unknown", 401).await;
     rig.provider.inject(CallerKind::Actor, Behaviour::default());
     let messages = alice(&mut rig, 0).await;
-    assert_only_her_own_script_is_told(&mut rig).await;
+    assert_only_her_own_script_gives_memory(&mut rig).await;
     assert_alice_has_memory(&mut rig, &messages).await;
 }
 
 /// What a tenant makes the process forget of itself is asked of the database.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_tenant_whose_messages_are_forgotten_is_looked_up_in_the_database() {
+async fn messages_displaced_from_the_process_are_looked_up_in_the_database() {
     // Who else has the script, and whether the process forgets before or after Alice has it.
     for (two_have_it, forgets_first, gets_memory) in [
         (false, true, true),

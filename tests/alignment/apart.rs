@@ -81,7 +81,7 @@ fn names() -> [(Headers, Headers); 2] {
 
 /// Bob's first request that is recorded comes with turns of his own and the same three messages.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_script_that_two_users_share_tells_neither_of_the_other() {
+async fn messages_shared_with_another_user_prove_no_conversation() {
     for (hers, his) in names() {
         let mut rig = roomy().await;
         let messages = alice(&mut rig, &hers).await;
@@ -109,7 +109,7 @@ async fn a_script_that_two_users_share_tells_neither_of_the_other() {
 /// The last answer of Alice's conversation is one that Bob has as well.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn an_answer_that_two_users_got_alike_is_no_summary() {
+async fn an_answer_that_two_users_got_is_not_taken_as_a_summary() {
     let asks = message("user", "When does the refund reach my bank?");
     let answer = message("assistant", CANNED);
     let now = message("user", "And what did I tell you about myself?");
@@ -154,7 +154,7 @@ async fn an_answer_that_two_users_got_alike_is_no_summary() {
 /// The second conversation that gets an answer is known as the second one, whatever its request was.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn an_answer_to_any_request_counts_as_given() {
+async fn an_answer_also_given_to_any_other_request_proves_no_conversation() {
     let asks = message("user", "When does the refund reach my bank?");
     let summary = message("user", CANNED);
     let now = message("user", "And what did I tell you about myself?");
@@ -185,7 +185,7 @@ async fn an_answer_to_any_request_counts_as_given() {
 /// Thinking is not compared, so it does not make a summary of a short answer: anybody can guess what is left.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn thinking_makes_no_summary_of_a_short_answer() {
+async fn thinking_text_does_not_make_a_short_answer_a_summary() {
     let think =
         |thought: &str, answer: &str| format!("<think>{}</think>{answer}", thought.repeat(60));
     let now = message("user", "And what did I tell you about myself?");
@@ -215,7 +215,7 @@ async fn thinking_makes_no_summary_of_a_short_answer() {
 /// What a user said is told to the conversation it was said in, and to no other; and no more once the user
 /// has taken it back.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_taken_back_is_not_told() {
+async fn an_edited_or_removed_message_is_no_longer_in_the_block() {
     let mut rig = roomy().await;
     let all = conversation("it", 49);
     hold(&mut rig, &vec![], &all[..41]).await;
@@ -240,7 +240,7 @@ async fn what_is_taken_back_is_not_told() {
 /// said since then proves her conversation, and not what both said.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn an_edit_takes_no_memory_from_a_conversation_that_begins_alike() {
+async fn an_edit_takes_no_memory_from_another_conversation_with_the_same_beginning() {
     for (hers, his) in names() {
         let mut rig = roomy().await;
         let continued = |name, turns| {
@@ -265,7 +265,7 @@ async fn an_edit_takes_no_memory_from_a_conversation_that_begins_alike() {
 /// `memory.evidence` says which evidence counts.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn an_operator_says_which_evidence_counts() {
+async fn the_evidence_setting_decides_which_requests_get_memory() {
     for (level, named, gets_memory) in [
         ("strict", true, false),
         ("names", false, false),

@@ -83,7 +83,7 @@ fn ending_text(name: &str, number: usize) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_window_that_is_too_small_to_be_observed_is_remembered_where_words_are_kept() {
+async fn messages_dropped_before_observation_are_observed_if_text_is_kept() {
     let all = conversation("slide", 61);
     for (keep, restart) in [("always", false), ("always", true), ("240h", true)] {
         let mut rig = keeping(keep).await;
@@ -103,7 +103,7 @@ async fn a_window_that_is_too_small_to_be_observed_is_remembered_where_words_are
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn by_default_no_words_are_kept_and_what_nobody_observed_is_lost() {
+async fn by_default_messages_dropped_before_observation_are_lost_and_not_stored() {
     let all = conversation("slide", 61);
     let mut rig = keeping("until_observed").await;
     let sent_requests = slide(&mut rig, &all, false).await;
@@ -121,7 +121,7 @@ async fn by_default_no_words_are_kept_and_what_nobody_observed_is_lost() {
 /// Forgetting deletes kept words as everything else; so does no longer wanting to keep them, and time.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn kept_words_go_when_they_are_forgotten_and_when_they_were_kept_long_enough() {
+async fn kept_text_is_deleted_when_forgotten_expired_or_no_longer_wanted() {
     let all = conversation("slide", 41);
     for ending in ["forget", "until_observed", "1ms"] {
         let mut rig = keeping("always").await;
@@ -146,7 +146,7 @@ async fn kept_words_go_when_they_are_forgotten_and_when_they_were_kept_long_enou
 
 /// Where words are kept, a line of the log leads to them; where they are not, it is said why.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_line_of_the_log_leads_to_the_words_that_are_kept() {
+async fn threads_show_prints_the_kept_messages_behind_an_observation() {
     let all = conversation("slide", 61);
     for keep in ["always", "until_observed"] {
         let mut rig = keeping(keep).await;
@@ -201,7 +201,7 @@ async fn forget_all(rig: &Rig) {
 
 /// What expired before it was observed is lost, as if it had never been kept; the rest goes on.
 #[tokio::test(flavor = "multi_thread")]
-async fn where_words_expired_the_log_begins_behind_them() {
+async fn the_log_begins_after_messages_that_expired_before_observation() {
     let all = conversation("slide", 81);
     let mut rig = keeping("always").await;
     slide(&mut rig, &all[..11], false).await;
@@ -228,7 +228,7 @@ async fn where_words_expired_the_log_begins_behind_them() {
 /// Diarist is put in front of a conversation of which only a window is sent any more: nothing of the
 /// window stays where it was from one request to the next.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_window_that_slid_before_anybody_looked_is_observed() {
+async fn a_conversation_first_received_as_a_sliding_window_is_observed() {
     let all = conversation("slide", 81);
     for keep in ["until_observed", "always"] {
         let mut rig = keeping(keep).await;

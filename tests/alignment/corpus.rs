@@ -189,7 +189,7 @@ fn check(expected: &Expected, row: &Row) {
     assert!(row.left_out() >= expected.applied, "{table_line}");
 }
 
-fn tells_of_what_is_gone(row: &Row) {
+fn assert_blocks_recall_dropped_messages(row: &Row) {
     for run in row.runs().keys() {
         let least = BEHIND.iter().find(|(name, _)| name == run);
         let least = least.map_or(0, |(_, least)| *least);
@@ -201,25 +201,25 @@ fn tells_of_what_is_gone(row: &Row) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn every_program_gets_memory_from_the_strictest_provider() {
+async fn every_client_program_gets_memory_with_the_strictest_provider() {
     for (expected, row) in all(&STRICT, true).await {
         check(expected, &row);
         let is_ordinary = |other: &Expected| other.client == expected.client;
         if row.refused > 0 {
             assert!(ORDINARY.iter().any(is_ordinary), "{}", expected.client);
         } else {
-            tells_of_what_is_gone(&row);
+            assert_blocks_recall_dropped_messages(&row);
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn every_program_gets_memory_where_none_of_its_requests_is_refused() {
+async fn every_client_program_gets_memory_with_an_ordinary_provider() {
     for (expected, row) in all(&ORDINARY, false).await {
         check(expected, &row);
         assert_eq!(row.refused, 0, "{}", expected.client);
-        tells_of_what_is_gone(&row);
+        assert_blocks_recall_dropped_messages(&row);
     }
 }
 

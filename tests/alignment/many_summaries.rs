@@ -111,20 +111,20 @@ async fn play(goes_on: bool) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn the_user_speaks_behind_each_summary() {
+async fn each_summary_continues_its_conversation_when_the_user_writes_next() {
     play(false).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn the_model_goes_on_from_each_summary() {
+async fn each_summary_continues_its_conversation_when_the_model_answers_next() {
     play(true).await;
 }
 
 /// Nothing is kept in front of a summary, and its client says the same word behind each.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn the_same_word_behind_each_summary_is_not_a_kept_message() {
+async fn equal_words_after_each_summary_do_not_lose_the_memory() {
     for words in [
         "continue",
         "Continue if there are next steps, or ask if you are not sure how to go on.",
@@ -208,7 +208,7 @@ async fn take_back(gone: Gone, edits: bool) -> (BTreeSet<String>, bool) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn what_is_taken_back_in_front_of_a_summary_is_not_told() {
+async fn a_message_edited_or_removed_before_a_summary_leaves_the_block() {
     let (in_block, tells) = take_back(|_, _| 0..0, false).await;
     assert!(tells && in_block.is_empty(), "nothing was taken back");
     let gone: [Gone; 5] = [
@@ -228,7 +228,7 @@ async fn what_is_taken_back_in_front_of_a_summary_is_not_told() {
 
 /// What stands in front of a summary is the user's own if it is not what the client puts there each time.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_user_says_in_front_of_a_summary_can_be_taken_back() {
+async fn user_text_dropped_before_a_summary_leaves_the_block() {
     let mut rig = roomy().await;
     let mut conversation = Conversation::new();
     for _ in 0..20 {

@@ -103,7 +103,7 @@ impl OverflowRig {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_view_is_trimmed_and_what_follows_goes_on_from_there() {
+async fn an_aligned_request_is_trimmed_and_the_next_requests_keep_the_cut() {
     let mut stage = OverflowRig::set("trim", clocked, 41, |tokens| tokens + 1_200).await;
     let trimmed = stage.send(49).await;
     assert_eq!(
@@ -146,7 +146,7 @@ async fn a_view_is_trimmed_and_what_follows_goes_on_from_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_view_is_observed_while_its_client_waits() {
+async fn an_aligned_request_is_observed_while_its_client_waits() {
     let mut stage = OverflowRig::set("observe", clocked, 41, |tokens| tokens + 1_200).await;
     let calls = |rig: &Rig| rig.provider.record_for(CallerKind::Observer).len();
     let before = calls(&stage.rig);
@@ -166,7 +166,7 @@ async fn a_view_is_observed_while_its_client_waits() {
 /// What is observed and waits for its activation costs nothing.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn what_waits_is_applied_to_a_view() {
+async fn a_waiting_activation_is_applied_to_a_too_long_aligned_request() {
     let mut stage = OverflowRig::set("pass", window, 57, |tokens| tokens * 9 / 10).await;
     let came = stage.send(59).await;
     assert_eq!(

@@ -34,7 +34,7 @@ async fn polite_rig() -> Rig {
 
 /// The last answer of a conversation is no summary of it only because nothing follows it.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_told_goodbye_alike_is_told_nothing_of_each_other() {
+async fn conversations_with_the_same_last_answer_stay_separate() {
     let mut rig = polite_rig().await;
     let mut other: Vec<Value> = vec![message("user", "Before we begin: thank you (other#0).")];
     Client::new(&mut rig).send(&other).await;

@@ -131,7 +131,7 @@ impl AlignmentCheck<'_> {
                 (Some(origin), Some(known)) if known.origins.contains(&origin) => true,
                 (Some(_), Some(_)) => {
                     let goes_on = place >= self.alignment.positions.open_start().1;
-                    same_words(place) && (goes_on || self.could_be_no_other(place))
+                    same_words(place) && (goes_on || self.is_unique_on_both_sides(place))
                 }
                 _ => same_words(place),
             }
@@ -156,7 +156,7 @@ impl AlignmentCheck<'_> {
 
     /// Whether nobody could tell the message at `place` from the one that was said there: both sides say
     /// it once, and it is no short word.
-    fn could_be_no_other(&self, place: usize) -> bool {
+    fn is_unique_on_both_sides(&self, place: usize) -> bool {
         let item = self.node_at(place).and_then(|known| known.step.message_key);
         item.is_some_and(|item| {
             let path = self.known_chains.path.iter();
@@ -415,7 +415,7 @@ fn all(seeds: std::ops::Range<u64>, bug: Option<Bug>) -> Vec<(u64, Report)> {
 }
 
 #[test]
-fn a_view_is_proven_and_right_or_the_request_is_raw() {
+fn an_aligned_request_is_proven_and_correct() {
     let played = all(seeds(depth::long_or(CASES[0], CASES[1])), None);
     let (mut counts, mut kinds, mut requests) = (BTreeMap::new(), BTreeMap::new(), 0);
     let mut broken = Vec::new();
@@ -492,7 +492,7 @@ fn planted_bugs_are_noticed() {
 
 /// `docs/testing.md` lists the planted bugs, each with the law that notices it, and no others.
 #[test]
-fn the_table_of_planted_bugs_is_whole() {
+fn the_document_lists_the_planted_bugs() {
     let wanted: Vec<(String, String)> = NOTICED
         .iter()
         .map(|(bug, law)| (format!("{bug:?}"), format!("{law:?}")))

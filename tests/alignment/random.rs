@@ -159,7 +159,7 @@ pub fn seeds(plain: u64) -> std::ops::Range<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_a_client_does() {
+async fn requests_of_any_client_stay_correct() {
     let played: Vec<_> = stream::iter(seeds(depth::long_or(CASES[0], CASES[1])))
         .map(play)
         .buffer_unordered(3)

@@ -27,7 +27,7 @@ async fn post(rig: &mut Rig, messages: &[Value]) -> bool {
 }
 
 /// Sends `messages`; the answer breaks off midway, so that nothing is recorded of it.
-async fn broken_off(rig: &mut Rig, messages: &[Value]) -> String {
+async fn send_with_cut_answer(rig: &mut Rig, messages: &[Value]) -> String {
     let cut = Behaviour::cutting(Cut::AfterBytes(40));
     rig.provider.inject_next(CallerKind::Actor, 1, &cut);
     assert!(!post(rig, messages).await, "the answer was whole");
@@ -49,14 +49,14 @@ async fn grow(rig: &mut Rig, all: &[Value], from: usize, to: usize) {
 /// repetition does not ask for that again.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn what_was_answered_in_part_goes_out_alike_though_more_is_observed() {
+async fn a_repeated_request_keeps_its_bytes_after_more_observations() {
     for length in [19, 21, 23, 25] {
         let mut rig = roomy().await;
         let all = conversation("late", 45);
         grow(&mut rig, &all, 1, length).await;
         let mut window = all[length - 4..length].to_vec();
         window.extend(conversation("new", 3).split_off(1));
-        let first = broken_off(&mut rig, &window).await;
+        let first = send_with_cut_answer(&mut rig, &window).await;
         grow(&mut rig, &all, length + 2, length + 16).await;
         let again = sent(&mut rig, &window).await;
         assert!(again == first, "a chain of {length}");
@@ -71,12 +71,12 @@ async fn what_was_answered_in_part_goes_out_alike_though_more_is_observed() {
 
 /// The same where the conversation was not known yet when the request first came.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_went_out_on_a_chain_of_its_own_stays_there() {
+async fn a_request_sent_on_its_own_chain_stays_on_it() {
     let mut rig = roomy().await;
     let all = conversation("early", 45);
     let mut window = all[18..24].to_vec();
     window.extend(conversation("new", 1));
-    let first = broken_off(&mut rig, &window).await;
+    let first = send_with_cut_answer(&mut rig, &window).await;
     grow(&mut rig, &all, 1, 41).await;
     assert!(sent(&mut rig, &window).await == first);
     rig.restart().await;
@@ -86,7 +86,7 @@ async fn what_went_out_on_a_chain_of_its_own_stays_there() {
 /// A window that ends where another request ended, seen first by a process that knows neither.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_window_that_ends_where_a_request_ended_leaves_that_its_bytes() {
+async fn a_window_with_the_same_end_leaves_the_whole_request_unchanged() {
     let all = conversation("tip", 61);
     // The last request that still went out raw, while its snapshot waits for the next.
     let mut rig = roomy().await;
@@ -119,14 +119,14 @@ async fn a_window_that_ends_where_a_request_ended_leaves_that_its_bytes() {
 /// after that: what proved it then is not looked for any more, and it is still its own.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn what_broke_off_before_the_request_in_front_of_it_was_recorded_keeps_its_memory() {
+async fn a_request_cut_before_its_predecessor_is_recorded_keeps_its_memory() {
     let mut rig = roomy().await;
     for name in ["one", "two", "three"] {
         let all = conversation(name, 49);
         grow(&mut rig, &all, 1, 41).await;
         set_answer(&rig, all.get(43));
         assert!(post(&mut rig, &all[20..43]).await);
-        let first = broken_off(&mut rig, &all[20..45]).await;
+        let first = send_with_cut_answer(&mut rig, &all[20..45]).await;
         let first_mark = format!("{name}#0");
         for length in [45, 47, 49] {
             let sent_request = Client::new(&mut rig)

@@ -33,7 +33,7 @@ async fn before_the_summary() -> (Rig, Vec<Value>, Vec<Value>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_summary_that_comes_back_before_it_is_recorded_goes_on_with_its_conversation() {
+async fn a_summary_used_before_it_is_recorded_continues_its_conversation() {
     let (mut rig, _, asking) = before_the_summary().await;
     let head = [
         message("user", format!("What was said before:\n{}", summary())),
@@ -71,7 +71,7 @@ async fn a_summary_that_comes_back_before_it_is_recorded_goes_on_with_its_conver
 /// Beside its summary the client keeps messages that prove the conversation. Its first request is refused, and is not
 /// recorded; the same request comes again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_first_request_behind_a_summary_that_fails_goes_out_again_with_its_memory() {
+async fn a_failed_first_request_after_a_summary_is_repeated_with_its_memory() {
     let (mut rig, messages, asking) = before_the_summary().await;
     let mut head = vec![message("user", summary()), message("assistant", "Good.")];
     head.extend_from_slice(&messages[messages.len() - 2..]);

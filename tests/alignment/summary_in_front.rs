@@ -60,7 +60,7 @@ async fn summarise(rig: &mut Rig, name: &str, summary: &str) {
 
 /// Bob, with the same key, begins with the word that Alice said behind her summary.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_begins_like_a_summarised_conversation_is_not_told_of_it() {
+async fn an_equal_beginning_gives_no_memory_of_a_summarised_conversation() {
     let (hers, his) = (summary("the harbour"), summary("the market"));
     for restarts in [false, true] {
         for bobs_summary in [None, Some(his.as_str())] {
@@ -99,7 +99,7 @@ async fn who_begins_like_a_summarised_conversation_is_not_told_of_it() {
 /// An application makes a system prompt of what the model once wrote for Alice. Its users, who begin with the same word, are
 /// not told of her conversation, although their prompt is an answer that she alone got.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_text_of_the_model_that_became_a_prompt_tells_nobody_of_its_conversation() {
+async fn a_summary_used_as_system_prompt_gives_other_users_no_memory() {
     let prompt = summary("the harbour");
     let mut rig = summarised(&prompt).await;
     for (user_name, restarts) in [("bob", false), ("carol", true), ("dave", false)] {
@@ -128,7 +128,7 @@ async fn a_text_of_the_model_that_became_a_prompt_tells_nobody_of_its_conversati
 /// Bob's whole system message is the prompt, and his first message is Alice's first one. That he sent both does not say that
 /// her conversation has this system message.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_began_like_the_conversation_itself_does_not_speak_for_its_summary() {
+async fn sending_a_summary_with_the_conversations_first_message_gives_no_memory() {
     let prompt = summary("the harbour");
     let mut rig = summarised(&prompt).await;
     let begins = conversation("alice", 1);
@@ -173,7 +173,7 @@ async fn each_summarised_conversation_has_its_own_memory() {
 
 /// While Alice's request has no answer yet, only the process knows how it was sent.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_begins_like_one_in_progress_is_not_told_of_it() {
+async fn an_equal_beginning_gives_no_memory_of_a_request_in_progress() {
     let hers = summary("the harbour");
     let mut rig = summarised(&hers).await;
     let begins = [message("user", CONTINUE)];

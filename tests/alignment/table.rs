@@ -249,7 +249,7 @@ fn line(row: &Row, restart: bool, outcome: &RowResult) -> String {
 /// `DIARIST_ROW=text` plays the rows whose name holds it, and says what came of each request.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn every_row_of_the_table() {
+async fn every_row_of_the_expectation_table_holds() {
     let wanted = expected_table();
     let rows = ROWS
         .iter()

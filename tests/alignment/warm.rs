@@ -21,7 +21,7 @@ async fn rename(rig: &Rig, from: &str, to: &str) {
 /// Whoever asks the store while a table is away is told so in the answer.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_warm_view_asks_the_store_nothing() {
+async fn a_cached_aligned_request_makes_no_store_query() {
     let window = |sent: &[Value]| sent[sent.len().saturating_sub(25)..].to_vec();
     let clock = |sent: &[Value]| {
         let mut sent = sent.to_vec();

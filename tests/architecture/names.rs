@@ -19,7 +19,7 @@ const DECLARE: [&str; 10] = [
 ];
 
 #[test]
-fn no_name_says_nothing() {
+fn no_source_file_contains_a_vague_name() {
     let sources = all_sources();
     let tests_only = files_of_test_modules(&sources);
     let product = sources
@@ -32,7 +32,7 @@ fn no_name_says_nothing() {
 }
 
 #[test]
-fn a_planted_name_is_found() {
+fn a_planted_vague_name_is_found() {
     for (text, name) in [
         ("fn of(x: u8) {}", "of"),
         ("struct Told;", "Told"),

@@ -59,7 +59,7 @@ fn a_module_that_is_not_in_the_table_is_found() {
 }
 
 #[test]
-fn what_is_allowed_passes() {
+fn allowed_code_has_no_violation() {
     for text in [
         "use crate::history::ChainedMessage;",
         "use super::spans::Span;",
@@ -83,7 +83,7 @@ fn what_is_allowed_passes() {
 }
 
 #[test]
-fn what_follows_a_test_module_is_judged_again() {
+fn code_after_a_test_module_is_checked_again() {
     let text = "#[cfg(test)]\nmod tests { mod inner { fn f() {} } }\nuse crate::store::Store;";
     let violations = import_violations(Path::new("crates/core/src/wire.rs"), text);
     assert_eq!(
@@ -120,7 +120,7 @@ fn impurity_in_a_pure_module_is_found() {
 }
 
 #[test]
-fn sql_and_bare_tasks_are_found_outside_their_modules() {
+fn sql_and_spawned_tasks_outside_their_modules_are_found() {
     let sql = "use sqlx::SqlitePool;";
     assert_eq!(
         planted("src/admin/list.rs", sql),
@@ -141,7 +141,7 @@ fn sql_and_bare_tasks_are_found_outside_their_modules() {
 }
 
 #[test]
-fn files_of_test_modules_are_known() {
+fn files_of_test_modules_are_recognised() {
     let text = "#[cfg(test)]\nmod tests;\nmod other;".to_owned();
     let files = files_of_test_modules(&BTreeMap::from([(PathBuf::from("src/wire.rs"), text)]));
     let expected = ["src/wire/tests", "src/wire/tests.rs"].map(PathBuf::from);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{Files, PRICES, command, stderr, stdout};
 
 #[test]
-fn prices_of_the_configuration_count_and_those_of_the_command_line_win() {
+fn command_line_prices_override_configured_prices() {
     let files = Files::new();
     let config = files.folder.path().join("diarist.toml");
     let path = files.path();
@@ -30,7 +30,7 @@ fn prices_of_the_configuration_count_and_those_of_the_command_line_win() {
 }
 
 #[test]
-fn the_report_says_whether_the_cache_without_diarist_forgets() {
+fn the_report_states_the_cache_assumption_of_the_estimate_without_diarist() {
     let files = Files::new();
     let text = |args: &[&str]| {
         let args = [&PRICES[..], args].concat();

@@ -35,7 +35,7 @@ fn answered(id: &str, model: &str, fields: &str) -> String {
 
 /// A gateway that reports 99,999 cached tokens of 10 would hold up a hit rate that fails.
 #[test]
-fn impossible_numbers_hold_no_condition_and_are_told() {
+fn an_impossible_cache_count_is_reported_and_not_counted() {
     let file = File::new(&[
         answered(
             "a",
@@ -63,7 +63,7 @@ fn impossible_numbers_hold_no_condition_and_are_told() {
 }
 
 #[test]
-fn an_hour_in_the_cache_and_a_reported_cost_count() {
+fn one_hour_cache_writes_and_reported_costs_are_counted() {
     let wrote = r#""prompt_tokens":1000000,"cached_tokens":0,"cache_write_tokens":1000000,"completion_tokens":0"#;
     let hour = r#""usage":{"cache_creation":{"ephemeral_5m_input_tokens":0,"ephemeral_1h_input_tokens":1000000}}"#;
     let file = File::new(&[answered("a", "claude-sonnet-5", &format!("{wrote},{hour}"))]);

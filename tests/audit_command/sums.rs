@@ -117,7 +117,7 @@ fn a_call_of_memory_is_charged_to_the_model_of_its_conversation() {
 }
 
 #[test]
-fn the_report_says_how_to_see_what_was_lost() {
+fn the_report_names_the_command_that_shows_lost_items() {
     let report = Report::new();
     let text = |args: &[&str]| {
         let mut command = command(&[args, &["audit.jsonl"]].concat());
@@ -133,7 +133,7 @@ fn the_report_says_how_to_see_what_was_lost() {
 }
 
 #[test]
-fn what_memory_cost_has_a_row_beside_the_causes() {
+fn the_cost_of_memory_has_its_own_row_beside_the_causes() {
     let report = Report::new();
     let cell = |row, number| report.cell("cause", row, number);
     assert_eq!(cell("memory", "memory_cost"), Some(2.0));

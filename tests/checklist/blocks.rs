@@ -12,12 +12,15 @@ use serde_json::{Value, json};
 use super::Check;
 
 pub const CHECKS: &[Check] = &[
-    (&[40, 60, 131, 132], parts_in_order_and_appended),
-    (&[56], a_message_that_grew),
-    (&[69], hints_of_the_last_chunk_alone),
-    (&[84], the_prompt_at_hand),
+    (&[40, 60, 131, 132], the_block_appends_parts_in_order),
+    (&[56], a_changed_message_is_no_longer_covered),
+    (&[69], the_block_contains_only_the_newest_hints),
+    (
+        &[84],
+        the_newest_user_message_is_never_covered_without_a_pin,
+    ),
     (&[86, 92], calls_and_results_stay_together),
-    (&[134], dates_and_plans),
+    (&[134], the_block_states_how_long_ago_each_date_is),
 ];
 
 fn rendering() -> Rendering {
@@ -47,7 +50,7 @@ fn hints() -> Hints<'static> {
     }
 }
 
-fn parts_in_order_and_appended() {
+fn the_block_appends_parts_in_order() {
     let two = block(&[ONE, TWO], None);
     let all = block(&[ONE, TWO, THREE], Some(hints()));
     // Rules, observations one by one, hints last.
@@ -68,7 +71,7 @@ fn parts_in_order_and_appended() {
     );
 }
 
-fn hints_of_the_last_chunk_alone() {
+fn the_block_contains_only_the_newest_hints() {
     let before = block(&[ONE, TWO], Some(hints()));
     assert!(before.concat().contains("Gale Pass"));
     let none = block(&[ONE, TWO, THREE], None);
@@ -98,7 +101,7 @@ fn says(role: &str, text: &str) -> Value {
 }
 
 /// Published, text that comes behind what was observed is lost where the id stays the same.
-fn a_message_that_grew() {
+fn a_changed_message_is_no_longer_covered() {
     let links = |answer: &str| {
         let messages = [
             says("user", "hi"),
@@ -164,7 +167,7 @@ fn result(id: &str) -> Value {
     json!({"role": "tool", "tool_call_id": id, "content": "seen"})
 }
 
-fn the_prompt_at_hand() {
+fn the_newest_user_message_is_never_covered_without_a_pin() {
     let history = parsed(&json!([
         says("user", "hi"),
         says("assistant", "Hello."),
@@ -217,7 +220,7 @@ fn calls_and_results_stay_together() {
     }
 }
 
-fn dates_and_plans() {
+fn the_block_states_how_long_ago_each_date_is() {
     // The published steps, from a day that is named.
     for (days, expected) in [
         (5, "5 days before"),

@@ -10,13 +10,19 @@ use diarist::memory::{
 use super::Check;
 
 pub const CHECKS: &[Check] = &[
-    (&[41, 42], chunks_of_ten_thousand),
-    (&[50], too_little_is_skipped_but_for_idle_buffering),
-    (&[62], half_of_four_thousand),
-    (&[64], one_huge_chunk),
-    (&[65, 66], everything_the_oldest_first),
-    (&[89], nothing_to_observe),
-    (&[125], the_guard_of_early_reflections),
+    (&[41, 42], each_ten_thousand_new_tokens_make_one_range),
+    (&[50], a_small_range_is_observed_only_with_idle_buffering),
+    (&[62], an_activation_covers_half_of_four_thousand_tokens),
+    (&[64], one_huge_chunk_is_activated_whole),
+    (
+        &[65, 66],
+        an_activation_without_a_floor_takes_all_parts_in_order,
+    ),
+    (&[89], an_empty_history_causes_no_step),
+    (
+        &[125],
+        an_early_reflection_waits_for_enough_newer_observations,
+    ),
 ];
 
 pub fn policy(message_tokens: u32, buffer_tokens: u32, retention_floor: u32) -> Policy {
@@ -132,7 +138,7 @@ fn plan(turns: &[u32], policy: &Policy) -> SnapshotPlan {
     plans.next().unwrap()
 }
 
-fn chunks_of_ten_thousand() {
+fn each_ten_thousand_new_tokens_make_one_range() {
     let policy = policy(100_000, 10_000, 20_000);
     assert_eq!(observed(&nodes(&[5_000]), &[], &policy), [0; 0]);
     assert_eq!(observed(&nodes(&[10_000]), &[], &policy), [10_000]);
@@ -144,7 +150,7 @@ fn chunks_of_ten_thousand() {
     }
 }
 
-fn too_little_is_skipped_but_for_idle_buffering() {
+fn a_small_range_is_observed_only_with_idle_buffering() {
     let waiting = policy(30_000, 6_000, 6_000);
     let nodes = nodes(&[2_900]);
     assert_eq!(observed(&nodes, &[], &waiting), [0; 0]);
@@ -155,22 +161,22 @@ fn too_little_is_skipped_but_for_idle_buffering() {
     assert_eq!(observed(&nodes, &[], &idle), [2_900]);
 }
 
-fn half_of_four_thousand() {
+fn an_activation_covers_half_of_four_thousand_tokens() {
     let plan = plan(&[1_000; 4], &policy(4_000, 1_000, 2_000));
     assert_eq!((plan.parts.len(), plan.to_count), (2, 4));
 }
 
-fn one_huge_chunk() {
+fn one_huge_chunk_is_activated_whole() {
     let plan = plan(&[40_000], &policy(30_000, 6_000, 6_000));
     assert_eq!(plan.to_count, 2);
 }
 
-fn everything_the_oldest_first() {
+fn an_activation_without_a_floor_takes_all_parts_in_order() {
     let plan = plan(&[10_000; 3], &policy(30_000, 10_000, 0));
     assert_eq!(plan.parts, [PartId(1), PartId(2), PartId(3)]);
 }
 
-fn nothing_to_observe() {
+fn an_empty_history_causes_no_step() {
     let policy = policy(30_000, 6_000, 6_000);
     assert_eq!(steps(&nodes(&[]), &[], &policy), []);
 }
@@ -223,7 +229,7 @@ fn used_early(reflection: u32, tail: u32) -> bool {
     early(&path, &policy, SnapshotCause::Idle).is_some()
 }
 
-fn the_guard_of_early_reflections() {
+fn an_early_reflection_waits_for_enough_newer_observations() {
     // Three quarters of the 20,000 between 20,000 and 40,000.
     assert!(used_early(7_000, 8_000));
     assert!(!used_early(7_000, 7_999));

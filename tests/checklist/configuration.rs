@@ -10,17 +10,26 @@ use diarist::memory::IdleTrigger;
 use super::Check;
 
 pub const CHECKS: &[Check] = &[
-    (&[1], a_fraction_of_the_threshold),
-    (&[2], buffers_that_are_none),
-    (&[3], what_an_activation_clears_or_keeps),
-    (&[4], the_limit_as_a_multiple_or_in_tokens),
-    (&[6], where_reflection_begins),
-    (&[7], a_shared_budget_beside_buffering),
-    (&[9, 10], which_model),
-    (&[11], no_bound_on_answers),
-    (&[14], durations_of_idleness),
-    (&[16], each_phase_says_its_own),
-    (&[17], the_narrowest_override),
+    (&[1], buffer_tokens_can_be_a_fraction_of_the_threshold),
+    (&[2], buffer_tokens_outside_the_threshold_are_refused),
+    (&[3], buffer_activation_accepts_a_fraction_or_tokens),
+    (&[4], block_after_accepts_a_multiple_or_tokens),
+    (
+        &[6],
+        reflection_buffer_activation_accepts_only_fractions_up_to_one,
+    ),
+    (&[7], a_shared_budget_works_together_with_buffering),
+    (&[9, 10], one_model_setting_serves_both_phases),
+    (&[11], answers_have_no_token_limit_by_default),
+    (&[14], idle_durations_and_automatic_cache_lifetimes_are_read),
+    (
+        &[16],
+        early_activation_settings_do_not_apply_to_the_reflector,
+    ),
+    (
+        &[17],
+        the_narrowest_override_comes_first_and_unsafe_ones_are_refused,
+    ),
     (&[57], idle_buffering_is_off),
 ];
 
@@ -78,12 +87,12 @@ pub const BUFFER: &str = "MEMORY__OBSERVATION__BUFFER_TOKENS";
 const ACTIVATION: &str = "MEMORY__OBSERVATION__BUFFER_ACTIVATION";
 const LIMIT: &str = "MEMORY__OBSERVATION__BLOCK_AFTER";
 
-fn a_fraction_of_the_threshold() {
+fn buffer_tokens_can_be_a_fraction_of_the_threshold() {
     let config = valid(&[(MESSAGES, "100000"), (BUFFER, "0.1")]);
     assert_eq!(config.memory.policy.buffer_tokens, 10_000);
 }
 
-fn buffers_that_are_none() {
+fn buffer_tokens_outside_the_threshold_are_refused() {
     for buffer in ["0", "-1", "-0.5", "30000", "40000"] {
         let refused = refused(&[(BUFFER, buffer)]);
         assert_eq!(refused, ["memory.observation.buffer_tokens"], "{buffer}");
@@ -94,7 +103,7 @@ fn buffers_that_are_none() {
     );
 }
 
-fn what_an_activation_clears_or_keeps() {
+fn buffer_activation_accepts_a_fraction_or_tokens() {
     for kept in ["0", "1.5", "999", "30000"] {
         let refused = refused(&[(ACTIVATION, kept)]);
         assert_eq!(refused, ["memory.observation.buffer_activation"], "{kept}");
@@ -105,7 +114,7 @@ fn what_an_activation_clears_or_keeps() {
     assert_eq!(floor("0.8"), 6_000);
 }
 
-fn the_limit_as_a_multiple_or_in_tokens() {
+fn block_after_accepts_a_multiple_or_tokens() {
     let limit = |messages, after| {
         valid(&[(MESSAGES, messages), (BUFFER, "10"), (LIMIT, after)])
             .memory
@@ -126,7 +135,7 @@ fn the_limit_as_a_multiple_or_in_tokens() {
     );
 }
 
-fn where_reflection_begins() {
+fn reflection_buffer_activation_accepts_only_fractions_up_to_one() {
     for point in ["0", "-0.1", "1.1"] {
         let refused = refused(&[("MEMORY__REFLECTION__BUFFER_ACTIVATION", point)]);
         assert_eq!(refused, ["memory.reflection.buffer_activation"], "{point}");
@@ -135,7 +144,7 @@ fn where_reflection_begins() {
     assert_eq!(all.memory.policy.reflect_from, 40_000);
 }
 
-fn a_shared_budget_beside_buffering() {
+fn a_shared_budget_works_together_with_buffering() {
     let config = valid(&[("MEMORY__SHARE_TOKEN_BUDGET", "true")]);
     let thresholds = &config.memory.policy;
     assert!(thresholds.share_token_budget && thresholds.buffer_tokens == 6_000);
@@ -155,7 +164,7 @@ fn a_shared_budget_beside_buffering() {
     }
 }
 
-fn which_model() {
+fn one_model_setting_serves_both_phases() {
     let both = [
         ("MEMORY__MODEL", "one"),
         ("MEMORY__OBSERVATION__MODEL", "two"),
@@ -169,13 +178,13 @@ fn which_model() {
     }
 }
 
-fn no_bound_on_answers() {
+fn answers_have_no_token_limit_by_default() {
     let memory = plain().memory;
     assert_eq!(memory.observation.max_output_tokens, None);
     assert_eq!(memory.reflection.max_output_tokens, None);
 }
 
-fn each_phase_says_its_own() {
+fn early_activation_settings_do_not_apply_to_the_reflector() {
     let idle = valid(&[
         ("MEMORY__OBSERVATION__ACTIVATE_AFTER_IDLE", "5m"),
         ("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", "true"),
@@ -187,7 +196,7 @@ fn each_phase_says_its_own() {
     assert!(!thresholds.early_reflection.model_change);
 }
 
-fn durations_of_idleness() {
+fn idle_durations_and_automatic_cache_lifetimes_are_read() {
     let idle = |text: &str| {
         let text = format!("[memory.observation]\nactivate_after_idle = {text}\n");
         file(&text).map(|config| config.memory.policy.early_activation.idle)
@@ -255,7 +264,7 @@ fn durations_of_idleness() {
 }
 
 /// Published, an override that is not above `bufferTokens`, or not above what is kept, is passed over.
-fn the_narrowest_override() {
+fn the_narrowest_override_comes_first_and_unsafe_ones_are_refused() {
     let config = file(
         "[[memory.overrides]]\nupstream = \"*.openai.com\"\nobservation.message_tokens = 15000\n\
          [[memory.overrides]]\nmodel = \"gpt-5*\"\nobservation.message_tokens = 20000\n\

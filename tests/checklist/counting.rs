@@ -4,8 +4,8 @@ use bytes::Bytes;
 use diarist::history::{
     AttachmentKind, Detail, History, Media, MessagePiece, PlainText, Role, Scope,
 };
-use diarist::memory::message_tokens;
 use diarist::memory::select::{PreviousSend, select};
+use diarist::memory::{message_tokens, render};
 use diarist::store::testing::SingleRequest as _;
 use diarist::store::{Admin as _, Chains as _, SqliteStore};
 use diarist::tokens::{Estimate, O200k, TokenCounter};
@@ -16,14 +16,14 @@ use serde_json::{Value, json};
 use super::Check;
 
 pub const CHECKS: &[Check] = &[
-    (&[19], nothing_is_nothing),
-    (&[20, 28], pictures_and_files_in_whole_tokens),
-    (&[24], reasoning_adds_nothing),
-    (&[25], a_large_result_counts_in_full),
-    (&[27], a_picture_is_no_text),
-    (&[33], what_was_never_recorded),
-    (&[39], no_observations),
-    (&[139], wordings),
+    (&[19], an_empty_text_has_no_tokens),
+    (&[20, 28], images_and_files_are_counted_in_whole_tokens),
+    (&[24], reasoning_text_adds_no_tokens),
+    (&[25], a_large_tool_result_counts_in_full),
+    (&[27], an_image_is_not_counted_as_text),
+    (&[33], an_unrecorded_conversation_has_no_stored_data),
+    (&[39], without_observations_no_snapshot_is_selected),
+    (&[139], every_known_wording_means_a_too_long_prompt),
 ];
 
 fn parsed(messages: &Value) -> wire::Request {
@@ -52,7 +52,7 @@ fn holds(kind: AttachmentKind, media: Media, model: &str) -> u32 {
     message_tokens::count_message(&spoken, model, &O200k::new()) - MESSAGE
 }
 
-fn pictures_and_files_in_whole_tokens() {
+fn images_and_files_are_counted_in_whole_tokens() {
     let picture = |width, height, detail| Media {
         pixels: Some((width, height)),
         bytes: Some(1),
@@ -127,28 +127,34 @@ fn pictures_and_files_in_whole_tokens() {
     assert_eq!(holds(AttachmentKind::File, csv, "gpt-4o"), 100);
 }
 
-fn nothing_is_nothing() {
+fn an_empty_text_has_no_tokens() {
     let counts: [u32; 2] = [O200k::new().count(""), Estimate.count("")];
     assert_eq!(counts, [0, 0]);
-    let none: Vec<u32> = Vec::new();
-    assert_eq!(none.iter().sum::<u32>(), 0);
+    // A block without observations: it has a preamble, which is no part of the log.
+    let block = render::segments(&[], None);
+    let counter = O200k::new();
+    assert!(counter.count(&block.concat()) > 0);
+    assert_eq!(
+        render::log_tokens(&block, 0, |segment| counter.count(segment)),
+        0
+    );
 }
 
-fn reasoning_adds_nothing() {
+fn reasoning_text_adds_no_tokens() {
     let plain = json!({"role": "assistant", "content": "Yes."});
     let mut thought = plain.clone();
     thought["reasoning_content"] = "word ".repeat(5_000).into();
     assert_eq!(weigh(&thought), weigh(&plain));
 }
 
-fn a_large_result_counts_in_full() {
+fn a_large_tool_result_counts_in_full() {
     let words = "one two three four five six seven eight ".repeat(4_000);
     let result = json!({"role": "tool", "tool_call_id": "c1", "content": words});
     // The Observer's cap on one result is 5,000.
     assert!(weigh(&result) >= 32_000, "{}", weigh(&result));
 }
 
-fn a_picture_is_no_text() {
+fn an_image_is_not_counted_as_text() {
     let url = format!("data:image/png;base64,{}", "iVBORw0K".repeat(100_000));
     let picture = json!({"role": "user", "content": [
         {"type": "text", "text": "what is this?"},
@@ -166,7 +172,7 @@ fn history() -> History {
     parsed(&json!([{"role": "user", "content": "hi"}])).history(&scope())
 }
 
-fn what_was_never_recorded() {
+fn an_unrecorded_conversation_has_no_stored_data() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -186,14 +192,14 @@ fn what_was_never_recorded() {
     });
 }
 
-fn no_observations() {
+fn without_observations_no_snapshot_is_selected() {
     assert_eq!(
         select(&history(), &[], PreviousSend::NotSent).snapshot,
         None
     );
 }
 
-fn wordings() {
+fn every_known_wording_means_a_too_long_prompt() {
     let kind =
         |status: u16, error: Value| refusal(status, json!({"error": error}).to_string().as_bytes());
     let too_long = Some(RefusalKind::TooLong);

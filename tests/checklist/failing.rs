@@ -6,15 +6,22 @@ use super::Check;
 use super::hand::{Client, Ground, Mood, facts, run};
 
 pub const CHECKS: &[Check] = &[
-    (&[53], || run(a_queue_that_takes_nothing())),
-    (&[90], || run(a_policy_for_failures())),
-    (&[109], || run(a_loop_twice())),
+    (
+        &[53],
+        || run(no_model_is_called_if_the_queue_refuses_jobs()),
+    ),
+    (&[90], || {
+        run(a_failing_observer_is_retried_and_requests_stay_raw())
+    }),
+    (&[109], || {
+        run(code_covers_a_range_after_two_repetitive_answers())
+    }),
 ];
 
 const JOBS: &str = "SELECT count(*) FROM jobs";
 
 /// Words are in the queue before a model sees them: where it takes none, nobody is asked.
-async fn a_queue_that_takes_nothing() {
+async fn no_model_is_called_if_the_queue_refuses_jobs() {
     let ground = Ground::new(&[]);
     let mut process = ground.process().await;
     let refuses =
@@ -43,7 +50,7 @@ async fn a_queue_that_takes_nothing() {
 
 /// Published, one policy fails the turn and the other goes on without memory. Here every request goes out,
 /// and the range is asked for until it is observed.
-async fn a_policy_for_failures() {
+async fn a_failing_observer_is_retried_and_requests_stay_raw() {
     let ground = Ground::new(&[]);
     let mut process = ground.process().await;
     process.is(Mood::Fails);
@@ -101,7 +108,7 @@ async fn a_policy_for_failures() {
 }
 
 /// Published, the second one is an error.
-async fn a_loop_twice() {
+async fn code_covers_a_range_after_two_repetitive_answers() {
     let ground = Ground::new(&[]);
     let mut process = ground.process().await;
     let mut client = Client::new("ada");

@@ -8,23 +8,29 @@ use diarist::memory::reflect::{
 use super::Check;
 
 pub const CHECKS: &[Check] = &[
-    (&[59], an_empty_answer),
-    (&[93, 94, 95], what_the_observer_is_told),
-    (&[103], mentions_end_nothing),
-    (&[104], a_block_that_is_not_closed),
-    (&[105], markup_in_code),
-    (&[106], several_blocks),
-    (&[107], hints_that_are_left_out),
-    (&[108], loops),
-    (&[110], a_line_of_ten_thousand),
-    (&[111, 112], the_log_before),
-    (&[116], below_the_target),
-    (&[117, 119], nothing_usable),
-    (&[118], nothing_and_then_something),
-    (&[124], the_rest_of_a_partial_slice),
-    (&[127], what_the_reflector_is_told),
-    (&[129], the_level_it_starts_with),
-    (&[130], the_task_is_no_observation),
+    (&[59], an_answer_without_observations_is_empty),
+    (
+        &[93, 94, 95],
+        the_observer_prompt_contains_the_instruction_and_title_request,
+    ),
+    (&[103], a_tag_mentioned_in_a_line_does_not_end_the_block),
+    (&[104], an_unclosed_or_missing_block_is_read),
+    (&[105], markup_in_a_code_fence_does_not_end_the_block),
+    (&[106], several_observation_blocks_are_joined),
+    (&[107], a_missing_hint_is_read_as_none),
+    (&[108], repetitive_answers_are_recognised),
+    (&[110], a_line_is_cut_at_ten_thousand_characters),
+    (
+        &[111, 112],
+        the_earlier_log_is_shortened_to_its_token_budget,
+    ),
+    (&[116], a_reflection_is_good_enough_only_below_its_target),
+    (&[117, 119], unusable_answers_end_after_four_attempts),
+    (&[118], a_usable_answer_after_an_unusable_one_is_taken),
+    (&[124], a_partial_reflection_keeps_the_newer_days_unchanged),
+    (&[127], the_reflector_prompt_contains_the_instruction),
+    (&[129], the_model_decides_the_first_reflection_level),
+    (&[130], the_current_task_is_not_an_observation),
 ];
 
 pub const INPUT: ObserveInput<'_> = ObserveInput {
@@ -45,7 +51,7 @@ pub const INPUT: ObserveInput<'_> = ObserveInput {
     attachments: &[],
 };
 
-fn what_the_observer_is_told() {
+fn the_observer_prompt_contains_the_instruction_and_title_request() {
     let plain = observe::prompt(&INPUT);
     let prompt = observe::prompt(&ObserveInput {
         instruction: Some("Record ticket numbers."),
@@ -79,7 +85,7 @@ fn read_of(answer: &str, transcript: &str) -> (String, Option<String>) {
     }
 }
 
-fn an_empty_answer() {
+fn an_answer_without_observations_is_empty() {
     for answer in [
         "",
         " \n",
@@ -102,7 +108,7 @@ fn an_empty_answer() {
     );
 }
 
-fn mentions_end_nothing() {
+fn a_tag_mentioned_in_a_line_does_not_end_the_block() {
     let (text, _) = read(
         "<observations>\n* User asked what the </observations> tag is for\n* and for <current-task>\n</observations>",
     );
@@ -113,7 +119,7 @@ fn mentions_end_nothing() {
     );
 }
 
-fn a_block_that_is_not_closed() {
+fn an_unclosed_or_missing_block_is_read() {
     for answer in [
         "<observations>\n* one\n  * -> two\n- three\n1. four",
         // No block at all: the lines of lists alone.
@@ -137,7 +143,7 @@ fn a_block_that_is_not_closed() {
     );
 }
 
-fn markup_in_code() {
+fn markup_in_a_code_fence_does_not_end_the_block() {
     let answer = "<observations>\n* 🔴 The template:\n```xml\n<note>\n  <b>x</b>\n</observations>\n</note>\n```\n* after\n</observations>";
     let (text, _) = read(answer);
     assert!(
@@ -147,7 +153,7 @@ fn markup_in_code() {
     assert!(text.ends_with("* after"), "{text}");
 }
 
-fn hints_that_are_left_out() {
+fn a_missing_hint_is_read_as_none() {
     let with = "<observations>\n* one\n</observations>\n<current-task>\ngo on\n</current-task>\n\
                 <suggested-response>\nAsk.\n</suggested-response>";
     let hints = |answer: &str| match observe::read_answer(answer, INPUT.transcript) {
@@ -184,7 +190,7 @@ fn honest(from: usize, lines: usize) -> String {
     (from..from + lines).map(line).collect()
 }
 
-fn loops() {
+fn repetitive_answers_are_recognised() {
     let is_loop =
         |answer: &str, input: &str| observe::read_answer(answer, input) == ParsedAnswer::Repetitive;
     let long = format!("User (14:05): {}", honest(50_000, 4_000));
@@ -228,13 +234,13 @@ fn loops() {
     assert!(!is_loop(&log, &polled) && is_loop(&log, &long));
 }
 
-fn several_blocks() {
+fn several_observation_blocks_are_joined() {
     let (text, _) =
         read("<observations>\n* one\n</observations>\nand\n<observations>\n* two\n</observations>");
     assert!(text.contains("* one") && text.contains("* two"));
 }
 
-fn a_line_of_ten_thousand() {
+fn a_line_is_cut_at_ten_thousand_characters() {
     let word = |at: usize| blake3::hash(&at.to_le_bytes()).to_hex()[..9].to_owned() + " ";
     let line: String = (0..1_500).map(word).collect();
     let transcript = format!("{}User (14:05): {line}{line}", INPUT.transcript);
@@ -246,12 +252,11 @@ fn a_line_of_ten_thousand() {
     assert!((10_000..10_010).contains(&longest), "{longest}");
 }
 
-fn the_log_before() {
+fn the_earlier_log_is_shortened_to_its_token_budget() {
     let line =
         |at: usize| format!("* 🟡 (10:{at:02}) User told of step {at} on the way over the pass");
     let log: Vec<String> = (0..50).map(line).collect();
     let log = format!("Date: Mar 3, 2026\n{}", log.join("\n"));
-    let before = log.clone();
     let tokens = |text: &str| text.len().div_ceil(4);
     let shown = observe::earlier(&log, 200, tokens);
     assert!(tokens(&shown) <= 200, "{}", tokens(&shown));
@@ -259,7 +264,11 @@ fn the_log_before() {
         shown.contains("step 49 ") && !shown.contains("step 0 "),
         "{shown}"
     );
-    assert_eq!(log, before);
+    // Each line that stays is a line of the log as it was written.
+    let kept = shown.lines().filter(|line| !line.contains("left out"));
+    for line in kept {
+        assert!(log.lines().any(|known| known == line), "{line}");
+    }
 
     assert_eq!(observe::earlier(&log, usize::MAX, tokens), log);
     assert_eq!(shown.matches("left out").count(), 1, "{shown}");
@@ -272,7 +281,7 @@ fn the_log_before() {
     assert_eq!(shown, Some(2_000));
 }
 
-fn below_the_target() {
+fn a_reflection_is_good_enough_only_below_its_target() {
     // 20,500 tokens in 400 lines: 390 lines are condensed, 19,988 tokens, to 14,991.
     assert_eq!(reflect::target_tokens(19_988), 14_991);
     assert_eq!(
@@ -295,7 +304,7 @@ fn below_the_target() {
 }
 
 /// 400 lines of 51.25 tokens are condensed from 20,000 on; here a day has ten of them, and is never cut.
-fn the_rest_of_a_partial_slice() {
+fn a_partial_reflection_keeps_the_newer_days_unchanged() {
     let day = |day: usize| {
         let line = |at: usize| format!("* 🟡 (10:{at:02}) event {at} of day {day}\n");
         format!("Date: day {day}\n{}", (0..10).map(line).collect::<String>())
@@ -330,7 +339,7 @@ fn attempt(tokens: u32) -> ReflectionAttempt {
     }
 }
 
-fn nothing_usable() {
+fn unusable_answers_end_after_four_attempts() {
     let mut ladder = ladder();
     let mut calls = 0;
     while ladder.next_attempt().is_some() {
@@ -342,7 +351,7 @@ fn nothing_usable() {
     assert_eq!(ladder.take_best(), None);
 }
 
-fn nothing_and_then_something() {
+fn a_usable_answer_after_an_unusable_one_is_taken() {
     let mut ladder = ladder();
     ladder.answer_unusable();
     assert_eq!(ladder.next_attempt().map(|ask| ask.level), Some(2));
@@ -351,7 +360,7 @@ fn nothing_and_then_something() {
     assert_eq!(ladder.take_best(), Some(("* 12000".to_owned(), 12_000)));
 }
 
-fn what_the_reflector_is_told() {
+fn the_reflector_prompt_contains_the_instruction() {
     let plain = ReflectInput {
         observations: "* 🔴 one",
         nonce: "k7Qz91ab",
@@ -377,7 +386,7 @@ fn what_the_reflector_is_told() {
     );
 }
 
-fn the_level_it_starts_with() {
+fn the_model_decides_the_first_reflection_level() {
     assert_eq!(reflect::start_level("google/gemini-2.5-flash", false), 2);
     assert_eq!(reflect::start_level("gpt-5-nano", false), 1);
     assert_eq!(reflect::start_level("gpt-5-nano", true), 0);
@@ -385,7 +394,7 @@ fn the_level_it_starts_with() {
     assert_eq!(reflect::levels(0), 0..=3);
 }
 
-fn the_task_is_no_observation() {
+fn the_current_task_is_not_an_observation() {
     let (text, task) =
         read("<observations>\n* one\n</observations>\n<current-task>\n* two\n</current-task>");
     assert_eq!(task.as_deref(), Some("* two"));

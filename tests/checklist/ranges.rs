@@ -11,15 +11,21 @@ use super::Check;
 use super::buffering::{chunks, nodes, policy, root, span};
 
 pub const CHECKS: &[Check] = &[
-    (&[46, 47], what_is_observed_or_waits_is_not_offered),
-    (&[54], an_open_call_at_the_end),
-    (&[70, 82, 83, 85], a_task_of_many_rounds),
-    (&[74], a_tail_above_the_threshold),
-    (&[79, 123], chunks_that_came_during_a_reflection),
-    (&[120, 121], a_log_that_was_given_up),
-    (&[81], one_message_larger_than_the_threshold),
-    (&[122], one_reflection_at_a_time),
-    (&[126], code_at_the_limit),
+    (&[46, 47], observed_and_waiting_ranges_are_not_queued_again),
+    (&[54], a_range_ends_before_an_unanswered_tool_call),
+    (
+        &[70, 82, 83, 85],
+        a_long_task_is_observed_and_its_question_pinned,
+    ),
+    (&[74], a_raw_tail_above_the_threshold_is_queued_once),
+    (&[79, 123], chunks_written_during_a_reflection_follow_it),
+    (
+        &[120, 121],
+        an_abandoned_reflection_is_tried_again_only_after_growth,
+    ),
+    (&[81], a_message_above_the_threshold_is_split_into_pieces),
+    (&[122], only_one_reflection_is_queued_at_a_time),
+    (&[126], code_shortens_the_log_at_its_limit),
 ];
 
 fn thirty() -> Policy {
@@ -129,7 +135,7 @@ impl Log {
     }
 }
 
-fn what_is_observed_or_waits_is_not_offered() {
+fn observed_and_waiting_ranges_are_not_queued_again() {
     let mut log = Log {
         nodes: nodes(&[6_000; 4]),
         ..Log::default()
@@ -168,7 +174,7 @@ fn task(rounds: usize, last_is_open: bool) -> Log {
     }
 }
 
-fn an_open_call_at_the_end() {
+fn a_range_ends_before_an_unanswered_tool_call() {
     // User, call, result, call, result, call, result, and a call of 9,000 without its result.
     let mut log = task(4, false);
     assert_eq!(log.nodes.len(), 8);
@@ -187,7 +193,7 @@ fn an_open_call_at_the_end() {
     }
 }
 
-fn a_task_of_many_rounds() {
+fn a_long_task_is_observed_and_its_question_pinned() {
     // 15 rounds: 31 messages of 1,000, over the threshold, and nobody said anything but the first.
     let mut log = task(15, true);
     assert_eq!(log.nodes.len(), 31);
@@ -219,7 +225,7 @@ fn a_task_of_many_rounds() {
 }
 
 /// After an activation 36,000 are raw, of which nobody observed anything.
-fn a_tail_above_the_threshold() {
+fn a_raw_tail_above_the_threshold_is_queued_once() {
     let mut log = Log {
         nodes: nodes(&[6_000; 10]),
         ..Log::default()
@@ -242,7 +248,7 @@ fn a_tail_above_the_threshold() {
 }
 
 /// 40,000 of 30,000, in one message: observed as soon as a request has carried it again.
-fn one_message_larger_than_the_threshold() {
+fn a_message_above_the_threshold_is_split_into_pieces() {
     let mut nodes = nodes(&[200]);
     nodes[0].tokens = 40_000;
     let mut log = Log {
@@ -274,7 +280,7 @@ fn one_message_larger_than_the_threshold() {
     assert_eq!(shown_lines, lines);
 }
 
-fn chunks_that_came_during_a_reflection() {
+fn chunks_written_during_a_reflection_follow_it() {
     // Ten chunks of 4,000 are sent. While the first five were condensed, three more came, and the
     // raw history is full again.
     let mut log = Log::observed(13, 4_000);
@@ -287,7 +293,7 @@ fn chunks_that_came_during_a_reflection() {
     assert_eq!((plan.to_count, plan.cause), (26, SnapshotCause::Reflection));
 }
 
-fn one_reflection_at_a_time() {
+fn only_one_reflection_is_queued_at_a_time() {
     // Half of 40,000.
     assert_eq!(Log::observed(10, 1_999).condenses(), None);
     let mut log = Log::observed(10, 2_000);
@@ -303,7 +309,7 @@ fn one_reflection_at_a_time() {
     assert_eq!(log.condenses(), None);
 }
 
-fn a_log_that_was_given_up() {
+fn an_abandoned_reflection_is_tried_again_only_after_growth() {
     // 24,000 that no model could make smaller: 24,000 again, 29,999 and 30,000.
     let grown = |tokens: u32| {
         let mut log = Log::observed(11, 2_400);
@@ -334,7 +340,7 @@ fn a_log_that_was_given_up() {
 }
 
 /// 1.2 times 40,000: no request waits for a model there.
-fn code_at_the_limit() {
+fn code_shortens_the_log_at_its_limit() {
     let shortens = |log: &Log| {
         let mut steps = log.steps().into_iter();
         steps.find_map(|step| match step {

@@ -13,14 +13,20 @@ use super::Check;
 use super::buffering::{chunks, nodes, policy, root, span};
 
 pub const CHECKS: &[Check] = &[
-    (&[61], what_is_covered_ends_with_the_last_chunk),
-    (&[63], the_published_tables),
-    (&[67], a_thousand_stay),
-    (&[71], idle_below_the_threshold),
-    (&[73], early_beside_a_reflection),
-    (&[75], what_remains_is_taken_next_and_once),
-    (&[77], by_what_is_pending_now),
-    (&[78], a_tail_that_was_given_up),
+    (&[61], an_activation_ends_with_its_last_chunk),
+    (&[63], activations_match_the_published_tables),
+    (&[67], an_activation_leaves_at_least_a_thousand_tokens_raw),
+    (&[71], an_idle_activation_happens_below_the_threshold),
+    (
+        &[73],
+        an_early_activation_happens_beside_a_running_reflection,
+    ),
+    (&[75], remaining_chunks_are_activated_next_and_once),
+    (
+        &[77],
+        unobserved_messages_count_for_the_size_of_an_activation,
+    ),
+    (&[78], an_abandoned_tail_does_not_block_an_activation),
 ];
 
 /// A policy that clears so many hundredths of its threshold.
@@ -132,7 +138,7 @@ fn taken(turns: &[u32], pending: u32, policy: &Policy) -> Option<(usize, u32)> {
 }
 
 /// Section 2.4, and the trace of 2.3.
-fn the_published_tables() {
+fn activations_match_the_published_tables() {
     let thirty = cleared(30_000, 80);
     let uneven: &[u32] = &[8_000, 15_000, 12_000, 7_000, 6_000];
     let heavy: &[u32] = &[35_000, 5_000, 5_000, 3_000];
@@ -167,15 +173,15 @@ fn the_published_tables() {
         let (count, stays) = taken(poor, pending, &thirty).unwrap();
         assert!(count == 2 && (1_000..=7_000).contains(&stays), "{stays}");
     }
-    the_published_trace(&thirty);
-    nearly_enough_makes_no_smaller_chunk();
+    activations_match_the_published_trace(&thirty);
+    a_nearly_full_history_makes_no_smaller_chunk();
 }
 
 /// The requests of the trace. Published, a chunk is made where an index of 6,000 is crossed, or of 3,000
 /// near the threshold: 6.3, 5.8, 6.3 and 5.8 thousand. Ours holds at least 6,000 of its own, and ends behind
 /// a question where its answer would make it too large: 6.3 and twice 8.95. Both activate 24.2 of 30.4
 /// thousand and keep 6.2.
-fn the_published_trace(policy: &Policy) {
+fn activations_match_the_published_trace(policy: &Policy) {
     let turns = [4_000, 2_300, 5_800, 6_300, 5_800, 2_900, 3_300];
     let mut written: Vec<PartMeta> = Vec::new();
     let mut made = Vec::new();
@@ -238,7 +244,7 @@ fn unsent<'a>(nodes: &'a [Node], parts: &'a [PartMeta]) -> ChainState<'a> {
 }
 
 /// From 23,400 on the published interval is 3,000 instead of 6,000.
-fn nearly_enough_makes_no_smaller_chunk() {
+fn a_nearly_full_history_makes_no_smaller_chunk() {
     let policy = cleared(30_000, 80);
     for tail in [3_000, 5_800] {
         let mut played = Played::new(&[6_000, 6_000, 6_000, 6_000, tail], 0);
@@ -247,7 +253,7 @@ fn nearly_enough_makes_no_smaller_chunk() {
     }
 }
 
-fn what_is_covered_ends_with_the_last_chunk() {
+fn an_activation_ends_with_its_last_chunk() {
     let played = Played::new(&[6_000; 5], 500);
     let plan = played.plan(&cleared(30_000, 80)).unwrap();
     let last = played.parts[3].span;
@@ -255,7 +261,7 @@ fn what_is_covered_ends_with_the_last_chunk() {
     assert_eq!(last.to_count, 8);
 }
 
-fn a_thousand_stay() {
+fn an_activation_leaves_at_least_a_thousand_tokens_raw() {
     let policy = cleared(30_000, 80);
     // Five chunks would leave 999, or 1,000.
     assert_eq!(taken(&[6_000; 5], 30_999, &policy), Some((4, 6_999)));
@@ -284,7 +290,7 @@ fn idle_policy() -> Policy {
     }
 }
 
-fn idle_below_the_threshold() {
+fn an_idle_activation_happens_below_the_threshold() {
     let played = Played::new(&[6_000, 6_000], 2_000);
     let policy = idle_policy();
     assert_eq!(advance(&played.path(), &policy), [], "14,000 of 30,000");
@@ -301,7 +307,7 @@ fn idle_below_the_threshold() {
     );
 }
 
-fn early_beside_a_reflection() {
+fn an_early_activation_happens_beside_a_running_reflection() {
     let mut played = Played::new(&[6_000; 4], 2_000);
     played.sent(2);
     let policy = idle_policy();
@@ -319,7 +325,7 @@ fn early_beside_a_reflection() {
 }
 
 /// Ten chunks wait where half of it is cleared at a time.
-fn what_remains_is_taken_next_and_once() {
+fn remaining_chunks_are_activated_next_and_once() {
     let policy = cleared(40_000, 50);
     let mut played = Played::new(&[10_000; 4], 0);
     let first = played.plan(&policy).unwrap();
@@ -346,13 +352,13 @@ fn what_remains_is_taken_next_and_once() {
 }
 
 /// The same chunks; what nobody observed yet counts too.
-fn by_what_is_pending_now() {
+fn unobserved_messages_count_for_the_size_of_an_activation() {
     let policy = cleared(30_000, 80);
     assert_eq!(taken(&[6_000; 5], 30_500, &policy), Some((4, 6_500)));
     assert_eq!(taken(&[6_000; 5], 35_500, &policy), Some((5, 5_500)));
 }
 
-fn a_tail_that_was_given_up() {
+fn an_abandoned_tail_does_not_block_an_activation() {
     let mut played = Played::new(&[6_000; 5], 500);
     played.parts.truncate(4);
     let tail = ChainJob {

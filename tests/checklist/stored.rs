@@ -11,14 +11,17 @@ use super::hand::run;
 use crate::store::world::{ANYBODY, LEASE, TestChain, forgotten, scope};
 
 pub const CHECKS: &[Check] = &[
-    (&[23], a_count_that_is_stored),
-    (&[37], everything_that_was_made_is_listed),
-    (&[38], two_that_begin_at_once),
-    (&[44], a_process_that_died),
-    (&[51], two_that_observe_at_once),
-    (&[52], an_observer_that_fails),
-    (&[88], two_that_append_at_once),
-    (&[91], deleted_while_it_is_observed),
+    (&[23], a_stored_token_count_never_changes),
+    (&[37], a_thread_lists_all_its_parts_and_snapshots),
+    (&[38], two_concurrent_first_requests_make_one_conversation),
+    (&[44], the_job_of_a_dead_process_is_claimed_after_its_lease),
+    (&[51], a_range_offered_twice_is_observed_once),
+    (&[52], a_failed_observation_is_claimed_again_later),
+    (&[88], two_concurrent_branches_are_both_recorded),
+    (
+        &[91],
+        a_conversation_deleted_during_its_observation_stays_deleted,
+    ),
 ];
 
 fn stored(check: impl AsyncFnOnce(SqliteStore)) {
@@ -27,7 +30,7 @@ fn stored(check: impl AsyncFnOnce(SqliteStore)) {
     });
 }
 
-fn a_count_that_is_stored() {
+fn a_stored_token_count_never_changes() {
     stored(async |store| {
         let chain = TestChain::new(&scope("ada"), "pass", 4);
         let lineage = chain.recorded(&store).await;
@@ -48,7 +51,7 @@ fn a_count_that_is_stored() {
     });
 }
 
-fn everything_that_was_made_is_listed() {
+fn a_thread_lists_all_its_parts_and_snapshots() {
     stored(async |store| {
         let chain = TestChain::new(&scope("ada"), "pass", 8);
         let lineage = chain.recorded(&store).await;
@@ -90,7 +93,7 @@ fn everything_that_was_made_is_listed() {
     });
 }
 
-fn two_that_begin_at_once() {
+fn two_concurrent_first_requests_make_one_conversation() {
     stored(async |store| {
         let chain = TestChain::new(&scope("ada"), "pass", 3);
         let record = chain.record(None, 0);
@@ -105,7 +108,7 @@ fn two_that_begin_at_once() {
     });
 }
 
-fn a_process_that_died() {
+fn the_job_of_a_dead_process_is_claimed_after_its_lease() {
     stored(async |store| {
         let chain = TestChain::new(&scope("ada"), "pass", 4);
         chain.recorded(&store).await;
@@ -128,7 +131,7 @@ fn a_process_that_died() {
     });
 }
 
-fn two_that_observe_at_once() {
+fn a_range_offered_twice_is_observed_once() {
     stored(async |store| {
         let chain = TestChain::new(&scope("ada"), "pass", 4);
         chain.recorded(&store).await;
@@ -153,7 +156,7 @@ fn two_that_observe_at_once() {
     });
 }
 
-fn an_observer_that_fails() {
+fn a_failed_observation_is_claimed_again_later() {
     stored(async |store| {
         let chain = TestChain::new(&scope("ada"), "pass", 4);
         chain.recorded(&store).await;
@@ -175,7 +178,7 @@ fn an_observer_that_fails() {
     });
 }
 
-fn two_that_append_at_once() {
+fn two_concurrent_branches_are_both_recorded() {
     stored(async |store| {
         let chain = TestChain::new(&scope("ada"), "pass", 3);
         let lineage = chain.recorded(&store).await;
@@ -197,7 +200,7 @@ fn two_that_append_at_once() {
     });
 }
 
-fn deleted_while_it_is_observed() {
+fn a_conversation_deleted_during_its_observation_stays_deleted() {
     stored(async |store| {
         let chain = TestChain::new(&scope("ada"), "pass", 4);
         let lineage = chain.recorded(&store).await;

@@ -11,11 +11,15 @@ use super::configuration::refused;
 use super::hand::{Client, Ground, Process, config, facts, others, run};
 
 pub const CHECKS: &[Check] = &[
-    (&[8], || run(a_user_beside_buffering())),
-    (&[80], || run(messages_or_their_observations())),
-    (&[138], || run(nobody_is_told_of_themselves())),
-    (&[146], || run(parts_in_any_order())),
-    (&[147], || run(two_processes())),
+    (&[8], || run(user_memory_does_not_change_buffering())),
+    (&[80], || run(every_message_is_sent_raw_or_observed())),
+    (&[138], || {
+        run(the_section_of_other_conversations_omits_the_own_conversation())
+    }),
+    (&[146], || {
+        run(the_order_of_outcomes_does_not_change_decisions())
+    }),
+    (&[147], || run(two_processes_observe_each_range_once())),
 ];
 
 const BUFFER: &str = "MEMORY__OBSERVATION__BUFFER_TOKENS";
@@ -28,7 +32,7 @@ const USERS: [(&str, &str); 4] = [
 ];
 
 /// Published, what is explicit is refused, and what is not is silently off.
-async fn a_user_beside_buffering() {
+async fn user_memory_does_not_change_buffering() {
     for buffer in [None, Some("700")] {
         let written: Vec<_> = buffer.map(|buffer| (BUFFER, buffer)).into_iter().collect();
         let of_a_user: Vec<_> = written.iter().chain(&USERS).copied().collect();
@@ -63,7 +67,7 @@ async fn a_user_beside_buffering() {
 }
 
 /// Whatever is at work meanwhile.
-async fn messages_or_their_observations() {
+async fn every_message_is_sent_raw_or_observed() {
     let ground = Ground::new(&[]);
     let mut process = ground.process().await;
     let mut client = Client::new("ada");
@@ -101,7 +105,7 @@ async fn messages_or_their_observations() {
     assert!(cuts.len() > 3, "{cuts:?}");
 }
 
-async fn nobody_is_told_of_themselves() {
+async fn the_section_of_other_conversations_omits_the_own_conversation() {
     let ground = Ground::new(&USERS);
     let mut process = ground.process().await;
     let mut clients = ["ada", "bob"].map(Client::new);
@@ -159,7 +163,7 @@ fn orders(count: usize) -> Vec<Vec<usize>> {
 }
 
 /// Three ranges are observed; the recorder hears of them in each of six orders, between requests.
-async fn parts_in_any_order() {
+async fn the_order_of_outcomes_does_not_change_decisions() {
     // What is decided does not depend on it, also where somebody else observed another cut.
     let (nodes, policy) = (nodes(&[10_000; 3]), policy(30_000, 10_000, 0));
     let mut written = chunks(&nodes);
@@ -227,7 +231,7 @@ async fn parts_in_any_order() {
 }
 
 /// A conversation whose requests go to one process or the other, and one of them dies at work.
-async fn two_processes() {
+async fn two_processes_observe_each_range_once() {
     let ground = Ground::new(&[]);
     let mut first = ground.process().await;
     let mut second = ground.process().await;

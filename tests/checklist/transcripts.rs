@@ -19,15 +19,24 @@ use super::buffering::root;
 use super::prompts::INPUT;
 
 pub const CHECKS: &[Check] = &[
-    (&[49, 113], the_log_before_the_range),
-    (&[58], context_of_one_request),
-    (&[96], how_things_stood),
-    (&[97], pictures_and_files),
-    (&[98, 101], how_calls_ended),
-    (&[99], days_and_minutes),
-    (&[100], a_call_and_its_result_once),
-    (&[102], cuts_between_characters),
-    (&[137], a_pause_of_ten_minutes),
+    (
+        &[49, 113],
+        the_prompt_contains_the_newest_earlier_observations,
+    ),
+    (&[58], system_messages_are_not_part_of_the_transcript),
+    (&[96], the_prompt_contains_the_previous_hints_shortened),
+    (
+        &[97],
+        attachments_have_numbered_placeholders_in_the_transcript,
+    ),
+    (&[98, 101], the_transcript_shows_how_each_tool_call_ended),
+    (
+        &[99],
+        the_transcript_states_a_day_or_minute_only_when_it_changes,
+    ),
+    (&[100], a_repeated_call_and_result_appear_once),
+    (&[102], a_long_result_is_cut_between_characters),
+    (&[137], a_pause_is_shown_from_ten_minutes_on),
 ];
 
 /// 2026-03-04T14:05:00Z
@@ -80,7 +89,7 @@ fn shown(messages: &Value) -> String {
     shown_at(messages, &vec![0; count])
 }
 
-fn the_log_before_the_range() {
+fn the_prompt_contains_the_newest_earlier_observations() {
     let budget = |log: &str, tokens| observe::earlier(log, tokens, |text| text.len().div_ceil(4));
     let user_prompt =
         |earlier: &str| observe::prompt(&observe::ObserveInput { earlier, ..INPUT }).user;
@@ -105,7 +114,7 @@ fn the_log_before_the_range() {
     assert_eq!(budget(&both, 0), "");
 }
 
-fn context_of_one_request() {
+fn system_messages_are_not_part_of_the_transcript() {
     let chain = |system: &str, more: &Value| {
         let mut messages = vec![json!({"role": "system", "content": system})];
         messages.extend(more.as_array().unwrap().clone());
@@ -157,7 +166,7 @@ fn context_of_one_request() {
     );
 }
 
-fn how_things_stood() {
+fn the_prompt_contains_the_previous_hints_shortened() {
     let plain = observe::prompt(&INPUT).user;
     let long = "a".repeat(599) + "bcd";
     let prompt = observe::prompt(&observe::ObserveInput {
@@ -175,7 +184,7 @@ fn how_things_stood() {
     );
 }
 
-fn pictures_and_files() {
+fn attachments_have_numbered_placeholders_in_the_transcript() {
     let url = "data:image/png;base64,iVBORw0KGgo=";
     let transcript = shown(&json!([
         {"role": "user", "content": [
@@ -231,7 +240,7 @@ fn result(id: &str, words: &str) -> Value {
     json!({"role": "tool", "tool_call_id": id, "content": words})
 }
 
-fn how_calls_ended() {
+fn the_transcript_shows_how_each_tool_call_ended() {
     let transcript = shown(&json!([
         asks(&[call("c1", "load", "{\"rows\": 10}"), call("c2", "save", ""), call("c3", "wipe", "{}")]),
         result("c1", "Error: ENOENT: no such file 'orders.csv'"),
@@ -250,7 +259,7 @@ fn how_calls_ended() {
     }
 }
 
-fn days_and_minutes() {
+fn the_transcript_states_a_day_or_minute_only_when_it_changes() {
     let messages = json!([
         {"role": "user", "content": "one"},
         {"role": "assistant", "content": "two"},
@@ -265,7 +274,7 @@ fn days_and_minutes() {
     );
 }
 
-fn a_call_and_its_result_once() {
+fn a_repeated_call_and_result_appear_once() {
     // Clients repeat a call they did not hear of; the result stands in another message.
     let transcript = shown(&json!([
         asks(&[call("c1", "search", "{\"query\": \"pass\"}")]),
@@ -290,7 +299,7 @@ fn a_call_and_its_result_once() {
     );
 }
 
-fn cuts_between_characters() {
+fn a_long_result_is_cut_between_characters() {
     assert_eq!((RESULT_TOKENS, ARGUMENT_TOKENS), (5_000, 2_000));
     let long = "漢👍🏽é".repeat(20_000);
     let transcript = shown(&json!([
@@ -304,7 +313,7 @@ fn cuts_between_characters() {
     assert!(!transcript.contains('\u{fffd}'));
 }
 
-fn a_pause_of_ten_minutes() {
+fn a_pause_is_shown_from_ten_minutes_on() {
     assert_eq!(dates::pause(10 * MINUTE - 1), None);
     assert_eq!(dates::pause(10 * MINUTE).as_deref(), Some("10 minutes"));
     let two = dates::pause((2 * 60 + 5) * MINUTE + 59_000);

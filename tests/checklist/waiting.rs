@@ -4,11 +4,21 @@ use super::Check;
 use super::hand::{Client, Ground, Mood, Process, run};
 
 pub const CHECKS: &[Check] = &[
-    (&[76], || run(a_run_that_is_waited_for())),
-    (&[136], || run(what_is_only_read())),
-    (&[140], || run(one_more_try())),
-    (&[141], || run(what_is_observed_goes_first())),
-    (&[142], || run(what_was_forced_is_no_setting())),
+    (&[76], || {
+        run(an_ordinary_request_never_waits_for_the_observer())
+    }),
+    (&[136], || {
+        run(a_read_only_request_stores_nothing_and_calls_no_model())
+    }),
+    (&[140], || {
+        run(a_too_long_request_is_observed_and_sent_once_more())
+    }),
+    (&[141], || {
+        run(existing_observations_are_applied_before_new_ones_are_made())
+    }),
+    (&[142], || {
+        run(a_forced_activation_does_not_change_later_thresholds())
+    }),
 ];
 
 /// Nine thousand, of which 700 are observed at a time, and the operator lets clients wait.
@@ -19,27 +29,32 @@ const WAITING: [(&str, &str); 3] = [
 ];
 
 /// A turn during which no model is asked anything.
-async fn alone(process: &mut Process, client: &mut Client) -> usize {
+async fn turn_without_model_call(process: &mut Process, client: &mut Client) -> usize {
     let calls = process.model.calls();
     let (_, raw) = process.turn(client).await;
     assert_eq!(process.model.calls(), calls, "while the client waited");
     raw
 }
 
-async fn a_run_that_is_waited_for() {
+async fn an_ordinary_request_never_waits_for_the_observer() {
     let ground = Ground::new(&[]);
     let mut process = ground.process().await;
     let mut client = Client::new("ada");
     // Nobody observes anything: 6,000 of 2,000, and nothing but the client's own goes out.
     for turn in 0..15 {
-        assert_eq!(alone(&mut process, &mut client).await, 2 * turn + 1);
+        assert_eq!(
+            turn_without_model_call(&mut process, &mut client).await,
+            2 * turn + 1
+        );
     }
     assert_eq!(process.model.calls(), 0);
     process.work().await;
     // Now activation suffices: each range was asked for once, and the tail is not observed for it.
     let mut least = usize::MAX;
     for _ in 0..15 {
-        least = alone(&mut process, &mut client).await.min(least);
+        least = turn_without_model_call(&mut process, &mut client)
+            .await
+            .min(least);
         process.work().await;
     }
     assert!(least < 10, "{least}");
@@ -54,7 +69,7 @@ const ROWS: &str = "SELECT (SELECT count(*) FROM nodes) + (SELECT count(*) FROM 
 
 /// What is read is sent, also where it has to be made shorter, and none of that is kept. (That its
 /// exchange is handed to nobody shows where a server runs, in the test beside this one in the table.)
-async fn what_is_only_read() {
+async fn a_read_only_request_stores_nothing_and_calls_no_model() {
     let mut settings = WAITING.to_vec();
     settings[0].1 = "4000";
     let ground = Ground::new(&settings);
@@ -94,7 +109,7 @@ async fn what_is_only_read() {
 }
 
 /// Refused, observed, sent once more; the prompt at hand stays. Off where the operator chose nothing.
-async fn one_more_try() {
+async fn a_too_long_request_is_observed_and_sent_once_more() {
     for (settings, on) in [(&WAITING[..], true), (&WAITING[..2], false)] {
         let ground = Ground::new(settings);
         let process = ground.process().await;
@@ -125,7 +140,7 @@ async fn one_more_try() {
     steps.give_up();
 }
 
-async fn what_is_observed_goes_first() {
+async fn existing_observations_are_applied_before_new_ones_are_made() {
     let ground = Ground::new(&WAITING);
     let mut process = ground.process().await;
     let mut client = Client::new("ada");
@@ -154,7 +169,7 @@ async fn what_is_observed_goes_first() {
     assert!(i64::try_from(client.sees_all(&awaited)).unwrap() < left);
 }
 
-async fn what_was_forced_is_no_setting() {
+async fn a_forced_activation_does_not_change_later_thresholds() {
     let ground = Ground::new(&[WAITING[0], WAITING[2]]);
     let mut process = ground.process().await;
     let mut client = Client::after("ada", 10);

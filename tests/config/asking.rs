@@ -55,7 +55,7 @@ fn a_model_may_depend_on_the_size_of_the_prompt() {
 }
 
 #[test]
-fn what_a_model_is_asked_with() {
+fn model_settings_and_provider_options_are_read_and_checked() {
     let phase = ConfigInput::file(
         "[memory.observation]\nmodel_settings = { temperature = 1, top_p = 0.9, max_output_tokens = 500 }\n\
          [memory.observation.provider_options]\nthinking = { type = \"disabled\", Budget = 0 }",
@@ -93,7 +93,7 @@ fn what_a_model_is_asked_with() {
 }
 
 #[test]
-fn a_table_in_force_is_printed_as_it_could_be_written() {
+fn the_effective_configuration_prints_a_table_as_valid_toml() {
     let given =
         ConfigInput::file("memory.reflection.provider_options = { a = { b = [1, \"x\"] } }");
     let env = BTreeMap::from([("HOME".to_owned(), "/home/ada".to_owned())]);

@@ -57,7 +57,7 @@ fn costs_decide_by_default_where_the_prices_of_both_models_are_known() {
 }
 
 #[test]
-fn a_price_of_the_operators_table_is_known_unless_the_model_is_free() {
+fn a_configured_price_is_used_unless_it_is_zero() {
     let table = |price: &str| format!("[audit]\nprices = [\"local-model={price}\"]\n");
     let rules = costs(&table("2,0.5,10,3"), "local-model").unwrap();
     assert_eq!(
@@ -74,7 +74,7 @@ fn a_price_of_the_operators_table_is_known_unless_the_model_is_free() {
 
 /// Who changes a threshold means it.
 #[test]
-fn a_changed_threshold_decides_unless_costs_are_asked_for() {
+fn a_changed_threshold_disables_costs_unless_cost_aware_is_set() {
     for threshold in [
         "observation.message_tokens = 20000",
         "observation.block_after = 1.5",
@@ -97,7 +97,7 @@ fn a_changed_threshold_decides_unless_costs_are_asked_for() {
 }
 
 #[test]
-fn nothing_weighs_costs_under_the_published_policy() {
+fn the_published_policy_ignores_costs() {
     let text = "[memory]\npolicy = \"published\"\n[memory.cost]\nobserver_input = 0.1\nhistory_limit = 100\n";
     let policy = policy(text, "gpt-5");
     assert_eq!(policy.costs, None);
@@ -105,7 +105,7 @@ fn nothing_weighs_costs_under_the_published_policy() {
 }
 
 #[test]
-fn written_prices_win() {
+fn prices_in_memory_cost_override_known_prices() {
     let text = format!(
         "{COST_AWARE}[memory.cost]\ncache_read = 0.025\ncache_write = 2\nobserver_input = 0.1\n\
          observer_output = 0.4\nmax_loss = 0.25\nhistory_limit = 150000\n"
@@ -121,7 +121,7 @@ fn written_prices_win() {
 
 /// Who asks for it gets it, also where a price must be assumed: that of the conversation's model, and of most caches.
 #[test]
-fn unknown_prices_are_assumed_if_costs_are_asked_for() {
+fn unknown_prices_are_assumed_if_cost_aware_is_set() {
     let rules = costs(COST_AWARE, "local-model").unwrap();
     assert_eq!(
         (rules.cache_read, rules.cache_write),
@@ -138,7 +138,7 @@ fn unknown_prices_are_assumed_if_costs_are_asked_for() {
 
 /// A cold cache is a chance that costs nothing, unless the operator has said something else.
 #[test]
-fn pauses_count_unless_they_are_turned_off() {
+fn the_cost_aware_policy_activates_after_pauses_unless_turned_off() {
     let idle = |text: &str, model: &str| {
         let policy = policy(&format!("{COST_AWARE}{text}"), model);
         (policy.early_activation.idle, policy.early_reflection.idle)
@@ -155,7 +155,7 @@ fn pauses_count_unless_they_are_turned_off() {
 }
 
 #[test]
-fn an_override_weighs_costs_too() {
+fn an_override_keeps_the_cost_aware_policy() {
     let text = format!(
         "{COST_AWARE}[[memory.overrides]]\nmodel = \"*-mini\"\nobservation.message_tokens = 9000\n"
     );
@@ -165,7 +165,7 @@ fn an_override_weighs_costs_too() {
 }
 
 #[test]
-fn every_wrong_price_is_named() {
+fn every_wrong_cost_setting_is_reported() {
     let text = "[memory]\npolicy = \"cheap\"\n[memory.cost]\ncache_read = 1.5\ncache_write = -1\n\
                 observer_input = 1001\nobserver_output = -0.1\nmax_loss = 11\nhistory_limit = 0\n";
     assert_problems(

@@ -39,13 +39,13 @@ fn identity_config(section: &str, lines: &str) -> ConfigInput {
 }
 
 #[test]
-fn nobody_is_vouched_for_and_no_token_looked_at_unless_it_is_said() {
+fn by_default_no_users_and_no_tokens_are_read() {
     let identity = ConfigInput::default().valid().requests.identity;
     assert!(identity.users.is_none() && identity.subjects.is_none());
 }
 
 #[test]
-fn conversations_are_told_of_each_other_only_where_somebody_vouches() {
+fn conversations_share_memory_only_with_a_configured_user_identity() {
     let shared = |lines: &str| {
         ConfigInput::file(&format!(
             "[identity.resource]\nheader = \"x-user\"\nset_by = \"application\"\n\
@@ -78,7 +78,7 @@ fn conversations_are_told_of_each_other_only_where_somebody_vouches() {
 }
 
 #[test]
-fn who_may_say_which_user_it_is() {
+fn each_kind_of_user_identity_is_read() {
     let users = |lines: &str| {
         let given = identity_config(".resource", lines);
         given.valid().requests.identity.users.unwrap()
@@ -310,7 +310,7 @@ const REFUSED: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn every_refusal_says_why_and_what_to_do() {
+fn every_refused_identity_setting_has_a_reason_and_a_remedy() {
     for (section, lines, beginning) in REFUSED {
         let given = identity_config(section, lines);
         assert_problems(&given, &[beginning]);
@@ -320,7 +320,7 @@ fn every_refusal_says_why_and_what_to_do() {
 }
 
 #[test]
-fn a_file_that_holds_no_public_key_is_refused_and_not_shown() {
+fn a_file_without_a_public_key_is_refused_and_not_quoted() {
     for (text, why) in [
         ("nothing", "the file holds no public key"),
         (

@@ -3,7 +3,7 @@
 use super::{ConfigInput, assert_problems};
 
 #[test]
-fn what_the_observer_is_shown_is_read_from_file_and_environment() {
+fn observer_input_settings_are_read_from_file_and_environment() {
     use diarist::memory::observe::{AttachmentFilter, RequestedHints};
     use diarist::memory::redact::Redactor;
     let config = ConfigInput::file(
@@ -77,7 +77,7 @@ fn what_the_observer_is_shown_is_read_from_file_and_environment() {
 }
 
 #[test]
-fn what_the_observer_can_not_be_shown_is_said_with_a_remedy() {
+fn wrong_observer_input_settings_are_reported_with_a_remedy() {
     let given = ConfigInput::file(
         "[memory.observation]\nprevious_observer_tokens = true\nobserve_attachments = [\"pictures\"]\n\
          continuation_hints = [\"title\"]\nmax_input_tokens = 10\nomit_blocks = [\"<env>\"]\n\

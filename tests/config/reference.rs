@@ -6,7 +6,7 @@ use super::ConfigInput;
 
 /// Renew it with `cargo run -- config > config/example.toml`.
 #[test]
-fn the_example_file_is_the_reference() {
+fn the_example_file_equals_the_printed_reference() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/config/example.toml");
     let text = std::fs::read_to_string(file).unwrap();
     assert!(
@@ -58,7 +58,7 @@ fn the_reference_parses_to_the_defaults_with_and_without_its_comments() {
 }
 
 #[test]
-fn every_example_is_valid_where_it_stands() {
+fn every_example_in_the_reference_is_valid() {
     // memory.model excludes the models of the phases, a secret the file of keys; all else may stand
     // together.
     let mut section = String::new();

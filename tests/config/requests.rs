@@ -55,7 +55,7 @@ fn rules_are_read_from_a_file_and_from_the_environment() {
 }
 
 #[test]
-fn every_wrong_rule_is_named() {
+fn every_wrong_memory_rule_is_reported_with_its_number() {
     let wrong = r#"[
         { model = "x", memry = "off" },
         { model = "x" },
@@ -89,7 +89,7 @@ fn every_wrong_rule_is_named() {
 }
 
 #[test]
-fn overflow_is_one_of_three() {
+fn overflow_accepts_only_pass_observe_and_trim() {
     let default = ConfigInput::default().valid().requests.overflow;
     assert_eq!(default, Overflow::Pass);
     for (text, overflow) in [
@@ -113,7 +113,7 @@ fn overflow_is_one_of_three() {
 }
 
 #[test]
-fn evidence_is_one_of_three() {
+fn evidence_accepts_only_strict_names_and_content() {
     assert_eq!(
         ConfigInput::default().valid().requests.evidence,
         EvidenceLevel::Content
@@ -173,7 +173,7 @@ fn rules_of_prompt_caches_are_read() {
 }
 
 #[test]
-fn every_wrong_rule_of_a_prompt_cache_is_named() {
+fn every_wrong_cache_rule_is_reported_with_its_number() {
     let wrong = r#"[
         { model = "x", lifetme = "1h" },
         { step_tokens = 16 },
@@ -221,7 +221,7 @@ fn a_list_of_tables_in_the_environment_may_be_json() {
 }
 
 #[test]
-fn what_does_nothing_or_deletes_at_once_is_warned_of() {
+fn settings_without_effect_and_immediate_deletions_cause_warnings() {
     let warnings = |text: &str| ConfigInput::file(text).load().unwrap().warnings;
     let rules = r#"
         [audit]
@@ -288,7 +288,7 @@ fn prices_of_the_audit_are_checked() {
 }
 
 #[test]
-fn what_is_wrong_is_said_in_plain_words() {
+fn problems_are_described_in_plain_words() {
     let problems = |text: &str| ConfigInput::file(text).problems().concat();
     let url = problems("[upstream]\nbase_url = \"api.openai.com/v1\"");
     assert!(

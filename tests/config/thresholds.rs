@@ -10,7 +10,7 @@ use diarist::memory::observe::AttachmentFilter;
 use crate::config::ConfigInput;
 
 #[test]
-fn early_activation_takes_a_duration_auto_or_nothing() {
+fn early_activation_accepts_a_duration_auto_or_false() {
     let idle = |text: &str| {
         let text = format!("[memory.observation]\nactivate_after_idle = {text}");
         ConfigInput::file(&text)
@@ -90,7 +90,7 @@ fn a_shared_budget_is_refused_only_where_it_would_clear_nothing() {
 
 /// Every override is judged as it changes what holds for all; the narrowest comes first.
 #[test]
-fn overrides_are_judged_whole_and_the_narrowest_counts() {
+fn overrides_inherit_global_values_and_the_narrowest_comes_first() {
     let config = ConfigInput::file(
         "[memory.observation]\nmessage_tokens = 20000\n\
          [[memory.overrides]]\nupstream = \"*.openai.com\"\nobservation.message_tokens = 1000\n\
@@ -199,7 +199,7 @@ fn overrides_replace_every_key_of_a_phase_and_inherit_the_others() {
 }
 
 #[test]
-fn everything_wrong_with_overrides_is_said_at_once() {
+fn every_problem_of_the_overrides_is_reported_at_once() {
     let problems = ConfigInput::file(
         "[memory.observation]\nbuffer_tokens = 6000\n\
          [[memory.overrides]]\nmodel = \"a\"\nobservation.message_tokens = 5000\n\

@@ -19,7 +19,7 @@ fn replay(file: &str, more: &[&str]) -> (String, Option<i32>) {
 
 #[test]
 #[ignore = "slow"]
-fn conversations_are_played_both_ways_and_compared() {
+fn replay_compares_conversations_with_and_without_diarist() {
     let folder = tempfile::tempdir().unwrap();
     let file = recording(&folder, &[short(), long()]);
     let (text, code) = replay(&file, &[]);
@@ -44,7 +44,7 @@ fn conversations_are_played_both_ways_and_compared() {
 
 #[test]
 #[ignore = "slow"]
-fn below_the_threshold_diarist_costs_what_the_observer_costs() {
+fn below_the_threshold_replay_shows_equal_conversation_costs() {
     let folder = tempfile::tempdir().unwrap();
     let file = recording(&folder, &[long()]);
     let (text, code) = run(&["replay", &file, "--upstream", "scripted"]);
@@ -68,7 +68,7 @@ fn below_the_threshold_diarist_costs_what_the_observer_costs() {
 /// Where memory is free it is made below every threshold, where it is dear not at all: the prices of the command line decide.
 #[test]
 #[ignore = "slow"]
-fn the_policy_that_weighs_costs_can_be_replayed() {
+fn the_cost_aware_policy_can_be_replayed() {
     let folder = tempfile::tempdir().unwrap();
     let file = recording(&folder, &[long()]);
     let replay = |policy: &[&str]| {
@@ -98,7 +98,7 @@ fn the_policy_that_weighs_costs_can_be_replayed() {
 }
 
 #[test]
-fn the_baseline_and_all_but_the_first_conversations_can_be_left_out() {
+fn replay_can_skip_the_baseline_and_limit_the_conversations() {
     let folder = tempfile::tempdir().unwrap();
     let file = recording(&folder, &[short(), long()]);
     let (text, code) = replay(&file, &["--no-baseline", "--limit", "1"]);
@@ -115,7 +115,7 @@ fn the_baseline_and_all_but_the_first_conversations_can_be_left_out() {
 }
 
 #[test]
-fn a_bad_line_is_named_by_its_number() {
+fn a_bad_line_is_reported_with_its_number() {
     let folder = tempfile::tempdir().unwrap();
     let good = recording(&folder, &[short()]);
     let good = std::fs::read_to_string(good).unwrap();
@@ -153,7 +153,7 @@ fn a_bad_line_is_named_by_its_number() {
 }
 
 #[test]
-fn an_upstream_that_cannot_be_asked_ends_the_replay_with_one_line() {
+fn an_unreachable_upstream_ends_the_replay_with_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let file = recording(&folder, &[short()]);
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -182,7 +182,7 @@ fn an_upstream_that_cannot_be_asked_ends_the_replay_with_one_line() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn an_upstream_of_its_own_gets_the_key_and_what_it_refuses_is_told() {
+async fn a_given_upstream_gets_the_key_and_its_refusal_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let file = recording(&folder, &[long()]);
     let provider = Provider::start(Options::default()).await.unwrap();

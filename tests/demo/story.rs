@@ -3,7 +3,7 @@
 use super::{number, run};
 
 #[test]
-fn the_demo_tells_the_whole_story() {
+fn the_demo_prints_consistent_numbers_and_succeeds() {
     let (text, code) = run(&["demo"]);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("Diarist demo: 120 user turns"), "{text}");
@@ -43,7 +43,7 @@ fn the_demo_tells_the_whole_story() {
 }
 
 #[test]
-fn a_story_that_did_not_happen_is_no_success() {
+fn the_demo_fails_if_no_observation_was_used() {
     let (text, code) = run(&["demo", "--turns", "3"]);
     assert_eq!(code, Some(1), "{text}");
     assert!(
@@ -56,7 +56,7 @@ fn a_story_that_did_not_happen_is_no_success() {
 
 #[test]
 #[ignore = "slow"]
-fn another_seed_is_another_conversation_and_the_same_seed_the_same() {
+fn the_seed_decides_the_conversation_of_the_demo() {
     let play = |seed| {
         let (text, _) = run(&["demo", "--turns", "4", "--seed", seed]);
         ["requests", "prompt tokens", "tokens answered"].map(|name| number(&text, name, 1))

@@ -123,7 +123,7 @@ fn a_conversation_is_listed_and_shown_by_each_of_its_names() {
 
 #[test]
 #[ignore = "slow"]
-fn what_is_not_there_is_said_in_one_line_and_nothing_is_made() {
+fn a_missing_thread_or_database_is_reported_and_nothing_is_created() {
     let (folder, url) = filled();
     let (text, code) = run(&["threads", "show", "nobody", "--database", &url]);
     assert_eq!(code, Some(1));
@@ -220,7 +220,7 @@ impl Serving {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_running_server_is_looked_at_from_beside() {
+async fn threads_can_be_read_while_the_server_runs() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}", folder.path().join("diarist.db").display());
     let serving = Serving::start(&url).await;

@@ -66,7 +66,7 @@ async fn refused_parameters_are_left_out_and_remembered() {
 }
 
 #[tokio::test]
-async fn a_model_that_takes_no_limit_by_any_name_and_gives_no_codes() {
+async fn parameters_refused_without_an_error_code_are_left_out() {
     let model = Model::start(|body: &Value| {
         let words = if body.get("max_tokens").is_some() {
             "Unrecognized request argument supplied: max_tokens"
@@ -89,7 +89,7 @@ async fn a_model_that_takes_no_limit_by_any_name_and_gives_no_codes() {
 }
 
 #[tokio::test]
-async fn a_guess_that_did_not_help_is_not_remembered() {
+async fn a_parameter_that_was_not_the_cause_is_sent_again() {
     let model = Model::start(|_| {
         answer(400, &json!({"error": {"message": "bad model; by the way, temperature and max_tokens and max_completion_tokens exist"}}))
     })

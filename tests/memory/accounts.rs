@@ -34,7 +34,7 @@ const MEBIBYTE: usize = 1 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_flood_of_one_account_does_not_drop_what_another_says() {
+async fn a_flood_of_one_account_drops_no_exchange_of_another() {
     // Nothing is observed: to read so much takes long, and this is about the queue.
     let nothing = [("MEMORY__OBSERVATION__MESSAGE_TOKENS", "100000000")];
     let rig = Rig::with(Options::default(), &nothing).await;
@@ -71,7 +71,7 @@ async fn a_flood_of_one_account_does_not_drop_what_another_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ever_new_headers_beside_one_key_begin_only_so_many_tenants() {
+async fn new_headers_beside_one_key_create_a_limited_number_of_tenants() {
     let settings = [&SMALL[..], &[("IDENTITY__NEW_TENANTS_PER_HOUR", "2")]].concat();
     let mut rig = Rig::with(Options::default(), &settings).await;
     let conversation = SampleConversation::new("ada");
@@ -117,7 +117,7 @@ async fn ever_new_headers_beside_one_key_begin_only_so_many_tenants() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_budget_is_not_renewed_by_a_header_that_the_upstream_ignores() {
+async fn an_ignored_header_does_not_renew_the_daily_budget() {
     let settings = [&SMALL[..], &[("MEMORY__DAILY_TOKENS", "1")]].concat();
     let rig = Rig::with(Options::default(), &settings).await;
     let observed = |conversation: &SampleConversation| {
@@ -149,7 +149,7 @@ async fn a_budget_is_not_renewed_by_a_header_that_the_upstream_ignores() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn people_behind_one_key_and_a_gateways_own_header_are_kept_apart() {
+async fn users_with_different_gateway_keys_share_no_memory() {
     let rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     let header = |name| [("ocp-apim-subscription-key", name)];

@@ -42,7 +42,7 @@ async fn an_error_with_status_200_is_named_and_an_equal_request_is_decided_anew(
 
 /// The original, sent after a refusal, gets an error too: nobody knows whether it would have been accepted.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_original_that_gets_an_error_with_status_200_teaches_nothing() {
+async fn an_original_answered_by_an_error_lowers_no_placement() {
     let rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     rig.play_turns(&conversation, 1..=ACTIVE).await;
@@ -63,7 +63,7 @@ async fn an_original_that_gets_an_error_with_status_200_teaches_nothing() {
 
 /// There is no error in it, and no answer either.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_without_an_event_is_empty() {
+async fn a_stream_without_events_is_audited_as_empty() {
     let rig = Rig::small().await;
     let empty = Behaviour {
         fail: Some(Failure {

@@ -48,7 +48,7 @@ async fn models(rig: &Rig, credential: Option<&str>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn strangers_do_not_fill_the_database_with_requests_that_pass() {
+async fn passed_requests_of_unaccepted_credentials_are_not_stored() {
     let rig = rig().await;
     models(&rig, Some("Bearer sk-test")).await;
     // A first request is recorded with the second one.
@@ -69,7 +69,7 @@ async fn strangers_do_not_fill_the_database_with_requests_that_pass() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_database_has_the_lines_of_the_file_and_answers_as_the_file_does() {
+async fn database_and_audit_file_have_the_same_lines_and_reports() {
     let rig = rig().await;
     let (ada, bob) = (
         SampleConversation::new("ada"),
@@ -128,7 +128,7 @@ async fn the_database_has_the_lines_of_the_file_and_answers_as_the_file_does() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn why_says_that_a_block_is_gone_and_finds_a_line_that_only_the_file_has() {
+async fn audit_why_reads_the_file_and_reports_a_deleted_block() {
     let rig = rig().await;
     let conversation = SampleConversation::new("ada");
     let answer = rig.play_turns(&conversation, 1..=ACTIVE).await;
@@ -162,7 +162,7 @@ async fn why_says_that_a_block_is_gone_and_finds_a_line_that_only_the_file_has()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn why_prints_no_block_that_has_the_number_by_accident() {
+async fn audit_why_prints_no_other_block_with_the_same_number() {
     let rig = rig().await;
     let conversation = SampleConversation::new("ada");
     let named = [("x-diarist-resource", "ada")];
@@ -209,7 +209,7 @@ async fn lines_of(rig: &Rig, key: &str) -> (usize, usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lines_go_with_what_is_forgotten() {
+async fn forgetting_a_conversation_or_tenant_deletes_its_audit_lines() {
     let rig = rig().await;
     let (ada, bob, eve) = (
         SampleConversation::new("ada"),
@@ -245,7 +245,7 @@ async fn lines_go_with_what_is_forgotten() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn old_lines_are_deleted_and_a_stop_loses_none() {
+async fn old_audit_lines_are_deleted_and_a_stop_loses_no_line() {
     let mut rig = rig().await;
     rig.play_turns(&SampleConversation::new("ada"), 1..=2).await;
     // Nothing waits for the lines here: the stop writes them.
@@ -267,7 +267,7 @@ async fn old_lines_are_deleted_and_a_stop_loses_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_the_setting_nothing_is_stored_and_the_command_says_so() {
+async fn without_store_retention_no_line_is_stored_and_the_command_reports_it() {
     let rig = Rig::small().await;
     rig.play_turns(&SampleConversation::new("ada"), 1..=2).await;
     rig.quiet().await;

@@ -175,7 +175,7 @@ fn cases() -> Vec<Bad> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn goes_out_as_it_came_and_the_answer_is_the_upstreams() {
+async fn a_bad_request_is_forwarded_unchanged_and_gets_the_upstream_answer() {
     let rig = Rig::small().await;
     let mut mismatches = Vec::new();
     for case in cases() {

@@ -154,7 +154,7 @@ async fn turns_of_one_conversation_that_wait_together_are_recorded_in_their_orde
 }
 
 #[tokio::test]
-async fn an_exchange_that_cannot_be_recorded_leaves_the_others_that_wait_with_it() {
+async fn a_failed_exchange_does_not_stop_the_others_in_its_batch() {
     let mut world = World::new().await;
     world
         .run(
@@ -180,7 +180,7 @@ async fn an_exchange_that_cannot_be_recorded_leaves_the_others_that_wait_with_it
 }
 
 #[tokio::test]
-async fn where_a_commit_fails_nothing_of_its_batch_is_known_to_anybody() {
+async fn after_a_failed_commit_no_exchange_of_the_batch_counts_as_recorded() {
     let mut world = World::new().await;
     world
         .run(

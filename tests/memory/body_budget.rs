@@ -9,7 +9,7 @@ use crate::memory::rig::{PATIENCE, Rig};
 use crate::memory::tools::SampleConversation;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_without_room_is_forwarded_unread() {
+async fn a_body_beyond_max_buffered_bytes_is_forwarded_unread() {
     let room = [("SERVER__MAX_BUFFERED_BYTES", "8192")];
     let rig = Rig::with(Options::default(), &room).await;
     let conversation = SampleConversation::new("ada");
@@ -36,7 +36,7 @@ async fn a_body_without_room_is_forwarded_unread() {
 
 /// A body that does not say its length is found to be too large only when some of it is read.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_of_unknown_length_without_room_is_told_to_come_again() {
+async fn a_too_large_body_of_unknown_length_is_answered_with_503() {
     let room = [("SERVER__MAX_BUFFERED_BYTES", "8192")];
     let rig = Rig::with(Options::default(), &room).await;
     let body = SampleConversation::new("ada").body(8).to_string();
@@ -58,7 +58,7 @@ async fn a_body_of_unknown_length_without_room_is_told_to_come_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn large_bodies_of_a_bad_key_use_a_quarter_and_the_others_pass_unread() {
+async fn an_unaccepted_credential_buffers_at_most_a_quarter() {
     let rig = Rig::with(
         Options::default(),
         &[("SERVER__MAX_BUFFERED_BYTES", "4194304")],

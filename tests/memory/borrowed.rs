@@ -58,7 +58,7 @@ fn header<'a>(call: &'a RecordedRequest, name: &str) -> &'a str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_go_the_whole_way_of_their_conversation() {
+async fn memory_calls_use_the_route_and_credential_of_their_conversation() {
     let mut rig = small().await;
     let base = format!("{}/eu/deployments/gpt/v1", rig.provider.origin());
     rig.set("UPSTREAM__BASE_URL", &base);
@@ -103,7 +103,7 @@ async fn calls_go_the_whole_way_of_their_conversation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_the_credential_is_not_held_nothing_is_called_until_it_comes_again() {
+async fn jobs_wait_until_a_request_brings_their_credential_again() {
     let mut rig = small().await;
     let gate = Arc::new(Semaphore::new(0));
     rig.provider
@@ -144,7 +144,7 @@ async fn where_the_credential_is_not_held_nothing_is_called_until_it_comes_again
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_the_client_was_told_to_wait_its_memory_waits_too() {
+async fn after_a_429_to_the_client_its_observer_calls_wait() {
     let mut rig = small().await;
     let conversation = SampleConversation::new("ada");
     // Lent, with nothing to observe yet.
@@ -169,8 +169,8 @@ async fn after_the_client_was_told_to_wait_its_memory_waits_too() {
     );
     assert!(rig.number(waiting).await > 0);
     // Nothing but what rests is left: a job that still runs when a process stops may have to wait for the end
-    // of its lease, which is as long as a test waits. One thing is recorded after the other, so
-    // everything before this one has its jobs when it is.
+    // of its lease, a minute later. One thing is recorded after the other, so everything before this one
+    // has its jobs when it is.
     for turn in 1..=2 {
         rig.say(OTHER, &SampleConversation::new("dora"), turn).await;
     }
@@ -197,7 +197,7 @@ async fn after_the_client_was_told_to_wait_its_memory_waits_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_range_that_was_given_up_comes_again_when_it_is_asked_for() {
+async fn the_observe_command_restarts_an_abandoned_range() {
     let mut rig = small().await;
     let gate = Arc::new(Semaphore::new(0));
     rig.provider
@@ -243,11 +243,12 @@ async fn a_range_that_was_given_up_comes_again_when_it_is_asked_for() {
     assert_eq!(rig.number(first).await, 1);
     let given_up = "SELECT count(*) FROM jobs WHERE state = 'abandoned' AND kind = 'chunk'";
     assert_eq!(rig.number(given_up).await, 0);
+    let first = conversation.question(1);
     let shown = rig.calls_with(OURS)[before..].iter().any(|call| {
         let body: Value = call.json().unwrap();
-        body.to_string().contains(&conversation.canary())
+        body.to_string().contains(first.trim())
     });
-    assert!(shown, "its words were offered anew");
+    assert!(shown, "the words of its first message were offered anew");
     let answer = rig.send_as(OURS, &[], &conversation.body(ACTIVE + 4)).await;
     assert_eq!(answer.memory(), "active");
 }

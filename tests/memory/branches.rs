@@ -28,7 +28,7 @@ fn too_long() -> Behaviour {
 /// it serves that request and what goes on from it; a branch that left before has notes of its own, and
 /// would be told the same in other words.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_observed_for_a_request_that_nobody_took_serves_no_other_branch() {
+async fn observations_for_a_refused_request_are_not_sent_to_another_branch() {
     let settings = [
         ("MEMORY__OVERFLOW", "observe"),
         ("MEMORY__OVERFLOW_TIMEOUT", "20s"),

@@ -234,6 +234,7 @@ impl World {
 async fn a_chain_is_not_read_again_for_a_job_that_stays_open() {
     let mut world = World::with("m", &[]).await;
     while world.sql("SELECT count(*) FROM jobs").await == 0 {
+        assert!(world.turns.len() < 100, "nothing is to be observed");
         world.say().await;
     }
     world.say().await;
@@ -261,11 +262,12 @@ async fn a_chain_is_not_read_again_for_a_job_that_stays_open() {
 /// What a content filter refused twice in a row is tried again after an hour, and one more refusal of it is
 /// enough for another hour.
 #[tokio::test]
-async fn what_is_passed_over_is_tried_again_after_an_hour() {
+async fn a_block_refused_by_a_filter_is_sent_again_after_an_hour() {
     const HOUR: Duration = Duration::from_hours(1);
     let mut world = World::with("m", &[]).await;
     let mut sent = String::new();
     while !sent.contains("<diarist-log") {
+        assert!(world.turns.len() < 100, "no block is sent");
         sent = world.say().await;
         world.work().await;
     }
@@ -302,7 +304,7 @@ async fn what_is_passed_over_is_tried_again_after_an_hour() {
 /// How much a log may lose that code shortens is what its model's conversations may lose.
 #[tokio::test]
 #[ignore = "slow"]
-async fn what_code_leaves_out_is_lossy_by_the_override_of_its_model() {
+async fn a_model_override_sets_the_loss_limit_for_logs_shortened_by_code() {
     let overrides = "[{ model = \"careless\", reflection = { max_loss = 1.0 } }]";
     for (model, lossy) in [("careless", false), ("other", true)] {
         let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
@@ -323,7 +325,7 @@ async fn what_code_leaves_out_is_lossy_by_the_override_of_its_model() {
 
 /// Whoever waits for an observation waits no longer than that, whatever else takes long.
 #[tokio::test]
-async fn a_client_waits_no_longer_than_it_said_for_what_goes_before_the_calls() {
+async fn the_overflow_timeout_includes_the_work_before_model_calls() {
     let mut world = World::with("m", &[]).await;
     world
         .turns

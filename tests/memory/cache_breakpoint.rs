@@ -43,7 +43,7 @@ async fn added(rig: &Rig, answer: &Answer) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_activation_goes_on_from_what_was_stored_up_to_the_breakpoint() {
+async fn an_activation_extends_the_text_before_the_cache_breakpoint() {
     let mut rig = rig((BREAKPOINT, "always")).await;
     let conversation = SampleConversation::new("ada");
     let (mut stored, mut grown) = (Vec::<String>::new(), 0);
@@ -133,7 +133,7 @@ async fn an_activation_reads_the_older_observations_from_the_cache() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn no_breakpoint_is_added_where_the_client_or_the_operator_decides() {
+async fn no_breakpoint_is_added_if_settings_or_client_fields_exclude_it() {
     let mark = json!({"cache_control": {"type": "ephemeral"}});
     for (setting, model, own) in [
         // The scripted provider's host is not OpenAI's.
@@ -174,7 +174,7 @@ async fn no_breakpoint_is_added_where_the_client_or_the_operator_decides() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_breakpoint_that_was_refused_is_not_added_any_more_and_repetitions_stay_the_same() {
+async fn a_refused_breakpoint_is_not_added_again_and_repetitions_stay_equal() {
     let mut rig = rig((BREAKPOINT, "always")).await;
     let conversation = SampleConversation::new("ada");
     rig.play_turns(&conversation, 1..=ACTIVE).await;
@@ -203,7 +203,7 @@ async fn a_breakpoint_that_was_refused_is_not_added_any_more_and_repetitions_sta
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_header_tells_the_conversation_only_with_observations_and_where_the_client_sends_none() {
+async fn the_session_header_accompanies_observations_unless_the_client_sends_one() {
     let mut rig = rig((AFFINITY, HEADER)).await;
     // No name that the digits of a hash may contain by chance.
     let conversation = SampleConversation::new("ruth");
@@ -244,7 +244,7 @@ async fn a_header_tells_the_conversation_only_with_observations_and_where_the_cl
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_header_is_added_where_none_is_documented_or_wanted() {
+async fn no_session_header_is_added_for_an_unknown_host_or_if_disabled() {
     for setting in ["auto", "never"] {
         let rig = rig((AFFINITY, setting)).await;
         rig.play_turns(&SampleConversation::new("ada"), 1..=ACTIVE)

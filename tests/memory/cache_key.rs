@@ -24,7 +24,7 @@ fn key_and_block(rig: &Rig) -> (Option<String>, Option<usize>) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_conversation_has_one_key_for_ever_and_only_with_observations() {
+async fn a_conversation_with_observations_keeps_one_cache_key() {
     let mut rig = rig("always").await;
     let conversation = SampleConversation::new("ada");
     let mut keys = Vec::new();
@@ -75,7 +75,7 @@ async fn a_conversation_has_one_key_for_ever_and_only_with_observations() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn none_is_added_where_the_client_or_the_operator_decides() {
+async fn no_cache_key_is_added_if_settings_or_client_fields_exclude_it() {
     for (setting, field) in [
         ("auto", Value::Null),
         ("never", Value::Null),
@@ -99,8 +99,7 @@ async fn none_is_added_where_the_client_or_the_operator_decides() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_does_not_know_it_is_sent_the_original_once_and_the_block_stays_where_it_is()
- {
+async fn a_refused_cache_key_is_left_out_and_moves_no_block() {
     let mut rig = rig("always").await;
     rig.provider.rules(|rules| rules.refuse_cache_key = true);
     let conversation = SampleConversation::new("ada");
@@ -127,7 +126,7 @@ async fn an_upstream_that_does_not_know_it_is_sent_the_original_once_and_the_blo
 
 /// It was never accepted, so it is the likeliest reason.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_without_a_reason_is_about_a_key_that_was_never_accepted() {
+async fn refusals_without_a_reason_remove_a_never_accepted_cache_key() {
     let mut rig = rig("never").await;
     let conversation = SampleConversation::new("ada");
     rig.play_turns(&conversation, 1..=ACTIVE).await;
@@ -152,7 +151,7 @@ async fn a_refusal_without_a_reason_is_about_a_key_that_was_never_accepted() {
 
 /// Without its block it does not fit, so the block goes out again without the key.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_does_not_fit_without_its_block_goes_out_with_it_and_without_the_key() {
+async fn a_too_long_original_is_followed_by_the_block_without_cache_key() {
     let mut rig = rig("never").await;
     let conversation = SampleConversation::new("ada");
     rig.play_turns(&conversation, 1..=16).await;

@@ -52,7 +52,7 @@ fn verdict(line: &Value) -> (&str, Option<&str>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn deepseeks_units_are_warm_from_the_first_turns_on() {
+async fn a_deepseek_cache_is_warm_from_the_second_turn() {
     let rig = rig(CacheKind::Units, &[]).await;
     let conversation = SampleConversation {
         model: "deepseek/deepseek-chat",
@@ -84,7 +84,7 @@ async fn deepseeks_units_are_warm_from_the_first_turns_on() {
 
 /// Only all that was sent before is read: a change anywhere in it leaves nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn with_breakpoints_a_change_leaves_nothing_and_what_is_written_is_in_the_audit() {
+async fn with_breakpoints_a_changed_message_loses_the_whole_cache() {
     let rig = rig(CacheKind::Breakpoints, &[]).await;
     let conversation = SampleConversation {
         model: "openai/gpt-5.6",
@@ -117,7 +117,7 @@ async fn with_breakpoints_a_change_leaves_nothing_and_what_is_written_is_in_the_
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn with_breakpoints_an_activation_costs_the_whole_prompt_and_its_cause_is_named() {
+async fn with_breakpoints_every_activation_is_audited_as_a_cache_miss() {
     let rig = rig(CacheKind::Breakpoints, &SMALL).await;
     let conversation = SampleConversation {
         model: "openai/gpt-5.6",

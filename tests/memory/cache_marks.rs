@@ -66,7 +66,7 @@ async fn a_client_that_marks_an_early_message_reads_its_cache_after_an_activatio
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_mark_goes_out_where_the_operator_wants_none_or_the_client_set_none() {
+async fn no_cache_mark_is_sent_if_disabled_or_unused_by_the_client() {
     for (setting, mark) in [("false", true), ("true", false)] {
         let turns = active_turns(&rig(setting).await, mark).await;
         for (marks, added, cached, _) in &turns {

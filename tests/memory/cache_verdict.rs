@@ -126,7 +126,7 @@ async fn a_conversation_that_only_grows_is_warm_as_soon_as_it_is_long_enough() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_client_changes_is_named() {
+async fn the_verdict_names_each_change_by_the_client() {
     let rig = Rig::without_activation().await;
     let next = |name: &str| SampleConversation::new(name).body(LONG + 1);
 
@@ -194,7 +194,7 @@ async fn what_the_client_changes_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_prefix_that_did_not_change_is_the_providers_miss_or_too_old() {
+async fn a_miss_of_an_unchanged_prefix_names_provider_or_idle_time() {
     let rig = Rig::without_activation().await;
     let conversation = SampleConversation::new("ada");
     rig.play_turns(&conversation, LONG..=LONG).await;
@@ -214,7 +214,7 @@ async fn a_prefix_that_did_not_change_is_the_providers_miss_or_too_old() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn what_memory_changes_is_named() {
+async fn the_verdict_names_each_change_by_memory() {
     let rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     let mut causes = Vec::new();
@@ -258,7 +258,7 @@ async fn what_memory_changes_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_provider_does_not_report_is_unknown() {
+async fn without_reported_usage_the_verdict_is_unknown() {
     let rig = Rig::with(Options::default(), &[("AUDIT__ASK_USAGE", "never")]).await;
     let conversation = SampleConversation::new("ada");
     for turn in LONG..=LONG + 1 {
@@ -351,7 +351,7 @@ async fn the_metrics_have_every_series_from_the_start() {
 /// Every model call of memory has a line, with the tokens that the provider counted.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn every_model_call_of_memory_has_a_line() {
+async fn every_model_call_of_memory_has_an_audit_line() {
     let rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     let answer = rig.play_turns(&conversation, 1..=ACTIVE * 3).await;
@@ -389,7 +389,7 @@ async fn every_model_call_of_memory_has_a_line() {
 /// The answers are thrown away, and the calls have lines all the same. Nobody waits for memory to come to rest: the
 /// jobs are tried again after a pause.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_model_call_that_stored_nothing_has_a_line() {
+async fn a_model_call_without_a_result_has_an_audit_line() {
     for (behaviour, outcome) in [
         (Some(refusing(500, "overloaded")), "failed"),
         (None, "empty"),
@@ -414,7 +414,7 @@ async fn a_model_call_that_stored_nothing_has_a_line() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_passes_through_has_a_short_line() {
+async fn a_passed_request_has_a_short_audit_line() {
     let rig = Rig::small().await;
     let response = rig
         .client
@@ -444,7 +444,7 @@ async fn a_request_that_passes_through_has_a_short_line() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_operators_rules_of_a_cache_count() {
+async fn the_configured_cache_rules_decide_the_verdict_cause() {
     let rules = r#"[{ model = "gpt-*", minimum_tokens = 1000000 }]"#;
     for (rules, cause) in [(rules, "below_minimum"), ("[]", "provider")] {
         let rig = Rig::with(Options::default(), &[("AUDIT__CACHE_RULES", rules)]).await;
@@ -459,7 +459,7 @@ async fn the_operators_rules_of_a_cache_count() {
 /// The segments are the whole prompt: what the client sent is in the prompt or was replaced.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn the_segments_of_a_prompt_are_on_its_line() {
+async fn the_audit_line_reports_the_segments_of_its_prompt() {
     let rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     let mut active = 0;

@@ -42,7 +42,7 @@ async fn first_active(rig: &Rig, name: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_figure_is_what_both_count_of_the_messages_alone() {
+async fn the_token_ratio_compares_counts_of_the_messages_only() {
     let rig = rig(3, "false").await;
     let conversation = SampleConversation::new("ada");
     let mut ratio = Value::Null;
@@ -74,7 +74,7 @@ async fn the_figure_is_what_both_count_of_the_messages_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn thresholds_follow_it_if_the_operator_wants_that() {
+async fn thresholds_follow_the_token_ratio_if_calibration_is_on() {
     let mut turns = Vec::new();
     for (bytes, calibrate) in [(2, "false"), (2, "true"), (5, "true")] {
         let rig = rig(bytes, calibrate).await;
@@ -88,7 +88,7 @@ async fn thresholds_follow_it_if_the_operator_wants_that() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_went_out_before_the_figure_was_known_goes_out_the_same_after() {
+async fn a_new_token_ratio_does_not_change_repeated_requests() {
     let mut rig = rig(2, "true").await;
     let conversation = SampleConversation::new("ada");
     let mut sent: BTreeMap<usize, Bytes> = BTreeMap::new();
@@ -110,7 +110,7 @@ async fn what_went_out_before_the_figure_was_known_goes_out_the_same_after() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_forgets_no_figure() {
+async fn a_restart_keeps_the_token_ratio() {
     let mut rig = rig(3, "false").await;
     let conversation = SampleConversation::new("ada");
     rig.play_turns(&conversation, 1..=ACTIVE).await;

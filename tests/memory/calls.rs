@@ -35,7 +35,7 @@ fn project(call: &RecordedRequest) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_projects_under_one_key_pay_each_for_their_own() {
+async fn observer_calls_use_the_project_of_their_conversation() {
     let rig = rig(&[]).await;
     let gate = Arc::new(Semaphore::new(0));
     rig.provider
@@ -67,7 +67,7 @@ async fn two_projects_under_one_key_pay_each_for_their_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_follows_its_conversation_onto_another_way() {
+async fn a_waiting_job_uses_the_new_route_of_its_conversation() {
     let rig = rig(&[]).await;
     // The first way is taken away while a job needs it.
     rig.provider
@@ -94,7 +94,7 @@ async fn what_waits_follows_its_conversation_onto_another_way() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_day_that_is_spent_stops_calls_and_no_request() {
+async fn a_spent_daily_budget_stops_model_calls_but_no_request() {
     let mut rig = rig(&[("MEMORY__DAILY_TOKENS", "1")]).await;
     let conversation = SampleConversation::new("ada");
     for turn in 1..=ACTIVE {
@@ -115,14 +115,9 @@ async fn a_day_that_is_spent_stops_calls_and_no_request() {
     })
     .await;
     // What the first call wrote is stored; the ranges after it wait.
-    while rig.number("SELECT count(*) FROM parts").await == 0
-        || rig
-            .number("SELECT count(*) FROM jobs WHERE state = 'open'")
-            .await
-            == 0
-    {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    rig.until_at_least(1, "SELECT count(*) FROM parts").await;
+    let open = "SELECT count(*) FROM jobs WHERE state = 'open'";
+    rig.until_at_least(1, open).await;
     assert!(rig.metric("diarist_budgets_spent_total").await > 0.0);
     rig.restart().await;
     rig.send(&conversation.body(ACTIVE + 1)).await;
@@ -146,7 +141,7 @@ async fn a_day_that_is_spent_stops_calls_and_no_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_memory_costs_is_what_the_provider_counted() {
+async fn the_stored_cost_equals_the_tokens_that_the_provider_counted() {
     let rig = rig(&[]).await;
     rig.play_turns(&SampleConversation::new("ada"), 1..=2 * ACTIVE)
         .await;
@@ -201,7 +196,7 @@ async fn a_call_that_never_ends_is_paid_for_by_estimate() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_timeline_says_what_happened_and_no_word_of_it() {
+async fn the_timeline_has_every_step_and_no_text_of_the_conversation() {
     let rig = rig(&[]).await;
     rig.provider
         .inject_next(CallerKind::Observer, 1, &Behaviour::failing(503));
@@ -309,7 +304,7 @@ async fn a_timeline_says_what_happened_and_no_word_of_it() {
 
 /// Each question to the Reflector is a cycle of its own: a start, and an end or a failure.
 #[tokio::test(flavor = "multi_thread")]
-async fn every_try_of_a_reflection_is_told() {
+async fn every_attempt_of_a_reflection_has_its_events() {
     let rig = rig(&[]).await;
     // The first answer says nothing, the second is as long as the log, the third will do.
     let attempts = Arc::new(std::sync::atomic::AtomicUsize::new(0));
@@ -337,6 +332,7 @@ async fn every_try_of_a_reflection_is_told() {
         == 0
     {
         turn += 1;
+        assert!(turn <= 100, "there is no reflection");
         rig.play_turns(&conversation, turn..=turn).await;
     }
     let events = rig.events().await;
@@ -369,7 +365,7 @@ async fn every_try_of_a_reflection_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_whole_prompt_picks_the_model_and_the_largest_takes_what_is_beyond_it() {
+async fn the_whole_prompt_selects_the_model_and_the_largest_has_no_limit() {
     // Instructions count as well: no prompt is as short as the first bound.
     let observer = format!(r#"{{"100": "too-small", "200": "{OBSERVER_MODEL}"}}"#);
     let reflector = format!(r#"{{"1000000": "{REFLECTOR_MODEL}", "2000000": "too-large"}}"#);
@@ -400,7 +396,7 @@ async fn the_whole_prompt_picks_the_model_and_the_largest_takes_what_is_beyond_i
 
 /// Pictures are part of the prompt: by its text alone the small model would be asked.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_attached_to_a_prompt_picks_its_model_too() {
+async fn attachments_count_when_the_model_is_selected() {
     let rig = rig(&[(
         "MEMORY__OBSERVATION__MODEL",
         r#"{"2900": "small", "1000000": "large"}"#,
@@ -434,7 +430,7 @@ async fn what_is_attached_to_a_prompt_picks_its_model_too() {
 
 /// Instructions are part of it: how hard a log is condensed at first is decided for the model that is asked.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_reflector_begins_as_suits_the_model_that_the_whole_prompt_picks() {
+async fn the_first_compression_level_depends_on_the_selected_reflector_model() {
     // The log is shorter than the first bound, and the prompt is not.
     let models = r#"{"1500": "small", "1000000": "gemini-2.5-flash"}"#;
     let rig = rig(&[("MEMORY__REFLECTION__MODEL", models)]).await;
@@ -451,7 +447,7 @@ async fn the_reflector_begins_as_suits_the_model_that_the_whole_prompt_picks() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_job_that_was_taken_away_is_offered_again() {
+async fn a_job_deleted_during_its_call_is_created_again() {
     let rig = rig(&[]).await;
     let gate = Arc::new(Semaphore::new(0));
     rig.provider
@@ -476,7 +472,7 @@ async fn a_job_that_was_taken_away_is_offered_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_call_that_came_to_nothing_can_be_made_again() {
+async fn the_reproduce_command_repeats_a_failed_call_from_its_bundle() {
     const SECRET: &str = "sk-proj-Abcdefghijklmnopqrstuvwxyz0123456789ABCD";
     let bundles = tempfile::tempdir().unwrap();
     let folder = bundles.path().join("bundles");

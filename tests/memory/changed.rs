@@ -33,8 +33,7 @@ async fn sent(rig: &Rig, body: &Value) -> (Answer, usize) {
 
 /// The same history went out as a stream before, or as none: that is no other request that has replaced this one.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_refused_is_tried_as_the_original_though_it_was_accepted_with_another_stream_flag()
-{
+async fn a_refused_request_accepted_with_another_stream_flag_is_tried_as_original() {
     for first in [false, true] {
         let (rig, conversation) = active().await;
         let body = |stream: bool| {
@@ -56,7 +55,7 @@ const TEMPLATE: &str = "System message must be at the beginning.";
 
 /// llama.cpp and Ollama render the prompt by the model's template, and say 500 to what that does not take.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_conversation_before_a_template_that_takes_one_system_message_never_fails() {
+async fn a_template_with_one_system_message_fails_no_request() {
     let rig = Rig::small().await;
     rig.provider.rules(|rules| rules.template = true);
     let conversation = SampleConversation::new("ada");
@@ -91,7 +90,7 @@ async fn a_conversation_before_a_template_that_takes_one_system_message_never_fa
 
 /// The same, where the server says so in the first event of a stream.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_template_that_fails_inside_a_stream_steps_the_placement_down() {
+async fn a_template_error_inside_a_stream_lowers_the_placement() {
     let (rig, conversation) = active().await;
     rig.provider.rules(|rules| rules.template = true);
     let inside = Behaviour {
@@ -109,7 +108,7 @@ async fn a_template_that_fails_inside_a_stream_steps_the_placement_down() {
 
 /// Ollama's error has another shape.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_wording_counts_not_the_shape_of_the_error() {
+async fn a_template_error_is_recognised_by_its_wording() {
     let (rig, conversation) = active().await;
     let error = json!({"error": {"message": format!("template error: {TEMPLATE}"), "type": "api_error", "param": null, "code": null}});
     rig.provider
@@ -124,7 +123,7 @@ async fn the_wording_counts_not_the_shape_of_the_error() {
 /// Nothing is learned of one that gives no reason: the second attempt may have met a server that was well.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn every_refusal_at_once_is_tried_as_the_original_and_teaches_nothing_by_itself() {
+async fn an_immediate_refusal_is_tried_as_the_original_and_lowers_no_placement() {
     let (rig, conversation) = active().await;
     let mut turn = ACTIVE;
     for status in [400, 404, 405, 406, 409, 415, 422, 451, 500, 501] {
@@ -157,12 +156,10 @@ async fn every_refusal_at_once_is_tried_as_the_original_and_teaches_nothing_by_i
 async fn a_refusal_with_status_200_is_tried_as_the_original() {
     let (rig, conversation) = active().await;
     let error = json!({"error": {"message": "a failure", "code": 400}});
-    let mut collected = event_stream(&error);
-    let length = format!("data: {error}\n\ndata: [DONE]\n\n").len();
-    collected
-        .headers
-        .push(("content-length", length.to_string()));
-    for (index, refused) in [answering(200, &error), collected].into_iter().enumerate() {
+    for (index, refused) in [answering(200, &error), collected_stream(&error)]
+        .into_iter()
+        .enumerate()
+    {
         let turn = ACTIVE + 1 + 2 * index;
         let body = if index == 0 {
             conversation.body(turn)
@@ -179,9 +176,37 @@ async fn a_refusal_with_status_200_is_tried_as_the_original() {
     }
 }
 
+/// A stream of one event whose length is announced.
+fn collected_stream(event: &serde_json::Value) -> Behaviour {
+    let mut collected = event_stream(event);
+    let length = format!("data: {event}\n\ndata: [DONE]\n\n").len();
+    collected
+        .headers
+        .push(("content-length", length.to_string()));
+    collected
+}
+
+/// A gateway that announces the length of a refusal announces that of the next answer, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_answer_to_the_original_reaches_the_client_with_an_announced_length() {
+    let (rig, conversation) = active().await;
+    let refused = json!({"error": {"message": "a failure", "code": 400}});
+    let answer = json!({"id": "x", "object": "chat.completion.chunk", "choices": [
+        {"index": 0, "delta": {"role": "assistant", "content": "Fine."}, "finish_reason": "stop"}]});
+    for event in [&refused, &answer] {
+        rig.provider
+            .inject_next(CallerKind::Actor, 1, &collected_stream(event));
+    }
+    let body = conversation.streamed(ACTIVE + 1);
+    let (answer, requests) = sent(&rig, &body).await;
+    assert_eq!((answer.status, requests), (200, 2));
+    assert!(answer.text().contains("Fine."), "{}", answer.text());
+    assert!(!answer.text().contains("a failure"), "{}", answer.text());
+}
+
 /// Who refuses every change without a reason would cost two requests for ever.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_second_refusal_in_a_row_without_a_reason_steps_the_placement_down() {
+async fn two_unexplained_refusals_in_a_row_lower_the_placement() {
     let (rig, conversation) = active().await;
     for (turn, requests, place) in [(1, 2, None), (2, 2, None), (3, 1, Some(0))] {
         if requests == 2 {
@@ -195,7 +220,7 @@ async fn the_second_refusal_in_a_row_without_a_reason_steps_the_placement_down()
 
 /// A signature stands beside a credential, under a name that nobody knows.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_credential_that_signs_is_left_alone_once_that_is_found_out() {
+async fn requests_of_a_signing_credential_stay_unchanged_after_one_refusal() {
     for status in [401, 403] {
         let (rig, conversation) = active().await;
         rig.provider
@@ -226,7 +251,7 @@ async fn a_credential_that_signs_is_left_alone_once_that_is_found_out() {
 
 /// The credential itself is refused: that is the client's to hear, and it is no signature.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_credential_that_is_refused_with_the_original_as_well_teaches_nothing() {
+async fn a_credential_refused_with_the_original_too_keeps_its_memory() {
     let (rig, conversation) = active().await;
     rig.provider
         .inject_next(CallerKind::Actor, 2, &Behaviour::failing(401));
@@ -237,7 +262,7 @@ async fn a_credential_that_is_refused_with_the_original_as_well_teaches_nothing(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_quota_by_whatever_status_and_what_was_not_changed_are_the_clients_to_hear() {
+async fn quota_errors_and_refusals_of_unchanged_requests_reach_the_client() {
     let (rig, conversation) = active().await;
     for (status, message) in [
         (400, "Your credit balance is too low to access the API."),
@@ -265,7 +290,7 @@ async fn a_quota_by_whatever_status_and_what_was_not_changed_are_the_clients_to_
 
 /// What one tenant is refused moves its own block. What two are refused is the model's.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_step_down_is_a_tenants_own_until_a_second_one_learns_the_same() {
+async fn two_refused_tenants_lower_the_placement_for_all() {
     let rig = Rig::small().await;
     let tenants = ["Bearer a", "Bearer b", "Bearer c"];
     let conversation = SampleConversation::new("ada");
@@ -294,7 +319,7 @@ async fn a_step_down_is_a_tenants_own_until_a_second_one_learns_the_same() {
 /// refused.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn what_one_account_is_refused_costs_no_other_account_its_memory() {
+async fn refusals_of_one_account_do_not_disable_memory_of_another() {
     let rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     let victim = rig
@@ -330,7 +355,7 @@ async fn what_one_account_is_refused_costs_no_other_account_its_memory() {
 
 /// Nothing but the question for usage was changed, and the refusal does not say so.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_question_for_usage_that_is_refused_without_a_reason_goes_the_second_time() {
+async fn after_two_unexplained_refusals_usage_is_not_requested_any_more() {
     let rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     let mut own = conversation.streamed(1);

@@ -501,7 +501,7 @@ fn clients(number: usize) -> Vec<Client> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn the_verdicts_are_what_the_cache_did_and_why() {
+async fn the_audit_verdicts_agree_with_the_simulated_cache() {
     // The plain form plays the first and the last kind: they have nothing in common.
     let kinds = KINDS.into_iter().enumerate().step_by(depth::long_or(1, 3));
     let (steps, least) = depth::long_or((500, 8), (250, 1));

@@ -52,7 +52,7 @@ async fn cheap_memory_is_used_below_the_threshold_once_it_pays() {
 /// By default costs decide about a model of known price, and thresholds about another one.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn known_prices_decide_without_a_setting() {
+async fn known_model_prices_select_the_cost_aware_policy_by_default() {
     let prices = r#"["priced=2,0.2,8", "observer-mini=0,0,0", "reflector-mini=0,0,0"]"#;
     let settings = [
         ("AUDIT__PRICES", prices),
@@ -73,7 +73,7 @@ async fn known_prices_decide_without_a_setting() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn dear_memory_is_not_made_before_the_limit() {
+async fn expensive_memory_is_not_made_before_the_history_limit() {
     let rig = rig(&DEAR).await;
     let conversation = SampleConversation::new("ada");
     let answer = rig.play_turns(&conversation, 1..=40).await;
@@ -87,7 +87,7 @@ async fn dear_memory_is_not_made_before_the_limit() {
 
 /// What is ready is used while the cache is cold, without a key that asks for it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pause_is_used_long_before_the_threshold() {
+async fn an_idle_conversation_is_activated_long_before_the_threshold() {
     let mut rig = rig(&FREE).await;
     let conversation = SampleConversation::new("ada");
     rig.play_turns(&conversation, 1..=6).await;

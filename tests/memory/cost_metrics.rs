@@ -38,7 +38,7 @@ fn unpriced(kind: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn the_metrics_of_money_are_those_of_the_report() {
+async fn the_cost_metrics_equal_the_costs_of_the_audit_report() {
     let mut program = Program::start().await;
     program.configure(&format!("{CONFIG}{PRICES}"));
     program.terminate().await;
@@ -103,7 +103,7 @@ async fn the_metrics_of_money_are_those_of_the_report() {
 
 /// A stream that ends before its usage, or never has one, is not counted as nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_prompt_that_nobody_counted_has_an_estimate_on_its_line() {
+async fn a_prompt_without_reported_usage_has_an_estimate_in_the_audit() {
     let rig = Rig::with(Options::default(), &[("AUDIT__ASK_USAGE", "never")]).await;
     let conversation = SampleConversation::new("ada");
     let sent = async |body: Value| {

@@ -69,7 +69,7 @@ async fn text(rig: &Rig) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_was_cut_is_asked_for_again_in_halves() {
+async fn a_range_with_a_truncated_answer_is_observed_again_in_halves() {
     let rig = rig().await;
     rig.provider.script(CallerKind::Observer, noting(4_000));
     for (calls, name) in [("halves", "Chapter"), ("knows", "Page")] {
@@ -107,7 +107,7 @@ async fn an_answer_that_was_cut_is_asked_for_again_in_halves() {
 
 /// However little it is shown: every answer is one whole line and half of another.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_no_answer_holds_whole_is_covered_by_code_and_what_came() {
+async fn if_every_answer_is_truncated_code_and_complete_lines_cover_the_range() {
     let rig = rig().await;
     let beginning = "<observations>\n* 🟡 A whole line of the Observer.\n* 🟡 And half of";
     let cut = move |_: &ScriptInput<'_>| cut(format!("{beginning} another"), beginning.len());
@@ -132,7 +132,7 @@ async fn what_no_answer_holds_whole_is_covered_by_code_and_what_came() {
 /// Half an answer is smaller than the log, and no reflection.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn half_a_reflection_is_none() {
+async fn a_truncated_reflection_is_not_stored() {
     let rig = Rig::small().await;
     let halved = |ask: &ScriptInput<'_>| {
         let text = Reflector::default().reply(ask).content.unwrap_or_default();

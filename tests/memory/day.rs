@@ -365,7 +365,7 @@ fn same_groups(play: &Play, day: &Day, by: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn the_questions_about_a_day_are_answered() {
+async fn the_audit_command_answers_every_documented_question() {
     let never = [("AUDIT__ASK_USAGE", "never")];
     let mut play = Play::new(KINDS[0], 1, &never).await;
     let mut day = Day {
@@ -418,7 +418,7 @@ async fn the_questions_about_a_day_are_answered() {
     }
     same_totals(&play, &day);
     documented(&play, &day).await;
-    fails_once(&play).await;
+    check_failed_call_is_reported(&play).await;
 }
 
 fn same_totals(play: &Play, day: &Day) {
@@ -527,7 +527,7 @@ async fn documented(play: &Play, day: &Day) {
 }
 
 /// A call of the Observer that fails is in the report, and a check for monitoring sees it.
-async fn fails_once(play: &Play) {
+async fn check_failed_call_is_reported(play: &Play) {
     let rig = &play.rig;
     let check = |expected: i32| {
         let output = audit(play, &["--check", "unusable_calls==0"])

@@ -199,7 +199,7 @@ fn lines(sent: &[Value]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_day_that_passes_changes_nothing_until_something_is_added() {
+async fn a_new_day_changes_no_block_before_new_observations() {
     let mut world = World::with(&[]).await;
     world
         .say("User flies to Oslo. (meaning Mar 6, 2026)", None)
@@ -245,7 +245,7 @@ async fn a_day_that_passes_changes_nothing_until_something_is_added() {
 }
 
 #[tokio::test]
-async fn the_zone_is_the_clients_own() {
+async fn dates_use_the_time_zone_of_the_client() {
     let mut world = World::with(&[]).await;
     // Noon in UTC is 02:00 of the next day there.
     let zone = Some("Pacific/Kiritimati");
@@ -274,7 +274,7 @@ async fn the_zone_is_the_clients_own() {
 }
 
 #[tokio::test]
-async fn the_observer_is_told_of_pauses_where_that_is_wanted() {
+async fn the_observer_prompt_contains_pauses_if_temporal_markers_are_on() {
     for wanted in [false, true] {
         let markers = wanted.to_string();
         let mut world = World::with(&[("TEMPORAL_MARKERS", &markers)]).await;
@@ -308,7 +308,7 @@ async fn the_observer_is_told_of_pauses_where_that_is_wanted() {
 }
 
 #[tokio::test]
-async fn another_configuration_shows_from_the_next_activation_on() {
+async fn changed_settings_take_effect_at_the_next_activation() {
     let mut world = World::with(&[]).await;
     let first = world.until_active(None).await;
     let before = world.goes_out(None).await.body();

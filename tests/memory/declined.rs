@@ -38,7 +38,7 @@ async fn active() -> (Rig, SampleConversation) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_placement_is_left_out_and_steps_down_though_the_head_has_gone() {
+async fn a_placement_refused_inside_a_stream_is_left_out_and_then_lowered() {
     let odd = [
         inside(),
         Behaviour {
@@ -84,7 +84,7 @@ async fn a_refused_placement_is_left_out_and_steps_down_though_the_head_has_gone
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_refusal_of_what_was_not_changed_passes_byte_for_byte() {
+async fn a_stream_refusal_of_an_unchanged_request_passes_unchanged() {
     let rig = Rig::small().await;
     rig.provider.rules(|rules| rules.single_system = true);
     rig.provider.inject(CallerKind::Actor, inside());
@@ -105,7 +105,7 @@ async fn the_refusal_of_what_was_not_changed_passes_byte_for_byte() {
 
 /// As under a status: the client hears of its own prompt, and nothing is learned.
 #[tokio::test(flavor = "multi_thread")]
-async fn where_the_original_is_refused_too_its_refusal_is_the_clients() {
+async fn the_client_gets_the_refusal_if_the_original_is_refused_too() {
     let (rig, conversation) = active().await;
     let refused = |message: &str| json!({"error": {"message": message, "code": 400}});
     let before = rig.got().len();
@@ -149,7 +149,7 @@ async fn where_the_original_is_refused_too_its_refusal_is_the_clients() {
 
 /// An error that blames nothing of the request is sent on, and no block moves because of it.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_broken_over_there_is_no_refusal() {
+async fn an_upstream_fault_inside_a_stream_passes_and_lowers_no_placement() {
     let (rig, conversation) = active().await;
     for error in [
         json!({"error": {"message": "Overloaded", "type": "overloaded_error"}}),
@@ -175,7 +175,7 @@ async fn what_is_broken_over_there_is_no_refusal() {
 /// The question for usage is at fault. What goes on was not asked it, so a report that comes all the same
 /// is what the client would have had without anybody between.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_question_for_usage_that_is_refused_is_not_asked_again_and_nothing_is_taken_out() {
+async fn a_refused_usage_request_is_not_repeated_and_no_usage_is_removed() {
     let rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     let mut own = conversation.streamed(1);
@@ -207,7 +207,7 @@ async fn a_question_for_usage_that_is_refused_is_not_asked_again_and_nothing_is_
 
 /// A stream that goes on in the place of a refused one is in plain bytes, as its head said.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_goes_on_is_asked_for_as_the_head_promised() {
+async fn a_stream_after_a_refusal_is_requested_uncompressed() {
     let (rig, conversation) = active().await;
     rig.provider.rules(|rules| rules.single_system = true);
     rig.provider.inject(CallerKind::Actor, inside());
@@ -224,7 +224,7 @@ async fn what_goes_on_is_asked_for_as_the_head_promised() {
 
 /// It does not fit without its block, which is refused where it stands.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_does_not_fit_without_its_block_goes_on_with_it_elsewhere() {
+async fn a_prompt_too_long_without_its_block_gets_a_lower_placement() {
     let rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     rig.play_turns(&conversation, 1..=16).await;
@@ -253,7 +253,7 @@ async fn what_does_not_fit_without_its_block_goes_on_with_it_elsewhere() {
 
 /// The head of the second answer says 200; what it begins with says that nothing was taken.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_head_alone_teaches_nothing() {
+async fn a_200_head_before_a_refusal_lowers_no_placement() {
     let (rig, conversation) = active().await;
     let refused = json!({"error": {"message": "nor so", "type": "invalid_request_error"}});
     rig.provider
@@ -273,7 +273,7 @@ async fn a_head_alone_teaches_nothing() {
 /// It says nothing of where a block may stand, nor of usage: another model would have said the same, and this
 /// one takes the next request as it would have taken this.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_refused_for_its_content_teaches_nothing_of_its_model() {
+async fn a_content_filter_refusal_changes_neither_placement_nor_usage_requests() {
     let (rig, conversation) = active().await;
     let mut own = SampleConversation::new("bob").streamed(1);
     own["stream_options"] = json!({"include_usage": true});

@@ -45,7 +45,7 @@ async fn dropping_in(turn: usize) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_due_anyway_comes_before_what_was_dropped() {
+async fn a_due_activation_takes_precedence_over_dropped_messages() {
     let (rig, conversation) = (rig().await, SampleConversation::new("ada"));
     let mut due = 0;
     while causes(&rig).await.is_empty() {

@@ -25,7 +25,7 @@ async fn a_task_that_panics_is_started_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_whose_reading_panics_goes_out_as_it_came() {
+async fn a_request_is_forwarded_unchanged_if_its_parsing_panics() {
     let rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     rig.play_turns(&conversation, 1..=ACTIVE).await;

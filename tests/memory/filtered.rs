@@ -177,7 +177,7 @@ async fn a_block_that_is_refused_twice_is_left_out_until_there_is_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_refusal_between_two_answers_leaves_nothing_out() {
+async fn a_single_filter_refusal_does_not_remove_the_block() {
     for says in [FilterKind::Whole, FilterKind::Status, FilterKind::Inside] {
         let mut blocked = Blocked::begin().await;
         blocked.expect_refused(says).await;
@@ -190,7 +190,7 @@ async fn one_refusal_between_two_answers_leaves_nothing_out() {
 /// Then it is not the block that offends, or not it alone.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn where_the_clients_own_words_are_refused_too_nothing_counts() {
+async fn a_filter_refusal_of_the_original_does_not_count_against_the_block() {
     for (says, then) in [
         (FilterKind::Whole, FilterKind::Whole),
         (FilterKind::Status, FilterKind::Status),
@@ -223,7 +223,7 @@ async fn where_the_clients_own_words_are_refused_too_nothing_counts() {
 /// A request that was taken with the block goes out with it again, and is taken again: then the filter has
 /// changed its mind.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_taken_with_the_block_is_sent_with_it_again() {
+async fn a_request_accepted_with_its_block_is_repeated_with_it() {
     let says = FilterKind::Whole;
     let mut blocked = Blocked::begin().await;
     let (turn, taken) = (blocked.turn - 1, blocked.rig.last());
@@ -242,7 +242,7 @@ async fn what_was_taken_with_the_block_is_sent_with_it_again() {
 
 /// What is passed over and too long as the client made it is no worse off than without all this.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_does_not_fit_without_its_block_is_sent_with_it() {
+async fn a_prompt_too_long_without_its_filtered_block_is_sent_with_it() {
     for says in [FilterKind::Whole, FilterKind::Inside] {
         let mut blocked = Blocked::begin().await;
         blocked.expect_refused(says).await;
@@ -271,7 +271,7 @@ async fn what_does_not_fit_without_its_block_is_sent_with_it() {
 /// What offends may be what another conversation of the user brought: without it the block is the
 /// conversation's own.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_others_know_goes_before_the_conversations_own_observations() {
+async fn a_filter_refusal_removes_peer_memory_before_own_observations() {
     let mut settings = SHARED.to_vec();
     settings.push(("IDENTITY__RESOURCE__SET_BY", "application"));
     for setting in &mut settings {

@@ -24,7 +24,7 @@ async fn a_conversation_is_written_with_its_second_request() {
 
 /// A script asks each question once. Nobody else's conversation is kept waiting for it either.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_asked_once_leaves_no_row() {
+async fn a_conversation_with_one_request_leaves_no_row() {
     let rig = Rig::small().await;
     for name in ["ada", "bob", "cleo", "dora"] {
         rig.play_turns(&SampleConversation::new(name), 1..=1).await;
@@ -47,7 +47,7 @@ async fn a_repetition_counts_as_the_second_request() {
 
 /// A client that drops its oldest message with every request never continues what waits.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_with_a_sliding_window_does_not_wait_for_ever() {
+async fn a_client_with_a_sliding_window_is_recorded_at_its_second_request() {
     let rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     for turn in 6..=7 {
@@ -63,7 +63,7 @@ async fn a_client_with_a_sliding_window_does_not_wait_for_ever() {
 /// A process that starts reads in the background what the database knows. No conversation of before counts
 /// as a new one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_starts_knows_what_is_stored() {
+async fn a_restarted_process_uses_the_stored_memory() {
     let mut rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     rig.play_turns(&conversation, 1..=ACTIVE).await;

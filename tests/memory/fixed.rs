@@ -65,7 +65,7 @@ const SENT: [(usize, &str); 12] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_of_the_first_release_goes_on_to_the_byte() {
+async fn a_database_of_the_first_release_still_sends_the_same_bytes() {
     let mut rig = Rig::small().await;
     rig.stop().await;
     for name in [
@@ -205,7 +205,7 @@ fn raw(body: &Value) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_zone_that_is_not_known_is_told_and_not_obeyed() {
+async fn an_unknown_time_zone_is_ignored_and_audited() {
     let rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     let zones: [&[&str]; 4] = [
@@ -233,7 +233,7 @@ async fn a_zone_that_is_not_known_is_told_and_not_obeyed() {
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_reload_shows_from_the_next_activation_on() {
+async fn a_reload_takes_effect_at_the_next_activation() {
     let program = Program::start().await;
     let conversation = SampleConversation::new("ada");
     let mut recorded = 0;
@@ -352,7 +352,7 @@ async fn a_reload_shows_from_the_next_activation_on() {
 /// What a reload changes for requests, it changes from the next one on; what is wrong with one is said.
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reload_changes_which_requests_have_memory_and_what_is_done_for_them() {
+async fn a_reload_of_rules_overflow_and_mode_applies_to_the_next_request() {
     let program = Program::start().await;
     let conversation = SampleConversation::new("ada");
     let mut reloads = 0;
@@ -405,7 +405,7 @@ async fn a_reload_changes_which_requests_have_memory_and_what_is_done_for_them()
 
 /// A client that named its zone once is told of its own days, whatever happens to the process.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_zone_a_client_named_outlives_the_process() {
+async fn the_time_zone_of_a_client_survives_a_restart() {
     let mut rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     let named = [("x-diarist-timezone", "Pacific/Auckland")];

@@ -84,7 +84,7 @@ impl Rig {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_conversation_is_forgotten_while_it_goes_on_until_that_is_lifted() {
+async fn a_forgotten_conversation_gets_no_memory_until_the_operator_lifts_it() {
     let mut rig = Rig::small().await;
     let (ada, bob) = (
         SampleConversation::new("ada"),
@@ -237,7 +237,7 @@ async fn a_summary_of_a_forgotten_conversation_does_not_bring_it_back() {
 /// The model gives a forgotten conversation a canned answer, which others have as the answer of a turn.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_canned_answer_to_a_forgotten_conversation_makes_no_other_one_forgotten() {
+async fn a_common_answer_of_a_forgotten_conversation_does_not_forget_others() {
     let mut rig = Rig::small().await;
     let (ada, bob) = (
         SampleConversation::new("ada"),
@@ -301,7 +301,7 @@ async fn a_canned_answer_to_a_forgotten_conversation_makes_no_other_one_forgotte
 
 /// A client that gives its conversation a name may write a new one under it, with nothing of the old one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_that_one_conversation_has_is_forgotten_with_it() {
+async fn a_new_conversation_under_a_forgotten_name_gets_no_memory() {
     let rig = Rig::small().await;
     let (ada, other) = (
         SampleConversation::new("ada"),
@@ -319,7 +319,7 @@ async fn a_name_that_one_conversation_has_is_forgotten_with_it() {
 
 /// The Observer answers after its conversation was forgotten.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_running_call_brings_is_not_stored() {
+async fn an_observation_for_a_forgotten_conversation_is_not_stored() {
     let rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     let gate = Arc::new(Semaphore::new(0));

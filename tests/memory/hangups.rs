@@ -42,7 +42,7 @@ async fn leave(rig: &Rig, caller: Caller, stage: &str) -> Arc<RecordedRequest> {
 }
 
 /// Whether a table is for what clients say: neither the database's own, nor that of its versions or its pepper.
-fn is_ours(table: &str) -> bool {
+fn is_table_for_client_data(table: &str) -> bool {
     !table.starts_with("sqlite_") && !table.starts_with("_sqlx") && table != "pepper"
 }
 
@@ -54,7 +54,7 @@ async fn after(rig: &Rig, body: &Value, accepted: bool) -> Value {
     rig.quiet().await;
     // Whatever else the database is for: nothing of what was given up stands in it.
     let rows = rig.everything().await.into_iter();
-    let written = rows.filter(|(table, rows)| is_ours(table) && !rows.is_empty());
+    let written = rows.filter(|(table, rows)| is_table_for_client_data(table) && !rows.is_empty());
     assert_eq!(written.collect::<Vec<_>>(), []);
     rig.provider.inject(CallerKind::Actor, Behaviour::default());
     let answer = rig.send(body).await;
@@ -69,7 +69,7 @@ async fn after(rig: &Rig, body: &Value, accepted: bool) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn before_the_body_has_ended() {
+async fn a_hang_up_before_the_body_ends_sends_nothing_upstream() {
     let rig = narrow().await;
     let body = SampleConversation::new("ada").body(1);
     let mut caller = Caller::connect(&rig.address()).await;
@@ -89,7 +89,7 @@ async fn before_the_body_has_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn before_the_head_of_the_answer() {
+async fn a_hang_up_before_the_response_head_ends_the_upstream_request() {
     let rig = narrow().await;
     let silent = Behaviour {
         silent: true,
@@ -119,7 +119,7 @@ fn holding(rig: &Rig, events: usize, frames: Option<usize>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn before_the_first_token() {
+async fn a_hang_up_before_the_first_token_ends_the_upstream_request() {
     let rig = narrow().await;
     holding(&rig, 0, None);
     let body = SampleConversation::new("ada").streamed(1);
@@ -133,7 +133,7 @@ async fn before_the_first_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn at_the_first_token() {
+async fn a_hang_up_at_the_first_token_ends_the_upstream_request() {
     let rig = narrow().await;
     holding(&rig, 2, None);
     let body = SampleConversation::new("ada").streamed(1);
@@ -153,7 +153,7 @@ async fn at_the_first_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_the_middle_of_an_event() {
+async fn a_hang_up_inside_an_event_ends_the_upstream_request() {
     let rig = narrow().await;
     holding(&rig, 2, Some(5));
     let body = SampleConversation::new("ada").streamed(1);
@@ -174,7 +174,7 @@ async fn in_the_middle_of_an_event() {
 /// The model has said all there is, and the client has it: many close here, without waiting for the
 /// end of the stream. The exchange counts.
 #[tokio::test(flavor = "multi_thread")]
-async fn after_the_last_event() {
+async fn a_hang_up_after_the_last_event_counts_as_accepted() {
     let rig = narrow().await;
     let open = Behaviour {
         hold_open: true,
@@ -192,7 +192,7 @@ async fn after_the_last_event() {
 
 /// What was cut short is not believed, whoever cut it: the same request later is a first one.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_breaks_off_leaves_a_line_and_nothing_else() {
+async fn an_interrupted_response_is_audited_and_not_recorded() {
     use diarist_provider::Cut;
     let rig = narrow().await;
     let conversation = SampleConversation::new("ada");

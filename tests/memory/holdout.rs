@@ -121,7 +121,7 @@ async fn a_conversation_without_a_name_stays_in_its_group() {
 /// What has memory keeps it: without its observations the next request would be read anew.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_conversation_that_has_memory_keeps_it() {
+async fn a_conversation_with_memory_keeps_it_when_a_holdout_begins() {
     let mut rig = Rig::small().await;
     let conversations = conversations().into_iter().take(2 * CONTINUED);
     for conversation in conversations.clone() {

@@ -14,7 +14,7 @@ const SMALL: [(&str, &str); 2] = [
 const ME: &str = "Bearer sk-test";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_audit_says_what_named_the_conversation_and_what_could_not() {
+async fn the_audit_reports_the_source_of_the_thread_name_and_ignored_names() {
     let rig = Rig::with(
         Options::default(),
         &[
@@ -101,7 +101,7 @@ async fn a_sub_agent_is_a_conversation_of_its_own() {
 
 /// A sub-agent that is shown a window of the conversation it works for, and asked something of it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sub_agent_reads_what_it_repeats_and_writes_nothing_into_it() {
+async fn a_sub_agent_with_the_name_of_its_parent_is_read_only() {
     let rig = Rig::with(Options::default(), &SMALL).await;
     rig.gives_its_answers();
     let conversation = SampleConversation::new("ada");
@@ -154,7 +154,7 @@ async fn a_sub_agent_reads_what_it_repeats_and_writes_nothing_into_it() {
 
 /// Side calls of a client that says nothing of them: no longer request carries their words again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_side_call_that_nobody_names_costs_no_observer() {
+async fn an_unnamed_side_call_is_not_observed() {
     let rig = Rig::with(Options::default(), &SMALL).await;
     let conversation = SampleConversation::new("ada");
     let chat = [("x-openwebui-chat-id", "chat-1")];
@@ -190,7 +190,7 @@ async fn a_side_call_that_nobody_names_costs_no_observer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_named_by_the_client_reads_and_writes_nothing() {
+async fn a_side_task_named_by_the_client_reads_memory_and_stores_nothing() {
     let rig = Rig::with(Options::default(), &SMALL).await;
     let conversation = SampleConversation::new("ada");
     let chat = ("x-openwebui-chat-id", "chat-1");
@@ -233,7 +233,7 @@ async fn a_task_named_by_the_client_reads_and_writes_nothing() {
 
 /// Ten thousand of them, before the program itself: `tests/tenants/strangers.rs`.
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_the_upstream_does_not_know_leave_no_row() {
+async fn credentials_that_the_upstream_refuses_leave_no_row() {
     let rig = Rig::small().await;
     rig.provider
         .inject(CallerKind::Actor, Behaviour::failing(401));
@@ -273,7 +273,7 @@ async fn keys_the_upstream_does_not_know_leave_no_row() {
 
 /// One id for all users of an application.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_for_a_crowd_names_no_conversation() {
+async fn a_name_shared_by_many_conversations_is_ignored() {
     let mut rig = Rig::small().await;
     let shared = [("x-session-id", "static-id")];
     for user in 0..12 {

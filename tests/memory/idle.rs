@@ -55,7 +55,7 @@ async fn an_idle_conversation_is_activated_below_the_threshold() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_activated_before_its_time_or_unasked() {
+async fn nothing_is_activated_before_the_idle_time_or_without_the_setting() {
     for settings in [
         &[("MEMORY__OBSERVATION__ACTIVATE_AFTER_IDLE", "1h")][..],
         // What the Reflector is told says nothing to the Observer.
@@ -96,7 +96,7 @@ async fn a_timer_survives_a_restart() {
 /// A machine under load may not commit within the 20 ms a request waits; then the next request has what
 /// this one could not have. One of a few conversations is in time.
 #[tokio::test(flavor = "multi_thread")]
-async fn another_model_is_asked_with_what_is_observed() {
+async fn a_model_change_activates_the_ready_observations() {
     let rig = rig(&[("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", "true")]).await;
     for number in 1..=20 {
         let conversation = SampleConversation::new(&format!("ada{number}"));
@@ -127,7 +127,7 @@ async fn another_model_is_asked_with_what_is_observed() {
 /// A client that drops its oldest messages by itself is recognised by what is left, and asks another model
 /// like any other. As above, one of a few is in time.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_view_asks_another_model_with_what_is_observed() {
+async fn a_model_change_activates_observations_for_an_aligned_request() {
     let rig = rig(&[("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", "true")]).await;
     rig.gives_its_answers();
     for number in 1..=20 {
@@ -144,7 +144,7 @@ async fn a_view_asks_another_model_with_what_is_observed() {
         if line["cause"] == "model_change" {
             assert_eq!(answer.memory(), "active");
             assert_eq!(line["reason"], "aligned", "{line}");
-            assert!(sent.contains("<diarist-log") && sent.contains(&conversation.canary()));
+            assert!(sent.contains("<diarist-log") && sent.contains(&conversation.observed()));
             return;
         }
     }
@@ -154,7 +154,7 @@ async fn a_view_asks_another_model_with_what_is_observed() {
 /// Which model was asked last is known to the process that was asked: the first request after a restart
 /// activates nothing, and from then on it is known again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_was_not_asked_before_knows_of_no_change() {
+async fn the_first_request_after_a_restart_is_no_model_change() {
     let mut rig = rig(&[("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", "true")]).await;
     let conversation = SampleConversation::new("ada");
     rig.play_turns(&conversation, 1..=TURNS).await;
@@ -186,7 +186,7 @@ async fn a_repetition_with_another_model_activates_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_model_by_another_name_is_no_change_and_nobody_asked_for_it_is_none() {
+async fn an_alias_of_a_model_or_a_disabled_setting_activates_nothing() {
     let changes = [
         ("true", "openai/gpt-x", "openai.responses/gpt-x"),
         ("false", "gpt-test", "another-model"),
@@ -202,14 +202,20 @@ async fn the_same_model_by_another_name_is_no_change_and_nobody_asked_for_it_is_
             model: second,
             ..conversation
         };
+        let ready = rig.number("SELECT count(*) FROM parts").await;
+        assert!(ready > 1, "{first} {second}: {ready} parts are ready");
         let answer = rig.send(&other.body(TURNS + 1)).await;
         assert_eq!(answer.memory(), "watching", "{first} {second}");
+        // Nothing is prepared for the next request either.
+        rig.quiet().await;
+        let activated = caused(&rig, "model_change").await;
+        assert_eq!(activated, 0, "{first} {second}");
     }
 }
 
 /// The write that activates is waited for very shortly; the request goes on without it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_locked_database_does_not_hold_up_whoever_changes_the_model() {
+async fn a_locked_database_does_not_delay_a_request_with_another_model() {
     let rig = rig(&[("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", "true")]).await;
     let conversation = SampleConversation::new("ada");
     rig.play_turns(&conversation, 1..=TURNS).await;
@@ -237,7 +243,7 @@ async fn a_locked_database_does_not_hold_up_whoever_changes_the_model() {
 
 /// What an override says holds for the models it names and for no other.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_override_holds_for_its_models() {
+async fn a_model_override_applies_only_to_its_models() {
     let overrides = "[{ model = \"small-*\", observation = { message_tokens = 2000, \
                      buffer_tokens = 500, buffer_activation = 0.8 } }]";
     let rig = rig(&[("MEMORY__OVERRIDES", overrides)]).await;

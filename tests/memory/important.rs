@@ -93,7 +93,7 @@ fn answer(lines: impl Iterator<Item = String>) -> Reply {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_log_of_important_things_alone_is_condensed_and_what_is_lost_is_told() {
+async fn a_log_of_important_lines_is_condensed_and_its_loss_is_counted() {
     lossy(gutting, TURNS, "").await;
 }
 

@@ -68,7 +68,7 @@ fn agrees(line: &Value, part: &Value) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn every_observation_and_reflection_is_audited_with_what_it_kept() {
+async fn every_observation_and_reflection_is_audited_with_its_retention() {
     for named in [true, false] {
         let mut rig = Rig::small().await;
         let conversation = SampleConversation::new("ada");
@@ -118,7 +118,7 @@ async fn every_observation_and_reflection_is_audited_with_what_it_kept() {
 /// What code leaves out where no model helps is audited like any other.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn what_code_left_out_is_audited() {
+async fn the_loss_of_a_reflection_by_code_is_audited() {
     let rig = Rig::small().await;
     let empty = Reflector {
         style: ObserverStyle::Empty,
@@ -141,7 +141,7 @@ async fn what_code_left_out_is_audited() {
 
 /// And what is observed while a client waits.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_client_waited_for_is_audited() {
+async fn observations_made_while_a_client_waits_are_audited() {
     let settings = [
         ("MEMORY__OVERFLOW", "observe"),
         ("MEMORY__OVERFLOW_TIMEOUT", "20s"),

@@ -26,7 +26,7 @@ async fn watchful() -> Rig {
 
 /// Few bytes and many tokens: by tokens the observations are smaller, by length they are not.
 #[tokio::test(flavor = "multi_thread")]
-async fn where_the_block_made_it_too_long_the_original_goes_out_once() {
+async fn if_the_block_makes_the_request_too_long_the_original_is_sent() {
     let settings = [
         ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "1500"),
         ("MEMORY__OBSERVATION__BUFFER_TOKENS", "900"),
@@ -71,7 +71,7 @@ async fn where_the_block_made_it_too_long_the_original_goes_out_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_never_accepted_is_decided_anew_when_it_comes_again() {
+async fn a_request_that_was_never_accepted_is_decided_anew() {
     let rig = Rig::small().await;
     let observer = Arc::new(Semaphore::new(0));
     rig.provider
@@ -109,7 +109,7 @@ async fn what_was_never_accepted_is_decided_anew_when_it_comes_again() {
 /// Two equal requests, both refused as too long. While the second waits for its refusal, the first is
 /// sent with all that is observed, and more is observed after that.
 #[tokio::test(flavor = "multi_thread")]
-async fn twins_that_are_both_too_long_go_out_alike() {
+async fn two_equal_too_long_requests_are_sent_as_the_same_bytes() {
     let rig = watchful().await;
     let conversation = SampleConversation::new("ada");
     rig.play_turns(&conversation, 1..=12).await;
@@ -148,7 +148,7 @@ async fn twins_that_are_both_too_long_go_out_alike() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whether_usage_is_asked_is_settled_with_the_request() {
+async fn a_repetition_requests_usage_exactly_as_the_first_time() {
     let mut rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     rig.send(&conversation.streamed(1)).await;
@@ -177,7 +177,7 @@ async fn whether_usage_is_asked_is_settled_with_the_request() {
 
 /// What can be no refusal of the request passes as it comes, however long its body takes.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_refuses_nothing_is_not_held_back() {
+async fn an_error_that_is_no_refusal_is_forwarded_before_its_body_ends() {
     let rig = Rig::small().await;
     for status in [401, 403, 429, 500, 503] {
         let body = Arc::new(Semaphore::new(0));
@@ -234,7 +234,7 @@ async fn a_refusal_about_usage_does_not_move_the_block() {
 /// The database is locked for longer than a refusal is held back. What was applied then serves the
 /// next request.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_applied_too_late_serves_the_repetition() {
+async fn a_snapshot_stored_too_late_is_used_for_the_repetition() {
     let rig = watchful().await;
     let conversation = SampleConversation::new("ada");
     rig.play_turns(&conversation, 1..=12).await;

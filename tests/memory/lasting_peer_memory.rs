@@ -42,7 +42,7 @@ impl Rig {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_beginning_that_two_share_by_chance_hands_nothing_on() {
+async fn conversations_that_begin_equally_get_their_own_peer_memory() {
     let mut rig = shared().await;
     let (ada, bob) = (
         SampleConversation::new("ada"),
@@ -92,7 +92,7 @@ async fn a_beginning_that_two_share_by_chance_hands_nothing_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_began_raw_stays_raw_until_it_has_something_of_its_own() {
+async fn a_conversation_begun_raw_gets_no_peer_memory_before_its_own_observations() {
     let mut rig = shared().await;
     let (bob, nameless, hi) = (
         SampleConversation::new("bob"),
@@ -126,7 +126,7 @@ async fn what_began_raw_stays_raw_until_it_has_something_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_made_a_request_too_long_does_not_come_back() {
+async fn peer_memory_that_made_a_request_too_long_is_not_sent_again() {
     let mut rig = shared().await;
     let (ada, bob) = (
         SampleConversation::new("ada"),
@@ -165,7 +165,7 @@ const LATE: [(&str, &str); 3] = [
     ("MEMORY__OBSERVATION__BUFFER_ACTIVATION", "1000"),
 ];
 
-/// The conversation of `u1` that was told of another one when it began, and is far from its threshold.
+/// Plays two conversations of `user`. The second was told of the first when it began, and is far from its threshold.
 async fn rig_with_buffered(rig: &Rig, user: &str) -> (SampleConversation, SampleConversation) {
     let (ada, bob) = (
         SampleConversation::new("ada"),
@@ -190,7 +190,7 @@ fn block(body: &str) -> (String, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_activated_for_another_model_tells_of_the_others_as_well() {
+async fn an_activation_after_a_model_change_keeps_the_peer_memory() {
     let mut settings = LATE.to_vec();
     settings.push(("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", "true"));
     let mut rig = rig_sharing_with(&settings).await;
@@ -220,7 +220,7 @@ async fn what_is_activated_for_another_model_tells_of_the_others_as_well() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn what_is_applied_to_a_request_that_was_too_long_tells_of_the_others_as_well() {
+async fn a_block_applied_after_an_overflow_keeps_peer_memory_if_it_fits() {
     let mut rig = rig_sharing_with(&LATE).await;
     let mut fitted = 0;
     for user in ["u1", "u2"] {
@@ -257,7 +257,7 @@ async fn what_is_applied_to_a_request_that_was_too_long_tells_of_the_others_as_w
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_observed_while_a_client_waits_tells_of_the_others_as_well() {
+async fn a_block_made_while_a_client_waits_keeps_the_peer_memory() {
     let mut rig = rig_sharing_with(&[
         ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "20000"),
         ("MEMORY__OVERFLOW", "observe"),
@@ -289,7 +289,7 @@ async fn what_is_observed_while_a_client_waits_tells_of_the_others_as_well() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_topic_begun_anew_under_the_same_name_is_told_nothing_of_the_old_one() {
+async fn a_new_conversation_under_an_old_name_gets_no_old_memory() {
     let mut rig = shared().await;
     let (old, new, other) = (
         SampleConversation::new("old"),
@@ -299,7 +299,8 @@ async fn a_topic_begun_anew_under_the_same_name_is_told_nothing_of_the_old_one()
     rig.learn("u1", &other).await;
     let headers = as_user("u1", "one-name");
     rig.play_turns_as(ME, &headers, &old, 1..=ACTIVE).await;
-    assert!(rig.last_body().contains(&old.canary()));
+    let last = rig.last_body();
+    assert!(block(&last).1.contains(&old.canary()), "{last}");
     let before = rig.bodies().len();
     for turn in 1..=ACTIVE + 2 {
         rig.play_turns_as(ME, &headers, &new, turn..=turn).await;
@@ -317,7 +318,7 @@ async fn a_topic_begun_anew_under_the_same_name_is_told_nothing_of_the_old_one()
 
 /// What a reload to `scope = "thread"` leaves as it is, and for how long.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_told_stays_until_the_next_activation_when_nothing_is_told_any_more() {
+async fn peer_memory_stays_until_the_next_activation_after_sharing_is_disabled() {
     let mut rig = shared().await;
     let (ada, bob) = (
         SampleConversation::new("ada"),

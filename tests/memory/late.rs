@@ -17,7 +17,7 @@ fn inside(comments: bool) -> Behaviour {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_inside_a_stream_is_one_and_the_stream_goes_on_with_what_fits() {
+async fn a_too_long_refusal_inside_a_stream_leads_to_a_shorter_request() {
     for (overflow, rung) in [("trim", "trimmed"), ("observe", "awaited")] {
         let mut rig = Rig::with(Options::default(), &[("MEMORY__OVERFLOW", overflow)]).await;
         rig.provider.rules(|rules| rules.window = Some(8_000));
@@ -54,7 +54,7 @@ async fn a_refusal_inside_a_stream_is_one_and_the_stream_goes_on_with_what_fits(
 
 /// The free rung, for whoever chose nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_observed_already_helps_inside_a_stream_as_well() {
+async fn a_too_long_refusal_inside_a_stream_applies_ready_observations() {
     let settings = [
         ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "9000"),
         ("MEMORY__OBSERVATION__BUFFER_TOKENS", "700"),
@@ -77,7 +77,7 @@ async fn what_is_observed_already_helps_inside_a_stream_as_well() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_inside_a_stream_that_nothing_helps_against_leaves_no_trace() {
+async fn a_final_refusal_inside_a_stream_is_forwarded_and_not_recorded() {
     let rig = Rig::with(Options::default(), &[]).await;
     rig.provider.rules(|rules| rules.window = Some(8_000));
     rig.provider.inject(CallerKind::Actor, inside(false));
@@ -102,7 +102,7 @@ const TOO_LONG: &str = "Input is too long for requested model.";
 /// Told by a status first, and then inside the stream of what was sent instead: that is one request, whose
 /// client waits for the Observer once, and of which no more is tried than of any.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_tried_before_the_head_came_is_not_tried_again_inside_the_stream() {
+async fn a_step_tried_before_the_head_is_not_repeated_inside_the_stream() {
     for (overflow, rung, refused, sent) in [
         // The client's own, and what was observed of it.
         ("observe", "awaited", 1, 2),

@@ -8,7 +8,7 @@ use crate::memory::rig::Rig;
 use crate::memory::tools::SampleConversation;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn exchanges_that_are_dropped_are_said() {
+async fn dropped_exchanges_are_reported() {
     let rig = Rig::small().await;
     assert_eq!(rig.part("recording").await["status"], "up");
     // Somebody else writes to the database and does not end: the recorder waits.

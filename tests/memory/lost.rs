@@ -58,7 +58,7 @@ fn rows(text: &str) -> Vec<(&str, bool)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_no_request_holds_any_more_is_listed_by_name() {
+async fn threads_show_lost_lists_items_that_no_request_contains() {
     let (rig, sent) = forgetful(&[]).await;
     let (text, done) = threads(&rig, &["show", "1", "--lost"]);
     assert!(done, "{text}");
@@ -93,7 +93,7 @@ async fn what_no_request_holds_any_more_is_listed_by_name() {
 
 /// What a raw message says again is not lost, where its text is stored.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_stored_raw_message_says_is_not_lost() {
+async fn an_item_in_a_stored_raw_message_is_not_listed_as_lost() {
     let (rig, _) = forgetful(&[("MEMORY__KEEP_MESSAGES", "always")]).await;
     let listed = |rig: &Rig| {
         let (text, done) = threads(rig, &["show", "1", "--lost"]);
@@ -132,7 +132,7 @@ async fn what_a_stored_raw_message_says_is_not_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn before_anything_is_replaced_nothing_is_lost() {
+async fn nothing_is_listed_as_lost_before_a_message_is_replaced() {
     let rig = Rig::with(Options::default(), &[]).await;
     let conversation = SampleConversation::new("ada");
     rig.play_turns(&conversation, 1..=2).await;

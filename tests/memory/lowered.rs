@@ -52,8 +52,7 @@ enum Answers {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_view_whose_block_is_refused_and_that_does_not_fit_without_it_goes_out_one_placement_lower()
- {
+async fn an_aligned_request_with_a_refused_block_is_sent_one_placement_lower() {
     for answers in [Answers::Whole, Answers::Streamed, Answers::InStream] {
         let stream = answers != Answers::Whole;
         let mut rig = Rig::small().await;
@@ -89,7 +88,7 @@ async fn a_view_whose_block_is_refused_and_that_does_not_fit_without_it_goes_out
                 assert_eq!(answer.memory(), "active; rung=lowered");
             }
             rig.quiet().await;
-            let line = rig.audited(1).await.pop().unwrap();
+            let line = rig.audit_entry(&answer).await;
             assert_eq!(
                 (&line["rung"], &line["memory"], &line["reason"]),
                 (&json!("lowered"), &json!("active"), &json!("too_long"))
@@ -112,7 +111,7 @@ async fn a_view_whose_block_is_refused_and_that_does_not_fit_without_it_goes_out
 
 /// The block is new where the conversation does not fit, and the first thing the model says of it is no.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_applied_or_left_out_goes_where_the_model_takes_it() {
+async fn a_refused_overflow_block_is_sent_again_one_placement_lower() {
     for (overflow, rung) in [
         ("pass", "observed"),
         ("trim", "trimmed"),
@@ -168,7 +167,7 @@ async fn what_is_applied_or_left_out_goes_where_the_model_takes_it() {
 /// Where it is not the place that is refused, nothing is learned of places, and the client hears of its
 /// own prompt.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_block_that_is_refused_wherever_it_stands_teaches_nothing() {
+async fn a_block_refused_in_every_placement_lowers_no_placement() {
     let rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     rig.play_turns(&conversation, 1..=TURNS).await;
@@ -195,7 +194,7 @@ async fn a_block_that_is_refused_wherever_it_stands_teaches_nothing() {
 /// The question for usage is refused, and the conversation does not fit without its block: the block
 /// stays where it stands.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_question_for_usage_moves_no_block_where_nothing_fits_without_it() {
+async fn a_refused_usage_request_moves_no_block_of_a_long_prompt() {
     let rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     let mut own = SampleConversation::new("bob").streamed(1);

@@ -13,7 +13,8 @@ const SMALL: [(&str, &str); 2] = [
 
 const ME: &str = "Bearer sk-test";
 
-/// Every row of every table, counted: what a request wrote shows here.
+/// Counts the rows of the tables that a request is recorded in, and how often requests came and messages were confirmed:
+/// what a request wrote shows here.
 async fn rows(rig: &Rig) -> i64 {
     rig.number(
         "SELECT (SELECT count(*) FROM nodes) + (SELECT count(*) FROM requests)
@@ -112,7 +113,7 @@ async fn the_header_of_a_request_wins_over_the_rules() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn read_only_sends_what_there_is_and_writes_nothing() {
+async fn read_only_mode_sends_stored_observations_and_stores_nothing() {
     let mut rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     rig.play_turns(&conversation, 1..=ACTIVE).await;
@@ -154,7 +155,7 @@ async fn read_only_sends_what_there_is_and_writes_nothing() {
 
 /// What is observed and not yet in use serves a request that does not fit, without a trace.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_read_and_too_long_goes_out_with_everything_observed() {
+async fn a_too_long_request_in_read_mode_gets_all_ready_observations() {
     let settings = [
         ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "9000"),
         ("MEMORY__OBSERVATION__BUFFER_TOKENS", "700"),

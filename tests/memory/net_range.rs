@@ -50,7 +50,7 @@ async fn played(
     (paid, without, active)
 }
 
-async fn holds_the_truth(kind: Kind) {
+async fn check_reported_net_range(kind: Kind) {
     let mut play = Play::new(kind, 5, &[]).await;
     let mut cache = SimulatedCache::new(&estimate_tokens());
     let styles = [("trip", Style::Travel), ("code", Style::Coding)];
@@ -87,24 +87,24 @@ async fn holds_the_truth(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn the_net_lies_where_the_report_says_with_steps() {
-    holds_the_truth(KINDS[0]).await;
+async fn the_true_net_lies_in_the_reported_range_with_a_step_cache() {
+    check_reported_net_range(KINDS[0]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn the_net_lies_where_the_report_says_with_units() {
-    holds_the_truth(KINDS[1]).await;
+async fn the_true_net_lies_in_the_reported_range_with_a_unit_cache() {
+    check_reported_net_range(KINDS[1]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn the_net_lies_where_the_report_says_with_breakpoints() {
-    holds_the_truth(KINDS[2]).await;
+async fn the_true_net_lies_in_the_reported_range_with_a_breakpoint_cache() {
+    check_reported_net_range(KINDS[2]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn the_net_lies_where_the_report_says_with_marks() {
-    holds_the_truth(KINDS[3]).await;
+async fn the_true_net_lies_in_the_reported_range_with_a_mark_cache() {
+    check_reported_net_range(KINDS[3]).await;
 }

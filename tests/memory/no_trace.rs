@@ -25,7 +25,7 @@ type ReplyFn = fn() -> Reply;
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn what_was_refused_leaves_no_trace() {
+async fn a_refused_or_filtered_exchange_leaves_no_row() {
     let rig = Rig::small().await;
     let conversation = SampleConversation::new("refused");
     let untouched = rig.everything().await;

@@ -51,7 +51,7 @@ async fn requests_never_wait_for_a_slow_observer() {
 /// `failing`.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn what_an_observer_will_not_speak_about_twice_is_covered_by_code() {
+async fn a_range_without_observations_after_two_calls_is_covered_by_code() {
     for manner in [
         ObserverStyle::Empty,
         ObserverStyle::Filtered,
@@ -88,7 +88,7 @@ async fn what_an_observer_will_not_speak_about_twice_is_covered_by_code() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn an_observer_that_limits_its_rate_is_left_alone_as_long_as_it_says() {
+async fn a_rate_limited_observer_is_not_called_before_its_retry_time() {
     let rig = Rig::small().await;
     rig.provider
         .inject_next(CallerKind::Observer, 1, &Behaviour::rate_limited(1));
@@ -113,7 +113,7 @@ async fn an_observer_that_limits_its_rate_is_left_alone_as_long_as_it_says() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_credential_that_is_no_longer_taken_waits_for_the_next_request_to_lend_it() {
+async fn after_a_401_the_job_waits_for_the_next_request() {
     let rig = Rig::small().await;
     rig.provider
         .inject_next(CallerKind::Observer, 1, &Behaviour::failing(401));
@@ -238,7 +238,7 @@ async fn a_reflector_that_only_grows_the_log_is_given_up_without_loops() {
 
 /// Each of its answers can be read, and none is shorter than the log: the audit calls none of them used.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reflector_that_repeats_the_log_has_no_call_that_is_kept() {
+async fn calls_of_a_reflector_that_repeats_the_log_are_audited_as_unused() {
     let rig = Rig::small().await;
     rig.provider
         .script(CallerKind::Reflector, |ask: &ScriptInput<'_>| {
@@ -274,7 +274,7 @@ async fn a_reflector_that_repeats_the_log_has_no_call_that_is_kept() {
 /// A limit that the client needs for itself is left to it.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn borrowed_credentials_yield_to_their_client() {
+async fn memory_calls_wait_while_the_rate_limit_of_the_client_is_low() {
     let rig = Rig::small().await;
     let low = Behaviour {
         headers: vec![
@@ -288,17 +288,14 @@ async fn borrowed_credentials_yield_to_their_client() {
     for turn in 1..=6 {
         assert_eq!(rig.send(&conversation.body(turn)).await.status, 200);
     }
-    let waiting = || async { rig.number("SELECT count(*) FROM jobs").await };
-    let mut jobs = 0;
-    while jobs == 0 {
-        jobs = waiting().await;
-    }
+    let waiting = "SELECT count(*) FROM jobs";
+    rig.until_at_least(1, waiting).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(
         rig.provider.record_for(CallerKind::Observer).is_empty(),
         "they wait"
     );
-    assert!(waiting().await > 0);
+    assert!(rig.number(waiting).await > 0);
 }
 
 /// With an endpoint of its own, an Observer needs no credential of anybody's, and gets none.
@@ -329,7 +326,7 @@ async fn a_configured_endpoint_is_called_with_its_own_key_only() {
 
 /// A stop in the middle of a call gives the job back: the next start does it at once.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stop_in_the_middle_of_a_call_costs_only_that_call() {
+async fn a_call_interrupted_by_a_stop_is_repeated_after_the_start() {
     let mut rig = Rig::small().await;
     rig.set("SERVER__DRAIN_TIMEOUT", "1s");
     let conversation = SampleConversation::new("ada");
@@ -361,7 +358,7 @@ async fn a_stop_in_the_middle_of_a_call_costs_only_that_call() {
 
 /// Another worker took the job over, and was the first to finish it.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_somebody_else_wrote_is_used_as_well() {
+async fn an_observation_stored_by_another_worker_is_used() {
     let rig = Rig::small().await;
     let observer = Arc::new(Semaphore::new(0));
     rig.provider

@@ -11,7 +11,7 @@ use crate::memory::tools::SampleConversation;
 const TURNS: usize = 2;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_asked_to_be_observed_is_cut_by_the_thresholds_of_its_model() {
+async fn the_observe_command_uses_the_thresholds_of_the_model() {
     let overrides = "[{ model = \"small-*\", observation = { buffer_tokens = 500 } }]";
     let settings = [
         ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "20000"),
@@ -38,7 +38,7 @@ async fn what_is_asked_to_be_observed_is_cut_by_the_thresholds_of_its_model() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reflection_that_is_asked_for_is_written_by_the_days_of_its_conversation() {
+async fn the_reflect_command_uses_the_time_zone_of_the_conversation() {
     let mut rig = Rig::with(
         Options::default(),
         &[("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000")],
@@ -67,7 +67,7 @@ async fn a_reflection_that_is_asked_for_is_written_by_the_days_of_its_conversati
 
 /// The Observer is told what whoever asked wants looked at, in what is observed for that alone.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_asked_to_be_observed_is_observed_with_its_focus() {
+async fn the_observe_command_passes_its_focus_to_the_observer_once() {
     let settings = [("MEMORY__OBSERVATION__MESSAGE_TOKENS", "20000")];
     let rig = Rig::with(Options::default(), &settings).await;
     let conversation = SampleConversation::new("ada");

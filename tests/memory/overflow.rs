@@ -42,7 +42,7 @@ pub fn observers(rig: &Rig) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_left_is_observed_while_the_client_waits_once() {
+async fn a_too_long_request_is_observed_while_its_client_waits_once() {
     let mut rig = observing().await;
     let conversation = SampleConversation::new("ada");
     let window = 8_000;
@@ -106,7 +106,7 @@ async fn what_is_left_is_observed_while_the_client_waits_once() {
 /// However many clients wait, memory asks its models four questions at a time: they share the rate
 /// limits of the conversations.
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_that_wait_share_the_calls_of_memory() {
+async fn waiting_clients_share_four_observer_calls_at_a_time() {
     const CLIENTS: usize = 6;
     let rig = observing().await;
     rig.provider.rules(|rules| rules.window = Some(8_000));
@@ -141,7 +141,7 @@ async fn clients_that_wait_share_the_calls_of_memory() {
 
 /// A call that came to nothing while a client waited is kept like any other, where that is wanted.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_failed_while_a_client_waited_is_kept_to_be_looked_at() {
+async fn a_failed_call_for_a_waiting_client_is_kept_as_a_bundle() {
     let bundles = tempfile::tempdir().unwrap();
     let folder = bundles.path().join("bundles");
     let settings = [
@@ -194,7 +194,7 @@ async fn a_prompt_that_is_too_long_with_status_200_is_made_shorter() {
 
 /// What is buffered is applied first; where it is enough, nobody waits for a model.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_observed_already_is_applied_before_anybody_waits() {
+async fn ready_observations_are_applied_before_a_client_waits() {
     let settings = [
         ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "9000"),
         ("MEMORY__OBSERVATION__BUFFER_TOKENS", "700"),
@@ -230,7 +230,7 @@ async fn what_is_observed_already_is_applied_before_anybody_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_no_observer_answers_in_time_the_refusal_is_the_clients_and_leaves_no_trace() {
+async fn without_an_observer_answer_the_refusal_is_forwarded_and_nothing_is_stored() {
     let settings = [
         ("MEMORY__OVERFLOW", "observe"),
         ("MEMORY__OVERFLOW_TIMEOUT", "300ms"),
@@ -273,7 +273,7 @@ async fn where_no_observer_answers_in_time_the_refusal_is_the_clients_and_leaves
 /// What was observed in part before a call failed is nobody else's, however alike the two requests are
 /// cut.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_failed_midway_for_one_tenant_is_never_gone_on_with_for_another() {
+async fn partial_observations_of_one_tenant_are_never_used_for_another() {
     let settings = [
         ("MEMORY__OVERFLOW", "observe"),
         ("MEMORY__OVERFLOW_TIMEOUT", "20s"),
@@ -298,13 +298,13 @@ async fn what_failed_midway_for_one_tenant_is_never_gone_on_with_for_another() {
     );
     let sent = String::from_utf8(rig.last().body.to_vec()).unwrap();
     assert!(
-        sent.contains(&bob.canary()) && !sent.contains("ada"),
+        sent.contains(&bob.observed()) && !sent.contains("ada"),
         "{sent}"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn equal_requests_wait_for_one_observation_and_go_out_alike() {
+async fn equal_requests_wait_for_one_observation_and_are_sent_equally() {
     let rig = observing().await;
     rig.provider.rules(|rules| rules.window = Some(8_000));
     let conversation = SampleConversation::new("ada");
@@ -326,7 +326,7 @@ async fn equal_requests_wait_for_one_observation_and_go_out_alike() {
 
 /// Model calls for a request that nobody took cost, and are booked only when one of its owner is taken.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_spent_for_a_refused_request_is_booked_when_its_owner_is_accepted() {
+async fn the_cost_of_a_refused_request_is_booked_after_an_accepted_one() {
     let rig = observing().await;
     let too_long = json!({"message": "Input is too long for requested model."});
     let too_long = answering(400, &too_long);
@@ -390,7 +390,7 @@ async fn a_call_that_is_given_up_is_billed() {
 
 /// What is applied when a request does not fit is decided by the thresholds of its model.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_model_with_thresholds_of_its_own_overflows_by_them() {
+async fn an_overflow_uses_the_thresholds_of_the_model() {
     let overrides = "[{ model = \"small-*\", observation = { message_tokens = 8000, \
                      buffer_tokens = 700 } }]";
     let settings = [

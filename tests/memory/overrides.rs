@@ -15,7 +15,7 @@ fn accepted_bodies(rig: &Rig, part: CallerKind) -> Vec<Value> {
 
 /// An operator closes memory for some models, or opens it for some alone.
 #[tokio::test(flavor = "multi_thread")]
-async fn memory_is_only_read_for_the_models_of_an_override() {
+async fn an_override_sets_read_only_for_its_models_alone() {
     for (all, of_small) in [("false", true), ("true", false)] {
         let overrides = format!("[{{ model = \"small-*\", read_only = {of_small} }}]");
         let rig = Rig::with(
@@ -45,7 +45,7 @@ async fn memory_is_only_read_for_the_models_of_an_override() {
 /// Whatever a phase is told, an override tells it otherwise for its models alone.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_model_has_its_own_words_settings_and_hints() {
+async fn a_model_override_changes_instruction_settings_and_hints() {
     let overrides = "[{ model = \"small-*\", \
         observation = { instruction = \"Keep recipes.\", thread_title = true, \
         continuation_hints = false, model_settings = { top_p = 0.25 }, \

@@ -13,7 +13,7 @@ async fn line(rig: &Rig) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_has_a_line_that_says_why() {
+async fn a_refused_request_has_an_audit_line_with_the_reason() {
     for (head, status, code) in [
         (
             "GET /v1/models HTTP/1.1\r\nhost: rebind.example\r\n",
@@ -44,7 +44,7 @@ async fn a_refusal_has_a_line_that_says_why() {
 
 /// Nobody knows method and path then.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_head_that_nobody_can_read_has_a_line_with_its_status() {
+async fn an_unreadable_request_head_has_an_audit_line_with_its_status() {
     let rig = Rig::small().await;
     let long = "a".repeat(70_000);
     for (at, (head, status)) in [
@@ -82,11 +82,13 @@ async fn a_head_that_nobody_can_read_has_a_line_with_its_status() {
         .arg(rig.folder.path().join("audit.jsonl"))
         .output()
         .unwrap();
-    assert!(!String::from_utf8_lossy(&report.stderr).contains("left out"));
+    let stderr = String::from_utf8_lossy(&report.stderr);
+    assert!(report.status.success(), "{stderr}");
+    assert!(!stderr.contains("left out"), "{stderr}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_place_a_request_is_refused_with_a_line() {
+async fn a_request_above_max_requests_is_refused_with_an_audit_line() {
     let upstream = RawUpstream::listen().await;
     let url = format!("{}/v1", upstream.url());
     let settings = [
@@ -117,7 +119,7 @@ async fn without_a_place_a_request_is_refused_with_a_line() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_websocket_has_its_line_when_it_ends() {
+async fn a_websocket_has_an_audit_line_when_it_ends() {
     let upstream = RawUpstream::listen().await;
     let url = format!("{}/v1", upstream.url());
     let settings = [SMALL[0], ("UPSTREAM__BASE_URL", url.as_str())];

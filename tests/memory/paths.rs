@@ -21,7 +21,7 @@ impl Rig {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_spelling_of_the_address_has_memory_and_reaches_the_upstream_as_it_came() {
+async fn every_spelling_of_the_path_has_memory_and_is_forwarded_unchanged() {
     let rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     rig.play_turns(&conversation, 1..=ACTIVE).await;
@@ -43,7 +43,7 @@ async fn every_spelling_of_the_address_has_memory_and_reaches_the_upstream_as_it
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_chat_completion_elsewhere_says_that_it_has_no_memory() {
+async fn a_chat_completion_on_another_path_is_reported_without_memory() {
     let rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     for (path, memory) in [

@@ -53,7 +53,7 @@ fn fingerprints(conversation: &SampleConversation, pepper: &Pepper) -> Vec<Finge
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_new_database_can_be_asked_nothing_without_its_pepper() {
+async fn without_its_pepper_a_new_database_confirms_no_guessed_text() {
     let mut program = Program::start().await;
     #[cfg(unix)]
     {
@@ -94,7 +94,7 @@ async fn a_new_database_can_be_asked_nothing_without_its_pepper() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_the_pepper_of_the_database_starts_it() {
+async fn the_process_starts_only_with_the_pepper_of_its_database() {
     let mut program = Program::start().await;
     let conversation = SampleConversation::new("ada");
     for turn in 1..=ACTIVE {
@@ -162,7 +162,7 @@ async fn a_database_without_a_pepper_goes_on_without_one() {
 /// A conversation can be imported where its hashes are right: the error says which database that is.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_conversation_is_imported_only_where_its_pepper_is() {
+async fn a_conversation_is_imported_only_with_the_same_pepper() {
     let mut program = Program::start().await;
     let conversation = SampleConversation::new("ada");
     for turn in 1..=ACTIVE {

@@ -2,6 +2,7 @@
 //! rounds. They are observed like any other history, and make one chunk each.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use diarist_provider::{
     Behaviour, CallerKind, Failure, Observer, Options, Provider, RecordedRequest, Reply, Rules,
@@ -9,7 +10,7 @@ use diarist_provider::{
 };
 use serde_json::{Value, json};
 
-use crate::memory::rig::Rig;
+use crate::memory::rig::{PATIENCE, Rig};
 use crate::memory::tools::{ACTIVE, SampleConversation};
 
 /// What the Observer was asked, as text.
@@ -137,7 +138,7 @@ async fn a_call_that_fails_midway_repeats_one_piece() {
 /// One piece that no model speaks about is asked for twice and then covered by code; the others are
 /// what the model wrote.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_piece_that_stays_empty_is_covered_by_code_alone() {
+async fn only_a_piece_without_observations_is_covered_by_code() {
     let rig = Rig::with(Options::default(), &SMALL).await;
     rig.provider
         .script(CallerKind::Observer, |ask: &ScriptInput<'_>| {
@@ -185,7 +186,7 @@ async fn a_piece_that_stays_empty_is_covered_by_code_alone() {
 /// without, and is not asked for as much again.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_small_window_is_met_and_remembered() {
+async fn the_context_window_of_the_observer_is_learned_from_refusals() {
     let refused = met(None).await;
     assert_eq!(refused, [0], "it is told at once what fits");
     let silent = json!({"error": {"message": "Input is too long for requested model."}});
@@ -195,7 +196,7 @@ async fn a_small_window_is_met_and_remembered() {
 
 /// Which of two models is asked follows from the size of the prompt, and each has a window of its own.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_window_is_remembered_of_the_model_that_has_it() {
+async fn each_observer_model_has_its_own_learned_context_window() {
     let models = r#"{"10000": "gpt-narrow", "200000": "gpt-wide"}"#;
     let rig = Rig::with(
         Options::default(),
@@ -305,7 +306,7 @@ async fn met(silent: Option<&Behaviour>) -> Vec<usize> {
 /// One question, three hundred rounds of two calls each, and not one other word of the user.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_task_of_three_hundred_parallel_rounds_is_carried() {
+async fn a_task_of_three_hundred_parallel_tool_rounds_stays_short() {
     let rig = Rig::small().await;
     let mut messages =
         vec![json!({"role": "user", "content": "Find out which of the lamps@harbour9 flicker."})];
@@ -369,17 +370,19 @@ async fn a_task_of_three_hundred_parallel_rounds_is_carried() {
 /// A row that makes no sense any more costs its range nothing but time.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_job_that_cannot_be_read_is_offered_again() {
+async fn an_unreadable_job_is_created_again() {
     let rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     rig.provider
         .inject(CallerKind::Observer, Behaviour::failing(500));
+    let began = Instant::now();
     let mut turn = 0;
     while rig
         .number("SELECT count(*) FROM jobs WHERE attempts > 0 AND leased = 0")
         .await
         == 0
     {
+        assert!(began.elapsed() < PATIENCE, "no job was tried");
         turn += 1;
         assert_eq!(rig.send(&conversation.body(turn)).await.status, 200);
     }
@@ -403,7 +406,7 @@ async fn a_job_that_cannot_be_read_is_offered_again() {
 /// ever, and after a bounded number of tries does not.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_range_that_an_endpoint_rejects_for_ever_is_covered_by_code_in_the_end() {
+async fn a_range_that_the_endpoint_always_rejects_is_finally_covered_by_code() {
     let rig = Rig::small().await;
     // It has shown that it can do the work.
     rig.play_turns(&SampleConversation::new("bob"), 1..=4).await;

@@ -20,14 +20,13 @@ async fn rig(placement: &str) -> Rig {
     Rig::with(Options::default(), &settings).await
 }
 
-/// Where the block stands: (message, content part), and whether it stands there alone.
-fn block(body: &Value) -> Option<(usize, Option<usize>, bool)> {
+/// Where the block stands: message and content part.
+fn block(body: &Value) -> Option<(usize, Option<usize>)> {
     let opening = "<diarist-log";
     let messages = body["messages"].as_array()?;
     messages.iter().enumerate().find_map(|(at, message)| {
         if let Some(text) = message["content"].as_str() {
-            let place = text.find(opening)?;
-            return Some((at, None, place == 0));
+            return text.contains(opening).then_some((at, None));
         }
         let parts = message["content"].as_array()?;
         let part = parts.iter().position(|part| {
@@ -35,15 +34,15 @@ fn block(body: &Value) -> Option<(usize, Option<usize>, bool)> {
                 .as_str()
                 .is_some_and(|text| text.contains(opening))
         })?;
-        Some((at, Some(part), parts.len() > 1))
+        Some((at, Some(part)))
     })
 }
 
 fn placed(body: &Value) -> &'static str {
     match block(body) {
         None => "nowhere",
-        Some((0, ..)) => "append_to_system",
-        Some((_, Some(_), _)) => "segments",
+        Some((0, _)) => "append_to_system",
+        Some((_, Some(_))) => "segments",
         Some(_) => "system_message",
     }
 }
@@ -78,7 +77,7 @@ fn steps(placement: &str, mode: &str) -> (Vec<&'static str>, &'static str) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn every_placement_before_every_strict_provider() {
+async fn every_placement_works_with_every_strict_provider() {
     let placements = [
         "auto",
         "system_message",
@@ -187,7 +186,7 @@ fn keeps_the_prefix(got: &[Arc<RecordedRequest>], what: &str) {
 }
 
 fn text(body: &Value) -> String {
-    let Some((at, ..)) = block(body) else {
+    let Some((at, _)) = block(body) else {
         return String::new();
     };
     match &body["messages"][at]["content"] {

@@ -12,7 +12,7 @@ use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, SqliteConnection};
 
 use crate::memory::rig::{Answer, PATIENCE, plain_client};
-use crate::memory::tools::{ACTIVE, SampleConversation, eventually, metric};
+use crate::memory::tools::{ACTIVE, SampleConversation, eventually, eventually_async, metric};
 
 /// Thresholds small enough that a test reaches them.
 pub const CONFIG: &str =
@@ -177,9 +177,8 @@ impl Program {
             admin: address("admin"),
         });
         // Requests pass before the database is open, and leave nothing in it.
-        while !self.admin("readyz").await.contains(r#""status":"ready""#) {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        let is_ready = async || self.admin("readyz").await.contains(r#""status":"ready""#);
+        eventually_async("the program to be ready", is_ready).await;
     }
 
     /// The address of its data port.
@@ -414,7 +413,7 @@ async fn no_credential_and_no_word_of_a_conversation_leaks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_in_the_middle_of_a_call_it_loses_nothing_and_pays_for_nothing_twice() {
+async fn a_process_killed_during_a_call_repeats_only_that_call() {
     let mut program = Program::start().await;
     let conversation = SampleConversation::new("ada");
     for turn in 1..=4 {
@@ -478,7 +477,7 @@ async fn killed_in_the_middle_of_a_call_it_loses_nothing_and_pays_for_nothing_tw
 /// What was answered before the kill and never written down comes again with the next request.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn killed_at_any_turn_it_goes_on_at_the_next() {
+async fn a_process_killed_at_any_turn_continues_at_the_next() {
     let mut program = Program::start().await;
     let conversation = SampleConversation::new("ada");
     let mut states = Vec::new();
@@ -510,7 +509,7 @@ async fn killed_at_any_turn_it_goes_on_at_the_next() {
 #[cfg(unix)]
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn out_of_disk_it_serves_what_it_knows_and_says_so() {
+async fn a_process_on_a_full_disk_serves_known_memory_and_reports_it() {
     // In blocks of 512 bytes; without the trap the signal would end the program.
     let program = Program::within(Some("trap '' XFSZ; ulimit -f 4500")).await;
     let conversation = SampleConversation::new("ada");

@@ -171,7 +171,7 @@ async fn an_account_above_its_quota_loses_its_longest_silent_conversations() {
 /// A tenth is made free, but not at the cost of conversations in use. These go if there is no other way.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn conversations_in_use_go_only_as_far_as_they_must() {
+async fn conversations_in_use_are_deleted_only_if_the_quota_requires_it() {
     let mut program = Program::start().await;
     let mut recorded = 0;
     for conversation in ["silent", "used", "newest"].map(SampleConversation::new) {

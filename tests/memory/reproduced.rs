@@ -114,7 +114,7 @@ async fn read_again(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_of_the_observer_that_was_kept_is_read_again() {
+async fn the_reproduce_command_reads_a_kept_observer_answer_again() {
     let verdict = "the answer could not be used";
     read_again(
         CallerKind::Observer,
@@ -128,7 +128,7 @@ async fn an_answer_of_the_observer_that_was_kept_is_read_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn an_answer_of_the_reflector_that_was_kept_is_read_again() {
+async fn the_reproduce_command_reads_a_kept_reflector_answer_again() {
     let verdict = "no answer could be used";
     read_again(
         CallerKind::Reflector,

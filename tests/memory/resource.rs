@@ -76,7 +76,7 @@ impl Rig {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_new_conversation_begins_with_what_the_others_learned() {
+async fn a_new_conversation_begins_with_memory_of_the_users_other_conversations() {
     let rig = shared().await;
     let (ada, bob) = (
         SampleConversation::new("ada"),
@@ -132,7 +132,7 @@ async fn a_new_conversation_begins_with_what_the_others_learned() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_it_began_with_stays_until_it_has_observations_of_its_own() {
+async fn the_introduction_stays_until_the_conversation_has_its_own_observations() {
     let mut rig = shared().await;
     let (ada, bob) = (
         SampleConversation::new("ada"),
@@ -185,7 +185,7 @@ async fn what_it_began_with_stays_until_it_has_observations_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fork_under_another_name_is_not_told_what_the_trunk_is() {
+async fn a_fork_under_another_name_gets_no_peer_memory() {
     let rig = shared().await;
     let (ada, bob) = (
         SampleConversation::new("ada"),
@@ -221,7 +221,7 @@ async fn a_fork_under_another_name_is_not_told_what_the_trunk_is() {
 /// Clients put reminders into the newest message and take them out with the next request: the message
 /// that was the newest when a snapshot was made does not come again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_whose_newest_message_never_comes_again_is_told_of_the_others() {
+async fn a_client_that_changes_its_newest_message_still_gets_peer_memory() {
     let mut rig = shared().await;
     let (ada, bob) = (
         SampleConversation::new("ada"),
@@ -251,7 +251,7 @@ async fn a_client_whose_newest_message_never_comes_again_is_told_of_the_others()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_begins_nothing_is_told_nothing() {
+async fn side_calls_sub_agents_and_unverified_users_get_no_introduction() {
     let rig = shared().await;
     rig.learn("u1", &SampleConversation::new("ada")).await;
     let reading = [(USER, "u1"), ("x-diarist-memory", "read")];
@@ -282,7 +282,7 @@ async fn what_begins_nothing_is_told_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_the_scope_of_a_thread_nothing_is_told() {
+async fn with_thread_scope_no_peer_memory_is_sent() {
     let mut settings = SHARED.to_vec();
     settings.push(("IDENTITY__RESOURCE__SET_BY", "application"));
     settings[2].1 = "thread";
@@ -294,7 +294,7 @@ async fn with_the_scope_of_a_thread_nothing_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_forgotten_is_told_no_more() {
+async fn a_forgotten_conversation_disappears_from_peer_memory() {
     let mut rig = shared().await;
     let (ada, bob, cyd) = (
         SampleConversation::new("ada"),
@@ -343,7 +343,7 @@ async fn what_is_forgotten_is_told_no_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_conversations_at_once_tell_each_other_and_nothing_of_themselves() {
+async fn two_parallel_conversations_get_each_others_memory_and_never_their_own() {
     let rig = shared().await;
     let conversations = [
         SampleConversation::new("ada"),

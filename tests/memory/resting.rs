@@ -79,7 +79,7 @@ impl Program {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn an_endpoint_that_is_left_alone_is_said_with_both_times() {
+async fn an_open_breaker_is_reported_with_start_and_end() {
     let mut program = Program::start().await;
     let own = format!(
         "base_url = \"{}\"\napi_key = \"sk-observer\"\n",
@@ -112,7 +112,7 @@ async fn an_endpoint_that_is_left_alone_is_said_with_both_times() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rate_limit_is_said_with_both_times() {
+async fn a_rate_limit_is_reported_with_start_and_end() {
     let program = Program::start().await;
     let conversation = SampleConversation::new("ada");
     assert_eq!(program.send(&conversation.body(1)).await.status, 200);
@@ -126,7 +126,7 @@ async fn a_rate_limit_is_said_with_both_times() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_spent_budget_is_said_with_both_times() {
+async fn a_spent_budget_is_reported_with_start_and_end() {
     let mut program = Program::start().await;
     program.configure(&format!("[memory]\ndaily_tokens = 100\n{CONFIG}"));
     program.terminate().await;

@@ -171,7 +171,7 @@ async fn an_alias_that_makes_no_sense_is_refused() {
 /// The database is gone for a while: what was last heard holds.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn an_alias_outlives_the_database() {
+async fn an_alias_stays_valid_while_the_database_is_unreadable() {
     let rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     rig.play_turns_as(OLD, &[], &conversation, 1..=ACTIVE + 1)

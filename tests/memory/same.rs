@@ -15,7 +15,7 @@ use crate::memory::rig::Rig;
 use crate::memory::tools::{ACTIVE, Caller, SampleConversation};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn repetitions_go_out_as_the_first_time_in_any_order_and_after_a_restart() {
+async fn repeated_requests_have_equal_bytes_in_any_order_and_after_a_restart() {
     let mut rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     let mut first: BTreeMap<usize, Bytes> = BTreeMap::new();
@@ -50,7 +50,7 @@ async fn repetitions_go_out_as_the_first_time_in_any_order_and_after_a_restart()
 /// A router asks two models for one history, in turns. What was decided for each holds for each, whatever
 /// either would be sent today.
 #[tokio::test(flavor = "multi_thread")]
-async fn two_models_asked_for_one_history_are_sent_what_was_decided_for_each() {
+async fn two_models_with_one_history_keep_their_own_decisions() {
     let mut rig = Rig::with(Options::default(), &[("MEMORY__OVERFLOW", "trim")]).await;
     let large = SampleConversation::new("ada");
     let small = SampleConversation {
@@ -100,7 +100,7 @@ async fn two_models_asked_for_one_history_are_sent_what_was_decided_for_each() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn twenty_at_once_are_the_same_bytes() {
+async fn twenty_equal_requests_at_once_are_sent_as_the_same_bytes() {
     let mut rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     for turn in 1..=ACTIVE {
@@ -127,7 +127,7 @@ async fn twenty_at_once_are_the_same_bytes() {
 
 /// A snapshot that becomes ready while a request is under way, and would fit it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repetition_of_a_request_under_way_goes_out_as_that_one() {
+async fn a_repetition_of_a_pending_request_is_sent_as_the_same_bytes() {
     let rig = Rig::small().await;
     let observer = Arc::new(Semaphore::new(0));
     rig.provider
@@ -189,7 +189,7 @@ fn marks(text: &[u8]) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_observed_for_one_tenant_is_never_sent_for_another() {
+async fn observations_of_one_tenant_are_never_sent_for_another() {
     let mut rig = Rig::small().await;
     rig.provider
         .script(CallerKind::Observer, Marking::default());
@@ -200,12 +200,9 @@ async fn what_was_observed_for_one_tenant_is_never_sent_for_another() {
             let answer = rig
                 .play_turns_as(owner, &[], &conversation, turn..=turn)
                 .await;
-            let wanted = if turn < ACTIVE {
-                answer.memory()
-            } else {
-                "active"
-            };
-            assert_eq!(answer.memory(), wanted);
+            let memory = answer.memory();
+            let may_watch = turn < ACTIVE && memory == "watching";
+            assert!(memory == "active" || may_watch, "turn {turn}: {memory}");
         }
         if turn == ACTIVE + 1 {
             rig.restart().await;
@@ -257,7 +254,7 @@ async fn what_was_observed_for_one_tenant_is_never_sent_for_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_observed_for_one_resource_is_never_sent_for_another() {
+async fn observations_of_one_resource_are_never_sent_for_another() {
     let rig = Rig::small().await;
     rig.provider
         .script(CallerKind::Observer, Marking::default());
@@ -300,7 +297,7 @@ async fn what_was_observed_for_one_resource_is_never_sent_for_another() {
 /// SDKs insist on an `Authorization`; behind a gateway the key that counts stands elsewhere, and only
 /// the upstream can tell.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_credential_makes_a_tenant_wherever_it_stands() {
+async fn a_credential_in_any_header_or_query_makes_a_tenant() {
     let rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     let owners = [

@@ -40,7 +40,7 @@ fn illustrated(turn: usize) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn pictures_are_shown_as_parts_and_other_things_are_named() {
+async fn the_observer_gets_allowed_attachments_and_the_names_of_others() {
     for (setting, image, table) in [
         ("auto", true, false),
         ("true", true, true),
@@ -100,7 +100,7 @@ async fn pictures_are_shown_as_parts_and_other_things_are_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_operator_takes_out_is_shown_to_nobody_and_stored_nowhere() {
+async fn redacted_text_is_neither_sent_to_the_observer_nor_stored() {
     let rig = rig(&[
         ("MEMORY__REDACT__PATTERNS", r"ada@canary\d+"),
         ("MEMORY__REDACT__KINDS", "[]"),
@@ -145,7 +145,7 @@ fn beside_editor(turn: usize) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_clients_put_into_messages_is_forwarded_and_not_observed() {
+async fn omitted_client_blocks_are_forwarded_and_not_observed() {
     const TAB: &str = "src/secret_";
     for (setting, shown) in [("environment_details", false), ("[]", true)] {
         let rig = rig(&[("MEMORY__OBSERVATION__OMIT_BLOCKS", setting)]).await;
@@ -179,12 +179,14 @@ async fn what_clients_put_into_messages_is_forwarded_and_not_observed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_applications_prompt_is_background_where_it_is_wanted_at_all() {
+async fn the_system_prompt_is_sent_to_the_observer_only_if_configured() {
     for (setting, shown) in [("false", false), ("true", true)] {
         let rig = rig(&[("MEMORY__OBSERVATION__OBSERVE_SYSTEM", setting)]).await;
         rig.play_turns(&SampleConversation::new("ada"), 1..=ACTIVE)
             .await;
-        for call in calls(&rig) {
+        let calls = calls(&rig);
+        assert!(!calls.is_empty(), "the Observer was not called");
+        for call in calls {
             let user = call[1]["content"].as_str().unwrap();
             let (before, history) = user.split_once("<history-").unwrap();
             assert!(!history.contains("patient assistant"));
@@ -251,7 +253,7 @@ fn log_before<'a>(parts: &'a [Stored], chunk: &Stored) -> Vec<&'a Stored> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn so_much_of_the_log_is_shown_as_is_wanted() {
+async fn the_setting_limits_the_earlier_observations_in_the_observer_prompt() {
     for setting in ["0", "2000", "false"] {
         let rig = rig(&[("MEMORY__OBSERVATION__PREVIOUS_OBSERVER_TOKENS", setting)]).await;
         rig.play_turns(&SampleConversation::new("ada"), 1..=2 * ACTIVE)
@@ -308,7 +310,7 @@ fn harbour(turn: usize, system: &str) -> Value {
 /// window leave every range whole.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn what_is_shown_beside_the_history_gives_way_first() {
+async fn background_is_shortened_before_the_history_in_the_observer_prompt() {
     let long: String = (0..1_500).map(|n| format!("Rule {n} holds. ")).collect();
     for (key, value, system) in [
         ("PREVIOUS_OBSERVER_TOKENS", "false", "Be brief."),
@@ -374,7 +376,7 @@ async fn what_is_shown_beside_the_history_gives_way_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn both_phases_are_told_the_operators_words() {
+async fn observer_and_reflector_prompts_end_with_the_configured_instruction() {
     let rig = rig(&[
         ("MEMORY__OBSERVATION__INSTRUCTION", "Keep every recipe."),
         ("MEMORY__REFLECTION__INSTRUCTION", "Keep every ticket."),
@@ -410,7 +412,7 @@ fn sent(rig: &Rig) -> [bool; 2] {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn hints_are_asked_for_and_sent_as_the_phases_say() {
+async fn hints_are_requested_and_sent_as_configured() {
     let (task, response) = ("<current-task>", "<suggested-response>");
     for (observation, reflection, asks, sends) in [
         ("true", "true", [true, true], [true, true]),
@@ -444,7 +446,7 @@ async fn hints_are_asked_for_and_sent_as_the_phases_say() {
 
 /// Once nobody asks for hints, that of an old chunk is not sent any more.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stored_hint_is_not_sent_once_both_phases_are_off() {
+async fn a_stored_hint_is_not_sent_when_both_hint_settings_are_off() {
     for (phase, expected) in [("true", true), ("false", false)] {
         let mut rig = rig(&[
             ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "3000"),
@@ -496,7 +498,7 @@ async fn a_stored_hint_is_not_sent_once_both_phases_are_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_next_observer_is_shown_how_things_stood() {
+async fn the_observer_prompt_contains_the_hints_of_the_chunk_before() {
     for (setting, task, response) in [
         ("true", true, true),
         ("false", false, false),

@@ -122,7 +122,9 @@ impl StopgapRun {
         let show = || threads(&self.rig, &["show", "1"]).0;
         let (mut before, mut walked) = (String::new(), Vec::new());
         // Until nothing is written between the first line and the last.
+        let began = Instant::now();
         while before != show() {
+            assert!(began.elapsed() < PATIENCE, "the log does not come to rest");
             before = show();
             walked = self.source_found(&before);
         }
@@ -153,7 +155,7 @@ impl StopgapRun {
 /// Late, and late again.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn what_a_reflector_writes_late_replaces_what_code_left() {
+async fn a_late_reflection_replaces_the_log_shortened_by_code() {
     let mut played = StopgapRun::begin().await;
     for _ in 0..2 {
         let gate = played.hold();
@@ -182,7 +184,7 @@ async fn a_reflector_that_never_answers_leaves_the_log_within_its_limit() {
 /// What the Reflector is at work on is in the store, with what code left something out of.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_restart_between_changes_nothing_of_it() {
+async fn a_late_reflection_replaces_the_shortened_log_after_a_restart() {
     let mut played = StopgapRun::begin().await;
     let gate = played.hold();
     played.on_to(STOPGAPS).await;

@@ -6,7 +6,7 @@ use diarist_provider::{CallerKind, Conversation, Style};
 use crate::memory::rig::{Answer, Rig};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_conversation_is_carried_by_its_observations() {
+async fn a_long_conversation_is_sent_as_a_block_and_recent_messages() {
     let rig = Rig::small().await;
     let conversation = Conversation::generate(7, 60, Style::Travel);
     let answers = rig.play(&conversation).await;

@@ -141,7 +141,7 @@ fn oddities() -> Vec<(&'static str, Behaviour)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn usage_we_asked_for_is_audited_and_exactly_its_event_is_taken_out() {
+async fn usage_requested_by_diarist_is_audited_and_only_its_event_is_removed() {
     let (rig, conversation) = rig_asking_usage().await;
     let mut lines = 1;
     for (turn, (name, behaviour)) in (2..).zip(oddities()) {
@@ -206,7 +206,7 @@ async fn usage_we_asked_for_is_audited_and_exactly_its_event_is_taken_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn compressed_answers_pass_as_they_are_and_are_read() {
+async fn compressed_answers_pass_unchanged_and_their_usage_is_audited() {
     let (rig, conversation) = rig_asking_usage().await;
     let gzip = Behaviour {
         gzip: true,
@@ -249,7 +249,7 @@ async fn compressed_answers_pass_as_they_are_and_are_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streamed_and_whole_answers_make_the_same_memory() {
+async fn a_mix_of_streamed_and_whole_answers_activates_memory() {
     let rig = Rig::small().await;
     let conversation = SampleConversation::new("ada");
     for turn in 1..=ACTIVE {
@@ -275,9 +275,9 @@ async fn streamed_and_whole_answers_make_the_same_memory() {
     }
 }
 
-/// An answer with an error in it, or a refusal, is no accepted exchange.
+/// The missing `[DONE]` is no error where every choice has its finish reason. A filtered answer is no accepted exchange.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_without_an_end_is_not_recorded() {
+async fn a_stream_without_done_is_recorded_and_a_filtered_answer_is_not() {
     let rig = Rig::small().await;
     let open_ended = Behaviour {
         omit_done: true,
@@ -303,7 +303,7 @@ async fn a_stream_without_an_end_is_not_recorded() {
 
 /// It costs the clients of that upstream their compression.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upstream_that_compresses_all_the_same_is_asked_only_once() {
+async fn usage_is_requested_only_once_from_an_upstream_that_compresses_anyway() {
     let (rig, conversation) = rig_asking_usage().await;
     let gzip = Behaviour {
         gzip: true,
@@ -325,7 +325,7 @@ async fn an_upstream_that_compresses_all_the_same_is_asked_only_once() {
 /// The client has asked for no usage and hears of none, whatever the upstream makes of the wish for plain
 /// bytes. What it gets is decoded as it comes.
 #[tokio::test(flavor = "multi_thread")]
-async fn usage_we_asked_for_is_taken_out_of_a_stream_that_came_compressed() {
+async fn usage_requested_by_diarist_is_removed_from_a_compressed_stream() {
     for frame_bytes in [None, Some(1), Some(13), Some(1 << 20)] {
         let (rig, conversation) = rig_asking_usage().await;
         let gzip = Behaviour {
@@ -387,7 +387,7 @@ fn asks_usage(rig: &Rig) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn usage_is_always_asked_for_where_the_operator_wants_it_until_it_is_refused() {
+async fn with_ask_usage_always_usage_is_requested_until_it_is_refused() {
     let rig = rig_with_ask_usage("always").await;
     let conversation = SampleConversation::new("ada");
     // Nobody knows this upstream.
@@ -418,7 +418,7 @@ async fn usage_is_always_asked_for_where_the_operator_wants_it_until_it_is_refus
 
 /// Clients read such a stream all the same.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_usage_of_a_stream_without_a_content_type_is_taken_out_too() {
+async fn usage_is_removed_from_a_stream_without_a_content_type() {
     let rig = rig_with_ask_usage("always").await;
     let untyped = Behaviour {
         omit_content_type: true,
@@ -435,7 +435,7 @@ async fn the_usage_of_a_stream_without_a_content_type_is_taken_out_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn usage_is_never_asked_for_where_the_operator_does_not_want_it() {
+async fn with_ask_usage_never_usage_is_never_requested() {
     let rig = rig_with_ask_usage("never").await;
     let conversation = SampleConversation::new("ada");
     let mut own = conversation.streamed(1);
@@ -448,7 +448,7 @@ async fn usage_is_never_asked_for_where_the_operator_does_not_want_it() {
 
 /// What was asked before is not asked again where that is not wanted any more, not even to go out alike.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_was_asked_for_its_usage_is_not_where_that_is_not_wanted_any_more() {
+async fn a_repetition_requests_no_usage_after_ask_usage_is_set_to_never() {
     let mut rig = rig_with_ask_usage("always").await;
     let conversation = SampleConversation::new("ada");
     stream(&rig, &conversation.streamed(1)).await;

@@ -18,7 +18,7 @@ fn entitling(title: &'static str) -> impl Fn(&ScriptInput<'_>) -> Reply + Send +
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_title_is_stored_where_it_is_one_and_travels_nowhere() {
+async fn a_valid_thread_title_is_stored_and_never_forwarded() {
     let mut rig = rig(&[("MEMORY__OBSERVATION__THREAD_TITLE", "true")]).await;
     let named = |title: &str| match title {
         "" => "SELECT count(*) FROM lineages WHERE title IS NULL",

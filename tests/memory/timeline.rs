@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::{Arc, Mutex, Once};
-use std::time::Duration;
 
 use diarist_provider::{Behaviour, CallerKind, Options};
 use serde_json::{Value, json};
@@ -13,7 +12,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use crate::memory::overflow::observers;
 use crate::memory::resource::{ME, SHARED, as_user};
 use crate::memory::rig::Rig;
-use crate::memory::tools::{ACTIVE, Caller, SampleConversation, eventually};
+use crate::memory::tools::{ACTIVE, Caller, SampleConversation, eventually, eventually_async};
 
 /// Turns after which several chunks are ready and `message_tokens` is far away.
 const TURNS: usize = 6;
@@ -128,7 +127,7 @@ impl EventLog {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limit_that_is_reached_is_told_in_the_published_word_and_in_ours() {
+async fn a_threshold_activation_event_has_trigger_and_cause() {
     let small = [
         ("MEMORY__OBSERVATION__MESSAGE_TOKENS", "2000"),
         ("MEMORY__REFLECTION__OBSERVATION_TOKENS", "400"),
@@ -154,7 +153,7 @@ async fn a_limit_that_is_reached_is_told_in_the_published_word_and_in_ours() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn idleness_is_told_with_how_long_it_lasted() {
+async fn an_idle_activation_event_has_the_idle_time() {
     let idle = [("MEMORY__OBSERVATION__ACTIVATE_AFTER_IDLE", "400ms")];
     let rig = Rig::with(Options::default(), &[&FAR[..], &idle].concat()).await;
     let conversation = SampleConversation::new("ada");
@@ -179,7 +178,7 @@ async fn idleness_is_told_with_how_long_it_lasted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_model_is_told_with_both() {
+async fn a_model_change_event_names_both_models() {
     let change = [("MEMORY__OBSERVATION__ACTIVATE_ON_MODEL_CHANGE", "true")];
     let rig = Rig::with(Options::default(), &[&FAR[..], &change].concat()).await;
     let conversation = SampleConversation::new("ada");
@@ -203,7 +202,7 @@ async fn another_model_is_told_with_both() {
 
 /// What is sent with what other conversations know comes into use like anything else.
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_is_told_of_others_has_a_timeline_all_the_same() {
+async fn a_conversation_with_peer_memory_has_activation_events() {
     let mut settings = SHARED.to_vec();
     settings.push(("IDENTITY__RESOURCE__SET_BY", "application"));
     let rig = Rig::with(Options::default(), &settings).await;
@@ -230,7 +229,7 @@ async fn whoever_is_told_of_others_has_a_timeline_all_the_same() {
 
 /// The one time a client waits: each range has its start and its end, on the timeline and in the log.
 #[tokio::test]
-async fn what_a_client_waits_for_is_told_like_any_other_work() {
+async fn observations_for_a_waiting_client_have_timeline_events() {
     let log = EventLog::for_this_thread();
     let ranges = [("MEMORY__OBSERVATION__MESSAGE_TOKENS", "3000")];
     let rig = Rig::with(Options::default(), &[&WAITING[..], &ranges].concat()).await;
@@ -294,7 +293,7 @@ async fn what_a_client_waits_for_is_told_like_any_other_work() {
 
 /// What came of it was not taken: the log says so, and nothing is written down.
 #[tokio::test]
-async fn what_a_client_waited_for_in_vain_is_in_the_log_alone() {
+async fn failed_observations_for_a_waiting_client_are_only_logged() {
     let log = EventLog::for_this_thread();
     let rig = Rig::with(Options::default(), &WAITING).await;
     rig.provider.rules(|rules| rules.window = Some(8_000));
@@ -356,16 +355,10 @@ async fn a_reflection_that_waits_becomes_urgent_with_its_log() {
     for turn in 1..=2 * ACTIVE {
         assert_eq!(rig.send(&conversation.body(turn)).await.status, 200);
         // The first request waits for the second.
-        let recorded = if turn == 1 {
-            0
-        } else {
-            i64::try_from(turn).unwrap()
-        };
-        while rig.number("SELECT count(*) FROM requests").await < recorded
-            || rig.number(observing).await > 0
-        {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        let recorded = if turn == 1 { 0 } else { turn };
+        let requests = "SELECT count(*) FROM requests";
+        rig.until_at_least(recorded, requests).await;
+        rig.until(observing, |jobs| jobs == 0).await;
         urgencies.push(rig.number(urgency).await);
     }
     let first = urgencies.iter().copied().find(|urgency| *urgency > 0);
@@ -381,7 +374,5 @@ async fn a_reflection_that_waits_becomes_urgent_with_its_log() {
         let mut started = started.map(|(_, body)| body);
         started.any(|body| body["operationType"] == "reflection")
     };
-    while !started().await {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    eventually_async("the Reflector to start", started).await;
 }

@@ -30,7 +30,7 @@ const TOKENIZED: &str = "diarist_tokenized_bytes_total";
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn nothing_is_tokenised_twice_and_nothing_before_the_head_is_out() {
+async fn each_message_is_tokenised_once_and_after_the_response_head() {
     let mut program = Program::start().await;
     let conversation = SampleConversation::new("ada");
     let half = depth::long_or(100, 24);

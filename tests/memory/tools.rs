@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use crate::memory::rig::{Answer, PATIENCE, Rig};
 
 /// A conversation of about 350 tokens a turn, the same whenever it is made. With the thresholds of
-/// [`Rig::small`] it is active from its eighth turn at the latest.
+/// [`Rig::small`] the request of its ninth turn ([`ACTIVE`]) has memory, if memory had its time after each turn.
 #[derive(Clone, Debug)]
 pub struct SampleConversation {
     pub name: String,
@@ -25,7 +25,7 @@ pub struct SampleConversation {
     pub system: Option<&'static str>,
 }
 
-/// Turns after which memory is active for sure.
+/// The turn whose request has memory for sure.
 pub const ACTIVE: usize = 9;
 
 fn filler(number: usize) -> String {
@@ -53,9 +53,24 @@ impl SampleConversation {
         }
     }
 
-    /// A word of this conversation's first user message that stands nowhere else.
+    /// A word of each of this conversation's user messages. No other conversation has it. Observations repeat it.
     pub fn canary(&self) -> String {
         format!("{}@canary77", self.name)
+    }
+
+    /// How the scripted Observer begins what it writes about a user message. No message has these words.
+    pub fn observed(&self) -> String {
+        format!("User stated: {}", self.canary())
+    }
+
+    /// What the user says in this turn. No observation has all of these words.
+    pub fn question(&self, turn: usize) -> String {
+        let filler = filler(turn);
+        format!(
+            "{} wants {} in turn {turn}. {filler}",
+            self.canary(),
+            self.name
+        )
     }
 
     /// The messages of the request of this turn (from 1).
@@ -66,12 +81,7 @@ impl SampleConversation {
             .map(|text| json!({"role": "system", "content": text}))
             .collect();
         for number in 1..=turn {
-            let filler = filler(number);
-            let question = format!(
-                "{} wants {} in turn {number}. {filler}",
-                self.canary(),
-                self.name
-            );
+            let question = self.question(number);
             messages.push(json!({"role": "user", "content": question}));
             if number < turn {
                 let answer = answer_text(number, &self.name);
@@ -259,11 +269,13 @@ impl Rig {
 
     /// Waits for an event of this name.
     pub async fn wait_event(&self, name: &str) -> Value {
+        let began = Instant::now();
         loop {
             let named = |(kind, body)| (kind == name).then_some(body);
             if let Some(body) = self.events().await.into_iter().find_map(named) {
                 return body;
             }
+            assert!(began.elapsed() < PATIENCE, "waited in vain for {name}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -312,13 +324,24 @@ impl Answer {
     }
 }
 
-/// Waits until `done`; fails after a minute.
+/// Waits until `done`; fails after [`PATIENCE`].
 pub async fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
         assert!(began.elapsed() < PATIENCE, "waited in vain for {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
+}
+
+/// The same where the answer has to be awaited.
+pub async fn eventually_async(what: &str, mut done: impl AsyncFnMut() -> bool) {
+    let waiting = async {
+        while !done().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let ended = tokio::time::timeout(PATIENCE, waiting).await;
+    assert!(ended.is_ok(), "waited in vain for {what}");
 }
 
 /// A client by hand: it can send half a request, and leave.
@@ -351,7 +374,7 @@ impl Caller {
         self.send(body.as_bytes()).await;
     }
 
-    /// Reads until `wanted` has come.
+    /// Reads until `end` has come.
     pub async fn until(&mut self, end: &str) -> String {
         let reading = async {
             while memchr::memmem::find(&self.received, end.as_bytes()).is_none() {

@@ -18,7 +18,7 @@ async fn trimming() -> Rig {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_oldest_rounds_go_with_a_note_and_what_follows_goes_on_from_there() {
+async fn trimmed_rounds_leave_a_note_and_later_requests_keep_the_cut() {
     let mut rig = trimming().await;
     let conversation = SampleConversation::new("ada");
     let window = 8_000;
@@ -119,7 +119,7 @@ async fn the_oldest_rounds_go_with_a_note_and_what_follows_goes_on_from_there() 
 /// A router asks one model, then a smaller one, then the first again. What did not fit the one is no
 /// reason to keep it from the other.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_does_not_fit_one_model_changes_nothing_for_another() {
+async fn a_trim_for_one_model_changes_no_request_of_another() {
     let small = SampleConversation::new("ada");
     let large = SampleConversation {
         model: "gpt-other",
@@ -150,7 +150,7 @@ async fn what_does_not_fit_one_model_changes_nothing_for_another() {
 
 /// Bedrock and others say no more than that it was too long.
 #[tokio::test(flavor = "multi_thread")]
-async fn where_nobody_says_how_much_is_too_much_half_of_it_goes_at_a_time() {
+async fn without_a_stated_limit_each_trim_removes_about_half_of_the_request() {
     let rig = trimming().await;
     let conversation = SampleConversation::new("ada");
     let whole = conversation.body(16).to_string().len();
@@ -231,7 +231,7 @@ async fn one_task_keeps_its_question_and_its_newest_round() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_made_shorter_is_the_clients_to_hear() {
+async fn a_request_that_cannot_be_trimmed_gets_the_upstream_refusal() {
     let rig = trimming().await;
     rig.provider.rules(|rules| rules.window = Some(100));
     let one = json!({"model": "gpt-test",

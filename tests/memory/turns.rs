@@ -34,7 +34,7 @@ async fn first(rig: &Rig) -> (usize, u64) {
 
 /// While there are no observations, raw messages may use their budget as well.
 #[tokio::test(flavor = "multi_thread")]
-async fn raw_messages_use_what_observations_leave_where_the_budget_is_shared() {
+async fn a_shared_budget_lets_raw_messages_use_the_free_observation_tokens() {
     let option = "MEMORY__SHARE_TOKEN_BUDGET";
     let (apart, smaller) = first(&rig((option, "false")).await).await;
     let (shared, larger) = first(&rig((option, "true")).await).await;
@@ -49,7 +49,7 @@ async fn raw_messages_use_what_observations_leave_where_the_budget_is_shared() {
 
 /// Each turn is observed once it has ended, which the next request says; without, a range of them at once.
 #[tokio::test(flavor = "multi_thread")]
-async fn each_turn_is_observed_where_that_is_wanted() {
+async fn with_buffer_on_idle_each_turn_is_observed() {
     let option = "MEMORY__OBSERVATION__BUFFER_ON_IDLE";
     for (wanted, calls) in [("true", 5..=6), ("false", 1..=2)] {
         let rig = rig((option, wanted)).await;

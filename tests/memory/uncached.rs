@@ -20,7 +20,7 @@ fn block(body: &Value) -> Option<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_turn_without_an_activation_has_no_more_uncached_tokens_than_without_memory() {
+async fn memory_adds_no_uncached_tokens_to_a_turn_without_an_activation() {
     for (number, kind) in KINDS.into_iter().enumerate() {
         let generated = Conversation::generate(60 + number as u64, 70, Style::Travel);
         let mut programs = corpus::conversations();

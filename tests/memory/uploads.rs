@@ -8,7 +8,7 @@ use crate::memory::rig::{PATIENCE, Rig};
 use crate::memory::tools::{Caller, SampleConversation, head};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_that_drips_takes_no_place_and_ends_in_time() {
+async fn a_slow_body_blocks_no_other_request_and_ends_with_408() {
     let settings = [
         ("SERVER__MAX_REQUESTS", "1"),
         ("SERVER__BODY_TIMEOUT", "2s"),
@@ -83,7 +83,7 @@ async fn uploads_that_never_end_leave_places_for_chat_completions() {
 
 /// A client that sends all of its body before it reads, as most do.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_is_still_sending_is_told_that_it_is_too_much() {
+async fn a_client_that_still_sends_a_too_large_body_gets_413() {
     const MEBIBYTE: usize = 1 << 20;
     let rig = Rig::with(Options::default(), &[("SERVER__MAX_BODY_BYTES", "65536")]).await;
     let piece = vec![b' '; MEBIBYTE];

@@ -36,7 +36,7 @@ fn token(secret: &str, subject: &str, seconds: i64, serial: u32) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_signed_user_is_the_same_whatever_the_token_and_no_other() {
+async fn only_valid_tokens_of_a_signed_user_reach_its_memory() {
     let rig = rig(&[
         ("IDENTITY__RESOURCE__HEADER", "x-openwebui-user-jwt"),
         ("IDENTITY__RESOURCE__SET_BY", "signed"),
@@ -95,7 +95,7 @@ async fn a_signed_user_is_the_same_whatever_the_token_and_no_other() {
 
 /// A header that a proxy sets, and the one that any client can write, beside each other.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_writes_itself_into_nobodys_memory() {
+async fn a_client_header_gives_no_access_to_memory_of_another_user() {
     let rig = rig(&[
         ("IDENTITY__RESOURCE__HEADER", "x-user"),
         ("IDENTITY__RESOURCE__SET_BY", "trusted-proxy"),
@@ -162,7 +162,7 @@ async fn a_token_that_is_renewed_keeps_its_memory() {
 /// A rotated key is taken over by SIGHUP: what the old one signed is believed no more, and the memory stays.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn keys_are_read_anew_without_a_restart() {
+async fn token_keys_are_reloaded_without_a_restart() {
     use crate::memory::process::{CONFIG, Program};
     const NEWER: &str = "another secret, the newer of the two";
     let program = Program::start().await;

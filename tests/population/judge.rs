@@ -297,7 +297,7 @@ fn shortened(messages: &[String], before: &[String]) -> String {
 }
 
 #[test]
-fn what_is_not_ones_own_is_seen() {
+fn the_judge_detects_marks_of_other_users_and_conversations() {
     let mark = |user, conversation, number| Mark {
         user,
         conversation,

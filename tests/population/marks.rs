@@ -48,7 +48,7 @@ fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
 }
 
 #[test]
-fn a_mark_is_found_whole_or_not_at_all() {
+fn only_whole_marks_are_found() {
     let mark = Mark {
         user: 17,
         conversation: 2,

@@ -429,7 +429,7 @@ mod tests {
     use diarist::wire::chat::parse;
 
     #[test]
-    fn digests_fold() {
+    fn a_digest_of_parts_equals_the_digest_of_the_whole() {
         let all = [3, 5, 8, 13, 21];
         let halves = Run::from_digests(&all[..2]).then(Run::from_digests(&all[2..]));
         assert_eq!(halves, Run::from_digests(&all));
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn every_spelling_means_the_same() {
+    fn every_spelling_has_the_same_digest() {
         let call = Call {
             id: "call_1".into(),
             name: "look",

@@ -49,7 +49,7 @@ async fn a_plain_answer_and_its_record_agree() {
 }
 
 #[tokio::test]
-async fn refusals_are_answered_in_the_apis_words() {
+async fn refusals_have_the_error_format_of_the_api() {
     let provider = provider().await;
     provider.rules(|rules| rules.window = Some(50));
     let answer = post(&provider, &ask(&"word ".repeat(200))).await;
@@ -72,7 +72,7 @@ async fn refusals_are_answered_in_the_apis_words() {
 }
 
 #[tokio::test]
-async fn several_choices_are_several() {
+async fn a_request_for_three_choices_gets_three() {
     let provider = provider().await;
     provider.script(CallerKind::Actor, |ask: &ScriptInput<'_>| {
         Reply::text(format!("choice {}", ask.choice))
@@ -86,7 +86,7 @@ async fn several_choices_are_several() {
 }
 
 #[tokio::test]
-async fn the_prompt_cache_is_reported_as_it_would_be() {
+async fn the_provider_reports_cached_tokens_in_steps_of_128() {
     let provider = provider().await;
     let conversation = Conversation::generate(3, 40, Style::Coding);
     provider.script(
@@ -125,7 +125,7 @@ async fn the_prompt_cache_is_reported_as_it_would_be() {
 }
 
 #[tokio::test]
-async fn observer_and_reflector_answer_under_their_own_names() {
+async fn the_model_name_selects_observer_and_reflector_answers() {
     let provider = provider().await;
     let shown = "Mar 4 2026:\nUser (14:05): My code is QX1234.\nAssistant: Noted, it is booked.";
     let mut request = ask(shown);
@@ -158,7 +158,7 @@ async fn observer_and_reflector_answer_under_their_own_names() {
 }
 
 #[tokio::test]
-async fn calls_that_borrow_the_model_are_known_by_their_shape() {
+async fn memory_calls_with_the_conversation_model_are_recognised_by_their_shape() {
     let provider = provider().await;
     let call = |shown: &str| {
         json!({"model": "gpt-4o", "messages": [
@@ -187,7 +187,7 @@ async fn calls_that_borrow_the_model_are_known_by_their_shape() {
 }
 
 #[tokio::test]
-async fn who_is_asking_can_be_decided_by_the_test() {
+async fn a_test_can_decide_the_kind_of_caller() {
     let provider = Provider::start(Options {
         identify_caller: Arc::new(|request| {
             let first = request["messages"][0]["content"]
@@ -216,7 +216,7 @@ async fn who_is_asking_can_be_decided_by_the_test() {
 }
 
 #[tokio::test]
-async fn the_other_routes_answer() {
+async fn models_embeddings_status_and_echo_routes_answer() {
     let provider = provider().await;
     let client = client();
     let url = |path: &str| format!("{}{path}", provider.base_url());
@@ -285,7 +285,7 @@ async fn the_other_routes_answer() {
 }
 
 #[tokio::test]
-async fn an_upgraded_connection_gives_bytes_back() {
+async fn an_upgraded_connection_echoes_bytes() {
     let provider = provider().await;
     let mut socket = TcpStream::connect(provider.address()).await.unwrap();
     let head =
@@ -304,7 +304,7 @@ async fn an_upgraded_connection_gives_bytes_back() {
 }
 
 #[tokio::test]
-async fn bodies_are_kept_only_where_wanted() {
+async fn request_bodies_are_kept_only_if_configured() {
     let provider = Provider::start(Options {
         keep_bodies: false,
         ..Options::default()

@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 use crate::provider::client::{ask, client, post, provider, raw, read_until, streamed};
 
 #[tokio::test]
-async fn failures_come_as_often_as_queued_and_to_the_part_they_are_for() {
+async fn injected_failures_hit_only_their_caller_kind_and_count() {
     let provider = provider().await;
     provider.inject_next(CallerKind::Actor, 2, &Behaviour::rate_limited(7));
     for _ in 0..2 {
@@ -99,7 +99,7 @@ async fn a_cut_answer_never_looks_whole() {
 }
 
 #[tokio::test]
-async fn a_reset_is_a_reset_and_a_cut_a_close() {
+async fn a_reset_resets_the_connection_and_a_cut_closes_it() {
     let provider = provider().await;
     for (cut, reset) in [
         (Cut::AfterEvents(1), false),
@@ -130,7 +130,7 @@ async fn hung_up(provider: &Provider) -> Stage {
 }
 
 #[tokio::test]
-async fn leaving_before_the_end_of_the_body_is_seen() {
+async fn a_hang_up_before_the_end_of_the_body_is_recorded() {
     let provider = provider().await;
     let socket = raw(&provider, "{\"messages\"", 1000).await;
     provider
@@ -143,7 +143,7 @@ async fn leaving_before_the_end_of_the_body_is_seen() {
 }
 
 #[tokio::test]
-async fn leaving_before_the_head_is_seen() {
+async fn a_hang_up_before_the_answer_head_is_recorded() {
     let provider = provider().await;
     let silent = Behaviour {
         silent: true,
@@ -163,7 +163,7 @@ async fn leaving_before_the_head_is_seen() {
 type Expected<'a> = &'a dyn Fn(Stage) -> bool;
 
 #[tokio::test]
-async fn leaving_a_stream_is_seen_with_how_much_was_sent() {
+async fn a_hang_up_during_a_stream_is_recorded_with_the_sent_amount() {
     let provider = provider().await;
     provider.script(
         CallerKind::Actor,

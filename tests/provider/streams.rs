@@ -13,7 +13,7 @@ use crate::provider::client::{
 };
 
 #[tokio::test]
-async fn a_stream_carries_text_and_usage_only_when_asked() {
+async fn a_stream_contains_usage_only_if_requested() {
     let provider = provider().await;
     let text = "Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich.";
     provider.script(CallerKind::Actor, FixedReply(text.into()));
@@ -49,7 +49,7 @@ async fn a_stream_carries_text_and_usage_only_when_asked() {
 }
 
 #[tokio::test]
-async fn tool_calls_stream_as_deltas_and_carry_their_signature_where_it_is_wanted() {
+async fn tool_calls_stream_as_deltas_with_a_signature_if_configured() {
     let provider = provider().await;
     provider.rules(|rules| rules.signature = true);
     let call = |id: &str| ToolCall {
@@ -112,7 +112,7 @@ async fn tool_calls_stream_as_deltas_and_carry_their_signature_where_it_is_wante
 }
 
 #[tokio::test]
-async fn every_spelling_of_a_stream_says_the_same() {
+async fn every_spelling_of_a_stream_contains_the_same_text() {
     let provider = provider().await;
     let text = "Überall dasselbe, whatever the frames: 雪が降る. ".repeat(4);
     provider.script(CallerKind::Actor, FixedReply(text.clone()));
@@ -170,7 +170,7 @@ async fn every_spelling_of_a_stream_says_the_same() {
 }
 
 #[tokio::test]
-async fn a_gzip_answer_is_gzip_and_so_may_a_request_be() {
+async fn the_provider_reads_gzip_requests_and_sends_gzip_answers() {
     use std::io::{Read as _, Write as _};
 
     let provider = provider().await;

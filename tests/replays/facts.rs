@@ -378,7 +378,7 @@ fn long() -> Vec<(Conversation, Vec<Planted>)> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn facts_that_a_reflector_drops_are_asked_for_and_put_back() {
+async fn facts_dropped_by_a_reflector_are_requested_again_and_restored() {
     let (mut reminders, mut listed) = (0, Count::default());
     for (conversation, facts) in long() {
         let reflected = forgotten(&conversation, &facts, "0").await;
@@ -421,7 +421,7 @@ async fn facts_that_a_reflector_may_drop_are_counted() {
 }
 
 #[test]
-fn every_kind_of_message_is_planted_in() {
+fn facts_are_planted_in_every_kind_of_message() {
     let made = Conversation::generate(5, 60, Style::Coding);
     let (planted, facts) = plant(&made, 1);
     let is_in_message = |fact: &&Planted| strings(&planted.messages[fact.at]).contains(&fact.words);

@@ -43,7 +43,7 @@ fn chat(address: SocketAddr) -> String {
 }
 
 #[test]
-fn every_series_exists_from_the_start() {
+fn every_metric_series_exists_from_the_start() {
     let (upstream, request_line) = upstream();
     let running = Running::start(upstream);
     let (before, names) = series(running.admin);
@@ -67,7 +67,7 @@ fn every_series_exists_from_the_start() {
 
 /// An operator who writes a query has to know where the buckets end.
 #[test]
-fn the_document_states_the_buckets() {
+fn the_document_lists_the_histogram_buckets() {
     let running = Running::start(SocketAddr::from(([127, 0, 0, 1], 9)));
     let (before, _) = series(running.admin);
     let document = read("docs/operating.md");

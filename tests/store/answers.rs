@@ -12,7 +12,7 @@ use crate::store::world::{Disk, TestChain, scope};
 /// A summary comes back in place of what it summarises. An answer that any chain has as an answer of the model came
 /// back in its turn: a window may begin with it, and what stood in front of it may have been rewritten.
 #[tokio::test]
-async fn an_answer_that_came_back_in_its_turn_is_no_summary() {
+async fn an_answer_sent_back_as_assistant_message_is_no_summary() {
     let disk = Disk::new();
     let store = disk.open().await;
     let alice = scope("alice");

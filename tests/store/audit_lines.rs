@@ -28,7 +28,7 @@ async fn all(store: &SqliteStore, limit: u32) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn lines_come_back_in_their_order_and_byte_for_byte() {
+async fn audit_lines_are_read_in_order_and_byte_for_byte() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     assert_eq!(store.audit_range().await.expect("read"), (0, 0));
     let lines: Vec<_> = (0..25).map(|number| line(number, "a", None)).collect();
@@ -68,7 +68,7 @@ async fn a_request_is_found_with_the_others_of_its_conversation() {
 }
 
 #[tokio::test]
-async fn old_lines_expire_some_at_a_time() {
+async fn old_audit_lines_expire_in_bounded_batches() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let lines = [5, 1, 9, 3].map(|number| line(number, "a", None));
     store
@@ -96,7 +96,7 @@ async fn kept_of(store: &SqliteStore, offered: &[(&Scope, &str, i64)]) -> Vec<St
 }
 
 #[tokio::test]
-async fn lines_that_waited_while_their_conversation_was_forgotten_are_not_stored() {
+async fn late_audit_lines_of_a_forgotten_conversation_are_not_stored() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let chain = TestChain::new(&scope("alice"), "secret", 4);
     let mut record = chain.record(None, 0);
@@ -118,7 +118,7 @@ async fn lines_that_waited_while_their_conversation_was_forgotten_are_not_stored
 }
 
 #[tokio::test]
-async fn lines_that_waited_while_their_owner_was_forgotten_are_not_stored() {
+async fn late_audit_lines_of_a_forgotten_owner_are_not_stored() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let user = |tenant: &str, name: &str| Scope {
         resource: Some(scope(name).tenant),
@@ -147,7 +147,7 @@ async fn lines_that_waited_while_their_owner_was_forgotten_are_not_stored() {
 }
 
 #[tokio::test]
-async fn figures_are_replaced_and_the_oldest_go() {
+async fn token_ratios_are_replaced_and_the_oldest_are_deleted() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let ratio = |model: &str, counted| StoredTokenRatio {
         model: model.to_owned(),

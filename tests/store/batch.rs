@@ -120,7 +120,7 @@ async fn lineages(disk: &Disk) -> Vec<(Vec<u8>, i64)> {
 
 /// What is recorded together is what is recorded one by one, by the statements for one request.
 #[tokio::test]
-async fn a_batch_is_recorded_as_if_its_requests_came_one_by_one() {
+async fn a_batch_is_recorded_like_single_requests() {
     let (together, single) = (Disk::new(), Disk::new());
     let (batches, singles) = (together.open().await, single.open().await);
     for round in 0..4 {
@@ -195,7 +195,7 @@ async fn plant(disk: &Disk, action: &str) {
 }
 
 #[tokio::test]
-async fn one_request_that_fails_leaves_the_others_of_its_batch() {
+async fn one_failing_request_does_not_affect_the_others_of_its_batch() {
     let disk = Disk::new();
     let store = disk.open().await;
     plant(&disk, "SELECT RAISE(ABORT, 'poison')").await;
@@ -236,7 +236,7 @@ async fn nothing_of_a_batch_is_recorded_if_it_cannot_be_committed() {
 
 /// The recorder asks nothing more about an ordinary request: a batch says what an operator asks of it.
 #[tokio::test]
-async fn a_batch_says_what_an_operator_asks_of_its_conversations() {
+async fn a_batch_returns_the_operator_requests_of_its_conversations() {
     let disk = Disk::new();
     let store = disk.open().await;
     let chains = chains(3);
@@ -275,7 +275,7 @@ async fn a_batch_says_what_an_operator_asks_of_its_conversations() {
 /// A template that a few conversations have confirmed makes a new one that says it theirs; one that very many have
 /// confirmed says nothing of any of them, and is not looked through.
 #[tokio::test]
-async fn what_very_many_families_say_makes_nobody_a_member() {
+async fn a_message_of_very_many_families_proves_no_membership() {
     for (holders, joins) in [(3, true), (70, false)] {
         let disk = Disk::new();
         let store = disk.open().await;

@@ -260,7 +260,7 @@ async fn a_conversation_that_only_grows_is_never_paused() {
 /// on a new chain, and are confirmed there once more.
 #[tokio::test]
 #[ignore = "slow"]
-async fn a_client_that_prunes_pays_for_what_is_new() {
+async fn observation_of_a_pruned_history_is_limited_by_its_new_messages() {
     let store = memory().await;
     let mut client = Client::new(&store, "alice");
     let (mut says, mut pauses, mut observed) = (Vec::new(), 0, Vec::new());
@@ -285,7 +285,7 @@ async fn a_client_that_prunes_pays_for_what_is_new() {
 }
 
 #[tokio::test]
-async fn an_early_edit_is_observed_as_far_as_the_slack_goes_and_then_with_what_is_new() {
+async fn observation_after_an_early_edit_pauses_until_new_messages_come() {
     let store = memory().await;
     let mut client = Client::new(&store, "alice");
     for number in 1..=40 {
@@ -314,7 +314,7 @@ async fn an_early_edit_is_observed_as_far_as_the_slack_goes_and_then_with_what_i
 }
 
 #[tokio::test]
-async fn a_restart_keeps_the_account() {
+async fn the_observation_budget_survives_a_restart() {
     let disk = Disk::new();
     let mut sent = Vec::new();
     let mut shown = 0;
@@ -338,7 +338,7 @@ async fn a_restart_keeps_the_account() {
 }
 
 #[tokio::test]
-async fn one_owner_does_not_pay_for_another() {
+async fn one_owner_does_not_use_the_budget_of_another() {
     let store = memory().await;
     let mut spender = Client::new(&store, "alice");
     for edit in 0..6 {
@@ -374,7 +374,7 @@ async fn offer(store: &dyn Store, chain: &TestChain, to: usize, tokens: u32) -> 
 }
 
 #[tokio::test]
-async fn the_last_token_counts() {
+async fn the_budget_is_exact_to_the_last_token() {
     let (store, chain) = account().await;
     assert_eq!(offer(&store, &chain, 1, 181).await, EnqueueOutcome::Paused);
     assert_eq!(offer(&store, &chain, 1, 100).await, EnqueueOutcome::Queued);
@@ -400,7 +400,7 @@ async fn the_last_token_counts() {
 }
 
 #[tokio::test]
-async fn asking_again_after_an_empty_answer_is_shown_again() {
+async fn only_a_retry_after_an_empty_answer_is_charged_again() {
     let (store, chain) = account().await;
     assert_eq!(offer(&store, &chain, 1, 60).await, EnqueueOutcome::Queued);
     let claim = async || store.claim(&ANYBODY, 1, LEASE).await.expect("asked");
@@ -416,7 +416,7 @@ async fn asking_again_after_an_empty_answer_is_shown_again() {
 }
 
 #[tokio::test]
-async fn what_was_forgotten_stays_charged_and_counts_anew_when_it_is_said_again() {
+async fn forgotten_messages_stay_charged_and_count_as_new_when_repeated() {
     let (store, chain) = account().await;
     assert_eq!(offer(&store, &chain, 1, 180).await, EnqueueOutcome::Queued);
     let lineage = store
@@ -436,7 +436,7 @@ async fn what_was_forgotten_stays_charged_and_counts_anew_when_it_is_said_again(
 }
 
 #[test]
-fn a_pruned_history_holds_no_content_that_the_whole_one_does_not() {
+fn a_pruned_history_has_only_content_keys_of_the_whole_history() {
     let yes = (Role::User, "yes".to_owned());
     let says: Vec<Say> = (0..6)
         .flat_map(|number| [yes.clone(), turn(number % 2)[1].clone()])
@@ -460,7 +460,7 @@ fn a_pruned_history_holds_no_content_that_the_whole_one_does_not() {
 /// A conversation that repeats texts of other conversations of its owner (a file that is read again, a document
 /// that is discussed again) is a conversation of its own, and is observed like any other.
 #[tokio::test]
-async fn what_other_conversations_said_pauses_nobody() {
+async fn texts_of_other_conversations_do_not_pause_a_conversation() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let mut whole: Vec<Say> = vec![(Role::User, "a long session".to_owned())];
     for index in 0..6 {

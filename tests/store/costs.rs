@@ -28,7 +28,7 @@ async fn costs(store: &SqliteStore, lineage: i64) -> LineageCosts {
 }
 
 #[tokio::test]
-async fn calls_are_counted_for_the_conversation_that_made_them_due() {
+async fn model_calls_are_charged_to_the_conversation_that_caused_them() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let chain = TestChain::new(&scope("alice"), "one", 4);
     let other = TestChain::new(&scope("alice"), "two", 4);
@@ -79,7 +79,7 @@ async fn calls_are_counted_for_the_conversation_that_made_them_due() {
 }
 
 #[tokio::test]
-async fn a_spent_budget_holds_until_the_next_day_and_over_restarts() {
+async fn a_spent_daily_budget_survives_a_restart_until_the_next_day() {
     let disk = Disk::new();
     let spender = TestChain::new(&scope("alice"), "one", 4);
     let other = TestChain::new(&scope("bob"), "two", 4);
@@ -145,7 +145,7 @@ async fn a_spent_budget_holds_until_the_next_day_and_over_restarts() {
 }
 
 #[tokio::test]
-async fn a_budget_is_an_accounts_with_all_its_tenants_and_one_is_for_all() {
+async fn daily_budgets_limit_each_account_and_all_accounts_together() {
     let disk = Disk::new();
     let [key, with_header, other] =
         ["key", "key and header", "other"].map(|name| TestChain::new(&scope(name), name, 4));
@@ -207,7 +207,7 @@ fn noted(number: i64, kind: &str, lineage: i64) -> Event {
 }
 
 #[tokio::test]
-async fn a_timeline_is_bounded_by_kind_and_goes_with_its_conversation() {
+async fn a_timeline_is_limited_per_event_kind_and_deleted_with_its_conversation() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let chain = TestChain::new(&scope("alice"), "one", 4);
     let other = TestChain::new(&scope("alice"), "two", 4);

@@ -23,7 +23,7 @@ use crate::store::world::{ANYBODY, Disk, LEASE, TestChain, scope};
 const DATABASE: &str = "DIARIST_TEST_CRASH_DATABASE";
 const TURNS: usize = 400;
 
-/// The process that is killed. It prints what the store has acknowledged. `whatever_was_acknowledged_survives` starts it;
+/// The process that is killed. It prints what the store has acknowledged. `acknowledged_writes_survive_a_kill` starts it;
 /// among all other tests it has nothing to do.
 #[tokio::test]
 async fn a_process_that_works_until_it_is_killed() {
@@ -144,7 +144,7 @@ fn killed_after(lines: usize, url: &str, acknowledged: &mut Acknowledged) {
 }
 
 #[tokio::test]
-async fn whatever_was_acknowledged_survives() {
+async fn acknowledged_writes_survive_a_kill() {
     let disk = Disk::new();
     let mut acknowledged = Acknowledged::default();
     for round in 0..12 {
@@ -178,7 +178,7 @@ async fn a_process_killed_while_it_starts_leaves_a_database_that_opens() {
 /// After a power failure the journal may end anywhere, or in zeros. The database then holds a prefix of
 /// what was written: whole requests only.
 #[tokio::test]
-async fn a_torn_journal_costs_its_tail_only() {
+async fn a_torn_journal_loses_only_its_last_requests() {
     let disk = Disk::new();
     let store = disk.open().await;
     let mut lineage = None;

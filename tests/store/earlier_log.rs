@@ -36,7 +36,7 @@ async fn observed(store: &SqliteStore) -> TestChain {
 }
 
 #[tokio::test]
-async fn the_log_goes_back_from_its_end_as_far_as_it_may() {
+async fn the_earlier_log_is_cut_to_its_bounds_from_the_end() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let chain = observed(&store).await;
     let tokens = |tokens| LogBounds { tokens, ..ALL };
@@ -71,7 +71,7 @@ async fn the_log_goes_back_from_its_end_as_far_as_it_may() {
 }
 
 #[tokio::test]
-async fn nobody_reads_the_log_of_another_owner() {
+async fn an_owner_cannot_read_the_log_of_another_owner() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let chain = observed(&store).await;
     let (bob, end) = (scope("bob"), chain.first(8).tip());

@@ -42,7 +42,7 @@ async fn refused(url: &str) -> OpenError {
 }
 
 #[tokio::test]
-async fn urls_that_are_not_ours() {
+async fn an_unsupported_database_url_is_refused() {
     for url in [
         "",
         "postgres://localhost/x",
@@ -56,7 +56,7 @@ async fn urls_that_are_not_ours() {
 }
 
 #[tokio::test]
-async fn a_place_that_cannot_hold_a_file() {
+async fn a_path_where_no_file_can_be_created_is_refused() {
     let disk = Disk::new();
     made(&disk).await;
     // Below a file, and in a place where even root cannot make a folder.
@@ -78,7 +78,7 @@ async fn a_place_that_cannot_hold_a_file() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn only_the_owner_may_read_the_file() {
+async fn only_the_file_owner_may_read_the_database_files() {
     use std::os::unix::fs::PermissionsExt as _;
     let disk = Disk::new();
     let store = disk.open().await;
@@ -91,7 +91,7 @@ async fn only_the_owner_may_read_the_file() {
 }
 
 #[tokio::test]
-async fn a_file_of_another_kind_is_left_as_it_is() {
+async fn a_file_of_another_kind_is_refused_and_not_changed() {
     let disk = Disk::new();
     made(&disk).await;
     let text = "my diary, not a database. ".repeat(100);
@@ -115,7 +115,7 @@ async fn a_file_of_another_kind_is_left_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_database_of_a_newer_or_altered_version() {
+async fn a_database_with_a_newer_or_altered_schema_is_refused() {
     let disk = Disk::new();
     made(&disk).await;
     let mut other = other_program(&disk.file()).await;
@@ -136,7 +136,7 @@ async fn a_database_of_a_newer_or_altered_version() {
 }
 
 #[tokio::test]
-async fn a_read_only_database_is_read_and_not_written() {
+async fn a_read_only_database_answers_lookups_and_refuses_writes() {
     let disk = Disk::new();
     made(&disk).await;
     let store = SqliteStore::open(&format!("{}?mode=ro", disk.url()))
@@ -156,7 +156,7 @@ async fn a_read_only_database_is_read_and_not_written() {
 
 /// Damage in the middle of the file is an error when it is read; the store never returns a partial answer.
 #[tokio::test]
-async fn a_damaged_file() {
+async fn a_damaged_database_file_is_an_error() {
     let disk = Disk::new();
     let store = disk.open().await;
     TestChain::new(&scope("alice"), "long", 2_000)
@@ -179,7 +179,7 @@ async fn a_damaged_file() {
 }
 
 #[tokio::test]
-async fn a_value_nobody_wrote_is_not_believed() {
+async fn an_unknown_value_in_a_row_is_an_error() {
     let disk = Disk::new();
     made(&disk).await;
     let mut other = other_program(&disk.file()).await;
@@ -220,7 +220,7 @@ async fn a_locked_database_still_answers_lookups() {
 /// Another process holds the file exclusively, as a backup or a repair may.
 #[tokio::test]
 #[ignore = "slow"]
-async fn a_database_held_by_another_is_opened_when_it_is_free() {
+async fn a_locked_database_is_opened_after_it_is_released() {
     let disk = Disk::new();
     made(&disk).await;
     let mut other = other_program(&disk.file()).await;
@@ -307,7 +307,7 @@ async fn an_attempt_to_open_is_made_once_per_interval() {
 }
 
 #[tokio::test]
-async fn a_database_that_is_deleted_while_in_use() {
+async fn a_database_deleted_while_in_use_is_replaced_by_a_new_one() {
     let disk = Disk::new();
     let store = reconnecting(&disk, Duration::ZERO);
     store.open_now().await.expect("open");

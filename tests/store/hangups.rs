@@ -26,7 +26,7 @@ async fn hang_up_after<F: Future>(times: usize, future: F) -> Option<F::Output> 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_next_query_gets_its_own_rows() {
+async fn a_query_after_a_cancelled_query_gets_its_own_rows() {
     let disk = Disk::new();
     let store = disk.open().await;
     let chains = ["alice", "bob"].map(|name| TestChain::new(&scope(name), "hello", 8));
@@ -85,7 +85,7 @@ async fn the_next_query_gets_its_own_rows() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_write_that_began_ends_whole_and_blocks_nobody() {
+async fn a_started_write_completes_although_its_caller_is_dropped() {
     let disk = Disk::new();
     let store = disk.open().await;
     let owner = scope("alice");

@@ -144,7 +144,7 @@ async fn equal_links_of_two_owners_stay_apart() {
 }
 
 #[tokio::test]
-async fn confirming_and_counting_stay_with_their_owner() {
+async fn a_request_of_one_owner_confirms_no_message_of_another() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let [mine, yours] = same_links([scope("alice"), scope("bob")]);
     mine.first(3).recorded(&store).await;
@@ -161,7 +161,7 @@ async fn confirming_and_counting_stay_with_their_owner() {
 }
 
 #[tokio::test]
-async fn nobody_is_told_of_another_owners_conversations() {
+async fn an_owner_gets_no_digest_or_introduction_of_another_owner() {
     for pair in owners() {
         let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
         let [mine, yours] = same_links(pair);

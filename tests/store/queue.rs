@@ -138,7 +138,7 @@ async fn a_worker_whose_lease_ran_out_stores_nothing() {
 }
 
 #[tokio::test]
-async fn a_lease_that_ran_out_unclaimed_still_commits() {
+async fn a_worker_with_an_expired_but_unclaimed_lease_still_commits() {
     let (store, chain) = recorded(6).await;
     store
         .enqueue(&chain.scope, &chain.job(PartKind::Chunk, 0, 4), 0)
@@ -160,7 +160,7 @@ async fn a_lease_that_ran_out_unclaimed_still_commits() {
 }
 
 #[tokio::test]
-async fn released_jobs_come_again_when_they_are_due_and_abandoned_ones_never() {
+async fn released_jobs_are_claimed_when_due_and_abandoned_jobs_never() {
     let (store, chain) = recorded(6).await;
     store
         .enqueue(&chain.scope, &chain.job(PartKind::Chunk, 0, 4), 0)
@@ -227,7 +227,7 @@ async fn claimed(store: &SqliteStore, filter: &ClaimFilter) -> Option<Job> {
 }
 
 #[tokio::test]
-async fn workers_claim_what_they_can_pay_for() {
+async fn a_worker_claims_only_jobs_whose_route_or_endpoint_it_has() {
     let (store, chain) = recorded(6).await;
     let owner = chain.scope.clone();
     for (kind, at) in [(PartKind::Chunk, 0), (PartKind::Reflection, 1)] {
@@ -257,7 +257,7 @@ async fn workers_claim_what_they_can_pay_for() {
 }
 
 #[tokio::test]
-async fn a_job_without_a_way_goes_the_last_one_of_its_conversation() {
+async fn a_job_without_a_route_gets_the_last_route_of_its_conversation() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let chain = TestChain::new(&scope("alice"), "jobs", 6);
     let mut record = chain.record(None, 0);
@@ -276,7 +276,7 @@ async fn a_job_without_a_way_goes_the_last_one_of_its_conversation() {
 }
 
 #[tokio::test]
-async fn waiting_jobs_follow_their_conversation_onto_another_way() {
+async fn waiting_jobs_get_the_new_route_and_urgency_of_their_conversation() {
     let (store, chain) = recorded(6).await;
     for (kind, from, to) in [
         (PartKind::Chunk, 0, 2),
@@ -452,7 +452,7 @@ async fn each_job_goes_to_one_worker() {
 }
 
 #[tokio::test]
-async fn a_lease_is_renewed_while_it_is_held_and_no_longer() {
+async fn a_lease_can_be_renewed_only_while_its_worker_holds_it() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let chain = TestChain::new(&scope("one"), "jobs", 8);
     chain.recorded(&store).await;
@@ -485,7 +485,7 @@ async fn a_lease_is_renewed_while_it_is_held_and_no_longer() {
 
 /// Code shortens a log while the Reflector's job waits: both reflections are stored, each once.
 #[tokio::test]
-async fn a_stopgap_takes_nothing_from_the_reflector() {
+async fn a_code_reflection_does_not_replace_the_job_of_the_reflector() {
     let (store, chain) = recorded(6).await;
     let first = chain.observed(&store, 0, 4).await;
     let reflection = |code_reflection: bool| NewPart {

@@ -4,7 +4,7 @@ use diarist::memory::PartKind;
 use diarist::store::testing::SingleRequest as _;
 use diarist::store::{
     Admin as _, Forgetting as _, Queue as _, Quota as _, QuotaDeletion, SilentThread,
-    Snapshots as _, SqliteStore, Tenants as _,
+    Snapshots as _, SqliteStore, TenantAccount, Tenants as _,
 };
 
 use crate::store::world::{ANYBODY, Disk, LEASE, TestChain, scope};
@@ -39,7 +39,7 @@ fn lineages(threads: &[SilentThread]) -> Vec<i64> {
 
 /// Everything that a deletion can free is counted, once, and by both counts alike.
 #[tokio::test]
-async fn what_is_summed_is_what_the_deletions_free() {
+async fn the_counted_bytes_equal_the_bytes_that_deletions_free() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let chain = TestChain::new(&scope("alice"), "trunk", 6);
     let trunk = chain.recorded(&store).await;
@@ -75,7 +75,7 @@ async fn what_is_summed_is_what_the_deletions_free() {
 }
 
 #[tokio::test]
-async fn the_longest_silent_go_first_and_those_in_use_last() {
+async fn the_longest_unused_conversations_are_deleted_first_and_active_ones_last() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let (alice, bob) = (scope("alice"), scope("bob"));
     let chain = |name: &str| TestChain::new(&alice, name, 6);
@@ -123,9 +123,14 @@ async fn the_longest_silent_go_first_and_those_in_use_last() {
 
 /// The recorder can write between two transactions, however much is to be deleted.
 #[tokio::test]
-async fn one_transaction_deletes_a_bounded_part() {
+async fn one_transaction_deletes_a_limited_number_of_rows() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let alice = scope("alice");
+    let member = TenantAccount {
+        tenant: alice.tenant,
+        account: scope("who pays").tenant,
+    };
+    store.set_account(member).await.expect("stored");
     for number in 0..4 {
         let chain = TestChain::new(&alice, &format!("talk {number}"), 100);
         record_at(&store, &chain, 1_000 + number).await;
@@ -137,12 +142,14 @@ async fn one_transaction_deletes_a_bounded_part() {
     let some = store.delete_silent(threads[2..].to_vec(), 1).await;
     assert_eq!(some.expect("deleted").threads, 1, "enough is free");
     assert_eq!(store.threads(10).await.expect("listed").len(), 1);
-    assert!(store.tenant_accounts().await.expect("read").is_empty());
+    // A quota deletes conversations. What says who pays for them stays.
+    let accounts = store.tenant_accounts().await.expect("read");
+    assert_eq!(accounts, [member]);
 }
 
-/// However much it is, and though others write between the slices.
+/// Eight megabytes are 2,000 pages, and one slice of a shrink gives back 1,000.
 #[tokio::test]
-async fn all_that_is_freed_goes_back_to_the_file_system() {
+async fn all_freed_pages_are_returned_to_the_file_system() {
     const MUCH: u64 = 8 << 20;
     let disk = Disk::new();
     let store = disk.open().await;

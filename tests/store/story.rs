@@ -50,13 +50,13 @@ async fn story<B: Backend>() {
 }
 
 #[tokio::test]
-async fn in_a_sqlite_file() {
+async fn one_conversation_is_stored_correctly_in_a_sqlite_file() {
     story::<Disk>().await;
 }
 
 /// Without a restart, because closing such a database deletes it.
 #[tokio::test]
-async fn in_memory() {
+async fn one_conversation_is_stored_correctly_in_memory() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     until_the_first_snapshot(&store).await;
     from_the_first_snapshot(&store).await;
@@ -308,7 +308,7 @@ async fn kept_texts_expire(store: &dyn Store) {
 }
 
 #[tokio::test]
-async fn a_snapshot_waits_for_the_longest_chain_of_its_own_branch() {
+async fn a_snapshot_is_eligible_beyond_the_longest_chain_of_its_branch() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let trunk = chain(4);
     let lineage = trunk.recorded(&store).await;
@@ -385,7 +385,7 @@ async fn a_long_history_is_found_whole() {
 }
 
 #[tokio::test]
-async fn how_a_part_is_written_is_fixed_by_the_first_block_that_holds_it() {
+async fn the_first_block_fixes_the_rendering_of_a_part() {
     let disk = Disk::new();
     let store = disk.open().await;
     let owner = scope("alice");

@@ -36,7 +36,7 @@ async fn claim(store: &SqliteStore, now_ms: i64) -> Option<Timer> {
 }
 
 #[tokio::test]
-async fn a_timer_is_due_once_and_says_what_it_is_about() {
+async fn a_due_timer_is_claimed_once_with_its_conversation() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let chain = TestChain::new(&scope("alice"), "idle", 6);
     let lineage = record(&store, &chain, None, 0, timer(Some(500), Some(900))).await;
@@ -65,7 +65,7 @@ async fn a_timer_is_due_once_and_says_what_it_is_about() {
 }
 
 #[tokio::test]
-async fn a_newer_request_moves_it_also_away_from_whoever_acts_on_it() {
+async fn a_newer_request_moves_a_timer_even_while_it_is_claimed() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let chain = TestChain::new(&scope("alice"), "idle", 4);
     let lineage = record(&store, &chain, None, 0, timer(Some(500), None)).await;
@@ -79,7 +79,7 @@ async fn a_newer_request_moves_it_also_away_from_whoever_acts_on_it() {
 }
 
 #[tokio::test]
-async fn a_timer_outlives_its_process_and_whoever_died_acting_on_it() {
+async fn a_claimed_timer_is_claimed_again_after_a_restart() {
     let disk = Disk::new();
     let store = disk.open().await;
     let chain = TestChain::new(&scope("alice"), "idle", 4);
@@ -92,7 +92,7 @@ async fn a_timer_outlives_its_process_and_whoever_died_acting_on_it() {
 }
 
 #[tokio::test]
-async fn a_timer_goes_with_its_conversation_and_its_chain_is_found_from_its_end() {
+async fn a_timer_tip_leads_to_its_chain_and_forgetting_deletes_the_timer() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let chain = TestChain::new(&scope("alice"), "idle", 5);
     let lineage = record(&store, &chain, None, 0, timer(Some(500), None)).await;

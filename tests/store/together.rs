@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use diarist::store::testing::SingleRequest as _;
 use diarist::store::{Admin as _, Chains as _, Queue as _, SentWith};
+use sqlx::ConnectOptions as _;
+use sqlx::sqlite::SqliteConnectOptions;
 
 use crate::store::world::{Disk, TestChain, scope};
 
 /// All processes write at the same time; none of them gets an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_storm_of_writers_loses_nothing() {
+async fn many_concurrent_writers_lose_no_record() {
     const CHAINS: usize = 12;
     const TURNS: usize = 10;
     let disk = Disk::new();
@@ -81,7 +83,7 @@ async fn two_processes_that_record_one_request_agree() {
 
 /// A process that records messages as unconfirmed does not undo the confirmation of another process.
 #[tokio::test]
-async fn confirmed_stays_confirmed() {
+async fn a_confirmed_message_stays_confirmed() {
     let disk = Disk::new();
     let (early, late) = (disk.open().await, disk.open().await);
     let chain = TestChain::new(&scope("alice"), "hello", 4);
@@ -102,9 +104,23 @@ async fn confirmed_stays_confirmed() {
     assert_eq!(confirmed, [true, true, true, false]);
 }
 
-/// Several processes start on an empty folder at once.
+/// The versions of the migrations that were applied to a database, in order.
+async fn migrations(disk: &Disk) -> Vec<i64> {
+    let options = SqliteConnectOptions::new().filename(disk.file());
+    let mut database = options.connect().await.expect("a connection");
+    sqlx::query_scalar("SELECT version FROM _sqlx_migrations WHERE success ORDER BY version")
+        .fetch_all(&mut database)
+        .await
+        .expect("versions")
+}
+
+/// Several processes start on an empty folder at once. Each migration is applied once, as by one process alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn opening_at_once_makes_one_schema() {
+async fn processes_that_open_an_empty_folder_at_once_create_one_schema() {
+    let alone = Disk::new();
+    alone.open().await.close().await;
+    let applied = migrations(&alone).await;
+    assert!(!applied.is_empty());
     for _ in 0..5 {
         let disk = Arc::new(Disk::new());
         let mut openers = tokio::task::JoinSet::new();
@@ -116,12 +132,13 @@ async fn opening_at_once_makes_one_schema() {
             });
         }
         openers.join_all().await;
+        assert_eq!(migrations(&disk).await, applied);
     }
 }
 
 /// The cache of this process is complete until another process writes.
 #[tokio::test]
-async fn another_process_is_noticed() {
+async fn writes_of_another_process_are_detected() {
     let disk = Disk::new();
     let (one, other) = (disk.open().await, disk.open().await);
     let owner = scope("alice");

@@ -93,7 +93,7 @@ async fn the_usage_of_every_provider_is_read_however_its_answer_is_cut() {
 
 /// What was not reported is unknown: a stream that ends too early has no other number than the whole one.
 #[tokio::test]
-async fn a_stream_that_ends_early_has_no_wrong_number() {
+async fn a_stream_that_ends_early_reports_no_wrong_usage() {
     for shape in shapes().filter(|shape| shape["events"].is_array()) {
         let bytes = bytes_of(&shape, "\n");
         let whole = wanted(&shape).unwrap_or_default();

@@ -6,6 +6,7 @@ use diarist_provider::{Behaviour, CallerKind, Options, Provider};
 use futures_util::StreamExt as _;
 use serde_json::json;
 
+use crate::support::skipped::skipped;
 use crate::tenants::program::Program;
 use crate::tenants::search;
 
@@ -63,7 +64,7 @@ fn series(page: &str) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn strangers_leave_nothing() {
+async fn requests_with_unknown_keys_leave_no_row_label_or_memory() {
     let (first, all) = (FIRST, STRANGERS);
     let options = Options {
         keep_bodies: false,
@@ -90,11 +91,14 @@ async fn strangers_leave_nothing() {
         "resident after {first}: {:?}, after {all}: {:?}",
         before.1, after.1
     );
-    if let (Some(before), Some(after)) = (before.1, after.1) {
-        assert!(
+    match (before.1, after.1) {
+        (Some(before), Some(after)) => assert!(
             after < before + GROWTH * (all - first) as u64,
             "{before} became {after}"
-        );
+        ),
+        // Linux says in /proc how much memory a process holds.
+        unread if cfg!(target_os = "linux") => panic!("the memory cannot be read: {unread:?}"),
+        _ => skipped("this system has no /proc; the growth of the process is not checked"),
     }
     assert_eq!(provider.record_for(CallerKind::Actor).len(), all);
     let left = program.stop().await;

@@ -20,7 +20,7 @@ async fn patient() -> (RawUpstream, Rig, Peer) {
 const GO_ON: &str = "HTTP/1.1 100 Continue\r\n\r\n";
 
 #[tokio::test]
-async fn the_client_is_told_to_go_on_when_the_upstream_says_so() {
+async fn the_client_gets_100_continue_when_the_upstream_sends_it() {
     let (upstream, _rig, mut client) = patient().await;
     client.send(ASK).await;
     let mut peer = upstream.accept().await;
@@ -39,7 +39,7 @@ async fn the_client_is_told_to_go_on_when_the_upstream_says_so() {
 }
 
 #[tokio::test]
-async fn a_refusal_comes_instead_of_the_word_to_go_on() {
+async fn a_refusal_of_the_upstream_replaces_100_continue() {
     let (upstream, _rig, mut client) = Rig::plain().await;
     client.send(ASK).await;
     let mut peer = upstream.accept().await;
@@ -53,7 +53,7 @@ async fn a_refusal_comes_instead_of_the_word_to_go_on() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_never_says_so_gets_the_body_all_the_same() {
+async fn an_upstream_without_100_continue_gets_the_body_after_a_timeout() {
     let upstream = RawUpstream::listen().await;
     let rig = Rig::start(&upstream.url(), |options| {
         options.timeouts.expect_continue = A_WHILE;

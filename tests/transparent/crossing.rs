@@ -5,7 +5,7 @@ use crate::transparent::rig::{A_WHILE, Rig, exchange, first_line, lines};
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 
 #[tokio::test]
-async fn a_request_crosses_with_every_header_as_it_was_spelled() {
+async fn request_headers_are_forwarded_with_their_original_spelling() {
     let request = "GET /v1/models?limit=%32&x HTTP/1.1\r\nHost: localhost\r\nX-Odd_Name: 1\r\n\
                    AuthorizatioN: Bearer k\r\nx-dup: b\r\nX-Dup: a\r\naccept-encoding: zstd;q=0.1\r\n\r\n";
     let (head, _) = exchange(request, OK).await;
@@ -35,7 +35,7 @@ async fn a_request_crosses_with_every_header_as_it_was_spelled() {
 }
 
 #[tokio::test]
-async fn a_response_crosses_with_its_status_reason_and_headers() {
+async fn a_response_passes_with_its_status_reason_and_headers() {
     let response = "HTTP/1.1 529 Site Is Overloaded\r\nRetry-After: 7\r\nSet-Cookie: a=1\r\n\
                     Set-Cookie: b=2\r\nX-Request-ID: r\r\nServer: them\r\ncontent-length: 0\r\n\r\n";
     let (_, answer) = exchange("GET /v1/models HTTP/1.1\r\nhost: a\r\n\r\n", response).await;
@@ -43,7 +43,7 @@ async fn a_response_crosses_with_its_status_reason_and_headers() {
 }
 
 #[tokio::test]
-async fn hop_by_hop_and_control_headers_end_here_in_both_directions() {
+async fn hop_by_hop_and_control_headers_are_removed_in_both_directions() {
     let request = "GET /v1/models HTTP/1.1\r\nhost: a\r\nconnection: keep-alive, x-mine, authorization\r\n\
                    keep-alive: 5\r\nx-mine: 1\r\nauthorization: k\r\nproxy-authorization: p\r\nte: gzip\r\n\
                    x-diarist-thread: t\r\nX_Diarist_Memory: off\r\nx-thread-id: mine\r\n\r\n";
@@ -61,7 +61,7 @@ async fn hop_by_hop_and_control_headers_end_here_in_both_directions() {
 }
 
 #[tokio::test]
-async fn paths_go_where_the_base_url_says_and_nowhere_else() {
+async fn every_path_goes_to_the_host_of_the_base_url() {
     for (target, sent) in [
         ("/v1/chat/completions", "/v1/chat/completions"),
         ("/v1", "/v1"),
@@ -88,7 +88,7 @@ async fn paths_go_where_the_base_url_says_and_nowhere_else() {
 }
 
 #[tokio::test]
-async fn methods_cross_whatever_they_are() {
+async fn methods_are_forwarded_unchanged() {
     for method in ["OPTIONS", "DELETE", "PATCH", "PURGE", "TRACE"] {
         let (head, answer) = exchange(
             &format!("{method} /v1/files HTTP/1.1\r\nhost: a\r\n\r\n"),
@@ -103,7 +103,7 @@ async fn methods_cross_whatever_they_are() {
 }
 
 #[tokio::test]
-async fn a_request_without_a_body_gets_no_framing_it_did_not_have() {
+async fn a_request_without_a_body_gets_no_added_framing_header() {
     for (framing, kept) in [("", 0), ("content-length: 0\r\n", 1)] {
         for method in ["POST", "DELETE", "GET"] {
             let request = format!("{method} /v1/x HTTP/1.1\r\nhost: a\r\n{framing}\r\n");
@@ -114,7 +114,7 @@ async fn a_request_without_a_body_gets_no_framing_it_did_not_have() {
 }
 
 #[tokio::test]
-async fn connect_is_refused_here() {
+async fn the_connect_method_is_refused() {
     let (upstream, _rig, mut client) = Rig::plain().await;
     client
         .send("CONNECT evil.example:443 HTTP/1.1\r\nhost: evil.example:443\r\n\r\n")
@@ -127,7 +127,7 @@ async fn connect_is_refused_here() {
 }
 
 #[tokio::test]
-async fn the_length_of_what_head_would_give_survives() {
+async fn an_answer_to_head_keeps_its_content_length() {
     let response = "HTTP/1.1 200 OK\r\ncontent-length: 1234\r\ncontent-type: text/plain\r\n\r\n";
     let (upstream, _rig, mut client) = Rig::plain().await;
     client
@@ -147,7 +147,7 @@ async fn the_length_of_what_head_would_give_survives() {
 }
 
 #[tokio::test]
-async fn answers_without_a_body_stay_without() {
+async fn answers_without_a_body_pass_unchanged() {
     for head in [
         "HTTP/1.1 204 No Content\r\nx-a: 1\r\n\r\n",
         "HTTP/1.1 304 Not Modified\r\netag: \"x\"\r\n\r\n",
@@ -159,7 +159,7 @@ async fn answers_without_a_body_stay_without() {
 }
 
 #[tokio::test]
-async fn bodies_cross_byte_for_byte_whatever_they_are() {
+async fn binary_bodies_pass_byte_for_byte_in_both_directions() {
     let (upstream, _rig, mut client) = Rig::plain().await;
     let body: Vec<u8> = (0..=255).cycle().take(300_000).collect();
     let head = format!(
@@ -195,7 +195,7 @@ async fn bodies_cross_byte_for_byte_whatever_they_are() {
 }
 
 #[tokio::test]
-async fn an_old_client_gets_an_old_answer() {
+async fn an_http_1_0_client_gets_an_http_1_0_answer() {
     let (upstream, _rig, mut client) = Rig::plain().await;
     client.send("GET /v1/models HTTP/1.0\r\n\r\n").await;
     let mut peer = upstream.accept().await;

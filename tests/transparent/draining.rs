@@ -33,7 +33,7 @@ async fn begin_stream(upstream: &RawUpstream, client: &mut Peer) -> Peer {
 }
 
 #[tokio::test]
-async fn a_stream_ends_in_peace_while_new_connections_are_refused() {
+async fn an_open_stream_completes_while_new_connections_are_refused() {
     let (upstream, rig, mut client) = Rig::plain().await;
     let (data, admin) = (rig.data, rig.admin);
     let mut idle = rig.client().await;
@@ -67,7 +67,7 @@ async fn a_stream_ends_in_peace_while_new_connections_are_refused() {
 }
 
 #[tokio::test]
-async fn at_the_deadline_what_is_left_is_cut_on_both_sides() {
+async fn open_requests_are_cut_on_both_sides_at_the_drain_deadline() {
     let upstream = RawUpstream::listen().await;
     let rig = Rig::start(&upstream.url(), |options| {
         options.settings.drain_timeout = Duration::from_millis(50);
@@ -109,7 +109,7 @@ async fn the_admin_port_serves_metrics_and_the_data_port_does_not() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn the_first_signal_asks_to_stop_and_the_second_cuts_what_is_left() {
+async fn the_first_signal_starts_the_shutdown_and_the_second_cancels_tasks() {
     let tasks = diarist::tasks::Tasks::new();
     let shutdown = diarist::server::shutdown_signal(&tasks).unwrap();
     let signal = || {

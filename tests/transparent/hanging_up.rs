@@ -14,7 +14,7 @@ const GET: &str = "GET /v1/x HTTP/1.1\r\nhost: a\r\n\r\n";
 const EVENTS: &str =
     "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
 
-async fn assert_taken_back(mut peer: Peer) {
+async fn assert_the_upstream_request_is_cut(mut peer: Peer) {
     let left = timeout(DEADLINE, peer.rest())
         .await
         .expect("the upstream was not told");
@@ -25,7 +25,7 @@ async fn assert_taken_back(mut peer: Peer) {
 }
 
 #[tokio::test]
-async fn before_the_body_has_ended() {
+async fn a_hang_up_before_the_end_of_the_body_reaches_the_upstream() {
     for framing in ["content-length: 100", "transfer-encoding: chunked"] {
         let (upstream, _rig, mut client) = Rig::plain().await;
         client
@@ -36,22 +36,22 @@ async fn before_the_body_has_ended() {
         let mut peer = upstream.accept().await;
         peer.until("abc").await;
         drop(client);
-        assert_taken_back(peer).await;
+        assert_the_upstream_request_is_cut(peer).await;
     }
 }
 
 #[tokio::test]
-async fn before_the_head_of_the_answer() {
+async fn a_hang_up_before_the_answer_head_reaches_the_upstream() {
     let (upstream, _rig, mut client) = Rig::plain().await;
     client.send(GET).await;
     let mut peer = upstream.accept().await;
     peer.head().await;
     drop(client);
-    assert_taken_back(peer).await;
+    assert_the_upstream_request_is_cut(peer).await;
 }
 
 #[tokio::test]
-async fn at_each_stage_of_a_stream() {
+async fn a_hang_up_at_each_stage_of_a_stream_reaches_the_upstream() {
     for (stage, sent, awaited) in [
         ("after the head", "", "\r\n\r\n"),
         ("first token", "8\r\ndata: a\n\r\n1\r\n\n\r\n", "\n\r\n"),
@@ -80,7 +80,7 @@ async fn at_each_stage_of_a_stream() {
 }
 
 #[tokio::test]
-async fn while_the_client_does_not_read() {
+async fn a_hang_up_of_a_non_reading_client_reaches_the_upstream() {
     let (upstream, _rig, mut client) = Rig::plain().await;
     client.send(GET).await;
     let mut peer = upstream.accept().await;

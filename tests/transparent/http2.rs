@@ -106,7 +106,7 @@ fn get() -> Request<Body> {
 }
 
 #[tokio::test]
-async fn a_request_becomes_one_that_http1_knows() {
+async fn an_http2_request_is_translated_to_http1() {
     let (upstream, _rig, mut client) = rig().await;
     let request = Request::post("http://proxy/v1/x?y")
         .header("cookie", "a=1")
@@ -218,7 +218,7 @@ async fn bodies_and_trailers_stream_in_both_directions() {
 }
 
 #[tokio::test]
-async fn a_hang_up_takes_back_one_request_and_leaves_the_others_alone() {
+async fn a_hang_up_cancels_only_its_own_request() {
     let (upstream, _rig, mut client) = rig().await;
     let early = tokio::spawn(client.send_request(get()));
     let mut early_peer = upstream.accept().await;
@@ -322,7 +322,7 @@ async fn too_large_a_head_is_refused() {
 /// Over HTTP/1 a bare refusal is given words; here it is a frame, and every byte belongs to one. So does an
 /// upstream's answer that looks like a refusal of HTTP/1.
 #[tokio::test]
-async fn no_byte_stands_outside_of_a_frame() {
+async fn every_byte_to_an_http2_client_belongs_to_a_frame() {
     const BARE: &str = "HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
     const DATA: u8 = 0;
     const HEADERS: u8 = 1;
@@ -372,7 +372,7 @@ async fn no_byte_stands_outside_of_a_frame() {
 }
 
 #[tokio::test]
-async fn one_connection_leaves_places_for_others() {
+async fn one_connection_cannot_use_all_request_places() {
     let upstream = RawUpstream::listen().await;
     let rig = Rig::start(&upstream.url(), |options| options.limits.max_requests = 8);
     let mut greedy = connect(&rig).await;

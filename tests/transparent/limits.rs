@@ -60,7 +60,7 @@ async fn a_head_that_is_too_large_is_refused() {
 
 /// Also on a connection that was of use before; and what an upstream says in no more words is its own.
 #[tokio::test]
-async fn a_request_that_cannot_be_read_is_told_so_and_no_answer_of_the_upstreams_is() {
+async fn only_a_malformed_request_gets_an_added_error_body() {
     let (upstream, _rig, mut client) = Rig::plain().await;
     let bare = "HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\n\r\n";
     client.send(GET).await;
@@ -96,7 +96,7 @@ async fn a_request_that_cannot_be_read_is_told_so_and_no_answer_of_the_upstreams
 }
 
 #[tokio::test]
-async fn ambiguous_framing_never_reaches_the_upstream_as_it_came() {
+async fn a_request_with_ambiguous_framing_is_refused() {
     for framing in [
         "content-length: 5\r\ncontent-length: 6",
         "content-length: +5",
@@ -128,7 +128,7 @@ async fn ambiguous_framing_never_reaches_the_upstream_as_it_came() {
 
 /// RFC 9112 §6.1. The header ends here: the upstream would take the compressed bytes for the body itself.
 #[tokio::test]
-async fn a_transfer_coding_that_is_not_known_is_refused() {
+async fn an_unsupported_transfer_coding_is_refused() {
     for coding in ["gzip, chunked", "deflate\r\ntransfer-encoding: chunked"] {
         let (upstream, _rig, mut client) = Rig::plain().await;
         client
@@ -148,7 +148,7 @@ async fn a_transfer_coding_that_is_not_known_is_refused() {
 
 /// RFC 9112 §6.3: the length is ignored, and nothing after the body is believed.
 #[tokio::test]
-async fn of_two_framings_one_is_passed_on_and_the_connection_is_not_used_again() {
+async fn a_request_with_two_framings_is_forwarded_as_chunked_and_then_closed() {
     let (upstream, _rig, mut client) = Rig::plain().await;
     client
         .send(
@@ -172,7 +172,7 @@ async fn of_two_framings_one_is_passed_on_and_the_connection_is_not_used_again()
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_finish_its_head_is_not_waited_for() {
+async fn a_connection_with_an_unfinished_head_is_closed_after_the_timeout() {
     let upstream = RawUpstream::listen().await;
     let rig = Rig::start(&upstream.url(), |options| {
         options.settings.header_timeout = SHORT;
@@ -190,7 +190,7 @@ async fn a_client_that_does_not_finish_its_head_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_connection_without_a_request_is_not_kept_for_ever() {
+async fn an_idle_client_connection_is_closed() {
     let upstream = RawUpstream::listen().await;
     let rig = Rig::start(&upstream.url(), |options| {
         options.settings.idle_timeout = SHORT;
@@ -207,7 +207,7 @@ async fn a_connection_without_a_request_is_not_kept_for_ever() {
 }
 
 #[tokio::test]
-async fn a_request_body_that_stops_coming_is_given_up_on_both_sides() {
+async fn a_stalled_request_body_is_aborted_on_both_sides() {
     let upstream = RawUpstream::listen().await;
     let rig = Rig::start(&upstream.url(), |options| {
         options.limits.request_idle = SHORT;
@@ -229,7 +229,7 @@ async fn a_request_body_that_stops_coming_is_given_up_on_both_sides() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_does_not_begin_to_answer_is_a_gateway_timeout() {
+async fn an_upstream_that_does_not_answer_causes_a_gateway_timeout() {
     let upstream = RawUpstream::listen().await;
     let rig = Rig::start(&upstream.url(), |options| options.timeouts.head = SHORT);
     let mut client = rig.client().await;
@@ -247,7 +247,7 @@ async fn an_upstream_that_does_not_begin_to_answer_is_a_gateway_timeout() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_falls_silent_cuts_the_answer() {
+async fn the_answer_is_cut_when_the_upstream_falls_silent() {
     let upstream = RawUpstream::listen().await;
     let rig = Rig::start(&upstream.url(), |options| {
         options.limits.response_idle = SHORT;
@@ -264,7 +264,7 @@ async fn an_upstream_that_falls_silent_cuts_the_answer() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_cannot_be_reached_is_named_as_such() {
+async fn an_unreachable_upstream_has_its_own_error_code() {
     let refusing = RawUpstream::listen().await;
     let refused = refusing.url();
     drop(refusing);
@@ -304,7 +304,7 @@ async fn an_upstream_that_cannot_be_reached_is_named_as_such() {
 }
 
 #[tokio::test]
-async fn one_request_too_many_is_told_to_come_again() {
+async fn a_request_above_the_limit_gets_429() {
     let upstream = RawUpstream::listen().await;
     let rig = Rig::start(&upstream.url(), |options| options.limits.max_requests = 1);
     let (mut first, mut second) = (rig.client().await, rig.client().await);
@@ -329,7 +329,7 @@ async fn one_request_too_many_is_told_to_come_again() {
 }
 
 #[tokio::test]
-async fn one_connection_too_many_is_told_to_come_again_and_closed() {
+async fn a_connection_above_the_limit_gets_503_and_is_closed() {
     let upstream = RawUpstream::listen().await;
     let rig = Rig::start(&upstream.url(), |options| {
         options.settings.max_connections = 1;
@@ -350,7 +350,7 @@ async fn one_connection_too_many_is_told_to_come_again_and_closed() {
 }
 
 #[tokio::test]
-async fn a_client_that_takes_nothing_is_not_waited_for() {
+async fn a_client_that_does_not_read_is_disconnected_after_the_timeout() {
     let upstream = RawUpstream::listen().await;
     let rig = Rig::start(&upstream.url(), |options| {
         options.settings.write_timeout = SHORT;

@@ -20,7 +20,7 @@ async fn status_and_body(client: &mut Peer) -> (String, serde_json::Value) {
 
 /// A page can let its own name point to 127.0.0.1. Its requests carry that name.
 #[tokio::test]
-async fn a_name_that_is_not_this_machines_is_refused_on_both_ports() {
+async fn an_unknown_host_name_is_refused_on_both_ports() {
     let upstream = RawUpstream::listen().await;
     let rig = Rig::start(&upstream.url(), |options| {
         options.settings.hosts = Vec::new();
@@ -45,7 +45,7 @@ async fn a_name_that_is_not_this_machines_is_refused_on_both_ports() {
 }
 
 #[tokio::test]
-async fn the_admin_port_tells_strangers_its_status_only() {
+async fn an_unauthorised_client_gets_only_the_status_of_the_admin_port() {
     let upstream = RawUpstream::listen().await;
     let token = "a-token-of-the-operator";
     let others = "10.0.0.7:8485".parse().unwrap();
@@ -125,7 +125,7 @@ async fn the_admin_port_closes_its_oldest_connection_for_a_new_one() {
 /// connects.
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn a_flood_of_one_address_closes_no_connection_of_another_on_the_admin_port() {
+async fn admin_connections_of_one_address_do_not_close_those_of_another() {
     let upstream = RawUpstream::listen().await;
     let rig = Rig::start(&upstream.url(), |_| {});
     let mut probe = Peer::connect(rig.admin).await;

@@ -13,7 +13,7 @@ const GET: &str = "GET /v1/x HTTP/1.1\r\nhost: a\r\n\r\n";
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 
 #[tokio::test]
-async fn a_connection_is_used_again() {
+async fn an_upstream_connection_is_reused() {
     let (upstream, _rig, mut client) = Rig::plain().await;
     client.send(GET).await;
     let mut peer = upstream.accept().await;
@@ -28,7 +28,7 @@ async fn a_connection_is_used_again() {
 }
 
 #[tokio::test]
-async fn an_unused_connection_is_given_up_before_the_upstream_does() {
+async fn an_idle_upstream_connection_is_closed_by_the_proxy() {
     let upstream = RawUpstream::listen().await;
     let rig = Rig::start(&upstream.url(), |options| {
         options.timeouts.pool_idle = Duration::from_millis(50);
@@ -65,7 +65,7 @@ async fn an_answer_before_the_request_has_ended_reaches_the_client() {
 /// An upstream that closes each connection some time after its answer, racing the next request: the
 /// client may be told that the upstream disconnected, but no request may be seen twice, and none may wait for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_closes_while_it_is_used_again_never_repeats_a_request() {
+async fn no_request_is_repeated_when_a_reused_connection_closes() {
     const REQUESTS: usize = 400;
     /// Even the first request of a connection takes a moment to arrive.
     const FIRST: Duration = Duration::from_micros(200);

@@ -44,7 +44,7 @@ async fn each_piece_of_a_request_arrives_before_the_next_is_sent() {
 }
 
 #[tokio::test]
-async fn announced_trailers_cross_in_both_directions() {
+async fn announced_trailers_pass_in_both_directions() {
     let (upstream, _rig, mut client) = Rig::plain().await;
     client
         .send(
@@ -127,7 +127,7 @@ async fn an_answer_shorter_than_announced_never_ends_cleanly() {
 }
 
 #[tokio::test]
-async fn an_old_client_learns_of_the_cut_by_a_reset() {
+async fn a_cut_answer_is_a_reset_for_an_http_1_0_client() {
     let (upstream, _rig, mut client) = Rig::plain().await;
     client.send("GET /v1/x HTTP/1.0\r\n\r\n").await;
     let mut peer = upstream.accept().await;
@@ -140,7 +140,7 @@ async fn an_old_client_learns_of_the_cut_by_a_reset() {
 }
 
 #[tokio::test]
-async fn an_upstream_that_goes_away_without_an_answer_is_a_bad_gateway() {
+async fn an_upstream_that_disconnects_without_an_answer_causes_a_bad_gateway() {
     let (upstream, _rig, mut client) = Rig::plain().await;
     client
         .send("POST /v1/x HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi")

@@ -122,7 +122,7 @@ type Adjust = fn(&mut Options);
 const GET: &str = "GET /v1/x?y HTTP/1.1\r\nhost: a\r\nx-a: 1\r\nx-diarist-thread: t\r\n\r\n";
 
 #[tokio::test]
-async fn the_protocol_is_the_best_that_both_sides_speak() {
+async fn the_best_common_protocol_is_negotiated() {
     for (offered, spoken) in [
         (&[&b"h2"[..], b"http/1.1"][..], Version::HTTP_2),
         (&[b"http/1.1"], Version::HTTP_11),
@@ -158,7 +158,7 @@ async fn the_protocol_is_the_best_that_both_sides_speak() {
 }
 
 #[tokio::test]
-async fn a_hang_up_takes_back_one_of_the_streams_that_share_a_connection() {
+async fn a_hang_up_cancels_only_its_own_stream_of_a_shared_connection() {
     let (rig, mut upstream) = rig(&[b"h2"]).await;
     let (mut first, mut second) = (rig.client().await, rig.client().await);
     first.send(GET).await;
@@ -201,7 +201,7 @@ async fn a_stream_the_upstream_resets_never_ends_cleanly() {
 }
 
 #[tokio::test]
-async fn a_client_that_waits_to_be_told_is_told_at_once_where_interim_answers_are_not_reported() {
+async fn with_an_http2_upstream_the_client_gets_100_continue_at_once() {
     let (rig, mut upstream) = rig(&[b"h2"]).await;
     let mut client = rig.client().await;
     client
@@ -225,7 +225,7 @@ async fn a_client_that_waits_to_be_told_is_told_at_once_where_interim_answers_ar
 }
 
 #[tokio::test]
-async fn a_websocket_gets_a_connection_that_can_be_upgraded() {
+async fn a_websocket_uses_http1_although_the_upstream_offers_http2() {
     let (rig, mut upstream) = rig(&[b"h2", b"http/1.1"]).await;
     let mut client = rig.client().await;
     client
@@ -260,7 +260,7 @@ async fn a_websocket_gets_a_connection_that_can_be_upgraded() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_does_not_fit_is_an_upstream_that_cannot_be_reached() {
+async fn an_invalid_certificate_makes_the_upstream_unreachable() {
     let (addr, _upstream) = serve(&[b"h2"]).await;
     let wrong_name = format!("https://localhost:{}/v1", addr.port());
     let right_name = format!("https://{addr}/v1");

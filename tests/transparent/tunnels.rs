@@ -11,7 +11,7 @@ const AGREE: &str = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\n
                      sec-websocket-accept: x\r\n\r\n";
 
 #[tokio::test]
-async fn both_directions_flow_and_nothing_before_the_switch() {
+async fn a_websocket_passes_both_directions_only_after_the_switch() {
     let (upstream, _rig, mut client) = Rig::plain().await;
     client.send(format!("{ASK}early")).await;
     let mut peer = upstream.accept().await;
@@ -44,7 +44,7 @@ async fn both_directions_flow_and_nothing_before_the_switch() {
 }
 
 #[tokio::test]
-async fn the_upstreams_refusal_is_the_clients_answer_and_the_next_request_is_in_step() {
+async fn after_a_refused_upgrade_the_next_request_is_answered_normally() {
     let (upstream, _rig, mut client) = Rig::plain().await;
     client
         .send(format!("{ASK}GET /v1/second HTTP/1.1\r\nhost: a\r\n\r\n"))
@@ -69,7 +69,7 @@ async fn the_upstreams_refusal_is_the_clients_answer_and_the_next_request_is_in_
 }
 
 #[tokio::test]
-async fn other_protocols_are_not_offered_and_not_accepted_unasked() {
+async fn an_upgrade_to_another_protocol_is_neither_offered_nor_accepted() {
     let (upstream, _rig, mut client) = Rig::plain().await;
     client
         .send("GET /v1/x HTTP/1.1\r\nhost: a\r\nconnection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n\r\n")
@@ -86,7 +86,7 @@ async fn other_protocols_are_not_offered_and_not_accepted_unasked() {
 }
 
 #[tokio::test]
-async fn a_tunnel_in_which_nothing_moves_is_closed_on_both_sides() {
+async fn an_idle_tunnel_is_closed_on_both_sides() {
     let upstream = RawUpstream::listen().await;
     let rig = Rig::start(&upstream.url(), |options| {
         options.limits.tunnel_idle = Duration::from_millis(60);

@@ -55,7 +55,7 @@ const REFUSAL: &str =
 
 #[tokio::test]
 #[ignore = "slow"]
-async fn answers_that_nobody_reads_take_the_place_of_no_other_request() {
+async fn an_unread_answer_makes_room_for_a_new_request() {
     let upstream = RawUpstream::listen().await;
     let rig = Rig::start(&upstream.url(), |options| options.limits.max_requests = 3);
     let mut unread = Vec::new();
@@ -102,7 +102,7 @@ async fn answers_that_nobody_reads_take_the_place_of_no_other_request() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_read_ends_at_the_limit_and_its_connection_goes_on() {
+async fn an_unread_answer_is_reset_but_its_connection_stays_open() {
     let upstream = RawUpstream::listen().await;
     let rig = Rig::start(&upstream.url(), |options| {
         options.settings.write_timeout = SHORT;
@@ -123,7 +123,7 @@ async fn an_answer_that_is_not_read_ends_at_the_limit_and_its_connection_goes_on
 }
 
 #[tokio::test]
-async fn a_connection_whose_client_never_takes_the_last_bytes_is_closed() {
+async fn a_connection_with_unread_last_bytes_is_closed() {
     let upstream = RawUpstream::listen().await;
     let rig = Rig::start(&upstream.url(), |options| {
         options.settings.idle_timeout = SHORT;

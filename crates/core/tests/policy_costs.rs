@@ -117,8 +117,20 @@ const CACHES: [(u32, u32); 5] = [
 ];
 const TURNS: [u32; 3] = [TURN_TOKENS, 2_000, 4_000];
 
+const DOCUMENT: &str = include_str!("../../../docs/decisions/16-costs.md");
+
+/// The name of an Observer in the table of [`DOCUMENT`].
+fn documented_name(observer: &str) -> &'static str {
+    match observer {
+        "cheap" => "a tenth of the price",
+        "own" => "the conversation's own model",
+        _ => "the conversation's own model, `max_loss = 0.2`, `history_limit = 150000`",
+    }
+}
+
+/// The table of [`DOCUMENT`] has the rows for the first turns of [`TURNS`] and the first prices of [`CACHES`].
 #[test]
-fn both_policies_side_by_side() {
+fn the_printed_costs_agree_with_the_documented_table() {
     println!(
         "cost with memory / without; turns of 700 to 4,000 tokens; uncached: tokens in 500,000"
     );
@@ -129,6 +141,8 @@ fn both_policies_side_by_side() {
             for turn in TURNS {
                 for (kind, policy) in [("published", PUBLISHED), ("cost_aware", cost_aware(rules))]
                 {
+                    let is_documented = (turn, (read, write)) == (TURNS[0], CACHES[0])
+                        && (name, kind) != ("own 150k", "published");
                     let costs = run(&policy, rules, turn, None);
                     let ([short, middle, long], worst) = ratios(&costs, turn);
                     let mean = mean_ratio(&costs, turn);
@@ -137,6 +151,14 @@ fn both_policies_side_by_side() {
                     println!(
                         "{name:8} {read:5.3} {write:4.2} {turn:5} {kind:11} {short:6.2} {middle:6.2} {long:6.2} {worst:6.2} {mean:6.2} {uncached:9.0}"
                     );
+                    for cost in [short, middle, long, worst, mean, uncached] {
+                        assert!(cost.is_finite() && cost > 0.0, "{cost}");
+                    }
+                    let row = format!(
+                        "| {} | `{kind}` | {short:.2} | {middle:.2} | {long:.2} | {worst:.2} | {mean:.2} |",
+                        documented_name(name)
+                    );
+                    assert!(!is_documented || DOCUMENT.contains(&row), "{row}");
                 }
             }
         }
@@ -145,7 +167,7 @@ fn both_policies_side_by_side() {
 
 /// `memory.policy = "auto"` follows costs wherever they are known: no worst case is worse then, and no mean is much.
 #[test]
-fn where_costs_are_known_they_decide_better_than_thresholds() {
+fn the_cost_aware_policy_is_cheaper_than_the_published_thresholds() {
     let (mut all_published, mut all_cost_aware) = (0.0, 0.0);
     for (name, base) in [("cheap", CHEAP), ("own", OWN)] {
         for (read, write) in CACHES {
@@ -172,7 +194,7 @@ fn where_costs_are_known_they_decide_better_than_thresholds() {
 }
 
 #[test]
-fn the_model_agrees_with_the_published_comparison() {
+fn the_simulated_costs_agree_with_the_published_comparison() {
     let ([short, middle, long], worst) =
         ratios(&run(&PUBLISHED, CHEAP, TURN_TOKENS, None), TURN_TOKENS);
     for (found, published) in [(short, 0.83), (middle, 0.43), (long, 0.24), (worst, 1.15)] {
@@ -181,7 +203,7 @@ fn the_model_agrees_with_the_published_comparison() {
 }
 
 #[test]
-fn weighing_costs_saves_more_and_loses_less() {
+fn the_cost_aware_policy_saves_more_and_loses_less() {
     let cheap = run(&cost_aware(CHEAP), CHEAP, TURN_TOKENS, None);
     let ([_, middle, long], worst) = ratios(&cheap, TURN_TOKENS);
     assert!(middle <= 0.35, "{middle}");
@@ -194,7 +216,7 @@ fn weighing_costs_saves_more_and_loses_less() {
 
 /// What an activation costs is estimated before its ranges are cut, so the bound of 1.10 is kept within a hundredth.
 #[test]
-fn no_length_loses_more_than_is_allowed_before_the_limit() {
+fn no_conversation_length_exceeds_the_allowed_loss_before_the_limit() {
     for turn in [300, 700, 1_500, 3_000, 6_000] {
         for read in [25, 50, 100, 250] {
             let rules = CostRules {
@@ -209,7 +231,7 @@ fn no_length_loses_more_than_is_allowed_before_the_limit() {
 }
 
 #[test]
-fn the_limit_wins_whatever_memory_costs() {
+fn the_history_limit_holds_whatever_memory_costs() {
     let dear = CostRules {
         observer_input: 50_000,
         observer_output: 50_000,
@@ -222,7 +244,7 @@ fn the_limit_wins_whatever_memory_costs() {
 }
 
 #[test]
-fn cold_moments_are_used() {
+fn activations_during_pauses_lower_the_costs() {
     let warm = Policy {
         early_activation: EarlyTriggers::NEVER,
         early_reflection: EarlyTriggers::NEVER,

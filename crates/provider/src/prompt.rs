@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_join_to_the_text_and_appending_keeps_all_but_the_last() {
+    fn pieces_join_to_the_text_and_appended_text_changes_only_the_last() {
         let text =
             "Grüße aus Oslo, und noch ein Satz. ".repeat(60) + "\nshort\n\n" + &"x".repeat(2000);
         let cut: Vec<&str> = pieces(&text).collect();
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_spelling_of_the_json_is_no_part_of_the_prompt_but_every_field_is() {
+    fn a_prompt_depends_on_every_field_but_not_on_the_json_spelling() {
         let plain = prompt(&json!({"messages": [{"role": "user", "content": "hi"}]}));
         let parts = json!({"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}], "name": null}]});
         assert_eq!(plain, prompt(&parts));
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_costs_its_digest_not_its_bytes() {
+    fn an_image_is_counted_by_its_digest_and_not_by_its_bytes() {
         let image = json!({"messages": [{"role": "user", "content": [
             {"type": "image_url", "image_url": {"url": format!("data:image/png;base64,{}", "A".repeat(100_000))}}
         ]}]});

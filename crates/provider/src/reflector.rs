@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn low_priorities_go_first_and_the_size_is_kept_to() {
+    fn the_reflector_drops_low_priorities_first_and_keeps_to_the_size() {
         let shown = observations(90);
         let condensed = condense(&shown, 55, &[]);
         let size: usize = condensed.iter().map(|line| line.len() + 1).sum();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn when_all_is_high_it_is_shortened_not_lost() {
+    fn lines_of_high_priority_are_shortened_and_not_dropped() {
         let line = format!("* 🔴 (14:05) {}", "important words ".repeat(20));
         let shown: Vec<String> = (0..20).map(|n| format!("{line}{n}\n  -> detail")).collect();
         let condensed = condense(&shown.join("\n"), 55, &[]);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_is_reminded_of_stays_whole() {
+    fn lines_that_the_prompt_lists_as_missing_stay_whole() {
         let long = format!(
             "* 🔴 (14:05) {} number 48,211",
             "important words ".repeat(20)

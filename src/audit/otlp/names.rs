@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_is_in_the_document_and_no_two_attributes_share_one() {
+    fn every_name_is_documented_and_no_two_attributes_share_a_name() {
         let document = include_str!("../../../docs/telemetry.md");
         let is_shown = |name: &str| document.contains(&format!("`{name}`"));
         for names in [Names::Today, Names::Newest] {

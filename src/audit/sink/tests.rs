@@ -34,7 +34,7 @@ fn ids(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_fields_stand_in_their_order() {
+fn an_audit_line_has_its_fields_in_a_fixed_order() {
     let mut record = record("r-1");
     record.thread = Some("th".to_owned());
     record.model = Some("m".to_owned());
@@ -73,7 +73,7 @@ fn the_fields_stand_in_their_order() {
 }
 
 #[test]
-fn what_is_not_known_is_left_out_and_a_zero_is_kept() {
+fn an_audit_line_leaves_out_unknown_fields_and_keeps_zeros() {
     let line = concat!(
         r#"{"time":"2026-03-04T05:06:07.089Z","request_id":"r-1","tenant":"t-1","stream":false,"#,
         r#""bytes_received":0,"bytes_sent":0,"memory":"off","total_ms":0,"ended":"complete"}"#,
@@ -109,7 +109,7 @@ async fn lines_are_appended_in_order() {
 }
 
 #[tokio::test]
-async fn a_rotated_file_is_opened_anew() {
+async fn audit_lines_go_to_the_new_file_after_a_reopen() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.jsonl");
     let moved = folder.path().join("audit.1");
@@ -126,7 +126,7 @@ async fn a_rotated_file_is_opened_anew() {
 }
 
 #[tokio::test]
-async fn a_stop_writes_what_was_taken() {
+async fn a_stop_writes_all_accepted_records_and_counts_a_late_one() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.jsonl");
     let tasks = Tasks::new();
@@ -150,7 +150,7 @@ async fn a_stop_writes_what_was_taken() {
 }
 
 #[tokio::test]
-async fn a_stop_writes_what_tasks_leave_when_they_end_however_much() {
+async fn a_stop_writes_every_record_that_ending_tasks_add() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.jsonl");
     let tasks = Tasks::new();
@@ -170,7 +170,7 @@ async fn a_stop_writes_what_tasks_leave_when_they_end_however_much() {
 }
 
 #[tokio::test]
-async fn a_stuck_writer_holds_up_no_stop() {
+async fn a_stuck_writer_does_not_block_the_stop() {
     let (release, held) = mpsc::channel();
     let tasks = Tasks::new();
     let audit = Audit::start(
@@ -186,7 +186,7 @@ async fn a_stuck_writer_holds_up_no_stop() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_written_is_one_clear_line() {
+async fn an_unwritable_audit_file_gives_a_one_line_error_message() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("nowhere").join("audit.jsonl");
     let error = open(&path, &Tasks::new()).unwrap_err().to_string();
@@ -211,17 +211,25 @@ impl RecordReader for Faulty {
 }
 
 #[tokio::test]
-async fn a_fault_in_a_reader_loses_one_line_and_is_said() {
+async fn a_panic_in_a_record_reader_loses_one_line_and_is_counted() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.jsonl");
     let tasks = Tasks::new();
     let exporter = Exporter::default().with_reader(Box::new(Faulty));
     let output = AuditOutput::File(&path, &Rotation::default());
     let audit = Audit::open(&output, exporter, &tasks).unwrap();
-    for id in ["a", "fault", "b"] {
+    for id in ["a", "fault"] {
         audit.record(record(id), RequestSpan::default());
         audit.flush().await;
     }
+    let condition = || tasks.readiness().condition("audit");
+    assert!(
+        matches!(condition(), Some(Condition::Degraded(_))),
+        "{:?}",
+        condition()
+    );
+    audit.record(record("b"), RequestSpan::default());
+    audit.flush().await;
     let text = std::fs::read_to_string(&path).unwrap();
     let whole: Vec<&str> = text.lines().filter(|line| !line.is_empty()).collect();
     assert_eq!(ids(&whole.join("\n")), ["a", "b"]);
@@ -243,7 +251,7 @@ impl Write for Stuck {
 }
 
 #[tokio::test]
-async fn a_stuck_writer_holds_nobody_up_and_every_loss_is_counted() {
+async fn a_stuck_writer_blocks_no_request_and_every_lost_record_is_counted() {
     let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
     let (release, held) = mpsc::channel();
     let tasks = Tasks::new();
@@ -273,7 +281,7 @@ async fn a_stuck_writer_holds_nobody_up_and_every_loss_is_counted() {
 /// Names of conversations stand in it.
 #[cfg(unix)]
 #[tokio::test]
-async fn lines_go_to_a_file_that_only_its_owner_reads() {
+async fn the_audit_file_is_readable_only_by_its_owner() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.jsonl");
@@ -285,7 +293,7 @@ async fn lines_go_to_a_file_that_only_its_owner_reads() {
 }
 
 #[tokio::test]
-async fn a_line_begins_on_a_line_whatever_stands_before_it() {
+async fn a_record_starts_on_a_new_line_after_a_half_written_one() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("audit.jsonl");
     std::fs::write(&path, "{\"request_id\":\"a\"}\n{\"half").unwrap();
@@ -333,7 +341,7 @@ impl Write for Full {
 }
 
 #[tokio::test]
-async fn a_disk_that_was_full_tears_one_line_and_the_loss_is_said() {
+async fn a_full_disk_tears_one_audit_line_and_readiness_reports_it() {
     let written = std::sync::Arc::default();
     let tasks = Tasks::new();
     let full = Full {

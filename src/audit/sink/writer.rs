@@ -107,7 +107,7 @@ impl fmt::Debug for Output {
 pub(super) struct Writer {
     pub(super) output: Output,
     pub(super) line: Vec<u8>,
-    /// Whether the last write failed, which may have left half a line.
+    /// Whether the output may end in half a line: the last write failed, or one of an earlier process.
     pub(super) torn: bool,
     pub(super) waiting: Arc<AtomicUsize>,
     pub(super) dropped: Dropped,
@@ -232,7 +232,7 @@ impl Writer {
         };
         match file.reopen() {
             Ok(()) => {
-                self.torn = false;
+                self.torn = file.was_torn;
                 self.dropped.losses.expire();
             }
             Err(error) => {

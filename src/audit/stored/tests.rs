@@ -71,7 +71,7 @@ async fn lines_are_stored_in_order_and_in_batches() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_database_that_comes_back_loses_nothing_and_one_that_does_not_is_counted() {
+async fn a_failed_append_is_retried_and_a_final_loss_is_counted() {
     let (shelf, tasks) = (Arc::<Shelf>::default(), Tasks::new());
     let mut queue = queue(&shelf, &tasks);
     shelf.broken.store(true, Ordering::Relaxed);
@@ -100,7 +100,7 @@ async fn a_database_that_comes_back_loses_nothing_and_one_that_does_not_is_count
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_does_not_fit_is_counted_and_nobody_waits() {
+async fn a_full_queue_counts_dropped_lines_and_never_blocks() {
     let (shelf, tasks) = (Arc::<Shelf>::default(), Tasks::new());
     let mut queue = queue(&shelf, &tasks);
     // The task has not run yet.
@@ -114,7 +114,7 @@ async fn what_does_not_fit_is_counted_and_nobody_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn strangers_cannot_fill_the_database() {
+async fn audit_lines_of_unaccepted_tenants_are_not_stored() {
     let (shelf, tasks) = (Arc::<Shelf>::default(), Tasks::new());
     let mut queue = queue(&shelf, &tasks);
     let mut ask = |line: &str, name: Option<&str>, status, error: Option<&'static str>| {

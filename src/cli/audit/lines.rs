@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_the_same_however_they_arrive() {
+    fn the_same_lines_are_found_for_every_piece_boundary() {
         let text = b"one\n\ntwo\nlast";
         let expected: [&[u8]; 4] = [b"one", b"", b"two", b"last"];
         assert_eq!(lines(&[text]), expected);
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_takes_no_more_memory() {
+    fn a_line_longer_than_the_limit_is_cut() {
         let piece = vec![b'x'; LONGEST];
         let found = lines(&[&piece, &piece, b"\nnext\n"]);
         assert_eq!(found.len(), 2);

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_stands_first_and_changes_nothing_behind_it() {
+    fn the_cache_buster_is_prepended_and_the_rest_stays_unchanged() {
         let buster = CacheBuster("(s)".to_owned());
         for (before, after) in [
             (
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_are_the_same() {
+    fn two_cache_busters_are_never_equal() {
         assert_ne!(CacheBuster::new().0, CacheBuster::new().0);
     }
 }

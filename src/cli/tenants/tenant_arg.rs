@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_variables_are_read() {
+    fn a_tenant_argument_is_a_name_or_an_environment_variable() {
         let Ok(TenantArg::Label(shown)) = parse("98e388831bde") else {
             panic!("a name");
         };
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_a_key_is_refused_and_not_repeated() {
+    fn an_argument_that_may_be_a_key_is_refused_and_not_repeated() {
         for key in [
             "sk-proj-abcdef0123456789",
             "0123456789abcdef0123456789abcdef",

@@ -124,8 +124,14 @@ fn notes(parts: &[&Part], raw: &[Option<String>]) -> String {
     }
     let unknown = raw.iter().filter(|text| text.is_none()).count();
     if unknown > 0 {
+        let whose = if unknown == raw.len() {
+            "Their text is not stored".to_owned()
+        } else {
+            format!("The text of {unknown} of them is not stored")
+        };
         text.push_str(&format!(
-            "\n{unknown} raw messages are sent beside the snapshot. Their text is not stored, so they may say some of it again.\n"
+            "\n{} raw messages are sent beside the snapshot. {whose}, so they may say some of it again.\n",
+            raw.len()
         ));
     }
     text

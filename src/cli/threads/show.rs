@@ -24,10 +24,10 @@ pub(super) struct Args {
     #[arg(long, requires = "timeline")]
     json: bool,
     /// Show from which messages one line of the observations comes; give its number, or some of its words
-    #[arg(long, value_name = "LINE", conflicts_with = "timeline")]
+    #[arg(long, value_name = "LINE", conflicts_with_all = ["timeline", "json"])]
     why: Option<String>,
     /// Show the names, numbers, dates and paths that are in no request any more
-    #[arg(long, conflicts_with_all = ["timeline", "why"])]
+    #[arg(long, conflicts_with_all = ["timeline", "why", "json"])]
     lost: bool,
     /// Prices of the model that writes memory, in dollars per million tokens, to show the cost
     #[arg(long, value_name = "IN,CACHED,OUT")]

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_every_event_whole() {
+    fn the_json_output_contains_every_event_in_full() {
         let text = json_lines(&events());
         let lines: Vec<Value> = text
             .lines()

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bundle_is_the_owners_alone_and_the_newest_stay() {
+    fn only_the_owner_can_read_a_bundle_and_old_bundles_are_deleted() {
         let outer = tempfile::tempdir().unwrap();
         let folder = outer.path().join("deeper/bundles");
         fs::create_dir_all(&folder).unwrap();

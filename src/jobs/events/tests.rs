@@ -134,7 +134,7 @@ fn a_status_has_the_published_windows() {
 }
 
 #[test]
-fn an_activation_is_told_for_each_chunk_that_was_not_covered_before() {
+fn an_activation_has_one_event_for_each_newly_covered_chunk() {
     let mut parts = [
         part(PartKind::Chunk, 0, 4),
         part(PartKind::Chunk, 4, 8),
@@ -199,7 +199,7 @@ fn an_activation_is_told_for_each_chunk_that_was_not_covered_before() {
 
 /// The published field has three words; our own field beside it has the cause.
 #[test]
-fn an_activation_says_why_in_the_published_words_and_in_ours() {
+fn an_activation_event_has_the_published_trigger_and_our_own_cause() {
     let conversation = ConversationState {
         scope: scope(),
         model: "openai/gpt-5.5".to_owned(),

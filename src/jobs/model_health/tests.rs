@@ -47,7 +47,7 @@ fn job() -> Job {
 }
 
 #[test]
-fn a_slow_model_is_measured_by_itself() {
+fn the_patience_with_a_slow_model_follows_its_own_answer_time() {
     let health = ModelHealth::new(Clock::default(), &Readiness::new());
     let (endpoint, job) = (endpoint(), job());
     let patience = || health.patience(&endpoint, "m", &job, DEADLINE);
@@ -60,7 +60,7 @@ fn a_slow_model_is_measured_by_itself() {
 }
 
 #[test]
-fn a_call_hangs_until_it_ends() {
+fn the_observer_is_degraded_until_the_last_overdue_call_ends() {
     let readiness = Readiness::new();
     let health = ModelHealth::new(Clock::default(), &readiness);
     let overdue = || health.begin_overdue(&endpoint(), "m", &job(), Duration::from_mins(1));
@@ -76,7 +76,7 @@ fn a_call_hangs_until_it_ends() {
 }
 
 #[test]
-fn an_endpoint_that_is_left_alone_is_said_with_both_times_until_it_answers() {
+fn a_paused_endpoint_is_reported_with_both_times_until_it_answers() {
     let clock = Clock::manual(1_000_000);
     let health = ModelHealth::new(clock.clone(), &Readiness::new());
     let (endpoint, job) = (endpoint(), job());
@@ -106,7 +106,7 @@ fn an_endpoint_that_is_left_alone_is_said_with_both_times_until_it_answers() {
 }
 
 #[test]
-fn the_target_that_was_silent_for_longest_makes_room() {
+fn the_longest_idle_model_is_forgotten_first() {
     let health = ModelHealth::new(Clock::default(), &Readiness::new());
     let (endpoint, job) = (endpoint(), job());
     let patience = |model: usize| health.patience(&endpoint, &model.to_string(), &job, DEADLINE);
@@ -124,7 +124,7 @@ fn the_target_that_was_silent_for_longest_makes_room() {
 
 /// A conversation may pause for hours. What its model has shown is still true then.
 #[test]
-fn a_borrowed_model_that_works_is_known_after_a_pause_and_a_failing_one_is_not() {
+fn only_a_working_borrowed_model_is_remembered_after_a_pause() {
     let clock = Clock::manual(1_000_000);
     let health = ModelHealth::new(clock.clone(), &Readiness::new());
     let url = "http://127.0.0.1:1/v1".parse().expect("an address");

@@ -255,7 +255,7 @@ mod tests {
     /// The model depends on the size of a piece. A piece that is short because of one model's limit
     /// must not set the limit of another model.
     #[test]
-    fn each_model_is_remembered_by_what_it_takes_itself() {
+    fn each_model_learns_its_own_piece_limit() {
         let mut draft = ChunkDraft::new(pieces(), 9_000);
         draft.record_piece_limit(5_000);
         assert_eq!(limits(&draft), [], "nobody was asked");
@@ -280,7 +280,7 @@ mod tests {
 
     /// A cut answer may have any reason until one is complete.
     #[test]
-    fn no_limit_is_learned_while_answers_are_cut() {
+    fn no_piece_limit_is_learned_while_answers_are_cut() {
         let mut draft = ChunkDraft::new(pieces(), 9_000);
         draft.set_model(Some("small".to_owned()));
         draft.record_piece_limit(1_000);

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_when_there_are_too_many_bytes_and_the_newest_stays() {
+    fn the_oldest_pending_observations_are_dropped_at_the_byte_limit() {
         let pending = PendingOverflows::default();
         let small: Vec<_> = (0..1_000).map(|_| pending.insert(overflow(100))).collect();
         let is_held = |id: &SnapshotId| pending.get(Some(*id)).is_some();

@@ -45,7 +45,7 @@ fn message_of(error: &CallError) -> String {
 }
 
 #[test]
-fn a_call_that_was_not_made_blames_nobody() {
+fn a_call_that_was_not_made_does_not_blame_the_endpoint() {
     let error = CallError::NotMade {
         retry_after: Duration::from_mins(1),
         message: "the tokens of today are spent".to_owned(),
@@ -65,7 +65,7 @@ fn every_status_has_its_class() {
         (403, "auth"),
         (404, "fatal"),
         (408, "transient"),
-        (413, "rejected"),
+        (413, "long"),
         (422, "rejected"),
         (425, "transient"),
         (429, "rate"),
@@ -83,7 +83,7 @@ fn every_status_has_its_class() {
 }
 
 #[test]
-fn the_body_can_say_more_than_the_status() {
+fn the_body_can_change_the_error_class_of_the_status() {
     for (status, body, expected) in [
         (
             400,
@@ -134,7 +134,7 @@ fn the_body_can_say_more_than_the_status() {
 }
 
 #[test]
-fn messages_are_capped() {
+fn a_long_error_message_is_cut() {
     let body = format!(r#"{{"error":{{"message":"{}"}}}}"#, "日".repeat(5000));
     let CallError::Fatal { message } = classify(404, &body) else {
         panic!("not fatal");
@@ -143,7 +143,7 @@ fn messages_are_capped() {
 }
 
 #[test]
-fn neither_keys_nor_prompts_are_repeated() {
+fn an_error_message_repeats_neither_key_nor_prompt() {
     let key = format!(r#"{{"error":{{"message":"Incorrect API key provided: {KEY}."}}}}"#);
     let key = message_of(&classify(401, &key));
     assert!(
@@ -166,7 +166,7 @@ fn neither_keys_nor_prompts_are_repeated() {
 }
 
 #[test]
-fn what_is_too_long_says_by_how_much_where_the_provider_does() {
+fn a_too_long_error_has_the_numbers_that_the_provider_reports() {
     let excess_for = |message: &str| {
         let body = format!(r#"{{"error":{{"message":"{message}"}}}}"#);
         match classify(400, &body) {

@@ -46,7 +46,7 @@ fn check_size(index: &OriginIndex) {
 
 /// Anybody can send messages with a key that the upstream refuses.
 #[test]
-fn messages_of_strangers_push_out_no_others() {
+fn messages_of_unaccepted_tenants_evict_no_accepted_messages() {
     let (alice, other) = (scope("alice"), origin(2));
     let mut index = OriginIndex::with_max_entries(ENTRIES);
     index.add_message(&alice, hash("said by two"), other, false);
@@ -65,7 +65,7 @@ fn messages_of_strangers_push_out_no_others() {
 }
 
 #[test]
-fn a_flood_of_one_tenant_pushes_out_nothing_of_another() {
+fn a_flood_of_one_tenant_evicts_no_messages_of_another_tenant() {
     let (alice, chatty) = (scope("alice"), scope("chatty"));
     let mut index = OriginIndex::with_max_entries(ENTRIES);
     for number in 0..ENTRIES / 4 {
@@ -89,7 +89,7 @@ fn a_flood_of_one_tenant_pushes_out_nothing_of_another() {
 
 /// Few generations are searched, however a tenant grows.
 #[test]
-fn a_tenant_never_loses_more_than_half_of_it_at_once() {
+fn a_tenant_never_loses_more_than_half_of_its_entries_at_once() {
     let sizes = generation_sizes(MAX_ENTRIES);
     let mut tenant = TenantOrigins::default();
     for number in 0..MAX_ENTRIES {
@@ -110,7 +110,7 @@ fn a_tenant_never_loses_more_than_half_of_it_at_once() {
 }
 
 #[test]
-fn tenants_that_hold_much_come_to_equal_shares() {
+fn large_tenants_end_with_about_equal_shares() {
     let mut index = OriginIndex::with_max_entries(20_000);
     let tenants = ["a", "b", "c", "d"].map(scope);
     // One after the other, so that the first ones hold all there is when the last ones come.
@@ -125,7 +125,7 @@ fn tenants_that_hold_much_come_to_equal_shares() {
 }
 
 #[test]
-fn very_many_tiny_tenants_push_out_no_small_one_that_is_in_use() {
+fn many_tiny_tenants_evict_no_small_tenant_that_is_in_use() {
     let mut index = OriginIndex::with_max_entries(ENTRIES);
     let (alice, silent) = (scope("alice"), scope("silent"));
     for tenant in [&alice, &silent] {
@@ -154,7 +154,7 @@ fn very_many_tiny_tenants_push_out_no_small_one_that_is_in_use() {
 
 /// A request with an unknown ending is not compared with answers at all.
 #[test]
-fn the_ending_of_an_answer_is_known_for_as_long_as_the_answer() {
+fn an_answer_ending_is_kept_as_long_as_the_answer() {
     let body = br#"{"model":"m","messages":[{"role":"user","content":"Sum up."}]}"#;
     let parsed = crate::wire::Request::parse_chat(&body.to_vec().into()).expect("a request");
     let alice = scope("alice");
@@ -191,7 +191,7 @@ fn the_ending_of_an_answer_is_known_for_as_long_as_the_answer() {
 
 /// One account can begin many tenants, each with few messages. So a quiet tenant loses what was seen of it.
 #[test]
-fn what_was_dropped_of_a_tenant_proves_nothing_until_it_is_said_again() {
+fn evicted_messages_prove_nothing_until_they_are_sent_again() {
     let (bob, own) = (scope("bob"), origin(1));
     let mut index = OriginIndex::with_max_entries(ENTRIES);
     assert!(!is_contested(&index, &bob, "an answer of before the start"));

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_drips_ends_after_its_grace_and_one_that_keeps_the_rate_comes_whole() {
+    async fn a_body_below_the_minimum_rate_ends_after_the_grace_time() {
         let pace = |min_bytes_per_second| Pace {
             grace: Duration::from_secs(10),
             min_bytes_per_second,
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_frame_starts_the_pause_anew_and_the_first_long_one_fails() {
+    async fn each_frame_restarts_the_idle_timer_and_a_long_pause_fails() {
         let (send, mut receive) = mpsc::channel::<Result<Frame<Bytes>, BoxError>>(1);
         let frames = futures_util::stream::poll_fn(move |cx| receive.poll_recv(cx));
         let mut body = IdleTimeout::new(StreamBody::new(frames), Duration::from_mins(1));

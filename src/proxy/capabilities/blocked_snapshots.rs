@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_refusal_in_a_row_counts_for_that_snapshot_and_model_alone() {
+    fn a_second_refusal_in_a_row_blocks_only_that_snapshot_and_model() {
         let (mut blocked, now) = refused(1);
         assert!(!blocked.is_blocked("m", S));
         blocked.record_refused("m", S, now);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_begins_anew() {
+    fn an_accepted_snapshot_resets_its_refusal_count() {
         let (mut blocked, now) = refused(1);
         blocked.record_accepted("other", S);
         blocked.record_accepted("m", S);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn after_an_hour_it_is_tried_again_and_refused_once() {
+    fn after_an_hour_one_refusal_blocks_a_snapshot_again() {
         let (mut blocked, now) = refused(2);
         blocked.expire(now + REFUSAL_TTL / 2);
         assert!(blocked.is_blocked("m", S));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_stored_is_not_known_by_its_number() {
+    fn a_snapshot_that_is_not_stored_is_never_blocked() {
         let (mut blocked, now) = refused(0);
         for unstored in [SnapshotId(0), SnapshotId(-3)] {
             blocked.record_refused("m", unstored, now);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_snapshot_that_was_not_asked_for_the_longest_is_forgotten() {
+    fn the_least_recently_used_blocked_snapshot_is_forgotten() {
         let (mut blocked, now) = refused(0);
         let many = i64::try_from(MAX_SNAPSHOTS).unwrap();
         for id in 1..=many {

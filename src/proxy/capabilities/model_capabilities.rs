@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_placement_holds_for_one_tenant_and_with_a_second_for_all() {
+    fn a_placement_refused_for_two_tenants_is_avoided_for_all() {
         let (mut model, now) = (CapabilitiesByTenant::default(), Instant::now());
         model.record_refused_placements(alone(&A), (1, true), now);
         assert_eq!([&A, &B].map(|it| steps(&mut model, it)), [1, 0]);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_of_one_account_and_unnamed_refusals_teach_nobody_else() {
+    fn refusals_of_one_account_or_without_reason_do_not_affect_other_tenants() {
         let (mut model, now) = (CapabilitiesByTenant::default(), Instant::now());
         let of_a = |tenant| Member {
             tenant,
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_is_agreed_on_likewise_and_a_refusal_stays() {
+    fn usage_support_applies_to_all_after_two_tenants_and_refusals_persist() {
         let mut model = CapabilitiesByTenant::default();
         model.record_usage(alone(&A), true);
         assert_eq!(
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_tenants_were_refused_for_the_cache_is_added_for_nobody() {
+    fn a_cache_addition_refused_for_two_tenants_is_added_for_none() {
         let mut model = CapabilitiesByTenant::default();
         let refuses = |model: &mut CapabilitiesByTenant, addition| {
             [A, B, C].map(|it| model.for_tenant(&it).refused_additions.has(addition))
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_agreed_is_forgiven_as_what_was_learned() {
+    fn a_refusal_shared_by_tenants_expires_like_a_single_one() {
         let (mut model, now) = (CapabilitiesByTenant::default(), Instant::now());
         model.record_refused_placements(alone(&A), (1, true), now);
         model.record_refused_placements(alone(&B), (1, true), now);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_second_refusal_in_a_row_without_a_reason_teaches() {
+    fn only_the_second_unexplained_refusal_in_a_row_counts() {
         let mut model = CapabilitiesByTenant::default();
         assert!(!model.record_unexplained_refusal(alone(&A)));
         assert!(
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_are_bounded() {
+    fn the_number_of_tenants_is_bounded_and_recent_ones_are_kept() {
         let (mut model, now) = (CapabilitiesByTenant::default(), Instant::now());
         model.record_refused_placements(alone(&A), (2, true), now);
         for number in 0..=u8::try_from(MAX_TENANTS).expect("few") {

@@ -11,7 +11,7 @@ fn for_model(model: &str) -> TenantModel<'_> {
 }
 
 #[test]
-fn steps_down_one_placement_at_a_time_for_one_model() {
+fn a_refused_placement_is_lowered_by_one_step_for_that_model() {
     let capabilities = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
     assert_eq!(
         capabilities.placement(for_model("a")),
@@ -31,7 +31,7 @@ fn steps_down_one_placement_at_a_time_for_one_model() {
 }
 
 #[test]
-fn a_refusal_is_forgiven_after_an_hour() {
+fn a_refused_placement_is_tried_again_after_an_hour() {
     let capabilities = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
     capabilities.record_refused_placement(for_model("a"), Placement::SystemMessage, true);
     capabilities.expire(Instant::now() + REFUSAL_TTL / 2);
@@ -47,7 +47,7 @@ fn a_refusal_is_forgiven_after_an_hour() {
 }
 
 #[test]
-fn a_snapshot_stands_where_it_was_made_to_stand_unless_that_is_refused() {
+fn a_snapshot_keeps_its_placement_unless_that_is_refused() {
     let capabilities = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
     capabilities.set_placement(Some(Placement::Segments));
     assert_eq!(
@@ -76,7 +76,7 @@ fn a_snapshot_stands_where_it_was_made_to_stand_unless_that_is_refused() {
 }
 
 #[test]
-fn the_model_that_was_not_asked_for_the_longest_is_forgotten() {
+fn the_least_recently_used_model_is_forgotten() {
     let capabilities = UpstreamCapabilities::new(Some(Placement::SystemMessage), "localhost");
     for number in 0..MAX_MODELS {
         capabilities.record_refused_placement(
@@ -96,7 +96,7 @@ fn the_model_that_was_not_asked_for_the_longest_is_forgotten() {
 }
 
 #[test]
-fn off_stays_off() {
+fn placement_off_is_never_raised() {
     assert_eq!(
         UpstreamCapabilities::new(None, "localhost").placement(for_model("a")),
         None
@@ -104,7 +104,7 @@ fn off_stays_off() {
 }
 
 #[test]
-fn usage_is_asked_where_known_or_seen_accepted_and_never_after_a_refusal() {
+fn usage_is_requested_where_supported_and_never_after_a_refusal() {
     assert!(UpstreamCapabilities::new(None, "api.openai.com").may_ask_usage(for_model("a")));
     let capabilities = UpstreamCapabilities::new(None, "localhost");
     assert!(!capabilities.may_ask_usage(for_model("a")));
@@ -116,7 +116,20 @@ fn usage_is_asked_where_known_or_seen_accepted_and_never_after_a_refusal() {
 }
 
 #[test]
-fn what_helps_the_cache_is_documented_by_openai_and_azure_and_once_refused_it_stays_refused() {
+fn openrouter_reports_usage_without_being_asked() {
+    for (host, always) in [("openrouter.ai", true), ("api.openai.com", false)] {
+        let capabilities = UpstreamCapabilities::new(None, host);
+        assert_eq!(capabilities.always_reports_usage(), always, "{host}");
+        assert_eq!(
+            capabilities.may_ask_usage(for_model("a")),
+            !always,
+            "{host}"
+        );
+    }
+}
+
+#[test]
+fn cache_additions_are_known_for_openai_and_azure_until_refused() {
     for (host, is_known) in [
         ("api.openai.com", true),
         ("eu.api.openai.com", true),
@@ -145,7 +158,7 @@ fn what_helps_the_cache_is_documented_by_openai_and_azure_and_once_refused_it_st
 }
 
 #[test]
-fn whoever_signs_is_known_for_an_hour_and_no_more_of_them_than_fit() {
+fn signing_tenants_are_remembered_for_an_hour_up_to_a_bound() {
     let capabilities = UpstreamCapabilities::new(None, "localhost");
     let tenant = |number: usize| {
         let mut tenant = [0; 32];

@@ -66,7 +66,7 @@ async fn each_frame_is_decoded_when_it_comes() {
 }
 
 #[tokio::test]
-async fn however_it_is_cut_the_same_bytes_come_out() {
+async fn the_decoded_bytes_do_not_depend_on_the_frame_sizes() {
     let whole: Vec<u8> = gzip().concat();
     for size in [1, 7, whole.len()] {
         let frames = whole.chunks(size).map(Bytes::copy_from_slice).collect();
@@ -89,7 +89,7 @@ async fn a_long_answer_is_not_cut() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_decoded_breaks_off_behind_what_could() {
+async fn an_undecodable_frame_ends_the_stream_after_the_decoded_events() {
     let mut frames = gzip();
     frames.truncate(2);
     frames.push(Bytes::from_static(
@@ -100,7 +100,7 @@ async fn what_cannot_be_decoded_breaks_off_behind_what_could() {
 }
 
 #[tokio::test]
-async fn a_coding_without_its_end_loses_nothing() {
+async fn a_gzip_stream_without_its_end_loses_no_event() {
     let mut frames = gzip();
     frames.pop();
     let (text, broken) = read(decode_stream(response(frames, "gzip"))).await;
@@ -108,7 +108,7 @@ async fn a_coding_without_its_end_loses_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_not_read_and_what_is_no_stream_passes_as_it_came() {
+async fn unknown_encodings_and_non_streams_pass_unchanged() {
     for (encoding, kind) in [
         ("gzip, br", "text/event-stream"),
         ("identity", "text/event-stream"),

@@ -249,7 +249,7 @@ mod tests {
     const KEY: (&str, &str) = ("authorization", "Bearer k");
 
     #[test]
-    fn a_header_that_the_upstream_ignores_makes_another_tenant_of_the_same_account() {
+    fn an_ignored_header_makes_another_tenant_of_the_same_account() {
         let plain = credentials(&[KEY], "");
         assert_eq!(plain.account, plain.all);
         for (more, query) in [(&[("x-any-auth", "1")][..], ""), (&[], "token=1")] {
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_known_in_any_spelling() {
+    fn query_credentials_are_recognised_in_any_spelling() {
         let plain = credentials(&[], "key=alice");
         for query in ["Key=alice", "KEY=alice", "%6Bey=alice", "a=b&k%65y=alice"] {
             assert_eq!(credentials(&[], query).all, plain.all, "{query}");
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_the_list_stands_for_the_account() {
+    fn the_first_credential_in_the_list_defines_the_account() {
         let api_key = ("api-key", "k");
         let both = credentials(&[("a-auth", "x"), api_key], "");
         assert_eq!(both.account, credentials(&[api_key], "").all);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn known_headers_of_gateways_tell_people_apart() {
+    fn known_gateway_headers_make_separate_tenants() {
         let tenants = [
             "ocp-apim-subscription-key",
             "x-auth-token",
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_counts_only_where_nothing_else_does() {
+    fn a_cookie_counts_only_without_another_credential() {
         let cookie = ("cookie", "session=1");
         assert_eq!(
             credentials(&[KEY, cookie], "").all,
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_is_the_operators() {
+    fn the_operator_can_replace_or_extend_the_credential_headers() {
         let listed = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
             CredentialHeaders::parse(&names).map_err(str::to_owned)

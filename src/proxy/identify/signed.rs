@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn every_scheme_that_signs_is_known_by_its_shape() {
+    fn every_signing_scheme_is_recognised_by_its_form() {
         for scheme in [
             "AWS4-HMAC-SHA256 Credential=x",
             "AWS4-ECDSA-P256-SHA256 Credential=x",
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn every_header_that_signs_or_digests_is_known_by_its_shape() {
+    fn every_signature_or_digest_header_is_recognised_by_its_form() {
         for name in [
             "signature",
             "signature-input",
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_authorization_counts_as_well() {
+    fn a_second_authorization_header_is_also_checked_for_signing() {
         let mut headers = HeaderMap::new();
         headers.append(AUTHORIZATION, HeaderValue::from_static("Bearer k"));
         assert!(!is_signed(&headers));

@@ -16,9 +16,6 @@ use crate::history::{HashPurpose, Pepper};
 /// The header that any client may write. It keeps memory apart within its owner.
 const RESOURCE_HEADER: HeaderName = HeaderName::from_static("x-diarist-resource");
 
-/// The same header as some servers in between rewrite it.
-const WITH_UNDERSCORES: &str = "x_diarist_resource";
-
 static CLIENT_RESOURCE: HashPurpose = HashPurpose::new("diarist 2026-11 resource");
 static TRUSTED_USER: HashPurpose = HashPurpose::new("diarist 2026-11 vouched resource");
 
@@ -63,12 +60,8 @@ pub(super) fn resource(
         Some((users, value))
     });
     let is_separate = users.is_none_or(|users| users.header != RESOURCE_HEADER);
-    // Both spellings end here (`headers::towards_upstream`), so both keep users apart.
-    let spellings = headers
-        .get_all(RESOURCE_HEADER)
-        .iter()
-        .chain(headers.get_all(WITH_UNDERSCORES));
-    let client_resource = single_value(spellings).filter(|_| is_separate);
+    let named = headers.get_all(RESOURCE_HEADER).iter();
+    let client_resource = single_value(named).filter(|_| is_separate);
     let client_resource =
         client_resource.map(|value| usable_name(value?).ok_or(OffReason::BadResource));
     let client_resource = client_resource.transpose()?;
@@ -169,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_any_client_can_write_is_vouched_for_by_nobody() {
+    fn a_resource_that_a_client_wrote_is_not_trusted() {
         let users = by_word("x-user");
         let own_resource = [("x-diarist-resource", "alice")];
         for operator in [None, Some(&users)] {
@@ -182,22 +175,9 @@ mod tests {
         assert_eq!(resource_in(None, &[("x-user", "alice")]), Ok(None));
     }
 
-    /// Neither spelling reaches the upstream, so a user named by either one has memory of their own.
-    #[test]
-    fn a_name_in_a_header_with_underscores_counts_too() {
-        let hyphens = id(resource_in(None, &[("x-diarist-resource", "alice")]));
-        let underscores = id(resource_in(None, &[("x_diarist_resource", "alice")]));
-        assert_eq!(hyphens, underscores);
-        let both = [
-            ("x-diarist-resource", "alice"),
-            ("x_diarist_resource", "bob"),
-        ];
-        assert_eq!(resource_in(None, &both), Err(OffReason::BadResource));
-    }
-
     /// Otherwise a client could write a name that the operator's user would see as its own.
     #[test]
-    fn nobody_writes_themselves_into_a_name_that_is_vouched_for() {
+    fn a_client_cannot_claim_the_identity_of_a_trusted_user() {
         let users = by_word("x-user");
         let alice = id(resource_in(Some(&users), &[("x-user", "alice")]));
         let claimed = id(resource_in(
@@ -236,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wall_within_a_user_stays_one() {
+    fn a_resource_within_a_trusted_user_stays_separate() {
         let users = by_word("x-user");
         let alice = ("x-user", "alice");
         let walled = resource_in(Some(&users), &[alice, ("x-diarist-resource", "work")]);
@@ -249,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_cannot_be_used_is_not_left_out() {
+    fn an_unusable_user_name_is_refused_and_not_ignored() {
         let users = by_word("x-user");
         let long = "x".repeat(257);
         for bad in ["", " ", "a b", "ä", long.as_str()] {
@@ -273,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signed_name_is_its_subject_and_no_other() {
+    fn a_user_token_identifies_its_subject_and_a_forged_one_is_refused() {
         let users = Users {
             header: "x-openwebui-user-jwt".parse().expect("a name"),
             proof: Proof::Token(samples::verifier()),

@@ -3,6 +3,8 @@
 //! Reads an error body up to 64 KiB and puts it together again, so the client can still get it. Decides
 //! nothing about what goes out next: that is [`super::attempt`]. What a refusal names, `wire::usage` reads.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Response, StatusCode, header};
@@ -61,7 +63,8 @@ pub(super) async fn send_once(
     form: AnswerForm<'_>,
 ) -> Result<Response<ProxyBody>, ProxyError> {
     let mut parts = parts.clone();
-    let needs_identity = outgoing.asks_usage || matches!(form, AnswerForm::ContinuedStream(_));
+    let continues_stream = matches!(form, AnswerForm::ContinuedStream(_));
+    let needs_identity = outgoing.asks_usage || continues_stream;
     if needs_identity {
         // The event that answers our own question for usage is taken out again, which needs a plain
         // stream. And if the head has gone to the client, it named no content encoding.
@@ -77,7 +80,8 @@ pub(super) async fn send_once(
     let response = forward::send(&shared.upstream, parts, out).await?;
     let response = response
         .map(|body| body::IdleTimeout::new(body, shared.limits.response_idle).boxed_unsync());
-    let response = if outgoing.is_changed() {
+    // Whoever announces the length of a refusal announces that of the answer to the original, too.
+    let response = if outgoing.is_changed() || continues_stream {
         without_stream_length(response)
     } else {
         response
@@ -170,11 +174,8 @@ fn without_stream_length(mut response: Response<ProxyBody>) -> Response<ProxyBod
 
 /// Whether this can be one of the answers of servers that refuse a request with status 200.
 fn may_be_json_error(answer: &Response<ProxyBody>) -> bool {
-    let headers = answer.headers();
-    let kind = headers.get(header::CONTENT_TYPE);
-    answer.status() == StatusCode::OK
-        && kind.is_some_and(may_hold_json)
-        && !headers.contains_key(header::CONTENT_ENCODING)
+    let kind = answer.headers().get(header::CONTENT_TYPE);
+    answer.status() == StatusCode::OK && kind.is_some_and(may_hold_json)
 }
 
 /// Whether a body of this content type can be JSON. Some servers call an error plain text.
@@ -187,18 +188,30 @@ fn may_hold_json(kind: &HeaderValue) -> bool {
 
 /// Reads an answer of status 200 as far as it may be an error, and returns it as it was.
 async fn read_json_error(answer: Response<ProxyBody>) -> (Response<ProxyBody>, Outcome) {
-    /// Long enough for white space and a brace. A stream in disguise must not wait for more.
-    const FIRST: usize = 16;
+    /// How long white space in front of an answer may be kept from the client.
+    const BLANK: Duration = Duration::from_secs(1);
     /// An error begins with its key, or with a few short members in front of it.
     const BEGINNING: usize = 128;
     let (parts, rest) = answer.into_parts();
-    let (mut read, mut rest) = body::peek(rest, FIRST).await;
+    let encoding = Encoding::from_header(parts.headers.get(header::CONTENT_ENCODING));
+    // What cannot be decoded is no error.
+    let text = |read: &Bytes| plain(encoding, read).unwrap_or_default();
+    let (mut read, mut rest) = match encoding {
+        Encoding::Identity => body::peek_blank(rest, BLANK).await,
+        _ => body::peek(rest, 1).await,
+    };
     let mut outcome = Outcome::Accepted;
-    if read.trim_ascii_start().starts_with(b"{") {
+    let may_begin = |text: &[u8]| match text.trim_ascii_start().first() {
+        // The first bytes of a compressed body may say nothing yet.
+        None => encoding != Encoding::Identity,
+        Some(first) => *first == b'{',
+    };
+    if !read.is_empty() && may_begin(&text(&read)) {
         (read, rest) = peek_more(read, rest, BEGINNING).await;
-        if memchr::memmem::find(&read, b"\"error\"").is_some() {
+        if memchr::memmem::find(&text(&read), b"\"error\"").is_some() {
             (read, rest) = peek_more(read, rest, MAX_ERROR_BYTES).await;
-            let reason = refusal_reason_without_status(&read).filter(|_| is_error(&read));
+            let text = text(&read);
+            let reason = refusal_reason_without_status(&text).filter(|_| is_error(&text));
             outcome = reason.map_or(Outcome::Accepted, Outcome::Refused);
         }
     }
@@ -237,4 +250,45 @@ fn is_error(body: &[u8]) -> bool {
 fn plain(encoding: Encoding, read: &Bytes) -> Option<Bytes> {
     let mut decoder = Decoder::new(encoding);
     decoder.push(read.clone()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    fn gzip(text: &str) -> Bytes {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(text.as_bytes()).unwrap();
+        encoder.finish().unwrap().into()
+    }
+
+    #[tokio::test]
+    async fn a_compressed_error_with_status_200_is_read_and_the_answer_stays_as_it_was() {
+        let error = r#"{"error":{"message":"a failure","code":400}}"#;
+        let filler = "and so on, ".repeat(2_000);
+        let answer = format!(r#"{{"id":"x","choices":[{{"message":{{"content":"{filler}"}}}}]}}"#);
+        for (text, is_error) in [(error, true), (&answer, false)] {
+            for (encoding, sent) in [
+                ("identity", Bytes::from(text.to_owned())),
+                ("gzip", gzip(text)),
+            ] {
+                let response = Response::builder()
+                    .header(header::CONTENT_TYPE, "application/json")
+                    .header(header::CONTENT_ENCODING, encoding)
+                    .body(body::full(sent.clone()))
+                    .unwrap();
+                assert!(may_be_json_error(&response));
+                let (response, outcome) = read_json_error(response).await;
+                let is_refused = matches!(outcome, Outcome::Refused(_));
+                assert_eq!(is_refused, is_error, "{encoding} {text:.40}");
+                let whole = response.into_body().collect().await.unwrap();
+                assert_eq!(whole.to_bytes(), sent, "{encoding}");
+            }
+        }
+    }
 }

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_declined_request_is_followed_by_the_original_once_and_a_shortened_one_moves_its_block() {
+    fn a_declined_request_is_retried_as_original_or_with_a_moved_block() {
         let blame = Blame::Placement;
         let declined = Outcome::Refused(RefusalReason::Declined(blame));
         let steps = STAGES.map(|stage| stage.next_step(declined));

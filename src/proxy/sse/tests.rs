@@ -26,7 +26,7 @@ fn expected() -> Vec<String> {
 }
 
 #[test]
-fn every_line_ending_every_split_every_piece_size() {
+fn events_are_read_with_every_line_ending_split_and_piece_size() {
     for ending in ["\n", "\r\n", "\r"] {
         let text = STREAM.replace('\n', ending);
         let bytes = text.as_bytes();
@@ -47,7 +47,7 @@ fn every_line_ending_every_split_every_piece_size() {
 }
 
 #[test]
-fn the_last_block_counts_without_its_blank_line() {
+fn the_last_event_counts_without_its_blank_line() {
     for tail in ["", "\n", "\r\n", "\r"] {
         let text = format!("data: a\n\ndata: b{tail}");
         assert_eq!(whole(text.as_bytes()), ["a", "b"], "{tail:?}");
@@ -55,7 +55,7 @@ fn the_last_block_counts_without_its_blank_line() {
 }
 
 #[test]
-fn byte_order_marks_never_panic() {
+fn a_byte_order_mark_is_skipped_only_at_the_start() {
     let mut marked = b"\xef\xbb\xbf".to_vec();
     marked.extend_from_slice(STREAM.as_bytes());
     assert_eq!(whole(&marked), expected());
@@ -74,14 +74,14 @@ fn byte_order_marks_never_panic() {
 }
 
 #[test]
-fn broken_utf8_is_replaced_and_ends_nothing() {
+fn broken_utf8_is_replaced_and_reading_continues() {
     let (events, reader) = read(&[b"data: a\xff\xfeb\n\ndata: c\n\n"]);
     assert_eq!(events, ["a\u{fffd}\u{fffd}b", "c"]);
     assert!(reader.is_complete());
 }
 
 #[test]
-fn a_block_over_the_cap_is_left_out_and_said_so() {
+fn an_event_over_the_size_limit_is_left_out_and_reported() {
     let mut text = b"data: a\n\ndata: ".to_vec();
     text.resize(text.len() + MAX_BLOCK, b'x');
     text.extend_from_slice(b"\n\ndata: b\n\n");
@@ -94,7 +94,7 @@ fn a_block_over_the_cap_is_left_out_and_said_so() {
 }
 
 #[test]
-fn work_is_linear_in_the_bytes() {
+fn the_work_of_reading_is_linear_in_the_bytes() {
     // One line of 4 MiB: given up at the cap. One just under the cap: copied once, parsed once.
     let long = [b"data: ".as_slice(), &vec![b'x'; 4 * MAX_BLOCK]].concat();
     let near = [b"data: ".as_slice(), &vec![b'x'; MAX_BLOCK - 8], b"\n\n"].concat();
@@ -116,7 +116,7 @@ fn work_is_linear_in_the_bytes() {
 
 proptest! {
     #[test]
-    fn any_bytes_in_any_pieces_read_the_same(
+    fn any_bytes_give_the_same_events_in_any_pieces(
         bytes in proptest::collection::vec(prop_oneof![
             Just(b'\n'), Just(b'\r'), Just(b':'), Just(b' '), Just(b'd'), Just(0xef), Just(0xbb), Just(0xbf), any::<u8>()
         ], 0..200),
@@ -131,7 +131,7 @@ proptest! {
 
     /// A comment in front of a block sends it through the parser.
     #[test]
-    fn a_block_of_one_line_is_read_as_the_parser_reads_it(
+    fn a_one_line_event_is_read_as_by_the_full_parser(
         block in "(data|dat|id)?:? ?[ a-z:\u{feff}\u{0}é\\r\\n]{0,6}(\r\n\r\n|\n\n|\r\r|\r\n|\n)",
     ) {
         let parsed = format!(":\n{block}");

@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_read_is_kept() {
+    fn only_the_needed_fields_of_an_answer_are_kept() {
         let answer = json!({
             "id": "x", "object": "chat.completion", "usage": {"prompt_tokens": 7}, "huge": [[{}]],
             "response": {"output": [1], "usage": {"input_tokens": 8}}, "message": "x", "x_groq": {"id": 1},
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_answers_are_read_as_far_as_they_are_json() {
+    fn an_unusual_answer_is_read_if_it_is_valid_json() {
         for (odd, choices) in [
             (r#"{"choices":null}"#, Some(0)),
             (r#"{"choices":{"a":[1]}}"#, Some(0)),

@@ -228,7 +228,7 @@ mod tests {
 
     /// As the client sends it back, whatever role the server wrote.
     #[test]
-    fn a_message_is_one_of_the_model() {
+    fn an_answer_message_always_has_the_assistant_role() {
         for message in [
             json!({"content": "Yes.", "x": [1]}),
             json!({"role": "bot", "content": "Yes.", "x": [1]}),
@@ -247,7 +247,7 @@ mod tests {
 
     /// A message that is kept as it was written is read like one that is taken apart.
     #[test]
-    fn a_message_is_read_alike_in_both_ways() {
+    fn a_raw_message_and_a_parsed_message_are_read_alike() {
         for written in [
             r#"{"role":"assistant","content":"Yes.","refusal":null}"#,
             r#"{"content":"A \"line\"\n\u00e9", "role":"\u0061ssistant", "x":[1,{"role":"y"}]}"#,
@@ -284,7 +284,7 @@ mod tests {
 
     /// What was reported is reported again only if the message has more.
     #[test]
-    fn what_says_more_has_changed() {
+    fn a_message_counts_as_changed_only_if_it_has_more_content() {
         let mut answer = AnswerMessage::default();
         let call = json!([{"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}]);
         let mut numbers = vec![answer.changes()];

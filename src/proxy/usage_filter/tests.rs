@@ -27,7 +27,7 @@ fn filtered<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
 }
 
 #[test]
-fn every_split_and_every_line_ending_loses_exactly_the_report() {
+fn the_filter_removes_exactly_the_usage_report_for_every_split() {
     for ending in ["\n", "\r\n", "\r"] {
         let [before, report, after] =
             [BEFORE, REPORT, AFTER].map(|part| part.replace('\n', ending));
@@ -80,7 +80,7 @@ fn a_complete_event_is_never_held() {
 }
 
 #[test]
-fn a_report_that_the_stream_breaks_off_behind_goes_too() {
+fn a_usage_report_at_a_broken_stream_end_is_removed_too() {
     for missing in [1, 2] {
         let stream = [AFTER, &REPORT[..REPORT.len() - missing]].concat();
         for size in [1, 9, stream.len()] {
@@ -102,7 +102,7 @@ fn whole_events_pass_without_a_copy() {
 }
 
 #[test]
-fn a_long_event_passes_as_it_comes() {
+fn a_long_event_is_forwarded_as_it_arrives() {
     let long = format!(
         "data: {{\"choices\":[],\"usage\":{{}},\"x\":\"{}",
         "x".repeat(MAX_HELD)
@@ -125,7 +125,7 @@ fn a_long_event_passes_as_it_comes() {
 }
 
 #[test]
-fn only_the_first_report_goes_and_nothing_that_resembles_it() {
+fn only_the_first_real_usage_report_is_removed() {
     let twice = [REPORT, REPORT].concat();
     assert_eq!(filtered([twice.as_bytes()]), REPORT.as_bytes());
     for kept in [
@@ -149,7 +149,7 @@ fn only_the_first_report_goes_and_nothing_that_resembles_it() {
 }
 
 #[tokio::test]
-async fn trailers_and_errors_come_behind_what_was_held() {
+async fn trailers_and_errors_follow_the_held_data() {
     let mut trailers = HeaderMap::new();
     trailers.insert("x-end", "1".parse().unwrap());
     let frames = [
@@ -205,7 +205,7 @@ fn block() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn with_the_filter_is_without_it_minus_the_report(
+    fn the_filter_removes_the_usage_report_from_any_stream(
         before in proptest::collection::vec(block(), 0..4),
         report in prop_oneof![Just("\n"), Just("\r\n")],
         after in proptest::collection::vec(block(), 0..3),

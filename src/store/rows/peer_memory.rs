@@ -94,7 +94,7 @@ mod tests {
     use crate::history::Scope;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn stored_peer_memory_is_read_back_unchanged() {
         let bound = ConversationBinding {
             link: Link::root(&Scope::new(b"tenant", Some(b"user"))),
             count: 7,

@@ -83,7 +83,7 @@ async fn is_recorded(store: &SqliteStore, scope: &Scope, links: &[Link]) -> bool
 const NEVER: Duration = Duration::from_secs(30);
 
 #[tokio::test]
-async fn a_lookup_gives_up_where_every_connection_is_stuck_and_works_once_they_are_free() {
+async fn a_lookup_times_out_while_every_database_connection_is_stuck() {
     let disk = disk().await;
     let store = &disk.store;
     let (scope, links, record) = request("hello", 3);
@@ -114,7 +114,7 @@ async fn a_lookup_gives_up_where_every_connection_is_stuck_and_works_once_they_a
 }
 
 #[tokio::test]
-async fn a_query_that_never_ends_holds_nobody_up() {
+async fn an_endless_query_times_out_and_blocks_no_other_lookup() {
     let disk = disk().await;
     let store = &disk.store;
     let (scope, links, record) = request("hello", 3);
@@ -130,7 +130,7 @@ async fn a_query_that_never_ends_holds_nobody_up() {
 /// A query whose caller is gone keeps its connection until it ends.
 #[tokio::test]
 #[ignore = "slow"]
-async fn large_look_ups_that_never_end_leave_connections_to_others() {
+async fn endless_large_lookups_leave_connections_for_other_lookups() {
     let disk = disk().await;
     let store = &disk.store;
     let (scope, links, record) = request("hello", 3);
@@ -147,7 +147,7 @@ async fn large_look_ups_that_never_end_leave_connections_to_others() {
 
 /// One key makes many tenants, with headers that its upstream ignores.
 #[tokio::test]
-async fn the_tenants_of_one_account_share_one_turn() {
+async fn all_tenants_of_an_account_share_one_turn_for_large_lookups() {
     let disk = disk().await;
     let store = &disk.store;
     let (scope, links, record) = request("hello", LARGE_REQUEST);
@@ -249,7 +249,7 @@ async fn limit_pages(store: &SqliteStore, pragma: &'static str) {
 /// After some failures (an I/O error, a full disk in the middle of a commit) SQLite has rolled back
 /// by itself, while sqlx believes that the transaction is still open.
 #[tokio::test]
-async fn a_transaction_that_sqlite_ended_by_itself_is_not_believed_to_be_open() {
+async fn the_store_works_after_sqlite_rolled_back_a_transaction_by_itself() {
     let disk = disk().await;
     let store = &disk.store;
     let (scope, links, record) = request("hello", 3);
@@ -299,7 +299,7 @@ async fn file_size(disk: &Disk, name: &str) -> u64 {
 
 /// A commit does not copy the journal into the database every few batches; a pause does.
 #[tokio::test]
-async fn the_journal_is_copied_while_nobody_writes() {
+async fn the_journal_is_copied_to_the_database_during_a_pause() {
     let disk = disk().await;
     let before = file_size(&disk, "diarist.db").await;
     let (scope, links, record) = request("long", 16_000);

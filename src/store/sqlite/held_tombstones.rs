@@ -58,7 +58,7 @@ mod tests {
 
     /// A model may say the same in a forgotten conversation and in a new one. The new one is recorded.
     #[test]
-    fn what_the_model_says_now_is_recorded_although_a_forgotten_conversation_got_it_too() {
+    fn a_repeated_answer_is_recorded_although_a_forgotten_conversation_has_it() {
         let held = HeldTombstones::default();
         let (scope, _, mut record) = fault_tests::request("hello", 1);
         let root = Link::root(&scope);

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn before_it_is_complete_it_excludes_nothing() {
+    fn an_incomplete_key_filter_excludes_no_key() {
         let known = KnownKeys::new();
         assert!(!known.excludes(&scope(), &[key(1)], &LookupKeys::default()));
         known.mark_complete();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_added_is_never_excluded_and_little_else_is_kept() {
+    fn the_key_filter_never_excludes_an_added_key_and_rarely_keeps_others() {
         let known = KnownKeys::new();
         known.mark_complete();
         let keys: Vec<Link> = (0..20_000).map(key).collect();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_store_records_is_known_at_once() {
+    async fn a_recorded_request_is_known_to_the_filter_at_once() {
         let folder = tempfile::tempdir().expect("a folder");
         let url = format!("sqlite://{}", folder.path().join("diarist.db").display());
         let store = SqliteStore::open_alone(&url).await.expect("a store");
@@ -302,7 +302,7 @@ mod tests {
 
     /// Answers of an older version have no ending, so nothing can be excluded by it.
     #[tokio::test]
-    async fn endings_count_over_a_restart_unless_one_is_missing() {
+    async fn answer_endings_are_known_after_a_restart_unless_one_is_missing() {
         let folder = tempfile::tempdir().expect("a folder");
         let url = format!("sqlite://{}", folder.path().join("diarist.db").display());
         let hash = |text| ScopedHash::from_text(&Pepper::NONE, &Link::root(&scope()), text);

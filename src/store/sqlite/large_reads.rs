@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_account_has_one_turn_and_leaves_one_to_others() {
+    async fn an_account_has_at_most_one_large_read_at_a_time() {
         let reads = LargeReads::new();
         let first = reads.turn([1; 32]).now_or_never().flatten();
         assert!(first.is_some());

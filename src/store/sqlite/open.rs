@@ -395,7 +395,7 @@ mod tests {
         SELECT max(n) FROM numbers";
 
     #[tokio::test]
-    async fn a_long_statement_has_many_steps() {
+    async fn a_long_statement_calls_the_step_hook_many_times() {
         static STEPS: AtomicU32 = AtomicU32::new(0);
         let count = || {
             STEPS.fetch_add(1, Ordering::Relaxed);
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn no_migration_file_is_forgotten() {
+    fn every_migration_file_is_in_the_migration_list() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/sqlite");
         let mut files: Vec<_> = std::fs::read_dir(folder)
             .expect("the folder")
@@ -441,7 +441,7 @@ mod tests {
 
     /// Migration 12 keeps what the recorded requests were sent with, each for its model.
     #[tokio::test]
-    async fn what_requests_were_sent_with_outlives_their_new_key() {
+    async fn migration_12_keeps_what_recorded_requests_were_sent_with() {
         let options = SqliteConnectOptions::from_str("sqlite::memory:").expect("a url");
         let mut conn = options.foreign_keys(true).connect().await.expect("open");
         let before = migrations()
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_compare_as_numbers() {
+    fn sqlite_versions_are_compared_as_numbers() {
         assert!(version("3.51.3") >= Some(OLDEST_SQLITE));
         assert!(version("3.9.9") < Some(OLDEST_SQLITE));
         assert!(version("3.51.2") < Some(OLDEST_SQLITE));

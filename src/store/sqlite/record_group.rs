@@ -331,7 +331,7 @@ mod tests {
 
     /// Otherwise SQLite writes the JSON of a request's messages once for each of them.
     #[tokio::test]
-    async fn the_messages_of_a_request_are_taken_apart_once() {
+    async fn the_messages_of_a_request_are_parsed_only_once() {
         let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
         let mut conn = store.database().writer.acquire().await.expect("open");
         let plan = format!("EXPLAIN QUERY PLAN {NEW_NODES_OF_ALL}");

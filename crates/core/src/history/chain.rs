@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn order_matters() {
+    fn the_order_of_messages_changes_the_link() {
         let root = Link::root(&Scope::new(b"k", None));
         let (a, b) = (fingerprint("a"), fingerprint("b"));
         assert_ne!(root.next(&a).next(&b), root.next(&b).next(&a));

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn parallel_round_is_whole() {
+    fn no_cut_separates_parallel_calls_from_their_results() {
         let history = [
             message(Role::User, &[], None),
             message(Role::Assistant, &["a", "b"], None),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn unfinished_newest_round_is_whole() {
+    fn no_cut_falls_into_the_unfinished_newest_tool_round() {
         let history = [
             message(Role::User, &[], None),
             message(Role::Assistant, &["a", "b"], None),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn late_result_keeps_everything_between_together() {
+    fn no_cut_falls_between_a_tool_call_and_its_late_result() {
         let history = [
             message(Role::Assistant, &["a"], None),
             message(Role::User, &[], None),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn past_the_end_is_never_a_cut() {
+    fn a_place_past_the_end_is_never_a_cut() {
         let cuts = Cuts::new([].iter());
         assert!(cuts.is_safe(0) && cuts.is_closed(0));
         assert!(!cuts.is_safe(1) && !cuts.is_closed(1));

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_do_not_run_into_each_other() {
+    fn text_moved_between_fields_changes_the_fingerprint() {
         let mut one = Encoder::new();
         one.text("a", "bc");
         one.text("d", "");
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn together_is_as_one_by_one() {
+    fn a_batch_computes_the_same_fingerprints_as_single_messages() {
         for length in [0, 1, 900, 1024, 5000, 20_000, 300_000] {
             let texts: Vec<String> = (0..40).map(|n| "x".repeat(length / (n % 5 + 1))).collect();
             let mut batch = Batch::new(&Pepper::NONE);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_differ() {
+    fn an_empty_text_and_a_mark_have_different_fingerprints() {
         let mut text = Encoder::new();
         text.text("x", "");
         let mut mark = Encoder::new();

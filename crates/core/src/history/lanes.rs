@@ -119,7 +119,7 @@ mod tests {
 
     /// Every length around every lane width, in all combinations with its neighbours.
     #[test]
-    fn lanes_are_blake3() {
+    fn parallel_hashing_equals_blake3_for_every_count_and_length() {
         const CONTEXT: &str = "diarist test lanes";
         let context = hazmat::hash_derive_key_context(CONTEXT);
         let data: Vec<Chunk> = (0..700_u32)

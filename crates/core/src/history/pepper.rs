@@ -69,7 +69,7 @@ mod tests {
 
     /// The hashes of a database from before there was a pepper. A change here loses its memory.
     #[test]
-    fn without_a_pepper_every_hash_is_what_it_always_was() {
+    fn hashes_without_a_pepper_stay_compatible_with_older_databases() {
         assert_eq!(
             Pepper::NONE.hash(&HashPurpose::new("a purpose"), b"input"),
             blake3::derive_key("a purpose", b"input")
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn another_pepper_makes_other_hashes_of_everything() {
+    fn another_pepper_changes_every_hash() {
         let (one, two) = (Pepper::new(&[1; 32]), Pepper::new(&[2; 32]));
         let root = Link::root(&Scope::new(b"k", None));
         let fingerprint = |pepper: &Pepper| {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_not_printed() {
+    fn the_debug_output_of_a_pepper_hides_the_secret() {
         assert_eq!(format!("{:?}", Pepper::new(b"secret")), "Pepper(set)");
     }
 }

@@ -50,7 +50,7 @@ mod tests {
     };
 
     #[test]
-    fn prices_are_those_of_the_provider_unless_they_are_set() {
+    fn unset_cache_prices_are_those_of_the_provider() {
         for (host, model, read, write) in [
             ("api.openai.com", "gpt-4o-mini", 500, 1_000),
             ("api.openai.com", "gpt-4.1", 250, 1_000),

@@ -107,7 +107,7 @@ mod tests {
     const LOG: &str = "Date: Mar 3, 2026\n* 🟢 (10:00) one small thing\n* 🔴 (10:01) two great things\n  * -> with a detail\n* 🟡 (10:02) three\nDate: Mar 4, 2026\n* 🟢 (10:00) four\n* ✅ (10:01) five done\n* 🟡 (10:02) six has 🔴 in it\n";
 
     #[test]
-    fn low_goes_before_medium_and_the_oldest_first() {
+    fn code_removes_low_priorities_before_medium_and_older_lines_first() {
         assert_snapshot!(shorten(LOG, 1, words), @"
         Date: Mar 3, 2026
         * 🟡 [older observations left out: 2]
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_time_adds_to_the_number() {
+    fn shortening_again_adds_to_the_count_in_the_note() {
         let once = shorten(LOG, 1, words);
         let twice = shorten(&once, 14, words);
         assert!(twice.contains("left out: 5]"), "{twice}");
@@ -144,9 +144,9 @@ mod tests {
 
     proptest! {
         /// The excess is removed, or only the note is left. The rest is from the log, in order,
-        /// and no high line is removed while a lower one stays.
+        /// and no line is removed while one of a lower priority stays.
         #[test]
-        fn the_excess_goes(
+        fn code_removes_the_excess_and_low_priorities_first(
             lines in proptest::collection::vec("(Date: Mar [1-5], 2026|\\* (🔴|🟡|🟢|✅) [a-z ]{0,30}|  \\* -> [a-z ]{1,20})", 0..40),
             excess in 0_u32..300,
         ) {
@@ -158,9 +158,15 @@ mod tests {
             for line in &kept {
                 prop_assert!(rest.any(|other| other == *line), "{line}");
             }
-            let count = |text: &str, mark: char| text.lines().filter(|line| line.starts_with("* ") && priority(line) == priority(&format!("* {mark}")) && parse_note(line).is_none()).count();
-            if count(&short, '🔴') < count(&log, '🔴') {
-                prop_assert_eq!(count(&short, '🟢'), 0);
+            let count = |text: &str, wanted: Priority| text.lines().filter(|line| line.starts_with("* ") && priority(line) == wanted && parse_note(line).is_none()).count();
+            for (lower, higher) in [
+                (Priority::Low, Priority::Medium),
+                (Priority::Low, Priority::High),
+                (Priority::Medium, Priority::High),
+            ] {
+                if count(&short, higher) < count(&log, higher) {
+                    prop_assert_eq!(count(&short, lower), 0, "{:?} before {:?}: {}", higher, lower, log);
+                }
             }
         }
     }

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_times_do_not_panic() {
+    fn extreme_times_are_formatted_without_a_panic() {
         for ms in [i64::MIN, i64::MAX, 0, -1] {
             for zone in [TimeZone::UTC, TimeZone::fixed(jiff::tz::offset(25))] {
                 assert!(!format_day(ms, &zone).is_empty());
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn days_are_related_in_the_published_steps() {
+    fn the_distance_between_days_is_written_in_published_steps() {
         let as_of = date(2026, 3, 20);
         let before = |days: i32| {
             let then = as_of.saturating_sub(jiff::Span::new().days(days));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_is_ten_minutes_and_said_in_two_units() {
+    fn a_pause_of_ten_minutes_or_more_is_written_in_two_units() {
         let pause = |seconds: i64| super::pause(seconds * 1_000);
         assert_eq!(pause(599), None);
         assert_eq!(pause(-99_999), None);

@@ -49,7 +49,7 @@ mod tests {
     use crate::history::{AttachmentKind, Media, Role};
     use crate::tokens::Estimate;
 
-    fn weigh(pieces: Vec<MessagePiece>) -> u32 {
+    fn count_tokens(pieces: Vec<MessagePiece>) -> u32 {
         let spoken = PlainText {
             role: Role::User,
             name: None,
@@ -61,12 +61,12 @@ mod tests {
     /// A message has more tokens than its text, a call those of its content, a result none besides
     /// its text.
     #[test]
-    fn a_message_weighs_more_than_its_words() {
+    fn a_message_has_more_tokens_than_its_text() {
         let text = "tell me of the pass".repeat(100);
         let words = Estimate.count(&text);
-        assert_eq!(weigh(vec![]), MESSAGE_OVERHEAD);
+        assert_eq!(count_tokens(vec![]), MESSAGE_OVERHEAD);
         assert_eq!(
-            weigh(vec![MessagePiece::Text(text.clone())]),
+            count_tokens(vec![MessagePiece::Text(text.clone())]),
             words + MESSAGE_OVERHEAD
         );
         let call = MessagePiece::Call {
@@ -75,26 +75,26 @@ mod tests {
             arguments: text.clone(),
         };
         assert_eq!(
-            weigh(vec![call]),
+            count_tokens(vec![call]),
             words + Estimate.count("look") + MESSAGE_OVERHEAD
         );
         let result = MessagePiece::Result {
             id: "a long id that is not counted".to_owned(),
         };
         let large = "x".repeat(100_000);
-        let counted = weigh(vec![result, MessagePiece::Text(large.clone())]);
+        let counted = count_tokens(vec![result, MessagePiece::Text(large.clone())]);
         assert_eq!(counted, Estimate.count(&large) + MESSAGE_OVERHEAD);
     }
 
     #[test]
-    fn a_file_that_is_only_named_weighs_its_name() {
+    fn a_file_without_data_counts_the_tokens_of_its_name() {
         let file = MessagePiece::Attachment {
             kind: AttachmentKind::File,
             label: "file-123".to_owned(),
             media: Media::default(),
         };
         assert_eq!(
-            weigh(vec![file]),
+            count_tokens(vec![file]),
             Estimate.count("file-123") + MESSAGE_OVERHEAD
         );
     }

@@ -212,7 +212,7 @@ mod tests {
     };
 
     #[test]
-    fn one_user_message_holds_the_whole_call() {
+    fn the_user_message_of_the_observer_contains_history_and_earlier_observations() {
         assert_snapshot!(prompt(&INPUT).user, @"
         Today is Mar 5, 2026. The code is k7Qz91ab.
 
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_message_never_varies_with_the_call() {
+    fn the_observer_system_message_depends_only_on_the_instruction() {
         let other = ObserveInput {
             transcript: "x",
             earlier: "",
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn how_things_stood_is_shown_where_hints_are_asked_for() {
+    fn earlier_hints_are_sent_only_if_new_hints_are_requested() {
         let long = "ж".repeat(2_000);
         let stood = ObserveInput {
             previous_hints: PreviousHints {
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_of_the_format_is_itself_readable() {
+    fn the_format_example_in_the_prompt_can_be_read_as_an_answer() {
         let system = prompt(&INPUT).system;
         let ParsedAnswer::Observed {
             text,

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_covers_those_that_match_no_more() {
+    fn a_pattern_covers_another_that_matches_no_additional_name() {
         let covers = |one: &str, other: &str| Pattern::new(one).covers(&Pattern::new(other));
         for (one, other) in [
             ("*", "*"),
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn stars_and_question_marks_stand_for_others() {
+    fn stars_and_question_marks_match_other_characters() {
         for (pattern, name, fits) in [
             ("gpt-5", "GPT-5", true),
             ("gpt-5", "gpt-5-mini", false),

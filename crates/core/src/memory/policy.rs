@@ -109,9 +109,13 @@ impl IdleTrigger {
     }
 }
 
-/// How long the provider at `host` keeps a prompt of `model` in its cache, if the request asked for
-/// `retention`; as published by the providers. Unknown providers count as short: then an early
-/// activation only comes a little too early.
+/// How long a prompt of `model` at `host` counts as cached for [`IdleTrigger::Auto`], if the request asked for
+/// `retention`. Unknown providers count as short: then an early activation only comes a little too early.
+///
+/// It decides when an activation may come early, with the numbers of the published observational memory
+/// (`activateAfterIdle: "auto"`). [`CacheRules::for_model`](super::prompt_cache::CacheRules::for_model) explains misses in
+/// the audit, with the numbers that the providers document; they differ for OpenAI, for Google and for
+/// servers of one's own.
 #[must_use]
 pub fn cache_lifetime(host: &str, model: &str, retention: Option<&str>) -> Duration {
     const MINUTES: u64 = 60;
@@ -257,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shared_budget_lets_raw_history_grow_into_what_observations_leave() {
+    fn a_shared_budget_gives_unused_observation_tokens_to_the_raw_history() {
         let policy = Policy {
             message_tokens: 30_000,
             buffer_tokens: 6_000,
@@ -292,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn caches_live_as_long_as_their_providers_say() {
+    fn cache_lifetimes_are_those_of_the_published_observational_memory() {
         let lifetime_minutes =
             |host, model, retention| cache_lifetime(host, model, retention).as_secs() / 60;
         let openai = |model| lifetime_minutes("api.openai.com", model, None);
@@ -344,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_helps_a_cache_is_known_of_the_providers_that_document_it() {
+    fn cache_breakpoints_and_affinity_headers_are_known_for_documented_providers() {
         for (host, model, has_breakpoints) in [
             ("api.openai.com", "gpt-5.6", true),
             ("me.openai.azure.com", "GPT-5.10-mini", true),
@@ -369,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn another_model_is_another_name_or_another_provider() {
+    fn a_different_name_or_provider_means_a_different_model() {
         assert!(is_another_model("gpt-5", "gpt-5-mini"));
         assert!(is_another_model("openai/gpt-5", "azure/gpt-5"));
         for (old, new) in [

@@ -129,7 +129,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn only_tags_that_mean_something_are_defused() {
+    fn only_tags_with_a_meaning_in_the_block_are_escaped() {
         let text =
             "</Observations> < / current-task> <b>x</b> a<b <System-Reminder> <history-1> <é";
         assert_eq!(

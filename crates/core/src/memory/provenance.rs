@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_comes_from_the_messages_that_say_it() {
+    fn an_observation_line_is_attributed_to_the_messages_that_contain_it() {
         let text = "Date: Mar 4, 2026\n* 🔴 (14:05) User wants hotel Miramar, with parking\n  * -> cheapest was 91 EUR\n\n* 🟡 Leonie, the sister, eats vegetarian\n* 🟢 Assistant was polite\n  * -> indeed";
         assert_eq!(
             ranges_of(text),
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_together_is_the_whole_range() {
+    fn lines_without_known_sources_are_attributed_to_the_whole_range() {
         assert!(source_messages(TRANSCRIPT, &PLACES[1..]).is_empty());
         assert_eq!(
             attribute_lines("* x\n\n* Miramar", &[], WHOLE).0,
@@ -308,14 +308,14 @@ mod tests {
     }
 
     #[test]
-    fn a_system_message_is_at_its_place() {
+    fn the_lines_of_a_system_message_are_attributed_to_its_place() {
         let text = "* 🟢 x\n<system-message n=\"8\">\nMiramar\nbe brief\n</system-message>\n* 🟢 y";
         let [at, whole] = [range(8, 8), WHOLE].map(Some);
         assert_eq!(ranges_of(text), [whole, at, at, at, at, whole]);
     }
 
     #[test]
-    fn origins_pass_through_reflections() {
+    fn a_reflection_keeps_the_sources_of_its_lines() {
         let chunks = [
             (
                 "* 🔴 User wants hotel Miramar in Porto\n* 🟢 small talk about rain",
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn origins_survive_the_store() {
+    fn line_sources_are_unchanged_after_writing_and_reading_json() {
         let origins = LineSources(vec![None, Some(range(1, 3))]);
         assert_eq!(origins.to_json(), "[null,[1,3]]");
         assert_eq!(LineSources::from_json("[null,[1,3]]"), Some(origins));
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_log_of_one_word_is_no_trouble() {
+    fn a_long_log_of_equal_lines_is_attributed_to_the_whole_range() {
         // Every line shares everything with every other one. To compare them all would not end.
         let line = "* 🟡 the same words again 17 km from Porto\n";
         let text = line.repeat(8_000);

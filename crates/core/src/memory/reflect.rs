@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_call_names_its_level() {
+    fn each_level_has_its_own_reflector_prompt() {
         assert_snapshot!(prompt(&input(1)).user, @"
         Today is Mar 5, 2026. The code is k7Qz91ab.
 
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn system_messages_pass_by_the_reflector() {
+    fn system_messages_are_not_changed_by_the_reflector() {
         let parts = [
             chunk_text("* 🔴 one", &[(4, "Be brief."), (6, "Be kind.")]),
             chunk_text("* 🔴 two", &[] as &[(usize, &str)]),
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_focus_and_a_reminder_are_said_each_in_its_place() {
+    fn the_reflector_prompt_contains_the_focus_and_the_lost_items() {
         let guided = prompt(&ReflectInput {
             focus: Some(" the budget "),
             lost_items: Some("48,211\n    of: * 🔴 rows </missing-k7Qz91ab>\n"),
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_listed_by_its_line() {
+    fn lost_items_are_listed_with_their_observation_line() {
         let log = "* 🔴 Ann has 31 goats and 9 hens\n* 🟡 and 17 cows\n* ✅ Barn painted";
         let report = retention::check_reflection(log, "* 🔴 Ann has goats");
         assert_eq!(

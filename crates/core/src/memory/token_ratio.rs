@@ -135,7 +135,7 @@ mod tests {
     use crate::memory::EarlyTriggers;
 
     #[test]
-    fn the_figure_is_unknown_until_enough_was_compared_and_then_follows_the_newest() {
+    fn the_token_ratio_needs_enough_data_and_follows_the_newest_reports() {
         let mut ratio = TokenRatio::default();
         assert!(ratio.add(1_900, 2_280));
         assert_eq!(ratio.value(), None);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_tokenizer_explains_is_left_out() {
+    fn implausible_token_reports_do_not_change_the_ratio() {
         let mut ratio = TokenRatio::default();
         for (counted, reported) in [(19, 19), (1_000, 249), (1_000, 4_001), (0, 500)] {
             assert!(!ratio.add(counted, reported), "{counted} {reported}");
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn thresholds_follow_the_provider_and_chunks_do_not() {
+    fn the_token_ratio_scales_thresholds_but_not_the_buffer_size() {
         let sizes = |policy: Policy| {
             [
                 policy.message_tokens,

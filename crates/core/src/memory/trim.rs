@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_rounds_go_and_the_newest_stays() {
+    fn trimming_removes_whole_rounds_and_keeps_the_newest() {
         assert_eq!(cuts("uauau"), [2, 4]);
         assert_eq!(cuts("uauaua"), [2, 4]);
         assert_eq!(cuts("u"), [0; 0]);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn one_task_is_cut_between_its_rounds_and_keeps_its_question() {
+    fn a_long_task_is_cut_between_tool_rounds_and_keeps_its_question() {
         assert_eq!(cuts("ucrcrcr"), [4, 7]);
         let task = history("ucrcrcr");
         assert_eq!(cut_at(&task, 4), Some(PinnedCut { pin: Some(0) }));
@@ -183,13 +183,13 @@ mod tests {
     }
 
     #[test]
-    fn a_conversation_nobody_began_is_cut_all_the_same() {
+    fn a_conversation_without_a_user_message_can_be_trimmed() {
         assert_eq!(cuts("crcr"), [3]);
         assert_eq!(cut_at(&history("crcr"), 3), Some(PinnedCut { pin: None }));
     }
 
     #[test]
-    fn the_first_cut_that_leaves_little_enough_is_taken() {
+    fn the_first_cut_within_the_budget_is_chosen() {
         let chat = history("uauauau");
         let weights = [10; 7];
         let at = |covered, budget| {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pinned_weighs_too() {
+    fn a_pinned_message_counts_against_the_budget() {
         let task = history("ucrcrcr");
         let weights = [40, 1, 1, 1, 1, 1, 1, 1, 1, 1];
         let at =
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trim_holds_for_what_continues_it() {
+    fn a_trim_stays_valid_for_longer_requests_of_the_same_history() {
         let trim = Trim::try_new(&history("ucrcrcr"), 4).expect("a cut");
         assert!(trim.still_fits(&history("ucrcrcrcr")));
         assert!(trim.still_fits(&history("ucrcrcrau")), "the next question");

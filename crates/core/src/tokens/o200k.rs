@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn text_without_spaces_deviates_little() {
+    fn the_count_of_text_without_spaces_is_almost_exact() {
         let chinese = "今天天气很好，我们去公园散步吧。".repeat(600);
         let base64: String = (0_u32..60_000)
             .map(|n| {
@@ -87,14 +87,14 @@ mod tests {
     }
 
     #[test]
-    fn names_of_special_tokens_are_words() {
+    fn names_of_special_tokens_are_counted_as_ordinary_text() {
         assert_eq!(O200k::new().count("<|endoftext|>"), exact("<|endoftext|>"));
         assert!(O200k::new().count("<|endoftext|>") > 1);
     }
 
     /// One million spaces panic the bare tokenizer.
     #[test]
-    fn hostile_text_is_survived() {
+    fn hostile_text_does_not_crash_the_counter() {
         let zalgo: String = "Z\u{0351}\u{036b}\u{0343}\u{036a}a\u{0321}\u{0353}".repeat(20_000);
         for text in [
             "a".repeat(1_300_000),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_tokenised_is_counted() {
+    fn the_counter_reports_how_many_bytes_it_has_tokenised() {
         let counter = O200k::new();
         counter.count("häh");
         counter.count("");

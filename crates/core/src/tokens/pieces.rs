@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_lost_and_no_piece_is_long() {
+    fn the_pieces_of_a_text_lose_nothing_and_are_never_too_long() {
         for text in [
             String::new(),
             "a".to_owned(),

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn pictures_tell_their_size() {
+    fn the_size_of_an_image_is_read_from_its_bytes() {
         let mut jpeg = b"\xff\xd8\xff\xe1\xff\xfe".to_vec();
         jpeg.resize(6 + 0xfffc, 0);
         jpeg.extend(b"\xff\xc4\0\x04\0\0\xff\xff\xc2\0\x11\x08\x02\x58\x03\x20");
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_picture_has_no_size_and_harms_nobody() {
+    fn bytes_that_are_no_valid_image_have_no_size() {
         for bytes in [
             &b""[..],
             b"\xff\xd8",
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn only_data_urls_carry_anything() {
+    fn media_facts_are_read_only_from_data_urls() {
         assert_eq!(from_url("https://h/cat.png"), Media::default());
         let url = format!("data:image/png;base64,{}", encode(&png(3, 4)));
         let media = from_url(&url);

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_outline_is_read_where_the_fields_fit() {
+    fn an_outline_is_read_only_from_a_body_with_valid_fields() {
         let body = br#"{"stream":true,"messages":[{"role":"user","content":[1]},2],"model":"caf\u00e9","x":1}"#;
         let outline = Outline::read(body).unwrap();
         assert_eq!(outline.model.as_deref(), Some("café"));

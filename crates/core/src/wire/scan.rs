@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn backslashes_before_quotes_pair_up() {
+    fn pairs_of_backslashes_do_not_escape_a_quote() {
         assert_eq!(
             elements(r#"["\\","\\\"",""]"#),
             Ok(vec![r#""\\""#, r#""\\\"""#, r#""""#])
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn separators_are_demanded() {
+    fn missing_or_extra_separators_are_refused() {
         for text in [
             "[1 2]", "[1,]", "[,1]", "[1", "[\"a]", "[1:2]", "[{]", "[\"\\\"]",
         ] {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn depth_ends_where_serde_jsons_does() {
+    fn the_depth_limit_equals_that_of_serde_json() {
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         let good = nested(MAX_DEPTH);
         assert_eq!(value_end(good.as_bytes(), 0), Ok(good.len()));

@@ -14,10 +14,10 @@ pub(crate) fn check(data: &[u8]) {
         return;
     };
     spans_follow_each_other(&request);
-    untouched_is_identical(&request);
+    an_empty_splice_changes_nothing(&request);
     spelling_changes_no_meaning(&request);
     grown_is_read_alike(&request, cut);
-    raw_stays_raw(&request, cut, pin, form);
+    raw_messages_keep_every_byte(&request, cut, pin, form);
 }
 
 /// Each message is one JSON object of the body, in order.
@@ -43,7 +43,7 @@ fn spans_follow_each_other(request: &Request) {
 }
 
 /// A request without memory is sent as it came.
-fn untouched_is_identical(request: &Request) {
+fn an_empty_splice_changes_nothing(request: &Request) {
     let splice = request.splice(None, Additions::default());
     assert!(splice.is_identity(request.body()));
     assert_eq!(sent(request, &splice), *request.body());
@@ -90,7 +90,7 @@ fn grown_is_read_alike(request: &Request, cut: u8) {
 
 /// Whatever is inserted: the result is a request, and the head (if nothing is appended to it), the pin and the tail
 /// are the client's bytes.
-fn raw_stays_raw(request: &Request, cut: u8, pin: u8, form: u8) {
+fn raw_messages_keep_every_byte(request: &Request, cut: u8, pin: u8, form: u8) {
     let count = request.messages().len();
     let cut = usize::from(cut) % (count + 1);
     let pin = usize::from(pin).checked_sub(1).filter(|pin| *pin < cut);

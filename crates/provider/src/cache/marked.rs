@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_prompt_is_stored_up_to_the_last_mark_and_read_from_a_later_one() {
+    fn a_later_cache_mark_reads_what_an_earlier_one_stored() {
         let mut model = Model::new("claude-sonnet-5");
         let first = model.send(&blocks(0..20, &[(14, FIVE)]));
         assert_eq!(reported(first), (0, Some(1_500), None));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mark_has_its_lifetime_and_a_hit_begins_it_anew() {
+    fn each_cache_mark_has_its_own_lifetime_and_a_hit_renews_it() {
         let mut model = Model::new("claude-sonnet-5");
         let marked = blocks(0..20, &[(12, HOUR), (19, FIVE)]);
         let usage = model.send(&marked);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_leaves_what_was_stored_before_it() {
+    fn a_changed_block_keeps_the_cache_entry_of_an_earlier_mark() {
         let mut model = Model::new("claude-sonnet-5");
         model.send(&blocks(0..20, &[(12, FIVE), (19, FIVE)]));
         let mut changed = blocks(0..20, &[(12, FIVE), (19, FIVE)]);

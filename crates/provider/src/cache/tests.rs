@@ -34,7 +34,7 @@ fn a_prompt_below_the_minimum_is_never_cached() {
 }
 
 #[test]
-fn a_repeated_prompt_hits_in_whole_steps() {
+fn a_repeated_prompt_is_read_from_cache_in_whole_steps() {
     let mut cache = cache();
     let long = prompt(&[message("user", paragraph(1, 2000))]);
     assert_eq!(cache.read_and_write("key", "m", &long).cached_tokens, 0);
@@ -44,7 +44,7 @@ fn a_repeated_prompt_hits_in_whole_steps() {
 }
 
 #[test]
-fn an_appended_history_hits_all_that_was_sent_before() {
+fn a_longer_history_reads_the_whole_earlier_prompt_from_cache() {
     let mut cache = cache();
     let mut history = vec![message("system", paragraph(0, 1500))];
     let mut before = 0;
@@ -63,7 +63,7 @@ fn an_appended_history_hits_all_that_was_sent_before() {
 }
 
 #[test]
-fn a_message_that_grows_at_its_end_hits_up_to_where_it_grew() {
+fn a_longer_message_reads_its_unchanged_beginning_from_cache() {
     let mut cache = cache();
     let block = paragraph(1, 3000);
     let first = cache.read_and_write("key", "m", &prompt(&[message("system", block.as_str())]));
@@ -77,7 +77,7 @@ fn a_message_that_grows_at_its_end_hits_up_to_where_it_grew() {
 }
 
 #[test]
-fn a_changed_early_byte_misses_everything() {
+fn a_changed_first_message_leaves_nothing_to_read_from_cache() {
     let mut cache = cache();
     let mut history = vec![
         message("system", "It is 09:41."),
@@ -94,7 +94,7 @@ fn a_changed_early_byte_misses_everything() {
 }
 
 #[test]
-fn a_change_in_the_middle_hits_up_to_it() {
+fn a_changed_middle_message_keeps_the_cache_before_it() {
     let mut cache = cache();
     let mut history: Vec<Value> = (0..10)
         .map(|i| message("user", paragraph(i, 500)))
@@ -109,7 +109,7 @@ fn a_change_in_the_middle_hits_up_to_it() {
 }
 
 #[test]
-fn tools_come_first_and_a_changed_tool_misses() {
+fn a_changed_tool_leaves_nothing_to_read_from_cache() {
     let mut cache = cache();
     let request = |description: &str| {
         let request = json!({
@@ -134,7 +134,7 @@ fn tools_come_first_and_a_changed_tool_misses() {
 }
 
 #[test]
-fn credentials_and_models_share_nothing() {
+fn credentials_and_models_share_no_cache() {
     let mut cache = cache();
     let long = prompt(&[message("user", paragraph(1, 2000))]);
     cache.read_and_write("key", "m", &long);
@@ -143,7 +143,7 @@ fn credentials_and_models_share_nothing() {
 }
 
 #[test]
-fn a_prompt_that_was_only_read_warms_nothing() {
+fn the_cache_keeps_no_prompt_that_was_only_read() {
     let mut cache = cache();
     let long = prompt(&[message("user", paragraph(1, 2000))]);
     let (_, path) = cache.read("key", "m", &long);
@@ -173,7 +173,7 @@ fn a_known_history_is_not_counted_again() {
 }
 
 #[test]
-fn units_are_read_from_the_first_on() {
+fn a_unit_cache_reads_prompts_from_one_unit_on() {
     let mut cache = cache();
     cache.set_kind(CacheKind::Units);
     let mut history = vec![message("user", paragraph(1, 150))];
@@ -192,7 +192,7 @@ fn units_are_read_from_the_first_on() {
 }
 
 #[test]
-fn what_stands_before_an_explicit_breakpoint_is_read_whatever_follows() {
+fn text_before_an_explicit_breakpoint_is_read_from_cache_whatever_follows() {
     let block = |behind: &str, seed: u32| {
         let first = json!({"type": "text", "text": paragraph(0, 1500), "prompt_cache_breakpoint": {"mode": "explicit"}});
         let parts = json!([first, {"type": "text", "text": behind}]);
@@ -220,7 +220,7 @@ fn what_stands_before_an_explicit_breakpoint_is_read_whatever_follows() {
 }
 
 #[test]
-fn only_the_whole_prefix_up_to_a_breakpoint_is_read_and_the_rest_is_written() {
+fn a_breakpoint_cache_reads_only_whole_prefixes_and_writes_the_rest() {
     let mut cache = cache();
     cache.set_kind(CacheKind::Breakpoints);
     let mut history = vec![message("system", paragraph(0, 1500))];

@@ -68,7 +68,7 @@ fn an_ordinary_conversation_passes_under_every_rule() {
 }
 
 #[test]
-fn what_the_request_asks_for_is_read_from_it() {
+fn stream_usage_and_number_of_answers_are_read_from_the_request() {
     let request = with(
         with(
             with(hello(), "stream", json!(true)),
@@ -84,7 +84,7 @@ fn what_the_request_asks_for_is_read_from_it() {
 }
 
 #[test]
-fn what_is_no_json_object_is_refused() {
+fn a_body_that_is_no_json_object_is_refused() {
     let deep = format!(
         "{{\"messages\":{}1{}}}",
         "[".repeat(100_000),
@@ -109,7 +109,7 @@ fn what_is_no_json_object_is_refused() {
 }
 
 #[test]
-fn messages_must_be_there_and_be_messages() {
+fn missing_or_malformed_messages_are_refused() {
     let cases = [
         (
             json!({"model": "m"}),
@@ -203,7 +203,7 @@ fn content_may_be_missing_only_beside_a_call() {
 }
 
 #[test]
-fn unknown_parameters_and_wrong_types_are_named() {
+fn a_refusal_names_unknown_parameters_and_those_of_a_wrong_type() {
     let refusal = refused(&with(hello(), "x_memory", json!(1)));
     assert_eq!(refusal.param.as_deref(), Some("x_memory"));
     assert!(refusal.message.contains("Unrecognized request argument"));
@@ -287,7 +287,7 @@ fn a_call_without_all_its_results_is_refused() {
 }
 
 #[test]
-fn a_result_or_a_call_twice_is_refused() {
+fn a_repeated_tool_result_or_call_id_is_refused() {
     let twice = refused(&request(&[calls(&["a"]), result("a"), result("a")]));
     assert!(twice.message.contains("duplicate 'tool_call_id' 'a'"));
     let twins = refused(&request(&[calls(&["a", "a"]), result("a")]));
@@ -295,7 +295,7 @@ fn a_result_or_a_call_twice_is_refused() {
 }
 
 #[test]
-fn a_prompt_over_the_window_is_refused_with_both_numbers() {
+fn the_refusal_of_a_too_long_prompt_contains_prompt_size_and_window() {
     let long = request(&[message("user", &"word ".repeat(400))]);
     let tokens = verdict(&long, &Rules::default())
         .unwrap()
@@ -360,7 +360,7 @@ fn stream_options_need_a_stream_and_a_provider_that_knows_them() {
 }
 
 #[test]
-fn alternate_wants_turns_that_begin_with_the_user() {
+fn the_alternate_rule_requires_alternating_turns_that_begin_with_the_user() {
     let rules = Rules {
         alternate: true,
         ..Rules::default()
@@ -435,7 +435,7 @@ fn single_system_and_system_first_are_separate_demands() {
 
 /// The answer of llama.cpp's server if the template raises an exception.
 #[test]
-fn a_template_takes_a_system_message_first_and_says_500_to_any_other() {
+fn a_template_accepts_only_a_first_system_message_and_answers_500_otherwise() {
     let rules = Rules {
         template: true,
         ..Rules::default()
@@ -467,7 +467,7 @@ fn a_template_takes_a_system_message_first_and_says_500_to_any_other() {
 }
 
 #[test]
-fn json_object_needs_the_word() {
+fn the_json_object_format_requires_the_word_json_in_a_message() {
     let request = with(hello(), "response_format", json!({"type": "json_object"}));
     let refusal = refused(&request);
     assert!(refusal.message.contains("'json' in some form"));
@@ -490,7 +490,7 @@ fn json_object_needs_the_word() {
 }
 
 #[test]
-fn signatures_of_the_current_turn_must_come_back() {
+fn thought_signatures_of_the_current_turn_must_be_sent_back() {
     let rules = Rules {
         signature: true,
         ..Rules::default()
@@ -523,7 +523,7 @@ fn signatures_of_the_current_turn_must_come_back() {
 }
 
 #[test]
-fn a_refusal_has_all_four_keys() {
+fn a_refusal_contains_message_type_param_and_code() {
     let body = refused(&json!({"model": "m"})).body();
     let error = body["error"].as_object().unwrap();
     assert_eq!(
@@ -533,7 +533,7 @@ fn a_refusal_has_all_four_keys() {
 }
 
 #[test]
-fn a_cache_key_is_a_short_text_and_unknown_to_some() {
+fn a_cache_key_must_be_short_text_and_some_providers_refuse_it() {
     let keyed = |key: Value| with(hello(), "prompt_cache_key", key);
     assert!(verdict(&keyed(json!("k".repeat(64))), &Rules::default()).is_ok());
     let long = refused(&keyed(json!("k".repeat(65))));

@@ -82,7 +82,7 @@ fn observations_come_in_the_published_format() {
 }
 
 #[test]
-fn planted_facts_survive_and_the_whole_shrinks_five_to_eightfold() {
+fn observations_keep_planted_facts_and_are_four_to_nine_times_shorter() {
     for style in [Style::Travel, Style::Coding] {
         let conversation = Conversation::generate(7, 60, style);
         let mut shown = String::from("Mar 4 2026:\n");
@@ -109,7 +109,7 @@ fn planted_facts_survive_and_the_whole_shrinks_five_to_eightfold() {
 }
 
 #[test]
-fn each_manner_fails_in_its_own_way() {
+fn each_faulty_observer_style_fails_in_its_own_way() {
     assert_eq!(ask(ObserverStyle::Empty, SHOWN), "");
     let looped = ask(ObserverStyle::Repetitive, SHOWN);
     assert!(looped.lines().filter(|line| line.starts_with("* ")).count() >= 400);

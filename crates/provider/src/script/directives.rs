@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_what_the_newest_message_says_and_looks_at_no_other() {
+    fn the_script_follows_only_the_newest_message_that_is_no_system_message() {
         let user = json!({"role": "user", "content": "SAY<<so be it>> please"});
         let alone = reply(&json!({"messages": [user]}));
         assert_eq!(alone.content.as_deref(), Some("so be it"));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn it_calls_only_what_is_offered_and_never_for_a_tool() {
+    fn the_script_calls_only_offered_tools_and_never_for_a_tool_result() {
         let content = "CALL<<look {\"n\": 1}>> and CALL<<other {}>>";
         let tools = json!([{"type": "function", "function": {"name": "look"}}]);
         let replies_to = |role: &str| {

@@ -299,7 +299,7 @@ const CLIENT_REQUESTS: &[Sent] = &[
 ];
 
 #[test]
-fn each_client_is_known_by_what_it_sends() {
+fn each_client_request_gives_the_expected_conversation_name() {
     for sent in CLIENT_REQUESTS {
         let found = named_by(&Sources::default(), sent.headers, sent.fields);
         let named = found.source.as_deref().zip(found.key.as_deref());
@@ -310,7 +310,7 @@ fn each_client_is_known_by_what_it_sends() {
 
 /// Values that are not used by default can be configured by the operator.
 #[test]
-fn what_is_left_out_can_be_asked_for() {
+fn the_operator_can_configure_sources_that_are_off_by_default() {
     let sources = Sources::new(
         &["known", "x-portkey-trace-id"],
         &["known", "prompt_cache_key"],

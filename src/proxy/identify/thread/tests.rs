@@ -28,7 +28,7 @@ fn ignored(headers: &[(&str, &str)], fields: &str) -> Vec<String> {
 
 /// What each client sends, alone.
 #[test]
-fn every_client_is_known() {
+fn every_known_thread_header_names_the_conversation() {
     let codex = ("user-agent", "codex_exec/0.169.0 (Debian 12.0.0)");
     let cline = ("user-agent", "Cline/3.2");
     let headers: &[(&str, &[(&str, &str)])] = &[
@@ -71,7 +71,7 @@ fn every_client_is_known() {
 }
 
 #[test]
-fn every_field_is_known() {
+fn every_known_body_field_names_the_conversation() {
     let claude = format!("user_0123abcd_account__session_{UUID}");
     let json = format!(r#"{{\"device_id\":\"d\",\"session_id\":\"{UUID}\"}}"#);
     let fields = [
@@ -119,7 +119,7 @@ fn every_field_is_known() {
 }
 
 #[test]
-fn what_names_a_person_or_a_prompt_names_no_conversation() {
+fn fields_for_users_or_prompts_name_no_conversation() {
     let fields = format!(
         r#""user":"{UUID}","safety_identifier":"{UUID}","prompt_cache_key":"{UUID}",
            "previous_response_id":"{UUID}","metadata":{{"user_id":"{UUID}","user":"{UUID}"}}"#
@@ -142,7 +142,7 @@ fn what_names_a_person_or_a_prompt_names_no_conversation() {
 }
 
 #[test]
-fn the_first_usable_name_counts() {
+fn the_first_usable_conversation_name_counts() {
     assert_eq!(
         key(
             &[("x-session-id", "s"), ("x-diarist-thread", "d")],
@@ -168,7 +168,7 @@ fn the_first_usable_name_counts() {
 }
 
 #[test]
-fn a_bad_name_is_passed_over_and_told() {
+fn an_invalid_conversation_name_is_skipped_and_reported() {
     let long = "x".repeat(257);
     let cases: [(&[(&str, &str)], &str); 5] = [
         (&[("x-session-id", "a b")], "x-session-id:malformed"),
@@ -208,7 +208,7 @@ fn a_bad_name_is_passed_over_and_told() {
 }
 
 #[test]
-fn a_child_goes_under_its_own_name_or_none() {
+fn a_sub_agent_gets_its_own_conversation_name_or_none() {
     let own_thread = named(
         &[("x-session-id", "child"), ("x-parent-session-id", "parent")],
         "",
@@ -258,7 +258,7 @@ fn a_child_goes_under_its_own_name_or_none() {
 }
 
 #[test]
-fn the_operator_adds_and_replaces() {
+fn the_operator_can_add_and_replace_name_sources() {
     let all = [
         ("x-room", "room"),
         ("x-session-id", "s"),
@@ -292,7 +292,7 @@ fn the_operator_adds_and_replaces() {
 
 /// What is made of the name must not change when others begin to use it.
 #[test]
-fn a_name_that_was_dropped_is_still_what_the_client_sent() {
+fn a_dropped_name_is_still_reported_as_sent_by_the_client() {
     let mut thread = named(&[("x-diarist-thread", "trip")], "");
     assert_eq!(thread.sent_key(), Some("trip"));
     thread.drop_key();

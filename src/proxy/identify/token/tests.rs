@@ -18,7 +18,7 @@ fn ed(id: Option<&str>) -> VerificationKey {
 }
 
 #[test]
-fn a_token_that_holds_names_its_subject() {
+fn a_valid_token_names_its_subject() {
     let token = token(SECRET, &claims("ada", 300));
     assert_eq!(named(&verifier(), &token).as_deref(), Ok("ada"));
     let mut by_mail = verifier();
@@ -35,7 +35,7 @@ fn a_token_that_holds_names_its_subject() {
 
 /// Other things that a token can be.
 #[test]
-fn a_token_that_does_not_hold_names_nobody() {
+fn an_invalid_token_names_no_subject() {
     let good = || claims("ada", 300);
     let with = |name: &str, value: serde_json::Value| {
         let mut claims = good();
@@ -89,7 +89,7 @@ fn a_token_that_does_not_hold_names_nobody() {
 }
 
 #[test]
-fn issuer_and_audience_have_to_be_there_where_they_are_asked_for() {
+fn a_required_issuer_and_audience_must_be_in_the_token() {
     let strict = Verifier {
         issuer: Some("open-webui".to_owned()),
         audience: Some("diarist".to_owned()),
@@ -121,7 +121,7 @@ fn issuer_and_audience_have_to_be_there_where_they_are_asked_for() {
 }
 
 #[test]
-fn what_is_for_somebody_else_is_not_believed() {
+fn a_token_for_another_audience_is_refused() {
     let strict = Verifier {
         audience: Some("diarist".to_owned()),
         ..verifier()
@@ -145,7 +145,7 @@ fn what_is_for_somebody_else_is_not_believed() {
 }
 
 #[test]
-fn clocks_may_differ_by_so_much_and_no_more() {
+fn token_times_have_a_leeway_of_half_a_minute() {
     let with = |name: &str, seconds: i64| {
         let mut token_claims = claims("ada", 300);
         token_claims[name] = json!(token_claims["iat"].as_i64().expect("a time") + seconds);
@@ -164,7 +164,7 @@ fn clocks_may_differ_by_so_much_and_no_more() {
 }
 
 #[test]
-fn an_algorithm_that_is_not_allowed_is_not_believed_though_the_key_is_right() {
+fn a_token_with_a_disallowed_algorithm_is_refused_despite_the_right_key() {
     let key = jsonwebtoken::EncodingKey::from_secret(SECRET.as_bytes());
     let header = jsonwebtoken::Header::new(Algorithm::HS512);
     let other = jsonwebtoken::encode(&header, &claims("ada", 300), &key).expect("a token");
@@ -178,7 +178,7 @@ fn an_algorithm_that_is_not_allowed_is_not_believed_though_the_key_is_right() {
 }
 
 #[test]
-fn an_extension_that_must_be_known_is_not_ignored() {
+fn a_token_with_an_unknown_critical_extension_is_refused() {
     let key = jsonwebtoken::EncodingKey::from_secret(SECRET.as_bytes());
     let mut header = jsonwebtoken::Header::new(Algorithm::HS256);
     header.crit = Some(vec!["exp-policy".to_owned()]);
@@ -187,7 +187,7 @@ fn an_extension_that_must_be_known_is_not_ignored() {
 }
 
 #[test]
-fn what_is_longer_than_a_head_may_be_is_not_read() {
+fn a_token_longer_than_the_limit_is_refused() {
     let mut token_claims = claims("ada", 300);
     token_claims["roles"] = json!("r".repeat(MAX_TOKEN_BYTES));
     let long = token(SECRET, &token_claims);
@@ -195,7 +195,7 @@ fn what_is_longer_than_a_head_may_be_is_not_read() {
 }
 
 #[test]
-fn the_flaw_is_that_of_the_key_which_signed_it() {
+fn the_error_is_that_of_the_key_that_signed_the_token() {
     let older = "an older secret of enough bytes";
     let expired = token(SECRET, &claims("ada", -300));
     for keys in [[SECRET, older], [older, SECRET]] {
@@ -205,7 +205,7 @@ fn the_flaw_is_that_of_the_key_which_signed_it() {
 }
 
 #[test]
-fn a_name_has_something_in_it_and_is_no_measurement() {
+fn a_subject_must_be_non_empty_text_or_a_whole_number() {
     for name in [json!("  "), json!(1.5), json!(null), json!(["ada"])] {
         let mut token_claims = claims("ada", 300);
         token_claims["id"] = name.clone();
@@ -220,7 +220,7 @@ fn a_name_has_something_in_it_and_is_no_measurement() {
 
 /// The classic attack: a public key, which everybody knows, used as a shared secret.
 #[test]
-fn a_public_key_signs_nothing() {
+fn a_public_key_used_as_a_secret_is_refused() {
     let forged = token(ED_PUBLIC, &claims("ada", 300));
     assert_eq!(
         named(&verifier_with(vec![ed(None)]), &forged),
@@ -229,7 +229,7 @@ fn a_public_key_signs_nothing() {
 }
 
 #[test]
-fn a_key_is_found_by_its_name() {
+fn a_verification_key_is_found_by_its_id() {
     let set = || verifier_with(vec![by_secret(SECRET), ed(Some("k1"))]);
     let token_claims = claims("ada", 300);
     assert_eq!(
@@ -259,7 +259,7 @@ fn a_key_is_found_by_its_name() {
 }
 
 #[test]
-fn names_are_names_of_their_issuer() {
+fn equal_names_of_two_issuers_are_two_subjects() {
     let subject = |issuer: &str, name: &str| {
         let mut token_claims = claims(name, 300);
         token_claims["iss"] = json!(issuer);
@@ -275,7 +275,7 @@ fn names_are_names_of_their_issuer() {
 }
 
 #[test]
-fn what_is_no_token_is_a_credential_as_any_other() {
+fn a_header_without_a_token_counts_as_a_plain_credential() {
     let tenant = |values: &[&str]| {
         let mut headers = HeaderMap::new();
         for value in values {

@@ -7,7 +7,7 @@ const REFUSAL: &str = r#"{"error":{"message":"This model's maximum context lengt
 const WORDS: &str = r#"{"choices":[{"index":0,"delta":{"content":"prompt is too long"}}]}"#;
 
 #[test]
-fn only_an_error_is_taken_for_one() {
+fn only_an_error_event_is_classified_as_an_error() {
     let too_long = FirstEvent::Refused(RefusalReason::TooLong(Some(Excess {
         window: 8_192,
         sent: 9_000,
@@ -98,7 +98,7 @@ async fn next(body: &mut ProxyBody) -> Bytes {
 }
 
 #[tokio::test]
-async fn every_event_goes_on_when_it_is_there_and_as_it_came() {
+async fn only_the_first_event_is_held_and_all_pass_unchanged() {
     let (send, mut events, mut body) = live(None);
     send.send(": working\n\n").unwrap();
     assert_eq!(next(&mut body).await, ": working\n\n");
@@ -118,7 +118,7 @@ async fn every_event_goes_on_when_it_is_there_and_as_it_came() {
 }
 
 #[tokio::test]
-async fn what_begins_as_an_answer_does_is_not_held() {
+async fn an_event_that_begins_like_an_answer_is_not_held() {
     for partial in [
         "data: {\"id",
         "data:{ \"ch",
@@ -148,7 +148,7 @@ async fn what_begins_as_an_answer_does_is_not_held() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_replaced_by_what_goes_on_instead_or_passes() {
+async fn a_refused_stream_is_replaced_by_the_retry_or_forwarded() {
     for other in [None, Some("data: other\n\n")] {
         for pieces in [1, 7, 1 << 20] {
             let text = format!("\u{feff}: hm\r\n\r\ndata: {REFUSAL}\r\n\r\ndata: [DONE]\r\n\r\n");
@@ -177,7 +177,7 @@ async fn a_refusal_is_replaced_by_what_goes_on_instead_or_passes() {
 }
 
 #[tokio::test]
-async fn what_is_too_long_to_be_an_error_is_not_held() {
+async fn an_event_too_long_for_an_error_is_not_held() {
     let (send, mut events, mut body) = live(None);
     let long: &'static str = "x".repeat(MAX_HELD_BYTES + 1).leak();
     send.send("data: {\"error\":").unwrap();
@@ -188,7 +188,7 @@ async fn what_is_too_long_to_be_an_error_is_not_held() {
 }
 
 #[tokio::test]
-async fn what_breaks_before_it_said_anything_breaks_for_the_client() {
+async fn a_stream_that_breaks_before_its_first_event_breaks_for_the_client() {
     let frames: Vec<Result<Frame<Bytes>, BoxError>> = vec![
         Ok(Frame::data(Bytes::from_static(b"data: {"))),
         Err("reset".into()),
@@ -202,7 +202,7 @@ async fn what_breaks_before_it_said_anything_breaks_for_the_client() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_only_looked_at_is_whole_afterwards() {
+async fn reading_the_first_event_leaves_the_answer_complete() {
     for first in [REFUSAL, WORDS] {
         let text = format!("data: {first}\n\ndata: more\n\n");
         let frames: Vec<Result<_, BoxError>> = text
@@ -230,7 +230,7 @@ impl FirstEventHandler for Again {
 }
 
 #[tokio::test]
-async fn what_keeps_a_second_stream_alive_passes_before_it_says_anything() {
+async fn keep_alive_comments_of_a_second_stream_pass_before_its_first_event() {
     let (send, mut pieces) = mpsc::unbounded_channel::<&'static str>();
     let frames = stream::poll_fn(move |cx| pieces.poll_recv(cx))
         .map(|piece| Ok::<_, BoxError>(Frame::data(Bytes::from_static(piece.as_bytes()))));

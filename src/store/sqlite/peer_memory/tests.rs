@@ -215,7 +215,7 @@ async fn measure(conversations: i64) -> QueryCosts {
 }
 
 #[tokio::test]
-async fn five_thousand_conversations_cost_what_twenty_do() {
+async fn five_thousand_conversations_cost_as_many_query_steps_as_twenty() {
     let few = measure(20).await;
     assert!(
         few.looked > 0 && few.digest_steps > 0 && few.committed > 0,
@@ -275,14 +275,14 @@ async fn find_steps(children: i64) -> u64 {
 
 /// Prefixes with another newest message are looked up only for owners with a resource.
 #[tokio::test]
-async fn without_a_user_what_others_went_on_with_costs_nothing() {
+async fn other_continuations_add_no_query_steps_without_a_user() {
     let few = find_steps(20).await;
     assert!(few > 0);
     assert_eq!(find_steps(5_000).await, few);
 }
 
 #[tokio::test]
-async fn what_nobody_was_sent_with_goes_after_a_day() {
+async fn an_unused_introduction_is_deleted_after_a_day() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let scope = Scope::new(b"tenant", Some(b"user"));
     add_conversations(&store.database().writer, &scope, 3).await;

@@ -73,7 +73,7 @@ fn run(client: usize, path: usize, len: usize) -> Run {
 }
 
 #[test]
-fn a_window_stands_where_it_was_cut_from() {
+fn a_window_is_aligned_to_the_place_where_it_was_cut() {
     let path = [
         user("one"),
         answer(&long(1)),
@@ -109,7 +109,7 @@ fn a_window_stands_where_it_was_cut_from() {
 }
 
 #[test]
-fn two_suffice_where_the_model_said_much_or_called_a_tool() {
+fn two_messages_suffice_with_a_long_answer_or_a_tool_call() {
     let question = user("What shall we say about the harbour?");
     let path = [user("a"), question, answer(&long(1))];
     assert_eq!(
@@ -138,7 +138,7 @@ fn two_suffice_where_the_model_said_much_or_called_a_tool() {
 }
 
 #[test]
-fn what_programs_write_in_the_models_name_proves_nothing() {
+fn fixed_messages_that_a_client_program_writes_prove_no_alignment() {
     let files = user(&format!(
         "I have *added these files to the chat*: {}",
         "x".repeat(500)
@@ -192,7 +192,7 @@ fn ids_that_a_server_numbers_anew_prove_nothing() {
 }
 
 #[test]
-fn what_the_path_says_twice_is_no_place() {
+fn messages_that_occur_twice_on_the_path_prove_no_alignment() {
     let (question, reply) = (user("Is the harbour open on this day?"), answer(&long(1)));
     let path = [user("a"), question, reply, user("b"), question, reply];
     assert_eq!(align(&path, &[question, reply, user("new")]), None);
@@ -200,7 +200,7 @@ fn what_the_path_says_twice_is_no_place() {
 
 /// Reminders of a user's agent after each step, and short replies of a model, are no evidence.
 #[test]
-fn reminders_and_acknowledgements_prove_nothing_however_often_they_agree() {
+fn repeated_reminders_and_short_answers_prove_no_alignment() {
     let reminder =
         user("<system-reminder>Do not forget to update the list of tasks.</system-reminder>");
     let fixed = answer(
@@ -231,7 +231,7 @@ fn is_proven(
 
 /// The same examples open every conversation of an application.
 #[test]
-fn a_template_proves_that_the_same_was_said_and_no_more() {
+fn a_shared_template_aligns_messages_but_proves_no_conversation() {
     let template: Vec<MessageKey> = (0..8)
         .map(|at| match at % 2 {
             0 => user(&format!("Example {at}: how is this to be done, please?")),
@@ -264,7 +264,7 @@ fn a_template_proves_that_the_same_was_said_and_no_more() {
 
 /// A model gives every document the same answer, and every user then asks the same question.
 #[test]
-fn what_stands_for_the_whole_beginning_needs_more_than_one_answer() {
+fn equal_answers_behind_a_different_first_message_prove_no_conversation() {
     let question = user("Summarise it in five points, please.");
     let path = [user("document one"), answer(&long(1)), question];
     let client = [
@@ -362,7 +362,7 @@ fn chat(count: usize) -> Vec<MessageKey> {
 /// Three messages that no other conversation holds, one of them given by the upstream; or two with a
 /// long one.
 #[test]
-fn what_another_conversation_holds_proves_nothing() {
+fn messages_that_another_conversation_also_contains_prove_nothing() {
     let path = chat(12);
     let proof = |from_upstream: &[usize], shared: &[usize], client: &[MessageKey]| {
         let context = AlignmentContext {
@@ -390,7 +390,7 @@ fn what_another_conversation_holds_proves_nothing() {
 }
 
 #[test]
-fn a_tool_call_that_the_upstream_gave_proves_behind_something_of_its_own() {
+fn a_tool_call_of_the_upstream_proves_a_conversation_behind_a_notice() {
     let mut path = chat(6);
     path.push(call("call_Xq81bTz"));
     path.push(result("call_Xq81bTz", "files"));
@@ -402,7 +402,7 @@ fn a_tool_call_that_the_upstream_gave_proves_behind_something_of_its_own() {
 
 /// If both have the thread key of one conversation, one answer is enough.
 #[test]
-fn a_name_proves_with_one_answer() {
+fn with_the_same_thread_key_one_answer_proves_the_conversation() {
     let path = [user("hi"), answer("It is closed on Sundays."), user("why")];
     let proof = |same_thread_key: bool| {
         let context = AlignmentContext {
@@ -417,7 +417,7 @@ fn a_name_proves_with_one_answer() {
 
 /// Messages that a client takes back are distinguished from messages that it drops to save room.
 #[test]
-fn what_was_rewritten_or_taken_out_is_known_from_what_was_dropped() {
+fn rewritten_messages_are_distinguished_from_messages_dropped_for_space() {
     let path = chat(12);
     let rewritten = |client: &[MessageKey]| aligned(&path, client).rewritten;
     let without = |places: &[usize]| -> Vec<MessageKey> {
@@ -449,7 +449,7 @@ fn what_was_rewritten_or_taken_out_is_known_from_what_was_dropped() {
 }
 
 #[test]
-fn rounds_of_tools_are_dropped_and_not_taken_back() {
+fn a_missing_tool_round_counts_as_dropped_and_not_as_rewritten() {
     let mut path = chat(4);
     path.push(call("call_Xq81bTz"));
     path.push(result("call_Xq81bTz", "a long listing of files"));
@@ -464,7 +464,7 @@ fn rounds_of_tools_are_dropped_and_not_taken_back() {
 
 /// A short word that both share is no evidence by itself.
 #[test]
-fn a_short_word_is_no_run_of_its_own() {
+fn a_short_shared_message_alone_is_not_aligned() {
     let question = |number| user(&format!("Question {number} of the afternoon, please."));
     let path = [user("go on"), question(1), answer(&long(1)), question(2)];
     let client = [
@@ -482,7 +482,7 @@ proptest! {
     /// Whatever a client does, the messages that are aligned to the path stand there, in order, and
     /// nothing that comes after the last place does. The oracle knows where each message came from.
     #[test]
-    fn no_message_is_taken_for_another(
+    fn no_message_is_aligned_to_a_different_message(
         kinds in proptest::collection::vec(0..5_u8, 1..25),
         changes in proptest::collection::vec(change(), 0..6),
     ) {
@@ -550,7 +550,7 @@ proptest! {
     /// Another conversation of the same application, with the same short words, tools and ids,
     /// aligns to nothing.
     #[test]
-    fn another_conversation_stands_nowhere(
+    fn another_conversation_is_aligned_to_nothing(
         one in proptest::collection::vec(0..5_u8, 1..25),
         other in proptest::collection::vec(0..5_u8, 1..25),
     ) {

@@ -193,7 +193,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn matching_prefixes_are_those_that_are_counted_one_by_one(
+        fn matching_prefixes_equal_a_count_one_by_one(
             pattern in prop::collection::vec(0_u8..3, 0..12),
             text in prop::collection::vec(0_u8..3, 0..30),
         ) {

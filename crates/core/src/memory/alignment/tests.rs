@@ -59,7 +59,7 @@ fn path(history: &History, observed: usize) -> Vec<PathEntry> {
 /// A process that could not read the alignment continued the request as a chain of its own. A repeated
 /// request is still aligned as before (INV-SAME).
 #[test]
-fn a_view_comes_again_as_a_view_though_its_own_chain_is_recorded_since() {
+fn a_repeated_request_is_aligned_again_although_its_own_chain_is_recorded() {
     let messages: Vec<Message> = (0..8)
         .map(|at| {
             let role = [Role::User, Role::Assistant][at % 2];
@@ -94,7 +94,7 @@ fn a_view_comes_again_as_a_view_though_its_own_chain_is_recorded_since() {
 /// A gap with no more new messages than missing ones was dropped. It is remembered if its text is
 /// stored without a gap; text that was rewritten is not.
 #[test]
-fn what_is_kept_is_remembered_where_it_was_dropped_and_not_where_it_was_edited() {
+fn dropped_messages_with_stored_text_can_be_restored_and_edited_ones_not() {
     let messages = |count: usize| -> Vec<Message> {
         (0..count)
             .map(|at| message(Role::User, &format!("message {at}"), &[], None))
@@ -128,7 +128,7 @@ fn what_is_kept_is_remembered_where_it_was_dropped_and_not_where_it_was_edited()
 /// call is another message and would stay raw in front of the block for ever, while its result is known
 /// and would be covered one day.
 #[test]
-fn a_call_in_front_is_never_parted_from_its_result_in_the_open_run() {
+fn no_alignment_separates_a_tool_call_from_its_result() {
     let mut known: Vec<Message> = (0..6)
         .map(|at| match at % 2 {
             0 => message(
@@ -205,7 +205,7 @@ fn find(scope: &Scope, sent: Vec<Message>, known_chains: &KnownChains) -> Option
 
 /// Nobody has observed the first result, and the text of it is gone.
 #[test]
-fn what_was_pruned_before_it_was_observed_is_what_it_is_now() {
+fn a_result_cleared_before_its_observation_counts_as_a_new_message() {
     let scope = Scope::new(b"key", None);
     let known = task();
     let chain = History::chain(&scope, known.clone());
@@ -231,7 +231,7 @@ fn what_was_pruned_before_it_was_observed_is_what_it_is_now() {
 
 /// Another conversation has the same question and answer; this request is known by its own chain.
 #[test]
-fn what_is_known_of_a_conversation_is_not_left_for_another() {
+fn a_request_with_a_recorded_conversation_is_not_aligned_to_another() {
     let scope = Scope::new(b"key", None);
     let known = task();
     let chain = History::chain(&scope, known.clone());
@@ -251,7 +251,7 @@ fn what_is_known_of_a_conversation_is_not_left_for_another() {
 
 /// If only a template is shared, no memory of text that the request does not hold is sent.
 #[test]
-fn a_template_brings_nothing_with_it() {
+fn a_shared_template_brings_no_memory_of_another_conversation() {
     let scope = Scope::new(b"key", None);
     let known = task();
     let chain = History::chain(&scope, known.clone());
@@ -282,7 +282,7 @@ fn a_template_brings_nothing_with_it() {
 }
 
 /// An answer of the model stands at `place` of the request, in place of what it summarises.
-fn summarised(sent: Vec<Message>, place: usize, depth: usize) -> Option<Alignment> {
+fn align_with_summary(sent: Vec<Message>, place: usize, depth: usize) -> Option<Alignment> {
     let scope = Scope::new(b"key", None);
     let mut known = task();
     known.push(message(Role::User, "summarise it", &[], None));
@@ -303,38 +303,41 @@ fn summarised(sent: Vec<Message>, place: usize, depth: usize) -> Option<Alignmen
 }
 
 #[test]
-fn a_summary_stands_for_what_it_summarises_and_a_quote_for_nothing() {
+fn a_summary_replaces_the_summarised_messages_and_a_quote_replaces_none() {
     let head = message(Role::User, &format!("so far:\n{LONG_TEXT}"), &[], None);
     let ok = message(Role::Assistant, "Got it.", &[], None);
     let next = message(Role::User, "and now", &[], None);
     let sent = vec![head.clone(), ok, next];
     assert_eq!(
-        summarised(sent.clone(), 1, 0).unwrap().kind,
+        align_with_summary(sent.clone(), 1, 0).unwrap().kind,
         AlignmentKind::Compacted
     );
     // The newest message of a user, and a message that was recorded as the beginning of a
     // conversation.
-    assert!(summarised(vec![head], 1, 0).is_none());
+    assert!(align_with_summary(vec![head], 1, 0).is_none());
     let alone = vec![message(Role::Assistant, LONG_TEXT, &[], None)];
-    assert!(summarised(alone, 1, 0).is_some(), "nobody says that");
-    assert!(summarised(sent, 1, 1).is_none());
+    assert!(
+        align_with_summary(alone, 1, 0).is_some(),
+        "nobody says that"
+    );
+    assert!(align_with_summary(sent, 1, 1).is_none());
 }
 
 /// The tail behind a summary reaches back into observed messages; they are not sent twice.
 #[test]
-fn what_is_kept_behind_a_summary_is_not_told_twice() {
+fn messages_kept_behind_a_summary_are_not_sent_twice() {
     let head = message(Role::User, &format!("so far:\n{LONG_TEXT}"), &[], None);
     for (kept, open) in [(5..8, 5), (2..5, 2), (2..3, 2), (8..8, 8)] {
         let mut sent = vec![head.clone()];
         sent.extend_from_slice(&task()[kept.clone()]);
         sent.push(message(Role::User, "and now", &[], None));
-        let positions = summarised(sent, 1, 0).unwrap().positions;
+        let positions = align_with_summary(sent, 1, 0).unwrap().positions;
         assert_eq!(positions.open_start(), (1, open), "{kept:?}");
     }
 }
 
 /// Beside a summary in front, `kept` of the old conversation is in the request, under another system message.
-fn summarised_in_front(kept: &str) -> (Arc<History>, KnownChains) {
+fn with_leading_summary(kept: &str) -> (Arc<History>, KnownChains) {
     let scope = Scope::new(b"key", None);
     let mut known = task();
     known.push(message(Role::User, kept, &[], None));
@@ -359,9 +362,9 @@ fn summarised_in_front(kept: &str) -> (Arc<History>, KnownChains) {
 }
 
 #[test]
-fn a_word_that_anybody_says_does_not_speak_for_a_summary() {
+fn a_common_short_message_does_not_prove_a_summary() {
     for (kept, is_aligned) in [("yes", false), (LONG_TEXT, true)] {
-        let (client, known_chains) = summarised_in_front(kept);
+        let (client, known_chains) = with_leading_summary(kept);
         let alignment = find_alignment(&client, &known_chains);
         assert_eq!(alignment.is_some(), is_aligned, "{kept}");
     }
@@ -369,8 +372,8 @@ fn a_word_that_anybody_says_does_not_speak_for_a_summary() {
 
 /// Another conversation that begins with the same words says them elsewhere, so an answer that both get proves nothing.
 #[test]
-fn words_behind_a_summary_in_front_have_an_origin_of_their_own() {
-    let (client, known_chains) = summarised_in_front(LONG_TEXT);
+fn messages_behind_a_leading_summary_have_an_origin_of_their_own() {
+    let (client, known_chains) = with_leading_summary(LONG_TEXT);
     let alignment = find_alignment(&client, &known_chains).unwrap();
     let behind = origins(&client, &known_chains, Some(&alignment));
     let alone = origins(&client, &KnownChains::default(), None);
@@ -381,18 +384,18 @@ fn words_behind_a_summary_in_front_have_an_origin_of_their_own() {
 /// summary is the newest message, or stands behind the first messages; without those messages it would
 /// be a quote.
 #[test]
-fn what_is_kept_in_front_of_a_summary_speaks_for_it() {
+fn messages_kept_before_a_summary_prove_it() {
     let head = message(Role::User, &format!("so far:\n{LONG_TEXT}"), &[], None);
     let other = |at: usize| message(Role::User, &format!("{at}: {LONG_TEXT}"), &[], None);
     let kept: Vec<Message> = task().into_iter().take(5).step_by(2).collect();
     let sent = |front: &[Message]| [front, std::slice::from_ref(&head)].concat();
 
-    let now = summarised(sent(&kept), 4, 0).unwrap();
+    let now = align_with_summary(sent(&kept), 4, 0).unwrap();
     assert_eq!(now.positions.open_start(), (3, 8), "it is what is said now");
     assert_eq!(now.positions.unknown_before(4), Vec::<usize>::new());
     let mut request = sent(&kept);
     request.push(message(Role::User, "and now", &[], None));
-    let behind = summarised(request, 4, 0).unwrap();
+    let behind = align_with_summary(request, 4, 0).unwrap();
     assert_eq!(behind.positions.open_start(), (4, 8));
     assert_eq!(
         behind.positions.unknown_before(4),
@@ -405,14 +408,14 @@ fn what_is_kept_in_front_of_a_summary_speaks_for_it() {
         vec![kept[1].clone(), other(2), other(3)],
     ] {
         let mut sent = sent(&front);
-        assert!(summarised(sent.clone(), 4, 0).is_none());
+        assert!(align_with_summary(sent.clone(), 4, 0).is_none());
         sent.push(message(Role::User, "and now", &[], None));
-        assert!(summarised(sent, 4, 0).is_none());
+        assert!(align_with_summary(sent, 4, 0).is_none());
     }
 }
 
 #[test]
-fn a_summary_is_looked_for_among_the_first_and_before_the_first_answer() {
+fn a_summary_is_searched_at_the_beginning_and_before_the_first_answer() {
     let scope = Scope::new(b"key", None);
     let places = |count: usize| -> Vec<usize> {
         let mut sent: Vec<Message> = (0..count)

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn one_day() {
+    fn different_spellings_of_one_day_are_read() {
         for text in [
             "May 27, 2023",
             "May 27 2023",
@@ -268,14 +268,14 @@ mod tests {
     }
 
     #[test]
-    fn of_several_days_the_first_counts() {
+    fn a_range_of_days_is_read_with_its_first_and_last_day() {
         reads("May 27-28, 2023", (2023, 5, 27), (2023, 5, 28));
         reads("May 27 \u{2013} 28, 2023", (2023, 5, 27), (2023, 5, 28));
         reads("May 30 - June 2, 2023", (2023, 5, 30), (2023, 6, 2));
     }
 
     #[test]
-    fn parts_of_months() {
+    fn parts_of_months_are_read_as_ranges_of_days() {
         reads("early April 2024", (2024, 4, 7), (2024, 4, 30));
         reads("mid-April 2024", (2024, 4, 15), (2024, 4, 30));
         reads("late Feb 2024", (2024, 2, 23), (2024, 2, 29));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_date_is_none() {
+    fn text_that_is_no_date_is_not_read_as_one() {
         for text in [
             "",
             "soon",
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_date_is_told() {
+    fn the_reader_returns_the_end_of_the_date() {
         let text = "meaning May 27-28, 2023, at noon";
         let (_, end) = find_date(text).unwrap();
         assert_eq!(&text[end..], ", at noon");
@@ -312,7 +312,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_text_panics(text in "((mid|May|june|to|-|/|,| |\\(|27|2023|th|é|\\PC){0,9} ?){0,6}") {
+        fn any_text_is_read_without_a_panic(text in "((mid|May|june|to|-|/|,| |\\(|27|2023|th|é|\\PC){0,9} ?){0,6}") {
             if let Some((_, end)) = find_date(&text) {
                 proptest::prop_assert!(text.is_char_boundary(end));
             }

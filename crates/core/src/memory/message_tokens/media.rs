@@ -188,7 +188,7 @@ mod tests {
         }
     }
 
-    fn heavy(bytes: u64, mime: &str) -> Media {
+    fn media_of_bytes(bytes: u64, mime: &str) -> Media {
         Media {
             mime: Some(mime.to_owned()),
             bytes: Some(bytes),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn openai_counts_tiles() {
+    fn openai_image_tokens_are_counted_by_tiles() {
         use Detail::{Auto, High, Low};
         for (width, height, detail, tiles) in [
             (1_024, 1_024, High, 4),
@@ -232,10 +232,10 @@ mod tests {
     }
 
     #[test]
-    fn without_pixels_bytes_tell_and_without_bytes_a_common_size_does() {
+    fn an_image_without_pixels_is_estimated_by_bytes_or_a_default_size() {
         let high = |bytes| Media {
             detail: Detail::High,
-            ..heavy(bytes, "image/png")
+            ..media_of_bytes(bytes, "image/png")
         };
         for (bytes, tiles, anthropic) in [
             (512 << 10, 1, 341),
@@ -255,7 +255,7 @@ mod tests {
                 "{bytes}"
             );
         }
-        let auto = |bytes| picture("gpt-4o", &heavy(bytes, "image/png"));
+        let auto = |bytes| picture("gpt-4o", &media_of_bytes(bytes, "image/png"));
         assert_eq!((auto(1 << 20), auto((1 << 20) + 1)), (85, 765));
         let unknown = Media::default();
         assert_eq!(picture("gpt-4o", &unknown), 765);
@@ -279,27 +279,36 @@ mod tests {
     }
 
     #[test]
-    fn files_weigh_by_their_bytes_and_pictures_among_them_as_pictures() {
+    fn file_tokens_depend_on_bytes_and_image_files_count_as_images() {
         let file = |model, media: &Media| tokens(AttachmentKind::File, media, model);
-        let pdf = heavy(60_000, "application/pdf");
+        let pdf = media_of_bytes(60_000, "application/pdf");
         assert_eq!(file("gpt-4o", &pdf), Some(15_000));
         assert_eq!(file("claude-opus-4", &pdf), Some(20_000));
         assert_eq!(file("gemini-2.5-pro", &pdf), Some(3_000));
-        let small = heavy(30, "application/pdf");
+        let small = media_of_bytes(30, "application/pdf");
         assert_eq!(file("gpt-4o", &small), Some(500));
         assert_eq!(file("claude-opus-4", &small), Some(1_500));
         assert_eq!(file("gemini-3-pro", &small), Some(258));
-        assert_eq!(file("gpt-4o", &heavy(400, "text/csv")), Some(100));
-        assert_eq!(file("gpt-4o", &heavy(400, "image/png")), Some(85));
+        assert_eq!(file("gpt-4o", &media_of_bytes(400, "text/csv")), Some(100));
+        assert_eq!(file("gpt-4o", &media_of_bytes(400, "image/png")), Some(85));
         assert_eq!(file("gpt-4o", &Media::default()), None);
     }
 
     #[test]
-    fn sound_weighs_by_its_length() {
+    fn audio_tokens_depend_on_the_length_of_the_audio() {
         let sound = |model, media: &Media| tokens(AttachmentKind::Audio, media, model);
-        assert_eq!(sound("gpt-4o-audio", &heavy(480_000, "wav")), Some(100));
-        assert_eq!(sound("gpt-4o-audio", &heavy(160_000, "mp3")), Some(100));
-        assert_eq!(sound("gemini-2.5-pro", &heavy(160_000, "mp3")), Some(320));
+        assert_eq!(
+            sound("gpt-4o-audio", &media_of_bytes(480_000, "wav")),
+            Some(100)
+        );
+        assert_eq!(
+            sound("gpt-4o-audio", &media_of_bytes(160_000, "mp3")),
+            Some(100)
+        );
+        assert_eq!(
+            sound("gemini-2.5-pro", &media_of_bytes(160_000, "mp3")),
+            Some(320)
+        );
         assert_eq!(sound("gpt-4o-audio", &Media::default()), Some(300));
     }
 }

@@ -134,7 +134,7 @@ Date: Mar 4, 2026
     }
 
     #[test]
-    fn all_of_it_or_nothing() {
+    fn earlier_observations_are_complete_if_they_fit_and_empty_without_budget() {
         let whole = LOG.replace("\n\n", "\n");
         assert_eq!(earlier(LOG, 1_000, words), whole.trim_end());
         assert_eq!(earlier(LOG, 0, words), "");
@@ -142,7 +142,7 @@ Date: Mar 4, 2026
     }
 
     #[test]
-    fn the_end_stays_and_of_the_rest_what_matters() {
+    fn the_newest_lines_and_older_important_lines_stay() {
         assert_eq!(
             earlier(LOG, 32, words),
             "Date: Mar 3, 2026\n* 🔴 (10:00) User is called Ada\n[2 observations left out here]\n* ✅ (11:00) import done\nDate: Mar 4, 2026\n* 🟡 three\n* 🟢 four\n* 🟡 five"
@@ -150,7 +150,7 @@ Date: Mar 4, 2026
     }
 
     #[test]
-    fn the_end_alone_where_nothing_before_it_matters() {
+    fn only_the_newest_lines_stay_if_no_older_line_is_important() {
         let log: String = (0..100).map(|n| format!("* 🟡 line {n}\n")).collect();
         let shown = earlier(&log, 50, words);
         assert_eq!(shown.matches("left out here").count(), 1);
@@ -162,7 +162,7 @@ Date: Mar 4, 2026
     }
 
     #[test]
-    fn what_matters_never_outweighs_the_end() {
+    fn important_older_lines_use_only_a_part_of_the_budget() {
         let log: String = (0..100).map(|n| format!("* 🔴 line {n}\n")).collect();
         let shown = earlier(&format!("{log}* 🟡 {}\n", "long ".repeat(30)), 60, words);
         let weighty = shown.matches('🔴').count();
@@ -215,7 +215,7 @@ Date: Mar 4, 2026
 
     proptest! {
         #[test]
-        fn no_line_is_counted_twice_and_the_selection_is_the_plain_one(
+        fn no_line_is_counted_twice_and_the_selection_equals_a_simple_algorithm(
             kinds in proptest::collection::vec((0..5_usize, 0..9_usize), 0..60),
             budget in 0..200_usize,
         ) {

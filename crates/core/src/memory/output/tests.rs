@@ -18,7 +18,7 @@ fn observed(answer: &str) -> (String, Option<String>, Option<String>) {
 const LOG: &str = "Date: Mar 4, 2026\n* 🔴 (14:05) User stated 猫 is called Ada 🐈\n  * -> black";
 
 #[test]
-fn the_form_that_was_asked_for() {
+fn an_answer_in_the_requested_format_is_read() {
     let answer = format!(
         "<observations>\n{LOG}\n</observations>\n<current-task>\nPrimary: the cat\n</current-task>\n<suggested-response>\nAsk.\n</suggested-response>\n"
     );
@@ -46,7 +46,7 @@ fn the_form_that_was_asked_for() {
 }
 
 #[test]
-fn the_forms_that_small_models_give() {
+fn incomplete_formats_of_small_models_are_read() {
     let task = "<current-task>t</current-task>";
     let whole = (LOG.to_owned(), None, None);
     let with_task = (LOG.to_owned(), Some("t".to_owned()), None);
@@ -128,13 +128,13 @@ fn mentions_of_tags_do_not_end_a_section() {
 }
 
 #[test]
-fn a_closing_tag_of_another_section_ends_nothing() {
+fn a_closing_tag_of_another_section_does_not_end_the_section() {
     let answer = "<observations>\n* a\n* b </suggested-response>";
     assert_eq!(observed(answer).0, "* a\n* b &lt;/suggested-response>");
 }
 
 #[test]
-fn code_keeps_its_markup() {
+fn markup_inside_a_code_block_is_kept() {
     let code = "* 🟡 Template:\n```xml\n<current-task>\n<b>x</b>\n</observations>\n```\n* after";
     let answer = format!("<observations>\n{code}\n</observations>");
     assert_eq!(observed(&answer).0, escape(code));
@@ -145,14 +145,14 @@ fn code_keeps_its_markup() {
 }
 
 #[test]
-fn an_unclosed_code_fence_does_not_swallow_the_hints() {
+fn the_hints_behind_an_unclosed_code_fence_are_read() {
     let answer =
         "<observations>\n* a\n```\nlet x;\n</observations>\n<current-task>t</current-task>";
     assert_eq!(observed(answer).1, Some("t".to_owned()));
 }
 
 #[test]
-fn nothing_worth_keeping_is_empty() {
+fn an_answer_without_usable_observations_is_empty() {
     let refusal = "I'm sorry, but I can't help with that request.";
     for answer in [
         "",
@@ -180,7 +180,7 @@ fn nothing_worth_keeping_is_empty() {
 }
 
 #[test]
-fn an_answer_without_a_date_gets_the_first_of_its_input() {
+fn an_answer_without_a_date_gets_the_first_date_of_its_input() {
     let input = "Date: Mar 4, 2026\nUser (23:59): hi\nDate: Mar 5, 2026\nUser (00:01): ho\n";
     for (answer, want) in [
         ("* 🔴 (23:59) hi", "Date: Mar 4, 2026\n* 🔴 (23:59) hi"),
@@ -198,7 +198,7 @@ fn an_answer_without_a_date_gets_the_first_of_its_input() {
 }
 
 #[test]
-fn loops_and_megabytes_are_refused() {
+fn repetitive_and_huge_answers_are_refused() {
     let input = "User (10:00): hi\n".repeat(300);
     for answer in [
         "* 🔴 and again ".repeat(80_000),
@@ -213,7 +213,7 @@ fn loops_and_megabytes_are_refused() {
 }
 
 #[test]
-fn what_is_stored_is_clean() {
+fn stored_observations_have_no_control_characters_and_bounded_lines() {
     let endless: String = (0..4_000).map(|n| format!("漢{n} ")).collect();
     let answer = format!(
         "<observations>\n\n\n* a\u{1b}[31m\u{0}b   \n\n\n\n* {endless}\n* c\n\n</observations>"
@@ -234,7 +234,7 @@ fn what_is_stored_is_clean() {
 
 proptest! {
     #[test]
-    fn any_answer_is_read_and_what_is_read_reads_again(
+    fn any_answer_is_read_and_its_observations_can_be_read_again(
         answer in "(</?observations>|</?current-task>|</?suggested-response>|<think>|</think>|```|\n|\n\\* |\n- |\n1\\. |Date: |[a-z]{0,9}|🔴|漢|\u{0}|\r| ){0,60}"
     ) {
         if let ParsedAnswer::Observed { text, current_task, suggested_response, title: _ } = read_answer(&answer, &"x".repeat(answer.len())) {
@@ -300,7 +300,7 @@ fn a_title_is_one_line_of_three_characters_at_least() {
 }
 
 #[test]
-fn hints_in_the_middle_of_a_line_are_taken_where_no_line_begins_with_one() {
+fn hints_inside_a_line_are_read_if_no_line_begins_with_one() {
     let answer = format!(
         "<observations>\n{LOG}\n* 🟡 User asked what <current-task>x</current-task> is\n</observations>\n\
          Now <current-task>one</current-task> and then <current-task>two</current-task>.\n\
@@ -317,7 +317,7 @@ fn hints_in_the_middle_of_a_line_are_taken_where_no_line_begins_with_one() {
 
 /// A missing hint stays missing; an earlier one is not kept.
 #[test]
-fn hints_that_are_left_out_are_none() {
+fn a_hint_missing_from_the_answer_stays_missing() {
     assert_eq!(
         observed(&format!("<observations>\n{LOG}\n</observations>")),
         (LOG.to_owned(), None, None)
@@ -325,7 +325,7 @@ fn hints_that_are_left_out_are_none() {
 }
 
 #[test]
-fn of_an_answer_that_was_cut_whole_lines_are_kept() {
+fn only_the_whole_lines_of_a_truncated_answer_are_kept() {
     let input = "Date: Mar 4, 2026\nUser (14:05): hi\n";
     let kept = |answer: &str| match read_truncated(answer, input) {
         ParsedAnswer::Observed {

@@ -25,7 +25,7 @@ fn digest_with(lineage: i64, text: &str) -> Digest {
 }
 
 #[test]
-fn the_most_important_is_told_first_and_in_order() {
+fn a_digest_contains_the_most_important_lines_in_their_order() {
     // The older one no longer fits, but a smaller one of its day does.
     assert_snapshot!(digest(&[LOG], 22, words), @"
     Date: Mar 4, 2026
@@ -43,7 +43,7 @@ fn the_most_important_is_told_first_and_in_order() {
 }
 
 #[test]
-fn instructions_of_an_application_are_not_told() {
+fn a_digest_contains_no_instructions_of_an_application() {
     let all = digest(&[LOG, LOG], 10_000, words);
     assert!(
         all.contains("one small thing") && !all.contains("rhymes"),
@@ -52,7 +52,7 @@ fn instructions_of_an_application_are_not_told() {
 }
 
 #[test]
-fn the_latest_gets_half_and_the_oldest_stands_first() {
+fn the_latest_digest_gets_half_the_budget_and_the_oldest_stands_first() {
     let line = |name: &str| format!("* 🔴 {name} one\n* 🔴 {name} two\n* 🔴 {name} three");
     let digests = [
         digest_with(3, &line("c")),
@@ -74,7 +74,7 @@ fn the_latest_gets_half_and_the_oldest_stands_first() {
 }
 
 #[test]
-fn an_important_line_of_an_old_conversation_comes_before_a_small_one_of_it() {
+fn an_important_line_of_a_digest_is_preferred_to_a_minor_one() {
     let digests = [digest_with(1, "* 🟢 a b c d e f\n* 🔴 x")];
     let chosen = select_excerpts(&digests, 45, words);
     assert_eq!(chosen, [(0, "* 🔴 x".to_owned())]);
@@ -97,7 +97,7 @@ fn history(texts: &[&str]) -> History {
 }
 
 #[test]
-fn only_the_conversation_itself_is_served() {
+fn peer_memory_is_sent_only_to_the_conversation_it_was_made_for() {
     let (one, fork) = (history(&["a", "b", "c"]), history(&["a", "x", "c"]));
     let others = |key: Option<&str>| PeerMemory {
         lineages: vec![7],
@@ -126,7 +126,7 @@ fn only_the_conversation_itself_is_served() {
 proptest! {
     /// Excerpts come from the digests, in order, in whole lines, and within the budget.
     #[test]
-    fn the_budget_holds(
+    fn excerpts_of_digests_stay_within_the_budget(
         logs in proptest::collection::vec(proptest::collection::vec("(Date: Mar [1-5], 2026|\\* (🔴|🟡|🟢|✅) [a-z ]{0,30}|  \\* -> [a-z ]{1,20})", 0..12), 0..6),
         budget in 0_u32..600,
     ) {

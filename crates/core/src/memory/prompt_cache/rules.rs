@@ -36,6 +36,10 @@ const HOURS: u64 = 60 * MINUTES;
 impl CacheRules {
     /// The rules of the provider at `host` for `model`, if the request asked for `retention` (also the lifetime that its
     /// last mark asks for).
+    ///
+    /// Their lifetime explains misses in the audit, so it is what the provider documents. When an activation may come early
+    /// is decided by [`cache_lifetime`](crate::memory::policy::cache_lifetime), with the numbers of the published
+    /// observational memory; they differ for OpenAI, for Google and for servers of one's own.
     #[must_use]
     pub fn for_model(host: &str, model: &str, retention: Option<&str>) -> Self {
         let provider = CacheProvider::for_model(host, model);
@@ -204,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_is_as_published() {
+    fn cache_rules_of_known_models_are_as_published() {
         let lifetime_minutes = |rules: CacheRules| rules.lifetime.as_secs() / 60;
         for (host, model, retention, minimum, step, lifetime) in [
             ("api.openai.com", "gpt-4o", None, 1_024, 128, 5),
@@ -334,7 +338,7 @@ mod tests {
 
     /// A prompt of 300 tokens is not too short for llama.cpp.
     #[test]
-    fn a_server_of_ones_own_caches_short_prompts() {
+    fn a_self_hosted_server_caches_short_prompts() {
         for (host, model, looks_so, is_own) in [
             ("127.0.0.1", "qwen3", true, true),
             ("vllm", "Qwen/Qwen3-32B", true, true),
@@ -350,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn an_override_says_that_a_cache_reads_up_to_marks() {
+    fn an_override_can_set_that_a_cache_reads_up_to_marks() {
         let own = CacheRulesOverride {
             model: Pattern::new("our-claude"),
             minimum_tokens: None,
@@ -365,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_override_for_a_model_counts_and_says_no_more_than_it_names() {
+    fn the_first_matching_override_changes_only_the_rules_that_it_sets() {
         let published = CacheRules::for_model("127.0.0.1", "qwen", None);
         let own = |model: &str, minimum_tokens| CacheRulesOverride {
             model: Pattern::new(model),

@@ -1,5 +1,6 @@
 //! Each cause once, and the cases between two causes.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::sent_prompt::escaped_length;
@@ -126,7 +127,7 @@ fn tokens_by_segment_add_up_to_the_prompt() {
 }
 
 #[test]
-fn the_length_of_a_text_is_that_of_its_json() {
+fn the_escaped_length_of_a_text_equals_its_length_in_json() {
     let text: String = (0..0x100_u32)
         .filter_map(char::from_u32)
         .collect::<String>()
@@ -140,7 +141,7 @@ fn the_length_of_a_text_is_that_of_its_json() {
 }
 
 #[test]
-fn a_block_is_observations_and_what_stands_around_them() {
+fn the_bytes_of_a_block_are_divided_into_observations_and_reminder() {
     let mut snapshot = snapshot(&[1]);
     // As many bytes as in JSON, where a quote is two.
     snapshot.segments = ["rules", "a \"b\"\n", "<current-task>c"]
@@ -179,7 +180,7 @@ fn judged(before: &Sent<'_>, now: &Sent<'_>, cached: u64, idle_s: u64) -> Judgem
     judge(Some(&before), &now, reported, &RULES)
 }
 
-fn named(judgement: Judgement) -> (&'static str, Option<&'static str>) {
+fn verdict_and_cause(judgement: Judgement) -> (&'static str, Option<&'static str>) {
     (
         judgement.verdict.name(),
         judgement.cause.map(VerdictCause::name),
@@ -187,10 +188,12 @@ fn named(judgement: Judgement) -> (&'static str, Option<&'static str>) {
 }
 
 #[test]
-fn every_cause_is_named() {
+fn a_cache_miss_is_blamed_on_its_cause() {
     let before = Sent::new(50);
     let grown = Sent::new(52);
     let active = before.clone().with(|sent| sent.layout = block(20, &[1]));
+    // `a_miss_beyond_the_reach_of_cache_marks_is_blamed_on_them` tests this one.
+    let mut tested = BTreeSet::from(["cache_marks"]);
     for (cause, before, now, idle) in [
         (
             "activation",
@@ -302,11 +305,14 @@ fn every_cause_is_named() {
         ),
     ] {
         assert_eq!(
-            named(judged(before, &now, 0, idle)),
+            verdict_and_cause(judged(before, &now, 0, idle)),
             ("miss", Some(cause)),
             "{cause}"
         );
+        tested.insert(cause);
     }
+    let all: BTreeSet<&str> = VerdictCause::ALL.iter().map(|cause| cause.name()).collect();
+    assert_eq!(tested, all);
 }
 
 #[test]
@@ -320,7 +326,7 @@ fn every_cause_and_verdict_has_a_name_of_its_own() {
 }
 
 #[test]
-fn one_step_less_than_before_is_warm_and_two_are_not() {
+fn one_missing_cache_step_is_warm_and_two_are_partial() {
     let (before, now) = (Sent::new(50), Sent::new(52));
     // 51 messages of 100 tokens: 39 whole steps.
     for (cached, expected) in [
@@ -330,7 +336,7 @@ fn one_step_less_than_before_is_warm_and_two_are_not() {
         (0, ("miss", Some("provider"))),
     ] {
         let judgement = judged(&before, &now, cached, 0);
-        assert_eq!(named(judgement), expected, "{cached}");
+        assert_eq!(verdict_and_cause(judgement), expected, "{cached}");
         assert_eq!(judgement.expected_cached_tokens, Some(39 * 128));
     }
 }
@@ -340,7 +346,7 @@ fn a_change_at_the_end_that_costs_nothing_is_warm() {
     let before = Sent::new(50);
     let now = Sent::new(50).with(|sent| sent.text[49] = "other".into());
     let judgement = judged(&before, &now, 38 * 128, 0);
-    assert_eq!(named(judgement), ("warm", None));
+    assert_eq!(verdict_and_cause(judgement), ("warm", None));
     let (part, author) = judgement.change.unwrap().first.unwrap();
     assert_eq!(
         (part.to_string().as_str(), author.name()),
@@ -349,23 +355,29 @@ fn a_change_at_the_end_that_costs_nothing_is_warm() {
 }
 
 #[test]
-fn what_the_common_prefix_explains_is_the_changes_fault_and_what_is_missing_of_it_is_time() {
+fn a_change_explains_lost_bytes_behind_it_and_a_pause_the_others() {
     let before = Sent::new(50);
     let now = Sent::new(52).with(|sent| sent.text[30] = "other".into());
     // The system message and 30 others: 24 steps.
     let judgement = judged(&before, &now, 24 * 128, 900);
     assert_eq!(judgement.expected_cached_tokens, Some(24 * 128));
     assert_eq!(judgement.change.unwrap().common_bytes, 31 * BYTES as u64);
-    assert_eq!(named(judgement), ("partial", Some("message_changed")));
-    assert_eq!(named(judged(&before, &now, 0, 900)), ("miss", Some("idle")));
     assert_eq!(
-        named(judged(&before, &now, 0, 9)),
+        verdict_and_cause(judgement),
+        ("partial", Some("message_changed"))
+    );
+    assert_eq!(
+        verdict_and_cause(judged(&before, &now, 0, 900)),
+        ("miss", Some("idle"))
+    );
+    assert_eq!(
+        verdict_and_cause(judged(&before, &now, 0, 9)),
         ("miss", Some("message_changed"))
     );
 }
 
 #[test]
-fn without_a_request_before_or_a_report_there_is_no_cause() {
+fn a_verdict_without_an_earlier_request_or_usage_report_has_no_cause() {
     let now = Sent::new(50).prompt();
     let reported = |cached_tokens| Reported {
         prompt_tokens: Some(5_000),
@@ -380,13 +392,13 @@ fn without_a_request_before_or_a_report_there_is_no_cause() {
         (Some(&now), None, "unknown"),
     ] {
         let judgement = judge(before, &now, reported(cached), &RULES);
-        assert_eq!(named(judgement), (verdict, None));
+        assert_eq!(verdict_and_cause(judgement), (verdict, None));
     }
 }
 
 /// A stream that was cut before its usage: what its prompt left in the cache is estimated by its bytes.
 #[test]
-fn after_a_prompt_without_a_count_nobody_is_blamed_for_what_was_new() {
+fn new_messages_after_a_prompt_without_a_token_count_are_no_miss() {
     let mut before = Sent::new(50).prompt();
     before.prompt_tokens = None;
     let judged = |now: &Sent<'_>, tokens: u64, cached: u64, rules: &CacheRules| {
@@ -395,7 +407,7 @@ fn after_a_prompt_without_a_count_nobody_is_blamed_for_what_was_new() {
             cached_tokens: Some(cached),
             ..Reported::default()
         };
-        named(judge(Some(&before), &now.prompt(), reported, rules))
+        verdict_and_cause(judge(Some(&before), &now.prompt(), reported, rules))
     };
     let grown = Sent::new(55);
     // 51 messages of 100 tokens are 39 steps, and 5 new ones have 100 or, if they are dense, 150.
@@ -415,7 +427,7 @@ fn after_a_prompt_without_a_count_nobody_is_blamed_for_what_was_new() {
 
 /// Only what was counted is known to be in a cache of whole prefixes.
 #[test]
-fn a_prompt_without_a_count_leaves_the_ends_that_were_counted_before() {
+fn a_prompt_without_token_count_keeps_the_stored_ends_of_earlier_prompts() {
     for reads in [
         CacheReads::WholePrompts,
         CacheReads::UpToMarks { look_back: 20 },
@@ -440,7 +452,7 @@ fn a_prompt_without_a_count_leaves_the_ends_that_were_counted_before() {
 
 /// With marks, what the request before left is what was read and written there.
 #[test]
-fn what_no_mark_reaches_is_named() {
+fn a_miss_beyond_the_reach_of_cache_marks_is_blamed_on_them() {
     const MARKS: CacheRules = CacheRules {
         reads: CacheReads::UpToMarks { look_back: 20 },
         ..RULES
@@ -467,13 +479,17 @@ fn what_no_mark_reaches_is_named() {
             idle: Duration::ZERO,
         };
         let judgement = judge(Some(&before), &now, reported, &MARKS);
-        assert_eq!(named(judgement), expected, "{left} {cached} {written}");
+        assert_eq!(
+            verdict_and_cause(judgement),
+            expected,
+            "{left} {cached} {written}"
+        );
     }
 }
 
 /// GPT-5.6 and Anthropic give back what was stored as a whole: a change leaves what earlier requests ended with.
 #[test]
-fn caches_of_whole_prefixes_give_back_what_earlier_requests_ended_with() {
+fn a_whole_prefix_cache_can_read_the_ends_of_earlier_requests() {
     for (reads, marked) in [
         (CacheReads::WholePrompts, None),
         (CacheReads::UpToMarks { look_back: 20 }, Some(10)),
@@ -496,7 +512,10 @@ fn caches_of_whole_prefixes_give_back_what_earlier_requests_ended_with() {
                 idle: Duration::from_secs(idle_s),
             };
             let judgement = judge(Some(&second), &now, reported, &rules);
-            (judgement.expected_cached_tokens, named(judgement).1)
+            (
+                judgement.expected_cached_tokens,
+                verdict_and_cause(judgement).1,
+            )
         };
         // The first request had 31 messages of 100 tokens with the system message: 24 steps.
         assert_eq!(expected(35, 0), (Some(24 * 128), Some("message_changed")));
@@ -511,7 +530,7 @@ fn caches_of_whole_prefixes_give_back_what_earlier_requests_ended_with() {
 
 /// A block that only has more parts keeps what stands before them.
 #[test]
-fn parts_of_a_block_that_stay_are_common() {
+fn unchanged_parts_of_a_block_belong_to_the_common_prefix() {
     let sent = |parts: &[i64]| Sent::new(50).with(|sent| sent.layout = block(20, parts));
     let common = |before: &[i64], now: &[i64]| {
         let change = Change::between(&sent(before).prompt(), &sent(now).prompt());

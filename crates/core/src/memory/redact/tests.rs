@@ -10,7 +10,7 @@ fn clean(text: &str) -> String {
 }
 
 #[test]
-fn kinds_are_left_out_and_patterns_added() {
+fn only_chosen_kinds_and_custom_patterns_are_redacted() {
     let text = "password=hunter2 and sk-a1B2c3D4e5F6g7H8a1B2c3D4 for QX-2291 and QX-17";
     let patterns = vec![Regex::new(r"QX-\d{3,}").unwrap()];
     let chosen = Redactor::new(vec![RedactKind::Password], patterns);
@@ -25,7 +25,7 @@ fn kinds_are_left_out_and_patterns_added() {
 }
 
 #[test]
-fn what_a_provider_sealed_is_named_whatever_it_is_written_in() {
+fn long_encrypted_content_is_replaced_by_its_length() {
     let sealed = "gAAA.b:c d".repeat(30);
     for name in ["encryptedContent", "encrypted_content"] {
         assert_eq!(
@@ -46,7 +46,7 @@ fn key(prefix: &str, length: usize) -> String {
 }
 
 #[test]
-fn secrets_are_taken() {
+fn known_forms_of_secrets_are_redacted() {
     let upper = key("AKIA", 16).to_ascii_uppercase();
     for (secret, kind) in [
         (key("sk-", 48), "API key"),
@@ -97,7 +97,7 @@ fn secrets_are_taken() {
 }
 
 #[test]
-fn named_secrets_are_taken_and_their_names_kept() {
+fn values_with_a_secret_name_are_redacted_and_the_names_stay() {
     for (text, want) in [
         ("password=hunter2", "password=[redacted: password]"),
         (
@@ -154,7 +154,7 @@ fn named_secrets_are_taken_and_their_names_kept() {
 }
 
 #[test]
-fn a_key_in_front_of_a_password_is_taken_too() {
+fn an_api_key_before_a_password_in_a_url_is_redacted() {
     let user = key("sk_live_", 24);
     assert_eq!(
         redact(&format!("https://{user}:x9@api.example/v1")),
@@ -164,7 +164,7 @@ fn a_key_in_front_of_a_password_is_taken_too() {
 
 /// By the bytes that are looked at, not by the clock.
 #[test]
-fn the_pass_is_linear_whatever_stands_in_the_text() {
+fn the_work_of_redaction_grows_linearly_with_the_text() {
     let opening = format!("{0}BEGIN PRIVATE KEY{0}", "-----");
     for unit in [
         "secret:",
@@ -198,7 +198,7 @@ fn the_pass_is_linear_whatever_stands_in_the_text() {
 }
 
 #[test]
-fn private_keys_are_taken_whole() {
+fn a_private_key_is_redacted_as_a_whole() {
     let body = key("MIIE", 60);
     let dashes = "-----";
     let pem = format!(
@@ -217,7 +217,7 @@ fn private_keys_are_taken_whole() {
 }
 
 #[test]
-fn what_is_no_secret_stays() {
+fn text_that_only_resembles_a_secret_stays() {
     for text in [
         "password = getpass.getpass()",
         "password=os.environ['PW']",
@@ -243,7 +243,7 @@ fn what_is_no_secret_stays() {
 }
 
 #[test]
-fn encoded_data_is_named_not_shown() {
+fn long_encoded_data_is_replaced_by_its_length() {
     let blob = key("", 300);
     assert_eq!(
         clean(&format!("data:image/png;base64,{blob} end")),
@@ -261,7 +261,7 @@ fn encoded_data_is_named_not_shown() {
 
 proptest! {
     #[test]
-    fn no_neighbourhood_hides_a_key(
+    fn an_api_key_is_redacted_whatever_text_surrounds_it(
         before in "(sk-|eyJ|password|token|secret|[=:\"'@./\\\\ \n-]|://|Bearer |-----BEGIN |PRIVATE KEY-----|[a-z0-9]{1,20}|é|漢|👍){0,30}",
         after in "([=:\"'@./\\\\ \n-]|PRIVATE KEY-----|é|漢|👍){0,9}",
     ) {

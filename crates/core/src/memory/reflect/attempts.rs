@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_starts_and_where_it_ends() {
+    fn the_first_level_depends_on_the_model_and_limits_the_last() {
         assert_eq!(start_level("gpt-5-mini", false), 1);
         assert_eq!(start_level("google/gemini-2.5-flash", false), 2);
         assert_eq!(start_level("Gemini-2.5-Flash-lite-preview", false), 2);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn strictly_smaller_or_not_at_all() {
+    fn a_reflection_that_is_not_smaller_is_rejected() {
         // Below the target is good enough, at the target only smaller, at the input useless.
         assert_eq!(verdict_for(749, 1_000, 750), ReflectionVerdict::GoodEnough);
         assert_eq!(verdict_for(750, 1_000, 750), ReflectionVerdict::Smaller);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_good_enough_ends_it() {
+    fn a_good_enough_attempt_ends_the_reflection() {
         let mut ladder = ladder();
         ladder.answer_unusable();
         ladder.add_attempt(faithful("good", 749));
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_loses_too_much_is_reminded_at_the_same_level() {
+    fn an_attempt_that_loses_too_much_is_repeated_with_a_reminder() {
         let mut ladder = ladder();
         ladder.add_attempt(lossy("first", 500, 800));
         assert_eq!(next_of(&ladder), Some((1, Some("what first lacks"))));
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_missing_is_put_back_and_never_sent_without() {
+    fn items_lost_after_two_reminders_are_restored_or_the_attempt_is_rejected() {
         let mut ladder = ladder();
         ladder.add_attempt(lossy("one", 100, 990));
         ladder.add_attempt(lossy("two", 100, 980));
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_loss_is_mended_where_that_costs_nothing() {
+    fn a_small_loss_is_restored_if_the_attempt_stays_good_enough() {
         let little = |mended| ReflectionAttempt {
             loss: 0.04,
             ..lossy("fine", 700, mended)
@@ -350,14 +350,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_shorter_is_not_worth_a_reminder() {
+    fn an_attempt_that_is_not_shorter_gets_no_reminder() {
         let mut ladder = ladder();
         ladder.add_attempt(lossy("long", 1_000, 1_100));
         assert_eq!(next_of(&ladder), Some((2, None)));
     }
 
     #[test]
-    fn it_always_ends() {
+    fn the_attempts_end_after_four_levels_and_two_reminders() {
         let mut ladder = ReflectionAttempts::new(0, 1_000, 750, 0.0);
         let mut calls = 0;
         while ladder.next_attempt().is_some() {
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_else_is_smaller_the_least_loss_is_kept() {
+    fn without_a_usable_attempt_the_partial_one_with_least_loss_is_kept() {
         let with = |tokens, loss| ReflectionAttempt {
             partial: Some(PartialReflection {
                 text: format!("{tokens} {loss}"),

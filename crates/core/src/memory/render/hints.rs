@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_finished_task_is_not_held_up_again() {
+    fn a_finished_task_gives_no_hints() {
         assert_eq!(section("Fixing the nightly import", LOG), None);
         assert_eq!(
             section("The nightly import. Waiting: the budget", LOG),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_task_is() {
+    fn an_open_or_reopened_task_stays_in_the_hints() {
         for task in [
             "Write the audit report",
             "Nightly export of invoices stops",
@@ -174,7 +174,7 @@ mod tests {
 
     /// Observations of messages behind the block are not in it, but they count.
     #[test]
-    fn what_a_later_part_says_is_done_is_over() {
+    fn a_task_that_a_later_part_completes_is_removed_from_the_hints() {
         let hints = Hints {
             current_task: Some("Write the audit report"),
             suggested_response: Some("Fix the nightly import with the cursor"),
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_suggestion_that_is_carried_out_goes_alone() {
+    fn a_completed_suggestion_is_removed_and_the_open_task_stays() {
         let hints = Hints {
             current_task: Some("Write the audit report"),
             suggested_response: Some("Fix the nightly import with the cursor"),

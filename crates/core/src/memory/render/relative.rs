@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_count_from_the_day_that_is_named() {
+    fn dates_get_their_distance_to_the_as_of_day() {
         let log = "Date: on or before Mar 1, 2026\n* 🟡 Assistant: hello\nDate: Mar 4, 2026\n* 🔴 (14:05) User asked for a hotel. (meaning Mar 27-28, 2026)\n  * -> Hotel Lund\nDate: Mar 5, 2026\n* 🟢 (09:00) Estimated cost 90 EUR. (estimated early April 2026)\nDate: Mar 15, 2026\n* ✅ (10:00) Booked (by phone)";
         assert_snapshot!(relate(log, date(2026, 3, 20)), @r"
         [as of Mar 20, 2026]
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_whose_day_has_passed_is_said_to_be_past_and_not_to_be_done() {
+    fn a_plan_whose_day_has_passed_is_marked_as_past_and_unconfirmed() {
         let relate_line =
             |line: &str| relate(&format!("Date: Mar 4, 2026\n{line}"), date(2026, 3, 20));
         let noted = |line: &str| relate_line(line).contains("whether it happened is not known");
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_month_that_has_passed_is_past() {
+    fn a_plan_for_a_month_that_has_passed_is_marked_as_past() {
         let line = relate(
             "* 🔴 User will sell the car. (meaning Feb 2026)",
             date(2026, 3, 20),
@@ -240,14 +240,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_stays_as_it_is() {
+    fn dates_that_cannot_be_read_stay_unchanged() {
         let log = "Date: some day\n* 🔴 User leaves soon. (meaning soon)\n* see (Mar 4, 2026)\n* (meaning Mar 4, 2026) first\n* x (meaning Mar 4, 2026 - 16 days ago)\n)(";
         let related = relate(log, date(2026, 3, 20));
         assert_eq!(related, format!("[as of Mar 20, 2026]\n{log}"));
     }
 
     #[test]
-    fn parts_of_one_day_do_not_say_it_again() {
+    fn a_second_part_of_the_same_day_does_not_repeat_the_date() {
         let mut behind = PreviousDates::default();
         let (first, second) = (date(2026, 3, 5), date(2026, 3, 6));
         let related = behind.relate("Date: Mar 4, 2026\n* one", first);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_says_what_day_it_was() {
+    fn observations_cannot_forge_the_as_of_line() {
         let related = relate("[as of Jan 1, 1999]\n* x", date(2026, 3, 5));
         assert_eq!(related.matches(AS_OF).count(), 1);
     }

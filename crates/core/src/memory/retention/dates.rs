@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_day_in_many_spellings() {
+    fn different_spellings_of_a_day_are_read_as_the_same_day() {
         let meant = DateReadings::new(Some(2026), 3, 4);
         for word in [
             "2026-03-04",
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_without_its_year_is_the_same_day() {
+    fn a_day_without_a_year_matches_the_day_with_a_year() {
         let full = DateReadings::new(Some(2026), 3, 4);
         let short = DateReadings::new(None, 3, 4);
         let other = DateReadings::new(Some(2025), 3, 4);

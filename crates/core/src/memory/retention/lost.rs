@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_has_names_and_the_users_words_stand_first() {
+    fn lost_items_are_listed_with_those_of_the_user_first() {
         let lost = lost("* 🔴 (09:00) Ann Miller paid for an order");
         let found = texts(&lost);
         for (text, high) in [
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_so_many() {
+    fn the_list_of_lost_items_has_a_limit_and_counts_the_rest() {
         let text: Vec<String> = (0..MAX_ITEMS + 9)
             .map(|number| format!("User (09:00): it is in /srv/{number}/file.rs"))
             .collect();

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn one_number_in_many_spellings() {
+    fn different_spellings_of_a_number_have_the_same_value() {
         for (word, meant) in [
             ("1000", "1000|"),
             ("1,000", "1000/1|"),
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_is_found_and_means_one_thing() {
+    fn every_unit_name_and_number_word_has_one_meaning() {
         let mut names = 0;
         for (unit, aliases) in UNITS {
             for name in std::iter::once(unit).chain(*aliases) {
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn units_in_many_spellings() {
+    fn different_spellings_of_a_unit_mean_the_same_unit() {
         for (word, meant) in [
             ("Minuten", "min"),
             ("hours,", "h"),

@@ -147,14 +147,14 @@ mod tests {
 
     const LOG: &str = "Date: Mar 3, 2026\n* 🔴 one\n* 🟡 two\nDate: Mar 4, 2026\n* 🔴 three\nDate: Mar 5, 2026\n* ✅ four\nDate: Mar 4, 2026\n* 🔴 five";
 
-    fn mended(condensed: &str, lost: &[usize]) -> String {
+    fn restored_log(condensed: &str, lost: &[usize]) -> String {
         restore_lines(LOG, condensed, &lost.iter().copied().collect())
     }
 
     #[test]
-    fn lines_come_back_to_their_days() {
+    fn restored_lines_stand_under_their_days() {
         assert_eq!(
-            mended(
+            restored_log(
                 "Date: Mar 3, 2026\n* 🟡 two\nDate: Mar 5, 2026\n* x",
                 &[1, 6]
             ),
@@ -162,19 +162,22 @@ mod tests {
         );
         // Mar 4 is missing: it is restored between its neighbours, with all its lines.
         assert_eq!(
-            mended(
+            restored_log(
                 "Date: Mar 3, 2026\n* 🟡 two\nDate: Mar 5, 2026\n* x",
                 &[4, 8]
             ),
             "Date: Mar 3, 2026\n* 🟡 two\nDate: Mar 4, 2026\n* 🔴 three\n* 🔴 five\nDate: Mar 5, 2026\n* x"
         );
-        assert_eq!(mended("* all", &[6]), "* all\nDate: Mar 5, 2026\n* ✅ four");
-        assert_eq!(mended("* all", &[]), "* all");
-        assert_eq!(mended("", &[4]), "Date: Mar 4, 2026\n* 🔴 three");
+        assert_eq!(
+            restored_log("* all", &[6]),
+            "* all\nDate: Mar 5, 2026\n* ✅ four"
+        );
+        assert_eq!(restored_log("* all", &[]), "* all");
+        assert_eq!(restored_log("", &[4]), "Date: Mar 4, 2026\n* 🔴 three");
     }
 
     #[test]
-    fn what_has_a_time_comes_back_where_that_puts_it() {
+    fn restored_lines_with_a_time_are_sorted_by_it() {
         let log = "Date: Mar 3, 2026\n* 🔴 (08:30) one\n  * -> with a detail\n* 🔴 (9:05) two\n* 🔴 no time\n\
                    * 🔴 (14:00) three\n* 🔴 (14:00) four";
         let all: BTreeSet<usize> = (1..=6).collect();
@@ -199,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_come_back_first_as_many_as_fit() {
+    fn the_newest_lost_lines_that_fit_are_restored() {
         let lost = BTreeSet::from([1, 4, 6, 8]);
         let fit = |room| {
             let words = |line: &str| u32::try_from(line.split_whitespace().count()).expect("few");

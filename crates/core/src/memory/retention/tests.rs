@@ -78,7 +78,7 @@ fn compared(pair: &Pair) -> (u32, Vec<LostItem>, Vec<(ItemKind, String)>) {
 /// Precision: the share of reported items that are lost. Recall: the share of lost items that are
 /// reported.
 #[test]
-fn losses_are_found_and_rewordings_are_none() {
+fn lost_items_are_found_with_high_precision_and_recall() {
     let pairs = pairs();
     assert_eq!(pairs.len(), 30);
     let (mut right, mut wrong, mut unseen) = (0_u32, 0_u32, 0_u32);
@@ -107,7 +107,7 @@ fn losses_are_found_and_rewordings_are_none() {
 
 /// A number inside another number, or a folder and a file in it, do not count for each other.
 #[test]
-fn what_only_resembles_a_loss_is_none() {
+fn similar_items_do_not_count_as_the_same_item() {
     let pair = |before: &str, lost: &[(ItemKind, &str)]| Pair {
         name: String::new(),
         before: before.to_owned(),
@@ -141,7 +141,7 @@ fn what_only_resembles_a_loss_is_none() {
 
 /// A relative path and the path from the project's folder name the same file.
 #[test]
-fn a_path_from_here_is_the_same_path() {
+fn a_relative_path_with_a_dot_is_the_same_path() {
     assert!(lost("* 🔴 see ./config/prod.toml", "* config/prod.toml is it").is_empty());
     assert_eq!(
         lost("* 🔴 see ../config/prod.toml", "* config/prod.toml is it").len(),
@@ -159,7 +159,7 @@ fn lost(before: &str, after: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_kind_is_read() {
+fn items_of_different_kinds_are_found_in_one_line() {
     let line = "* 🔴 (09:12) Ask Jonas about `QX-2291` in src/a_b.rs:7 by 2026-03-04: 3.2 s, \"two words\", https://e.test/x";
     let kinds: std::collections::BTreeSet<ItemKind> = ItemReader::for_text(line)
         .items(line)
@@ -167,6 +167,7 @@ fn every_kind_is_read() {
         .map(|item| item.kind)
         .collect();
     let all: std::collections::BTreeSet<ItemKind> = ItemKind::ALL.into_iter().collect();
+    // A done item is the line itself, so it is not read out of a line.
     assert_eq!(
         kinds,
         all.difference(&[ItemKind::Done].into()).copied().collect()
@@ -176,7 +177,7 @@ fn every_kind_is_read() {
 }
 
 #[test]
-fn what_is_high_is_counted_apart() {
+fn items_of_high_priority_are_counted_separately() {
     let log = "* 🔴 Ann has 31 goats\n* 🟡 and 17 hens\n* ✅ Barn painted\n  * -> in 4 days";
     let report = check_reflection(log, "* 🔴 Ann has goats");
     assert_eq!(
@@ -209,7 +210,7 @@ fn what_is_high_is_counted_apart() {
 }
 
 #[test]
-fn an_item_counts_once_and_as_its_heaviest() {
+fn a_repeated_item_counts_once_with_its_highest_priority() {
     let log = "* 🟡 order 4471 came\n* 🔴 order 4471 is wrong\n* 🟢 order 4471 again";
     let report = check_reflection(log, "* 🔴 it is wrong");
     assert_eq!(
@@ -223,7 +224,7 @@ fn an_item_counts_once_and_as_its_heaviest() {
 }
 
 #[test]
-fn a_namesake_keeps_nobody() {
+fn a_shared_surname_does_not_count_as_the_lost_name() {
     let log = "* 🔴 ask Anna Keller and Peter Keller\n* 🔴 then Anna Brandt\n* 🔴 Keller pays";
     let gone = |after: &str| lost(log, after);
     assert_eq!(gone(log), [] as [&str; 0]);
@@ -243,7 +244,7 @@ fn a_namesake_keeps_nobody() {
 }
 
 #[test]
-fn of_a_transcript_the_users_words_must_stay_and_those_of_others_are_counted_apart() {
+fn items_of_the_user_and_of_others_are_counted_separately() {
     let transcript = "Date: Mar 4, 2026\nUser maria (14:05): order 4471\n  is 12 kg\nTool result search: 9999 hits\nAssistant: 8888\nUser: and 17 goats\n";
     let report = check_observations(transcript, "* 🔴 order 4471, goats");
     let missing = |high: bool| -> Vec<&str> {
@@ -288,7 +289,7 @@ fn of_a_transcript_the_users_words_must_stay_and_those_of_others_are_counted_apa
 }
 
 #[test]
-fn retention_survives_the_store() {
+fn retention_is_unchanged_after_writing_and_reading_json() {
     let log = "* 🔴 Ask Ann about 31 goats\n* ✅ Barn painted";
     let retention = check_reflection(log, "* 🔴 Ann").retention;
     let json = retention.to_json();
@@ -305,7 +306,7 @@ fn retention_survives_the_store() {
     assert_eq!(Retention::from_json("[1]"), None);
 }
 
-/// Twice the text takes about twice the work: measured in what is read, because a clock is unreliable.
+/// And each text retains all of itself.
 #[test]
 fn text_of_any_kind_is_read_without_panic() {
     let odd = [
@@ -362,21 +363,28 @@ mod generated {
     proptest! {
         /// A text retains all of itself, and the empty text retains nothing.
         #[test]
-        fn nothing_is_lost_by_saying_the_same(words in proptest::collection::vec(WORD, 0..60)) {
+        fn an_equal_text_loses_no_item_and_an_empty_text_all(words in proptest::collection::vec(WORD, 0..60)) {
             let text = words.join(" ");
             prop_assert_eq!(check_reflection(&text, &text).lost, vec![]);
             let none = check_reflection(&text, "").retention.for_all_kinds();
             prop_assert_eq!(none.retained, 0);
         }
 
-        /// More text never retains less.
+        /// More lines never retain less.
         #[test]
-        fn saying_more_loses_nothing(words in proptest::collection::vec(WORD, 0..40), cut in 0_usize..40) {
-            let text = words.join(" ");
-            let lines: Vec<&str> = text.lines().collect();
-            let some = lines[..cut.min(lines.len())].join("\n");
-            let less = check_reflection(&text, &some).retention.for_all_kinds().retained;
-            prop_assert!(check_reflection(&text, &text).retention.for_all_kinds().retained >= less);
+        fn a_longer_text_retains_no_fewer_items(
+            lines in proptest::collection::vec(proptest::collection::vec(WORD, 0..8), 1..10),
+            one: prop::sample::Index,
+            other: prop::sample::Index,
+        ) {
+            let lines: Vec<String> = lines.iter().map(|words| words.join(" ")).collect();
+            let text = lines.join("\n");
+            let retained = |count: usize| {
+                let prefix = lines[..count].join("\n");
+                check_reflection(&text, &prefix).retention.for_all_kinds().retained
+            };
+            let (one, other) = (one.index(lines.len() + 1), other.index(lines.len() + 1));
+            prop_assert!(retained(one.min(other)) <= retained(one.max(other)), "{text}");
         }
     }
 }

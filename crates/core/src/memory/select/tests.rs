@@ -58,7 +58,7 @@ fn snapshot(id: i64, history: &History, to_count: usize, eligible_from: usize) -
 }
 
 #[test]
-fn longest_eligible_wins() {
+fn the_longest_eligible_snapshot_is_selected() {
     let seven = history(&chat(7));
     let all = [
         snapshot(1, &seven, 2, 5),
@@ -83,7 +83,7 @@ fn longest_eligible_wins() {
 }
 
 #[test]
-fn of_equal_coverage_the_smaller_wins_whichever_is_younger() {
+fn the_smaller_of_two_snapshots_with_equal_coverage_is_selected() {
     let seven = history(&chat(7));
     let reflected = SnapshotMeta {
         tokens: 50,
@@ -98,7 +98,7 @@ fn of_equal_coverage_the_smaller_wins_whichever_is_younger() {
 }
 
 #[test]
-fn repetition_goes_out_as_before() {
+fn a_repeated_request_gets_the_same_snapshot_as_before() {
     let seven = history(&chat(7));
     let all = [snapshot(1, &seven, 2, 5), snapshot(2, &seven, 4, 7)];
     assert_eq!(select(&seven, &all, PreviousSend::Raw).cut(), 0);
@@ -113,7 +113,7 @@ fn repetition_goes_out_as_before() {
 }
 
 #[test]
-fn foreign_chain_gets_nothing() {
+fn a_snapshot_of_another_conversation_is_not_selected() {
     let mine = history(&chat(7));
     let mut other = chat(7);
     other[0].1 = "another";
@@ -152,7 +152,7 @@ fn newest_user_message_is_raw_or_pinned() {
 /// A client went back to the cut and asked something else: the pinned message would stand
 /// directly before its own.
 #[test]
-fn two_users_never_follow_each_other_across_the_cut() {
+fn two_user_messages_never_follow_each_other_across_the_cut() {
     let task = [
         (Role::User, "do it"),
         (Role::Assistant, "call a"),
@@ -178,7 +178,7 @@ fn two_users_never_follow_each_other_across_the_cut() {
 }
 
 #[test]
-fn something_stays_raw() {
+fn a_snapshot_that_leaves_no_raw_message_is_not_selected() {
     let four = history(&chat(4));
     assert_eq!(
         select(&four, &[snapshot(1, &four, 4, 1)], PreviousSend::NotSent).reason,
@@ -186,7 +186,7 @@ fn something_stays_raw() {
     );
 }
 
-fn of_others(snapshot: SnapshotMeta, bound: Option<&History>) -> SnapshotMeta {
+fn with_peer_memory(snapshot: SnapshotMeta, bound: Option<&History>) -> SnapshotMeta {
     let bound = bound.map(|made_for| ConversationBinding {
         link: made_for.tip().unwrap(),
         count: made_for.len(),
@@ -205,13 +205,13 @@ fn of_others(snapshot: SnapshotMeta, bound: Option<&History>) -> SnapshotMeta {
 }
 
 #[test]
-fn text_of_others_serves_its_own_conversation_alone() {
+fn a_snapshot_with_other_conversations_serves_only_its_own_conversation() {
     let (five, nine) = (history(&chat(5)), history(&chat(9)));
     let mut forked = chat(9);
     forked[4].1 = "something else";
     let fork = history(&forked);
     let all = [
-        of_others(snapshot(1, &nine, 4, 6), Some(&five)),
+        with_peer_memory(snapshot(1, &nine, 4, 6), Some(&five)),
         snapshot(2, &nine, 4, 6),
     ];
     let chosen = |history: &History| {
@@ -244,13 +244,13 @@ fn text_of_others_serves_its_own_conversation_alone() {
 }
 
 #[test]
-fn what_covers_nothing_stands_before_everything() {
+fn an_introduction_is_selected_if_no_snapshot_covers_messages() {
     let five = history(&chat(5));
     let opener = SnapshotMeta {
         to: five.root(),
         to_count: 0,
         eligible_from: 0,
-        ..of_others(snapshot(3, &five, 1, 0), None)
+        ..with_peer_memory(snapshot(3, &five, 1, 0), None)
     };
     let got = select(&five, std::slice::from_ref(&opener), PreviousSend::NotSent);
     assert_eq!((got.cut(), got.reason), (0, SelectionReason::PeerMemory));

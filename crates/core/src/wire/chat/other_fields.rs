@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_found_where_they_stand() {
+    fn a_field_is_found_at_its_path_however_it_is_spelled() {
         assert_eq!(
             named(r#""session_id":"s\u0031""#, "session_id"),
             Some(text("s1"))
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_lists_are_no_part_of_the_prompt_however_they_are_written() {
+    fn an_empty_list_of_tools_is_no_part_of_the_prompt() {
         for nothing in ["null", "[]", "[ ]", "[\n\t]"] {
             let body =
                 format!(r#"{{"messages":[{{"role":"user","content":"x"}}],"tools":{nothing}}}"#);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_twice_there_or_too_long_names_nothing() {
+    fn a_repeated_or_too_long_field_is_unusable() {
         let twice = r#""session_id":"a","session_id":"b""#;
         assert_eq!(named(twice, "session_id"), Some(FieldValue::Unusable));
         let long = format!(r#""metadata":{{"id":"{}"}}"#, "x".repeat(MAX_VALUE_BYTES));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_and_the_form_of_the_answer_are_part_of_the_prompt() {
+    fn tools_and_response_format_are_part_of_the_prompt() {
         let fields = |fields: &str| {
             let body = format!(r#"{{"messages":[{{"role":"user","content":"x"}}],{fields}}}"#);
             parse(&body.into()).expect("a request").prompt_fields()

@@ -48,7 +48,7 @@ const BLOCK: &str = r#"{"role":"system","content":"one\n\"two\""}"#;
 const REMINDER: &str = r#"{"role":"user","content":"go on"}"#;
 
 #[test]
-fn nothing_asked_nothing_changed() {
+fn a_request_without_additions_is_sent_unchanged() {
     let body = Bytes::from(request(&[SYSTEM, U0, A1, U2]));
     let splice = parse(&body).unwrap().splice(None, Additions::default());
     assert!(splice.is_identity(&body));
@@ -92,7 +92,7 @@ fn pin_and_reminder_stand_before_the_tail() {
 }
 
 #[test]
-fn nothing_left_out_and_nothing_left() {
+fn a_block_can_replace_no_message_or_all_messages() {
     let system = Placement::SystemMessage;
     assert_eq!(
         sent(&[U0, A1], 0, None, system),
@@ -113,7 +113,7 @@ fn nothing_left_out_and_nothing_left() {
 }
 
 #[test]
-fn what_does_not_fit_is_not_inserted() {
+fn a_block_with_an_impossible_cut_or_pin_is_not_inserted() {
     let messages = [SYSTEM, U0, A1];
     for (cut, pin) in [(3, None), (1, Some(1)), (0, Some(0))] {
         assert_eq!(
@@ -124,7 +124,7 @@ fn what_does_not_fit_is_not_inserted() {
 }
 
 #[test]
-fn segments_are_parts() {
+fn each_segment_of_the_block_becomes_a_content_part() {
     let parts = r#"{"role":"system","content":[{"type":"text","text":"one\n"},{"type":"text","text":"\"two\""}]}"#;
     assert_eq!(
         sent(&[U0, A1, U2], 2, None, Placement::Segments),
@@ -160,7 +160,7 @@ fn block_is_appended_to_the_last_leading_message() {
 }
 
 #[test]
-fn block_is_a_message_where_nothing_can_be_appended_to() {
+fn the_block_becomes_a_message_if_no_leading_message_has_content() {
     let append = Placement::AppendToSystem;
     assert_eq!(
         sent(&[U0, A1, U2], 2, None, append),
@@ -179,7 +179,7 @@ fn block_is_a_message_where_nothing_can_be_appended_to() {
 }
 
 #[test]
-fn usage_is_asked_for_where_the_client_leaves_it_open() {
+fn usage_is_requested_if_the_client_has_not_decided_it() {
     let messages = format!(r#""messages":[{U0}]"#);
     for (body, asks_usage) in [
         (
@@ -213,7 +213,7 @@ fn usage_is_asked_for_where_the_client_leaves_it_open() {
 }
 
 #[test]
-fn placements_have_names() {
+fn each_placement_is_found_by_its_name() {
     for placement in [
         Placement::SystemMessage,
         Placement::AppendToSystem,
@@ -264,7 +264,7 @@ fn the_block_takes_over_the_last_mark_that_the_cut_removes() {
 }
 
 #[test]
-fn no_mark_is_added_that_the_client_did_not_set_or_that_stays() {
+fn the_block_gets_no_unnecessary_cache_mark() {
     let system = Placement::SystemMessage;
     let marks = |messages: &[&str], cut, pin| {
         let sent = sent(messages, cut, pin, system);
@@ -298,7 +298,7 @@ fn no_mark_is_added_that_the_client_did_not_set_or_that_stays() {
 }
 
 #[test]
-fn a_cache_key_comes_with_a_block_and_where_the_client_says_nothing_of_it() {
+fn a_block_gets_a_cache_key_unless_the_client_sets_one() {
     let segments = ["one".to_owned()];
     let insert = Insert {
         cut: 1,
@@ -370,7 +370,7 @@ fn with_breakpoint(body: &str, placement: Placement, lasting: usize) -> String {
 }
 
 #[test]
-fn a_breakpoint_stands_behind_the_segments_that_stay() {
+fn a_cache_breakpoint_stands_behind_the_lasting_segments() {
     const BREAKPOINT: &str = r#""prompt_cache_breakpoint":{"mode":"explicit"}"#;
     let part = |text: &str| format!(r#"{{"type":"text","text":"{text}"}}"#);
     let marked = |text: &str| format!(r#"{{"type":"text","text":"{text}",{BREAKPOINT}}}"#);

@@ -90,7 +90,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn decodes_as_serde_json_does(pieces in prop::collection::vec(prop_oneof![
+        fn json_strings_are_decoded_as_by_serde_json(pieces in prop::collection::vec(prop_oneof![
             "[\\PC&&[^\"\\\\]]{0,80}",
             r#"\\[nrtbf/"\\]"#,
             "\\\\u[0-9a-fA-F]{4}",

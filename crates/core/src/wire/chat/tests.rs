@@ -15,7 +15,7 @@ fn last(messages: &str) -> Fingerprint {
     parsed(messages).messages().last().unwrap().fingerprint
 }
 
-fn one(message: &str) -> Fingerprint {
+fn fingerprint_of(message: &str) -> Fingerprint {
     last(&format!(r#"[{{"role":"user","content":"-"}},{message}]"#))
 }
 
@@ -27,7 +27,7 @@ fn call(name: &str, arguments: &str) -> String {
 }
 
 #[test]
-fn spellings_of_one_message_are_equal() {
+fn spellings_of_one_message_have_the_same_fingerprint() {
     for [a, b] in [
         [
             r#"{"role":"user","content":"a"}"#,
@@ -91,12 +91,12 @@ fn spellings_of_one_message_are_equal() {
             r#"{"role":"developer","content":"a"}"#,
         ],
     ] {
-        assert_eq!(one(a), one(b), "{a}\n{b}");
+        assert_eq!(fingerprint_of(a), fingerprint_of(b), "{a}\n{b}");
     }
 }
 
 #[test]
-fn arguments_are_equal_by_meaning() {
+fn arguments_of_equal_meaning_have_the_same_fingerprint() {
     for (a, b) in [
         (r#"{"a":1,"b":[1e3]}"#, r#"{ "b": [1000.0], "a": 1.0 }"#),
         ("", "{}"),
@@ -106,18 +106,28 @@ fn arguments_are_equal_by_meaning() {
         (r#"{"city":"P\u00e0ris"}"#, r#"{"city":"Pàris"}"#),
         ("{broken", "{\"other"),
     ] {
-        assert_eq!(one(&call("f", a)), one(&call("f", b)), "{a} {b}");
+        assert_eq!(
+            fingerprint_of(&call("f", a)),
+            fingerprint_of(&call("f", b)),
+            "{a} {b}"
+        );
     }
-    assert_eq!(one(&call("f", "{broken")), one(&call("invalid", "{broken")));
-    assert_ne!(one(&call("f", r#"{"a":null}"#)), one(&call("f", "{}")));
+    assert_eq!(
+        fingerprint_of(&call("f", "{broken")),
+        fingerprint_of(&call("invalid", "{broken"))
+    );
     assert_ne!(
-        one(&call("f", r#"{"a":[1,2]}"#)),
-        one(&call("f", r#"{"a":[2,1]}"#))
+        fingerprint_of(&call("f", r#"{"a":null}"#)),
+        fingerprint_of(&call("f", "{}"))
+    );
+    assert_ne!(
+        fingerprint_of(&call("f", r#"{"a":[1,2]}"#)),
+        fingerprint_of(&call("f", r#"{"a":[2,1]}"#))
     );
 }
 
 #[test]
-fn different_messages_differ() {
+fn different_messages_have_different_fingerprints() {
     let all = [
         r#"{"role":"user","content":"a"}"#,
         r#"{"role":"assistant","content":"a"}"#,
@@ -159,13 +169,13 @@ fn different_messages_differ() {
     ];
     for (index, a) in all.iter().enumerate() {
         for b in &all[index + 1..] {
-            assert_ne!(one(a), one(b), "{a}\n{b}");
+            assert_ne!(fingerprint_of(a), fingerprint_of(b), "{a}\n{b}");
         }
     }
 }
 
 #[test]
-fn ids_enter_as_order() {
+fn call_ids_affect_a_fingerprint_only_by_their_order() {
     let round = |a: &str, b: &str, answer: &str| {
         last(&format!(
             r#"[{{"role":"assistant","tool_calls":[{{"id":"{a}","function":{{"name":"f"}}}},{{"id":"{b}","function":{{"name":"f"}}}}]}},
@@ -179,7 +189,7 @@ fn ids_enter_as_order() {
 }
 
 #[test]
-fn ids_stand_beside_the_fingerprint() {
+fn a_parsed_message_has_the_ids_of_its_calls_and_results() {
     let parsed = parsed(
         r#"[{"role":"assistant","tool_calls":[{"id":"a","function":{"name":"f"}},{"id":"b","custom":{"name":"g","input":"i"}}]},
             {"role":"tool","tool_call_id":"b","content":"1"},
@@ -235,7 +245,7 @@ fn leading_messages_are_no_part_of_the_history() {
 }
 
 #[test]
-fn top_level_facts() {
+fn model_stream_and_usage_options_are_read_from_the_body() {
     let read = |json: &'static str| parse(&Bytes::from_static(json.as_bytes()));
     let full = read(r#" {"stream_options":{"include_usage":false},"n":2,"stream":true,"mess\u0061ges":[{"role":"user","content":"a"}],"model":"gp\u0074","x":1,"x":2} "#).unwrap();
     assert_eq!(
@@ -250,7 +260,7 @@ fn top_level_facts() {
 }
 
 #[test]
-fn what_is_no_good_request_is_named() {
+fn a_body_that_is_no_valid_request_returns_its_parse_error() {
     use ParseError as N;
     let user = r#"{"role":"user","content":"a"}"#;
     let message = |fields: &str| format!(r#"{{"messages":[{{"role":"user",{fields}}}]}}"#);
@@ -362,7 +372,7 @@ fn every_cut_off_body_is_refused() {
 }
 
 #[test]
-fn words_leave_data_and_thoughts_out() {
+fn the_plain_text_of_a_message_leaves_data_and_reasoning_out() {
     let long = "QUJD".repeat(100);
     let parsed = parsed(&format!(
         r#"[{{"role":"system","content":"s"}},
@@ -420,7 +430,7 @@ fn words_leave_data_and_thoughts_out() {
 }
 
 #[test]
-fn pictures_tell_what_they_weigh_and_how_closely_to_look() {
+fn image_pieces_contain_their_size_and_detail_level() {
     let gif = "R0lGODlhIANYAg";
     let parsed = parsed(&format!(
         r#"[{{"role":"user","content":[
@@ -454,7 +464,7 @@ fn pictures_tell_what_they_weigh_and_how_closely_to_look() {
 }
 
 #[test]
-fn attachments_can_be_sent_again_and_carry_nothing_else() {
+fn an_attachment_keeps_only_the_fields_needed_to_send_it_again() {
     let body = serde_json::json!({"messages": [{"role": "user", "content": [
         {"type": "text", "text": "these"},
         {"type": "image_url", "image_url": {"url": "https://example.com/a/cat.JPG?X-Amz-Signature=1", "detail": "low", "x": 1}, "cache_control": {"type": "ephemeral"}},
@@ -513,7 +523,7 @@ fn attachments_can_be_sent_again_and_carry_nothing_else() {
 /// A reader can distinguish a block in a part of its own from the user's words, and the fingerprint of
 /// the message stays the same.
 #[test]
-fn a_readers_copy_keeps_the_seam_before_a_tag() {
+fn reader_text_separates_a_tag_part_by_line_breaks() {
     let by = |role: &str, content: &str| {
         parsed(&format!(
             r#"[{{"role":"{role}","content":{content}}},{{"role":"user","content":"-"}}]"#

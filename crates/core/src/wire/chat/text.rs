@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn values_equal_by_meaning() {
+    fn json_values_of_equal_meaning_have_equal_fingerprints() {
         for (one, two) in [
             (r#"{"a":1,"b":2}"#, r#"{ "b" : 2.0, "a" : 1e0 }"#),
             (r#"{"a":0,"a":1}"#, r#"{"a":1}"#),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn values_differ_by_shape() {
+    fn json_values_of_different_shape_have_different_fingerprints() {
         let all = [
             "null",
             "true",

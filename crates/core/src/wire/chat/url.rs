@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signatures_go_and_everything_else_stays() {
+    fn only_signature_parameters_are_removed_from_a_url() {
         for (url, kept) in [
             (
                 "https://h/a.png?X-Amz-Date=1&v=2&X-Amz-Signature=ff",
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn names_for_people() {
+    fn the_label_of_a_url_is_its_last_path_part_or_host() {
         assert_eq!(basename("https://h/dir/cat.png?x=/y"), "cat.png");
         assert_eq!(basename("https://h/dir/#x"), "dir");
         assert_eq!(basename("https://h"), "h");

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn every_status_of_a_refusal_is_one_and_no_other() {
+    fn only_the_statuses_of_refusals_count_as_a_refusal() {
         let error = json!({"message": "no"});
         for status in [400, 404, 405, 406, 409, 413, 415, 418, 422, 451, 500, 501] {
             assert_eq!(
@@ -203,7 +203,7 @@ mod tests {
 
     /// In the wording of providers and local servers.
     #[test]
-    fn what_names_the_place_of_a_message_is_told_from_what_does_not() {
+    fn only_errors_about_the_place_of_a_message_blame_the_placement() {
         for message in [
             "Error: Jinja Exception: System message must be at the beginning.",
             "System message must be at the beginning.",
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_added_is_blamed_by_its_name_alone() {
+    fn an_added_field_is_blamed_only_if_the_error_names_it() {
         for message in [
             "Unknown parameter: 'stream_options'.",
             "include_usage is not supported",
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_is_one_under_every_status() {
+    fn a_content_filter_is_recognised_under_every_status() {
         let error = json!({"message": "flagged", "code": "content_filter"});
         for status in [400, 403, 500] {
             assert_eq!(
@@ -310,7 +310,7 @@ mod tests {
     /// Only its own statuses can mean that a prompt is too long: a 500 that says so is a failure
     /// like any other.
     #[test]
-    fn too_long_keeps_its_own_statuses() {
+    fn only_statuses_400_413_and_422_can_mean_too_long() {
         let error = json!({"message": "prompt is too long: 200251 tokens > 200000 maximum"});
         for status in [400, 413, 422] {
             assert!(matches!(
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn inside_a_stream_the_code_stands_for_the_status() {
+    fn an_error_code_inside_a_stream_counts_as_the_status() {
         let reason = |error: Value| {
             refusal_reason_without_status(json!({ "error": error }).to_string().as_bytes())
         };

@@ -223,7 +223,7 @@ impl ErrorReport {
     }
 
     pub(super) fn is_too_long(&self) -> bool {
-        self.has_code(&["context_length_exceeded", "exceed_context_size_error"])
+        self.has_code(&TOO_LONG_CODES)
             || self
                 .messages
                 .iter()
@@ -254,15 +254,44 @@ impl ErrorReport {
     }
 }
 
+/// Codes for a prompt that does not fit: OpenAI's, llama.cpp's, those of GitHub Models, Copilot and Z.ai, and that of
+/// gateways with a limit for the body.
+const TOO_LONG_CODES: [&str; 6] = [
+    "context_length_exceeded",
+    "exceed_context_size_error",
+    "tokens_limit_reached",
+    "model_max_prompt_tokens_exceeded",
+    "model_context_window_exceeded",
+    "request_too_large",
+];
+
 /// The published wordings for a prompt that does not fit. `message` is in lower case.
 fn says_too_long(message: &str) -> bool {
-    const PLAIN: [&str; 6] = [
+    const PLAIN: [&str; 20] = [
         "context_length_exceeded",
         "maximum context length",
         "maximum prompt length",
         "prompt is too long",
+        "prompt too long",
         "input is too long",
         "reduce the length of",
+        // vLLM; SGLang and Together; LM Studio, two times.
+        "longer than the maximum model length",
+        "longer than the model's context length",
+        "greater than the context length",
+        "tokens when context the overflows",
+        // Text Generation Inference, two times.
+        "`inputs` tokens + `max_new_tokens` must be",
+        "`inputs` must have less than",
+        // Moonshot, DashScope, Zhipu, MiniMax, Z.ai.
+        "exceeded model token limit",
+        "range of input length should be",
+        "prompt exceeds max length",
+        "context window exceeds limit",
+        "model_context_window_exceeded",
+        // Cohere; TensorRT-LLM.
+        "too many tokens: total number of tokens in the prompt",
+        "exceeds maximum input length",
     ];
     if PLAIN.iter().any(|wording| message.contains(wording)) {
         return true;
@@ -274,7 +303,7 @@ fn says_too_long(message: &str) -> bool {
         .iter()
         .any(|noun| after.contains(&format!("context {noun}")));
     let any = |text: &str, wordings: &[&str]| wordings.iter().any(|it| text.contains(it));
-    let counted = any(before, &["token count", "input tokens"])
+    let counted = any(before, &["token count", "input tokens", "input length"])
         && any(after, &["the maximum", "the limit", "configured limit"]);
     in_context || counted
 }

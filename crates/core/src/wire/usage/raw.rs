@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stay_under_their_names_and_no_other_text_does() {
+    fn raw_usage_keeps_numbers_with_their_names_and_no_conversation_text() {
         let usage = json!({
             "prompt_tokens": 12, "cost": 0.00125, "service_tier": "standard", "is_byok": false, "x": null,
             "prompt_tokens_details": {"cached_tokens": 3, "said": "the words of a conversation"},
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_report_of_a_server_of_ones_own_is_plain() {
+    fn a_usage_report_with_only_basic_fields_is_plain() {
         for (usage, is_plain) in [
             (
                 json!({"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10}),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_report_and_none_are_none() {
+    fn a_missing_or_too_long_usage_report_is_not_kept() {
         let long: Map<String, Value> = (0..200)
             .map(|at| (format!("number_{at}"), json!(at)))
             .collect();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_report_wins_and_what_it_leaves_out_stays() {
+    fn a_later_usage_report_replaces_only_the_numbers_that_it_contains() {
         let read = |answer: Value| in_answer(&answer).unwrap();
         let begin = json!({"message": {"usage": {"input_tokens": 7, "output_tokens": 1}}});
         let mut usage = read(begin);

@@ -21,7 +21,7 @@ fn usage(
 }
 
 #[test]
-fn every_spelling_of_the_field_reaches_the_same_numbers() {
+fn usage_is_read_from_the_fields_of_every_provider() {
     let cases: Vec<(&str, Value, Usage)> = vec![
         (
             "openai",
@@ -117,7 +117,7 @@ fn every_spelling_of_the_field_reaches_the_same_numbers() {
 }
 
 #[test]
-fn nothing_known_is_no_usage() {
+fn an_object_without_known_fields_is_no_usage() {
     for nothing in [
         json!(null),
         json!({}),
@@ -158,7 +158,7 @@ fn usage_is_found_wherever_a_provider_puts_it() {
 }
 
 #[test]
-fn a_later_report_keeps_what_it_does_not_repeat() {
+fn a_later_usage_report_keeps_numbers_that_it_does_not_repeat() {
     let mut merged = usage(12, 8, None, 1);
     merged.update(usage(None, None, None, 40));
     assert_eq!(merged, usage(12, 8, None, 40));
@@ -166,7 +166,7 @@ fn a_later_report_keeps_what_it_does_not_repeat() {
 
 /// By the rule of its own shape: Anthropic counts the cache beside its input, so the prompt is their sum.
 #[test]
-fn more_from_the_cache_than_the_prompt_has_is_no_report_about_the_cache() {
+fn cache_numbers_larger_than_the_prompt_are_discarded() {
     let checked = |object: Value| Usage::from_json(&object).unwrap().checked();
     for (object, expected) in [
         (
@@ -215,13 +215,105 @@ const TOO_LONG: [&str; 11] = [
 ];
 
 #[test]
-fn all_eleven_wordings_say_too_long() {
+fn all_eleven_known_wordings_mean_that_the_prompt_is_too_long() {
     for body in TOO_LONG {
         assert_eq!(
             refusal(400, body.as_bytes()),
             Some(RefusalKind::TooLong),
             "{body}"
         );
+    }
+}
+
+/// As servers and gateways say it whose wordings are in no published list.
+#[test]
+fn further_wordings_mean_that_the_prompt_is_too_long() {
+    for (status, body) in [
+        (
+            400,
+            r#"{"error":{"message":"The decoder prompt (length 9000) is longer than the maximum model length of 4096. Make sure that `max_model_len` is no smaller than the number of text tokens.","type":"BadRequestError","code":400}}"#,
+        ),
+        (
+            400,
+            r#"{"object":"error","message":"The input (9000 tokens) is longer than the model's context length (4096 tokens).","type":"BadRequestError","code":400}"#,
+        ),
+        (
+            400,
+            r#"{"error":"Trying to keep the first 9000 tokens when context the overflows. However, the model is loaded with context length of only 4096 tokens, which is not enough."}"#,
+        ),
+        (
+            400,
+            r#"{"error":"The number of tokens to keep from the initial prompt is greater than the context length."}"#,
+        ),
+        (
+            422,
+            r#"{"error":"Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 9000 `inputs` tokens and 20 `max_new_tokens`","error_type":"validation"}"#,
+        ),
+        (
+            422,
+            r#"{"error":"Input validation error: `inputs` must have less than 4095 tokens. Given: 9000"}"#,
+        ),
+        (
+            400,
+            r#"{"error":{"message":"Invalid request: Your request exceeded model token limit: 262144 (requested: 269030)"}}"#,
+        ),
+        (
+            413,
+            r#"{"error":{"code":"tokens_limit_reached","message":"Request body too large for gpt-4o model. Max size: 8000 tokens."}}"#,
+        ),
+        (
+            400,
+            r#"{"error":{"message":"<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 129024]","code":"invalid_parameter_error"}}"#,
+        ),
+        (
+            400,
+            r#"{"error":{"code":"1261","message":"Prompt exceeds max length"}}"#,
+        ),
+        (
+            400,
+            r#"{"error":{"message":"invalid params, context window exceeds limit (2013)","type":"bad_request_error"}}"#,
+        ),
+        (
+            400,
+            r#"{"error":{"message":"refused","code":"model_context_window_exceeded"}}"#,
+        ),
+        (
+            400,
+            r#"{"error":{"message":"prompt token count of 130000 exceeds the limit of 128000","code":"model_max_prompt_tokens_exceeded"}}"#,
+        ),
+        (
+            400,
+            r#"{"message":"too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 9000."}"#,
+        ),
+        (
+            400,
+            r#"{"error":{"message":"Input length 131393 exceeds the maximum allowed input length of 131040 tokens."}}"#,
+        ),
+        (
+            400,
+            r#"{"error":{"message":"Prompt length (9000) exceeds maximum input length (4096)"}}"#,
+        ),
+        (
+            400,
+            r#"{"error":{"message":"prompt too long; exceeded max context length by 4 tokens"}}"#,
+        ),
+        (
+            413,
+            r#"{"error":{"message":"Request Entity Too Large","code":"request_too_large"}}"#,
+        ),
+        (413, "<html><h1>413 Request Entity Too Large</h1></html>"),
+    ] {
+        let found = refusal(status, body.as_bytes());
+        assert_eq!(found, Some(RefusalKind::TooLong), "{status} {body}");
+        let limited = refusal(429, body.as_bytes());
+        assert_eq!(limited, None, "{body}");
+    }
+    for other in [
+        r#"{"error":{"message":"max_tokens exceeds the limit of this model"}}"#,
+        r#"{"error":{"message":"Your input image is larger than the maximum size"}}"#,
+    ] {
+        let found = refusal(400, other.as_bytes());
+        assert_ne!(found, Some(RefusalKind::TooLong), "{other}");
     }
 }
 
@@ -239,7 +331,7 @@ fn a_429_is_never_an_overflow() {
 /// The published list of what is no overflow (checklist 139): credentials, rates, failures of the
 /// server.
 #[test]
-fn no_other_status_is_ever_an_overflow() {
+fn errors_of_credentials_rates_and_servers_are_never_an_overflow() {
     for status in [200, 401, 402, 403, 404, 408, 429, 500, 502, 503, 504, 529] {
         for body in TOO_LONG {
             assert_eq!(refusal(status, body.as_bytes()), None, "{status} {body}");
@@ -258,7 +350,7 @@ fn no_other_status_is_ever_an_overflow() {
 
 /// Gateways put the error of the server behind them into their own error, and this repeats.
 #[test]
-fn every_wording_is_found_up_to_four_causes_deep() {
+fn every_overflow_wording_is_found_up_to_four_causes_deep() {
     for body in TOO_LONG {
         let mut cause: serde_json::Value = serde_json::from_str(body).expect("JSON");
         for depth in 0..=4 {
@@ -290,7 +382,7 @@ fn an_overflow_is_found_inside_a_wrapped_error() {
 }
 
 #[test]
-fn words_of_the_client_are_not_read_as_the_reason() {
+fn client_text_inside_an_error_is_not_read_as_its_reason() {
     let echoed = json!({"detail": [{"type": "missing", "loc": ["body", "model"], "msg": "Field required", "input": {"messages": [{"content": "prompt is too long"}]}}]});
     assert_eq!(
         refusal(422, echoed.to_string().as_bytes()),
@@ -299,7 +391,7 @@ fn words_of_the_client_are_not_read_as_the_reason() {
 }
 
 #[test]
-fn the_parameter_that_is_not_known_is_named() {
+fn a_refusal_of_an_unknown_parameter_names_it() {
     let cases = [
         (
             r#"{"error":{"message":"Unsupported value: 'temperature' does not support 0.3 with this model.","param":"temperature","code":"unsupported_value"}}"#,
@@ -350,7 +442,7 @@ fn a_refused_message_is_no_unknown_parameter() {
 }
 
 #[test]
-fn answers_that_refuse_nothing() {
+fn only_statuses_400_413_and_422_are_refusals() {
     for status in [200, 204, 301, 401, 402, 403, 404, 408, 429, 500, 503, 529] {
         assert_eq!(
             refusal(status, br#"{"error":{"message":"no"}}"#),
@@ -358,14 +450,20 @@ fn answers_that_refuse_nothing() {
             "{status}"
         );
     }
-    for status in [400, 413, 422] {
-        assert_eq!(refusal(status, b""), Some(RefusalKind::Other), "{status}");
-        assert_eq!(refusal(status, b"\xff\xfe<html>"), Some(RefusalKind::Other));
+    // 413 says by itself what is wrong.
+    for (status, kind) in [
+        (400, RefusalKind::Other),
+        (413, RefusalKind::TooLong),
+        (422, RefusalKind::Other),
+    ] {
+        for body in [&b""[..], b"\xff\xfe<html>"] {
+            assert_eq!(refusal(status, body), Some(kind.clone()), "{status}");
+        }
     }
 }
 
 #[test]
-fn deep_bodies_end() {
+fn a_deeply_nested_error_body_is_read_only_to_a_limit() {
     let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
     assert_eq!(refusal(400, deep.as_bytes()), Some(RefusalKind::Other));
     let mut nested = json!({"message": "prompt is too long"});
@@ -379,7 +477,7 @@ fn deep_bodies_end() {
 }
 
 #[test]
-fn the_message_of_an_error_is_the_providers_own() {
+fn the_error_message_is_the_provider_text_and_never_client_input() {
     let cases = [
         (json!({"error": {"message": "a"}}), Some("a")),
         (json!({"error": "b"}), Some("b")),
@@ -397,7 +495,7 @@ fn the_message_of_an_error_is_the_providers_own() {
 
 /// Recognised by a code or by the server's own words, with or without a status.
 #[test]
-fn what_is_refused_for_its_content_is_told_apart() {
+fn a_refusal_by_a_content_filter_is_recognised() {
     for error in [
         json!({"message": "flagged", "code": "content_filter", "innererror": {"code": "ResponsibleAIPolicyViolation"}}),
         json!({"message": "no", "type": "data_inspection_failed", "param": null, "code": "data_inspection_failed"}),
@@ -416,7 +514,7 @@ fn what_is_refused_for_its_content_is_told_apart() {
 
 /// Without a status, an error is a refusal unless it names a failure of the server or another cause.
 #[test]
-fn without_a_status_every_error_refuses_but_failures_of_the_server() {
+fn an_error_without_status_is_a_refusal_unless_it_names_another_cause() {
     let stream_refusal = |body: &Value| refusal_without_status(body.to_string().as_bytes());
     for body in [
         json!({"error": {"message": "no", "type": "invalid_request_error", "param": null, "code": null}}),

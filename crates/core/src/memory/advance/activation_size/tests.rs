@@ -46,7 +46,7 @@ fn chosen(chunks: &[u32], pending: u32, policy: &Policy) -> Option<(usize, u32)>
 
 /// Cases besides the published table, which is tested through `advance` with its other rules.
 #[test]
-fn more_rows() {
+fn the_number_of_activated_chunks_is_chosen_by_the_floor() {
     let thirty = cleared(30_000, 80);
     let rows: &[(&[u32], Policy, u32, usize, u32)] = &[
         (&[1_000; 4], cleared(4_000, 50), 4_000, 2, 2_000),
@@ -66,7 +66,7 @@ fn more_rows() {
 /// Published: with 5,000 and 24,800 of 30,000 tokens, 5,000 are activated and 25,000 stay raw. The next
 /// tokens make room for both, and then at most 7,000 stay.
 #[test]
-fn what_is_a_little_too_large_is_waited_for() {
+fn an_activation_waits_for_a_chunk_that_is_slightly_too_large() {
     let policy = cleared(30_000, 80);
     let chunks = [5_000, 24_800];
     for pending in [30_000, 30_500, 30_799] {
@@ -118,15 +118,13 @@ fn chunks_that_end_with_turns_leave_about_the_floor() {
 }
 
 #[test]
-fn a_fraction_is_exact() {
-    // 30,000 x (1 - 0.8) is 5,999.999999999999 in floating point.
-    let policy = cleared(30_000, 80);
-    assert_eq!(policy.retention_floor, 6_000);
+fn a_chunk_that_leaves_exactly_the_floor_is_activated() {
+    let policy = policy(30_000, 6_000);
     assert_eq!(chosen(&[24_000, 6_000], 30_000, &policy), Some((1, 6_000)));
 }
 
 #[test]
-fn what_is_early_never_takes_too_much() {
+fn an_early_activation_never_takes_too_many_chunks() {
     let policy = cleared(30_000, 80);
     for (chunks, pending, count) in [
         // Below the threshold; raw history comes down to the floor.

@@ -58,7 +58,7 @@ fn reflects(chain: &Chain) -> Option<Vec<PartId>> {
 }
 
 #[test]
-fn code_shortens_a_log_at_its_limit_whoever_is_at_work() {
+fn code_shortens_a_log_at_its_limit_whatever_the_reflector_does() {
     let mut chain = at_the_limit();
     let chunks: Vec<PartId> = chain.parts.iter().map(|part| part.id).collect();
     assert_eq!(reflects(&chain), Some(chunks), "of what code leaves out of");
@@ -99,7 +99,7 @@ fn grown(mut chain: Chain) -> Chain {
 }
 
 #[test]
-fn what_a_reflector_writes_late_takes_the_place_of_what_code_left() {
+fn a_late_reflection_replaces_the_log_that_code_shortened() {
     // With the same span, and with a smaller one because the Reflector was asked earlier.
     for reaches in [8, 6] {
         let (mut chain, short) = shortened_by_code();
@@ -126,7 +126,7 @@ fn what_a_reflector_writes_late_takes_the_place_of_what_code_left() {
 }
 
 #[test]
-fn what_code_left_is_appended_to_until_the_reflector_answers() {
+fn new_observations_are_appended_to_the_log_that_code_shortened() {
     let (chain, short) = shortened_by_code();
     let chain = grown(chain);
     let plan = chain.plan().expect("an activation is due");
@@ -138,7 +138,7 @@ fn what_code_left_is_appended_to_until_the_reflector_answers() {
 
 /// The reflection came so late that the newer observations do not fit beside it.
 #[test]
-fn a_reflection_that_came_too_late_is_condensed_with_what_came_since() {
+fn a_too_late_reflection_is_condensed_together_with_newer_observations() {
     let (mut chain, short) = shortened_by_code();
     chain.work.clear();
     let late = chain.part(PartKind::Reflection, 0, 2, 12_000);
@@ -160,7 +160,7 @@ fn a_reflection_that_came_too_late_is_condensed_with_what_came_since() {
 /// With the next chunk, the log is too long again, whatever a Reflector made of it. So it is not asked
 /// with every chunk.
 #[test]
-fn a_reflection_that_was_passed_over_is_condensed_when_the_log_has_grown() {
+fn an_unused_reflection_is_condensed_after_the_log_has_grown() {
     let (mut chain, short) = shortened_by_code();
     chain.work.clear();
     let late = chain.part(PartKind::Reflection, 0, 8, 47_000);
@@ -184,7 +184,7 @@ fn a_reflection_that_was_passed_over_is_condensed_when_the_log_has_grown() {
 
 /// When the reflection was written, no better one was possible.
 #[test]
-fn a_reflection_over_the_budget_is_condensed_when_the_log_has_grown_or_is_at_its_limit() {
+fn a_reflection_over_the_budget_is_condensed_after_enough_growth() {
     for (reflected, limit, next, too_little, enough) in [
         // Half the distance to the limit, if that is less than a quarter.
         (41_000, 48_000, 500, 3_499, 3_500),
@@ -234,7 +234,7 @@ fn a_reflection_over_the_budget_is_condensed_when_the_log_has_grown_or_is_at_its
 }
 
 #[test]
-fn what_code_shortened_last_is_sent_though_a_reflector_wrote_of_less() {
+fn a_log_shortened_by_code_is_preferred_to_a_reflection_of_less() {
     let mut chain = at_the_limit();
     chain.part(PartKind::Reflection, 0, 2, 12_000);
     let short = add_code_reflection(&mut chain, 8, 36_000);
@@ -250,7 +250,7 @@ fn a_log_below_its_limit_is_left_alone() {
 }
 
 #[test]
-fn an_activation_that_would_pass_the_limit_shortens_first() {
+fn an_activation_that_would_exceed_the_limit_shortens_the_log_first() {
     let mut chain = Chain::chat(&[3_000; 13]);
     for (from, to) in [(0, 2), (2, 4), (4, 6), (6, 8), (8, 10), (10, 12)] {
         chain.part(PartKind::Chunk, from, to, 2_900);
@@ -287,7 +287,7 @@ fn an_activation_that_would_pass_the_limit_shortens_first() {
 /// Only at the limit may more be lost than is allowed, so a reflection that failed below it is tried
 /// once more, in addition to code.
 #[test]
-fn at_the_limit_a_reflection_that_was_given_up_is_tried_again() {
+fn an_abandoned_reflection_is_tried_again_at_the_limit_of_the_log() {
     let mut chain = at_the_limit();
     let given_up = ChainJob {
         span: chain.span(0, 6),
@@ -309,7 +309,7 @@ fn at_the_limit_a_reflection_that_was_given_up_is_tried_again() {
 }
 
 #[test]
-fn what_was_condensed_since_clears_what_was_given_up() {
+fn a_later_reflection_allows_another_attempt_after_an_abandoned_one() {
     let mut chain = Chain::chat(&[3_000; 13]);
     chain.part(PartKind::Chunk, 0, 2, 12_000);
     chain.part(PartKind::Chunk, 2, 4, 12_000);
@@ -343,7 +343,7 @@ fn what_was_condensed_since_clears_what_was_given_up() {
 }
 
 #[test]
-fn a_reflection_that_was_asked_for_is_used_below_the_budget() {
+fn a_requested_reflection_is_used_below_the_budget() {
     let mut chain = Chain::chat(&[3_000; 5]);
     let parts = [
         chain.part(PartKind::Chunk, 0, 2, 1_500),

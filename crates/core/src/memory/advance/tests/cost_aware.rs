@@ -55,7 +55,7 @@ fn observe(chain: &mut Chain, policy: &Policy) {
 }
 
 #[test]
-fn costs_say_whether_a_range_is_observed_and_not_where_it_ends() {
+fn costs_decide_whether_a_range_is_observed_but_not_where_it_ends() {
     for turns in 4..30 {
         let chain = chat(turns);
         let published = observed(&advance_by(&chain, &POLICY));
@@ -85,7 +85,7 @@ fn at_the_limit_the_published_thresholds_hold() {
 
 /// One chunk of 6,000 tokens is read again for 570 tokens a request; to leave it out costs the tail and the chunk.
 #[test]
-fn an_activation_is_due_when_its_price_has_been_paid() {
+fn an_activation_is_due_when_repeated_reads_have_cost_as_much() {
     let policy = weighing(FREE);
     let mut chain = chat(4);
     observe(&mut chain, &policy);
@@ -100,7 +100,7 @@ fn an_activation_is_due_when_its_price_has_been_paid() {
 }
 
 #[test]
-fn a_cold_cache_needs_no_rent() {
+fn an_activation_on_a_cold_cache_does_not_wait_for_its_costs() {
     let idle = EarlyTriggers {
         idle: IdleTrigger::Auto,
         model_change: false,
@@ -117,7 +117,7 @@ fn a_cold_cache_needs_no_rent() {
 
 /// What was left raw then has not been read again since.
 #[test]
-fn after_an_activation_rent_is_counted_anew() {
+fn the_costs_of_repeated_reads_are_counted_anew_after_an_activation() {
     let policy = weighing(FREE);
     let mut chain = chat(12);
     observe(&mut chain, &policy);
@@ -139,7 +139,7 @@ fn after_an_activation_rent_is_counted_anew() {
 }
 
 #[test]
-fn two_turns_stay_raw_within_what_is_configured() {
+fn about_two_turns_stay_raw_within_the_configured_floor() {
     let kept = |turn_tokens: u32| {
         let mut chain = Chain::chat(&[turn_tokens / 2; 21]);
         for (index, node) in chain.nodes.iter_mut().enumerate() {
@@ -156,7 +156,7 @@ fn two_turns_stay_raw_within_what_is_configured() {
 }
 
 #[test]
-fn what_is_due_does_not_move_the_ends_of_ranges() {
+fn a_lowered_threshold_does_not_move_the_ends_of_ranges() {
     let due = Policy {
         message_tokens: 7_000,
         ..POLICY

@@ -43,7 +43,7 @@ fn covered(
 }
 
 #[test]
-fn who_asks_for_it_gets_it_and_for_nothing_else() {
+fn an_early_activation_happens_only_for_its_configured_cause() {
     use SnapshotCause::{Dropped, Idle as Idled, ModelChange, Overflow, Reflection, Threshold};
     let chain = chat(16);
     let rows = [
@@ -69,7 +69,7 @@ fn who_asks_for_it_gets_it_and_for_nothing_else() {
 }
 
 #[test]
-fn what_is_not_worth_it_waits_however_long_it_is_idle() {
+fn an_idle_conversation_is_activated_only_if_it_is_worth_it() {
     let idle = |chain: &Chain| covered(chain, IDLE, IDLE, SnapshotCause::Idle);
     assert_eq!(idle(&chat(0)), None, "nothing is observed");
     assert_eq!(idle(&chat(4)), Some(4), "one chunk is enough");

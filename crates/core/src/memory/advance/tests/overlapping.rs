@@ -26,7 +26,7 @@ fn a_range_in_the_queue_is_not_cut_again() {
 }
 
 #[test]
-fn of_overlapping_chunks_those_count_that_reach_furthest() {
+fn the_log_uses_the_overlapping_chunks_that_reach_furthest() {
     let mut chain = Chain::chat(&[1_000; 41]);
     chain.part(PartKind::Chunk, 0, 8, 500);
     for from in [0, 6, 12, 18, 24] {
@@ -45,7 +45,7 @@ fn of_overlapping_chunks_those_count_that_reach_furthest() {
 }
 
 #[test]
-fn what_is_sent_is_continued_though_another_cut_reaches_further() {
+fn the_sent_log_is_continued_although_other_chunks_reach_further() {
     let mut chain = Chain::chat(&[1_000; 41]);
     chain.part(PartKind::Chunk, 0, 8, 500);
     let sent = SnapshotPlan {
@@ -104,7 +104,7 @@ fn a_reflection_that_no_chunk_follows_does_not_end_the_log() {
 }
 
 #[test]
-fn what_is_observed_behind_a_plan_is_named_whichever_cut_it_is_of() {
+fn all_later_chunks_of_a_plan_are_listed_despite_overlaps() {
     let mut chain = Chain::chat(&[1_000; 41]);
     for (from, to) in [(0, 8), (8, 16), (16, 24), (4, 12), (24, 32), (0, 6)] {
         chain.part(PartKind::Chunk, from, to, 500);

@@ -4,7 +4,7 @@ use super::super::chain_view::ChainView;
 use super::*;
 
 #[test]
-fn a_reminder_before_the_tail_counts_too() {
+fn the_tokens_of_the_reminder_count_against_an_activation() {
     let chunk_of = |tokens: u32| {
         let mut chain = Chain::default();
         chain.push(Role::User, 3_000, true, false);
@@ -31,7 +31,7 @@ fn a_reminder_before_the_tail_counts_too() {
 
 /// A part that is sent already has all its relations, so its maximum no longer counts.
 #[test]
-fn of_what_is_sent_already_the_weight_counts_no_more() {
+fn a_part_already_sent_counts_its_real_tokens_and_not_its_maximum() {
     let mut chain = Chain::chat(&[6_000; 7]);
     let first = chain.part(PartKind::Chunk, 0, 2, 1_000);
     let link = chain.link(2);

@@ -1,0 +1,175 @@
+//! Writes log lines to standard error on a thread of its own, so that nothing waits for whoever reads them: a pipe whose
+//! reader hangs takes no more lines.
+//!
+//! Decides which lines are lost: those that come while [`MAX_LINES`] wait. Used by [`super::logging`] only.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+/// Lines that wait for the thread. A line has a few hundred bytes.
+const MAX_LINES: usize = 4_096;
+
+/// How long the end of the process waits for the lines that wait.
+const FLUSH: Duration = Duration::from_secs(1);
+
+enum Message {
+    Line(Vec<u8>),
+    /// All lines before this one are written.
+    Flush(SyncSender<()>),
+}
+
+/// Where log lines are put. Each write is one line.
+#[derive(Clone, Debug)]
+pub(super) struct LogWriter {
+    queue: SyncSender<Message>,
+    /// Lines that were lost since the last line that says so.
+    lost: Arc<AtomicU64>,
+}
+
+impl LogWriter {
+    /// Starts the thread, which writes to `output`. `report` says that so many lines were lost.
+    pub(super) fn start(
+        output: impl Write + Send + 'static,
+        report: impl Fn(u64) + Send + 'static,
+    ) -> io::Result<(Self, LogGuard)> {
+        let (queue, messages) = sync_channel(MAX_LINES);
+        let lost = Arc::<AtomicU64>::default();
+        let writer = Self {
+            queue: queue.clone(),
+            lost: Arc::clone(&lost),
+        };
+        std::thread::Builder::new()
+            .name("log".to_owned())
+            .spawn(move || write_lines(&messages, output, &lost, report))?;
+        Ok((writer, LogGuard { queue }))
+    }
+}
+
+impl Write for LogWriter {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.queue.try_send(Message::Line(line.to_vec())).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Until the last sender is gone, which are those of the process.
+fn write_lines(
+    messages: &Receiver<Message>,
+    mut output: impl Write,
+    lost: &AtomicU64,
+    report: impl Fn(u64),
+) {
+    for message in messages {
+        match message {
+            Message::Line(line) => {
+                // Without standard error there is nowhere to say it.
+                let _ = output.write_all(&line);
+                let lost = lost.swap(0, Ordering::Relaxed);
+                if lost > 0 {
+                    report(lost);
+                }
+            }
+            Message::Flush(done) => {
+                let _ = output.flush();
+                // Whoever waited may be gone.
+                let _ = done.send(());
+            }
+        }
+    }
+}
+
+/// Keeps the process until its last lines are written, but not for longer than a second.
+#[derive(Debug)]
+#[must_use = "the last lines are written when it is dropped"]
+pub struct LogGuard {
+    queue: SyncSender<Message>,
+}
+
+impl Drop for LogGuard {
+    fn drop(&mut self) {
+        let (done, written) = sync_channel(1);
+        // If so many lines wait that there is no room for this one, nobody reads them.
+        if self.queue.try_send(Message::Flush(done)).is_ok() {
+            let _ = written.recv_timeout(FLUSH);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{self, Sender};
+    use std::sync::{Mutex, PoisonError};
+
+    use super::*;
+
+    /// Takes its first line only after a signal, as a pipe that nobody reads.
+    struct Stalled {
+        begin: Option<Receiver<()>>,
+        written: Arc<Mutex<Vec<u8>>>,
+    }
+
+    impl Stalled {
+        fn new() -> (Self, Sender<()>, Arc<Mutex<Vec<u8>>>) {
+            let (begin, waits) = mpsc::channel();
+            let written = Arc::<Mutex<Vec<u8>>>::default();
+            let stalled = Self {
+                begin: Some(waits),
+                written: Arc::clone(&written),
+            };
+            (stalled, begin, written)
+        }
+    }
+
+    impl Write for Stalled {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            if let Some(begin) = self.begin.take() {
+                let _ = begin.recv();
+            }
+            let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+            written.extend_from_slice(line);
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_beyond_the_queue_are_lost_and_counted_and_no_write_waits() {
+        let (stalled, begin, written) = Stalled::new();
+        let (report, reported) = mpsc::channel();
+        let report = move |lost| report.send(lost).expect("a receiver");
+        let (mut writer, guard) = LogWriter::start(stalled, report).unwrap();
+        let sent = MAX_LINES + 100;
+        for _ in 0..sent {
+            writer.write_all(b"line\n").unwrap();
+        }
+        drop(begin);
+        let lost: u64 = reported.recv().unwrap();
+        drop(guard);
+        let written = written.lock().unwrap();
+        let lines = written.split(|byte| *byte == b'\n').count() - 1;
+        // One may be with the thread already.
+        assert!((99..=100).contains(&lost), "{lost}");
+        assert_eq!(lines as u64 + lost, sent as u64);
+    }
+
+    #[test]
+    fn the_end_does_not_wait_for_a_reader_that_hangs() {
+        let (stalled, _begin, _) = Stalled::new();
+        let (mut writer, guard) = LogWriter::start(stalled, |_| ()).unwrap();
+        writer.write_all(b"line\n").unwrap();
+        // It would hang here.
+        drop(guard);
+    }
+}
