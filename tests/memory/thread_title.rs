@@ -3,7 +3,7 @@
 use diarist_provider::{CallerKind, Observer, Reply, Script as _, ScriptInput};
 use serde_json::json;
 
-use crate::memory::shown::{calls, rig};
+use crate::memory::observer_prompt::{calls, rig};
 use crate::memory::tools::SampleConversation;
 
 /// A script that observes and gives the conversation this title.

@@ -124,10 +124,11 @@ pub(super) async fn classify(
     }
     match form {
         AnswerForm::Whole if may_be_json_error(&answer) => {
-            let (answer, outcome) = read_json_error(answer).await;
+            let is_changed = outgoing.is_changed();
+            let (answer, outcome) = read_json_error(answer, is_changed).await;
             let too_long = matches!(outcome, Outcome::Refused(RefusalReason::TooLong(_)));
             // If nothing was changed, any other refusal is about the client's own bytes.
-            let counts = outgoing.is_changed() || too_long;
+            let counts = is_changed || too_long;
             (answer, if counts { outcome } else { Outcome::Accepted })
         }
         AnswerForm::Whole => (answer, Outcome::Accepted),
@@ -186,8 +187,12 @@ fn may_hold_json(kind: &HeaderValue) -> bool {
     essence.ends_with(b"json") || essence == b"text/plain"
 }
 
-/// Reads an answer of status 200 as far as it may be an error, and returns it as it was.
-async fn read_json_error(answer: Response<ProxyBody>) -> (Response<ProxyBody>, Outcome) {
+/// Reads an answer of status 200 as far as it may be an error, and returns it as it was. White space in front of the answer
+/// to an unchanged request is not kept from the client.
+async fn read_json_error(
+    answer: Response<ProxyBody>,
+    is_changed: bool,
+) -> (Response<ProxyBody>, Outcome) {
     /// How long white space in front of an answer may be kept from the client.
     const BLANK: Duration = Duration::from_secs(1);
     /// An error begins with its key, or with a few short members in front of it.
@@ -197,7 +202,8 @@ async fn read_json_error(answer: Response<ProxyBody>) -> (Response<ProxyBody>, O
     // What cannot be decoded is no error.
     let text = |read: &Bytes| plain(encoding, read).unwrap_or_default();
     let (mut read, mut rest) = match encoding {
-        Encoding::Identity => body::peek_blank(rest, BLANK).await,
+        Encoding::Identity if is_changed => body::peek_blank(rest, BLANK).await,
+        Encoding::Identity => body::peek_blank(rest, Duration::ZERO).await,
         _ => body::peek(rest, 1).await,
     };
     let mut outcome = Outcome::Accepted;
@@ -283,7 +289,7 @@ mod tests {
                     .body(body::full(sent.clone()))
                     .unwrap();
                 assert!(may_be_json_error(&response));
-                let (response, outcome) = read_json_error(response).await;
+                let (response, outcome) = read_json_error(response, true).await;
                 let is_refused = matches!(outcome, Outcome::Refused(_));
                 assert_eq!(is_refused, is_error, "{encoding} {text:.40}");
                 let whole = response.into_body().collect().await.unwrap();

@@ -5,9 +5,7 @@
 //! the wording names and never guesses; the proxy decides what follows. Uses the same
 //! [`mod@super::error_report`] as [`mod@super::refusal`].
 
-use super::error_report::{
-    ErrorReport, MAX_READ_BYTES, is_change_refusal_status, is_refusal_status,
-};
+use super::error_report::{ErrorReport, MAX_READ_BYTES, is_change_refusal_status};
 use super::excess::Excess;
 use super::refusal::{RefusalKind, excess, refusal_without_status};
 
@@ -50,7 +48,7 @@ pub fn refusal_reason(status: u16, body: &[u8]) -> Option<RefusalReason> {
     if report.is_about_limits() {
         return None;
     }
-    if is_refusal_status(status) && report.is_too_long() {
+    if report.is_too_long_with(status) {
         return Some(RefusalReason::TooLong(excess(body)));
     }
     if report.names_limits() {
@@ -69,20 +67,6 @@ pub fn refusal_reason_without_status(event: &[u8]) -> Option<RefusalReason> {
     let status = report.status().unwrap_or(400);
     (!report.names_limits()).then(|| RefusalReason::Declined(report.blame(status)))
 }
-
-/// Wordings for a quota, a bill or a rate, in lower case, of servers that send no code for them.
-const LIMIT_WORDINGS: [&str; 10] = [
-    "quota",
-    "billing",
-    "credit balance",
-    "insufficient balance",
-    "insufficient credit",
-    "available credits",
-    "spending limit",
-    "rate limit",
-    "ratelimit",
-    "too many requests",
-];
 
 /// Wordings for the place of a message, in lower case. `role` is matched as a whole word.
 const PLACEMENT_WORDINGS: [&str; 15] = [
@@ -113,11 +97,6 @@ const SIGNATURES: [&str; 5] = [
 ];
 
 impl ErrorReport {
-    /// Whether its words name a quota, a bill or a rate.
-    fn names_limits(&self) -> bool {
-        self.contains_any(&LIMIT_WORDINGS)
-    }
-
     /// The part of a changed request that it names, under this status.
     fn blame(&self, status: u16) -> Blame {
         if self.is_filtered() {
@@ -147,16 +126,6 @@ impl ErrorReport {
         self.contains_any(&PLACEMENT_WORDINGS)
             || self.any_text(&|text| has_word(text, &["role", "roles"]))
     }
-
-    fn contains_any(&self, wordings: &[&str]) -> bool {
-        self.any_text(&|text| wordings.iter().any(|wording| text.contains(wording)))
-    }
-
-    /// Whether one of its texts, in lower case, satisfies `predicate`.
-    fn any_text(&self, predicate: &dyn Fn(&str) -> bool) -> bool {
-        let mut texts = self.messages.iter().chain(&self.params);
-        texts.any(|text| predicate(&text.to_lowercase()))
-    }
 }
 
 fn has_word(text: &str, words: &[&str]) -> bool {
@@ -177,13 +146,16 @@ mod tests {
     #[test]
     fn only_the_statuses_of_refusals_count_as_a_refusal() {
         let error = json!({"message": "no"});
-        for status in [400, 404, 405, 406, 409, 413, 415, 418, 422, 451, 500, 501] {
+        for status in [400, 404, 405, 406, 409, 415, 418, 422, 451, 500, 501] {
             assert_eq!(
                 reason(status, &error),
                 Some(RefusalReason::Declined(Blame::Nothing)),
                 "{status}"
             );
         }
+        assert_eq!(reason(413, &error), Some(RefusalReason::TooLong(None)));
+        let limited = json!({"message": "too large for your quota"});
+        assert_eq!(reason(413, &limited), None);
         for status in [401, 403] {
             assert_eq!(
                 reason(status, &error),

@@ -222,12 +222,34 @@ impl ErrorReport {
         self.has_code(&FILTER_CODES) || self.messages.iter().any(says)
     }
 
-    pub(super) fn is_too_long(&self) -> bool {
+    /// Whether the prompt does not fit, by what it says or by its status. Gateways with a limit for bodies say 413 in HTML, or
+    /// in any words. A shorter request may pass.
+    pub(super) fn is_too_long_with(&self, status: u16) -> bool {
+        let is_too_large = status == PAYLOAD_TOO_LARGE && !self.names_limits();
+        is_refusal_status(status) && (is_too_large || self.is_too_long())
+    }
+
+    fn is_too_long(&self) -> bool {
         self.has_code(&TOO_LONG_CODES)
             || self
                 .messages
                 .iter()
                 .any(|message| says_too_long(&message.to_lowercase()))
+    }
+
+    /// Whether its words name a quota, a bill or a rate.
+    pub(super) fn names_limits(&self) -> bool {
+        self.contains_any(&LIMIT_WORDINGS)
+    }
+
+    pub(super) fn contains_any(&self, wordings: &[&str]) -> bool {
+        self.any_text(&|text| wordings.iter().any(|wording| text.contains(wording)))
+    }
+
+    /// Whether one of its texts, in lower case, satisfies `predicate`.
+    pub(super) fn any_text(&self, predicate: &dyn Fn(&str) -> bool) -> bool {
+        let mut texts = self.messages.iter().chain(&self.params);
+        texts.any(|text| predicate(&text.to_lowercase()))
     }
 
     pub(super) fn unknown_parameter(&self) -> Option<String> {
@@ -254,6 +276,9 @@ impl ErrorReport {
     }
 }
 
+/// The status of a body that is too large.
+const PAYLOAD_TOO_LARGE: u16 = 413;
+
 /// Codes for a prompt that does not fit: OpenAI's, llama.cpp's, those of GitHub Models, Copilot and Z.ai, and that of
 /// gateways with a limit for the body.
 const TOO_LONG_CODES: [&str; 6] = [
@@ -263,6 +288,20 @@ const TOO_LONG_CODES: [&str; 6] = [
     "model_max_prompt_tokens_exceeded",
     "model_context_window_exceeded",
     "request_too_large",
+];
+
+/// Wordings for a quota, a bill or a rate, in lower case, of servers that send no code for them.
+const LIMIT_WORDINGS: [&str; 10] = [
+    "quota",
+    "billing",
+    "credit balance",
+    "insufficient balance",
+    "insufficient credit",
+    "available credits",
+    "spending limit",
+    "rate limit",
+    "ratelimit",
+    "too many requests",
 ];
 
 /// The published wordings for a prompt that does not fit. `message` is in lower case.

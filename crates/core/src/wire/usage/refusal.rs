@@ -8,9 +8,6 @@ use serde_json::Value;
 use super::error_report::{CAUSE_DEPTH, ErrorReport, MAX_READ_BYTES, is_refusal_status};
 use super::excess::Excess;
 
-/// The status of a body that is too large.
-const PAYLOAD_TOO_LARGE: u16 = 413;
-
 /// Why a request was refused, as far as another attempt depends on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RefusalKind {
@@ -47,8 +44,7 @@ pub fn refusal(status: u16, body: &[u8]) -> Option<RefusalKind> {
     if report.is_about_limits() {
         return None;
     }
-    // Gateways with a limit for bodies say 413 in HTML, or in any words. A shorter request may pass.
-    if report.is_too_long() || status == PAYLOAD_TOO_LARGE {
+    if report.is_too_long_with(status) {
         return Some(RefusalKind::TooLong);
     }
     if report.is_filtered() {

@@ -1,8 +1,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    RefusalKind, Usage, UsageReports, error_message, is_content_filter, refusal,
-    refusal_without_status,
+    RefusalKind, RefusalReason, Usage, UsageReports, error_message, is_content_filter, refusal,
+    refusal_reason, refusal_without_status,
 };
 
 fn usage(
@@ -305,6 +305,8 @@ fn further_wordings_mean_that_the_prompt_is_too_long() {
     ] {
         let found = refusal(status, body.as_bytes());
         assert_eq!(found, Some(RefusalKind::TooLong), "{status} {body}");
+        let reason = refusal_reason(status, body.as_bytes());
+        assert!(matches!(reason, Some(RefusalReason::TooLong(_))), "{body}");
         let limited = refusal(429, body.as_bytes());
         assert_eq!(limited, None, "{body}");
     }
