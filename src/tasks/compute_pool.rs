@@ -78,7 +78,7 @@ mod tests {
                     let now = running.fetch_add(1, Ordering::SeqCst) + 1;
                     most.fetch_max(now, Ordering::SeqCst);
                     // Long enough that more of them would run at the same time if they could.
-                    thread::sleep(std::time::Duration::from_millis(5));
+                    thread::park_timeout(std::time::Duration::from_millis(5));
                     running.fetch_sub(1, Ordering::SeqCst);
                 };
                 pool.run(0, work).await

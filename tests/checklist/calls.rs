@@ -12,7 +12,7 @@ use super::hand::run;
 
 pub const CHECKS: &[Check] = &[
     (&[12], || {
-        run(a_refused_temperature_is_left_out_and_remembered())
+        run(a_refused_temperature_is_left_out_and_remembered());
     }),
     (&[13], the_prompt_size_selects_the_model),
     (

@@ -11,10 +11,10 @@ pub const CHECKS: &[Check] = &[
         || run(no_model_is_called_if_the_queue_refuses_jobs()),
     ),
     (&[90], || {
-        run(a_failing_observer_is_retried_and_requests_stay_raw())
+        run(a_failing_observer_is_retried_and_requests_stay_raw());
     }),
     (&[109], || {
-        run(code_covers_a_range_after_two_repetitive_answers())
+        run(code_covers_a_range_after_two_repetitive_answers());
     }),
 ];
 

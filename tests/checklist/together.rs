@@ -14,10 +14,10 @@ pub const CHECKS: &[Check] = &[
     (&[8], || run(user_memory_does_not_change_buffering())),
     (&[80], || run(every_message_is_sent_raw_or_observed())),
     (&[138], || {
-        run(the_section_of_other_conversations_omits_the_own_conversation())
+        run(the_section_of_other_conversations_omits_the_own_conversation());
     }),
     (&[146], || {
-        run(the_order_of_outcomes_does_not_change_decisions())
+        run(the_order_of_outcomes_does_not_change_decisions());
     }),
     (&[147], || run(two_processes_observe_each_range_once())),
 ];

@@ -5,19 +5,19 @@ use super::hand::{Client, Ground, Mood, Process, run};
 
 pub const CHECKS: &[Check] = &[
     (&[76], || {
-        run(an_ordinary_request_never_waits_for_the_observer())
+        run(an_ordinary_request_never_waits_for_the_observer());
     }),
     (&[136], || {
-        run(a_read_only_request_stores_nothing_and_calls_no_model())
+        run(a_read_only_request_stores_nothing_and_calls_no_model());
     }),
     (&[140], || {
-        run(a_too_long_request_is_observed_and_sent_once_more())
+        run(a_too_long_request_is_observed_and_sent_once_more());
     }),
     (&[141], || {
-        run(existing_observations_are_applied_before_new_ones_are_made())
+        run(existing_observations_are_applied_before_new_ones_are_made());
     }),
     (&[142], || {
-        run(a_forced_activation_does_not_change_later_thresholds())
+        run(a_forced_activation_does_not_change_later_thresholds());
     }),
 ];
 
