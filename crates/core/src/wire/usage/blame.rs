@@ -38,7 +38,7 @@ pub enum Blame {
 }
 
 /// What an answer with this status refuses about a changed request; `None` if nothing. Only a status
-/// for which [`is_refusal_status`] holds can mean that the prompt is too long.
+/// for which [`super::is_refusal_status`] holds can mean that the prompt is too long.
 #[must_use]
 pub fn refusal_reason(status: u16, body: &[u8]) -> Option<RefusalReason> {
     if !is_change_refusal_status(status) {
