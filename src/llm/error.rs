@@ -8,7 +8,9 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use crate::memory::prompt::Prompt;
-use crate::wire::usage::{Excess, RefusalKind, error_message, excess, is_content_filter, refusal};
+use crate::wire::usage::{
+    Excess, RefusalKind, error_message, excess_of_too_long, is_content_filter, refusal,
+};
 
 /// Why a model call failed, by what can be done about it.
 ///
@@ -49,7 +51,7 @@ pub enum CallError {
     /// The credential is not accepted.
     #[error("the model endpoint does not accept the credential: {message}")]
     Unauthorised { message: String },
-    /// The endpoint rejects this request without a reason that can be corrected: 400, 413, 422. The
+    /// The endpoint rejects this request without a reason that can be corrected: 400, 422. The
     /// same call will fail again; one with another prompt may not.
     #[error("the model endpoint rejects the call: {message}")]
     Rejected { message: String },
@@ -152,7 +154,7 @@ impl CallError {
             None => format!("status {outer}, {} bytes", bytes.len()),
         };
         if matches!(refusal(status, bytes), Some(RefusalKind::TooLong)) {
-            let excess = excess(bytes);
+            let excess = excess_of_too_long(bytes);
             return Self::TooLong { message, excess };
         }
         match status {

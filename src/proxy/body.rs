@@ -140,6 +140,15 @@ pub(super) async fn peek_blank(body: ProxyBody, patience: Duration) -> (Bytes, O
     peek_while(body, is_blank, Some(patience)).await
 }
 
+/// Reads about `limit` bytes of a body, and waits no longer than `patience` behind its first data.
+pub(super) async fn peek_for(
+    body: ProxyBody,
+    limit: usize,
+    patience: Duration,
+) -> (Bytes, Option<ProxyBody>) {
+    peek_while(body, |read| read.len() < limit, Some(patience)).await
+}
+
 /// Reads a body while `wants_more` says so of what was read, and no longer than `patience` behind the first data.
 async fn peek_while(
     mut body: ProxyBody,

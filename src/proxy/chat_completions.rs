@@ -48,7 +48,6 @@ pub(super) async fn handle(
     (body, mut reserved): (Incoming, Reservation),
     abort: Abort,
 ) -> Result<Response<ProxyBody>, Rejection> {
-    headers::unify_control_names(&mut parts.headers);
     let audit = memory.audit.as_ref();
     let span = Audit::begin_span(audit, &mut parts.headers, RequestKind::Chat);
     let mut entry = AuditEntry::new(audit, span);

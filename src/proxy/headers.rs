@@ -103,22 +103,6 @@ fn is_control(name: &HeaderName) -> bool {
             .all(|(&found, expected)| found == expected || (expected == b'-' && found == b'_'))
 }
 
-/// Gives control headers with underscores the names that the rest of the program looks for.
-pub fn unify_control_names(headers: &mut HeaderMap) {
-    let has_underscore = |name: &&HeaderName| name.as_str().contains('_') && is_control(name);
-    let spelled: Vec<HeaderName> = headers.keys().filter(has_underscore).cloned().collect();
-    for name in spelled {
-        let values: Vec<HeaderValue> = headers.get_all(&name).iter().cloned().collect();
-        headers.remove(&name);
-        let Ok(unified) = HeaderName::from_bytes(name.as_str().replace('_', "-").as_bytes()) else {
-            continue;
-        };
-        for value in values {
-            headers.append(unified.clone(), value);
-        }
-    }
-}
-
 fn is_protected(name: &str) -> bool {
     PROTECTED.iter().any(|protected| protected == name)
         || PROTECTED_PREFIXES
@@ -245,29 +229,6 @@ mod tests {
             [
                 ("x-diarists", "not ours"),
                 ("x-thread-id", "the client's own")
-            ]
-        );
-    }
-
-    /// A client whose server writes underscores must not lose what its user switched off.
-    #[test]
-    fn control_headers_with_underscores_count_as_the_same_headers() {
-        let mut received = map(&[
-            ("x_diarist_memory", "off"),
-            ("x-diarist-resource", "alice"),
-            ("x_diarist-resource", "bob"),
-            ("x_other", "the client's own"),
-        ]);
-        unify_control_names(&mut received);
-        let mut unified = lines(&received);
-        unified.sort_unstable();
-        assert_eq!(
-            unified,
-            [
-                ("x-diarist-memory", "off"),
-                ("x-diarist-resource", "alice"),
-                ("x-diarist-resource", "bob"),
-                ("x_other", "the client's own"),
             ]
         );
     }

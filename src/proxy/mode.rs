@@ -11,6 +11,10 @@ pub use crate::memory::Pattern as Glob;
 /// The header that sets the mode of one request.
 const MEMORY_HEADER: HeaderName = HeaderName::from_static("x-diarist-memory");
 
+/// The same header as some servers in between rewrite it. It is removed like the other one, so it must count: who writes
+/// `off` wants nothing remembered.
+const WITH_UNDERSCORES: &str = "x_diarist_memory";
+
 /// What memory may do for a request, the strictest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
@@ -143,7 +147,9 @@ pub(super) fn from_header(headers: &HeaderMap) -> Option<Mode> {
         let says_nothing = text.is_empty() || text.starts_with("{{");
         (!says_nothing).then(|| Mode::from_name(text).unwrap_or(Mode::Off))
     };
-    headers.get_all(MEMORY_HEADER).iter().filter_map(mode).min()
+    let named = headers.get_all(MEMORY_HEADER).iter();
+    let spellings = named.chain(headers.get_all(WITH_UNDERSCORES));
+    spellings.filter_map(mode).min()
 }
 
 /// `[memory] read_only`, with the overrides for single models.
@@ -280,6 +286,19 @@ mod tests {
         let emoji = [rule("", "", Some(("x-chat-task", "emoji*")), Mode::Off)];
         assert_eq!(on(&emoji, "emoji_generation"), (Mode::Off, "rule_1".into()));
         assert_eq!(on(&emoji, "tags"), (Mode::Read, "task".into()));
+    }
+
+    #[test]
+    fn a_memory_header_with_underscores_counts_too() {
+        for (pairs, mode) in [
+            (&[("x_diarist_memory", "off")][..], Mode::Off),
+            (
+                &[("x-diarist-memory", "on"), ("x_diarist_memory", "off")],
+                Mode::Off,
+            ),
+        ] {
+            assert_eq!(decided(&[], pairs, "m"), (mode, "header".into()));
+        }
     }
 
     #[test]

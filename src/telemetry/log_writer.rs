@@ -6,8 +6,10 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::time::{Duration, Instant};
+
+use super::LOG_DROPPED;
 
 /// Lines that wait for the thread. A line has a few hundred bytes.
 const MAX_LINES: usize = 4_096;
@@ -52,6 +54,7 @@ impl Write for LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.queue.try_send(Message::Line(line.to_vec())).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
+            metrics::counter!(LOG_DROPPED).increment(1);
         }
         Ok(line.len())
     }
@@ -68,15 +71,26 @@ fn write_lines(
     lost: &AtomicU64,
     report: impl Fn(u64),
 ) {
-    for message in messages {
-        match message {
-            Message::Line(line) => {
-                // Without standard error there is nowhere to say it.
-                let _ = output.write_all(&line);
+    loop {
+        let message = match messages.try_recv() {
+            Ok(message) => message,
+            Err(TryRecvError::Disconnected) => return,
+            Err(TryRecvError::Empty) => {
+                // Now there is room for a line that says so.
                 let lost = lost.swap(0, Ordering::Relaxed);
                 if lost > 0 {
                     report(lost);
                 }
+                match messages.recv() {
+                    Ok(message) => message,
+                    Err(_disconnected) => return,
+                }
+            }
+        };
+        match message {
+            Message::Line(line) => {
+                // Without standard error there is nowhere to say it.
+                let _ = output.write_all(&line);
             }
             Message::Flush(done) => {
                 let _ = output.flush();
@@ -96,11 +110,18 @@ pub struct LogGuard {
 
 impl Drop for LogGuard {
     fn drop(&mut self) {
+        let until = Instant::now() + FLUSH;
         let (done, written) = sync_channel(1);
-        // If so many lines wait that there is no room for this one, nobody reads them.
-        if self.queue.try_send(Message::Flush(done)).is_ok() {
-            let _ = written.recv_timeout(FLUSH);
+        let mut message = Message::Flush(done);
+        // While there is no room for it, many lines wait, and perhaps nobody reads them.
+        while let Err(TrySendError::Full(back)) = self.queue.try_send(message) {
+            if Instant::now() >= until {
+                return;
+            }
+            message = back;
+            std::thread::park_timeout(Duration::from_millis(5));
         }
+        let _ = written.recv_timeout(until.saturating_duration_since(Instant::now()));
     }
 }
 

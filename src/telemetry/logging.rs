@@ -13,7 +13,6 @@ use tracing_subscriber::{
     EnvFilter, Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _,
 };
 
-use super::LOG_DROPPED;
 use super::log_writer::{LogGuard, LogWriter};
 
 /// The form of a log line.
@@ -93,7 +92,6 @@ pub fn init_logging(format: LogFormat, filter: Option<&str>) -> Result<LogGuard,
 }
 
 fn report_lost(lost: u64) {
-    metrics::counter!(LOG_DROPPED).increment(lost);
     tracing::warn!(
         lost,
         "log lines were lost: whoever reads standard error did not take them in time"

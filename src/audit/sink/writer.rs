@@ -219,6 +219,10 @@ impl Writer {
                 if let Err(error) = file.rotate_for(self.line.len(), Timestamp::now()) {
                     tracing::warn!(%error, "the audit file cannot be rotated and grows on");
                 }
+                // Another process may have begun a file of this name, and left half a line in it.
+                if std::mem::take(&mut file.was_torn) && self.line.first() != Some(&b'\n') {
+                    self.line.insert(0, b'\n');
+                }
                 file
             }
         };

@@ -16,6 +16,9 @@ use crate::history::{HashPurpose, Pepper};
 /// The header that any client may write. It keeps memory apart within its owner.
 const RESOURCE_HEADER: HeaderName = HeaderName::from_static("x-diarist-resource");
 
+/// The same header as some servers in between rewrite it.
+const WITH_UNDERSCORES: &str = "x_diarist_resource";
+
 static CLIENT_RESOURCE: HashPurpose = HashPurpose::new("diarist 2026-11 resource");
 static TRUSTED_USER: HashPurpose = HashPurpose::new("diarist 2026-11 vouched resource");
 
@@ -60,8 +63,12 @@ pub(super) fn resource(
         Some((users, value))
     });
     let is_separate = users.is_none_or(|users| users.header != RESOURCE_HEADER);
-    let named = headers.get_all(RESOURCE_HEADER).iter();
-    let client_resource = single_value(named).filter(|_| is_separate);
+    // Both spellings end here (`headers::towards_upstream`), so both keep users apart.
+    let spellings = headers
+        .get_all(RESOURCE_HEADER)
+        .iter()
+        .chain(headers.get_all(WITH_UNDERSCORES));
+    let client_resource = single_value(spellings).filter(|_| is_separate);
     let client_resource =
         client_resource.map(|value| usable_name(value?).ok_or(OffReason::BadResource));
     let client_resource = client_resource.transpose()?;
@@ -173,6 +180,19 @@ mod tests {
         }
         assert_eq!(resource_in(Some(&users), &[]), Ok(None));
         assert_eq!(resource_in(None, &[("x-user", "alice")]), Ok(None));
+    }
+
+    /// Neither spelling reaches the upstream, so a user named by either one has memory of their own.
+    #[test]
+    fn a_resource_header_with_underscores_counts_too() {
+        let hyphens = id(resource_in(None, &[("x-diarist-resource", "alice")]));
+        let underscores = id(resource_in(None, &[("x_diarist_resource", "alice")]));
+        assert_eq!(hyphens, underscores);
+        let both = [
+            ("x-diarist-resource", "alice"),
+            ("x_diarist_resource", "bob"),
+        ];
+        assert_eq!(resource_in(None, &both), Err(OffReason::BadResource));
     }
 
     /// Otherwise a client could write a name that the operator's user would see as its own.

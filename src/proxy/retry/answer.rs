@@ -193,27 +193,26 @@ async fn read_json_error(
     answer: Response<ProxyBody>,
     is_changed: bool,
 ) -> (Response<ProxyBody>, Outcome) {
-    /// How long white space in front of an answer may be kept from the client.
-    const BLANK: Duration = Duration::from_secs(1);
+    /// How long the beginning of an answer may be kept from the client, if white space comes first.
+    const PATIENCE: Duration = Duration::from_secs(1);
     /// An error begins with its key, or with a few short members in front of it.
     const BEGINNING: usize = 128;
+    let patience = if is_changed { PATIENCE } else { Duration::ZERO };
     let (parts, rest) = answer.into_parts();
     let encoding = Encoding::from_header(parts.headers.get(header::CONTENT_ENCODING));
     // What cannot be decoded is no error.
     let text = |read: &Bytes| plain(encoding, read).unwrap_or_default();
+    let begins_object = |text: &[u8]| text.trim_ascii_start().starts_with(b"{");
     let (mut read, mut rest) = match encoding {
-        Encoding::Identity if is_changed => body::peek_blank(rest, BLANK).await,
-        Encoding::Identity => body::peek_blank(rest, Duration::ZERO).await,
-        _ => body::peek(rest, 1).await,
+        Encoding::Identity => body::peek_blank(rest, patience).await,
+        Encoding::Other => (Bytes::new(), Some(rest)),
+        _ => body::peek_for(rest, BEGINNING, patience).await,
     };
     let mut outcome = Outcome::Accepted;
-    let may_begin = |text: &[u8]| match text.trim_ascii_start().first() {
-        // The first bytes of a compressed body may say nothing yet.
-        None => encoding != Encoding::Identity,
-        Some(first) => *first == b'{',
-    };
-    if !read.is_empty() && may_begin(&text(&read)) {
-        (read, rest) = peek_more(read, rest, BEGINNING).await;
+    if begins_object(&text(&read)) {
+        if encoding == Encoding::Identity {
+            (read, rest) = peek_more(read, rest, BEGINNING).await;
+        }
         if memchr::memmem::find(&text(&read), b"\"error\"").is_some() {
             (read, rest) = peek_more(read, rest, MAX_ERROR_BYTES).await;
             let text = text(&read);

@@ -229,7 +229,7 @@ impl ErrorReport {
         is_refusal_status(status) && (is_too_large || self.is_too_long())
     }
 
-    fn is_too_long(&self) -> bool {
+    pub(super) fn is_too_long(&self) -> bool {
         self.has_code(&TOO_LONG_CODES)
             || self
                 .messages
@@ -291,7 +291,8 @@ const TOO_LONG_CODES: [&str; 6] = [
 ];
 
 /// Wordings for a quota, a bill or a rate, in lower case, of servers that send no code for them.
-const LIMIT_WORDINGS: [&str; 10] = [
+const LIMIT_WORDINGS: [&str; 11] = [
+    "per minute",
     "quota",
     "billing",
     "credit balance",
@@ -311,13 +312,12 @@ fn says_too_long(message: &str) -> bool {
         "maximum context length",
         "maximum prompt length",
         "prompt is too long",
-        "prompt too long",
         "input is too long",
         "reduce the length of",
         // vLLM; SGLang and Together; LM Studio, two times.
         "longer than the maximum model length",
         "longer than the model's context length",
-        "greater than the context length",
+        "initial prompt is greater than the context length",
         "tokens when context the overflows",
         // Text Generation Inference, two times.
         "`inputs` tokens + `max_new_tokens` must be",
@@ -331,6 +331,7 @@ fn says_too_long(message: &str) -> bool {
         // Cohere; TensorRT-LLM.
         "too many tokens: total number of tokens in the prompt",
         "exceeds maximum input length",
+        "exceeds the maximum allowed input length",
     ];
     if PLAIN.iter().any(|wording| message.contains(wording)) {
         return true;
@@ -342,7 +343,7 @@ fn says_too_long(message: &str) -> bool {
         .iter()
         .any(|noun| after.contains(&format!("context {noun}")));
     let any = |text: &str, wordings: &[&str]| wordings.iter().any(|it| text.contains(it));
-    let counted = any(before, &["token count", "input tokens", "input length"])
+    let counted = any(before, &["token count", "input tokens"])
         && any(after, &["the maximum", "the limit", "configured limit"]);
     in_context || counted
 }

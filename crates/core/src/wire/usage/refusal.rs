@@ -23,7 +23,7 @@ pub enum RefusalKind {
 
 /// By how much a request was too long, if the refusal says it: in fields of its own, or in its words.
 #[must_use]
-pub fn excess(body: &[u8]) -> Option<Excess> {
+pub(super) fn excess(body: &[u8]) -> Option<Excess> {
     let report = ErrorReport::parse(body.get(..MAX_READ_BYTES).unwrap_or(body));
     report.excess.or_else(|| {
         report
@@ -31,6 +31,13 @@ pub fn excess(body: &[u8]) -> Option<Excess> {
             .iter()
             .find_map(|it| Excess::from_message(it))
     })
+}
+
+/// The same for a refusal that may say nothing but its status: an error page has other numbers.
+#[must_use]
+pub fn excess_of_too_long(body: &[u8]) -> Option<Excess> {
+    let report = ErrorReport::parse(body.get(..MAX_READ_BYTES).unwrap_or(body));
+    report.is_too_long().then(|| excess(body)).flatten()
 }
 
 /// The kind of refusal; `None` if the answer does not refuse the request itself. Success, credentials,

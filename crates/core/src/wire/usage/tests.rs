@@ -1,8 +1,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    RefusalKind, RefusalReason, Usage, UsageReports, error_message, is_content_filter, refusal,
-    refusal_reason, refusal_without_status,
+    RefusalKind, RefusalReason, Usage, UsageReports, error_message, excess_of_too_long,
+    is_content_filter, refusal, refusal_reason, refusal_without_status,
 };
 
 fn usage(
@@ -312,6 +312,8 @@ fn further_wordings_mean_that_the_prompt_is_too_long() {
     }
     for other in [
         r#"{"error":{"message":"max_tokens exceeds the limit of this model"}}"#,
+        r#"{"error":{"message":"The system prompt too long for this model"}}"#,
+        r#"{"error":{"message":"max_tokens (9000) is greater than the context length"}}"#,
         r#"{"error":{"message":"Your input image is larger than the maximum size"}}"#,
     ] {
         let found = refusal(400, other.as_bytes());
@@ -458,8 +460,9 @@ fn only_statuses_400_413_and_422_are_refusals() {
         (413, RefusalKind::TooLong),
         (422, RefusalKind::Other),
     ] {
-        for body in [&b""[..], b"\xff\xfe<html>"] {
+        for body in [&b""[..], b"\xff\xfe<html>", b"<h1>413</h1> Port 8080"] {
             assert_eq!(refusal(status, body), Some(kind.clone()), "{status}");
+            assert_eq!(excess_of_too_long(body), None, "{status}");
         }
     }
 }

@@ -1,7 +1,8 @@
 use serde_json::json;
 
 use super::{Excess, summands};
-use crate::wire::usage::{RefusalKind, excess, refusal};
+use crate::wire::usage::refusal::excess;
+use crate::wire::usage::{RefusalKind, refusal};
 
 /// Real wordings: the server, its message, the window and the size of the prompt.
 const EXCESSES: [(&str, &str, (u64, u64)); 30] = [
