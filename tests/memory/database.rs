@@ -451,7 +451,8 @@ async fn a_reused_snapshot_number_never_sends_memory_of_another_conversation() {
             "turn {turn}: {}",
             answer.memory()
         );
-        let is_unchanged = sent == conversation.body(turn).to_string();
+        let whole = conversation.body(turn).to_string();
+        let is_unchanged = sent == whole;
         assert!(
             is_unchanged || sent.contains(&conversation.observed()),
             "turn {turn} has neither its whole history nor its own memory: {sent}"
