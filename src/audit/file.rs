@@ -86,8 +86,8 @@ pub(super) struct AuditFile {
     first_line: Option<Timestamp>,
     rotation: Rotation,
     failed: Option<Timestamp>,
-    /// Whether the file ended in half a line when it was opened: a full disk or a kill cut a write short. Nothing is
-    /// written for that here, since the disk may still be full.
+    /// Whether the file ended in half a line when it was opened: a full disk or a kill cut a write short. Whoever writes
+    /// the next line ends it. That is not done at once, since the disk may still be full.
     pub(super) was_torn: bool,
 }
 

@@ -231,11 +231,10 @@ impl Audit {
         let store = exporter.store;
         let store = store.map(|store| StoreQueue::start(store, tasks));
         let stored = store.as_ref().map(|store| Arc::clone(&store.status));
-        let torn = matches!(&output, Output::File(file) if file.was_torn);
         let writer = Writer {
             output,
             line: Vec::new(),
-            torn,
+            torn: false,
             waiting: Arc::clone(&waiting),
             dropped: dropped.clone(),
             store,

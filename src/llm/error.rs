@@ -8,9 +8,7 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use crate::memory::prompt::Prompt;
-use crate::wire::usage::{
-    Excess, RefusalKind, error_message, excess_of_too_long, is_content_filter, refusal,
-};
+use crate::wire::usage::{Excess, RefusalKind, error_message, excess, is_content_filter, refusal};
 
 /// Why a model call failed, by what can be done about it.
 ///
@@ -154,7 +152,7 @@ impl CallError {
             None => format!("status {outer}, {} bytes", bytes.len()),
         };
         if matches!(refusal(status, bytes), Some(RefusalKind::TooLong)) {
-            let excess = excess_of_too_long(bytes);
+            let excess = excess(bytes);
             return Self::TooLong { message, excess };
         }
         match status {

@@ -42,8 +42,7 @@ const USAGE_REPORTING_HOSTS: [&str; 8] = [
     "generativelanguage.googleapis.com",
 ];
 
-/// Hosts that document that every stream has its usage, and that the question for it has no effect. The event is the
-/// client's, so it must not be removed.
+/// Hosts that document that every stream has its usage, and that the question for it has no effect.
 const ALWAYS_REPORTING_HOSTS: [&str; 1] = ["openrouter.ai"];
 
 /// From the highest that may be configured to the one that every upstream accepts.
@@ -287,17 +286,16 @@ impl UpstreamCapabilities {
         }
     }
 
-    /// Whether every stream of the upstream has its usage, asked for or not.
-    pub fn always_reports_usage(&self) -> bool {
-        ALWAYS_REPORTING_HOSTS.contains(&self.lock().host.as_str())
-    }
-
     /// Whether Diarist may ask for usage in a stream of this tenant and model: the upstream is known to accept
-    /// that, and has not refused it.
-    pub fn may_ask_usage(&self, tenant_model: TenantModel<'_>) -> bool {
+    /// that and has not refused it, or the operator `always` wants it. Not where the client gets it anyway: what Diarist
+    /// asks for, it also removes.
+    pub fn may_ask_usage(&self, tenant_model: TenantModel<'_>, always: bool) -> bool {
         let mut state = self.lock();
+        if ALWAYS_REPORTING_HOSTS.contains(&state.host.as_str()) {
+            return false;
+        }
         let usage = state.capabilities(tenant_model).accepts_usage;
-        usage.unwrap_or(state.documents_usage)
+        always || usage.unwrap_or(state.documents_usage)
     }
 
     /// Whether the upstream refused Diarist's question for usage.

@@ -103,6 +103,18 @@ fn is_control(name: &HeaderName) -> bool {
             .all(|(&found, expected)| found == expected || (expected == b'-' && found == b'_'))
 }
 
+/// The values of a control header of a fixed name, also of those that some servers in between write with underscores. Both
+/// spellings end here ([`towards_upstream`]), so both must count. Not for a name that the operator configures: a proxy
+/// that removes it from what clients send does not know the other spelling.
+pub fn both_spellings<'a>(
+    headers: &'a HeaderMap,
+    name: &HeaderName,
+) -> impl Iterator<Item = &'a HeaderValue> + use<'a> {
+    let with_underscores = name.as_str().replace('-', "_");
+    let named = headers.get_all(name).iter();
+    named.chain(headers.get_all(with_underscores.as_str()))
+}
+
 fn is_protected(name: &str) -> bool {
     PROTECTED.iter().any(|protected| protected == name)
         || PROTECTED_PREFIXES

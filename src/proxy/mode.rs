@@ -6,14 +6,12 @@
 use http::request::Parts;
 use http::{HeaderMap, HeaderName};
 
+use super::headers::both_spellings;
+
 pub use crate::memory::Pattern as Glob;
 
 /// The header that sets the mode of one request.
 const MEMORY_HEADER: HeaderName = HeaderName::from_static("x-diarist-memory");
-
-/// The same header as some servers in between rewrite it. It is removed like the other one, so it must count: who writes
-/// `off` wants nothing remembered.
-const WITH_UNDERSCORES: &str = "x_diarist_memory";
 
 /// What memory may do for a request, the strictest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -147,9 +145,9 @@ pub(super) fn from_header(headers: &HeaderMap) -> Option<Mode> {
         let says_nothing = text.is_empty() || text.starts_with("{{");
         (!says_nothing).then(|| Mode::from_name(text).unwrap_or(Mode::Off))
     };
-    let named = headers.get_all(MEMORY_HEADER).iter();
-    let spellings = named.chain(headers.get_all(WITH_UNDERSCORES));
-    spellings.filter_map(mode).min()
+    both_spellings(headers, &MEMORY_HEADER)
+        .filter_map(mode)
+        .min()
 }
 
 /// `[memory] read_only`, with the overrides for single models.

@@ -119,15 +119,12 @@ pub(super) fn block_placement(
 }
 
 /// Whether to ask for usage in the stream: as before; otherwise if the upstream accepts it, or if the operator
-/// always wants it. Not where the client gets it anyway: what Diarist asks for, it also removes.
+/// always wants it.
 fn asks_usage(memory: &Memory, request: &MemoryRequest, previous_send: Option<&SentWith>) -> bool {
     let (capabilities, tenant_model) = (&memory.capabilities, request.tenant_model());
     let always = request.policy.ask_usage == AskUsage::Always;
     let previous = previous_send.and_then(|previous_send| previous_send.usage_requested);
-    let asks = previous.unwrap_or_else(|| {
-        let accepted = always || capabilities.may_ask_usage(tenant_model);
-        accepted && !capabilities.always_reports_usage()
-    });
+    let asks = previous.unwrap_or_else(|| capabilities.may_ask_usage(tenant_model, always));
     request.may_ask_usage() && asks && !capabilities.refuses_usage(tenant_model)
 }
 

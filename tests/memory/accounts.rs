@@ -1,14 +1,12 @@
 //! One account among others: what one key does, with whatever headers beside it, leaves room, tokens and rows for the
 //! rest.
 
-use std::time::Duration;
-
 use diarist_provider::{CallerKind, Options};
 use serde_json::{Value, json};
 use sqlx::Connection as _;
 
-use crate::memory::rig::{PATIENCE, Rig, SMALL};
-use crate::memory::tools::{ACTIVE, SampleConversation};
+use crate::memory::rig::{Rig, SMALL};
+use crate::memory::tools::{ACTIVE, SampleConversation, eventually_async};
 
 /// The two requests of a conversation that begins with so many bytes: with the second one it is recorded.
 fn two_requests(name: &str, bytes: usize) -> [Value; 2] {
@@ -18,16 +16,6 @@ fn two_requests(name: &str, bytes: usize) -> [Value; 2] {
     let answer = json!({"role": "assistant", "content": "Yes."});
     [json!([first]), json!([first, answer, second])]
         .map(|messages| json!({"model": "gpt-test", "messages": messages}))
-}
-
-async fn eventually(what: &str, mut done: impl AsyncFnMut() -> bool) {
-    let waiting = async {
-        while !done().await {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    let ended = tokio::time::timeout(PATIENCE, waiting).await;
-    assert!(ended.is_ok(), "waited in vain: {what}");
 }
 
 const MEBIBYTE: usize = 1 << 20;
@@ -54,7 +42,7 @@ async fn a_flood_of_one_account_drops_no_exchange_of_another() {
             assert_eq!(answer.status, 200);
         }
     }
-    eventually("something is dropped", async || dropped().await > before).await;
+    eventually_async("something is dropped", async || dropped().await > before).await;
     for body in two_requests("quiet", 3 * MEBIBYTE) {
         let answer = rig.send_as("Bearer sk-quiet", &[], &body).await;
         assert_eq!(answer.status, 200);
@@ -138,13 +126,13 @@ async fn an_ignored_header_does_not_renew_the_daily_budget() {
             }
         };
     say("Bearer sk-test", &[], &ada).await;
-    eventually("ada is observed", async || observed(&ada)).await;
+    eventually_async("ada is observed", async || observed(&ada)).await;
     let spent = async || rig.metric("diarist_budgets_spent_total").await > 0.0;
-    eventually("the budget is spent", spent).await;
+    eventually_async("the budget is spent", spent).await;
     say("Bearer sk-test", &[("x-any-auth", "1")], &bob).await;
     // The jobs of an account with fewer running jobs come first, then the older ones: bob's would be done by now.
     say("Bearer sk-other", &[], &eve).await;
-    eventually("eve is observed", async || observed(&eve)).await;
+    eventually_async("eve is observed", async || observed(&eve)).await;
     assert!(!observed(&bob));
 }
 

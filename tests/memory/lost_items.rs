@@ -80,6 +80,8 @@ async fn threads_show_lost_lists_items_that_no_request_contains() {
     }
     assert!(lost > 1 && held > 1, "{text}");
     assert!(text.contains("Their text is not stored"), "{text}");
+    let (text, done) = threads(&rig, &["show", "1", "--lost", "--json"]);
+    assert!(!done, "the list has no such form: {text}");
 
     // The audit and the log have none of them.
     eventually("a line of an observation", || !rig.audit("kept").is_empty()).await;
@@ -105,6 +107,8 @@ async fn an_item_in_a_stored_raw_message_is_not_listed_as_lost() {
     let (Some(ticket), text) = listed(&rig) else {
         panic!("nothing is lost")
     };
+    // Those of the newest turn are not recorded yet.
+    assert!(text.contains(" of them is not stored"), "{text}");
     let conversation = SampleConversation::new("ada");
     let turn = 2 * ACTIVE + 1;
     let mut body = with_tickets(&conversation, turn);

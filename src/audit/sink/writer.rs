@@ -107,7 +107,7 @@ impl fmt::Debug for Output {
 pub(super) struct Writer {
     pub(super) output: Output,
     pub(super) line: Vec<u8>,
-    /// Whether the output may end in half a line: the last write failed, or one of an earlier process.
+    /// Whether the last write failed, which may have left half a line.
     pub(super) torn: bool,
     pub(super) waiting: Arc<AtomicUsize>,
     pub(super) dropped: Dropped,
@@ -219,8 +219,7 @@ impl Writer {
                 if let Err(error) = file.rotate_for(self.line.len(), Timestamp::now()) {
                     tracing::warn!(%error, "the audit file cannot be rotated and grows on");
                 }
-                // Another process may have begun a file of this name, and left half a line in it.
-                if std::mem::take(&mut file.was_torn) && self.line.first() != Some(&b'\n') {
+                if std::mem::take(&mut file.was_torn) && !self.torn {
                     self.line.insert(0, b'\n');
                 }
                 file
@@ -236,7 +235,7 @@ impl Writer {
         };
         match file.reopen() {
             Ok(()) => {
-                self.torn = file.was_torn;
+                self.torn = false;
                 self.dropped.losses.expire();
             }
             Err(error) => {

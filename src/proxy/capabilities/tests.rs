@@ -105,26 +105,23 @@ fn placement_off_is_never_raised() {
 
 #[test]
 fn usage_is_requested_where_supported_and_never_after_a_refusal() {
-    assert!(UpstreamCapabilities::new(None, "api.openai.com").may_ask_usage(for_model("a")));
+    assert!(UpstreamCapabilities::new(None, "api.openai.com").may_ask_usage(for_model("a"), false));
     let capabilities = UpstreamCapabilities::new(None, "localhost");
-    assert!(!capabilities.may_ask_usage(for_model("a")));
+    assert!(!capabilities.may_ask_usage(for_model("a"), false));
+    assert!(capabilities.may_ask_usage(for_model("a"), true));
     capabilities.record_usage_accepted(for_model("a"));
-    assert!(capabilities.may_ask_usage(for_model("a")));
+    assert!(capabilities.may_ask_usage(for_model("a"), false));
     capabilities.record_usage_refused(for_model("a"));
     capabilities.record_usage_accepted(for_model("a"));
-    assert!(!capabilities.may_ask_usage(for_model("a")));
+    assert!(!capabilities.may_ask_usage(for_model("a"), false));
 }
 
 #[test]
 fn openrouter_reports_usage_without_being_asked() {
-    for (host, always) in [("openrouter.ai", true), ("api.openai.com", false)] {
-        let capabilities = UpstreamCapabilities::new(None, host);
-        assert_eq!(capabilities.always_reports_usage(), always, "{host}");
-        assert_eq!(
-            capabilities.may_ask_usage(for_model("a")),
-            !always,
-            "{host}"
-        );
+    let capabilities = UpstreamCapabilities::new(None, "openrouter.ai");
+    capabilities.record_usage_accepted(for_model("a"));
+    for always in [false, true] {
+        assert!(!capabilities.may_ask_usage(for_model("a"), always));
     }
 }
 

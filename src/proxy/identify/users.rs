@@ -8,6 +8,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use super::super::headers::both_spellings;
 use super::name::usable_name;
 use super::off_reason::OffReason;
 use super::token::Verifier;
@@ -15,9 +16,6 @@ use crate::history::{HashPurpose, Pepper};
 
 /// The header that any client may write. It keeps memory apart within its owner.
 const RESOURCE_HEADER: HeaderName = HeaderName::from_static("x-diarist-resource");
-
-/// The same header as some servers in between rewrite it.
-const WITH_UNDERSCORES: &str = "x_diarist_resource";
 
 static CLIENT_RESOURCE: HashPurpose = HashPurpose::new("diarist 2026-11 resource");
 static TRUSTED_USER: HashPurpose = HashPurpose::new("diarist 2026-11 vouched resource");
@@ -63,12 +61,8 @@ pub(super) fn resource(
         Some((users, value))
     });
     let is_separate = users.is_none_or(|users| users.header != RESOURCE_HEADER);
-    // Both spellings end here (`headers::towards_upstream`), so both keep users apart.
-    let spellings = headers
-        .get_all(RESOURCE_HEADER)
-        .iter()
-        .chain(headers.get_all(WITH_UNDERSCORES));
-    let client_resource = single_value(spellings).filter(|_| is_separate);
+    let named = both_spellings(headers, &RESOURCE_HEADER);
+    let client_resource = single_value(named).filter(|_| is_separate);
     let client_resource =
         client_resource.map(|value| usable_name(value?).ok_or(OffReason::BadResource));
     let client_resource = client_resource.transpose()?;

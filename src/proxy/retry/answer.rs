@@ -263,6 +263,9 @@ mod tests {
 
     use flate2::Compression;
     use flate2::write::GzEncoder;
+    use futures_util::StreamExt as _;
+    use http_body::Frame;
+    use http_body_util::StreamBody;
 
     use super::*;
 
@@ -294,6 +297,28 @@ mod tests {
                 let whole = response.into_body().collect().await.unwrap();
                 assert_eq!(whole.to_bytes(), sent, "{encoding}");
             }
+        }
+    }
+
+    /// As a server behind a compressing gateway that works on its answer: one blank, and nothing more for long.
+    #[tokio::test(start_paused = true)]
+    async fn compressed_white_space_waits_for_a_second_and_not_for_an_unchanged_request() {
+        for (is_changed, waited) in [(true, 1_000), (false, 0)] {
+            let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+            encoder.write_all(b"\n").unwrap();
+            encoder.flush().unwrap();
+            let blank = Bytes::from(encoder.get_ref().clone());
+            let first = futures_util::stream::iter([Ok(Frame::data(blank))]);
+            let body = StreamBody::new(first.chain(futures_util::stream::pending()));
+            let response = Response::builder()
+                .header(header::CONTENT_TYPE, "application/json")
+                .header(header::CONTENT_ENCODING, "gzip")
+                .body(body.boxed_unsync())
+                .unwrap();
+            let begin = tokio::time::Instant::now();
+            let (_, outcome) = read_json_error(response, is_changed).await;
+            assert_eq!(outcome, Outcome::Accepted);
+            assert_eq!(begin.elapsed().as_millis(), waited, "{is_changed}");
         }
     }
 }

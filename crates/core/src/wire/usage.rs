@@ -19,8 +19,7 @@ pub use error_report::{is_change_refusal_status, is_refusal_status};
 pub use excess::Excess;
 pub use raw::RawUsage;
 pub use refusal::{
-    RefusalKind, error_message, excess_of_too_long, is_content_filter, refusal,
-    refusal_without_status,
+    RefusalKind, error_message, excess, is_content_filter, refusal, refusal_without_status,
 };
 pub use reports::UsageReports;
 

@@ -7,7 +7,7 @@
 
 use super::error_report::{ErrorReport, MAX_READ_BYTES, is_change_refusal_status};
 use super::excess::Excess;
-use super::refusal::{RefusalKind, excess, excess_of_too_long, refusal_without_status};
+use super::refusal::{RefusalKind, excess, refusal_without_status};
 
 /// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub fn refusal_reason(status: u16, body: &[u8]) -> Option<RefusalReason> {
         return None;
     }
     if report.is_too_long_with(status) {
-        return Some(RefusalReason::TooLong(excess_of_too_long(body)));
+        return Some(RefusalReason::TooLong(report.excess()));
     }
     if report.names_limits() {
         return None;

@@ -52,7 +52,7 @@ pub(super) struct ErrorReport {
     codes: Vec<String>,
     pub(super) params: Vec<String>,
     /// The sizes that llama.cpp gives in fields beside its message.
-    pub(super) excess: Option<Excess>,
+    excess_in_fields: Option<Excess>,
 }
 
 impl ErrorReport {
@@ -95,7 +95,8 @@ impl ErrorReport {
                 }
                 let count = |key: &str| fields.get(key).and_then(Value::as_u64);
                 if let (Some(window), Some(sent)) = (count("n_ctx"), count("n_prompt_tokens")) {
-                    self.excess = self.excess.or_else(|| Excess::new(window, sent));
+                    self.excess_in_fields =
+                        self.excess_in_fields.or_else(|| Excess::new(window, sent));
                 }
                 // FastAPI's validation errors: the last part of `loc` is the field.
                 let forbidden =
@@ -229,7 +230,14 @@ impl ErrorReport {
         is_refusal_status(status) && (is_too_large || self.is_too_long())
     }
 
-    pub(super) fn is_too_long(&self) -> bool {
+    /// See [`mod@super::refusal`].
+    pub(super) fn excess(&self) -> Option<Excess> {
+        let in_words = || self.messages.iter().find_map(|it| Excess::from_message(it));
+        let any = || self.excess_in_fields.or_else(in_words);
+        self.is_too_long().then(any).flatten()
+    }
+
+    fn is_too_long(&self) -> bool {
         self.has_code(&TOO_LONG_CODES)
             || self
                 .messages

@@ -21,23 +21,11 @@ pub enum RefusalKind {
     Other,
 }
 
-/// By how much a request was too long, if the refusal says it: in fields of its own, or in its words.
+/// By how much a request was too long, if the refusal says that it was, and by how much: in fields of its own, or in its
+/// words. The numbers of an error page that says neither are about something else.
 #[must_use]
-pub(super) fn excess(body: &[u8]) -> Option<Excess> {
-    let report = ErrorReport::parse(body.get(..MAX_READ_BYTES).unwrap_or(body));
-    report.excess.or_else(|| {
-        report
-            .messages
-            .iter()
-            .find_map(|it| Excess::from_message(it))
-    })
-}
-
-/// The same for a refusal that may say nothing but its status: an error page has other numbers.
-#[must_use]
-pub fn excess_of_too_long(body: &[u8]) -> Option<Excess> {
-    let report = ErrorReport::parse(body.get(..MAX_READ_BYTES).unwrap_or(body));
-    report.is_too_long().then(|| excess(body)).flatten()
+pub fn excess(body: &[u8]) -> Option<Excess> {
+    ErrorReport::parse(body.get(..MAX_READ_BYTES).unwrap_or(body)).excess()
 }
 
 /// The kind of refusal; `None` if the answer does not refuse the request itself. Success, credentials,

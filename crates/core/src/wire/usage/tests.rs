@@ -1,8 +1,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    RefusalKind, RefusalReason, Usage, UsageReports, error_message, excess_of_too_long,
-    is_content_filter, refusal, refusal_reason, refusal_without_status,
+    RefusalKind, RefusalReason, Usage, UsageReports, error_message, excess, is_content_filter,
+    refusal, refusal_reason, refusal_without_status,
 };
 
 fn usage(
@@ -462,7 +462,7 @@ fn only_statuses_400_413_and_422_are_refusals() {
     ] {
         for body in [&b""[..], b"\xff\xfe<html>", b"<h1>413</h1> Port 8080"] {
             assert_eq!(refusal(status, body), Some(kind.clone()), "{status}");
-            assert_eq!(excess_of_too_long(body), None, "{status}");
+            assert_eq!(excess(body), None, "{status}");
         }
     }
 }

@@ -1,8 +1,7 @@
 use serde_json::json;
 
 use super::{Excess, summands};
-use crate::wire::usage::refusal::excess;
-use crate::wire::usage::{RefusalKind, refusal};
+use crate::wire::usage::{RefusalKind, excess, refusal};
 
 /// Real wordings: the server, its message, the window and the size of the prompt.
 const EXCESSES: [(&str, &str, (u64, u64)); 30] = [
@@ -168,10 +167,8 @@ fn numbers_that_add_up_to_a_sum_are_found_among_others() {
 
 #[test]
 fn window_and_prompt_size_are_read_from_an_overflow_refusal() {
-    let window_and_sent = |message: &str| {
-        let body = json!({"error": {"message": message}}).to_string();
-        excess(body.as_bytes()).map(|excess| (excess.window, excess.sent))
-    };
+    let window_and_sent =
+        |message: &str| Excess::from_message(message).map(|excess| (excess.window, excess.sent));
     for (who, message, expected) in EXCESSES {
         assert_eq!(window_and_sent(message), Some(expected), "{who}: {message}");
     }
@@ -211,9 +208,11 @@ fn window_and_prompt_size_are_read_from_an_overflow_refusal() {
 /// A message with both numbers is recognised, with or without a code.
 #[test]
 fn a_refusal_with_both_numbers_is_recognised_as_too_long() {
-    for (who, message, _) in EXCESSES {
+    for (who, message, expected) in EXCESSES {
         let body = json!({"error": {"message": message}}).to_string();
         let found = refusal(400, body.as_bytes());
         assert_eq!(found, Some(RefusalKind::TooLong), "{who}: {message}");
+        let excess = excess(body.as_bytes()).map(|excess| (excess.window, excess.sent));
+        assert_eq!(excess, Some(expected), "{who}: {message}");
     }
 }
