@@ -128,7 +128,7 @@ impl Drop for LogGuard {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::{self, Sender};
-    use std::sync::{Mutex, PoisonError};
+    use std::sync::{Mutex, OnceLock, PoisonError};
 
     use super::*;
 
@@ -165,24 +165,48 @@ mod tests {
         }
     }
 
+    /// The line that says how many were lost goes the way of all lines, so it needs room, too.
     #[test]
     fn lines_beyond_the_queue_are_lost_and_counted_and_no_write_waits() {
         let (stalled, begin, written) = Stalled::new();
-        let (report, reported) = mpsc::channel();
-        let report = move |lost| report.send(lost).expect("a receiver");
+        let reporter = Arc::<OnceLock<LogWriter>>::default();
+        let report = {
+            let reporter = Arc::clone(&reporter);
+            move |lost| {
+                let mut writer = reporter.get().unwrap().clone();
+                writeln!(writer, "{lost}").unwrap();
+            }
+        };
         let (mut writer, guard) = LogWriter::start(stalled, report).unwrap();
+        reporter.set(writer.clone()).unwrap();
         let sent = MAX_LINES + 100;
-        for _ in 0..sent {
-            writer.write_all(b"line\n").unwrap();
-        }
+        let (done, ended) = mpsc::channel();
+        std::thread::spawn(move || {
+            for _ in 0..sent {
+                writer.write_all(b"line\n").unwrap();
+            }
+            done.send(()).unwrap();
+        });
+        let limit = Duration::from_mins(1);
+        ended.recv_timeout(limit).expect("no write waits");
         drop(begin);
-        let lost: u64 = reported.recv().unwrap();
+        let written = || String::from_utf8(written.lock().unwrap().clone()).unwrap();
+        // It comes behind all others.
+        let until = Instant::now() + limit;
+        while written().lines().all(|line| line == "line") && Instant::now() < until {
+            std::thread::yield_now();
+        }
         drop(guard);
-        let written = written.lock().unwrap();
-        let lines = written.split(|byte| *byte == b'\n').count() - 1;
+        let written = written();
+        let (lines, reports): (Vec<&str>, Vec<&str>) =
+            written.lines().partition(|line| *line == "line");
+        let [lost] = reports[..] else {
+            panic!("{reports:?}")
+        };
+        let lost: usize = lost.parse().unwrap();
         // One may be with the thread already.
         assert!((99..=100).contains(&lost), "{lost}");
-        assert_eq!(lines as u64 + lost, sent as u64);
+        assert_eq!(lines.len() + lost, sent);
     }
 
     #[test]

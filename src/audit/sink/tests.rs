@@ -298,7 +298,10 @@ async fn a_record_starts_on_a_new_line_after_a_half_written_one() {
     let path = folder.path().join("audit.jsonl");
     std::fs::write(&path, "{\"request_id\":\"a\"}\n{\"half").unwrap();
     for id in ["b", "c"] {
+        let size = || std::fs::metadata(&path).unwrap().len();
+        let before = size();
         let audit = open(&path, &Tasks::new()).unwrap();
+        assert_eq!(size(), before, "the disk may still be full");
         audit.record(record(id), RequestSpan::default());
         audit.flush().await;
     }

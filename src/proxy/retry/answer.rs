@@ -316,7 +316,9 @@ mod tests {
                 .body(body.boxed_unsync())
                 .unwrap();
             let begin = tokio::time::Instant::now();
-            let (_, outcome) = read_json_error(response, is_changed).await;
+            let reading = read_json_error(response, is_changed);
+            let limit = Duration::from_mins(1);
+            let (_, outcome) = tokio::time::timeout(limit, reading).await.expect("an end");
             assert_eq!(outcome, Outcome::Accepted);
             assert_eq!(begin.elapsed().as_millis(), waited, "{is_changed}");
         }
