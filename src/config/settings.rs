@@ -205,7 +205,8 @@ settings! {
         store_retention: Option<Duration> = Example(r#""30d""#),
         /// Whether Diarist asks for token counts in streams if the client does not. "auto": if the upstream is
         /// known to support it. "always": until the upstream refuses, or compresses such a stream all the same.
-        /// "never": not at all. The client does not see the extra event.
+        /// "never": not at all. Never at openrouter.ai, which reports them anyway. The client does not see the extra
+        /// event.
         ask_usage: String = Default(r#""auto""#),
         /// Share of conversations that go without memory, so that "diarist audit" can compare both groups. From 0
         /// to 0.5. A conversation stays in its group. It goes without memory only if it has none yet.
@@ -430,9 +431,9 @@ settings! {
         /// Above this size an activation removes messages even if fewer remain than buffer_activation asks for.
         /// Below 100: a multiple of message_tokens. Otherwise a number of tokens, at least message_tokens.
         block_after: f64 = Default("1.2"),
-        /// Activate early after a pause of this length, because the cache of the provider is cold then: a
-        /// duration, "auto" (the cache lifetime that is known for this provider and model), or false. A bare
-        /// number from 1000 is milliseconds. Unset: "auto" where costs decide, otherwise false.
+        /// Activate early after a pause of this length: it costs nothing if the cache of the provider is cold
+        /// then. A duration, "auto" (5 minutes to 24 hours, by provider and model), or false. A bare number from
+        /// 1000 is milliseconds. Unset: "auto" where costs decide, otherwise false.
         activate_after_idle: Option<IdleTrigger> = Example(r#""auto""#),
         /// Activate early if the client changes the model, because the cache of the other model is cold. The
         /// first request after a restart does not count.
