@@ -38,6 +38,8 @@ use crate::admin::{Access, Admin, Condition, Readiness};
 use crate::audit::{Audit, AuditError, AuditOutput, Exporter, OtlpError};
 use crate::config::{AuditTarget, Config, ConfigValues};
 use crate::history::Pepper;
+#[cfg(feature = "testing")]
+use crate::history::{Link, Scope, ScopedHash};
 use crate::jobs::{Jobs, Reloadable};
 use crate::llm::{Endpoint, Llm};
 use crate::lookup::{READ_TIMEOUT, SnapshotCache};
@@ -315,6 +317,20 @@ impl App {
             if let Some(memory) = proxy.memory() {
                 memory.cache.limit_seen_entries(max_entries);
             }
+        }
+    }
+
+    /// Whether the process has read which keys the database holds: until then it records a first request at once, because
+    /// it may continue a conversation of before. Never, where several processes share the database.
+    #[cfg(feature = "testing")]
+    pub fn has_read_keys(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+        let proxy = Arc::clone(&self.proxy);
+        let nobody = Scope::new(b"nobody", None);
+        let nothing = ScopedHash::from_text(&self.pepper, &Link::root(&nobody), "nothing");
+        move || {
+            proxy
+                .memory()
+                .is_some_and(|memory| !memory.cache.may_know_ending(&nobody, &nothing))
         }
     }
 

@@ -8,9 +8,16 @@ use crate::memory::tools::{ACTIVE, SampleConversation};
 const REQUESTS: &str = "SELECT count(*) FROM requests";
 const MESSAGES: &str = "SELECT count(*) FROM nodes";
 
+/// A rig whose first requests wait.
+async fn waiting_rig() -> Rig {
+    let rig = Rig::small().await;
+    rig.wait_until_keys_are_read().await;
+    rig
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_is_written_with_its_second_request() {
-    let rig = Rig::small().await;
+    let rig = waiting_rig().await;
     let conversation = SampleConversation::new("ada");
     rig.play_turns(&conversation, 1..=1).await;
     assert_eq!(rig.number(MESSAGES).await, 0);
@@ -25,7 +32,7 @@ async fn a_conversation_is_written_with_its_second_request() {
 /// A script asks each question once. Nobody else's conversation is kept waiting for it either.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conversation_with_one_request_leaves_no_row() {
-    let rig = Rig::small().await;
+    let rig = waiting_rig().await;
     for name in ["ada", "bob", "cleo", "dora"] {
         rig.play_turns(&SampleConversation::new(name), 1..=1).await;
     }
@@ -37,7 +44,7 @@ async fn a_conversation_with_one_request_leaves_no_row() {
 /// The same request again is a second one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repetition_counts_as_the_second_request() {
-    let rig = Rig::small().await;
+    let rig = waiting_rig().await;
     let conversation = SampleConversation::new("ada");
     rig.play_turns(&conversation, 1..=1).await;
     rig.play_turns(&conversation, 1..=1).await;
@@ -48,7 +55,7 @@ async fn a_repetition_counts_as_the_second_request() {
 /// A client that drops its oldest message with every request never continues what waits.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_with_a_sliding_window_is_recorded_at_its_second_request() {
-    let rig = Rig::small().await;
+    let rig = waiting_rig().await;
     let conversation = SampleConversation::new("ada");
     for turn in 6..=7 {
         let mut body = conversation.body(turn);

@@ -81,6 +81,7 @@ struct Running {
     quiet: Box<dyn Fn(Duration) -> futures_util::future::BoxFuture<'static, bool> + Send + Sync>,
     skip_time: Box<dyn Fn(Duration) + Send + Sync>,
     limit_seen_entries: Box<dyn Fn(usize) + Send + Sync>,
+    has_read_keys: Box<dyn Fn() -> bool + Send + Sync>,
     stop: oneshot::Sender<()>,
     ended: JoinHandle<()>,
 }
@@ -205,6 +206,7 @@ impl Rig {
             quiet: Box::new(app.quiet()),
             skip_time: Box::new(app.skip_time()),
             limit_seen_entries: Box::new(app.limit_seen_entries()),
+            has_read_keys: Box::new(app.has_read_keys()),
             stop,
             ended: tokio::spawn(async move {
                 app.run(async { drop(stopped.await) }).await;
@@ -282,6 +284,18 @@ impl Rig {
     /// Waits until memory has done all it has to do, but no longer than `limit`.
     pub async fn quiet_within(&self, limit: Duration) {
         let _may_still_work = (self.running().quiet)(limit).await;
+    }
+
+    /// Waits until the proxy has read which keys its database holds. It does so in the background, and until then a first
+    /// request is recorded at once.
+    pub async fn wait_until_keys_are_read(&self) {
+        let waiting = async {
+            while !(self.running().has_read_keys)() {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        let waited = tokio::time::timeout(PATIENCE, waiting).await;
+        assert!(waited.is_ok(), "the keys of the database are never read");
     }
 
     /// Lets the proxy believe that every conversation was silent for this much longer.
