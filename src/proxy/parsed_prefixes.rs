@@ -9,21 +9,15 @@
 //! and belongs to this process, and a beginning is found only by the tenant that sent it, so nobody learns from how
 //! long an answer takes what another tenant has sent. Used by `chat_completions` and [`super::read_request`].
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use blake3::Hasher;
 use foldhash::HashMap;
 
 use crate::wire::chat::ParsedPrefix;
 
-/// The hash is taken at every multiple of this many bytes. A shorter body is not hashed.
+/// The hash is taken at every multiple of this many bytes. A shorter body is not hashed. A step is 16 chunks of
+/// BLAKE3, as many as it hashes at once.
 const STEP: usize = 16 * 1024;
-
-/// How many states of the hasher are kept while a request runs, each of two kilobytes: those after the last steps. From
-/// one of them the hash is continued to where an earlier body ended, between two steps. A body that has grown by more
-/// steps is read again from the last common step on.
-const CONTINUED_STEPS: usize = 2;
 
 /// What is kept may use this many bytes. It is kept in two halves; when the younger one is full, the older one is
 /// dropped. A conversation of 500 messages takes about 70 KB.
@@ -40,8 +34,8 @@ type Key = ([u8; 32], Hash);
 #[derive(Debug)]
 pub(super) struct PrefixHasher<'a> {
     prefixes: &'a ParsedPrefixes,
-    /// `None`: no more hashes are taken. Boxed, because it has two kilobytes.
-    hasher: Option<Box<Hasher>>,
+    /// Whether more hashes are taken.
+    goes_on: bool,
     taken: PrefixHashes,
 }
 
@@ -49,32 +43,29 @@ impl PrefixHasher<'_> {
     /// Hashes the complete steps of `body` that are not hashed yet. `body` is all that has arrived. Only whole steps
     /// are hashed: the pieces as they arrive would take twice as long. `credentials` is called once, at the first step.
     pub(super) fn read(&mut self, body: &[u8], credentials: impl FnOnce() -> CredentialHash) {
-        let Some(hasher) = &mut self.hasher else {
+        if !self.goes_on {
             return;
-        };
-        let step = self.prefixes.step;
-        let new = body.get(self.taken.hashes.len() * step..);
-        let mut steps = new.unwrap_or_default().chunks_exact(step);
+        }
+        let prefixes = self.prefixes;
+        let new = body.get(self.taken.hashes.len() * prefixes.step..);
+        let mut steps = new.unwrap_or_default().chunks_exact(prefixes.step);
         if self.taken.hashes.is_empty()
             && let Some(first) = steps.next()
         {
-            self.taken.add_step(hasher, first);
+            self.taken.hashes.push(prefixes.hash_behind(None, first));
             self.taken.credentials = credentials();
-            if !self
-                .prefixes
-                .was_sent(self.taken.credentials, self.taken.hashes[0])
-            {
-                self.taken.last.extend(self.hasher.take());
+            if !prefixes.was_sent(self.taken.credentials, self.taken.hashes[0]) {
+                self.goes_on = false;
                 return;
             }
         }
         for bytes in steps {
-            self.taken.add_step(hasher, bytes);
+            let hash = prefixes.hash_behind(self.taken.hashes.last(), bytes);
+            self.taken.hashes.push(hash);
         }
     }
 
-    pub(super) fn finish(mut self) -> PrefixHashes {
-        self.taken.last.extend(self.hasher);
+    pub(super) fn finish(self) -> PrefixHashes {
         self.taken
     }
 }
@@ -84,38 +75,14 @@ impl PrefixHasher<'_> {
 pub(super) struct PrefixHashes {
     credentials: CredentialHash,
     hashes: Vec<Hash>,
-    /// The hashers after the last steps.
-    last: VecDeque<Box<Hasher>>,
-}
-
-impl PrefixHashes {
-    /// Adds one step. The hasher before it is kept; the one after the last step follows at the end.
-    fn add_step(&mut self, hasher: &mut Hasher, bytes: &[u8]) {
-        if self.last.len() + 1 == CONTINUED_STEPS {
-            self.last.pop_front();
-        }
-        self.last.push_back(Box::new(hasher.clone()));
-        hasher.update(bytes);
-        self.hashes.push(*hasher.finalize().as_bytes());
-    }
-
-    /// The hash of the first `end` bytes of `body`, of which the first `steps` steps are hashed. `None` if too much is
-    /// hashed behind them.
-    fn hash_to(&self, body: &[u8], steps: usize, step: usize, end: usize) -> Option<Hash> {
-        let rest = body.get(steps * step..end)?;
-        let from_last = self.hashes.len().checked_sub(steps)?;
-        let at = self.last.len().checked_sub(from_last + 1)?;
-        let mut hasher = self.last.get(at)?.clone();
-        Some(*hasher.update(rest).finalize().as_bytes())
-    }
 }
 
 /// What was read of one body: of its beginning, and of what follows up to the end of its messages.
 #[derive(Debug)]
 struct ReadBody {
     prefix: ParsedPrefix,
-    /// The hash of the whole prefix, if it does not end with a step.
-    hash: Option<Hash>,
+    /// The hash of the whole prefix, which ends less than a step behind the hash by which it is found.
+    hash: Hash,
 }
 
 /// The beginnings that were read.
@@ -152,9 +119,31 @@ impl ParsedPrefixes {
         let is_short = bytes.is_some_and(|bytes| bytes < self.step as u64);
         PrefixHasher {
             prefixes: self,
-            hasher: (!is_short).then(|| Box::new(Hasher::new_keyed(&self.key))),
+            goes_on: !is_short,
             taken: PrefixHashes::default(),
         }
+    }
+
+    /// The hash of a beginning: of `bytes`, and of all that precedes them, which has the hash `before`.
+    fn hash_behind(&self, before: Option<&Hash>, bytes: &[u8]) -> Hash {
+        let hash = *blake3::keyed_hash(&self.key, bytes).as_bytes();
+        let Some(before) = before else {
+            return hash;
+        };
+        *blake3::keyed_hash(&self.key, [*before, hash].as_flattened()).as_bytes()
+    }
+
+    /// The hash of the first `end` bytes of `body`, of which `hashes` covers the first `steps` steps.
+    fn hash_to(
+        &self,
+        hashes: &PrefixHashes,
+        body: &[u8],
+        steps: usize,
+        end: usize,
+    ) -> Option<Hash> {
+        let before = hashes.hashes.get(steps.checked_sub(1)?)?;
+        let rest = body.get(steps * self.step..end)?;
+        Some(self.hash_behind(Some(before), rest))
     }
 
     /// Whether a body with this first step came with these credentials.
@@ -178,11 +167,11 @@ impl ParsedPrefixes {
             })?
         };
         // Without the lock: this hashes up to a step.
-        let whole = hashes.hash_to(body, steps, self.step, found.prefix.bytes());
-        if whole.is_some() && whole == found.hash {
+        let whole = self.hash_to(hashes, body, steps, found.prefix.bytes());
+        if whole == Some(found.hash) {
             return Some(found.prefix.clone());
         }
-        // It goes on in another way than the earlier body did, or it has grown too much.
+        // It goes on in another way than the earlier body did.
         found.prefix.first(steps * self.step)
     }
 
@@ -209,12 +198,7 @@ impl ParsedPrefixes {
         let Some((last, shorter)) = hashes.hashes[..steps].split_last() else {
             return;
         };
-        let hash = hashes.hash_to(body, steps, self.step, prefix.bytes());
-        let prefix = match hash {
-            Some(_) => Some(prefix),
-            None => prefix.first(steps * self.step),
-        };
-        let Some(prefix) = prefix else {
+        let Some(hash) = self.hash_to(hashes, body, steps, prefix.bytes()) else {
             return;
         };
         let last = (*tenant, *last);
@@ -365,8 +349,7 @@ mod tests {
         let first = keep(&prefixes, &short);
         let end = |request: &ChatRequest, count: usize| request.messages()[count - 1].span.end;
         assert_eq!(found(&prefixes, &short), Some(end(&first, 7)));
-        // It has grown by more steps than the hash can be continued from.
-        assert_eq!(found(&prefixes, &long), Some(end(&first, 5)));
+        assert_eq!(found(&prefixes, &long), Some(end(&first, 7)));
         let second = keep(&prefixes, &long);
         assert_eq!(found(&prefixes, &long), Some(end(&second, 12)));
         assert_eq!(found(&prefixes, &short), None, "the conversation went on");
@@ -463,8 +446,8 @@ mod tests {
             Bytes::from(format!(r#"{body},"tools":"{field}"}}"#))
         };
         let request = keep(&prefixes, &with_field(7, "x"));
-        let five = request.messages()[4].span.end;
-        assert_eq!(found(&prefixes, &with_field(8, "y")), Some(five));
+        let seven = request.messages()[6].span.end;
+        assert_eq!(found(&prefixes, &with_field(8, "y")), Some(seven));
     }
 
     #[test]
@@ -474,7 +457,8 @@ mod tests {
         keep(&prefixes, &used);
         let request = parse(&used).expect("a request");
         let prefix = request.prefix(STEP).expect("a prefix");
-        let (read, sent) = (ReadBody { prefix, hash: None }, Beginning::Sent);
+        let hash = Hash::default();
+        let (read, sent) = (ReadBody { prefix, hash }, Beginning::Sent);
         let each = Beginning::Read(Arc::new(read)).size() + sent.size();
         let many = MAX_BYTES / each + 10;
         for number in 0..many {

@@ -12,8 +12,9 @@ async fn a_long_conversation_is_sent_as_a_block_and_recent_messages() {
     let answers = rig.play(&conversation).await;
     let states: Vec<&str> = answers.iter().map(Answer::memory).collect();
     let first = states.iter().position(|state| *state == "active").unwrap();
-    assert!(states[..first].iter().all(|state| *state == "watching"));
-    assert!(states[first..].iter().all(|state| *state == "active"));
+    let all = |states: &[&str], expected| states.iter().all(|state| *state == expected);
+    assert!(all(&states[..first], "watching"), "{states:?}");
+    assert!(all(&states[first..], "active"), "{states:?}");
 
     let bodies = rig.forwarded();
     let last = bodies.last().unwrap()["messages"].as_array().unwrap();
