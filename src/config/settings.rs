@@ -138,9 +138,11 @@ settings! {
         base_url: String = Default(r#""https://api.openai.com/v1""#),
         /// Where the observations stand in the request. "system_message": a message of their own, after the
         /// client's first system messages. "append_to_system": at the end of the client's last leading system
-        /// message. "segments": a message of their own with one content part for each observation. "off": they
-        /// are not sent. "auto": the same as "system_message". If a model refuses the place, Diarist uses the
-        /// next one down for an hour: segments, system_message, append_to_system.
+        /// message, or a message of their own if there is none. "segments": a message of their own with one content
+        /// part for each observation. "off": they are not sent. "auto": "system_message" if the upstream is OpenAI,
+        /// Azure OpenAI, Anthropic, DeepSeek or xAI, else "append_to_system", because many models read one
+        /// system message only. If a model refuses the place, Diarist uses the next one down for an hour: segments,
+        /// system_message, append_to_system.
         placement: String = Default(r#""auto""#),
         /// Whether the end of the observations gets one of the client's marks for the prompt cache ("cache_control",
         /// "prompt_cache_breakpoint"), if those that the client set are on messages that the observations replace.

@@ -11,6 +11,7 @@ use super::layers::Layers;
 use super::parse::{CheckResult, Invalid, Setting};
 use super::problem::Problem;
 use super::settings::RawUpstream;
+use crate::memory::policy::reads_several_system_messages;
 use crate::proxy::headers::CONTROL_PREFIX;
 use crate::proxy::{AddForCache, SessionAffinity};
 use crate::wire::Placement;
@@ -99,16 +100,23 @@ fn session_affinity(text: &str) -> Result<SessionAffinity, Invalid> {
     }
 }
 
-/// Where observations stand; `None` sends none. `auto` starts like `system_message`.
+/// Where observations stand; `None` sends none.
 pub(super) fn placement(
     raw: &RawUpstream,
+    host: &str,
     problems: &mut Vec<Problem>,
 ) -> CheckResult<Option<Placement>> {
+    // A message that the model's template leaves out takes the conversation with it, and no error says so.
+    let auto = if reads_several_system_messages(host) {
+        Placement::SystemMessage
+    } else {
+        Placement::AppendToSystem
+    };
     raw.placement.check(problems, |text| {
         one_of(
             text,
             &[
-                ("auto", Some(Placement::SystemMessage)),
+                ("auto", Some(auto)),
                 ("system_message", Some(Placement::SystemMessage)),
                 ("append_to_system", Some(Placement::AppendToSystem)),
                 ("segments", Some(Placement::Segments)),

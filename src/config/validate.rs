@@ -41,7 +41,9 @@ pub(super) fn validate(
     let server = server(&raw.server, problems);
     let listen = server.as_ref().ok().map(|(settings, ..)| settings.listen);
     let base_url = checked_base_url(&raw.upstream, listen, problems);
-    let placement = placement(&raw.upstream, problems);
+    let host = base_url.as_ref().ok().and_then(|url| url.host_str());
+    let host = host.unwrap_or_default().to_owned();
+    let placement = placement(&raw.upstream, &host, problems);
     let database = database(&raw.store, env, problems);
     let pepper = pepper(&raw.store, problems);
     let retention = raw.store.retention.check_some(problems, positive_duration);
@@ -58,8 +60,6 @@ pub(super) fn validate(
         .audit
         .prices
         .check(problems, |texts| audit_prices(texts));
-    let host = base_url.as_ref().ok().and_then(|url| url.host_str());
-    let host = host.unwrap_or_default().to_owned();
     let otlp = otlp(&raw.otlp, &host, env, problems);
     let requests = requests(raw, problems);
     let prices = match &audit_prices {

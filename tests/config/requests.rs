@@ -6,6 +6,7 @@ use diarist::memory::alignment::EvidenceLevel;
 use diarist::memory::prompt_cache::CacheRulesOverride;
 use diarist::proxy::Overflow;
 use diarist::proxy::mode::{Glob, Mode, Rule};
+use diarist::wire::Placement;
 
 use crate::config::{ConfigInput, assert_problems};
 
@@ -305,4 +306,36 @@ fn problems_are_described_in_plain_words() {
         number.contains("expected a whole number, 0 or more"),
         "{number}"
     );
+}
+
+/// A message that the model's template leaves out takes the conversation with it.
+#[test]
+fn observations_stand_inside_the_system_message_unless_the_host_reads_several() {
+    let placement = |url: &str, name: &str| {
+        let text = format!("[upstream]\nbase_url = \"{url}\"\nplacement = \"{name}\"");
+        ConfigInput::file(&text).valid().memory.placement
+    };
+    for host in [
+        "api.openai.com",
+        "mine.openai.azure.com",
+        "API.Anthropic.com",
+        "api.deepseek.com",
+        "api.x.ai",
+    ] {
+        let url = format!("https://{host}/v1");
+        let place = placement(&url, "auto");
+        assert_eq!(place, Some(Placement::SystemMessage), "{host}");
+    }
+    for host in [
+        "127.0.0.1:1",
+        "api.groq.com",
+        "openrouter.ai",
+        "notopenai.com",
+    ] {
+        let url = format!("https://{host}/v1");
+        let place = placement(&url, "auto");
+        assert_eq!(place, Some(Placement::AppendToSystem), "{host}");
+        let place = placement(&url, "system_message");
+        assert_eq!(place, Some(Placement::SystemMessage), "{host}");
+    }
 }

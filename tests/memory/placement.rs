@@ -200,6 +200,25 @@ fn text(body: &Value) -> String {
     }
 }
 
+/// The templates of gpt-oss, Phi-4 and others read the first system message only, and raise no error about a second one.
+#[tokio::test(flavor = "multi_thread")]
+async fn by_default_a_model_that_reads_one_system_message_gets_the_block() {
+    let rig = rig("auto").await;
+    let conversation = SampleConversation::new("ada");
+    rig.play_turns(&conversation, 1..=TURNS).await;
+    let sent: Vec<Value> = rig.forwarded();
+    let blocks: Vec<_> = sent.iter().filter_map(block).collect();
+    assert!(blocks.len() > 2, "{} blocks", blocks.len());
+    assert!(blocks.iter().all(|place| *place == (0, None)), "{blocks:?}");
+    let own = |body: &Value| body["messages"][0]["content"].as_str().unwrap().to_owned();
+    let client = own(&conversation.body(1));
+    assert!(sent.iter().all(|body| own(body).starts_with(&client)));
+    assert!(
+        rig.got().iter().all(|entry| entry.is_accepted()),
+        "nothing is refused"
+    );
+}
+
 /// Signed tool calls of the current turn come back as they were issued, wherever the block stands.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]

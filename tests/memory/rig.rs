@@ -149,6 +149,8 @@ impl Rig {
             ("SERVER__LISTEN", "127.0.0.1:0".to_owned()),
             ("SERVER__ADMIN", "127.0.0.1:0".to_owned()),
             ("UPSTREAM__BASE_URL", provider.base_url()),
+            // A message of its own is easy to find. `placement` tests the default.
+            ("UPSTREAM__PLACEMENT", "system_message".to_owned()),
             (
                 "STORE__URL",
                 format!("sqlite://{}", folder.path().join("diarist.db").display()),

@@ -167,6 +167,7 @@ pub fn settings() -> Settings {
     let written = [
         ("HOME", "/nonexistent"),
         ("DIARIST__UPSTREAM__BASE_URL", "http://upstream.test/v1"),
+        ("DIARIST__UPSTREAM__PLACEMENT", "system_message"),
         ("DIARIST__MEMORY__SCOPE", "resource"),
         ("DIARIST__MEMORY__OTHER_CONVERSATIONS", "900"),
         ("DIARIST__IDENTITY__RESOURCE__HEADER", "x-user"),

@@ -165,11 +165,6 @@ impl CacheProvider {
     /// By host, if it is a provider's own. Behind a gateway, the first part of the model name
     /// decides ("openai/gpt-5"). Not behind OpenRouter, which spreads requests over many providers.
     pub(super) fn for_model(host: &str, model: &str) -> Self {
-        let host = host.to_ascii_lowercase();
-        let is_host_of = |domain: &str| {
-            host.strip_suffix(domain)
-                .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-        };
         let by_domain = [
             ("openai.com", Self::OpenAi),
             ("openai.azure.com", Self::OpenAi),
@@ -180,7 +175,10 @@ impl CacheProvider {
             ("x.ai", Self::Other),
             ("openrouter.ai", Self::Other),
         ];
-        if let Some((_, provider)) = by_domain.into_iter().find(|(domain, _)| is_host_of(domain)) {
+        if let Some((_, provider)) = by_domain
+            .into_iter()
+            .find(|(domain, _)| is_in_domain(host, domain))
+        {
             return provider;
         }
         match provider_prefix(model) {
@@ -220,17 +218,37 @@ pub(super) fn has_cache_breakpoints(name: &str) -> bool {
 /// The header by which the provider at `host` routes a conversation to where its prompt is cached, as documented.
 #[must_use]
 pub fn affinity_header(host: &str) -> Option<&'static str> {
-    let host = host.to_ascii_lowercase();
     [
         ("x.ai", "x-grok-conv-id"),
         ("fireworks.ai", "x-session-affinity"),
         ("openrouter.ai", "x-session-id"),
     ]
     .into_iter()
-    .find_map(|(domain, header)| {
-        let rest = host.strip_suffix(domain)?;
-        (rest.is_empty() || rest.ends_with('.')).then_some(header)
-    })
+    .find_map(|(domain, header)| is_in_domain(host, domain).then_some(header))
+}
+
+/// Whether the models at `host` read each of several system messages. OpenAI and xAI document that messages of all roles may
+/// stand in any order, Anthropic that its endpoint joins all system messages, and the templates that DeepSeek publishes for
+/// its models join them too. The templates of many other models read the first one only (gpt-oss, Phi-4,
+/// `SmolLM3`), or the last one only (the distilled models of DeepSeek R1), and say nothing of it.
+#[must_use]
+pub fn reads_several_system_messages(host: &str) -> bool {
+    [
+        "openai.com",
+        "openai.azure.com",
+        "anthropic.com",
+        "deepseek.com",
+        "x.ai",
+    ]
+    .into_iter()
+    .any(|domain| is_in_domain(host, domain))
+}
+
+/// Whether `host` is `domain` or below it.
+fn is_in_domain(host: &str, domain: &str) -> bool {
+    let host = host.to_ascii_lowercase();
+    let rest = host.strip_suffix(domain);
+    rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
 }
 
 /// Whether a request for `new` asks another model than one for `old`. Providers are compared up to a

@@ -279,7 +279,15 @@ impl ChatRequest {
             }
             b'[' => {
                 let list = std::str::from_utf8(&self.body()[span.clone()]).ok()?;
-                Walk::array(list, 0)?.element().ok()??;
+                let last = last_element(list)?;
+                // Some templates read the first part only.
+                if mark.is_none()
+                    && let Some(end) = end_of_text_part(&list[last.clone()])
+                {
+                    let json = quoted(&text);
+                    let at = span.start + last.start + end;
+                    return Some(Edit::insert(at, json[1..json.len() - 1].to_owned()));
+                }
                 let parts = text_part(&text, mark) + &rest_part(rest);
                 Some(Edit::insert(at, format!(",{parts}")))
             }
@@ -327,6 +335,33 @@ impl ChatRequest {
             format!(r#"{comma}"include_usage":true"#),
         ))
     }
+}
+
+/// Where the last element of a list is. `None` if it has none.
+fn last_element(list: &str) -> Option<Range<usize>> {
+    let mut walk = Walk::array(list, 0)?;
+    let mut last = None;
+    while let Some(element) = walk.element().ok()? {
+        last = Some(element);
+    }
+    last
+}
+
+/// Where the text of a part of content ends, before its quotation mark. `None` if the part is not plain text: a mark for the
+/// prompt cache, for example, stands at the end of what the client wrote.
+fn end_of_text_part(part: &str) -> Option<usize> {
+    let mut walk = Walk::object(part, 0)?;
+    let (mut is_text, mut end) = (false, None);
+    while let Some(key) = walk.key().ok()? {
+        let key = string::decode(&part[key])?;
+        let value = walk.value().ok()?;
+        match &*key {
+            "type" => is_text = string::decode(&part[value])? == "text",
+            "text" if part[value.clone()].starts_with('"') => end = Some(value.end - 1),
+            _ => return None,
+        }
+    }
+    end.filter(|_| is_text)
 }
 
 fn inserted_segment(text: String) -> Segment {

@@ -142,7 +142,15 @@ fn block_is_appended_to_the_last_leading_message() {
         ),
         (
             r#"{"role":"system","content":[{"type":"text","text":"S"} ] }"#,
-            r#"{"role":"system","content":[{"type":"text","text":"S"} ,{"type":"text","text":"\n\none\n\"two\""}] }"#,
+            r#"{"role":"system","content":[{"type":"text","text":"S\n\none\n\"two\""} ] }"#,
+        ),
+        (
+            r#"{"role":"system","content":[{"type":"text","text":"S"}, {"text":"T","type":"text"}]}"#,
+            r#"{"role":"system","content":[{"type":"text","text":"S"}, {"text":"T\n\none\n\"two\"","type":"text"}]}"#,
+        ),
+        (
+            r#"{"role":"system","content":[{"type":"text","text":"S","cache_control":{"type":"ephemeral"}} ] }"#,
+            r#"{"role":"system","content":[{"type":"text","text":"S","cache_control":{"type":"ephemeral"}} ,{"type":"text","text":"\n\none\n\"two\""}] }"#,
         ),
     ] {
         assert_eq!(
