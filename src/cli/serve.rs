@@ -86,6 +86,9 @@ async fn serve(
     } = loaded;
     // First of all: the start may take seconds, and until then this signal ends the process.
     let hangups = Sighup::listen().context("signals cannot be received")?;
+    // It reads the database file. Whoever closes a file drops all locks of its process on it, those of SQLite too. Another
+    // program that reads the database would then take itself for the last one, and remove the journal.
+    let pepper_hint = pepper_hint(&config);
     let app = App::build_in(tasks, &config, read_timeout).await?;
     let (reload, stop) = (app.reload(values), app.tasks().token());
     // Boxed, since the future holds a whole configuration while it waits.
@@ -105,7 +108,7 @@ async fn serve(
     for text in warnings.into_iter().chain(config.hints()) {
         tracing::warn!("{text}");
     }
-    if let Some(text) = pepper_hint(&config) {
+    if let Some(text) = pepper_hint {
         tracing::info!("{text}");
     }
     let drained = app.run(shutdown).await;

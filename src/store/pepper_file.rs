@@ -132,7 +132,8 @@ impl PepperPlace<'_> {
     }
 
     /// Whether there is a database of Diarist without a pepper: its hashes have no secret key. A database of another
-    /// program holds none.
+    /// program holds none. Never call this, or another function of this file that looks at the database, while this process
+    /// has the database open: it closes the file, and the locks of SQLite are gone.
     pub fn is_unkeyed(&self) -> bool {
         self.database.is_some_and(is_of_diarist)
             && self.find().is_ok_and(|found| found.value == Pepper::NONE)

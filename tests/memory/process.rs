@@ -349,6 +349,37 @@ pub fn found(path: &std::path::Path, secret: &str) -> Option<String> {
     ))
 }
 
+/// Whoever closes a file drops all locks of its process on it, those of SQLite too. Had the program looked at its database
+/// file by itself, another one that reads the database (a backup) would take itself for the last one and remove the journal that the
+/// program writes to. A forgotten conversation came back so, and the database was damaged.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn the_database_stays_locked_while_it_is_served() {
+    use std::os::unix::fs::MetadataExt as _;
+
+    let mut program = Program::start().await;
+    let conversation = SampleConversation::new("ada");
+    // The second start finds a database.
+    for turn in [2, 4] {
+        if turn > 2 {
+            program.terminate().await;
+            program.again().await;
+        }
+        program.send(&conversation.body(turn - 1)).await;
+        program.send(&conversation.body(turn)).await;
+        program.wait_recorded(2).await;
+        let id = program.running().child.id().to_string();
+        let file = std::fs::metadata(program.path("diarist.db")).unwrap().ino();
+        let place = format!(":{file}");
+        let locks = std::fs::read_to_string("/proc/locks").unwrap();
+        let is_held = locks.lines().any(|lock| {
+            let mut fields = lock.split_whitespace().skip(4);
+            fields.next() == Some(&*id) && fields.next().is_some_and(|at| at.ends_with(&place))
+        });
+        assert!(is_held, "{id} holds no lock of {file}:\n{locks}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
 async fn no_credential_and_no_word_of_a_conversation_leaks() {
