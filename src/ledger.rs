@@ -38,6 +38,6 @@ pub use line::{Line, LineKind, SkippedLine, Text};
 pub use measures::{MEASURES, Measure};
 pub use page::{PAGE_GROUPS, html_report};
 pub use reported::ReportedUsage;
-pub use table::text_report;
+pub use table::{changes_screen, text_report};
 pub use totals::Totals;
 pub use why::explain;

@@ -32,7 +32,11 @@ pub struct Reloader {
 impl Reloader {
     /// Applies every key of `loaded` that does not need a restart, and opens the audit file again.
     pub fn apply(&mut self, loaded: Loaded) {
-        let Loaded { config, values, .. } = loaded;
+        let Loaded {
+            config,
+            values,
+            warnings,
+        } = loaded;
         // Keys that need a restart are compared with those of the start: they are named until then.
         let (_, needs_restart) = values.changes(&self.start_values);
         let (applied, _) = values.changes(&self.current_values);
@@ -47,6 +51,9 @@ impl Reloader {
         }
         if let Some(audit) = &self.audit {
             audit.reopen();
+        }
+        for text in warnings {
+            tracing::warn!("{text}");
         }
         for key in needs_restart {
             tracing::warn!(key, "this key has changed, but only a restart applies it");

@@ -1,11 +1,12 @@
 //! Text made safe for a terminal.
 
+use crate::ledger::changes_screen;
+
 /// `text` without control characters and without those that change the direction of writing. Clients and models write
 /// some of the texts, and such a character could change what is on the screen.
 pub(super) fn harmless(text: &str) -> String {
-    let turns = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let replaced = |c: char| {
-        if turns(c) || (c.is_control() && c != '\n' && c != '\t') {
+        if changes_screen(c) && c != '\n' && c != '\t' {
             char::REPLACEMENT_CHARACTER
         } else {
             c

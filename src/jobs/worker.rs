@@ -45,6 +45,9 @@ const LEASE: Duration = Duration::from_mins(1);
 /// How often a lease is renewed. Two renewals may fail before it is lost.
 const RENEWAL: Duration = Duration::from_secs(20);
 
+/// A clock that goes back by less than this is only corrected: jobs wait that much longer.
+const CLOCK_STEP: Duration = Duration::from_secs(10);
+
 /// How often in a row a job is claimed without being given back or finished. After that it is abandoned:
 /// whatever ends its process or its work would do so for ever.
 const MAX_UNSETTLED: u32 = 5;
@@ -60,7 +63,8 @@ pub(super) struct Worker {
     pending_work: PendingWork,
     /// Claims that the store has not answered.
     claims: Losses,
-    /// Whether the jobs that wait are still to be made due, because the configuration is new or a model works again.
+    /// Whether the jobs that wait are still to be made due, because the configuration is new, a model works again, or the
+    /// clock went back.
     retry_waiting: AtomicBool,
 }
 
@@ -90,17 +94,30 @@ impl Worker {
         self.retry_waiting.store(true, Ordering::SeqCst);
     }
 
-    /// Makes the jobs due that wait, once for each configuration, and when a model works again.
+    /// Times at which jobs are due are those of the clock. If it goes back, jobs would wait for as long as it went back.
+    fn notice_clock(&self, last_ms: &mut i64) {
+        let now_ms = self.base.now_ms();
+        if let Some(back_ms) = step_back(std::mem::replace(last_ms, now_ms), now_ms) {
+            tracing::warn!(
+                seconds = back_ms / 1_000,
+                "the clock of this machine went back; jobs that wait for a later time are due now"
+            );
+            self.retry_waiting.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Makes the jobs due that wait, once for each configuration, when a model works again, and when the clock went back.
     async fn retry_waiting_jobs(&self) {
         let recovered = self.base.health.take_recovered();
         if !self.retry_waiting.swap(false, Ordering::SeqCst) && !recovered {
             return;
         }
-        match self.base.store.make_due(self.base.now_ms()).await {
+        let made_due = self.base.store.make_due(self.base.now_ms(), millis(LEASE));
+        match made_due.await {
             Ok(0) => {}
             Ok(jobs) => tracing::info!(
                 jobs,
-                "jobs that waited are due now: the configuration is new, or a model works again"
+                "jobs that waited are due now: the configuration is new, a model works again, or the clock went back"
             ),
             // The database may not be open yet.
             Err(_) => self.retry_waiting.store(true, Ordering::SeqCst),
@@ -132,6 +149,7 @@ impl Worker {
     ) {
         let (tasks, stop) = (&self.base.tasks, self.base.tasks.token());
         let slots = Arc::new(Semaphore::new(MODEL_CALLS));
+        let mut last_ms = self.base.now_ms();
         loop {
             let wait = self.routes.next_end_of_wait();
             let wait = wait.map_or(POLL_INTERVAL, |wait| wait.min(POLL_INTERVAL));
@@ -146,6 +164,7 @@ impl Worker {
                 continue;
             }
             tasks.fault_point("workers");
+            self.notice_clock(&mut last_ms);
             self.retry_waiting_jobs().await;
             // A job that is given back at the stop is due at once, for the next process.
             while !stop.is_cancelled()
@@ -391,4 +410,23 @@ fn log_fault(job: &Job) {
         thread = job.conversation,
         "a fault in the program ended a job; it is tried again"
     );
+}
+
+/// By how many milliseconds the clock went back between two looks at it, if that was a step.
+fn step_back(last_ms: i64, now_ms: i64) -> Option<i64> {
+    let back_ms = last_ms.saturating_sub(now_ms);
+    (back_ms >= millis(CLOCK_STEP)).then_some(back_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_clock_that_goes_back_by_much_makes_waiting_jobs_due() {
+        assert_eq!(step_back(100_000, 40_000), Some(60_000));
+        for now_ms in [99_000, 100_000, 86_500_000] {
+            assert_eq!(step_back(100_000, now_ms), None);
+        }
+    }
 }

@@ -166,13 +166,19 @@ fn table(
     align_columns(&rows, &sides)
 }
 
-/// A name without control characters: clients write them, and a control sequence could change the screen.
+/// Whether a character may change what is on a screen beside itself: a control character, or one that changes the direction of
+/// writing.
+pub fn changes_screen(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A name without such characters: clients write the names.
 pub(super) fn shown_name(name: &str) -> String {
     if name.is_empty() {
         return "-".to_owned();
     }
     let harmless = |c: char| {
-        if c.is_control() {
+        if changes_screen(c) {
             char::REPLACEMENT_CHARACTER
         } else {
             c
@@ -456,6 +462,13 @@ mod tests {
             ledger.add(line.as_bytes());
         }
         ledger
+    }
+
+    #[test]
+    fn a_name_changes_nothing_else_on_the_screen() {
+        assert_eq!(shown_name("a\u{1b}[2J\n"), "a\u{fffd}[2J\u{fffd}");
+        assert_eq!(shown_name("a\u{202e}b\u{2066}"), "a\u{fffd}b\u{fffd}");
+        assert_eq!(shown_name("ä 🔴"), "ä 🔴");
     }
 
     #[test]

@@ -234,7 +234,14 @@ async fn an_unknown_time_zone_is_ignored_and_audited() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
 async fn a_reload_takes_effect_at_the_next_activation() {
-    let program = Program::start().await;
+    let mut program = Program::start().await;
+    // It begins with a place that the reload changes.
+    program.terminate().await;
+    program.configure(&format!(
+        "[upstream]\nplacement = \"system_message\"\n{CONFIG}"
+    ));
+    program.again().await;
+    let program = program;
     let conversation = SampleConversation::new("ada");
     let mut recorded = 0;
     let mut turn = 0;
@@ -345,6 +352,16 @@ async fn a_reload_takes_effect_at_the_next_activation() {
     );
     eventually("the audit's new file", || {
         std::fs::read_to_string(&audit).is_ok_and(|text| text.lines().count() > 1)
+    })
+    .await;
+
+    // What a start would warn of.
+    let unencrypted =
+        "[memory.observation]\nbase_url = \"http://models.example/v1\"\napi_key = \"sk-o\"\n";
+    program.configure(&other.replace("[memory.observation]\n", unencrypted));
+    program.hang_up();
+    eventually("the warning", || {
+        log_count("memory.observation.base_url is http://") == 1
     })
     .await;
 }

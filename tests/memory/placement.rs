@@ -65,11 +65,12 @@ fn steps(placement: &str, mode: &str) -> (Vec<&'static str>, &'static str) {
         ("segments", "single_system" | "template") => {
             (vec!["segments", "system_message"], "append_to_system")
         }
-        ("system_message" | "auto", "single_system" | "template") => {
+        ("system_message", "single_system" | "template") => {
             (vec!["system_message"], "append_to_system")
         }
         ("segments", _) => (vec![], "segments"),
-        ("append_to_system", _) => (vec![], "append_to_system"),
+        // The provider's host is this machine.
+        ("append_to_system" | "auto", _) => (vec![], "append_to_system"),
         ("off", _) => (vec![], "nowhere"),
         _ => (vec![], "system_message"),
     }

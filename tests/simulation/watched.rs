@@ -342,8 +342,8 @@ impl Queue for Watched {
         Ok(job)
     }
 
-    async fn make_due(&self, at_ms: i64) -> Answer<u64> {
-        through!(self, make_due(at_ms))
+    async fn make_due(&self, at_ms: i64, lease_ms: i64) -> Answer<u64> {
+        through!(self, make_due(at_ms, lease_ms))
     }
 
     async fn claim_timer(&self, now_ms: i64, until_ms: i64) -> Answer<Option<Timer>> {

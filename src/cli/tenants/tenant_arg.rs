@@ -57,7 +57,7 @@ impl TenantArg {
         } else {
             // The argument is not shown: it may be a key.
             bail!(
-                "an argument is neither a name ({DIGITS} hexadecimal digits, see `diarist tenants list`) nor \
+                "an argument is neither a name ({DIGITS} hexadecimal digits, see `diarist tenants`) nor \
                  env:NAME nor -. If it is a key, it is now in the history of your shell: remove it there. Put \
                  the key into a variable and write env:NAME, or pipe it in and write -"
             );

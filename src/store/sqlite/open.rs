@@ -281,7 +281,12 @@ async fn migrate(conn: &mut SqliteConnection, path: &Path) -> Result<(), OpenErr
     let migrator = Migrator::with_migrations(migrations());
     let known = migrator.iter().map(|m| m.version).max().unwrap_or(0);
     match schema(conn, path).await? {
-        Some(found) if found == known => return verify(&migrator, conn, path).await,
+        Some(found) if found == known => {
+            if never_shrinks(conn).await {
+                warn_of_size(path, "the start that should do it did not end");
+            }
+            return verify(&migrator, conn, path).await;
+        }
         Some(found) if found > known => {
             return Err(OpenError::Newer {
                 path: path.to_owned(),
@@ -304,21 +309,39 @@ async fn migrate(conn: &mut SqliteConnection, path: &Path) -> Result<(), OpenErr
     Ok(())
 }
 
-/// Writes a database anew that an older version made so that it never shrinks. Once, after its schema has changed:
-/// this takes as long as copying the file, and as much space.
+/// Whether an older version made the database so that it never shrinks.
+async fn never_shrinks(conn: &mut SqliteConnection) -> bool {
+    let mode = sqlx::query_scalar("PRAGMA auto_vacuum").fetch_one(conn);
+    matches!(mode.await, Ok(0_i64))
+}
+
+/// Writes a database anew that never shrinks. Once, after its schema has changed: this takes as long as copying the file,
+/// and as much space. A start that was interrupted here is not repeated: it may have been ended because of this work.
 async fn allow_shrinking(conn: &mut SqliteConnection, path: &Path) {
-    let mode = sqlx::query_scalar("PRAGMA auto_vacuum").fetch_one(&mut *conn);
-    if !matches!(mode.await, Ok(0_i64)) {
+    if !never_shrinks(conn).await {
         return;
     }
-    if let Err(error) = sqlx::query("VACUUM").execute(conn).await {
-        tracing::warn!(
-            database = %path.display(),
-            error = %error,
-            "the database could not be written anew, so it will not shrink; to let it shrink, stop Diarist and run \
-             sqlite3 FILE 'PRAGMA auto_vacuum = 2; VACUUM'"
-        );
+    // The copy would be in memory otherwise.
+    let on_disk = sqlx::query("PRAGMA temp_store = FILE").execute(&mut *conn);
+    let written = match on_disk.await {
+        Ok(_) => sqlx::query("VACUUM").execute(&mut *conn).await,
+        Err(error) => Err(error),
+    };
+    // As `TEMP_STORE`. Only the speed of this connection depends on it.
+    let again = sqlx::query("PRAGMA temp_store = MEMORY");
+    drop(again.execute(conn).await);
+    if let Err(error) = written {
+        warn_of_size(path, &error.to_string());
     }
+}
+
+fn warn_of_size(path: &Path, reason: &str) {
+    tracing::warn!(
+        database = %path.display(),
+        error = reason,
+        "the database was not written anew, so it does not shrink; to let it shrink, stop Diarist and run \
+         sqlite3 FILE 'PRAGMA auto_vacuum = 2; VACUUM'"
+    );
 }
 
 /// The newest applied migration; `None` in an empty database.

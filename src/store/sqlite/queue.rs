@@ -215,13 +215,23 @@ pub(super) async fn claim_observation(
         .transpose()
 }
 
-/// Makes every job due (`$1`: now) that waits and that no worker holds. It names no owner, because what
+/// Makes every job due (`$1`: now) that waits, and every one that is leased for longer than a lease lasts (`$2`: the end of
+/// one that begins now): the clock was ahead when it was claimed. It names no owner, because what
 /// all of them waited for has changed.
-const MAKE_DUE: &str =
-    "UPDATE jobs SET due_ms = $1 WHERE state = 'open' AND leased = 0 AND due_ms > $1";
+const MAKE_DUE: &str = "
+UPDATE jobs SET due_ms = $1
+WHERE state = 'open' AND due_ms > $1 AND (leased = 0 OR due_ms > $2)";
 
-pub(super) async fn make_due(conn: &mut SqliteConnection, at_ms: i64) -> StoreResult<u64> {
-    let done = query(MAKE_DUE).bind(at_ms).execute(conn).await?;
+pub(super) async fn make_due(
+    conn: &mut SqliteConnection,
+    at_ms: i64,
+    lease_ms: i64,
+) -> StoreResult<u64> {
+    let done = query(MAKE_DUE)
+        .bind(at_ms)
+        .bind(at_ms.saturating_add(lease_ms))
+        .execute(conn)
+        .await?;
     Ok(done.rows_affected())
 }
 

@@ -237,8 +237,8 @@ impl Queue for SqliteStore {
         run!(self.write_once => queue::claim_observation(scope, span, now_ms, lease_ms))
     }
 
-    async fn make_due(&self, at_ms: i64) -> StoreResult<u64> {
-        run!(self.write_once => queue::make_due(at_ms))
+    async fn make_due(&self, at_ms: i64, lease_ms: i64) -> StoreResult<u64> {
+        run!(self.write_once => queue::make_due(at_ms, lease_ms))
     }
 
     async fn reprioritize(
