@@ -63,6 +63,8 @@ fn check_database(config: &Config) -> anyhow::Result<DatabaseReport> {
     if !config.memory_enabled {
         return Ok(DatabaseReport::default());
     }
+    // Before SQLite has the file open.
+    let hint = pepper_hint(config);
     let problem = match SqliteStore::check_place(path) {
         Ok(()) => tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -79,7 +81,7 @@ fn check_database(config: &Config) -> anyhow::Result<DatabaseReport> {
     };
     match problem {
         Ok(()) => Ok(DatabaseReport {
-            hint: pepper_hint(config),
+            hint,
             ..DatabaseReport::default()
         }),
         Err(problem) if problem.is_wrong_pepper() => Err(problem.into()),

@@ -140,8 +140,8 @@ settings! {
         /// client's first system messages. "append_to_system": at the end of the client's last leading system
         /// message, or a message of their own if there is none. "segments": a message of their own with one content
         /// part for each observation. "off": they are not sent. "auto": "system_message" if the upstream is OpenAI,
-        /// Azure OpenAI, Anthropic, DeepSeek or xAI, else "append_to_system", because many models read one
-        /// system message only. If a model refuses the place, Diarist uses the next one down for an hour: segments,
+        /// Anthropic, DeepSeek or xAI, else "append_to_system", because many models read one system message
+        /// only. If a model refuses the place, Diarist uses the next one down for an hour: segments,
         /// system_message, append_to_system.
         placement: String = Default(r#""auto""#),
         /// Whether the end of the observations gets one of the client's marks for the prompt cache ("cache_control",

@@ -169,7 +169,8 @@ fn table(
 /// Whether a character may change what is on a screen beside itself: a control character, or one that changes the direction of
 /// writing.
 pub fn changes_screen(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A name without such characters: clients write the names.
@@ -467,7 +468,7 @@ mod tests {
     #[test]
     fn a_name_changes_nothing_else_on_the_screen() {
         assert_eq!(shown_name("a\u{1b}[2J\n"), "a\u{fffd}[2J\u{fffd}");
-        assert_eq!(shown_name("a\u{202e}b\u{2066}"), "a\u{fffd}b\u{fffd}");
+        assert_eq!(shown_name("a\u{202e}b\u{61c}"), "a\u{fffd}b\u{fffd}");
         assert_eq!(shown_name("ä 🔴"), "ä 🔴");
     }
 

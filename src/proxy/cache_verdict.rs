@@ -103,12 +103,13 @@ impl PromptSource {
     /// The prompt, sent as `form` says.
     fn prompt(&self, form: &SentForm) -> SentPrompt {
         let parsed = &self.parsed;
+        let leading = parsed.leading_messages().messages();
         SentPrompt::new(
             parsed.model().unwrap_or_default(),
             parsed.prompt_fields(),
-            parsed.leading_messages().messages(),
+            leading,
             parsed.messages(),
-            form.layout(parsed.messages(), parsed.body().len()),
+            form.layout(parsed.messages(), parsed.body().len(), leading.is_empty()),
             self.has_memory && !form.bypassed,
         )
     }
@@ -143,8 +144,9 @@ impl SentForm {
         }
     }
 
-    /// The layout of a request with these messages, whose body had `received` bytes.
-    fn layout(&self, messages: &[Message], received: usize) -> SentLayout {
+    /// The layout of a request with these messages, whose body had `received` bytes. `stands_alone`: there is no system
+    /// message in which the block could stand.
+    fn layout(&self, messages: &[Message], received: usize, stands_alone: bool) -> SentLayout {
         let Some((layout, placement)) = self.layout.as_ref().zip(self.placement) else {
             return SentLayout::default();
         };
@@ -154,7 +156,7 @@ impl SentForm {
         // What the body has more than its raw parts.
         let bytes = (self.bytes + replaced).saturating_sub(received);
         let note = self.trim.map(|trim| (trim.to_count, trim.pin));
-        let inside_system = placement == Placement::AppendToSystem;
+        let inside_system = placement == Placement::AppendToSystem && !stands_alone;
         SentLayout {
             cut: layout.cut,
             front: layout.front.clone(),

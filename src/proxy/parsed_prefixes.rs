@@ -16,7 +16,7 @@ use foldhash::HashMap;
 use crate::wire::chat::ParsedPrefix;
 
 /// The hash is taken at every multiple of this many bytes. A shorter body is not hashed. A step is 16 chunks of
-/// BLAKE3, as many as it hashes at once.
+/// BLAKE3, the most that it hashes at once.
 const STEP: usize = 16 * 1024;
 
 /// What is kept may use this many bytes. It is kept in two halves; when the younger one is full, the older one is

@@ -61,9 +61,8 @@ pub trait Queue: Send + Sync {
         lease_ms: i64,
     ) -> StoreResult<Option<Job>>;
 
-    /// Makes every job due that waits, of all owners: what they waited for may have been corrected. The same for every job
-    /// that is leased until later than `at_ms + lease_ms`: the clock was ahead when it was claimed. Returns
-    /// how many there were.
+    /// Makes every job due that waits, of all owners: what they waited for may have been corrected. A lease that ends later
+    /// than `at_ms + lease_ms` ends then: the clock was ahead when it began. Returns how many jobs these are.
     async fn make_due(&self, at_ms: i64, lease_ms: i64) -> StoreResult<u64>;
 
     /// Sets the route (`None` keeps it) and the urgency of the jobs that end at these links. Called

@@ -317,7 +317,6 @@ fn observations_stand_inside_the_system_message_unless_the_host_reads_several() 
     };
     for host in [
         "api.openai.com",
-        "mine.openai.azure.com",
         "API.Anthropic.com",
         "api.deepseek.com",
         "api.x.ai",
@@ -329,6 +328,7 @@ fn observations_stand_inside_the_system_message_unless_the_host_reads_several() 
     for host in [
         "127.0.0.1:1",
         "api.groq.com",
+        "mine.openai.azure.com",
         "openrouter.ai",
         "notopenai.com",
     ] {

@@ -283,7 +283,7 @@ async fn migrate(conn: &mut SqliteConnection, path: &Path) -> Result<(), OpenErr
     match schema(conn, path).await? {
         Some(found) if found == known => {
             if never_shrinks(conn).await {
-                warn_of_size(path, "the start that should do it did not end");
+                warn_of_size(path, "an earlier start did not get it done");
             }
             return verify(&migrator, conn, path).await;
         }
@@ -316,7 +316,8 @@ async fn never_shrinks(conn: &mut SqliteConnection) -> bool {
 }
 
 /// Writes a database anew that never shrinks. Once, after its schema has changed: this takes as long as copying the file,
-/// and as much space. A start that was interrupted here is not repeated: it may have been ended because of this work.
+/// and as much space. If it fails, or the start is interrupted here, it is not tried again: the start may have been ended because of
+/// this work.
 async fn allow_shrinking(conn: &mut SqliteConnection, path: &Path) {
     if !never_shrinks(conn).await {
         return;

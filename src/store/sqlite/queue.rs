@@ -215,11 +215,11 @@ pub(super) async fn claim_observation(
         .transpose()
 }
 
-/// Makes every job due (`$1`: now) that waits, and every one that is leased for longer than a lease lasts (`$2`: the end of
-/// one that begins now): the clock was ahead when it was claimed. It names no owner, because what
+/// Makes every job due (`$1`: now) that waits. A lease that ends later than one that begins now (`$2`: its end) ends then:
+/// the clock was ahead when it began. Not at once, because its worker may live and renew it. It names no owner, because what
 /// all of them waited for has changed.
 const MAKE_DUE: &str = "
-UPDATE jobs SET due_ms = $1
+UPDATE jobs SET due_ms = CASE leased WHEN 0 THEN $1 ELSE $2 END
 WHERE state = 'open' AND due_ms > $1 AND (leased = 0 OR due_ms > $2)";
 
 pub(super) async fn make_due(

@@ -230,18 +230,12 @@ pub fn affinity_header(host: &str) -> Option<&'static str> {
 /// Whether the models at `host` read each of several system messages. OpenAI and xAI document that messages of all roles may
 /// stand in any order, Anthropic that its endpoint joins all system messages, and the templates that DeepSeek publishes for
 /// its models join them too. The templates of many other models read the first one only (gpt-oss, Phi-4,
-/// `SmolLM3`), or the last one only (the distilled models of DeepSeek R1), and say nothing of it.
+/// `SmolLM3`), or the last one only (the distilled models of DeepSeek R1), and say nothing of it. Azure also serves such models.
 #[must_use]
 pub fn reads_several_system_messages(host: &str) -> bool {
-    [
-        "openai.com",
-        "openai.azure.com",
-        "anthropic.com",
-        "deepseek.com",
-        "x.ai",
-    ]
-    .into_iter()
-    .any(|domain| is_in_domain(host, domain))
+    ["openai.com", "anthropic.com", "deepseek.com", "x.ai"]
+        .into_iter()
+        .any(|domain| is_in_domain(host, domain))
 }
 
 /// Whether `host` is `domain` or below it.

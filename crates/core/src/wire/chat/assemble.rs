@@ -281,12 +281,26 @@ impl ChatRequest {
                 let list = std::str::from_utf8(&self.body()[span.clone()]).ok()?;
                 let last = last_element(list)?;
                 // Some templates read the first part only.
-                if mark.is_none()
-                    && let Some(end) = end_of_text_part(&list[last.clone()])
-                {
+                if let Some(end) = end_of_text_part(&list[last.clone()]) {
                     let json = quoted(&text);
+                    let json = json[1..json.len() - 1].to_owned();
                     let at = span.start + last.start + end;
-                    return Some(Edit::insert(at, json[1..json.len() - 1].to_owned()));
+                    let Some(mark) = mark else {
+                        return Some(Edit::insert(at, json));
+                    };
+                    // The same prompt, with a mark at its quotation mark.
+                    let end = span.start + last.end;
+                    let replacement = vec![
+                        inserted_segment(json),
+                        Segment::Original(at..at + 1),
+                        inserted_segment(format!(",{}", mark.member)),
+                        Segment::Original(at + 1..end),
+                        inserted_segment(rest_part(rest)),
+                    ];
+                    return Some(Edit {
+                        removed: at..end,
+                        replacement,
+                    });
                 }
                 let parts = text_part(&text, mark) + &rest_part(rest);
                 Some(Edit::insert(at, format!(",{parts}")))
@@ -347,7 +361,7 @@ fn last_element(list: &str) -> Option<Range<usize>> {
     last
 }
 
-/// Where the text of a part of content ends, before its quotation mark. `None` if the part is not plain text: a mark for the
+/// Where the text of a part of content ends, before its quotation mark. `None` if the part is not plain text: a mark of the client for the
 /// prompt cache, for example, stands at the end of what the client wrote.
 fn end_of_text_part(part: &str) -> Option<usize> {
     let mut walk = Walk::object(part, 0)?;
@@ -358,6 +372,9 @@ fn end_of_text_part(part: &str) -> Option<usize> {
         match &*key {
             "type" => is_text = string::decode(&part[value])? == "text",
             "text" if part[value.clone()].starts_with('"') => end = Some(value.end - 1),
+            "text" => return None,
+            // Some clients write all fields that there are.
+            _ if &part[value] == "null" => {}
             _ => return None,
         }
     }
