@@ -435,6 +435,19 @@ mod tests {
         assert_eq!(found(&prefixes, &body("abcdef", 10)), end(7));
     }
 
+    /// A hash stands for all that precedes it, not for its own step alone.
+    #[test]
+    fn a_body_that_differs_before_equal_steps_is_not_found() {
+        let prefixes = ParsedPrefixes::default();
+        let earlier = body("abcdef", 12);
+        let request = keep(&prefixes, &earlier);
+        let end = request.messages().last().map(|message| message.span.end);
+        assert_eq!(found(&prefixes, &earlier), end);
+        let mut changed = earlier.to_vec();
+        changed[STEP + 100] = b'x';
+        assert_eq!(found(&prefixes, &changed.into()), None);
+    }
+
     /// Tools, for example, which are as long as the messages.
     #[test]
     fn fields_after_the_messages_are_not_part_of_a_stored_prefix() {

@@ -372,6 +372,7 @@ async fn the_database_stays_locked_while_it_is_served() {
         let file = std::fs::metadata(program.path("diarist.db")).unwrap().ino();
         let place = format!(":{file}");
         let locks = std::fs::read_to_string("/proc/locks").unwrap();
+        // Number, kind, "ADVISORY", access, process, place.
         let is_held = locks.lines().any(|lock| {
             let mut fields = lock.split_whitespace().skip(4);
             fields.next() == Some(&*id) && fields.next().is_some_and(|at| at.ends_with(&place))

@@ -8,6 +8,7 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::cache_mark::BlockMark;
+use super::text::is_cache_marker;
 use super::{ChatRequest, string};
 use crate::history::Role;
 use crate::wire::scan::Walk;
@@ -288,7 +289,7 @@ impl ChatRequest {
                     let Some(mark) = mark else {
                         return Some(Edit::insert(at, json));
                     };
-                    // The same prompt, with a mark at its quotation mark.
+                    // The same prompt. The mark becomes a member of the part, behind the text.
                     let end = span.start + last.end;
                     let replacement = vec![
                         inserted_segment(json),
@@ -361,8 +362,8 @@ fn last_element(list: &str) -> Option<Range<usize>> {
     last
 }
 
-/// Where the text of a part of content ends, before its quotation mark. `None` if the part is not plain text: a mark of the client for the
-/// prompt cache, for example, stands at the end of what the client wrote.
+/// Where the text of a part of content ends, before its quotation mark. `None` if the part has something besides its text. The
+/// client's mark for the prompt cache stands at the end of what the client wrote. An empty one would stand beside that of the block.
 fn end_of_text_part(part: &str) -> Option<usize> {
     let mut walk = Walk::object(part, 0)?;
     let (mut is_text, mut end) = (false, None);
@@ -374,7 +375,7 @@ fn end_of_text_part(part: &str) -> Option<usize> {
             "text" if part[value.clone()].starts_with('"') => end = Some(value.end - 1),
             "text" => return None,
             // Some clients write all fields that there are.
-            _ if &part[value] == "null" => {}
+            key if &part[value] == "null" && !is_cache_marker(key) => {}
             _ => return None,
         }
     }

@@ -149,8 +149,8 @@ fn block_is_appended_to_the_last_leading_message() {
             r#"{"role":"system","content":[{"type":"text","text":"S"}, {"text":"T\n\none\n\"two\"","type":"text"}]}"#,
         ),
         (
-            r#"{"role":"system","content":[{"text":"S","cache_control":null,"type":"text"}]}"#,
-            r#"{"role":"system","content":[{"text":"S\n\none\n\"two\"","cache_control":null,"type":"text"}]}"#,
+            r#"{"role":"system","content":[{"text":"S","annotations":null,"type":"text"}]}"#,
+            r#"{"role":"system","content":[{"text":"S\n\none\n\"two\"","annotations":null,"type":"text"}]}"#,
         ),
         (
             r#"{"role":"system","content":[{"type":"text","text":"S","cache_control":{"type":"ephemeral"}} ] }"#,
@@ -269,6 +269,11 @@ fn the_block_takes_over_the_last_mark_that_the_cut_removes() {
     let appended = sent(&[list, MARKED, A1, U2], 2, None, append);
     let last = format!(r#"[{{"type":"text","text":"S\n\none\n\"two\"",{MARK}}}]"#);
     assert!(appended.contains(&last), "{appended}");
+    let empty_mark =
+        r#"{"role":"system","content":[{"type":"text","text":"S","cache_control":null}]}"#;
+    let appended = sent(&[empty_mark, MARKED, A1, U2], 2, None, append);
+    let last = format!(r#"null}},{{"type":"text","text":"\n\none\n\"two\"",{MARK}}}]"#);
+    assert!(appended.contains(&last), "no member twice: {appended}");
     let breakpoint = r#"{"role":"user","content":[{"type":"text","text":"u","prompt_cache_breakpoint":{"mode":"explicit"}}]}"#;
     let explicit = sent(&[SYSTEM, breakpoint, A1, U2], 2, None, system);
     let mark = r#","prompt_cache_breakpoint":{"mode":"explicit"}}]}"#;
