@@ -7,6 +7,7 @@ mod account_quota;
 mod audit_store;
 mod conversation_caches;
 mod cost_metrics;
+mod database;
 mod file_rights;
 mod forgotten_refresher;
 mod housekeeping;
@@ -18,10 +19,9 @@ mod token_ratios;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use secrecy::ExposeSecret;
-use tokio_util::sync::CancellationToken;
 
 use self::audit_store::AuditStore;
 use self::conversation_caches::ConversationCaches;
@@ -34,7 +34,7 @@ use self::reload::request_policy;
 use self::tenant_refresher::TenantRefresher;
 use self::token_ratios::TokenRatios;
 
-use crate::admin::{Access, Admin, Condition, Readiness};
+use crate::admin::{Access, Admin};
 use crate::audit::{Audit, AuditError, AuditOutput, Exporter, OtlpError};
 use crate::config::{AuditTarget, Config, ConfigValues};
 use crate::history::Pepper;
@@ -48,8 +48,7 @@ use crate::proxy::capabilities::UpstreamCapabilities;
 use crate::proxy::{AcceptedTenants, Memory, Proxy, SentPrompts, Singleflight};
 use crate::server::{BindError, DrainReport, Server};
 use crate::store::{
-    Admin as _, Aliases, Forgetting as _, OpenError, PepperError, Queue as _, SqliteStore, Store,
-    StoreError,
+    Admin as _, Aliases, Forgetting as _, OpenError, PepperError, SqliteStore, Store,
 };
 use crate::tasks::{ComputePool, Tasks};
 use crate::telemetry::{self, RecorderError};
@@ -181,8 +180,10 @@ impl App {
         let prices = Reloadable::new(config.audit_prices.clone());
         let audit = audit(config, prices.clone(), &store, &tasks)?;
         if config.memory_enabled {
-            let timeout = store_timeout.max(STORE_OPEN_TIMEOUT);
-            open_store(&store, config, timeout, admin.readiness(), &tasks).await?;
+            let timeout = store_timeout.max(database::OPEN_TIMEOUT);
+            database::open(&store, config, timeout, admin.readiness(), &tasks)
+                .await
+                .map_err(StartError::WrongPepper)?;
         } else {
             // Without memory no database file is created.
             store.close().await;
@@ -236,7 +237,7 @@ impl App {
             let (store, readiness) = (Arc::clone(&store), admin.readiness().clone());
             tasks.spawn(
                 "watch",
-                watch_store(store, Arc::clone(&proxy), readiness, tasks.token()),
+                database::watch(store, Arc::clone(&proxy), readiness, tasks.token()),
             );
         }
         Ok(Self {
@@ -368,13 +369,6 @@ impl App {
     }
 }
 
-/// How long the start waits for the database. Opening takes milliseconds; a locked or missing database must
-/// not keep requests from passing.
-const STORE_OPEN_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// How often the state of the database is checked.
-const STORE_CHECK_INTERVAL: Duration = Duration::from_secs(5);
-
 /// Starts what keeps the tables in memory equal to the store, and the housekeeping of the store. Waits for the first round
 /// of each table, because the first request needs it; on a slow disk it comes later.
 async fn start_memory_tasks(
@@ -386,107 +380,17 @@ async fn start_memory_tasks(
 ) {
     let (jobs, cache) = (&caches.jobs, &caches.snapshots);
     let mut tenants = TenantRefresher::new(store, aliases, jobs.accounts(), cache);
-    let _timed_out = tokio::time::timeout(STORE_OPEN_TIMEOUT, tenants.refresh()).await;
+    let _timed_out = tokio::time::timeout(database::OPEN_TIMEOUT, tenants.refresh()).await;
     tasks.spawn_background("owners", tenants.run(tasks.token()));
     // Nothing that was forgotten may be used.
     let mut forgotten = ForgottenRefresher::new(store, caches, audit.cloned());
-    let _timed_out = tokio::time::timeout(STORE_OPEN_TIMEOUT, forgotten.refresh()).await;
+    let _timed_out = tokio::time::timeout(database::OPEN_TIMEOUT, forgotten.refresh()).await;
     tasks.spawn_background("forgotten", forgotten.run(tasks.token()));
     let mut ratios = TokenRatios::new(store, jobs);
-    let _timed_out = tokio::time::timeout(STORE_OPEN_TIMEOUT, ratios.load()).await;
+    let _timed_out = tokio::time::timeout(database::OPEN_TIMEOUT, ratios.load()).await;
     tasks.spawn_background("token ratios", ratios.run(tasks.token()));
     let housekeeping = Housekeeping::new(store, caches, config);
     tasks.spawn_background("housekeeping", housekeeping.run(tasks.token()));
-}
-
-async fn open_store(
-    store: &Arc<SqliteStore>,
-    config: &Config,
-    timeout: Duration,
-    readiness: &Readiness,
-    tasks: &Tasks,
-) -> Result<(), StartError> {
-    let (result_sender, opened) = tokio::sync::oneshot::channel();
-    let opening_store = Arc::clone(store);
-    // A task of its own, which the timeout below does not cancel: a cancelled attempt would never be repeated.
-    tasks.spawn_background("store opening", async move {
-        // After the timeout nobody receives this, and `watch_store` finds out the result. The store does not log a wrong
-        // pepper: in time, it ends the start.
-        if let Err(Err(error)) = result_sender.send(opening_store.open_now().await)
-            && error.is_wrong_pepper()
-        {
-            tracing::error!("requests pass without memory: {error}");
-        }
-    });
-    let problem = match tokio::time::timeout(timeout, opened).await {
-        Ok(Ok(Ok(()))) => return Ok(()),
-        // Memory would not be found, and would be mixed with what this process records.
-        Ok(Ok(Err(error))) if error.is_wrong_pepper() => {
-            return Err(StartError::WrongPepper(error));
-        }
-        // The store has logged it.
-        Ok(Ok(Err(error))) => error.to_string(),
-        unanswered => {
-            let problem = match unanswered {
-                Err(_) => format!("it did not open within {timeout:?}"),
-                Ok(_) => "opening it failed".to_owned(),
-            };
-            tracing::error!(
-                database = %config.database,
-                "the database cannot be used yet: {problem}. Requests pass without memory until it is open"
-            );
-            problem
-        }
-    };
-    readiness.set("store", Condition::Degraded(problem));
-    Ok(())
-}
-
-/// Periodic work that must not be on the request path: reports whether the store answers and how many jobs are
-/// open, and lets refused placements and blocks be tried again.
-async fn watch_store(
-    store: Arc<SqliteStore>,
-    proxy: Arc<Proxy>,
-    readiness: Readiness,
-    stop: CancellationToken,
-) {
-    let mut was_up = true;
-    while stop
-        .run_until_cancelled(tokio::time::sleep(STORE_CHECK_INTERVAL))
-        .await
-        .is_some()
-    {
-        if let Some(memory) = proxy.memory() {
-            memory.capabilities.expire(Instant::now());
-            memory.jobs.expire();
-        }
-        let open_jobs = store.open_jobs().await;
-        match &open_jobs {
-            Ok(jobs) => {
-                metrics::gauge!(telemetry::OPEN_JOBS).set(*jobs as f64);
-                readiness.set("store", Condition::Up);
-            }
-            Err(error) => {
-                readiness.set("store", Condition::Degraded(error.to_string()));
-                if let Some(memory) = proxy.memory() {
-                    memory.cache.set_degraded(true);
-                }
-            }
-        }
-        match (&open_jobs, was_up) {
-            // The store logs why it is not open, and when it is.
-            (Err(StoreError::NotOpen(_)), _) => {}
-            (Err(error), true) => {
-                tracing::error!(error = %error, "the database does not answer; requests use the memory that this process holds");
-                was_up = false;
-            }
-            (Ok(_), false) => {
-                tracing::info!("the database answers again");
-                was_up = true;
-            }
-            _ => {}
-        }
-    }
 }
 
 /// The client for calls of memory. If any of them needs TLS, what hinders it is known now.

@@ -15,6 +15,7 @@ mod endpoint;
 mod error;
 pub mod model_catalog;
 mod reply;
+mod reported_usage;
 
 pub use crate::memory::prompt::Prompt;
 pub use backoff::{backoff, retry_after};
@@ -24,3 +25,4 @@ pub use client::{Llm, ModelClient};
 pub use endpoint::{Endpoint, UpstreamRoute};
 pub use error::CallError;
 pub use reply::{Finish, Reply};
+pub use reported_usage::ReportedUsage;

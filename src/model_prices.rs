@@ -67,6 +67,8 @@ const SHIPPED: &[(&str, [f64; 4], Option<LongPrompts>)] = &[
     ("gpt-4.1-mini", [0.4, 0.1, 1.6, 0.4], None),
     ("gpt-4.1-nano", [0.1, 0.025, 0.4, 0.1], None),
     ("gpt-4o", [2.5, 1.25, 10.0, 2.5], None),
+    // The first one: dearer, and without a price for cached tokens.
+    ("gpt-4o-2024-05-13", [5.0, 5.0, 15.0, 5.0], None),
     ("gpt-4o-mini", [0.15, 0.075, 0.6, 0.15], None),
     ("claude-fable-5-1", [10.0, 0.25, 50.0, 12.5], None),
     ("claude-fable-5", [10.0, 1.0, 50.0, 12.5], None),

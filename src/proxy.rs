@@ -34,6 +34,7 @@ mod pass_entry;
 mod peer_memory;
 mod places;
 mod read_request;
+mod received_body;
 mod rejections;
 mod request_metrics;
 pub mod respond;

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod estimates;
+mod files;
 mod reported;
 mod sums;
 

@@ -209,10 +209,10 @@ async fn a_model_call_sends_the_prompt_and_returns_text_and_usage() {
     assert_eq!(reply.text, "* noted");
     assert_eq!(reply.finish, Finish::Stop);
     assert_eq!(reply.model, "small-2026");
-    assert_eq!(reply.usage.prompt, Some(90));
-    assert_eq!(reply.usage.cached, Some(64));
-    assert_eq!(reply.usage.cache_write, None);
-    assert_eq!(reply.usage.completion, Some(12));
+    assert_eq!(reply.usage.tokens.prompt, Some(90));
+    assert_eq!(reply.usage.tokens.cached, Some(64));
+    assert_eq!(reply.usage.tokens.cache_write, None);
+    assert_eq!(reply.usage.tokens.completion, Some(12));
 
     let received = model.received();
     assert_eq!(received.len(), 1);
@@ -278,6 +278,23 @@ async fn a_call_with_a_borrowed_route_keeps_its_url_and_credential_headers() {
         "transfer-encoding",
     ] {
         assert!(!received[0].headers.contains_key(absent), "{absent}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_carries_the_usage_that_it_is_billed_by() {
+    let usage = json!({"prompt_tokens": 90, "completion_tokens": 7, "total_tokens": 97});
+    let refused =
+        json!({"message": {"content": null, "refusal": "I cannot."}, "finish_reason": "stop"});
+    let filtered = json!({"message": {"content": "I"}, "finish_reason": "content_filter"});
+    for choice in [refused, filtered] {
+        let body = json!({"choices": [choice], "usage": usage});
+        let model = Model::start(move |_| answer(200, &body)).await;
+        let called = Llm::new().unwrap();
+        let called = called.call(&model.endpoint(), &settings(), &prompt()).await;
+        let error = called.unwrap_err();
+        let tokens = error.usage().unwrap().tokens;
+        assert_eq!((tokens.prompt, tokens.completion), (Some(90), Some(7)));
     }
 }
 

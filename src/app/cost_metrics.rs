@@ -105,6 +105,8 @@ fn request_line(record: &AuditRecord) -> Line<'_> {
         messages_received: record.messages_received.map(u64::from),
         bytes_received: Some(record.bytes_received),
         bytes_sent: Some(record.bytes_sent),
+        attachment_bytes_received: record.attachment_bytes_received,
+        attachment_bytes_sent: record.attachment_bytes_sent,
         prompt_tokens: record.prompt_tokens,
         cached_tokens: record.cached_tokens,
         cache_write_tokens: record.cache_write_tokens,

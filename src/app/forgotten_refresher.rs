@@ -44,7 +44,7 @@ impl ForgottenRefresher {
         }
     }
 
-    /// If the store does not answer, nothing changes; `watch_store` reports it.
+    /// If the store does not answer, nothing changes; `database::watch` reports it.
     pub(super) async fn refresh(&mut self) {
         // What is not stored is tried again with the next refresh.
         let _unsaved = self.store.save_tombstones().await;

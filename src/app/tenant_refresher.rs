@@ -41,7 +41,7 @@ impl TenantRefresher {
         }
     }
 
-    /// If the store does not answer, nothing changes; `watch_store` reports it.
+    /// If the store does not answer, nothing changes; `database::watch` reports it.
     async fn refresh_aliases(&self) {
         if let Ok(aliases) = self.store.aliases().await
             && self.aliases.replace(&aliases)

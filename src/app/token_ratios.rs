@@ -35,7 +35,7 @@ impl TokenRatios {
         }
     }
 
-    /// Reads the stored figures, unless that is done. If the store does not answer, `watch_store` reports it.
+    /// Reads the stored figures, unless that is done. If the store does not answer, `database::watch` reports it.
     pub(super) async fn load(&mut self) {
         if self.is_loaded {
             return;

@@ -61,11 +61,18 @@ pub struct Rotation {
     pub keep_files: u64,
 }
 
-/// The names of the files that a rotation of `path` made, oldest first, and then `path` itself.
+/// The names of the files that a rotation of `path` made, oldest first, and then `path` itself. logrotate may have
+/// compressed them.
 #[must_use]
 pub fn with_rotated(path: &Path) -> Vec<PathBuf> {
-    let rotated = (1..).map(|number| numbered(path, number));
-    let mut files: Vec<PathBuf> = rotated.take_while(|file| file.exists()).collect();
+    let rotated = (1..).map_while(|number| {
+        let plain = numbered(path, number);
+        let mut compressed = plain.clone().into_os_string();
+        compressed.push(".gz");
+        let names = [plain, PathBuf::from(compressed)];
+        names.into_iter().find(|file| file.exists())
+    });
+    let mut files: Vec<PathBuf> = rotated.collect();
     files.reverse();
     files.push(path.to_owned());
     files

@@ -153,6 +153,12 @@ pub struct AuditRecord {
     /// `true` if more was reported of the cache than the prompt has: then what came from it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub impossible_usage: Option<bool>,
+    /// Bytes of the data of attachments in `bytes_received`, beyond those of text that has as many tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attachment_bytes_received: Option<u64>,
+    /// The same in `bytes_sent`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attachment_bytes_sent: Option<u64>,
     /// Whose it is, if that was decided: a database keeps it beside the line.
     #[serde(skip)]
     pub(crate) owner: Option<Scope>,
@@ -218,6 +224,8 @@ impl AuditRecord {
             reasoning_tokens: None,
             holdout: None,
             segments: None,
+            attachment_bytes_received: None,
+            attachment_bytes_sent: None,
             since: None,
             until: None,
             added: None,

@@ -107,8 +107,8 @@ fn outcome_text(bundle: &Bundle, endpoint: &Endpoint, answer: &Result<Reply, Cal
             format!(
                 "Now, at {at}: {} answered ({} tokens sent, {} written)\n{}",
                 harmless(&reply.model),
-                count(reply.usage.prompt),
-                count(reply.usage.completion),
+                count(reply.usage.tokens.prompt),
+                count(reply.usage.tokens.completion),
                 parsed_answer(bundle, &reply.text)
             )
         }

@@ -255,8 +255,11 @@ impl Budget {
         answer: &Result<Reply, CallError>,
     ) {
         let (reported, text) = match answer {
-            Ok(reply) => (reply.usage, reply.text.as_str()),
-            Err(error) if error.is_billed() => (crate::wire::usage::Usage::default(), ""),
+            Ok(reply) => (reply.usage.tokens, reply.text.as_str()),
+            Err(error) if error.is_billed() => {
+                let usage = error.usage().map(|usage| usage.tokens);
+                (usage.unwrap_or_default(), "")
+            }
             Err(_) => return,
         };
         let mut guessed = 0;

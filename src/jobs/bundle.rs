@@ -311,8 +311,8 @@ fn build(
                     Finish::Other => "other",
                 }
                 .to_owned(),
-                prompt_tokens: reply.usage.prompt,
-                completion_tokens: reply.usage.completion,
+                prompt_tokens: reply.usage.tokens.prompt,
+                completion_tokens: reply.usage.tokens.completion,
             },
             Err(error) => BundledAnswer::Failed {
                 class: error.class().to_owned(),

@@ -101,12 +101,16 @@ impl OpenCall {
         let Some((_, record)) = &mut self.line else {
             return;
         };
+        let usage = match answer {
+            Ok(reply) => Some(&reply.usage),
+            Err(error) => error.usage(),
+        };
+        if let Some(usage) = usage {
+            record.set_usage(usage.tokens);
+            record.usage = usage.raw.clone().and_then(RawUsage::into_json);
+        }
         match answer {
-            Ok(reply) => {
-                record.set_usage(reply.usage);
-                record.usage = reply.raw_usage.clone().and_then(RawUsage::into_json);
-                record.model.clone_from(&reply.model);
-            }
+            Ok(reply) => record.model.clone_from(&reply.model),
             Err(CallError::Refused { .. }) => record.outcome = CallOutcome::Refused,
             Err(CallError::TooLong { .. }) => record.outcome = CallOutcome::TooLong,
             Err(_) => record.outcome = CallOutcome::Failed,

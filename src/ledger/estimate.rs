@@ -1,9 +1,11 @@
 //! What a request would have cost without Diarist: an estimate, and its assumptions.
 //!
 //! 1. A request that went out as it came, in a conversation in which nothing was replaced before, costs the same.
-//! 2. Otherwise the client's whole history is sent. Its tokens are `prompt_tokens` × `bytes_received` / `bytes_sent`.
+//! 2. Otherwise the client's whole history is sent. Its tokens are `prompt_tokens` × `bytes_received` / `bytes_sent`, both
+//!    without the data of attachments.
 //! 3. That prompt only grows: what the conversation's request before sent to the same model comes from the cache, and
-//!    the cache never forgets. If no line before is known, all but the last two messages come from the cache. On demand
+//!    the cache never forgets. If no line before is known, all but the last two messages come from the cache. Side tasks
+//!    of a client bear the name of its conversation, so the request before is the one whose size is nearest. On demand
 //!    ([`Estimator::repeats_forgetting`]) the cache gives no more than the real one where that was seen to forget.
 //! 4. Where the provider reported no cache hit for the conversation so far, none is assumed.
 //! 5. Where the provider reported cache writes, what is new counts as written.
@@ -53,12 +55,49 @@ pub(super) struct Without {
 /// What the lines before tell about one conversation with one model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Conversation {
-    /// Tokens of the last request as it would have been.
+    /// The newest request of each branch, the branch that was used last in front.
+    branches: [Option<Branch>; BRANCHES],
+    /// The provider reported a cache hit.
+    hit: bool,
+}
+
+/// A client has a title, tags and the next questions written beside the conversation itself.
+const BRANCHES: usize = 4;
+
+/// Requests that continue each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Branch {
+    /// Bytes of the last one, as the client sent it.
+    bytes: u64,
+    /// Tokens of the last one as it would have been.
     prompt: Option<Range>,
     /// Messages were replaced.
     replaced: bool,
-    /// The provider reported a cache hit.
-    hit: bool,
+}
+
+impl Conversation {
+    /// The branch that a request of so many bytes belongs to: the one of the nearest size. A longer one means that the
+    /// client went back.
+    fn branch_before(&self, bytes: u64) -> Option<Branch> {
+        let times_longer = |branch: &Branch| {
+            let (short, long) = (branch.bytes.min(bytes), branch.bytes.max(bytes));
+            long as f64 / short.max(1) as f64
+        };
+        let branches = self.branches.iter().flatten();
+        let nearest = branches.min_by(|a, b| times_longer(a).total_cmp(&times_longer(b)));
+        nearest.copied()
+    }
+
+    /// Puts `branch` in front: in the place of `before`, if it goes on with that, or of the one that was not used for the
+    /// longest time.
+    fn set_branch(&mut self, before: Option<Branch>, branch: Branch) {
+        let continued = before.filter(|before| before.bytes <= branch.bytes);
+        let mut places = self.branches.iter();
+        let place = places.position(|it| it.is_none() || (it.is_some() && *it == continued));
+        let place = place.unwrap_or(BRANCHES - 1);
+        self.branches[place] = Some(branch);
+        self.branches[..=place].rotate_right(1);
+    }
 }
 
 /// Remembers the conversations of the lines so far.
@@ -111,7 +150,7 @@ impl Estimator {
             return None;
         }
         let by_bytes = || {
-            let sent = line.bytes_sent.filter(|sent| *sent > 0)?;
+            let sent = line.text_bytes_sent().filter(|sent| *sent > 0)?;
             let own = self.models.get(line.model_name());
             let own = own.and_then(|model| model.density.tokens_of(sent));
             own.or_else(|| self.all_models.tokens_of(sent))
@@ -123,24 +162,26 @@ impl Estimator {
     /// The tokens of this request without Diarist. Takes every request line, in order.
     pub(super) fn without(&mut self, line: &Line<'_>) -> Option<Without> {
         let key = [line.tenant.as_str(), line.thread_name(), line.model_name()].join("\0");
-        let before = self.conversations.get(&key).copied().unwrap_or_default();
-        let has_hit = line.cached_tokens.is_some_and(|cached| cached > 0);
-        let mut conversation = Conversation {
-            replaced: before.replaced || line.is_active(),
-            hit: before.hit || has_hit,
-            ..before
-        };
+        let mut conversation = self.conversations.get(&key).copied().unwrap_or_default();
+        conversation.hit |= line.cached_tokens.is_some_and(|cached| cached > 0);
+        let bytes = line.bytes_received.unwrap_or(0);
+        let before = conversation.branch_before(bytes);
         let model = self.with_prompt(line);
         let billed = billed(line);
         let prompt = billed.and_then(|billed| whole_prompt(line, &billed, model.density.spread()));
-        if let Some(prompt) = prompt {
-            conversation.prompt = Some(prompt);
-        }
+        let prompt_before = before.and_then(|before| before.prompt);
+        let replaced = line.is_active() || before.is_some_and(|before| before.replaced);
+        let branch = Branch {
+            bytes,
+            prompt: prompt.or(prompt_before),
+            replaced,
+        };
+        conversation.set_branch(before, branch);
         if line.thread.is_some() {
             self.conversations.set(key, conversation);
         }
         let billed = billed?;
-        if !conversation.replaced {
+        if !replaced {
             return Some(Without {
                 likely: billed,
                 cheapest: billed,
@@ -151,7 +192,7 @@ impl Estimator {
         let cached = self.cached(
             line,
             prompt,
-            before.prompt,
+            prompt_before,
             (conversation.hit, &model.cache),
         )?;
         let written = line.cache_write_tokens.is_some_and(|tokens| tokens > 0);
@@ -181,7 +222,7 @@ impl Estimator {
         if let Some(tokens) = line.prompt_tokens
             && !line.is_refused()
         {
-            let bytes = line.bytes_sent.unwrap_or(0);
+            let bytes = line.text_bytes_sent().unwrap_or(0);
             model.density.add(tokens, bytes);
             self.all_models.add(tokens, bytes);
             model.cache.add(line);
@@ -259,7 +300,7 @@ fn whole_prompt(line: &Line<'_>, billed: &BilledTokens, spread: f64) -> Option<R
             most: prompt,
         });
     }
-    let (received, sent) = (line.bytes_received?, line.bytes_sent?);
+    let (received, sent) = (line.text_bytes_received()?, line.text_bytes_sent()?);
     if sent == 0 {
         return None;
     }
@@ -342,6 +383,44 @@ mod tests {
                 Some((0, 1_000, 0)),
             ]
         );
+    }
+
+    #[test]
+    fn a_side_task_under_the_name_of_a_conversation_changes_no_estimate_of_it() {
+        let main = |state: &str, received: u64, sent: u64, prompt: u64| {
+            format!(
+                r#""thread":"a","memory":"{state}","bytes_received":{received},"bytes_sent":{sent},"messages_received":10,"prompt_tokens":{prompt},"cached_tokens":100"#
+            )
+        };
+        let title = |bytes: u64| {
+            format!(
+                r#""thread":"a","memory":"watching","bytes_received":{bytes},"bytes_sent":{bytes},"messages_received":1,"prompt_tokens":70,"cached_tokens":0"#
+            )
+        };
+        let lines = [
+            main("watching", 4_000, 4_000, 1_000),
+            title(300),
+            main("active", 5_000, 1_000, 250),
+            title(290),
+            main("active", 6_000, 1_000, 250),
+            title(310),
+            // The client went back: what is left was sent before.
+            main("active", 5_500, 1_100, 250),
+            main("active", 5_600, 1_120, 250),
+        ];
+        let found = estimates(&lines.each_ref().map(String::as_str));
+        assert_eq!(found[0], Some((900, 100, 0)));
+        assert_eq!(found[2], Some((250, 1_000, 0)));
+        assert_eq!(found[4], Some((250, 1_250, 0)));
+        assert_eq!([found[1], found[3], found[5]], [Some((70, 0, 0)); 3]);
+        assert_eq!(found[6], Some((0, 1_250, 0)));
+        assert_eq!(found[7], Some((0, 1_250, 0)));
+    }
+
+    #[test]
+    fn the_data_of_attachments_counts_as_no_text() {
+        let active = r#""thread":"a","memory":"active","bytes_received":803000,"attachment_bytes_received":800000,"bytes_sent":201000,"attachment_bytes_sent":200000,"messages_received":10,"prompt_tokens":400,"cached_tokens":10"#;
+        assert_eq!(estimates(&[active]), [Some((240, 960, 0))]);
     }
 
     #[test]

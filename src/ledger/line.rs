@@ -101,6 +101,9 @@ pub struct Line<'a> {
     /// Whether the conversation goes without memory, for comparison.
     pub holdout: Option<bool>,
     pub segments: Option<Segments>,
+    /// Of the bytes received and sent, those of attachments that no token is counted for.
+    pub attachment_bytes_received: Option<u64>,
+    pub attachment_bytes_sent: Option<u64>,
     /// Tokens of the prompt by segment, estimated when the line was written.
     pub segment_tokens: Option<Segments>,
     /// Tokens of a prompt that nobody reported, estimated when the line was written.
@@ -150,6 +153,9 @@ pub enum LineKind {
     Pass,
 }
 
+/// No request has so many tokens. Older versions wrote whatever was reported, and one such number is all that a sum shows.
+const MOST_TOKENS: u64 = 1_000_000_000;
+
 /// Why a line counts nowhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SkippedLine {
@@ -182,6 +188,15 @@ impl<'a> Line<'a> {
     /// Older versions wrote whatever was reported. With more from the cache than the prompt has, hit rates would be above
     /// 100 %.
     fn drop_impossible(&mut self) {
+        for tokens in [
+            &mut self.prompt_tokens,
+            &mut self.cached_tokens,
+            &mut self.cache_write_tokens,
+            &mut self.completion_tokens,
+            &mut self.estimated_prompt_tokens,
+        ] {
+            *tokens = tokens.filter(|tokens| *tokens <= MOST_TOKENS);
+        }
         let of_cache = self
             .cached_tokens
             .into_iter()
@@ -230,6 +245,18 @@ impl<'a> Line<'a> {
     pub fn leaves_a_prompt(&self) -> bool {
         let answered = self.status.is_some_and(|status| status / 100 == 2);
         answered && self.error.is_none()
+    }
+
+    /// Bytes of the client's request, in proportion to which its tokens are estimated.
+    pub fn text_bytes_received(&self) -> Option<u64> {
+        let attached = self.attachment_bytes_received.unwrap_or(0);
+        Some(self.bytes_received?.saturating_sub(attached))
+    }
+
+    /// The same of the request as it was sent.
+    pub fn text_bytes_sent(&self) -> Option<u64> {
+        let attached = self.attachment_bytes_sent.unwrap_or(0);
+        Some(self.bytes_sent?.saturating_sub(attached))
     }
 
     pub fn is_active(&self) -> bool {

@@ -7,6 +7,7 @@ use http::StatusCode;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
+use super::reported_usage::ReportedUsage;
 use crate::memory::prompt::Prompt;
 use crate::wire::usage::{Excess, RefusalKind, error_message, excess, is_content_filter, refusal};
 
@@ -38,7 +39,11 @@ pub enum CallError {
     },
     /// The model or a content filter declines this prompt.
     #[error("the model refused: {message}")]
-    Refused { message: String },
+    Refused {
+        message: String,
+        /// What the refusal costs, if it came as an answer with usage.
+        usage: Option<Box<ReportedUsage>>,
+    },
     /// The prompt does not fit the model.
     #[error("the prompt is too long for the model: {message}")]
     TooLong {
@@ -117,11 +122,20 @@ impl CallError {
             | Self::Transient { message, .. }
             | Self::Timeout { message }
             | Self::NotMade { message, .. }
-            | Self::Refused { message }
+            | Self::Refused { message, .. }
             | Self::TooLong { message, .. }
             | Self::Unauthorised { message }
             | Self::Rejected { message }
             | Self::Fatal { message } => message,
+        }
+    }
+
+    /// What the endpoint reported about the cost of the call.
+    #[must_use]
+    pub fn usage(&self) -> Option<&ReportedUsage> {
+        match self {
+            Self::Refused { usage, .. } => usage.as_deref(),
+            _ => None,
         }
     }
 
@@ -164,7 +178,10 @@ impl CallError {
                 retry_after,
                 message,
             },
-            400..=499 if is_content_filter(bytes) => Self::Refused { message },
+            400..=499 if is_content_filter(bytes) => Self::Refused {
+                message,
+                usage: None,
+            },
             401 | 403 => Self::Unauthorised { message },
             400 | 413 | 422 if !is_unknown_model(&message) => Self::Rejected { message },
             _ => Self::Fatal { message },

@@ -7,16 +7,13 @@ use serde_json::Value;
 
 use super::call::CallSettings;
 use super::error::{CallError, Redaction};
-use crate::wire::usage::{RawUsage, Usage, UsageReports};
+use super::reported_usage::ReportedUsage;
 
 /// The answer of a model. The text may be empty.
 #[derive(Clone)]
 pub struct Reply {
     pub text: String,
-    /// The reported usage. Fields that were not reported are absent.
-    pub usage: Usage,
-    /// The same as the provider wrote it.
-    pub raw_usage: Option<RawUsage>,
+    pub usage: ReportedUsage,
     pub finish: Finish,
     /// The model that answered, by its own report.
     pub model: String,
@@ -27,7 +24,6 @@ impl std::fmt::Debug for Reply {
         f.debug_struct("Reply")
             .field("text_bytes", &self.text.len())
             .field("usage", &self.usage)
-            .field("raw_usage", &self.raw_usage)
             .field("finish", &self.finish)
             .field("model", &self.model)
             .finish()
@@ -78,19 +74,20 @@ pub(super) fn parse(
     let Some(choice) = body.pointer("/choices/0") else {
         return Err(transient("the answer has no choice"));
     };
+    // A model that declines has worked, and is paid for it.
+    let usage = ReportedUsage::in_answer(&body);
     let refusal = choice.pointer("/message/refusal").and_then(Value::as_str);
     if let Some(refusal) = refusal.filter(|text| !text.is_empty()) {
         return Err(CallError::Refused {
             message: redaction.clean(refusal),
+            usage: Some(Box::new(usage)),
         });
     }
-    let finish = finish(choice)?;
+    let finish = finish(choice, &usage)?;
     let model = body.get("model").and_then(Value::as_str);
-    let (usage, raw_usage) = UsageReports::in_answer(&body).read();
     Ok(Reply {
         text: text(choice.pointer("/message/content")),
-        usage: usage.unwrap_or_default().checked(),
-        raw_usage,
+        usage,
         finish,
         model: model.unwrap_or(&settings.model).to_owned(),
     })
@@ -98,13 +95,14 @@ pub(super) fn parse(
 
 /// Why the answer ended. Gateways pass on the words of the models behind them, in any case, and one
 /// appends the findings of its filter.
-fn finish(choice: &Value) -> Result<Finish, CallError> {
+fn finish(choice: &Value, usage: &ReportedUsage) -> Result<Finish, CallError> {
     let reason = choice.get("finish_reason").and_then(Value::as_str);
     let reason = reason.unwrap_or_default().to_ascii_lowercase();
     match reason.split(':').next().unwrap_or_default().trim() {
         "content_filter" | "refusal" | "safety" | "recitation" | "blocklist"
         | "prohibited_content" | "spii" => Err(CallError::Refused {
             message: "a content filter ended the answer".to_owned(),
+            usage: Some(Box::new(usage.clone())),
         }),
         "error" | "abort" | "aborted" | "insufficient_system_resource" => {
             Err(transient("the model ended its answer with an error"))

@@ -20,7 +20,7 @@ use super::tee::{self, ObservedAnswer};
 use crate::audit::{Audit, AuditRecord, EndReason, MemoryState, RequestSpan, SegmentSizes};
 use crate::history::{History, Scope};
 use crate::jobs::{Notice, Rest};
-use crate::memory::prompt_cache::{Judgement, SegmentBytes};
+use crate::memory::prompt_cache::{Judgement, SegmentBytes, SentPrompt};
 use crate::wire::usage::RawUsage;
 use crate::wire::{self, Outline};
 
@@ -262,7 +262,8 @@ impl AuditEntry {
     }
 
     /// What the prompt consisted of, which had `tokens` if the provider reported them.
-    pub(super) fn set_segments(&mut self, bytes: SegmentBytes, tokens: Option<u64>) {
+    pub(super) fn set_segments(&mut self, prompt: &SentPrompt, tokens: Option<u64>) {
+        let (bytes, attachments) = (prompt.segment_bytes(), prompt.attachment_bytes());
         let sizes = |sizes: SegmentBytes| SegmentSizes {
             tools: sizes.tools,
             system: sizes.system,
@@ -272,6 +273,9 @@ impl AuditEntry {
             reminder: sizes.reminder,
         };
         self.record.segments = Some(sizes(bytes));
+        let unless_zero = |bytes: u64| (bytes > 0).then_some(bytes);
+        self.record.attachment_bytes_received = unless_zero(attachments.received);
+        self.record.attachment_bytes_sent = unless_zero(attachments.sent);
         self.record.segment_tokens = tokens.map(|tokens| sizes(bytes.share_of(tokens)));
     }
 

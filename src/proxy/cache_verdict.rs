@@ -182,9 +182,8 @@ pub(super) fn record(
 ) -> Option<PromptGrowth> {
     let usage = observed.usage.unwrap_or_default();
     let mut prompt = source.prompt(form);
-    let segments = prompt.segment_bytes();
-    entry.set_segments(segments, usage.prompt);
-    count_bytes(segments);
+    entry.set_segments(&prompt, usage.prompt);
+    count_bytes(prompt.segment_bytes());
     let key = source.key?;
     let previous = prompts.previous(&key, entry.started());
     let idle = previous.as_ref().map(|previous| previous.idle);

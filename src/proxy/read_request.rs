@@ -3,13 +3,15 @@
 //! Decides whether memory applies at all, and in which mode. Chooses no snapshot: that is
 //! [`super::select_memory`]. Called by `chat_completions` and `dry_run`.
 
+mod possible_answers;
+
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::HeaderName;
 use http::request::Parts;
 
-use super::answer_position::{AnswerPosition, MIN_SUMMARY_BYTES, may_be_summary};
+use self::possible_answers::possible_answer_marks;
+use super::answer_position::AnswerPosition;
 use super::audit_entry::AuditEntry;
 use super::cache_verdict::PromptSource;
 use super::holdout;
@@ -18,23 +20,13 @@ use super::identify::{
 };
 use super::memory::{Memory, MemoryRequest, RequestPolicy, SessionAffinity};
 use super::mode::{self, DecidedBy, Mode, ModeDecision};
-use super::parsed_prefixes::PrefixHashes;
 use super::peer_memory;
-use crate::history::{AnswerHash, History, MessageKey, Pepper, Scope, ScopedHash};
-use crate::lookup::{LookupParams, PossibleSummaries, anchors, answer_contents};
-use crate::memory::alignment::SummaryStart;
-use crate::memory::{alignment, policy as providers};
+use super::received_body::ReceivedBody;
+use crate::history::{History, MessageKey, Scope, ScopedHash};
+use crate::lookup::{LookupParams, anchors, answer_contents};
+use crate::memory::policy as providers;
 use crate::store::LookupKeys;
-use crate::wire::chat::ParseError;
-use crate::wire::{self, Outline};
-
-/// A request's body, read whole.
-#[derive(Debug)]
-pub(super) struct ReceivedBody {
-    pub(super) body: Bytes,
-    /// The hashes by which the beginning of its body is found once it was parsed.
-    pub(super) prefix_hashes: PrefixHashes,
-}
+use crate::wire;
 
 /// The result of reading a request.
 #[derive(Default)]
@@ -59,7 +51,7 @@ impl ReadRequest {
         entry: &mut AuditEntry,
     ) -> Self {
         entry.set_tenant(scope);
-        let Ok((parsed, history)) = parse(memory, received, scope).await else {
+        let Ok((parsed, history)) = received.parse(memory, scope).await else {
             return Self::without_memory(memory, scope, History::chain(scope, Vec::new()));
         };
         entry.set_model(&parsed);
@@ -150,7 +142,7 @@ async fn parse_for_memory(
     entry: &mut AuditEntry,
 ) -> Result<ParsedForMemory, ReadRequest> {
     let mut identity = identify_or_track(memory, parts, received, policy, entry).await?;
-    let (parsed, history) = match parse(memory, received, &identity.scope).await {
+    let (parsed, history) = match received.parse(memory, &identity.scope).await {
         Ok(read) => read,
         Err(reason) => {
             entry.set_bypass(reason.to_string());
@@ -410,7 +402,7 @@ async fn read_for_audit(
     memory.audit.as_ref()?;
     let owner = identify_owner(&parts.headers, parts.uri.query(), &policy.identity).ok()?;
     entry.set_tenant(&owner.scope);
-    if let Ok((parsed, history)) = parse(memory, received, &owner.scope).await {
+    if let Ok((parsed, history)) = received.parse(memory, &owner.scope).await {
         entry.set_model(&parsed);
         let thread = named_thread(memory, parts, &parsed, (&owner.scope, &policy.sources));
         entry.set_thread(&thread, &history);
@@ -423,93 +415,8 @@ async fn read_for_audit(
             false,
         ));
     }
-    let body = received.body.clone();
-    let read = move || Outline::read(&body);
-    let outline = if received.body.len() < PARSE_BLOCKING_BYTES {
-        read()
-    } else {
-        let bytes = received.body.len();
-        memory.parse_pool.run(bytes, read).await.flatten()
-    };
-    if let Some(outline) = outline {
+    if let Some(outline) = received.outline(memory).await {
         entry.set_outline(outline);
     }
     None
-}
-
-/// How many of a message's first lines may begin a summary. Clients send the model's summary as the whole
-/// message, or behind a few lines of their own.
-const SUMMARY_START_LINES: usize = 6;
-
-/// The hashes of texts in this history that may be an earlier answer of the model, sent in the place of the
-/// messages that it summarises. Each with the position of its message. Only texts whose ending is known are hashed as a
-/// whole: hashing up to six beginnings of each would take longer than all else that is done with a new request.
-fn possible_answer_marks(
-    parsed: &wire::Request,
-    history: &History,
-    pepper: &Pepper,
-    is_ending_known: &dyn Fn(&ScopedHash) -> bool,
-) -> PossibleSummaries {
-    let root = history.root();
-    let mut found = PossibleSummaries::default();
-    let positions = alignment::summary_positions(history);
-    for (position, text) in parsed.first_texts(positions, MIN_SUMMARY_BYTES) {
-        let breaks = text.match_indices('\n').map(|(at, _)| at + 1);
-        let beginnings = std::iter::once(0).chain(breaks).take(SUMMARY_START_LINES);
-        let candidates = beginnings
-            .map(|at| text.split_at(at))
-            .filter(|(_, text)| may_be_summary(text));
-        // Nearly always all of them end alike.
-        let mut previous: Option<(&str, bool)> = None;
-        for (start, candidate) in candidates {
-            let is_known = match previous {
-                Some((other, is_known)) if AnswerHash::same_ending(other, candidate) => is_known,
-                _ => is_ending_known(&AnswerHash::ending_of(pepper, &root, candidate)),
-            };
-            previous = Some((candidate, is_known));
-            if is_known {
-                let hash = ScopedHash::from_text(pepper, &root, candidate);
-                found.marks.push((hash, position));
-                let start = SummaryStart::from_text(pepper, &root, start);
-                found.starts.push(start);
-            }
-        }
-    }
-    found
-}
-
-/// Bodies of which this much is to be read are parsed in the pool. Parsing takes about a millisecond per megabyte: a
-/// smaller body is parsed sooner than handed over, and a larger one would delay other requests.
-const PARSE_BLOCKING_BYTES: usize = 256 * 1024;
-
-async fn parse(
-    memory: &Memory,
-    received: &ReceivedBody,
-    scope: &Scope,
-) -> Result<(wire::Request, History), ParseError> {
-    let (body, owner) = (received.body.clone(), scope.clone());
-    let hashes = &received.prefix_hashes;
-    let prefix = memory.parsed_prefixes.find(&scope.tenant, hashes, &body);
-    let bytes_to_read = match &prefix {
-        // The messages of the prefix are copied.
-        Some(prefix) => body.len() - prefix.bytes() + prefix.held_bytes(),
-        None => body.len(),
-    };
-    let pepper = memory.pepper();
-    let read = move || {
-        let Some(prefix) = prefix else {
-            let parsed = wire::Request::parse_chat_peppered(&body, &pepper)?;
-            let history = parsed.history(&owner);
-            return Ok((parsed, history));
-        };
-        let parsed = wire::Request::parse_grown(&body, &prefix)?;
-        let history = parsed.history_behind(&prefix, &owner);
-        Ok((parsed, history))
-    };
-    if bytes_to_read < PARSE_BLOCKING_BYTES {
-        return read();
-    }
-    // If it panicked, the request passes like one that is not valid JSON.
-    let parsed = memory.parse_pool.run(bytes_to_read, read).await;
-    parsed.unwrap_or(Err(ParseError::InvalidJson))
 }

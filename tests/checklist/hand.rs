@@ -9,7 +9,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use diarist::config::Config;
 use diarist::jobs::{Clock, Jobs, ManualJobs, Reloadable, Settings};
-use diarist::llm::{CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply};
+use diarist::llm::{
+    CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply, ReportedUsage,
+};
 use diarist::proxy::capabilities::UpstreamCapabilities;
 use diarist::proxy::identify::IdentityRules;
 use diarist::proxy::identify::users::{Proof, Users};
@@ -17,7 +19,6 @@ use diarist::proxy::{DryRun, Memory, Overflow, RequestPolicy};
 use diarist::store::{Job, Store};
 use diarist::tokens::TokenCounter;
 use diarist::wire::Placement;
-use diarist::wire::usage::Usage;
 use serde_json::{Value, json};
 use sqlx::Connection as _;
 
@@ -110,8 +111,7 @@ impl ModelClient for Scripted {
         };
         Ok(Reply {
             text,
-            usage: Usage::default(),
-            raw_usage: None,
+            usage: ReportedUsage::default(),
             finish: Finish::Stop,
             model: settings.model.clone(),
         })

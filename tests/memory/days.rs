@@ -10,13 +10,14 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use diarist::config;
 use diarist::jobs::{Clock, Jobs, ManualJobs, Reloadable};
-use diarist::llm::{CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply};
+use diarist::llm::{
+    CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply, ReportedUsage,
+};
 use diarist::proxy::capabilities::UpstreamCapabilities;
 use diarist::proxy::{DryRun, Memory};
 use diarist::store::Store;
 use diarist::tokens::TokenCounter;
 use diarist::wire::Placement;
-use diarist::wire::usage::Usage;
 use serde_json::{Value, json};
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -64,8 +65,7 @@ impl ModelClient for ScriptedObserver {
         }
         Ok(Reply {
             text: format!("<observations>\n{}\n</observations>", lines.join("\n")),
-            usage: Usage::default(),
-            raw_usage: None,
+            usage: ReportedUsage::default(),
             finish: Finish::Stop,
             model: "scribe".to_owned(),
         })

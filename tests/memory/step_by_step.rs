@@ -10,14 +10,16 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use diarist::config;
 use diarist::jobs::{Clock, Jobs, ManualJobs, Reloadable};
-use diarist::llm::{CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply};
+use diarist::llm::{
+    CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply, ReportedUsage,
+};
 use diarist::memory::{NewPart, PartKind};
 use diarist::proxy::capabilities::UpstreamCapabilities;
 use diarist::proxy::{DryRun, Memory};
 use diarist::store::{Admin as _, ClaimFilter, DailyLimits, Queue as _, Store};
 use diarist::tokens::TokenCounter;
 use diarist::wire::Placement;
-use diarist::wire::usage::{Blame, Usage};
+use diarist::wire::usage::Blame;
 use serde_json::{Value, json};
 use sqlx::Connection as _;
 
@@ -68,8 +70,7 @@ impl ModelClient for Important {
         let lines: Vec<String> = (0..12).map(line).collect();
         Ok(Reply {
             text: format!("<observations>\n{}\n</observations>", lines.join("\n")),
-            usage: Usage::default(),
-            raw_usage: None,
+            usage: ReportedUsage::default(),
             finish: Finish::Stop,
             model: "observer".to_owned(),
         })

@@ -3,9 +3,10 @@
 use std::sync::{Mutex, MutexGuard};
 
 use async_trait::async_trait;
-use diarist::llm::{CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply};
+use diarist::llm::{
+    CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply, ReportedUsage,
+};
 use diarist::memory::PartKind;
-use diarist::wire::usage::Usage;
 
 use super::finished;
 use super::planted::Bug;
@@ -191,8 +192,7 @@ impl ModelClient for Scripted {
             })?;
             return Ok(Reply {
                 text,
-                usage: Usage::default(),
-                raw_usage: None,
+                usage: ReportedUsage::default(),
                 finish: Finish::Stop,
                 model: settings.model.clone(),
             });
@@ -235,7 +235,12 @@ impl ModelClient for Scripted {
                     message,
                 });
             }
-            Mood::Filtered => return Err(CallError::Refused { message }),
+            Mood::Filtered => {
+                return Err(CallError::Refused {
+                    message,
+                    usage: None,
+                });
+            }
             Mood::TooLong => {
                 let excess = None;
                 return Err(CallError::TooLong { message, excess });
@@ -258,8 +263,7 @@ impl ModelClient for Scripted {
         let cut = mood == Mood::Cut && self.bug != Some(Bug::CutTakenForWhole);
         Ok(Reply {
             text,
-            usage: Usage::default(),
-            raw_usage: None,
+            usage: ReportedUsage::default(),
             finish: if cut { Finish::Length } else { Finish::Stop },
             model: settings.model.clone(),
         })

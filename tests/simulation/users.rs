@@ -12,7 +12,8 @@ use bytes::Bytes;
 use diarist::config;
 use diarist::jobs::{Clock, Jobs, ManualJobs, Reloadable, Settings};
 use diarist::llm::{
-    CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply, UpstreamRoute,
+    CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply, ReportedUsage,
+    UpstreamRoute,
 };
 use diarist::proxy::capabilities::UpstreamCapabilities;
 use diarist::proxy::identify::IdentityRules;
@@ -155,8 +156,7 @@ impl ModelClient for QuotingModel {
                 "<observations>\nDate: Nov 20, 2026\n{}\n</observations>\n<current-task>\nGo on.\n</current-task>",
                 lines.join("\n")
             ),
-            usage: diarist::wire::usage::Usage::default(),
-            raw_usage: None,
+            usage: ReportedUsage::default(),
             finish: Finish::Stop,
             model: settings.model.clone(),
         })

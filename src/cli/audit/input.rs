@@ -1,6 +1,7 @@
 //! Reads audit files line by line.
 
-use std::fs::File;
+use std::collections::HashSet;
+use std::fs::{File, Metadata};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
@@ -45,25 +46,56 @@ pub(super) fn each_line(files: &[PathBuf], mut take: impl FnMut(&[u8])) -> anyho
     let sizes = files.iter().map(|file| std::fs::metadata(file).ok());
     let all: Option<u64> = sizes.map(|size| size.map(|size| size.len())).sum();
     let bar = progress::bytes_bar("reading", all);
-    for file in files {
+    for (file, input) in open_all(files)? {
         let failed = || format!("cannot read {}", file.display());
-        let input = bar.wrap_read(open(file).with_context(failed)?);
-        read(input, &mut take).with_context(failed)?;
+        read(bar.wrap_read(input), &mut take).with_context(failed)?;
     }
     bar.finish_and_clear();
     Ok(())
 }
 
-pub(super) fn is_standard_input(file: &Path) -> bool {
-    file.as_os_str() == "-"
+/// Opens all files before the first one is read: a rotation in the meantime gives them other names. It renames towards
+/// the older ones, so they are opened from the newest on, and what is met again under another name is left out.
+fn open_all(files: &[PathBuf]) -> anyhow::Result<Vec<(&PathBuf, Box<dyn Read>)>> {
+    let mut opened = Vec::new();
+    let mut met = HashSet::new();
+    for file in files.iter().rev() {
+        let failed = || format!("cannot read {}", file.display());
+        if is_standard_input(file) {
+            opened.push((file, Box::new(io::stdin().lock()) as Box<dyn Read>));
+            continue;
+        }
+        let input = File::open(file).with_context(failed)?;
+        let is_new = match identity(&input.metadata().with_context(failed)?) {
+            Some(identity) => met.insert(identity),
+            None => true,
+        };
+        if is_new {
+            opened.push((file, Box::new(input)));
+        }
+    }
+    opened.reverse();
+    Ok(opened)
 }
 
-fn open(file: &Path) -> io::Result<Box<dyn Read>> {
-    if is_standard_input(file) {
-        Ok(Box::new(io::stdin().lock()))
-    } else {
-        Ok(Box::new(File::open(file)?))
-    }
+/// What tells a file from every other one, whatever its name is.
+#[cfg(unix)]
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "other systems know no such number"
+)]
+fn identity(file: &Metadata) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt as _;
+    Some((file.dev(), file.ino()))
+}
+
+#[cfg(not(unix))]
+fn identity(_file: &Metadata) -> Option<(u64, u64)> {
+    None
+}
+
+pub(super) fn is_standard_input(file: &Path) -> bool {
+    file.as_os_str() == "-"
 }
 
 fn read(input: impl Read, take: &mut impl FnMut(&[u8])) -> io::Result<()> {

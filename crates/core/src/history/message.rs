@@ -32,6 +32,9 @@ pub struct Message {
     /// Bytes of its text that can distinguish this conversation from others (see
     /// [`distinctive_bytes`](super::distinctive_bytes)).
     pub distinctive_bytes: u32,
+    /// Bytes of its pictures, sound and files, as base64, beyond those of a text that has as many tokens. Whoever
+    /// estimates tokens by bytes leaves them out.
+    pub attachment_bytes: u32,
     /// The range of its bytes in the request body.
     pub span: Range<usize>,
 }
@@ -54,6 +57,7 @@ impl Message {
             calls: Arc::default(),
             answers: None,
             distinctive_bytes: 0,
+            attachment_bytes: 0,
             span: 0..0,
         }
     }

@@ -11,7 +11,9 @@ mod verdict;
 
 pub use change::{Author, Change};
 pub use rules::{CacheReads, CacheRules, CacheRulesOverride};
-pub use sent_prompt::{PromptPart, SegmentBytes, SentBlock, SentLayout, SentPrompt};
+pub use sent_prompt::{
+    AttachmentBytes, PromptPart, SegmentBytes, SentBlock, SentLayout, SentPrompt,
+};
 pub use verdict::{Judgement, Reported, Verdict, VerdictCause, judge};
 
 #[cfg(test)]

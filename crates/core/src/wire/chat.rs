@@ -10,6 +10,7 @@
 //! them.
 
 mod assemble;
+mod attachment_bytes;
 mod attachments;
 mod body;
 mod cache_mark;

@@ -105,8 +105,8 @@ fn prompt(usage: &Value) -> Option<u64> {
         // Only Anthropic's own API counts cache reads and writes separately from the input; it
         // is also the only one with these names beside `input_tokens`.
         let apart = ["cache_read_input_tokens", "cache_creation_input_tokens"];
-        let apart: u64 = apart.iter().filter_map(|path| first(usage, &[path])).sum();
-        return Some(input.saturating_add(apart));
+        let apart = apart.iter().filter_map(|path| first(usage, &[path]));
+        return Some(apart.fold(input, u64::saturating_add));
     }
     let hit = first(usage, &["prompt_cache_hit_tokens"])?;
     Some(hit.saturating_add(first(usage, &["prompt_cache_miss_tokens"])?))
@@ -155,12 +155,30 @@ fn completion(usage: &Value) -> Option<u64> {
         usage,
         &["completion_tokens", "output_tokens", "total_output_tokens"],
     );
+    let total = total.map(|total| match reasoning_beside(usage, total) {
+        Some(reasoning) => total.saturating_add(reasoning),
+        None => total,
+    });
     total.or_else(|| {
         // Gemini counts thoughts beside the candidates.
         let candidates = first(usage, &["candidatesTokenCount"])?;
         let thoughts = first(usage, &["thoughtsTokenCount"]).unwrap_or(0);
         Some(candidates.saturating_add(thoughts))
     })
+}
+
+/// The reasoning that `completion` does not contain; `None` if it does. xAI, and gateways in front of Gemini, count the
+/// reasoning beside the answer, and bill both. Their own `total_tokens` says so; without a total, more reasoning than
+/// answer does.
+fn reasoning_beside(usage: &Value, completion: u64) -> Option<u64> {
+    let reasoning = reasoning(usage)?;
+    let is_beside = match (prompt(usage), first(usage, &["total_tokens"])) {
+        (Some(prompt), Some(total)) => {
+            reasoning > 0 && total == prompt.saturating_add(completion).saturating_add(reasoning)
+        }
+        _ => reasoning > completion,
+    };
+    is_beside.then_some(reasoning)
 }
 
 fn reasoning(usage: &Value) -> Option<u64> {
@@ -199,10 +217,14 @@ pub fn member<'v>(object: &'v Value, name: &str) -> Option<&'v Value> {
     members.find_map(|(key, value)| (key == name).then_some(value))
 }
 
-/// Reads a count. Some gateways write whole numbers as `12.0`; a negative or broken number counts as
+/// No answer has so many tokens. One number beyond it, from a gateway that subtracted too much, would be all that a sum
+/// of a month shows.
+const MOST_TOKENS: u64 = 1_000_000_000;
+
+/// Reads a count. Some gateways write whole numbers as `12.0`; a negative, impossible or broken number counts as
 /// missing.
 fn count(value: &Value) -> Option<u64> {
-    value.as_u64().or_else(|| {
+    let whole = value.as_u64().or_else(|| {
         let float = value.as_f64()?;
         #[expect(
             clippy::cast_possible_truncation,
@@ -210,7 +232,8 @@ fn count(value: &Value) -> Option<u64> {
             reason = "checked to be a whole number in the range that doubles hold exactly"
         )]
         (float.fract() == 0.0 && (0.0..9.0e15).contains(&float)).then_some(float as u64)
-    })
+    });
+    whole.filter(|count| *count <= MOST_TOKENS)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ fn message(role: Role, text: &str, calls: &[String], answers: Option<String>) ->
         calls: calls.iter().map(|id| id.as_str().into()).collect(),
         answers: answers.map(|id| id.as_str().into()),
         distinctive_bytes: crate::history::distinctive_bytes(role, text),
+        attachment_bytes: 0,
         span: 0..0,
     }
 }

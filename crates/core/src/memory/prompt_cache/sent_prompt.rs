@@ -33,7 +33,8 @@ impl std::fmt::Display for PromptPart {
     }
 }
 
-/// Bytes of each segment of a prompt, as sent, and of the messages that the block replaced.
+/// Bytes of each segment of a prompt, as sent, and of the messages that the block replaced. The data of attachments
+/// ([`Message::attachment_bytes`]) is left out of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentBytes {
     pub tools: u64,
@@ -208,6 +209,37 @@ pub struct SentLayout {
     pub block: Option<SentBlock>,
 }
 
+impl SentLayout {
+    /// Whether the message at `index` behind the leading ones was sent raw.
+    fn sends(&self, index: usize) -> bool {
+        index >= self.cut || self.pin == Some(index) || self.front.contains(&index)
+    }
+}
+
+/// Bytes of the data of attachments ([`Message::attachment_bytes`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AttachmentBytes {
+    /// In the client's request.
+    pub received: u64,
+    /// In the request as it was sent.
+    pub sent: u64,
+}
+
+impl AttachmentBytes {
+    fn new(leading: &[Message], messages: &[Message], layout: &SentLayout) -> Self {
+        let mut bytes = Self::default();
+        let leading = leading.iter().map(|message| (message, true));
+        let indexed = messages.iter().enumerate();
+        let others = indexed.map(|(index, message)| (message, layout.sends(index)));
+        for (message, is_sent) in leading.chain(others) {
+            let attached = u64::from(message.attachment_bytes);
+            bytes.received += attached;
+            bytes.sent += if is_sent { attached } else { 0 };
+        }
+        bytes
+    }
+}
+
 /// A prompt as it was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentPrompt {
@@ -218,6 +250,7 @@ pub struct SentPrompt {
     /// All of the client's messages, the leading ones first: what the block replaced is among them.
     digests: Box<[Digest]>,
     sizes: Box<[u32]>,
+    attachment_bytes: AttachmentBytes,
     pub(super) layout: SentLayout,
     /// Whether memory applied to the request.
     pub(super) has_memory: bool,
@@ -246,12 +279,15 @@ impl SentPrompt {
         has_memory: bool,
     ) -> Self {
         let all = || leading.iter().chain(messages);
+        let text_bytes =
+            |message: &Message| small(message.span.len()).saturating_sub(message.attachment_bytes);
         Self {
             model: model.into(),
             fields: fields.map(|fields| (digest(&fields.fingerprint), small(fields.bytes))),
             leading_count: leading.len(),
             digests: all().map(|message| digest(&message.fingerprint)).collect(),
-            sizes: all().map(|message| small(message.span.len())).collect(),
+            sizes: all().map(text_bytes).collect(),
+            attachment_bytes: AttachmentBytes::new(leading, messages, &layout),
             layout,
             has_memory,
             blocks: small(all().map(|message| message.calls.len().max(1)).sum()),
@@ -334,6 +370,12 @@ impl SentPrompt {
         let mut ends = self.ends.iter().rev();
         ends.find(|(end, _)| *end <= bytes)
             .map_or(0, |(_, tokens)| *tokens)
+    }
+
+    /// Bytes of the data of its attachments, which no other size has.
+    #[must_use]
+    pub fn attachment_bytes(&self) -> AttachmentBytes {
+        self.attachment_bytes
     }
 
     /// Bytes of the whole prompt.

@@ -17,6 +17,7 @@ fn message(text: &str) -> Message {
         calls: std::sync::Arc::default(),
         answers: None,
         distinctive_bytes: 0,
+        attachment_bytes: 0,
         span: 0..BYTES,
     }
 }
@@ -124,6 +125,31 @@ fn tokens_by_segment_add_up_to_the_prompt() {
         assert_eq!(share.replaced, tokens * 10);
     }
     assert_eq!(SegmentBytes::default().share_of(9), SegmentBytes::default());
+}
+
+#[test]
+fn the_data_of_attachments_is_no_part_of_any_size() {
+    let picture = |text: &str| Message {
+        attachment_bytes: 300,
+        ..message(text)
+    };
+    let messages = ["0", "1", "2", "3"].map(picture);
+    let layout = SentLayout {
+        cut: 3,
+        front: vec![0],
+        ..SentLayout::default()
+    };
+    let prompt = SentPrompt::new("m", None, &[message("s")], &messages, layout, true);
+    let bytes = prompt.segment_bytes();
+    assert_eq!(
+        (bytes.system, bytes.messages, bytes.replaced),
+        (400, 200, 200)
+    );
+    let attached = AttachmentBytes {
+        received: 1_200,
+        sent: 600,
+    };
+    assert_eq!(prompt.attachment_bytes(), attached);
 }
 
 #[test]

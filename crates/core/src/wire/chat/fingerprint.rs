@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::attachment_bytes::attachment_bytes;
 use super::content::{ContentItem, items};
 use super::fields::{Answer, Custom, Fields, Function};
 use super::text::Tree;
@@ -32,8 +33,17 @@ struct PendingMessage {
     role: Role,
     calls: Arc<[Box<str>]>,
     answers: Option<Arc<str>>,
-    distinctive_bytes: u32,
+    encoded: Encoded,
     span: Range<usize>,
+}
+
+/// What is found while a message is encoded.
+#[derive(Debug, Default)]
+struct Encoded {
+    /// See [`Message::distinctive_bytes`].
+    distinctive_bytes: u32,
+    /// See [`Message::attachment_bytes`].
+    attachment_bytes: usize,
 }
 
 impl<'m> Reader<'m> {
@@ -81,7 +91,7 @@ impl<'m> Reader<'m> {
         });
         let answered = answers.as_ref().map(|id| self.position(id));
         let encoder = self.batch.encoder();
-        let distinctive_bytes = encode(fields, encoder);
+        let encoded = encode(fields, encoder);
         if let Some(position) = answered {
             match position {
                 Some(position) => encoder.count("answers", position),
@@ -97,7 +107,7 @@ impl<'m> Reader<'m> {
             role: fields.role,
             calls,
             answers,
-            distinctive_bytes,
+            encoded,
             span,
         });
     }
@@ -112,7 +122,9 @@ impl<'m> Reader<'m> {
                 role: pending.role,
                 calls: pending.calls,
                 answers: pending.answers,
-                distinctive_bytes: pending.distinctive_bytes,
+                distinctive_bytes: pending.encoded.distinctive_bytes,
+                attachment_bytes: u32::try_from(pending.encoded.attachment_bytes)
+                    .unwrap_or(u32::MAX),
                 span: pending.span,
             })
             .collect()
@@ -139,9 +151,9 @@ fn legacy_id(name: &str) -> Box<str> {
     format!("fn:{name}").into()
 }
 
-/// Encodes the message and returns the bytes of its text that count as evidence.
-fn encode(fields: &Fields<'_>, encoder: &mut Encoder) -> u32 {
-    let mut distinctive_bytes = 0_u32;
+/// Encodes the message.
+fn encode(fields: &Fields<'_>, encoder: &mut Encoder) -> Encoded {
+    let mut encoded = Encoded::default();
     encoder.text("role", fields.role.name());
     if let Some(name) = &fields.name {
         encoder.text("name", name);
@@ -149,11 +161,12 @@ fn encode(fields: &Fields<'_>, encoder: &mut Encoder) -> u32 {
     for item in items(fields) {
         match item {
             ContentItem::Text(text) => {
-                distinctive_bytes = distinctive_bytes
-                    .saturating_add(history::distinctive_bytes(fields.role, &text));
+                let bytes = history::distinctive_bytes(fields.role, &text);
+                encoded.distinctive_bytes = encoded.distinctive_bytes.saturating_add(bytes);
                 encoder.text("content", &text);
             }
             ContentItem::Part(part) => {
+                encoded.attachment_bytes += attachment_bytes(&part);
                 encoder.mark("part");
                 part.encode(encoder);
             }
@@ -182,7 +195,7 @@ fn encode(fields: &Fields<'_>, encoder: &mut Encoder) -> u32 {
         encoder.text("field", key);
         value.encode(encoder);
     }
-    distinctive_bytes
+    encoded
 }
 
 /// A call whose arguments do not parse counts only by its position: clients repair such arguments in

@@ -14,7 +14,7 @@ const MAX_DEPTH: usize = 3;
 const TIER: &str = "service_tier";
 
 /// A report without anything that is not a number.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RawUsage(Map<String, Value>);
 
 impl RawUsage {

@@ -60,6 +60,35 @@ fn usage_is_read_from_the_fields_of_every_provider() {
             },
         ),
         (
+            "xai counts reasoning beside the answer",
+            json!({"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 19, "completion_tokens_details": {"reasoning_tokens": 6}}),
+            Usage {
+                reasoning: Some(6),
+                ..usage(10, None, None, 9)
+            },
+        ),
+        (
+            "reasoning beside the answer, without a total",
+            json!({"prompt_tokens": 10, "completion_tokens": 3, "completion_tokens_details": {"reasoning_tokens": 6}}),
+            Usage {
+                reasoning: Some(6),
+                ..usage(10, None, None, 9)
+            },
+        ),
+        (
+            "reasoning inside the answer, by the total",
+            json!({"prompt_tokens": 10, "completion_tokens": 6, "total_tokens": 16, "completion_tokens_details": {"reasoning_tokens": 6}}),
+            Usage {
+                reasoning: Some(6),
+                ..usage(10, None, None, 6)
+            },
+        ),
+        (
+            "a number that no answer has",
+            json!({"prompt_tokens": u64::MAX, "completion_tokens": 3, "cache_read_input_tokens": 2_000_000_000}),
+            usage(None, None, None, 3),
+        ),
+        (
             "responses with reasoning",
             json!({"input_tokens": 10, "output_tokens": 3, "output_tokens_details": {"reasoning_tokens": 0}}),
             Usage {
