@@ -13,6 +13,7 @@ mod capabilities;
 mod client;
 mod endpoint;
 mod error;
+mod lenient_json;
 pub mod model_catalog;
 mod reply;
 mod reported_usage;

@@ -19,7 +19,7 @@ use super::model_problem::Problem;
 use super::settings::Phase;
 use crate::audit::Audit;
 use crate::llm::{Breaker, CallError, CallSettings, Endpoint, ModelClient, Models, Prompt, Reply};
-use crate::memory::{PartKind, message_tokens};
+use crate::memory::message_tokens;
 use crate::store::Job;
 use crate::wire::chat;
 
@@ -130,7 +130,11 @@ impl ModelCaller {
         let health = &self.base.health;
         match &answer {
             Err(error) if error.blames_endpoint() => {
-                if let Some(pause) = self.breaker.failed(&key, self.base.clock.instant()) {
+                // A rate limit of the client's own key rests with the tenant: see `routes`.
+                let borrowed = matches!(endpoint, Endpoint::Borrowed(_));
+                let requested = error.retry_after().filter(|_| !borrowed);
+                let now = self.base.clock.instant();
+                if let Some(pause) = self.breaker.failed(&key, now, requested) {
                     health.record_pause(endpoint, job, pause);
                 }
             }
@@ -141,10 +145,7 @@ impl ModelCaller {
         }
         match &answer {
             Err(error) => health.failed(endpoint, &settings.model, job, Problem::Call(error)),
-            // Whether an Observer's answer is usable is found out when it is read.
-            Ok(_) if job.spec.kind == PartKind::Reflection => {
-                health.worked(endpoint, &settings.model, job);
-            }
+            // Whether an answer is usable is found out when it is read.
             Ok(_) => {}
         }
         abandoned.call = None;

@@ -276,7 +276,11 @@ impl ModelHealth {
         }
         let error = match problem {
             Problem::Call(error) => error.to_string(),
-            Problem::Unusable => "it answers, but its answers hold no observations".to_owned(),
+            Problem::Unusable => match job.spec.kind {
+                PartKind::Chunk => "it answers, but its answers hold no observations",
+                PartKind::Reflection => "it answers, but its answers are no shorter log",
+            }
+            .to_owned(),
         };
         let limit = if health.proven {
             FAILING_AFTER
@@ -304,19 +308,19 @@ impl ModelHealth {
     }
 
     /// Whether a range about which the model says nothing is a matter of that range: the model has shown that
-    /// it can do the work, or its answer `has_form`, and it does not fail at one range after the other.
+    /// it can do the work, or it says so in the right form, and it does not fail at one range after the other.
     pub(super) fn is_trusted(
         &self,
         endpoint: &Endpoint,
         model: &str,
         job: &Job,
-        has_form: bool,
+        is_empty_block: bool,
     ) -> bool {
         let state = self.lock();
         let health = state.targets.get(&Target::new(endpoint, model, job));
         let (proven, bad_ranges) =
             health.map_or((false, 0), |health| (health.proven, health.bad_ranges));
-        (proven || has_form) && bad_ranges < FAILING_AFTER
+        (proven || is_empty_block) && bad_ranges < FAILING_AFTER
     }
 
     /// Memory's calls with the credential of `tenant` rest until `until_ms`.

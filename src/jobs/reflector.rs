@@ -12,6 +12,7 @@ use super::call_audit::OpenCall;
 use super::events::Cycle;
 use super::failure::{Failure, is_rejected_for_good};
 use super::model_call::{ModelCaller, nonce};
+use super::model_problem::Problem;
 use super::settings::Settings;
 use super::{part_report, payload};
 use crate::audit::CallOutcome;
@@ -111,6 +112,7 @@ impl Reflector {
             failure,
             mut usable,
             model,
+            answered_model,
         } = self
             .call_until_one_fits(settings, endpoint, job, cycle, &log, &job_payload)
             .await?;
@@ -120,7 +122,16 @@ impl Reflector {
                 line.set_outcome(CallOutcome::Empty);
             }
         };
-        let chosen = choose_log(attempts, failure, limit).inspect_err(|_| give_up(&mut usable))?;
+        let answered = answered_model.filter(|_| failure.is_none());
+        let chosen = choose_log(attempts, failure, limit).inspect_err(|_| give_up(&mut usable));
+        if let Some(model) = answered {
+            let health = &self.base.health;
+            match &chosen {
+                Ok(_) => health.worked(endpoint, &model, job),
+                Err(_) => health.failed(endpoint, &model, job, Problem::Unusable),
+            }
+        }
+        let chosen = chosen?;
         let span = job.spec.span;
         let finish = move || {
             let chosen = log.fit_to_limit(chosen, limit);
@@ -188,6 +199,7 @@ impl Reflector {
             ReflectionAttempts::new(start, log.tokens, log.target, settings.max_loss);
         let mut failure = None;
         let mut retry_reason = None;
+        let mut answered_model = None;
         // The newest answer that can be used; the loop may ask for a better one.
         let mut usable: Option<OpenCall> = None;
         while let Some(attempt) = attempts.next_attempt() {
@@ -203,9 +215,11 @@ impl Reflector {
             }
             let prompt = prompt(attempt.level, attempt.lost_items.as_deref());
             let call = self.caller.settings(phase, job, &prompt).await;
+            let called = call.model.clone();
             match self.caller.call(call, endpoint, job, &prompt).await {
                 // A cut answer is shorter, but it is not the whole log.
                 Ok((reply, mut line)) if reply.finish == Finish::Length => {
+                    answered_model = Some(called);
                     line.set_outcome(CallOutcome::Cut);
                     tracing::warn!(
                         tenant = %job.scope.tenant_label(),
@@ -217,6 +231,7 @@ impl Reflector {
                     retry_reason = Some(REASON_TRUNCATED);
                 }
                 Ok((reply, mut line)) => {
+                    answered_model = Some(called);
                     line.set_outcome(CallOutcome::Empty);
                     model = reply.model;
                     let (log, bytes) = (Arc::clone(log), log.older.len());
@@ -249,6 +264,7 @@ impl Reflector {
             failure,
             usable,
             model,
+            answered_model,
         })
     }
 
@@ -276,8 +292,10 @@ struct Answers {
     failure: Option<CallError>,
     /// The newest answer that can be used.
     usable: Option<OpenCall>,
-    /// The model that answered last.
+    /// The model that answered last, by its own report.
     model: String,
+    /// The model that was asked for the newest answer; `None` if there is no answer.
+    answered_model: Option<String>,
 }
 
 /// Chooses among all answers. One that lost too much is chosen only if no other is below the limit.

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::call::CallSettings;
 use super::error::{CallError, Redaction};
+use super::lenient_json;
 use super::reported_usage::ReportedUsage;
 
 /// The answer of a model. The text may be empty.
@@ -64,8 +65,8 @@ pub(super) fn parse(
     settings: &CallSettings,
     redaction: &Redaction<'_>,
 ) -> Result<Reply, CallError> {
-    let Ok(body) = serde_json::from_slice::<Value>(&answer.body) else {
-        return Err(transient("the answer is not JSON"));
+    let Some(body) = lenient_json::read(&answer.body) else {
+        return Err(transient("the answer is no chat completion"));
     };
     if body.get("error").is_some_and(|error| !error.is_null()) {
         // Gateways report a failure of their provider like this if the head was already sent.
@@ -89,8 +90,14 @@ pub(super) fn parse(
         text: text(choice.pointer("/message/content")),
         usage,
         finish,
-        model: model.unwrap_or(&settings.model).to_owned(),
+        model: reported_model(model.unwrap_or(&settings.model)),
     })
+}
+
+/// The beginning of a model's name, which stands in each line of the audit and in the database. No real one is longer.
+fn reported_model(name: &str) -> String {
+    const MOST_CHARS: usize = 256;
+    name.chars().take(MOST_CHARS).collect()
 }
 
 /// Why the answer ended. Gateways pass on the words of the models behind them, in any case, and one

@@ -8,6 +8,8 @@ use diarist_provider::{
     Behaviour, CallerKind, OBSERVER_MODEL, Observer, Options, Reply, ScriptInput,
 };
 
+use serde_json::Value;
+
 use crate::memory::process::Program;
 use crate::memory::rig::{Answer, Rig, SMALL};
 use crate::memory::tools::{ACTIVE, SampleConversation, eventually, eventually_async};
@@ -49,6 +51,40 @@ fn reports_failing(answer: &Answer) -> bool {
     let memory = answer.memory();
     let rest = memory.strip_prefix("watching; reason=observer_failing");
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("; until="))
+}
+
+/// The request of this turn, whose messages name files: enough to tell whether an answer speaks of them.
+fn with_paths(user: &str, turn: usize) -> Value {
+    let mut body = SampleConversation::new(user).body(turn);
+    for (number, message) in (0..).zip(body["messages"].as_array_mut().unwrap()) {
+        let paths = (0..6).map(|at| format!(" src/{user}/part{number}_{at}.rs"));
+        let text = message["content"].as_str().unwrap().to_owned() + &paths.collect::<String>();
+        message["content"] = text.into();
+    }
+    body
+}
+
+/// The form is right, and it says nothing about the conversation.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_about_something_else_replaces_no_message() {
+    for answer in [
+        "* 🔴 I'm sorry, but I can't assist with that.",
+        "* 🟢 (09:16) Assistant mentioned that the log is kept for 14 days",
+        "- What would they like to hear first?\n- none\n</think>",
+    ] {
+        let rig = configured().await;
+        rig.provider
+            .script(CallerKind::Observer, move |_: &ScriptInput<'_>| {
+                Reply::text(format!("<observations>\n{answer}\n</observations>"))
+            });
+        for turn in 1..=ACTIVE {
+            assert_eq!(rig.send(&with_paths("ada", turn)).await.status, 200);
+        }
+        rig.wait_part("observer", "degraded").await;
+        let last = rig.send(&with_paths("ada", ACTIVE + 1)).await;
+        assert!(reports_failing(&last), "{answer}: {}", last.memory());
+        assert_eq!(rig.number("SELECT count(*) FROM parts").await, 0);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -269,6 +269,9 @@ async fn calls_of_a_reflector_that_repeats_the_log_are_audited_as_unused() {
     };
     assert_eq!(ended("kept"), 0, "{lines:?}");
     assert!(ended("empty") > 0, "{lines:?}");
+    let part = rig.wait_part("reflector", "degraded").await;
+    let error = part["error"].as_str().unwrap();
+    assert!(error.contains("no shorter log"), "{error}");
 }
 
 /// A limit that the client needs for itself is left to it.

@@ -109,7 +109,7 @@ async fn a_range_with_a_truncated_answer_is_observed_again_in_halves() {
 #[tokio::test(flavor = "multi_thread")]
 async fn if_every_answer_is_truncated_code_and_complete_lines_cover_the_range() {
     let rig = rig().await;
-    let beginning = "<observations>\n* 🟡 A whole line of the Observer.\n* 🟡 And half of";
+    let beginning = "<observations>\n* 🟡 A whole line of the Observer. The keeper wrote a log in the harbour.\n* 🟡 And half of";
     let cut = move |_: &ScriptInput<'_>| cut(format!("{beginning} another"), beginning.len());
     rig.provider.script(CallerKind::Observer, cut);
     for turns in 0..3 {

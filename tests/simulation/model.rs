@@ -162,7 +162,7 @@ impl Scripted {
         let tokens = u32::try_from(shown.len() / 4).unwrap();
         // Longer ones are taken for loops, and nobody asks again.
         let share = (tokens * self.character.observed / 100).min(250);
-        let text = with_finished_task(&range, range.mark().write(share));
+        let text = with_finished_task(&range, range.mark().write(share)) + &words_of(shown);
         let hints = format!("<current-task>\n{}\n</current-task>", task_mark(&range));
         let prompt = (range, prompt.clone());
         self.prompts.lock().unwrap().push(prompt);
@@ -220,7 +220,7 @@ impl ModelClient for Scripted {
         let lines = match range.kind {
             PartKind::Chunk => with_finished_task(range, mark.write(share)),
             PartKind::Reflection => with_finished_tasks(mark.write(share), &task_log),
-        };
+        } + &words_of(&task_log);
         let message = String::new();
         let text = match mood {
             Mood::Gone => {
@@ -294,6 +294,17 @@ fn with_finished_task(range: &Range, text: String) -> String {
 fn with_finished_tasks(text: String, log: &str) -> String {
     let ends = log.lines().filter(|line| line.contains('✅'));
     ends.fold(text, |all, end| format!("{all}\n{end}"))
+}
+
+/// A line with words of what was shown: an answer about something else is no observation.
+fn words_of(shown: &str) -> String {
+    let lines = shown.lines().filter(|line| !line.contains("[["));
+    let words = lines.flat_map(|line| line.split(|c: char| !c.is_ascii_alphabetic()));
+    let mut long: Vec<&str> = words.filter(|word| word.len() >= 5).collect();
+    long.sort_unstable();
+    long.dedup();
+    long.truncate(8);
+    format!("\n* 🟢 {}", long.join(" "))
 }
 
 /// The log as the prompt shows it.

@@ -15,8 +15,8 @@ struct PieceAnswer {
     outcome: ParsedAnswer,
     /// Whether an output limit cut it.
     truncated: bool,
-    /// Whether it has the form that was asked for, with or without observations in it.
-    has_form: bool,
+    /// Whether it says, in the form that was asked for, that there is nothing to observe.
+    is_empty_block: bool,
     model: String,
 }
 
@@ -54,8 +54,8 @@ impl ObserveJob<'_> {
                         model,
                     });
                 }
-                Ok(PieceAnswer { has_form, .. }) => {
-                    self.handle_empty(draft, &piece, (&asked_model, has_form))
+                Ok(PieceAnswer { is_empty_block, .. }) => {
+                    self.handle_empty(draft, &piece, (&asked_model, is_empty_block))
                         .await?;
                 }
                 Err(CallError::Refused { .. }) => {
@@ -102,9 +102,9 @@ impl ObserveJob<'_> {
 
     /// Whether code may write in the place of `model`: if the model can do the work, so that the range is
     /// the reason; or if a client waits whose request does not fit.
-    fn may_write_by_code(&self, model: &str, has_form: bool) -> bool {
+    fn may_write_by_code(&self, model: &str, is_empty_block: bool) -> bool {
         let health = &self.base.health;
-        !self.job.is_queued() || health.is_trusted(self.endpoint, model, self.job, has_form)
+        !self.job.is_queued() || health.is_trusted(self.endpoint, model, self.job, is_empty_block)
     }
 
     /// Calls the model for `piece`. Returns the model's name and the answer.
@@ -136,7 +136,7 @@ impl ObserveJob<'_> {
             PieceAnswer {
                 outcome,
                 truncated: cut,
-                has_form: reply.text.contains("<observations"),
+                is_empty_block: observe::is_empty_block(&reply.text),
                 model: reply.model,
             }
         });
@@ -172,7 +172,7 @@ impl ObserveJob<'_> {
                 .map_err(|error| Failure::from_store(&error));
         }
         if !matches!(answer.outcome, ParsedAnswer::Observed { .. })
-            && !self.may_write_by_code(asked_model, answer.has_form)
+            && !self.may_write_by_code(asked_model, answer.is_empty_block)
         {
             return Err(Failure::Useless);
         }
@@ -207,7 +207,7 @@ impl ObserveJob<'_> {
         &self,
         draft: &mut ChunkDraft,
         piece: &str,
-        (asked_model, has_form): (&str, bool),
+        (asked_model, is_empty_block): (&str, bool),
     ) -> Result<(), Failure> {
         if draft.position() == (1, 1) {
             if self.job.empty_answers == 0 {
@@ -222,7 +222,7 @@ impl ObserveJob<'_> {
                 .await
                 .map_err(|error| Failure::from_store(&error));
         }
-        if !self.may_write_by_code(asked_model, has_form) {
+        if !self.may_write_by_code(asked_model, is_empty_block) {
             return Err(Failure::Useless);
         }
         self.write_by_code(draft, piece);

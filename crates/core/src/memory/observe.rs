@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 pub use self::earlier::earlier;
 pub use self::options::{AttachmentFilter, ObserverOptions, RequestedHints};
 pub use self::pieces::{join_pieces, observations_by_code, split_pieces};
-pub use super::output::{ParsedAnswer, read_answer, read_truncated};
+pub use super::output::{ParsedAnswer, is_empty_block, read_answer, read_truncated};
 use super::prompt::{Prompt, PromptAttachment, fence, first_chars};
 
 /// The content of one Observer call.
@@ -297,7 +297,12 @@ mod tests {
 
     #[test]
     fn the_format_example_in_the_prompt_can_be_read_as_an_answer() {
-        let system = prompt(&INPUT).system;
+        // Other words in the same form: the example itself says nothing about a conversation.
+        let changed = |line: &str| match line.starts_with("Date:") || line.starts_with('<') {
+            true => format!("{line}\n"),
+            false => format!("{line} again\n"),
+        };
+        let system: String = prompt(&INPUT).system.lines().map(changed).collect();
         let ParsedAnswer::Observed {
             text,
             current_task,
@@ -310,5 +315,7 @@ mod tests {
         assert!(text.starts_with("Date: Mar 4, 2026\n* 🔴 (09:12)"));
         assert_eq!(text.lines().count(), 7);
         assert!(current_task.is_some() && suggested_response.is_some() && title.is_none());
+        let example = prompt(&INPUT).system;
+        assert_eq!(read_answer(&example, &example), ParsedAnswer::Empty);
     }
 }

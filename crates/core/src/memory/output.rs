@@ -3,12 +3,16 @@
 //! Small models forget a closing tag, wrap the answer in a code fence, think aloud first, or write a
 //! bare list; all of that is understood. Tags count only at the start of a line, so text that mentions
 //! them is kept. The result is safe to send: control characters are removed, endless lines are cut,
-//! look-alikes of our own tags are escaped. An answer without a list line is `Empty`: a refusal must
-//! never replace a conversation. Called by the jobs that observe and reflect.
+//! look-alikes of our own tags and of the marks of chat templates are escaped. An answer without a list line, or whose lines are about
+//! something else, is `Empty`: a refusal must never replace a conversation. Called by the jobs that observe and reflect.
 
 mod scan;
+mod substance;
+mod thinking;
 
 use scan::{Sections, read_sections};
+use substance::{has_substance, is_prompt_line, says_something};
+use thinking::without_thinking;
 
 use super::prompt::{escape, first_chars};
 use super::repetition::is_repetitive;
@@ -52,9 +56,9 @@ pub fn read_answer(answer: &str, input: &str) -> ParsedAnswer {
         current_task,
         suggested_response,
         title,
-    } = read_sections(answer);
+    } = read_sections(without_thinking(answer));
     let mut text = tidy(&observations);
-    if !text.lines().any(scan::is_list_line) {
+    if !text.lines().any(scan::is_list_line) || !has_substance(&text, input) {
         return ParsedAnswer::Empty;
     }
     // Without a date of its own, it would seem to belong to the last day of the chunk before. The
@@ -65,7 +69,8 @@ pub fn read_answer(answer: &str, input: &str) -> ParsedAnswer {
         text.insert_str(0, &format!("{}\n", date.trim_end()));
     }
     let hint = |text: Option<String>| {
-        text.map(|text| first_chars(&tidy(&text), HINT_CHARS).to_owned())
+        text.filter(|text| !text.lines().any(is_prompt_line))
+            .map(|text| first_chars(&tidy(&text), HINT_CHARS).to_owned())
             .filter(|text| !text.is_empty())
     };
     ParsedAnswer::Observed {
@@ -74,6 +79,13 @@ pub fn read_answer(answer: &str, input: &str) -> ParsedAnswer {
         suggested_response: hint(suggested_response),
         title: title.and_then(|title| clean_title(&title)),
     }
+}
+
+/// Whether `answer` has the form that was asked for, and says in it that there is nothing to observe.
+pub fn is_empty_block(answer: &str) -> bool {
+    let answer = without_thinking(answer);
+    let observations = read_sections(answer).observations;
+    answer.contains("<observations") && !observations.lines().any(says_something)
 }
 
 /// Reads an answer that a limit cut off: everything except its last line, and without the sections
@@ -107,9 +119,8 @@ fn clean_title(text: &str) -> Option<String> {
 /// The part of `text` that may be stored.
 fn tidy(text: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
-    for line in text.lines() {
-        let visible = |c: &char| !c.is_control() || *c == '\t';
-        let line: String = line.chars().filter(visible).collect();
+    for line in text.lines().filter(|line| !is_prompt_line(line)) {
+        let line: String = line.chars().filter(|c| is_visible(*c)).collect();
         let line = line.trim_end();
         let shortened = first_chars(line, LINE_CHARS);
         if shortened.len() < line.len() {
@@ -118,7 +129,29 @@ fn tidy(text: &str) -> String {
             lines.push(line.to_owned());
         }
     }
-    escape(lines.join("\n").trim_end())
+    escape_template_marks(&escape(lines.join("\n").trim_end()))
+}
+
+/// Whether a character says something: no control character, and none that turns the direction of writing or hides
+/// what stands before it.
+fn is_visible(c: char) -> bool {
+    let hides = matches!(c, '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+    (!c.is_control() || c == '\t') && !hides
+}
+
+/// Escapes the marks by which chat templates part roles, as `<|im_end|>` and `[INST]`. Servers that read them in the text
+/// of a message would take what a user quoted for a message of the system.
+fn escape_template_marks(text: &str) -> String {
+    [
+        ("<|", "&lt;|"),
+        ("<<SYS>>", "&lt;&lt;SYS>>"),
+        ("[INST]", "[ INST]"),
+        ("[/INST]", "[ /INST]"),
+    ]
+    .iter()
+    .fold(text.to_owned(), |text, (mark, harmless)| {
+        text.replace(mark, harmless)
+    })
 }
 
 #[cfg(test)]

@@ -43,16 +43,16 @@ impl Section {
 }
 
 /// A tag at the start of a line, and the rest of the line.
-struct Tag<'a> {
+pub(super) struct Tag<'a> {
     section: Section,
-    closes: bool,
+    pub(super) closes: bool,
     rest: &'a str,
 }
 
 /// Splits `answer` into its sections. Without an observations block, or if it is never closed, only
 /// list lines and their dates count.
 pub(super) fn read_sections(answer: &str) -> Sections {
-    let lines: Vec<&str> = unwrap(without_thinking(answer)).lines().collect();
+    let lines: Vec<&str> = unwrap(answer).lines().collect();
     let in_code = lines_in_code(&lines);
     let mut scanner = SectionScanner::default();
     for (index, line) in lines.iter().enumerate() {
@@ -241,7 +241,7 @@ fn find_inline(line: &str, section: Section) -> Option<(usize, usize, String)> {
 
 /// The tag at the start of `line`, if there is one; white space and attributes inside the brackets are
 /// allowed.
-fn parse_tag(line: &str) -> Option<Tag<'_>> {
+pub(super) fn parse_tag(line: &str) -> Option<Tag<'_>> {
     let inner = line.trim_start().strip_prefix('<')?;
     let (closes, inner) = match inner.strip_prefix('/') {
         Some(inner) => (true, inner),
@@ -297,23 +297,6 @@ fn is_log_line(line: &str) -> bool {
 /// Whether `line` begins a day.
 pub(super) fn is_date(line: &str) -> bool {
     line.trim_start().starts_with("Date:")
-}
-
-/// `answer` without the thinking that some models write before it.
-fn without_thinking(answer: &str) -> &str {
-    let trimmed = answer.trim_start_matches(['\u{feff}', ' ', '\n', '\r', '\t']);
-    for (open, close) in [("<think>", "</think>"), ("<thinking>", "</thinking>")] {
-        if trimmed.starts_with(open) {
-            return match trimmed.find(close) {
-                Some(end) => &trimmed[end + close.len()..],
-                // Cut off while thinking: only a block that follows can be an answer.
-                None => trimmed
-                    .find("\n<observations>")
-                    .map_or("", |start| &trimmed[start..]),
-            };
-        }
-    }
-    answer
 }
 
 /// `answer` without a code fence around all of it.
