@@ -298,7 +298,9 @@ fn with_finished_tasks(text: String, log: &str) -> String {
 
 /// A line with words of what was shown: an answer about something else is no observation.
 fn words_of(shown: &str) -> String {
-    let lines = shown.lines().filter(|line| !line.contains("[["));
+    // The first line ends the fence, whose code is another one in each run.
+    let lines = shown.lines().skip(1);
+    let lines = lines.filter(|line| !line.contains("[["));
     let words = lines.flat_map(|line| line.split(|c: char| !c.is_ascii_alphabetic()));
     let mut long: Vec<&str> = words.filter(|word| word.len() >= 5).collect();
     long.sort_unstable();
