@@ -143,10 +143,9 @@ impl ModelCaller {
                 health.end_pause(endpoint, job);
             }
         }
-        match &answer {
-            Err(error) => health.failed(endpoint, &settings.model, job, Problem::Call(error)),
-            // Whether an answer is usable is found out when it is read.
-            Ok(_) => {}
+        // Whether an answer is usable is found out when it is read.
+        if let Err(error) = &answer {
+            health.failed(endpoint, &settings.model, job, Problem::Call(error));
         }
         abandoned.call = None;
         self.budget.record_cost(job, prompt, &answer).await;

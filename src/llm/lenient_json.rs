@@ -58,8 +58,8 @@ fn read_stream(text: &str) -> Option<Value> {
         .filter_map(|data| serde_json::from_str(data.trim()).ok())
         .collect();
     let newest = |path: &str| {
-        let found = chunks.iter().rev().filter_map(|chunk| chunk.pointer(path));
-        found.filter(|value| !value.is_null()).next().cloned()
+        let mut found = chunks.iter().rev().filter_map(|chunk| chunk.pointer(path));
+        found.find(|value| !value.is_null()).cloned()
     };
     let joined = |path: &str| -> Option<String> {
         let pieces = chunks

@@ -298,9 +298,12 @@ mod tests {
     #[test]
     fn the_format_example_in_the_prompt_can_be_read_as_an_answer() {
         // Other words in the same form: the example itself says nothing about a conversation.
-        let changed = |line: &str| match line.starts_with("Date:") || line.starts_with('<') {
-            true => format!("{line}\n"),
-            false => format!("{line} again\n"),
+        let changed = |line: &str| {
+            if line.starts_with("Date:") || line.starts_with('<') {
+                format!("{line}\n")
+            } else {
+                format!("{line} again\n")
+            }
         };
         let system: String = prompt(&INPUT).system.lines().map(changed).collect();
         let ParsedAnswer::Observed {

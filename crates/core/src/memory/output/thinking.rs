@@ -49,9 +49,10 @@ fn last_channel(answer: &str) -> &str {
         let ends = ENDS_OF_CHANNEL.iter().filter_map(|end| text.find(end));
         return &text[..ends.min().unwrap_or(text.len())];
     }
-    match OTHER_CHANNELS.iter().any(|name| answer.contains(name)) {
-        true => "",
-        false => answer,
+    if OTHER_CHANNELS.iter().any(|name| answer.contains(name)) {
+        ""
+    } else {
+        answer
     }
 }
 
