@@ -149,7 +149,7 @@ settings! {
         cache_marks: bool = Default("true"),
         /// Whether a request with observations gets a "prompt_cache_key", the same for the whole conversation, if the
         /// client sets neither that nor "user". Providers route requests by it to where their prompt is cached. "auto":
-        /// if the upstream is OpenAI or Azure OpenAI. "always": until the upstream refuses. "never": not at all.
+        /// if the upstream is OpenAI, Azure OpenAI or Mistral. "always": until the upstream refuses. "never": not at all.
         prompt_cache_key: String = Default(r#""auto""#),
         /// Whether the observations get a breakpoint for the prompt cache ("prompt_cache_breakpoint") behind their log, if
         /// the client sets no mark and no "prompt_cache_options". GPT-5.6 and later models store a prompt up to

@@ -132,7 +132,7 @@ pub fn cache_lifetime(host: &str, model: &str, retention: Option<&str>) -> Durat
         CacheProvider::Groq => 2 * HOURS,
         // An hour if a mark for Anthropic's cache says so.
         CacheProvider::Other if retention == Some("1h") => HOURS,
-        CacheProvider::Other => 5 * MINUTES,
+        CacheProvider::Mistral | CacheProvider::Other => 5 * MINUTES,
     };
     Duration::from_secs(seconds)
 }
@@ -157,6 +157,7 @@ pub(super) enum CacheProvider {
     Google,
     DeepSeek,
     Groq,
+    Mistral,
     /// Anthropic, xAI, OpenRouter and unknown ones: five minutes.
     Other,
 }
@@ -171,6 +172,7 @@ impl CacheProvider {
             ("googleapis.com", Self::Google),
             ("deepseek.com", Self::DeepSeek),
             ("groq.com", Self::Groq),
+            ("mistral.ai", Self::Mistral),
             ("anthropic.com", Self::Other),
             ("x.ai", Self::Other),
             ("openrouter.ai", Self::Other),
@@ -186,21 +188,25 @@ impl CacheProvider {
             Some("google" | "gemini" | "vertex_ai" | "models") => Self::Google,
             Some("deepseek") => Self::DeepSeek,
             Some("groq") => Self::Groq,
+            // On Hugging Face it is "mistralai", so that is the name at servers of one's own.
+            Some("mistral") => Self::Mistral,
             _ => Self::Other,
         }
     }
 }
 
-/// Whether `host` is OpenAI's or Azure OpenAI's: both document `prompt_cache_key`.
+/// Whether `host` is OpenAI's, Azure OpenAI's or Mistral's: all document `prompt_cache_key`.
 #[must_use]
 pub fn documents_cache_key(host: &str) -> bool {
-    CacheProvider::for_model(host, "") == CacheProvider::OpenAi
+    let provider = CacheProvider::for_model(host, "");
+    matches!(provider, CacheProvider::OpenAi | CacheProvider::Mistral)
 }
 
 /// Whether `model` at `host` documents `prompt_cache_breakpoint`: GPT-5.6 and later ones of OpenAI and Azure OpenAI.
 #[must_use]
 pub fn documents_cache_breakpoint(host: &str, model: &str) -> bool {
-    documents_cache_key(host) && has_cache_breakpoints(&model_name(model).to_ascii_lowercase())
+    let is_openai = CacheProvider::for_model(host, "") == CacheProvider::OpenAi;
+    is_openai && has_cache_breakpoints(&model_name(model).to_ascii_lowercase())
 }
 
 /// Whether `name` is GPT-5.6 or a later version: these store a prompt up to breakpoints, and charge for it.
@@ -271,6 +277,21 @@ pub(super) fn model_name(model: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_hosts_that_document_a_cache_key_are_known() {
+        for (host, key, breakpoint) in [
+            ("api.openai.com", true, true),
+            ("me.openai.azure.com", true, true),
+            ("api.mistral.ai", true, false),
+            ("api.x.ai", false, false),
+            ("mistral.ai.example.com", false, false),
+        ] {
+            assert_eq!(documents_cache_key(host), key, "{host}");
+            let breakpoints = documents_cache_breakpoint(host, "gpt-5.6-sol");
+            assert_eq!(breakpoints, breakpoint, "{host}");
+        }
+    }
 
     #[test]
     fn a_shared_budget_gives_unused_observation_tokens_to_the_raw_history() {

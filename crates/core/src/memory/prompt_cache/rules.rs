@@ -54,6 +54,8 @@ impl CacheRules {
             CacheProvider::DeepSeek => (64, 64, HOURS),
             // console.groq.com, prompt caching, 2026-10: kept for 2 hours without a request.
             CacheProvider::Groq => (1_024, 128, 2 * HOURS),
+            // docs.mistral.ai, prompt caching, 2026-11: blocks of 64 tokens. It publishes no lifetime.
+            CacheProvider::Mistral => (64, 64, 5 * MINUTES),
             // docs.x.ai, 2026-10: no minimum and no lifetime; hits come in blocks of 128.
             CacheProvider::Other if is_grok(model) => (128, 128, 5 * MINUTES),
             // platform.claude.com, 2026-10: 5 minutes, or an hour where the mark says so, and a minimum for each model; it
