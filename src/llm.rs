@@ -19,7 +19,7 @@ mod reply;
 mod reported_usage;
 
 pub use crate::memory::prompt::Prompt;
-pub use backoff::{backoff, retry_after};
+pub use backoff::{MAX_RETRY_AFTER, backoff, retry_after};
 pub use breaker::Breaker;
 pub use call::{CallSettings, Models};
 pub use client::{Llm, ModelClient};

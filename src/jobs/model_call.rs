@@ -130,11 +130,7 @@ impl ModelCaller {
         let health = &self.base.health;
         match &answer {
             Err(error) if error.blames_endpoint() => {
-                // A rate limit of the client's own key rests with the tenant: see `routes`.
-                let borrowed = matches!(endpoint, Endpoint::Borrowed(_));
-                let requested = error.retry_after().filter(|_| !borrowed);
-                let now = self.base.clock.instant();
-                if let Some(pause) = self.breaker.failed(&key, now, requested) {
+                if let Some(pause) = self.breaker.failed(&key, self.base.clock.instant()) {
                     health.record_pause(endpoint, job, pause);
                 }
             }

@@ -18,7 +18,7 @@ use super::clock::{Clock, millis};
 use super::model_problem::{Problem, remedy, role};
 use super::resting;
 use super::settings::Phase;
-use crate::llm::{CallError, Endpoint};
+use crate::llm::{CallError, Endpoint, MAX_RETRY_AFTER};
 use crate::memory::PartKind;
 use crate::store::Job;
 use crate::tasks::{Condition, Readiness};
@@ -30,6 +30,9 @@ const FAILING_AFTER: u32 = 3;
 /// The same for a model that has not worked yet. A conversation whose answers cannot be used makes two calls, and
 /// then waits.
 const UNPROVEN_FAILING_AFTER: u32 = 2;
+
+/// A pause that an endpoint asks for is shown from this length on. Shorter ones are over before anybody looks.
+const SHORTEST_REST: Duration = Duration::from_secs(30);
 
 /// At most one line about one model in this time.
 const WARNING_INTERVAL: Duration = Duration::from_mins(1);
@@ -82,6 +85,8 @@ struct Health {
     overdue: u32,
     /// How long its slowest answered call took.
     slowest: Duration,
+    /// Since when, and until when, it asks to be left alone, if the credential is the operator's own.
+    rest: Option<(i64, i64)>,
 }
 
 #[derive(Debug, Default)]
@@ -266,11 +271,19 @@ impl ModelHealth {
             Problem::Call(CallError::Unauthorised { .. } | CallError::Fatal { .. }) => true,
             Problem::Call(_) | Problem::Unusable => false,
         };
-        let now = self.clock.instant();
+        let (now, now_ms) = (self.clock.instant(), self.clock.now_ms());
         let mut state = self.lock();
         let health = state.health(Target::new(endpoint, model, job));
         health.bad_calls = health.bad_calls.saturating_add(1);
         health.last_call = Some(now);
+        if let Problem::Call(error) = problem
+            && let Some(wait) = error.retry_after().filter(|_| !borrowed)
+            && wait >= SHORTEST_REST
+        {
+            let since = health.rest.map_or(now_ms, |(since, _)| since);
+            let until = now_ms.saturating_add(millis(wait.min(MAX_RETRY_AFTER)));
+            health.rest = Some((since, until));
+        }
         if health.last_bad_job.replace(job.id) != Some(job.id) {
             health.bad_ranges = health.bad_ranges.saturating_add(1);
         }
@@ -386,9 +399,17 @@ impl ModelHealth {
         if pause.is_some() || targets.any(fails) {
             return Some(Notice::ObserverFailing(pause));
         }
-        let (since, until) = state.rests.get(tenant).filter(|_| borrowed)?;
-        Rest::from_millis(*since, *until)
-            .filter(|_| *until > now_ms)
+        let observers = state
+            .targets
+            .iter()
+            .filter(|(target, _)| is_observer(target));
+        let own = observers
+            .filter_map(|(_, health)| health.rest)
+            .max_by_key(|(_, until)| *until);
+        let of_tenant = state.rests.get(tenant).filter(|_| borrowed).copied();
+        let (since, until) = of_tenant.or(own)?;
+        Rest::from_millis(since, until)
+            .filter(|_| until > now_ms)
             .map(Notice::ObserverResting)
     }
 
@@ -421,7 +442,8 @@ impl ModelHealth {
     fn publish(&self, state: &State) {
         let now_ms = self.clock.now_ms();
         let waiting = |(_, until): &(i64, i64)| *until > now_ms;
-        let rests = state.rests.values().copied();
+        let own = state.targets.values().filter_map(|health| health.rest);
+        let rests = state.rests.values().copied().chain(own);
         resting::publish("rate_limit", rests.filter(waiting));
         let paused = state.paused.values().copied();
         resting::publish("breaker", paused.filter(waiting));
@@ -443,7 +465,13 @@ impl ModelHealth {
             #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
             metrics::gauge!(telemetry::MODELS_FAILING, "kind" => kind.name())
                 .set(failing.len() as f64);
-            let rest = state.rests.values().map(|(_, until)| *until).max();
+            let own = state
+                .targets
+                .iter()
+                .filter(|(target, _)| target.kind == kind);
+            let own = own.filter_map(|(_, health)| health.rest).filter(waiting);
+            let rests = state.rests.values().copied().chain(own);
+            let rest = rests.map(|(_, until)| until).max();
             let rest = rest.and_then(|until| Timestamp::from_millisecond(until).ok());
             // A call that hangs is shown, but nothing is decided by it: it may still be answered.
             let overdue = state.targets.iter();

@@ -124,12 +124,9 @@ impl Reflector {
         };
         let answered = answered_model.filter(|_| failure.is_none());
         let chosen = choose_log(attempts, failure, limit).inspect_err(|_| give_up(&mut usable));
-        if let Some(model) = answered {
-            let health = &self.base.health;
-            match &chosen {
-                Ok(_) => health.worked(endpoint, &model, job),
-                Err(_) => health.failed(endpoint, &model, job, Problem::Unusable),
-            }
+        let health = &self.base.health;
+        if let (Err(_), Some(model)) = (&chosen, &answered) {
+            health.failed(endpoint, model, job, Problem::Unusable);
         }
         let chosen = chosen?;
         let span = job.spec.span;
@@ -141,8 +138,10 @@ impl Reflector {
             (chosen, analysis)
         };
         let (chosen, analysis) = self.compute(log_bytes, finish).await?;
-        if chosen.by_code {
-            give_up(&mut usable);
+        match answered {
+            _ if chosen.by_code => give_up(&mut usable),
+            Some(model) => health.worked(endpoint, &model, job),
+            None => {}
         }
         if let Some(loss) = chosen.loss.filter(|loss| *loss > settings.max_loss) {
             warn_lossy(job, chosen.tokens, loss);

@@ -64,6 +64,12 @@ struct Conversation {
 /// A client has a title, tags and the next questions written beside the conversation itself.
 const BRANCHES: usize = 4;
 
+/// Where one is so many times as long as the other, they are no requests of the same task: a title is short, however long
+/// the conversation is. A new message may be as long as all before it.
+const OTHER_TASK: f64 = 10.0;
+/// A request that is shorter by so little takes the place of the one before it.
+const SAME_TASK: f64 = 1.25;
+
 /// Requests that continue each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Branch {
@@ -75,26 +81,43 @@ struct Branch {
     replaced: bool,
 }
 
+impl Branch {
+    /// How many times the longer is as long as the shorter.
+    fn ratio_to(&self, bytes: u64) -> f64 {
+        self.bytes.max(bytes) as f64 / self.bytes.min(bytes).max(1) as f64
+    }
+}
+
 impl Conversation {
-    /// The branch that a request of so many bytes belongs to: the one of the nearest size. A longer one means that the
-    /// client went back.
+    /// The branch that a request of so many bytes belongs to: the one of the nearest size, unless that is another task. A
+    /// longer one means that the client went back.
     fn branch_before(&self, bytes: u64) -> Option<Branch> {
-        let times_longer = |branch: &Branch| {
-            let (short, long) = (branch.bytes.min(bytes), branch.bytes.max(bytes));
-            long as f64 / short.max(1) as f64
-        };
         let branches = self.branches.iter().flatten();
-        let nearest = branches.min_by(|a, b| times_longer(a).total_cmp(&times_longer(b)));
-        nearest.copied()
+        let by_ratio = branches.map(|branch| (branch.ratio_to(bytes), *branch));
+        let nearest = by_ratio.min_by(|(one, _), (other, _)| one.total_cmp(other));
+        // Old lines do not say how long they are.
+        let is_near = |(ratio, branch): &(f64, Branch)| {
+            *ratio <= OTHER_TASK || branch.bytes == 0 || bytes == 0
+        };
+        let nearest = nearest.filter(is_near);
+        nearest.map(|(_, branch)| branch)
     }
 
     /// Puts `branch` in front: in the place of `before`, if it goes on with that, or of the one that was not used for the
-    /// longest time.
+    /// longest time. The longest is the conversation itself, and stays.
     fn set_branch(&mut self, before: Option<Branch>, branch: Branch) {
-        let continued = before.filter(|before| before.bytes <= branch.bytes);
+        let goes_on = |before: &Branch| {
+            before.bytes <= branch.bytes || before.ratio_to(branch.bytes) <= SAME_TASK
+        };
+        let continued = before.filter(goes_on);
         let mut places = self.branches.iter();
         let place = places.position(|it| it.is_none() || (it.is_some() && *it == continued));
-        let place = place.unwrap_or(BRANCHES - 1);
+        let longest = self.branches.iter().flatten().map(|it| it.bytes).max();
+        let oldest = self
+            .branches
+            .iter()
+            .rposition(|it| it.map(|it| it.bytes) != longest);
+        let place = place.or(oldest).unwrap_or(BRANCHES - 1);
         self.branches[place] = Some(branch);
         self.branches[..=place].rotate_right(1);
     }
@@ -415,6 +438,34 @@ mod tests {
         assert_eq!([found[1], found[3], found[5]], [Some((70, 0, 0)); 3]);
         assert_eq!(found[6], Some((0, 1_250, 0)));
         assert_eq!(found[7], Some((0, 1_250, 0)));
+    }
+
+    #[test]
+    fn shrinking_side_tasks_do_not_push_out_the_conversation() {
+        let main = |received: u64| {
+            format!(
+                r#""thread":"a","memory":"active","bytes_received":{received},"bytes_sent":1000,"messages_received":10,"prompt_tokens":250,"cached_tokens":100"#
+            )
+        };
+        let side = |bytes: u64| {
+            format!(
+                r#""thread":"a","memory":"watching","bytes_received":{bytes},"bytes_sent":{bytes},"messages_received":1,"prompt_tokens":70,"cached_tokens":0"#
+            )
+        };
+        let lines = [
+            side(460),
+            main(5_000),
+            side(700),
+            side(540),
+            side(420),
+            side(330),
+            side(250),
+            main(6_000),
+        ];
+        let found = estimates(&lines.each_ref().map(String::as_str));
+        // As without a title before it, and then as if nothing had been between.
+        assert_eq!(found[1], Some((250, 1_000, 0)));
+        assert_eq!(found[7], Some((250, 1_250, 0)));
     }
 
     #[test]

@@ -11,7 +11,7 @@ const BASE: Duration = Duration::from_secs(1);
 const CAP: Duration = Duration::from_mins(2);
 const JITTER: f64 = 0.2;
 /// A longer wait is cut to this, so that quotas that reset daily are tried again.
-pub(super) const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
+pub const MAX_RETRY_AFTER: Duration = Duration::from_hours(1);
 
 /// The wait after failure number `attempt` (from 0). Never shorter than the endpoint asks for, up
 /// to one hour.

@@ -5,8 +5,6 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::backoff::MAX_RETRY_AFTER;
-
 /// The most endpoints in the table. Clients choose their credentials, so there must be a bound.
 const MAX_ENDPOINTS: usize = 4096;
 /// How often the pause doubles while the probes keep failing.
@@ -68,14 +66,8 @@ impl Breaker {
     }
 
     /// Reports a failed call for which [the endpoint is to
-    /// blame](super::CallError::blames_endpoint), and for how long it asks to be left alone. Returns for how long the
-    /// endpoint gets no calls, if the circuit is open.
-    pub fn failed(
-        &self,
-        endpoint: &str,
-        now: Instant,
-        retry_after: Option<Duration>,
-    ) -> Option<Duration> {
+    /// blame](super::CallError::blames_endpoint). Returns for how long the endpoint gets no calls, if the circuit is open.
+    pub fn failed(&self, endpoint: &str, now: Instant) -> Option<Duration> {
         let mut failing = self.lock();
         if failing.len() >= MAX_ENDPOINTS && !failing.contains_key(endpoint) {
             failing.retain(|_, entry| entry.open_until.is_some_and(|until| until > now));
@@ -85,14 +77,10 @@ impl Breaker {
             open_until: None,
         });
         entry.consecutive = entry.consecutive.saturating_add(1);
-        let excess = entry.consecutive.checked_sub(self.threshold);
-        let pause = excess.map(|excess| {
-            self.pause
-                .saturating_mul(2u32.pow(excess.min(MAX_DOUBLINGS)))
-        });
-        // A shorter wait concerns the one call.
-        let requested = retry_after.filter(|wait| *wait >= self.pause);
-        let pause = pause.max(requested.map(|wait| wait.min(MAX_RETRY_AFTER)))?;
+        let excess = entry.consecutive.checked_sub(self.threshold)?;
+        let pause = self
+            .pause
+            .saturating_mul(2u32.pow(excess.min(MAX_DOUBLINGS)));
         entry.open_until = Some(now + pause);
         Some(pause)
     }
@@ -118,13 +106,13 @@ mod tests {
     fn the_breaker_opens_after_repeated_failures_and_closes_after_a_probe() {
         let breaker = Breaker::new(3, PAUSE);
         let start = Instant::now();
-        breaker.failed("a", start, None);
-        breaker.failed("a", start, None);
+        breaker.failed("a", start);
+        breaker.failed("a", start);
         breaker.succeeded("a");
-        assert_eq!(breaker.failed("a", start, None), None);
-        assert_eq!(breaker.failed("a", start, None), None);
+        assert_eq!(breaker.failed("a", start), None);
+        assert_eq!(breaker.failed("a", start), None);
         assert_eq!(breaker.admit("a", start), Ok(()), "two in a row");
-        assert_eq!(breaker.failed("a", start, None), Some(PAUSE));
+        assert_eq!(breaker.failed("a", start), Some(PAUSE));
         assert_eq!(breaker.admit("a", start), Err(PAUSE), "three in a row");
         assert_eq!(breaker.admit("b", start), Ok(()), "another endpoint");
         assert_eq!(
@@ -141,26 +129,11 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_that_asks_to_be_left_alone_gets_no_calls_for_that_time() {
-        let breaker = Breaker::new(3, PAUSE);
-        let start = Instant::now();
-        let short = PAUSE.saturating_sub(MOMENT);
-        assert_eq!(breaker.failed("a", start, Some(short)), None);
-        assert_eq!(breaker.admit("a", start), Ok(()));
-        let long = PAUSE * 5;
-        assert_eq!(breaker.failed("a", start, Some(long)), Some(long));
-        assert_eq!(breaker.admit("a", start), Err(long));
-        assert_eq!(breaker.admit("a", start + long), Ok(()), "the probe");
-        let endless = breaker.failed("b", start, Some(Duration::MAX));
-        assert_eq!(endless, Some(MAX_RETRY_AFTER));
-    }
-
-    #[test]
     fn each_failed_probe_makes_the_pause_longer_up_to_a_limit() {
         let breaker = Breaker::new(1, PAUSE);
         let mut now = Instant::now();
         for factor in [1, 2, 4, 8, 8, 8] {
-            assert_eq!(breaker.failed("a", now, None), Some(PAUSE * factor));
+            assert_eq!(breaker.failed("a", now), Some(PAUSE * factor));
             assert_eq!(breaker.admit("a", now), Err(PAUSE * factor));
             now += PAUSE * factor;
             assert_eq!(breaker.admit("a", now), Ok(()));
@@ -171,7 +144,7 @@ mod tests {
     fn a_probe_that_never_reports_is_followed_by_another() {
         let breaker = Breaker::new(1, PAUSE);
         let now = Instant::now();
-        breaker.failed("a", now, None);
+        breaker.failed("a", now);
         assert_eq!(breaker.admit("a", now + PAUSE), Ok(()));
         assert_eq!(breaker.admit("a", now + PAUSE * 2), Ok(()));
     }

@@ -51,12 +51,18 @@ fn utf16_escape(text: &str) -> Option<u32> {
     u32::from_str_radix(digits, 16).ok()
 }
 
-/// The whole answer of a stream of server-sent events.
+/// The whole answer of a stream of server-sent events; `None` if it was cut, or one of them cannot be read.
 fn read_stream(text: &str) -> Option<Value> {
     let events = text.lines().filter_map(|line| line.strip_prefix("data:"));
-    let chunks: Vec<Value> = events
-        .filter_map(|data| serde_json::from_str(data.trim()).ok())
-        .collect();
+    let (mut chunks, mut is_done) = (Vec::new(), false);
+    for data in events.map(str::trim).filter(|data| !data.is_empty()) {
+        if data == "[DONE]" {
+            is_done = true;
+        } else {
+            let chunk: Value = serde_json::from_str(data).ok()?;
+            chunks.push(chunk);
+        }
+    }
     let newest = |path: &str| {
         let mut found = chunks.iter().rev().filter_map(|chunk| chunk.pointer(path));
         found.find(|value| !value.is_null()).cloned()
@@ -70,6 +76,10 @@ fn read_stream(text: &str) -> Option<Value> {
     if let Some(error) = newest("/error") {
         return Some(json!({ "error": error }));
     }
+    let finish_reason = newest("/choices/0/finish_reason");
+    if !is_done && finish_reason.is_none() {
+        return None;
+    }
     let content = joined("/choices/0/delta/content");
     let refusal = joined("/choices/0/delta/refusal");
     if content.is_none() && refusal.is_none() {
@@ -80,7 +90,7 @@ fn read_stream(text: &str) -> Option<Value> {
         "usage": newest("/usage"),
         "choices": [{
             "message": {"content": content, "refusal": refusal},
-            "finish_reason": newest("/choices/0/finish_reason"),
+            "finish_reason": finish_reason,
         }],
     }))
 }
@@ -139,6 +149,10 @@ mod tests {
 
     #[test]
     fn what_is_no_answer_stays_none() {
+        let cut = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
+        let torn = format!("{cut}data: {{\"choices\":[{{\"del\n\ndata: [DONE]\n");
+        assert_eq!(read(cut.as_bytes()), None);
+        assert_eq!(read(torn.as_bytes()), None);
         for body in [
             "",
             "<html>",

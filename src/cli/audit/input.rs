@@ -16,6 +16,8 @@ use crate::config::AuditTarget;
 
 /// Bytes that are read at once.
 const BUFFER: usize = 256 * 1024;
+/// The most files that are open at once. Systems allow a process 256 and more.
+const MOST_OPEN: usize = 128;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// The files of the command line, or the one of the configuration.
@@ -46,36 +48,44 @@ pub(super) fn each_line(files: &[PathBuf], mut take: impl FnMut(&[u8])) -> anyho
     let sizes = files.iter().map(|file| std::fs::metadata(file).ok());
     let all: Option<u64> = sizes.map(|size| size.map(|size| size.len())).sum();
     let bar = progress::bytes_bar("reading", all);
-    for (file, input) in open_all(files)? {
+    for (file, opened) in open_all(files)? {
         let failed = || format!("cannot read {}", file.display());
+        let input: Box<dyn Read> = match opened {
+            Some(opened) => Box::new(opened),
+            None if is_standard_input(file) => Box::new(io::stdin().lock()),
+            None => Box::new(File::open(file).with_context(failed)?),
+        };
         read(bar.wrap_read(input), &mut take).with_context(failed)?;
     }
     bar.finish_and_clear();
     Ok(())
 }
 
-/// Opens all files before the first one is read: a rotation in the meantime gives them other names. It renames towards
-/// the older ones, so they are opened from the newest on, and what is met again under another name is left out.
-fn open_all(files: &[PathBuf]) -> anyhow::Result<Vec<(&PathBuf, Box<dyn Read>)>> {
-    let mut opened = Vec::new();
+/// An input, and what is open of it already.
+type Input<'f> = (&'f PathBuf, Option<File>);
+
+/// Opens files before the first one is read: a rotation in the meantime gives them other names. It renames towards the
+/// older ones, so they are opened from the newest on, and what is met again under another name is left out. What is no
+/// file (a pipe) is opened when its turn comes: its writer may wait for that.
+fn open_all(files: &[PathBuf]) -> anyhow::Result<Vec<Input<'_>>> {
+    let mut inputs: Vec<Input<'_>> = Vec::new();
     let mut met = HashSet::new();
     for file in files.iter().rev() {
         let failed = || format!("cannot read {}", file.display());
-        if is_standard_input(file) {
-            opened.push((file, Box::new(io::stdin().lock()) as Box<dyn Read>));
+        if is_standard_input(file) || !std::fs::metadata(file).with_context(failed)?.is_file() {
+            if !(is_standard_input(file) && inputs.iter().any(|(other, _)| *other == file)) {
+                inputs.push((file, None));
+            }
             continue;
         }
-        let input = File::open(file).with_context(failed)?;
-        let is_new = match identity(&input.metadata().with_context(failed)?) {
-            Some(identity) => met.insert(identity),
-            None => true,
-        };
-        if is_new {
-            opened.push((file, Box::new(input)));
+        let opened = File::open(file).with_context(failed)?;
+        let identity = identity(&opened.metadata().with_context(failed)?);
+        if identity.is_none_or(|identity| met.insert(identity)) {
+            inputs.push((file, (inputs.len() < MOST_OPEN).then_some(opened)));
         }
     }
-    opened.reverse();
-    Ok(opened)
+    inputs.reverse();
+    Ok(inputs)
 }
 
 /// What tells a file from every other one, whatever its name is.

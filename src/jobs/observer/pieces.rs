@@ -134,9 +134,10 @@ impl ObserveJob<'_> {
                 ParsedAnswer::Empty | ParsedAnswer::Repetitive => CallOutcome::Empty,
             });
             PieceAnswer {
+                is_empty_block: outcome == ParsedAnswer::Empty
+                    && observe::is_empty_block(&reply.text),
                 outcome,
                 truncated: cut,
-                is_empty_block: observe::is_empty_block(&reply.text),
                 model: reply.model,
             }
         });

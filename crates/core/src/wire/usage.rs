@@ -168,17 +168,13 @@ fn completion(usage: &Value) -> Option<u64> {
 }
 
 /// The reasoning that `completion` does not contain; `None` if it does. xAI, and gateways in front of Gemini, count the
-/// reasoning beside the answer, and bill both. Their own `total_tokens` says so; without a total, more reasoning than
-/// answer does.
+/// reasoning beside the answer, and bill both. Their own `total_tokens` says so, or more reasoning than answer does.
 fn reasoning_beside(usage: &Value, completion: u64) -> Option<u64> {
     let reasoning = reasoning(usage)?;
-    let is_beside = match (prompt(usage), first(usage, &["total_tokens"])) {
-        (Some(prompt), Some(total)) => {
-            reasoning > 0 && total == prompt.saturating_add(completion).saturating_add(reasoning)
-        }
-        _ => reasoning > completion,
-    };
-    is_beside.then_some(reasoning)
+    let sum =
+        prompt(usage).map(|prompt| prompt.saturating_add(completion).saturating_add(reasoning));
+    let is_in_total = reasoning > 0 && sum.is_some() && sum == first(usage, &["total_tokens"]);
+    (is_in_total || reasoning > completion).then_some(reasoning)
 }
 
 fn reasoning(usage: &Value) -> Option<u64> {

@@ -49,6 +49,13 @@ pub(super) struct Tag<'a> {
     rest: &'a str,
 }
 
+impl Tag<'_> {
+    /// Whether a block of observations begins with it.
+    pub(super) fn opens_observations(&self) -> bool {
+        !self.closes && self.section == Section::Observations
+    }
+}
+
 /// Splits `answer` into its sections. Without an observations block, or if it is never closed, only
 /// list lines and their dates count.
 pub(super) fn read_sections(answer: &str) -> Sections {

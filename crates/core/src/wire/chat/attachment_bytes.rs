@@ -17,6 +17,15 @@ const SOUND_BYTES: usize = 1_000;
 pub(super) fn attachment_bytes(part: &Tree<'_>) -> usize {
     let member = |name: &'static str, field: &'static str| part.get(name)?.get(field)?.as_text();
     let beyond = |data: &str, text: usize| data.len().saturating_sub(text);
+    let text = |name: &'static str| part.get(name).and_then(Tree::as_text);
+    let sound = |data: &str| beyond(data, data.len() / SOUND_BYTES);
+    let in_sound = |url: &str| {
+        if url.starts_with("data:") {
+            sound(url)
+        } else {
+            0
+        }
+    };
     let picture = |data: &str| beyond(data, PICTURE);
     let in_url = |url: &str| {
         if url.starts_with("data:") {
@@ -26,17 +35,17 @@ pub(super) fn attachment_bytes(part: &Tree<'_>) -> usize {
         }
     };
     match part.get("type").and_then(Tree::as_text) {
-        Some("image_url") => {
-            let url = part.get("image_url").and_then(Tree::as_text);
-            url.or_else(|| member("image_url", "url")).map_or(0, in_url)
-        }
+        Some("image_url") => text("image_url")
+            .or_else(|| member("image_url", "url"))
+            .map_or(0, in_url),
+        Some("input_image") => text("image_url").map_or(0, in_url),
+        Some("video_url") => member("video_url", "url").map_or(0, in_sound),
+        Some("audio_url") => member("audio_url", "url").map_or(0, in_sound),
         Some("image") => match member("source", "data") {
             Some(data) => picture(data),
             None => member("source", "url").map_or(0, in_url),
         },
-        Some("input_audio") => {
-            member("input_audio", "data").map_or(0, |data| beyond(data, data.len() / SOUND_BYTES))
-        }
+        Some("input_audio") => member("input_audio", "data").map_or(0, sound),
         Some("file") => member("file", "file_data").map_or(0, |data| {
             if data.starts_with("data:image/") {
                 picture(data)
