@@ -176,7 +176,7 @@ impl ModelHealth {
         let now = self.clock.instant();
         let mut state = self.lock();
         let health = state.health(Target::new(endpoint, model, job));
-        let was_failing = health.failing.is_some();
+        let (was_failing, was_resting) = (health.failing.is_some(), health.rest.is_some());
         *health = Health {
             proven: true,
             last_call: Some(now),
@@ -191,8 +191,10 @@ impl ModelHealth {
                 "the {} works again",
                 role(job.spec.kind)
             );
-            self.publish(&state);
             self.recovered.store(true, Ordering::SeqCst);
+        }
+        if was_failing || was_resting {
+            self.publish(&state);
         }
     }
 
@@ -280,7 +282,9 @@ impl ModelHealth {
             && let Some(wait) = error.retry_after().filter(|_| !borrowed)
             && wait >= SHORTEST_REST
         {
-            let since = health.rest.map_or(now_ms, |(since, _)| since);
+            // One that is extended keeps its beginning.
+            let running = health.rest.filter(|(_, until)| *until > now_ms);
+            let since = running.map_or(now_ms, |(since, _)| since);
             let until = now_ms.saturating_add(millis(wait.min(MAX_RETRY_AFTER)));
             health.rest = Some((since, until));
         }

@@ -75,12 +75,8 @@ fn the_observer_is_degraded_until_the_last_overdue_call_ends() {
     assert_eq!(readiness.condition("observer"), Some(Condition::Up));
 }
 
-#[test]
-fn a_paused_endpoint_is_reported_with_both_times_until_it_answers() {
-    let clock = Clock::manual(1_000_000);
-    let health = ModelHealth::new(clock.clone(), &Readiness::new());
-    let (endpoint, job) = (endpoint(), job());
-    let phase = |endpoint: Option<Endpoint>| Phase {
+fn phase(endpoint: Option<Endpoint>) -> Phase {
+    Phase {
         endpoint,
         model: None,
         temperature: None,
@@ -89,7 +85,58 @@ fn a_paused_endpoint_is_reported_with_both_times_until_it_answers() {
         options: serde_json::Map::new(),
         deadline: DEADLINE,
         instruction: None,
+    }
+}
+
+/// Nobody else waits: each model of an endpoint has a limit of its own.
+#[test]
+fn a_long_pause_that_the_endpoint_asks_for_is_reported_with_both_times() {
+    let clock = Clock::manual(1_000_000);
+    let readiness = Readiness::new();
+    let health = ModelHealth::new(clock.clone(), &readiness);
+    let (endpoint, job) = (endpoint(), job());
+    let phase = phase(Some(endpoint.clone()));
+    let notice = |model: &str| health.notice(&job.scope.tenant, &phase, model);
+    let limited = |seconds: u64| {
+        let retry_after = Some(Duration::from_secs(seconds));
+        let message = String::new();
+        let error = CallError::RateLimited {
+            retry_after,
+            message,
+        };
+        health.failed(&endpoint, "m", &job, Problem::Call(&error));
     };
+    let resting = |since, until| Rest::from_millis(since, until).map(Notice::ObserverResting);
+    limited(29);
+    assert_eq!(notice("m"), None, "too short to be shown");
+    health.worked(&endpoint, "m", &job);
+    limited(600);
+    assert_eq!(notice("m"), resting(1_000_000, 1_600_000));
+    assert_eq!(notice("another"), None);
+    assert!(matches!(
+        readiness.condition("observer"),
+        Some(Condition::Resting { .. })
+    ));
+    assert_eq!(readiness.condition("reflector"), Some(Condition::Up));
+    clock.advance(Duration::from_mins(11));
+    assert_eq!(notice("m"), None);
+    health.worked(&endpoint, "m", &job);
+    limited(u64::MAX);
+    assert_eq!(
+        notice("m"),
+        resting(1_660_000, 1_660_000 + 3_600_000),
+        "an hour at most"
+    );
+    health.worked(&endpoint, "m", &job);
+    assert_eq!(notice("m"), None);
+    assert_eq!(readiness.condition("observer"), Some(Condition::Up));
+}
+
+#[test]
+fn a_paused_endpoint_is_reported_with_both_times_until_it_answers() {
+    let clock = Clock::manual(1_000_000);
+    let health = ModelHealth::new(clock.clone(), &Readiness::new());
+    let (endpoint, job) = (endpoint(), job());
     let (borrowed, phase) = (phase(None), phase(Some(endpoint.clone())));
     let notice = || health.notice(&job.scope.tenant, &phase, "m");
     let failing = |since, until| Some(Notice::ObserverFailing(Rest::from_millis(since, until)));
