@@ -4,6 +4,7 @@
 //! as 0. Groups are the only thing that grows with the files. Used by `diarist audit`, which opens the files and prints, and by
 //! `app`, which counts dollars while lines are written ([`CostMeter`]).
 
+mod branches;
 mod cache_seen;
 mod check;
 mod conversation_models;
@@ -25,6 +26,7 @@ mod reported;
 mod segments;
 mod table;
 mod text;
+mod token_range;
 mod totals;
 mod why;
 

@@ -220,6 +220,10 @@ impl ModelHealth {
         let health = state.health(Target::new(endpoint, model, job));
         health.last_call = Some(now);
         health.slowest = health.slowest.max(after);
+        // It answers, whatever it says.
+        if health.rest.take().is_some() {
+            self.publish(&state);
+        }
     }
 
     /// A call has run for this long without an answer. It is reported as hanging until the returned value is dropped.
@@ -278,6 +282,11 @@ impl ModelHealth {
         let health = state.health(Target::new(endpoint, model, job));
         health.bad_calls = health.bad_calls.saturating_add(1);
         health.last_call = Some(now);
+        if let Problem::Call(error) = problem
+            && !error.is_retryable()
+        {
+            health.rest = None;
+        }
         if let Problem::Call(error) = problem
             && let Some(wait) = error.retry_after().filter(|_| !borrowed)
             && wait >= SHORTEST_REST

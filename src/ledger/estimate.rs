@@ -22,10 +22,12 @@
 //! The prompt of a request without usage is estimated too: its bytes, by the tokens of a byte in the requests of the same
 //! model before it, or of all models if none of its own had usage.
 
+use super::branches::{Branch, Conversation};
 use super::cache_seen::CacheSeen;
 use super::density::Density;
 use super::line::{Line, Text};
 use super::recent::RecentMap;
+use super::token_range::Range;
 use crate::model_prices::BilledTokens;
 
 /// Most providers give back hits in such steps, and none of shorter prompts: see the rules of the caches in
@@ -36,91 +38,12 @@ const SMALLEST_HIT: u64 = 1_024;
 /// Causes of a miss that lie in what memory did: without it they do not exist.
 const CAUSES_OF_MEMORY: [&str; 3] = ["activation", "reflection", "memory_switched"];
 
-/// A number of tokens as it is likely, and the ends between which it lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Range {
-    likely: u64,
-    fewest: u64,
-    most: u64,
-}
-
 /// The tokens of a request without Diarist: as they are likely, and at both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Without {
     pub likely: BilledTokens,
     pub cheapest: BilledTokens,
     pub dearest: BilledTokens,
-}
-
-/// What the lines before tell about one conversation with one model.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Conversation {
-    /// The newest request of each branch, the branch that was used last in front.
-    branches: [Option<Branch>; BRANCHES],
-    /// The provider reported a cache hit.
-    hit: bool,
-}
-
-/// A client has a title, tags and the next questions written beside the conversation itself.
-const BRANCHES: usize = 4;
-
-/// Where one is so many times as long as the other, they are no requests of the same task: a title is short, however long
-/// the conversation is. A new message may be as long as all before it.
-const OTHER_TASK: f64 = 10.0;
-/// A request that is shorter by so little takes the place of the one before it.
-const SAME_TASK: f64 = 1.25;
-
-/// Requests that continue each other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Branch {
-    /// Bytes of the last one, as the client sent it.
-    bytes: u64,
-    /// Tokens of the last one as it would have been.
-    prompt: Option<Range>,
-    /// Messages were replaced.
-    replaced: bool,
-}
-
-impl Branch {
-    /// How many times the longer is as long as the shorter.
-    fn ratio_to(&self, bytes: u64) -> f64 {
-        self.bytes.max(bytes) as f64 / self.bytes.min(bytes).max(1) as f64
-    }
-}
-
-impl Conversation {
-    /// The branch that a request of so many bytes belongs to: the one of the nearest size, unless that is another task. A
-    /// longer one means that the client went back.
-    fn branch_before(&self, bytes: u64) -> Option<Branch> {
-        let branches = self.branches.iter().flatten();
-        let by_ratio = branches.map(|branch| (branch.ratio_to(bytes), *branch));
-        let nearest = by_ratio.min_by(|(one, _), (other, _)| one.total_cmp(other));
-        // Old lines do not say how long they are.
-        let is_near = |(ratio, branch): &(f64, Branch)| {
-            *ratio <= OTHER_TASK || branch.bytes == 0 || bytes == 0
-        };
-        let nearest = nearest.filter(is_near);
-        nearest.map(|(_, branch)| branch)
-    }
-
-    /// Puts `branch` in front: in the place of `before`, if it goes on with that, or of the one that was not used for the
-    /// longest time. The longest is the conversation itself, and stays.
-    fn set_branch(&mut self, before: Option<Branch>, branch: Branch) {
-        let goes_on = |before: &Branch| {
-            before.bytes <= branch.bytes || before.ratio_to(branch.bytes) <= SAME_TASK
-        };
-        let continued = before.filter(goes_on);
-        let mut places = self.branches.iter();
-        let place = places.position(|it| it.is_none() || (it.is_some() && *it == continued));
-        let longest = self.branches.iter().flatten().map(|it| it.bytes).max();
-        let oldest = self
-            .branches
-            .iter()
-            .rposition(|it| it.map(|it| it.bytes) != longest);
-        let place = place.or(oldest).unwrap_or(BRANCHES - 1);
-        self.branches[place] = Some(branch);
-        self.branches[..=place].rotate_right(1);
-    }
 }
 
 /// Remembers the conversations of the lines so far.
@@ -188,7 +111,8 @@ impl Estimator {
         let mut conversation = self.conversations.get(&key).copied().unwrap_or_default();
         conversation.hit |= line.cached_tokens.is_some_and(|cached| cached > 0);
         let bytes = line.bytes_received.unwrap_or(0);
-        let before = conversation.branch_before(bytes);
+        let messages = line.messages_received.unwrap_or(0);
+        let before = conversation.branch_before(bytes, messages);
         let model = self.with_prompt(line);
         let billed = billed(line);
         let prompt = billed.and_then(|billed| whole_prompt(line, &billed, model.density.spread()));
@@ -196,6 +120,7 @@ impl Estimator {
         let replaced = line.is_active() || before.is_some_and(|before| before.replaced);
         let branch = Branch {
             bytes,
+            messages,
             prompt: prompt.or(prompt_before),
             replaced,
         };
@@ -438,6 +363,19 @@ mod tests {
         assert_eq!([found[1], found[3], found[5]], [Some((70, 0, 0)); 3]);
         assert_eq!(found[6], Some((0, 1_250, 0)));
         assert_eq!(found[7], Some((0, 1_250, 0)));
+    }
+
+    #[test]
+    fn a_pasted_file_continues_the_conversation() {
+        let turn = |received: u64, messages: u64| {
+            format!(
+                r#""thread":"a","memory":"active","bytes_received":{received},"bytes_sent":{received},"messages_received":{messages},"prompt_tokens":{},"cached_tokens":100"#,
+                received / 4
+            )
+        };
+        let lines = [turn(4_000, 12), turn(64_000, 14)];
+        let found = estimates(&lines.each_ref().map(String::as_str));
+        assert_eq!(found[1], Some((15_000, 1_000, 0)));
     }
 
     #[test]

@@ -11,7 +11,7 @@ pub(super) fn read(body: &[u8]) -> Option<Value> {
         return Some(answer);
     }
     let text = String::from_utf8_lossy(body);
-    let text = replace_lone_surrogates(&text);
+    let text = replace_lone_surrogates(text.trim_start_matches('\u{feff}'));
     serde_json::from_str(&text)
         .ok()
         .or_else(|| read_stream(&text))
@@ -56,11 +56,12 @@ fn read_stream(text: &str) -> Option<Value> {
     let events = text.lines().filter_map(|line| line.strip_prefix("data:"));
     let (mut chunks, mut is_done) = (Vec::new(), false);
     for data in events.map(str::trim).filter(|data| !data.is_empty()) {
-        if data == "[DONE]" {
-            is_done = true;
-        } else {
-            let chunk: Value = serde_json::from_str(data).ok()?;
-            chunks.push(chunk);
+        match serde_json::from_str::<Value>(data) {
+            Ok(chunk) => chunks.push(chunk),
+            Err(_) if data == "[DONE]" => is_done = true,
+            // Half of an event, as opposed to a sign of life.
+            Err(_) if data.starts_with('{') => return None,
+            Err(_) => {}
         }
     }
     let newest = |path: &str| {
@@ -77,7 +78,9 @@ fn read_stream(text: &str) -> Option<Value> {
         return Some(json!({ "error": error }));
     }
     let finish_reason = newest("/choices/0/finish_reason");
-    if !is_done && finish_reason.is_none() {
+    // Some gateways write an empty one into each event.
+    let is_finished = finish_reason.as_ref().is_some_and(|reason| *reason != "");
+    if !is_done && !is_finished {
         return None;
     }
     let content = joined("/choices/0/delta/content");

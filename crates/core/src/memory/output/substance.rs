@@ -23,21 +23,24 @@ const NOTHING_STARTS: [&str; 6] = [
     "nothing to record",
     "nothing new",
 ];
-const SHORT_LINE: usize = 48;
+const SHORT_LINE: usize = 34;
 
 /// How a model begins that refuses. An observation speaks of the user and of the assistant, never of itself.
-const REFUSALS: [&str; 7] = [
+const REFUSALS: [&str; 10] = [
     "i'm sorry",
     "i’m sorry",
     "i am sorry",
     "i cannot ",
     "i can't ",
     "i can’t ",
-    "as an ai",
+    "as an ai model",
+    "as an ai language model",
+    "as an ai assistant",
+    "as an ai,",
 ];
 
 /// More list lines than these are no refusal, and nothing that is said by the way.
-const MOST_LINES: usize = 3;
+const MOST_LINES: usize = 2;
 /// Items of the input from which on it is judged whether so short an answer speaks of it. Of a short greeting, an honest
 /// answer may share no word.
 const FEWEST_ITEMS: usize = 12;
@@ -69,9 +72,15 @@ pub(super) fn is_prompt_line(line: &str) -> bool {
 
 /// Whether the list lines of `text` say something, and something about `input`.
 pub(super) fn has_substance(text: &str, input: &str) -> bool {
-    let mut lines = text.lines().filter(|line| is_list_line(line));
-    let first = lines.find(|line| says_something(line));
-    first.is_some_and(|line| !refuses(line)) && !is_about_something_else(text, input)
+    let lines = text.lines().filter(|line| is_list_line(line));
+    let lines: Vec<&str> = lines.filter(|line| says_something(line)).collect();
+    match lines.len() {
+        0 => false,
+        1..=MOST_LINES => {
+            !lines.iter().all(|line| refuses(line)) && !is_about_something_else(&lines, text, input)
+        }
+        _ => true,
+    }
 }
 
 /// Whether `line` says more than a day, or that there is nothing to say.
@@ -80,12 +89,15 @@ pub(super) fn says_something(line: &str) -> bool {
     let says_nothing = NOTHING.contains(&words.as_str())
         || (words.len() <= SHORT_LINE
             && NOTHING_STARTS.iter().any(|start| words.starts_with(start)));
-    !words.is_empty() && !says_nothing && !is_date(line)
+    let has_words = !words.is_empty() || line.chars().any(char::is_numeric);
+    has_words && !says_nothing && !is_date(line)
 }
 
+/// Whether `line` refuses in its own words. What a user said stands in quotes.
 fn refuses(line: &str) -> bool {
     let words = words_of(line);
-    REFUSALS.iter().any(|start| words.starts_with(start))
+    let is_quoted = line.contains(['"', '“', '„', '«', '`']);
+    !is_quoted && REFUSALS.iter().any(|start| words.starts_with(start))
 }
 
 /// The words of a line of a list in lower case, without marks and time around them.
@@ -96,11 +108,10 @@ fn words_of(line: &str) -> String {
         .to_lowercase()
 }
 
-/// Whether a short `text` shares no word and no item with an `input` that has many. Where they are written in different
+/// Whether the few `lines` of `text` share no word and no item with an `input` that has many. Where they are written in different
 /// scripts, nothing is known: an Observer may write in another language than the conversation.
-fn is_about_something_else(text: &str, input: &str) -> bool {
-    let lines: Vec<&str> = text.lines().filter(|line| is_list_line(line)).collect();
-    if lines.len() > MOST_LINES || is_latin(text) != is_latin(input) {
+fn is_about_something_else(lines: &[&str], text: &str, input: &str) -> bool {
+    if is_latin(text) != is_latin(input) {
         return false;
     }
     let reader = ItemReader::for_text(text);
@@ -108,7 +119,7 @@ fn is_about_something_else(text: &str, input: &str) -> bool {
         .iter()
         .flat_map(|line| reader.features(line))
         .collect();
-    let signs = sign_pairs(&lines);
+    let signs = sign_pairs(lines);
     let mut items = HashSet::new();
     for line in input.lines().filter(|line| !is_date(line)) {
         // Who speaks, and when, is no item.
@@ -191,14 +202,16 @@ mod tests {
         for text in [
             "* 🔴 (14:05) the hotel",
             "* invoice QX-77 was paid",
-            "* a\n* b\n* c\n* d",
+            "* a\n* b\n* c",
             // In another script.
             "* 🔴 (14:05) Пользователь хочет поехать",
             "* 晩ご飯は七時を希望",
         ] {
             assert!(has_substance(text, LONG), "{text}");
         }
-        // Too little to tell by: the times of messages are no items.
+        // Too little to tell by: the times of messages are no items. What stands in quotes was said by the user.
+        let quoted = "* 🔴 (14:05) \"I can't log in\": User's words";
+        assert!(has_substance(quoted, "User: hi\n"));
         assert!(has_substance("* greeted the model", "User: hi\n"));
         let chat: String = (10..30)
             .map(|minute| format!("User (14:{minute}): try tea\n"))
@@ -227,6 +240,8 @@ mod tests {
             "* 猫",
             "* nothing was booked",
             "* none of the tests passed",
+            "* 4711",
+            "* As an Airbnb host, User charges 91 EUR",
         ] {
             assert!(has_substance(text, ""), "{text}");
         }

@@ -52,7 +52,14 @@ fn final_channel(answer: &str) -> &str {
     const MESSAGE: &str = "<|message|>";
     let text = answer.trim_start();
     let is_first = text.starts_with("<|channel|>final");
-    let start = answer.rfind(FINAL).map(|at| at + FINAL.len());
+    // Quoted in an observation, it is none.
+    let is_real = |at: usize| {
+        let before = &answer[..at];
+        let has_begun = before.starts_with("<observations") || before.contains("\n<observations");
+        text.starts_with("<|") || (before.ends_with("<|end|>") && !has_begun)
+    };
+    let start = answer.rfind(FINAL).filter(|at| is_real(*at));
+    let start = start.map(|at| at + FINAL.len());
     if let Some(start) = start.or(is_first.then_some(0))
         && let Some(message) = answer[start..].find(MESSAGE)
     {
@@ -111,6 +118,14 @@ impl<'a> Layout<'a> {
                     layout.last_block = Some(at);
                 }
             }
+            // `… text</observations>`: the end of a section at the end of a line.
+            let text = line.trim_end();
+            if let Some(place) = text.rfind("</").filter(|place| *place > 0)
+                && text[place..].find('>') == Some(text.len() - place - 1)
+                && parse_tag(&text[place..]).is_some()
+            {
+                layout.tags.push((at + place, true));
+            }
             if tag.is_some() || is_date(line) || is_list_line(line) {
                 layout.first_log_line = layout.first_log_line.min(at);
             }
@@ -119,9 +134,13 @@ impl<'a> Layout<'a> {
         // On the same line as the end of a thought.
         for (_, close) in MARKS {
             let joined = format!("{close}<observations");
-            let found = lower.rfind(&joined).map(|at| at + close.len());
-            layout.last_block = layout.last_block.max(found);
+            for (found, _) in lower.match_indices(&joined) {
+                let place = found + close.len();
+                layout.tags.push((place, false));
+                layout.last_block = layout.last_block.max(Some(place));
+            }
         }
+        layout.tags.sort_unstable();
         layout
     }
 
@@ -131,9 +150,10 @@ impl<'a> Layout<'a> {
             .opening_mark(0)
             .is_some_and(|(start, _)| start <= self.first_log_line);
         let mut closes = self.closing_marks();
+        closes.retain(|(_, end)| !self.is_in_closed_section(*end));
         match self.last_block {
             Some(block) => {
-                closes.retain(|(_, end)| *end <= block && !self.is_in_closed_section(*end));
+                closes.retain(|(_, end)| *end <= block);
                 let end = closes.iter().rev().find(|mark| self.ends_thought(mark));
                 End::At(end.map_or(0, |(_, end)| *end))
             }
@@ -142,6 +162,8 @@ impl<'a> Layout<'a> {
                 let end = end.or(closes.first());
                 End::At(end.map_or(0, |(_, end)| *end))
             }
+            // The list has begun before: thoughts behind it, or marks that the conversation contains.
+            None if self.opening_mark(0).is_some() => End::At(0),
             None => match closes.iter().rev().find(|mark| self.ends_thought(mark)) {
                 Some((start, _)) if is_list_line(self.line_before(*start)) => End::Unclear,
                 Some((_, end)) => End::At(*end),
@@ -154,14 +176,17 @@ impl<'a> Layout<'a> {
     /// conversation.
     fn unclosed_thought(&self, begin: usize) -> Option<usize> {
         let (start, _) = self.opening_mark(begin)?;
-        (start < self.last_block.unwrap_or(usize::MAX)).then_some(start)
+        let is_closed = || self.closing_marks().iter().any(|(close, _)| *close > start);
+        let is_before_answer = start < self.last_block.unwrap_or(usize::MAX);
+        (is_before_answer && (self.last_block.is_some() || !is_closed())).then_some(start)
     }
 
     /// The first mark at or behind `from` that stands at the start of a line and opens a thought.
     fn opening_mark(&self, from: usize) -> Option<(usize, usize)> {
         let found = MARKS.iter().filter_map(|(open, _)| {
             let mut places = self.lower[from..].match_indices(open);
-            let place = places.find(|(at, _)| self.starts_line(from + at));
+            let is_mark = |at: usize| self.starts_line(at) && !self.is_in_closed_section(at);
+            let place = places.find(|(at, _)| is_mark(from + at));
             place.map(|(at, _)| (from + at, from + at + open.len()))
         });
         found.min()
@@ -187,7 +212,8 @@ impl<'a> Layout<'a> {
             || line.starts_with("```")
             || parse_tag(line).is_some()
             || is_date(line)
-            || is_list_line(line)
+            // In the middle of a sentence they are arrows and ticks.
+            || (is_list_line(line) && !line.starts_with(['→', '✅']) && !line.starts_with("->"))
     }
 
     fn starts_line(&self, at: usize) -> bool {
@@ -302,6 +328,13 @@ mod tests {
             "<observations>\n* a\n</observations>\n<current-task>\nexplain </think>\n</current-task>",
             // Never closed; closed at the end of a line.
             "<observations>\n* a\n* drop all up to </think>\n* b\n<current-task>t</current-task>",
+            "* a\n<current-task>\nstrip all up to </think>\n</current-task>",
+            "* a\n<thread-title>Stripping <think></think></thread-title>",
+            "Date: May 3, 2026\n* a\n* the template:\n<think>\nplan\n</think>\n* b",
+            "* R1 emits <think>plan</think> → drop it\n* b",
+            "<observations>\n* a\n<think>\n</think>\n</observations>\n<observations>\n* b\n</observations>",
+            "<observations>\n* strip up to </think>\n* x</observations>\n<observations>\n* b\n</observations>",
+            "<observations>\n* a\n* prints `<|end|><|start|>assistant<|channel|>final<|message|>`\n* c\n</observations>",
             "<observations>\n* a\n* drop all up to </think>\n<thinking>\n* b</observations>",
             "<observations>\n* 🔴 vLLM prints `<|channel|>analysis<|message|>`\n* and `<|channel|>final<|message|>`\n* c\n</observations>",
         ] {
