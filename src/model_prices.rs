@@ -349,6 +349,9 @@ mod tests {
         ] {
             assert!(table.find(known).is_some(), "{known}");
         }
+        // The first of its name had another price.
+        let input = |model| table.find(model).map(|price| price.input);
+        assert!(input("gpt-4o-2024-05-13") > input("gpt-4o-2024-08-06"));
         for unknown in ["gpt-5-pro", "own", "gpt-5-12", "gpt", "", "é-20260807"] {
             assert_eq!(table.find(unknown), None, "{unknown}");
         }

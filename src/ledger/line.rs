@@ -339,6 +339,11 @@ mod tests {
                 ((Some(6), Some(4)), None),
             ),
             (r#""cached_tokens":6"#, ((Some(6), None), None)),
+            // No request has so many.
+            (
+                r#""prompt_tokens":18446744073709551615,"cached_tokens":6,"cache_write_tokens":2000000000"#,
+                ((Some(6), None), None),
+            ),
         ] {
             assert_eq!(numbers(fields), expected, "{fields}");
         }

@@ -118,6 +118,9 @@ fn a_long_pause_that_the_endpoint_asks_for_is_reported_with_both_times() {
         Some(Condition::Resting { .. })
     ));
     assert_eq!(readiness.condition("reflector"), Some(Condition::Up));
+    health.answered(&endpoint, "m", &job, Duration::ZERO);
+    assert_eq!(notice("m"), None, "it answers, whatever it says");
+    limited(600);
     clock.advance(Duration::from_mins(11));
     assert_eq!(notice("m"), None);
     health.worked(&endpoint, "m", &job);

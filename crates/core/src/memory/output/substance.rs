@@ -108,8 +108,8 @@ fn words_of(line: &str) -> String {
         .to_lowercase()
 }
 
-/// Whether the few `lines` of `text` share no word and no item with an `input` that has many. Where they are written in different
-/// scripts, nothing is known: an Observer may write in another language than the conversation.
+/// Whether the few `lines` of `text` share no word and no item with an `input` that has many items. Where they are written in
+/// different scripts, nothing is known: an Observer may write in another language than the conversation.
 fn is_about_something_else(lines: &[&str], text: &str, input: &str) -> bool {
     if is_latin(text) != is_latin(input) {
         return false;

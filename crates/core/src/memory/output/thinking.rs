@@ -92,7 +92,8 @@ enum End {
 struct Layout<'a> {
     answer: &'a str,
     lower: &'a str,
-    /// Every tag at the start of a line: its place, and whether it closes.
+    /// Every tag that stands for a section: its place, and whether it closes. It begins a line, ends one, or follows the end
+    /// of a thought.
     tags: Vec<(usize, bool)>,
     /// Where the last block of observations begins.
     last_block: Option<usize>,

@@ -214,6 +214,9 @@ mod tests {
         let lifetime_minutes = |rules: CacheRules| rules.lifetime.as_secs() / 60;
         for (host, model, retention, minimum, step, lifetime) in [
             ("api.openai.com", "gpt-4o", None, 1_024, 128, 5),
+            ("api.mistral.ai", "mistral-large-latest", None, 64, 64, 5),
+            // A server of one's own names it as Hugging Face does.
+            ("vllm", "mistralai/Mistral-Small", None, 1_024, 128, 5),
             ("api.openai.com", "gpt-5", Some("24h"), 1_024, 128, 24 * 60),
             ("api.openai.com", "gpt-5.6", None, 1_024, 128, 30),
             (
