@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use bytes::Bytes;
 use diarist::config;
+use diarist::history::{AnswerHash, Pepper};
 use diarist::jobs::{Exchange, Jobs, Reloadable};
 use diarist::llm::{CallError, CallSettings, Endpoint, ModelClient, Prompt, Reply};
 use diarist::lookup::SnapshotCache;
@@ -129,10 +130,15 @@ async fn exchange(memory: &Memory, conversation: usize, tenant: usize, turn: usi
     let (parts, ()) = request.body(()).unwrap().into_parts();
     let sent = DryRun::start(memory, &parts, &body).await.unwrap();
     sent.accept();
-    sent.exchange(
+    let mut exchange = sent.exchange(
         None,
         1_772_625_600_000 + i64::try_from(turn).unwrap() * 60_000,
-    )
+    );
+    // As long as most answers are: a later request may bring it back as a summary.
+    let answer = format!("Message {} of conversation {conversation}", 2 * turn + 1);
+    let root = exchange.history.root();
+    exchange.answer = Some(AnswerHash::from_text(&Pepper::NONE, &root, &answer));
+    exchange
 }
 
 /// User and system time of this process.

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::words::Writer;
 
 /// Bytes of an ordinary answer.
-pub const ANSWER_BYTES: u32 = 240;
+pub const ANSWER_BYTES: u32 = 600;
 
 /// The key that clients use unless a row needs several tenants.
 pub const KEY: &str = "bench-tenant-0";

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use diarist::history::{AnswerHash, History, Link, Scope};
+use diarist::history::{AnswerHash, History, Link, Pepper, Scope};
 use diarist::store::testing::SingleRequest as _;
 use diarist::store::{
     Admin as _, Alarms, Chains as _, NewTimer, OperatorRequest, RecordedRequest, RequestRecord,
@@ -17,7 +17,7 @@ use crate::store::world::{Disk, TestChain, scope};
 type Batch = Vec<(Scope, RequestRecord)>;
 
 /// Every row that a request leaves, with the first link of a lineage instead of its id.
-const ROWS: [&str; 6] = [
+const ROWS: [&str; 7] = [
     "SELECT thread_key, model, requests, first_ms, last_ms, way, zone, {family}, {id} FROM lineages AS t",
     "SELECT link, parent, count, role, tokens, closed, turn_end, born, confirmed, seen_ms, live, content,
             ids, weight, anchor, origin, given, {lineage} FROM nodes AS t",
@@ -26,6 +26,7 @@ const ROWS: [&str; 6] = [
     "SELECT tip, count, snapshot, placement, model, times, first_ms, last_ms, asked_usage, trimmed_to,
             trim_pin, trim_wording, system, cache_key, cache_breakpoint, {lineage} FROM requests AS t",
     "SELECT tip, model, zone, activate_ms, reflect_ms, due_ms, fence, {lineage} FROM timers AS t",
+    "SELECT mark, tip, ending, {lineage} FROM answers AS t",
 ];
 
 async fn connected(disk: &Disk) -> SqliteConnection {
@@ -64,7 +65,8 @@ async fn rows(disk: &Disk) -> Vec<String> {
 }
 
 /// The requests of several conversations of two owners, in three rounds: new ones, continued ones with contents,
-/// a fork, a repetition, a conversation that says what another one said, and one with the thread key of another.
+/// a fork, a repetition, a conversation that says what another one said, and one with the thread key of another. Most
+/// get an answer that may be a summary; some get one that they or others got before.
 fn rounds(lineage: impl Fn(&TestChain) -> Option<i64>) -> Vec<Batch> {
     let (alice, bob) = (scope("alice"), scope("bob"));
     let chains: Vec<TestChain> = (0..6)
@@ -79,7 +81,17 @@ fn rounds(lineage: impl Fn(&TestChain) -> Option<i64>) -> Vec<Batch> {
         record.at_ms = 1_000 * i64::try_from(chain.len()).expect("small");
         (chain.scope.clone(), record)
     };
+    let answer = |chain: &TestChain, text: &str| {
+        let hash = AnswerHash::from_text(&Pepper::NONE, &Link::root(&chain.scope), text);
+        let history = History::chain(&chain.scope, chain.messages.clone());
+        Some((hash, Arc::new(history)))
+    };
     let mut first: Batch = chains.iter().map(|chain| entry(chain, 0)).collect();
+    for (number, chain) in chains.iter().enumerate().take(5) {
+        // The last two of one owner get the same one.
+        let text = format!("answer {}", number.min(2));
+        first[number].1.lookup_entries.answer = answer(chain, &text);
+    }
     first[1].1.thread_key = Some("named".to_owned());
     first[2].1.zone = Some("Europe/Berlin".to_owned());
     let mut second: Batch = chains[..5]
@@ -87,6 +99,11 @@ fn rounds(lineage: impl Fn(&TestChain) -> Option<i64>) -> Vec<Batch> {
         .map(|chain| entry(&chain.grown("more", 2), 2))
         .collect();
     second[0].1.route_hash = Some([7; 32]);
+    // The same answer as before, that of another conversation, and one of its own.
+    let grown = |number: usize| chains[number].grown("more", 2);
+    second[0].1.lookup_entries.answer = answer(&grown(0), "answer 0");
+    second[3].1.lookup_entries.answer = answer(&grown(3), "answer 1");
+    second[1].1.lookup_entries.answer = answer(&grown(1), "its own");
     second[4].1.timer = Some(NewTimer {
         alarms: Alarms {
             activate_ms: Some(9_000),
@@ -136,16 +153,8 @@ async fn a_batch_is_recorded_like_single_requests() {
         let results = batches.record_batch(batch_of(&together).await).await;
         let results = results.expect("recorded");
         for (result, (scope, mut record)) in results.iter().zip(batch_of(&single).await) {
-            // A request with the mark of an answer is never written together with others.
-            let history = Arc::new(History::chain(&scope, Vec::new()));
-            record.lookup_entries.answer = Some((
-                AnswerHash::from_text(
-                    &diarist::history::Pepper::NONE,
-                    &Link::root(&scope),
-                    "an answer",
-                ),
-                history,
-            ));
+            // A request whose messages are kept is never written together with others.
+            record.lookup_entries.kept_messages = vec![(record.tip, "{}".to_owned())];
             let alone = singles.record_batch(vec![(scope, record)]).await;
             let alone = alone.expect("recorded").remove(0).expect("recorded");
             let batched: &RecordedRequest = result.as_ref().expect("recorded");

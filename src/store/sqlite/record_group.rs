@@ -19,7 +19,7 @@ use crate::store::{
     OperatorRequest, RecordedRequest, RequestRecord, SharedContent, StoreError, StoreResult,
 };
 
-/// Whether `record` may be written together with others. One that was aligned, summarised, kept or sent
+/// Whether `record` may be written together with others. One that was aligned, whose messages are kept, or that was sent
 /// with an introduction leaves rows that depend on what is stored.
 pub(super) fn is_ordinary(scope: &Scope, record: &RequestRecord) -> bool {
     let entries = &record.lookup_entries;
@@ -28,7 +28,6 @@ pub(super) fn is_ordinary(scope: &Scope, record: &RequestRecord) -> bool {
         .first()
         .is_some_and(|first| first.count == 1);
     entries.alignment.is_none()
-        && entries.answer.is_none()
         && entries.kept_messages.is_empty()
         && (scope.resource.is_none() || record.sent_with.snapshot.is_none())
         && (record.lineage.is_some() || starts_chain)
@@ -115,6 +114,12 @@ DO UPDATE SET tip = excluded.tip, model = excluded.model, zone = excluded.zone,
               activate_ms = excluded.activate_ms, reflect_ms = excluded.reflect_ms,
               due_ms = excluded.due_ms, fence = timers.fence + 1;";
 
+/// The answers (`$11`), which nobody got before, as `NEW_ANSWER` writes one.
+const NEW_ANSWERS: &str = "
+INSERT INTO answers (tenant, resource, mark, tip, lineage, ending)
+SELECT $1, $2, unhex(p.value ->> 0), unhex(p.value ->> 1), p.value ->> 2, unhex(p.value ->> 3)
+FROM json_each($11) AS p;";
+
 /// What the recorder needs to know of each lineage (`$8`), as `LINEAGE_STATE` and `LINEAGES_NAMED` say it.
 const LINEAGE_STATES: &str = "
 SELECT p.key, l.observe_asked, l.observe_focus, l.thread_key IS NOT NULL AND 1 < (
@@ -155,6 +160,7 @@ static WRITE: LazyLock<String> = LazyLock::new(|| {
         NEW_REQUESTS,
         TOUCH_LINEAGES,
         SET_TIMERS,
+        NEW_ANSWERS,
         LINEAGE_STATES,
         SHARED_MESSAGES_OF_ALL,
     ]
@@ -226,7 +232,8 @@ async fn write(
         .bind(text(group.requests))
         .bind(text(group.touched))
         .bind(text(group.timers))
-        .bind(text(group.new_links));
+        .bind(text(group.new_links))
+        .bind(text(group.answers));
     Ok(query.fetch_all(conn).await?)
 }
 
@@ -242,6 +249,7 @@ struct GroupRows {
     touched: Vec<Value>,
     timers: Vec<Value>,
     new_links: Vec<Value>,
+    answers: Vec<Value>,
 }
 
 impl GroupRows {
@@ -275,6 +283,15 @@ impl GroupRows {
                 .push(json!([lineage, standing.family, key, content.tokens]));
         }
         self.requests.push(request_row(lineage, record));
+        if let Some((answer, _)) = &record.lookup_entries.answer {
+            let (text, ending) = (answer.text.as_bytes(), answer.ending.as_bytes());
+            self.answers.push(json!([
+                rows::hex_text(text),
+                hex(&record.tip),
+                lineage,
+                rows::hex_text(ending),
+            ]));
+        }
         self.touched.push(json!([
             lineage,
             record.at_ms,

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use sqlx::sqlite::SqliteConnection;
 
 use super::scoped::scoped_query;
-use crate::history::{Link, Scope};
+use crate::history::{Link, Scope, ScopedHash};
 use crate::store::rows::{self, get};
 use crate::store::{RequestRecord, StoreResult};
 
-/// How each request (`$3`: triples of the message before it or null, its lineage or null, and its own
-/// messages) stands: whether that message is recorded, its lineage and family, whether the family has an
-/// account, and whether one of its messages is recorded.
+/// How each request (`$3`: the message before it or null, its lineage or null, its own messages, and its answer or
+/// null) stands: whether that message is recorded, its lineage and family, whether the family has an account, whether
+/// one of its messages is recorded, and whether somebody got the same answer before.
 const STANDINGS: &str = "
 SELECT p.key,
        p.value ->> 0 IS NULL OR EXISTS (
@@ -24,7 +24,10 @@ SELECT p.key,
                WHERE a.tenant = $1 AND a.resource = $2 AND a.family = l.family),
        p.value ->> 1 IS NULL AND EXISTS (
            SELECT 1 FROM json_each(p.value, '$[2]') AS w CROSS JOIN nodes AS n
-           WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(w.value))
+           WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(w.value)),
+       p.value ->> 3 IS NOT NULL AND EXISTS (
+           SELECT 1 FROM answers AS a
+           WHERE a.tenant = $1 AND a.resource = $2 AND a.mark = unhex(p.value ->> 3))
 FROM json_each($3) AS p
 LEFT JOIN lineages AS l ON l.tenant = $1 AND l.resource = $2 AND l.id = p.value ->> 1";
 
@@ -62,9 +65,10 @@ pub(super) async fn standings(
     for row in &found {
         let index: usize = rows::int(row, 0)?;
         let (is_connected, lineage): (bool, Option<i64>) = (get(row, 1)?, get(row, 2)?);
-        let is_known: bool = get(row, 5)?;
+        let (is_known, is_answer_known): (bool, bool) = (get(row, 5)?, get(row, 6)?);
         let record = requests[index];
-        if !is_connected {
+        // What an answer that was given before says of its conversation depends on what is stored.
+        if !is_connected || is_answer_known {
             continue;
         }
         let standing = match lineage {
@@ -113,7 +117,14 @@ fn question(record: &RequestRecord) -> Value {
         .map(|node| rows::hex_text(node.link.as_bytes()))
         .collect();
     let required = required.map(|link: Link| rows::hex_text(link.as_bytes()));
-    json!([required, record.lineage, new])
+    let answer = answer_hash(record).map(|hash| rows::hex_text(hash.as_bytes()));
+    json!([required, record.lineage, new, answer])
+}
+
+/// The hash of the answer to a request, if it may be a summary.
+fn answer_hash(record: &RequestRecord) -> Option<ScopedHash> {
+    let answer = record.lookup_entries.answer.as_ref();
+    answer.map(|(answer, _)| answer.text)
 }
 
 async fn last_lineage(conn: &mut SqliteConnection) -> StoreResult<i64> {
@@ -144,14 +155,15 @@ async fn confirmed_before(
     found.iter().map(|row| rows::int(row, 0)).collect()
 }
 
-/// Leaves out what belongs to a lineage or a family of an earlier request of the group, or what could join the
-/// family of one: it confirms the same words.
+/// Leaves out what belongs to a lineage or a family of an earlier request of the group, what could join the family of
+/// one, because it confirms the same words, and what got the same answer.
 fn leave_out_neighbours(
     standings: &mut [Option<Standing>],
     requests: &[&RequestRecord],
     unsettled: &HashSet<usize>,
 ) {
     let (mut families, mut contents, mut tips) = (HashSet::new(), HashSet::new(), HashSet::new());
+    let mut answers = HashSet::new();
     for (index, place) in standings.iter_mut().enumerate() {
         let record = requests[index];
         let keys = record.contents.iter().map(|content| content.key);
@@ -162,10 +174,12 @@ fn leave_out_neighbours(
             || record
                 .new_nodes
                 .first()
-                .is_some_and(|first| tips.contains(&first.link));
+                .is_some_and(|first| tips.contains(&first.link))
+            || answer_hash(record).is_some_and(|answer| answers.contains(&answer));
         families.extend(place.as_ref().map(|standing| standing.family));
         contents.extend(keys);
         tips.extend(record.new_nodes.first().map(|first| first.link));
+        answers.extend(answer_hash(record));
         if is_neighbour {
             *place = None;
         }
