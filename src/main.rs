@@ -11,6 +11,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     small_pages();
+    enough_descriptors();
 
     // If several TLS providers are compiled in, rustls panics at the first handshake unless one is chosen. Features
     // of dependencies can add a provider. Choosing fails only if one is chosen already.
@@ -30,5 +31,23 @@ fn small_pages() {
     {
         // A system that does not know the call goes on as it is.
         let _ = rustix::thread::disable_transparent_huge_pages(true);
+    }
+}
+
+/// Raises the limit for file descriptors as far as the system allows. Each request in progress needs two, and the usual
+/// limit is 1,024, since some old programs cannot count further.
+fn enough_descriptors() {
+    #[cfg(target_os = "linux")]
+    {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        /// Several times what `server.max_connections` and `server.max_requests` need by default.
+        const ENOUGH: u64 = 65_536;
+        let limit = getrlimit(Resource::Nofile);
+        let wanted = limit.maximum.map_or(ENOUGH, |most| most.min(ENOUGH));
+        if limit.current.is_some_and(|current| current < wanted) {
+            let current = Some(wanted);
+            // A system that refuses leaves the limit as it was.
+            let _ = setrlimit(Resource::Nofile, Rlimit { current, ..limit });
+        }
     }
 }

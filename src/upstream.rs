@@ -17,7 +17,7 @@ use http::{Request, Response, Uri};
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::CaptureConnection;
+use hyper_util::client::legacy::connect::capture_connection;
 use hyper_util::rt::TokioTimer;
 use metrics::Histogram;
 use rustls::{ClientConfig, RootCertStore};
@@ -40,12 +40,35 @@ const CONNECTION_CHECK: Duration = Duration::from_secs(1);
 /// A body on its way to the upstream.
 pub type RequestBody = UnsyncBoxBody<Bytes, BoxError>;
 
+/// A request as the upstream gets it.
+#[derive(Debug)]
+pub struct PreparedRequest {
+    pub request: Request<RequestBody>,
+    /// Of a body that comes from the client while it is sent.
+    pub upload: Option<UploadClock>,
+}
+
+/// When a body that is being sent was last waited for, or had something to send.
+#[derive(Clone, Debug, Default)]
+pub struct UploadClock(Arc<Mutex<Option<Instant>>>);
+
+impl UploadClock {
+    /// The body was asked for its next bytes.
+    pub fn touch(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    fn latest(&self) -> Option<Instant> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The time limits for the upstream.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
     /// Name resolution, TCP and TLS together.
     pub connect: Duration,
-    /// From sending a request to the response head. Long, because models think before they answer.
+    /// From the end of a request to the response head. Long, because models think before they answer.
     pub head: Duration,
     /// How long a client that asked for `100 Continue` waits for the upstream's answer. After that, its body is sent
     /// anyway.
@@ -81,9 +104,7 @@ pub struct Upstream {
     target: Arc<Target>,
     latest: Arc<Mutex<Option<Address>>>,
     timeouts: Timeouts,
-    pooled: Client<Connector, RequestBody>,
-    /// Upgrades exist only in HTTP/1.1, so they need connections that did not negotiate HTTP/2.
-    http1: Client<Connector, RequestBody>,
+    client: Client<Connector, RequestBody>,
 }
 
 impl Upstream {
@@ -117,13 +138,12 @@ impl Upstream {
     }
 
     fn build(target: Target, timeouts: Timeouts, tls: &ClientConfig, tasks: &Tasks) -> Self {
-        let (any, http1) = connect::connectors(tls, timeouts.connect);
+        let connector = connect::connector(tls, timeouts.connect);
         Self {
             target: Arc::new(target),
             latest: Arc::default(),
             timeouts,
-            pooled: client(any, &timeouts, tasks),
-            http1: client(http1, &timeouts, tasks),
+            client: client(connector, &timeouts, tasks),
         }
     }
 
@@ -179,52 +199,36 @@ impl Upstream {
     }
 
     /// Sends a request whose address came from [`Upstream::uri_for`] and waits for the head of the
-    /// response. Dropping the future takes the request back. `connection` is what was captured of the request.
+    /// response. Dropping the future takes the request back.
     ///
     /// # Errors
     /// If no response head arrives; see [`SendError`] for what can be told apart.
-    pub async fn send(
-        &self,
-        request: Request<RequestBody>,
-        connection: &CaptureConnection,
-    ) -> Result<Response<Incoming>, SendError> {
-        self.send_with(&self.pooled, request, connection).await
-    }
-
-    /// Like [`Upstream::send`], on a connection that can be upgraded.
-    ///
-    /// # Errors
-    /// As [`Upstream::send`].
-    pub async fn send_upgradable(
-        &self,
-        request: Request<RequestBody>,
-        connection: &CaptureConnection,
-    ) -> Result<Response<Incoming>, SendError> {
-        self.send_with(&self.http1, request, connection).await
-    }
-
-    async fn send_with(
-        &self,
-        client: &Client<Connector, RequestBody>,
-        request: Request<RequestBody>,
-        connection: &CaptureConnection,
-    ) -> Result<Response<Incoming>, SendError> {
+    pub async fn send(&self, prepared: PreparedRequest) -> Result<Response<Incoming>, SendError> {
+        let PreparedRequest {
+            mut request,
+            upload,
+        } = prepared;
+        let connection = capture_connection(&mut request);
         let sent = Instant::now();
-        let deadline = sent + self.timeouts.head;
-        let mut response = std::pin::pin!(client.request(request));
+        // The time for an answer begins when the request is with the upstream.
+        let deadline = || {
+            let uploaded = upload.as_ref().and_then(UploadClock::latest);
+            uploaded.unwrap_or(sent) + self.timeouts.head
+        };
+        let mut response = std::pin::pin!(self.client.request(request));
         let mut had_ended = false;
         loop {
-            let next_check = deadline.min(Instant::now() + CONNECTION_CHECK);
+            let next_check = deadline().min(Instant::now() + CONNECTION_CHECK);
             if let Ok(response) = timeout_at(next_check, &mut response).await {
                 let response = response.map_err(SendError::classify)?;
                 HEAD.record(sent.elapsed());
                 return Ok(response);
             }
-            if Instant::now() >= deadline {
+            if Instant::now() >= deadline() {
                 return Err(SendError::HeadTimeout(self.timeouts.head));
             }
             // At the first look the answer may be on its way from the connection to here.
-            let has_ended = has_ended(connection);
+            let has_ended = has_ended(&connection);
             if has_ended && had_ended {
                 return Err(SendError::Lost);
             }
@@ -243,10 +247,6 @@ fn client(
         .timer(TokioTimer::new())
         .pool_idle_timeout(timeouts.pool_idle)
         .http1_preserve_header_case(true)
-        // A dead peer behind an HTTP/2 connection would otherwise be noticed by TCP, in hours.
-        .http2_keep_alive_interval(Duration::from_secs(20))
-        .http2_keep_alive_timeout(Duration::from_secs(10))
-        .http2_adaptive_window(true)
         .build(connector)
 }
 

@@ -30,7 +30,14 @@ pub struct Reloader {
 }
 
 impl Reloader {
-    /// Applies every key of `loaded` that does not need a restart, and opens the audit file again.
+    /// Opens the audit file again: whoever rotates it has moved the old one.
+    pub fn reopen_audit(&self) {
+        if let Some(audit) = &self.audit {
+            audit.reopen();
+        }
+    }
+
+    /// Applies every key of `loaded` that does not need a restart.
     pub fn apply(&mut self, loaded: Loaded) {
         let Loaded {
             config,
@@ -48,9 +55,6 @@ impl Reloader {
             let policy = request_policy(&config, self.anonymous, aliases, self.pepper);
             memory.policy.replace(policy);
             memory.jobs.settings_changed();
-        }
-        if let Some(audit) = &self.audit {
-            audit.reopen();
         }
         for text in warnings {
             tracing::warn!("{text}");

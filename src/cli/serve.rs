@@ -120,10 +120,12 @@ async fn serve(
     Ok(())
 }
 
-/// Reloads the configuration at every SIGHUP, from the same sources. If it has an error, nothing changes.
+/// Reloads the configuration at every SIGHUP, from the same sources. If it has an error, it changes nothing.
 async fn reload_on_hangup(mut hangups: Sighup, mut reload: Reloader, sources: ConfigSources) {
     loop {
         hangups.next().await;
+        // Whatever the configuration says now, a rotation of the audit goes on.
+        reload.reopen_audit();
         let again = sources.clone();
         match tokio::task::spawn_blocking(move || again.read()).await {
             Ok(Ok(loaded)) => reload.apply(loaded),

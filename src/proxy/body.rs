@@ -4,6 +4,7 @@ mod discard;
 mod gate;
 mod idle;
 mod prepend;
+mod upload;
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,15 +15,15 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{Empty, Full, StreamBody};
-use hyper::body::Incoming;
 use tokio::time::Instant;
 
-pub(super) use self::discard::discard;
+pub(super) use self::discard::Discard;
 pub(super) use self::gate::GatedBody;
 pub use self::idle::{IdleTimeout, Pace, Stalled};
 use self::prepend::PrependedBody;
+pub use self::upload::Upload;
 use super::error::ProxyError;
-use crate::upstream::{BoxError, RequestBody, cause};
+use crate::upstream::{BoxError, RequestBody, UploadClock, cause};
 
 /// A body on its way to the client. An error aborts the transfer: the client never sees a clean end.
 pub type ProxyBody = UnsyncBoxBody<Bytes, BoxError>;
@@ -31,7 +32,7 @@ pub type ProxyBody = UnsyncBoxBody<Bytes, BoxError>;
 #[derive(Debug)]
 pub enum OutBody {
     /// Streamed from the client, frame by frame, with trailers.
-    Stream(IdleTimeout<Incoming>),
+    Stream(Upload),
     /// Read before; sent in pieces, with an exact length.
     Segments(Vec<Bytes>),
     /// No body, and no header about one.
@@ -45,6 +46,14 @@ impl OutBody {
             Self::Stream(body) => body.is_end_stream(),
             Self::Segments(segments) => segments.iter().all(Bytes::is_empty),
             Self::Empty => true,
+        }
+    }
+
+    /// Of a body that comes from the client while it is sent.
+    pub(super) fn clock(&self) -> Option<UploadClock> {
+        match self {
+            Self::Stream(body) => Some(body.clock()),
+            Self::Segments(_) | Self::Empty => None,
         }
     }
 
@@ -125,12 +134,6 @@ where
     Ok(read.freeze())
 }
 
-/// Reads about `limit` bytes of a body, or all of it. Returns the bytes read, and the rest; [`prepend()`] makes the
-/// body of both again.
-pub(super) async fn peek(body: ProxyBody, limit: usize) -> (Bytes, Option<ProxyBody>) {
-    peek_while(body, |read| read.len() < limit, None).await
-}
-
 /// Reads a body up to its first byte that is not white space. Behind the first white space it waits no longer than
 /// `patience`: servers send white space so that the client does not give up, and then it must reach the client.
 pub(super) async fn peek_blank(body: ProxyBody, patience: Duration) -> (Bytes, Option<ProxyBody>) {
@@ -140,7 +143,8 @@ pub(super) async fn peek_blank(body: ProxyBody, patience: Duration) -> (Bytes, O
     peek_while(body, is_blank, Some(patience)).await
 }
 
-/// Reads about `limit` bytes of a body, and waits no longer than `patience` behind its first data.
+/// Reads about `limit` bytes of a body, and waits no longer than `patience` behind its first data. Returns the bytes read,
+/// and the rest; [`prepend()`] makes the body of both again.
 pub(super) async fn peek_for(
     body: ProxyBody,
     limit: usize,
@@ -149,14 +153,34 @@ pub(super) async fn peek_for(
     peek_while(body, |read| read.len() < limit, Some(patience)).await
 }
 
+/// Like [`peek_for`], but waits no longer than `patience` in all.
+pub(super) async fn peek_within(
+    body: ProxyBody,
+    limit: usize,
+    patience: Duration,
+) -> (Bytes, Option<ProxyBody>) {
+    let until = Instant::now() + patience;
+    peek_until(body, |read| read.len() < limit, Some(until), None).await
+}
+
 /// Reads a body while `wants_more` says so of what was read, and no longer than `patience` behind the first data.
 async fn peek_while(
-    mut body: ProxyBody,
+    body: ProxyBody,
     wants_more: impl Fn(&[u8]) -> bool,
     patience: Option<Duration>,
 ) -> (Bytes, Option<ProxyBody>) {
+    peek_until(body, wants_more, None, patience).await
+}
+
+/// Reads a body while `wants_more` says so of what was read, and no longer than `until`, or than `patience` behind the
+/// first data.
+async fn peek_until(
+    mut body: ProxyBody,
+    wants_more: impl Fn(&[u8]) -> bool,
+    mut until: Option<Instant>,
+    patience: Option<Duration>,
+) -> (Bytes, Option<ProxyBody>) {
     let mut read = BytesMut::new();
-    let mut until: Option<Instant> = None;
     while wants_more(&read) {
         let frame = match until {
             // Nothing is lost if it is dropped: it has read no frame then.

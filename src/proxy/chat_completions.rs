@@ -64,7 +64,7 @@ pub(super) async fn handle(
             prefix_hashes: hasher.finish(),
         },
         Err(error) => {
-            body::discard(&shared.tasks, &parts, incoming);
+            body::Discard::new(&shared.tasks, &parts).run(incoming);
             return Err(entry.refuse(error));
         }
     };

@@ -10,7 +10,7 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 
 use super::abort::Abort;
-use super::body::{IdleTimeout, OutBody, ProxyBody, discard, with_guard};
+use super::body::{Discard, IdleTimeout, OutBody, ProxyBody, Upload, with_guard};
 use super::body_budget::LARGE_BYTES;
 use super::error::ProxyError;
 use super::memory::Memory;
@@ -50,11 +50,8 @@ pub(super) async fn handle(
         Handler::Chat(memory) => {
             // It takes its place when its body is in. If there is none, its body need not come.
             if let Err(error) = shared.places.check(peer) {
-                discard(
-                    &shared.tasks,
-                    &parts,
-                    IdleTimeout::new(body, shared.limits.request_idle),
-                );
+                let body = IdleTimeout::new(body, shared.limits.request_idle);
+                Discard::new(&shared.tasks, &parts).run(body);
                 return Err(refuse(&parts, error));
             }
             // A body that is larger than the limit gets its 413 below.
@@ -107,6 +104,7 @@ async fn pass(
         body = body.guarded(upload);
     }
     let mut entry = PassEntry::new(memory, &mut parts, body.size_hint().exact());
+    let body = Upload::new(body, Discard::new(&shared.tasks, &parts));
     let response = forward::send(&shared.upstream, parts, OutBody::Stream(body))
         .await
         .inspect_err(|error| entry.set_failed(error))?;

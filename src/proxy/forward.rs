@@ -11,13 +11,12 @@ use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection};
 use tokio::sync::Notify;
 
 use super::body::{self, GatedBody, OutBody};
 use super::error::ProxyError;
 use super::headers;
-use crate::upstream::{RequestBody, SendError, Upstream};
+use crate::upstream::{PreparedRequest, RequestBody, SendError, Upstream};
 
 /// Sends a request and waits for the head of the response. Dropping the future cancels the request.
 ///
@@ -30,8 +29,8 @@ pub async fn send(
     parts: Parts,
     body: OutBody,
 ) -> Result<Response<Incoming>, ProxyError> {
-    let (request, connection) = prepare(upstream, parts, body)?;
-    let response = upstream.send(request, &connection).await;
+    let request = prepare(upstream, parts, body)?;
+    let response = upstream.send(request).await;
     let response = response.map_err(|error| to_proxy_error(upstream, error))?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let url = upstream.base_url();
@@ -40,17 +39,17 @@ pub async fn send(
     Ok(response)
 }
 
-/// The request as the upstream gets it, and what it will know of its connection.
+/// The request as the upstream gets it.
 pub(super) fn prepare(
     upstream: &Upstream,
     mut parts: Parts,
     body: OutBody,
-) -> Result<(Request<RequestBody>, CaptureConnection), ProxyError> {
+) -> Result<PreparedRequest, ProxyError> {
     let path_and_query = parts.uri.path_and_query().ok_or(ProxyError::Target(None))?;
     parts.uri = upstream
         .uri_for(path_and_query)
         .map_err(|error| ProxyError::Target(Some(error)))?;
-    // Each connection has its own version; hyper raises it if HTTP/2 was negotiated.
+    // Each connection has its own version.
     parts.version = Version::HTTP_11;
     // The rest of the extensions is hyper's record of the spelling of header names.
     parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
@@ -58,14 +57,14 @@ pub(super) fn prepare(
     set_framing(&mut parts, &body);
     let expects_continue =
         headers::lists(&parts.headers, &header::EXPECT, "100-continue") && !body.is_empty();
+    let upload = body.clock();
     let mut request = Request::from_parts(parts, body.boxed());
-    let connection = capture_connection(&mut request);
     if expects_continue {
         let timeout = upstream.timeouts().expect_continue;
-        let gate = upstream_continue(&mut request, connection.clone(), timeout);
+        let gate = upstream_continue(&mut request, timeout);
         request = request.map(|body| GatedBody::new(body, gate).boxed_unsync());
     }
-    Ok((request, connection))
+    Ok(PreparedRequest { request, upload })
 }
 
 /// The error for a request that got no response head.
@@ -103,11 +102,9 @@ fn set_framing(parts: &mut Parts, body: &OutBody) {
     }
 }
 
-/// Ready when the upstream sends `100 Continue`, when the connection speaks HTTP/2 (for which hyper reports no
-/// interim responses), or after `timeout`.
+/// Ready when the upstream sends `100 Continue`, or after `timeout`.
 fn upstream_continue(
     request: &mut Request<RequestBody>,
-    connection: CaptureConnection,
     timeout: Duration,
 ) -> impl Future<Output = ()> + Send + use<> {
     let notify = Arc::new(Notify::new());
@@ -120,19 +117,7 @@ fn upstream_continue(
     async move {
         tokio::select! {
             () = notified.notified() => {}
-            () = speaks_http2(connection) => {}
             () = tokio::time::sleep(timeout) => {}
         }
-    }
-}
-
-async fn speaks_http2(mut connection: CaptureConnection) {
-    let http2 = connection
-        .wait_for_connection_metadata()
-        .await
-        .as_ref()
-        .is_some_and(hyper_util::client::legacy::connect::Connected::is_negotiated_h2);
-    if !http2 {
-        std::future::pending::<()>().await;
     }
 }

@@ -128,11 +128,14 @@ fn without_hop_by_hop(received: HeaderMap, also: impl Fn(&HeaderName) -> bool) -
         .map(str::to_ascii_lowercase)
         .filter(|name| !is_protected(name))
         .collect();
+    // Beside a transfer coding, a length is not that of the body (RFC 9112 §6.3).
+    let is_coded = received.contains_key(header::TRANSFER_ENCODING);
     let mut forwarded = HeaderMap::with_capacity(received.len());
     let mut kept_name = None;
     for (name, value) in received {
         if let Some(name) = name {
             let is_dropped = HOP_BY_HOP.contains(&name)
+                || is_coded && name == header::CONTENT_LENGTH
                 || nominated.iter().any(|nominee| nominee == name.as_str())
                 || also(&name);
             kept_name = (!is_dropped).then_some(name);
@@ -207,7 +210,6 @@ mod tests {
             ("proxy-authorization", "Basic x"),
             ("proxy-connection", "close"),
             ("te", "gzip"),
-            ("transfer-encoding", "chunked"),
             ("upgrade", "h2c"),
             ("authorization", "Bearer k"),
             ("x-forwarded-for", "::1"),
@@ -224,6 +226,13 @@ mod tests {
                 ("x-api-key", "k")
             ]
         );
+    }
+
+    #[test]
+    fn a_length_beside_a_transfer_coding_is_removed() {
+        let received = || map(&[("content-length", "3"), ("transfer-encoding", "chunked")]);
+        assert_eq!(lines(&towards_client(received())), []);
+        assert_eq!(lines(&towards_upstream(received())), []);
     }
 
     #[test]

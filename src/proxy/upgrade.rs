@@ -80,10 +80,10 @@ async fn switch(
         return Err(ProxyError::Target(None));
     };
     let abort = Abort::for_client(&parts);
-    let (mut request, connection) = forward::prepare(&shared.upstream, parts, OutBody::Empty)?;
-    set_websocket_headers(request.headers_mut());
+    let mut prepared = forward::prepare(&shared.upstream, parts, OutBody::Empty)?;
+    set_websocket_headers(prepared.request.headers_mut());
     let upstream = &shared.upstream;
-    let response = upstream.send_upgradable(request, &connection).await;
+    let response = upstream.send(prepared).await;
     let mut response = response.map_err(|error| forward::to_proxy_error(upstream, error))?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
         let answer = respond::stream_back(response, shared.limits.response_idle, abort);

@@ -14,16 +14,16 @@ use tower_service::Service;
 use super::failure::{BoxError, ConnectTimedOut, SetupError};
 use super::tracked_connection::TrackedConnection;
 
-/// Two connectors: one that may negotiate HTTP/2, and one for HTTP/1.1 only.
-pub(super) fn connectors(tls: &ClientConfig, deadline: Duration) -> (Connector, Connector) {
-    let schemes = || {
-        let builder = HttpsConnectorBuilder::new().with_tls_config(tls.clone());
-        builder.https_or_http().enable_http1()
-    };
-    let any = schemes().enable_http2().wrap_connector(tcp(deadline));
-    let http1 = schemes().wrap_connector(tcp(deadline));
-    let with_deadline = |inner| Connector { inner, deadline };
-    (with_deadline(any), with_deadline(http1))
+/// Connections for HTTP/1.1 alone. Over HTTP/2 the requests of all clients would share one connection: a client that does
+/// not read its answer would stop the answers of all others, a server takes some 100 requests at a time, and it ends the
+/// connection under the rest of them.
+pub(super) fn connector(tls: &ClientConfig, deadline: Duration) -> Connector {
+    let builder = HttpsConnectorBuilder::new().with_tls_config(tls.clone());
+    let inner = builder.https_or_http().enable_http1();
+    Connector {
+        inner: inner.wrap_connector(tcp(deadline)),
+        deadline,
+    }
 }
 
 fn tcp(deadline: Duration) -> HttpConnector {

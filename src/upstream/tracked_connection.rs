@@ -121,7 +121,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let tls = connect::with_roots(RootCertStore::empty()).unwrap();
-        let (connector, _) = connect::connectors(&tls, Duration::from_secs(10));
+        let connector = connect::connector(&tls, Duration::from_secs(10));
         let client = Client::builder(TokioExecutor::new()).build(connector);
         let mut request = http::Request::get(url).body(Empty::<&[u8]>::new()).unwrap();
         let connection = capture_connection(&mut request);

@@ -435,3 +435,16 @@ async fn the_time_zone_of_a_client_survives_a_restart() {
     let (all, own) = (rig.number(all).await, rig.number(own).await);
     assert!(all > 0 && own == all, "{own} of {all}");
 }
+
+/// A rotation moves the audit file and sends SIGHUP. It goes on, whatever the configuration says by then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_with_an_error_opens_the_audit_file_again() {
+    let program = Program::start().await;
+    program.configure(&format!("{CONFIG}[no_such_section]\nkey = 1\n"));
+    let audit = program.path("audit.jsonl");
+    std::fs::rename(&audit, program.path("audit-1.jsonl")).expect("a file");
+    program.hang_up();
+    eventually("the new file", || audit.exists()).await;
+    let message = "the new configuration has errors";
+    eventually("the error", || program.log().contains(message)).await;
+}

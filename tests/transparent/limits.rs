@@ -246,6 +246,29 @@ async fn an_upstream_that_does_not_answer_causes_a_gateway_timeout() {
     peer.rest().await;
 }
 
+/// The time for an answer begins when the request is with the upstream.
+#[tokio::test]
+async fn an_upload_may_take_longer_than_the_upstream_has_for_its_answer() {
+    let upstream = RawUpstream::listen().await;
+    let rig = Rig::start(&upstream.url(), |options| {
+        options.timeouts.head = Duration::from_secs(3);
+    });
+    let mut client = rig.client().await;
+    client
+        .send("POST /v1/files HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\n")
+        .await;
+    let mut peer = upstream.accept().await;
+    peer.head().await;
+    for piece in ["a", "b", "c", "d", "e"] {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        client.send(piece).await;
+        peer.until(piece).await;
+    }
+    peer.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+        .await;
+    client.until("\r\n\r\nok").await;
+}
+
 #[tokio::test]
 async fn the_answer_is_cut_when_the_upstream_falls_silent() {
     let upstream = RawUpstream::listen().await;

@@ -58,7 +58,28 @@ async fn an_answer_before_the_request_has_ended_reaches_the_client() {
     assert_eq!(first_line(&head), "HTTP/1.1 413 Payload Too Large");
     assert_eq!(client.bytes(2).await, b"no");
     drop(peer);
-    // The rest of that body must not be taken for a request, so the connection ends.
+    // Clients that send before they read send the rest all the same. It is not taken for a request.
+    client.send("x".repeat(999_995)).await;
+    client.send(GET).await;
+    let mut peer = upstream.accept().await;
+    assert!(peer.head().await.starts_with("GET /v1/x "));
+    peer.send(OK).await;
+    client.until("\r\n\r\nok").await;
+}
+
+/// A client that waits instead: the rest of its body must not be taken for a request, so the connection ends.
+#[tokio::test]
+async fn a_client_that_stops_sending_after_an_early_answer_is_disconnected() {
+    let refusing = RawUpstream::listen().await;
+    let url = refusing.url();
+    drop(refusing);
+    let rig = Rig::start(&url, |_| {});
+    let mut client = rig.client().await;
+    client
+        .send("POST /v1/files HTTP/1.1\r\nhost: a\r\ncontent-length: 1000000\r\n\r\nbegin")
+        .await;
+    let head = client.head().await;
+    assert_eq!(first_line(&head), "HTTP/1.1 502 Bad Gateway");
     client.rest().await;
 }
 

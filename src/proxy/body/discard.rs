@@ -1,7 +1,7 @@
-//! What a client still sends after it was refused.
+//! What a client still sends after its request was refused, or answered early.
 //!
 //! A client of HTTP/1 usually sends its whole body before it reads. If the connection were closed meanwhile, the system
-//! would reset it, and the client would see a broken connection instead of the refusal. So what it sends is read and
+//! would reset it, and the client would see a broken connection instead of the answer. So what it sends is read and
 //! thrown away, within bounds. HTTP/2 ends one stream without the others.
 
 use std::time::Duration;
@@ -21,23 +21,44 @@ const MAX_BYTES: u64 = 256 << 20;
 /// A client that is still sending then is not reading, or is slow on purpose.
 const MAX_TIME: Duration = Duration::from_secs(30);
 
-/// Reads on in a task of its own, while the refusal is being sent.
-pub(in crate::proxy) fn discard(tasks: &Tasks, parts: &Parts, mut body: IdleTimeout<Incoming>) {
-    let waits = headers::lists(&parts.headers, &header::EXPECT, "100-continue");
-    if parts.version > Version::HTTP_11 || waits && body.received() == 0 {
-        // To read would ask the client to send.
-        return;
+/// A client that sends nothing for so long has read its answer, and waits for the end of the connection.
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+
+/// Throws away what is left of the body of one request.
+#[derive(Debug)]
+pub(in crate::proxy) struct Discard {
+    tasks: Tasks,
+    is_http1: bool,
+    waits_for_continue: bool,
+}
+
+impl Discard {
+    pub(in crate::proxy) fn new(tasks: &Tasks, parts: &Parts) -> Self {
+        Self {
+            tasks: tasks.clone(),
+            is_http1: parts.version <= Version::HTTP_11,
+            waits_for_continue: headers::lists(&parts.headers, &header::EXPECT, "100-continue"),
+        }
     }
-    let draining = tasks.draining();
-    tasks.spawn("discard", async move {
-        let most = body.received() + MAX_BYTES;
-        let read_on = async {
-            while body.received() < most
-                && let Some(Ok(_)) = body.frame().await
-            {}
-        };
-        let bounded = tokio::time::timeout(MAX_TIME, read_on);
-        // However it ends, the connection ends with it unless the body did.
-        let _ended = draining.run_until_cancelled(bounded).await;
-    });
+
+    /// Reads on in a task of its own, while the answer is being sent.
+    pub(in crate::proxy) fn run(self, mut body: IdleTimeout<Incoming>) {
+        if !self.is_http1 || self.waits_for_continue && body.received() == 0 {
+            // To read would ask the client to send.
+            return;
+        }
+        let draining = self.tasks.draining();
+        self.tasks.spawn("discard", async move {
+            let most = body.received() + MAX_BYTES;
+            let read_on = async {
+                while body.received() < most
+                    && let Ok(Some(Ok(_))) = tokio::time::timeout(MAX_PAUSE, body.frame()).await
+                {
+                }
+            };
+            let bounded = tokio::time::timeout(MAX_TIME, read_on);
+            // However it ends, the connection ends with it unless the body did.
+            let _ended = draining.run_until_cancelled(bounded).await;
+        });
+    }
 }

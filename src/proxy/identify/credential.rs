@@ -136,7 +136,7 @@ pub(super) struct Credentials {
     /// each value would be another tenant; but it cannot change the credential that the upstream checks. It can write it
     /// in other ways, so here it has one spelling.
     pub(super) account: Vec<u8>,
-    /// Whether there is nothing but a cookie, or nothing at all. A cookie only keeps such requests apart: any server can
+    /// Whether there is nothing but a cookie or a header without a value, or nothing at all. A cookie only keeps such requests apart: any server can
     /// set one, and it may be the same for all.
     pub(super) anonymous: bool,
 }
@@ -159,7 +159,9 @@ impl Credentials {
             .filter_map(|(name, value)| Some((query_key(name)?, value.as_bytes(), usize::MAX)));
         let mut presented: Vec<_> = in_headers.chain(in_query).collect();
         let is_cookie = |(name, ..): &(&str, &[u8], usize)| *name == COOKIE.as_str();
-        let anonymous = presented.iter().all(is_cookie);
+        let anonymous = presented
+            .iter()
+            .all(|entry| is_cookie(entry) || is_empty_credential(entry.0, entry.1));
         if !anonymous {
             presented.retain(|entry| !is_cookie(entry));
         }
@@ -188,6 +190,15 @@ impl Credentials {
         }
         credentials
     }
+}
+
+/// Whether a client without a key wrote this header all the same: `Authorization` then holds a scheme and nothing behind
+/// it.
+fn is_empty_credential(name: &str, value: &[u8]) -> bool {
+    let value = value.trim_ascii();
+    let is_scheme =
+        || value.eq_ignore_ascii_case(b"bearer") || value.eq_ignore_ascii_case(b"basic");
+    value.is_empty() || name == header::AUTHORIZATION.as_str() && is_scheme()
 }
 
 /// The parameter that `name` means to a server that ignores case and decodes names.
@@ -283,6 +294,23 @@ mod tests {
         assert_eq!(twice("Bearer 1").account, twice("Bearer 2").account);
         assert_ne!(twice("Bearer 1").all, twice("Bearer 2").all);
         assert_ne!(twice("Bearer 1").account, plain.account);
+    }
+
+    /// SDKs without a key write the header all the same.
+    #[test]
+    fn a_header_without_a_key_is_no_credential() {
+        for empty in [
+            ("authorization", ""),
+            ("authorization", "Bearer"),
+            ("authorization", "bearer "),
+            ("x-api-key", ""),
+            ("x-any-auth", " "),
+        ] {
+            assert!(credentials(&[empty], "").anonymous, "{empty:?}");
+            assert!(!credentials(&[KEY, empty], "").anonymous, "{empty:?}");
+        }
+        assert!(!credentials(&[("authorization", "Bearer")], "key=k").anonymous);
+        assert!(!credentials(&[("x-api-key", "bearer")], "").anonymous);
     }
 
     #[test]

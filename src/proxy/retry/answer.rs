@@ -152,8 +152,10 @@ pub(super) async fn classify(
 async fn read_refusal(
     response: Response<ProxyBody>,
 ) -> (Response<ProxyBody>, Option<RefusalReason>) {
+    /// How long the rest of an error body may take. Then the client gets what there is, and no reason is known.
+    const PATIENCE: Duration = Duration::from_secs(5);
     let (parts, rest) = response.into_parts();
-    let (read, rest) = body::peek(rest, MAX_ERROR_BYTES).await;
+    let (read, rest) = body::peek_within(rest, MAX_ERROR_BYTES, PATIENCE).await;
     let encoding = Encoding::from_header(parts.headers.get(header::CONTENT_ENCODING));
     // A body that cannot be decoded names no reason.
     let plain = plain(encoding, &read).unwrap_or_default();
@@ -188,12 +190,13 @@ fn may_hold_json(kind: &HeaderValue) -> bool {
 }
 
 /// Reads an answer of status 200 as far as it may be an error, and returns it as it was. White space in front of the answer
-/// to an unchanged request is not kept from the client.
+/// to an unchanged request is not kept from the client. Whatever comes slowly, as lines of JSON do, is kept for some
+/// seconds at most.
 async fn read_json_error(
     answer: Response<ProxyBody>,
     is_changed: bool,
 ) -> (Response<ProxyBody>, Outcome) {
-    /// How long the beginning of an answer may be kept from the client, if white space comes first.
+    /// How long each of the parts that are read may be kept from the client.
     const PATIENCE: Duration = Duration::from_secs(1);
     /// An error begins with its key, or with a few short members in front of it.
     const BEGINNING: usize = 128;
@@ -211,10 +214,10 @@ async fn read_json_error(
     let mut outcome = Outcome::Accepted;
     if begins_object(&text(&read)) {
         if encoding == Encoding::Identity {
-            (read, rest) = peek_more(read, rest, BEGINNING).await;
+            (read, rest) = peek_more(read, rest, BEGINNING, PATIENCE).await;
         }
         if memchr::memmem::find(&text(&read), b"\"error\"").is_some() {
-            (read, rest) = peek_more(read, rest, MAX_ERROR_BYTES).await;
+            (read, rest) = peek_more(read, rest, MAX_ERROR_BYTES, PATIENCE).await;
             let text = text(&read);
             let reason = refusal_reason_without_status(&text).filter(|_| is_error(&text));
             outcome = reason.map_or(Outcome::Accepted, Outcome::Refused);
@@ -226,16 +229,17 @@ async fn read_json_error(
     )
 }
 
-/// Reads more of a body of which `read` was read, until that has about `limit` bytes.
+/// Reads more of a body of which `read` was read, until that has about `limit` bytes, and no longer than `patience`.
 async fn peek_more(
     read: Bytes,
     rest: Option<ProxyBody>,
     limit: usize,
+    patience: Duration,
 ) -> (Bytes, Option<ProxyBody>) {
     let missing = limit.saturating_sub(read.len());
     match rest {
         Some(unread) if missing > 0 => {
-            let (more, rest) = body::peek(unread, missing).await;
+            let (more, rest) = body::peek_within(unread, missing, patience).await;
             ([read, more].concat().into(), rest)
         }
         rest => (read, rest),
@@ -322,5 +326,39 @@ mod tests {
             assert_eq!(outcome, Outcome::Accepted);
             assert_eq!(begin.elapsed().as_millis(), waited, "{is_changed}");
         }
+    }
+
+    /// Lines of JSON, one each second, and an error body whose end does not come.
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_answer_is_kept_from_the_client_for_some_seconds_at_most() {
+        let slow = |first: &'static str, status: u16| {
+            let lines = futures_util::stream::unfold(first, |line| async move {
+                let frame = Ok(Frame::data(Bytes::from_static(line.as_bytes())));
+                tokio::time::sleep(Duration::from_secs(3)).await;
+                Some((frame, "{}\n"))
+            });
+            Response::builder()
+                .status(status)
+                .header(header::CONTENT_TYPE, "application/x-ndjson")
+                .body(StreamBody::new(Box::pin(lines)).boxed_unsync())
+                .unwrap()
+        };
+        let begin = tokio::time::Instant::now();
+        let (_, outcome) = read_json_error(slow("{\"error\":null}\n", 200), false).await;
+        assert_eq!(outcome, Outcome::Accepted);
+        assert!(
+            begin.elapsed() <= Duration::from_secs(5),
+            "{:?}",
+            begin.elapsed()
+        );
+        let begin = tokio::time::Instant::now();
+        let (answer, _) = read_refusal(slow("{\"error\":", 400)).await;
+        assert!(
+            begin.elapsed() <= Duration::from_secs(6),
+            "{:?}",
+            begin.elapsed()
+        );
+        let first = answer.into_body().frame().await.unwrap().unwrap();
+        assert!(first.into_data().unwrap().starts_with(b"{\"error\":"));
     }
 }
