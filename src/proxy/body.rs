@@ -32,7 +32,7 @@ pub type ProxyBody = UnsyncBoxBody<Bytes, BoxError>;
 #[derive(Debug)]
 pub enum OutBody {
     /// Streamed from the client, frame by frame, with trailers.
-    Stream(Upload),
+    Stream(Box<Upload>),
     /// Read before; sent in pieces, with an exact length.
     Segments(Vec<Bytes>),
     /// No body, and no header about one.

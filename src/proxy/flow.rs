@@ -104,7 +104,7 @@ async fn pass(
         body = body.guarded(upload);
     }
     let mut entry = PassEntry::new(memory, &mut parts, body.size_hint().exact());
-    let body = Upload::new(body, Discard::new(&shared.tasks, &parts));
+    let body = Box::new(Upload::new(body, Discard::new(&shared.tasks, &parts)));
     let response = forward::send(&shared.upstream, parts, OutBody::Stream(body))
         .await
         .inspect_err(|error| entry.set_failed(error))?;
