@@ -48,18 +48,32 @@ pub struct PreparedRequest {
     pub upload: Option<UploadClock>,
 }
 
-/// When a body that is being sent was last waited for, or had something to send.
+/// Whether a body that is being sent has something to send.
 #[derive(Clone, Debug, Default)]
-pub struct UploadClock(Arc<Mutex<Option<Instant>>>);
+pub struct UploadClock(Arc<Mutex<Upload>>);
+
+#[derive(Clone, Copy, Debug, Default)]
+enum Upload {
+    #[default]
+    NotBegun,
+    /// The client has to send more. How long that may take, the body itself decides.
+    AtClient,
+    /// Everything that has come was handed over at this time.
+    AtUpstream(Instant),
+}
 
 impl UploadClock {
-    /// The body was asked for its next bytes.
-    pub fn touch(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    /// The body was asked for its next bytes; whether they have to come from the client first.
+    pub fn set(&self, is_at_client: bool) {
+        *self.lock() = if is_at_client {
+            Upload::AtClient
+        } else {
+            Upload::AtUpstream(Instant::now())
+        };
     }
 
-    fn latest(&self) -> Option<Instant> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, Upload> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -138,7 +152,9 @@ impl Upstream {
     }
 
     fn build(target: Target, timeouts: Timeouts, tls: &ClientConfig, tasks: &Tasks) -> Self {
-        let connector = connect::connector(tls, timeouts.connect);
+        // Later than the deadline for the answer: the client has its 504 then, and what is left of its request is not kept.
+        let write_timeout = timeouts.head + CONNECTION_CHECK;
+        let connector = connect::connector(tls, timeouts.connect, write_timeout);
         Self {
             target: Arc::new(target),
             latest: Arc::default(),
@@ -212,8 +228,12 @@ impl Upstream {
         let sent = Instant::now();
         // The time for an answer begins when the request is with the upstream.
         let deadline = || {
-            let uploaded = upload.as_ref().and_then(UploadClock::latest);
-            uploaded.unwrap_or(sent) + self.timeouts.head
+            let since = match upload.as_ref().map(|clock| *clock.lock()) {
+                Some(Upload::AtClient) => Instant::now(),
+                Some(Upload::AtUpstream(since)) => since,
+                Some(Upload::NotBegun) | None => sent,
+            };
+            since + self.timeouts.head
         };
         let mut response = std::pin::pin!(self.client.request(request));
         let mut had_ended = false;

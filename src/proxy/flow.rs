@@ -10,7 +10,7 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 
 use super::abort::Abort;
-use super::body::{Discard, IdleTimeout, OutBody, ProxyBody, Upload, with_guard};
+use super::body::{Discard, IdleTimeout, OutBody, Pace, ProxyBody, Upload, with_guard};
 use super::body_budget::LARGE_BYTES;
 use super::error::ProxyError;
 use super::memory::Memory;
@@ -37,22 +37,23 @@ pub(super) async fn handle(
     let (parts, body) = request.into_parts();
     let audit = memory.and_then(|memory| memory.audit.as_ref());
     let refuse = |parts: &Parts, error| shared.rejections.begin(audit, parts, error);
-    if !headers::is_only_chunked(&parts.headers) {
-        return Err(refuse(&parts, ProxyError::TransferCoding));
-    }
-    let take_place = |parts: &Parts, peer| {
-        let place = shared.places.take(peer);
-        place.map_err(|error| refuse(parts, error))
+    // The client may send its whole body before it reads why it is refused.
+    let refuse_unread = |parts: &Parts, body: IdleTimeout<Incoming>, error| {
+        Discard::new(&shared.tasks, parts).run(body);
+        refuse(parts, error)
     };
+    let with_idle_limit = |body| IdleTimeout::new(body, shared.limits.request_idle);
+    if !headers::is_only_chunked(&parts.headers) {
+        let body = with_idle_limit(body);
+        return Err(refuse_unread(&parts, body, ProxyError::TransferCoding));
+    }
     let peer = parts.extensions.get::<Peer>().copied();
     let abort = Abort::for_client(&parts);
     match route(memory, &parts, &body).map_err(|error| refuse(&parts, error))? {
         Handler::Chat(memory) => {
             // It takes its place when its body is in. If there is none, its body need not come.
             if let Err(error) = shared.places.check(peer) {
-                let body = IdleTimeout::new(body, shared.limits.request_idle);
-                Discard::new(&shared.tasks, &parts).run(body);
-                return Err(refuse(&parts, error));
+                return Err(refuse_unread(&parts, with_idle_limit(body), error));
             }
             // A body that is larger than the limit gets its 413 below.
             let announced = body.size_hint().lower();
@@ -65,28 +66,45 @@ pub(super) async fn handle(
                 let answer = chat_completions::handle(shared, memory, parts, body, abort);
                 return Box::pin(answer).await;
             }
-            let place = take_place(&parts, peer)?;
             let body =
                 IdleTimeout::paced(body, shared.limits.request_idle, shared.limits.body_pace);
+            let place = match shared.places.take(peer) {
+                Ok(place) => place,
+                Err(error) => return Err(refuse_unread(&parts, body, error)),
+            };
             let response = pass_unread(shared, memory, parts, body, abort).await?;
             Ok(response.map(|body| with_guard(body, place)))
         }
         Handler::Tunnel => {
-            let place = take_place(&parts, peer)?;
+            let place = shared.places.take(peer);
+            let place = place.map_err(|error| refuse(&parts, error))?;
             let response = upgrade::tunnel(shared, memory.map(Arc::as_ref), parts).await?;
             Ok(response.map(|body| with_guard(body, place)))
         }
         Handler::Pass => {
-            let place = take_place(&parts, peer)?;
+            let body = IdleTimeout::paced(body, shared.limits.request_idle, upload_pace(shared));
+            let place = match shared.places.take(peer) {
+                Ok(place) => place,
+                Err(error) => return Err(refuse_unread(&parts, body, error)),
+            };
             let has_memory = memory.is_some_and(|memory| memory.enabled);
             let without_memory = has_memory && is_unknown_chat(&parts);
-            let body = IdleTimeout::new(body, shared.limits.request_idle);
             let mut response = pass(shared, memory.map(Arc::as_ref), parts, body, abort).await?;
             if without_memory {
                 set_bypass(&mut response, "bypass; reason=path");
             }
             Ok(response.map(|body| with_guard(body, place)))
         }
+    }
+}
+
+/// How fast the body of an upload has to come. It may be large and its client slow, so it has as long as the upstream has
+/// for its answer, and longer for each byte that has come.
+fn upload_pace(shared: &Shared) -> Pace {
+    let pace = shared.limits.body_pace;
+    Pace {
+        grace: pace.grace.max(shared.upstream.timeouts().head),
+        ..pace
     }
 }
 
@@ -100,8 +118,13 @@ async fn pass(
     if !body.is_end_stream() {
         let upload = shared.places.take_upload();
         let audit = memory.and_then(|memory| memory.audit.as_ref());
-        let upload = upload.map_err(|error| shared.rejections.begin(audit, &parts, error))?;
-        body = body.guarded(upload);
+        match upload {
+            Ok(upload) => body = body.guarded(upload),
+            Err(error) => {
+                Discard::new(&shared.tasks, &parts).run(body);
+                return Err(shared.rejections.begin(audit, &parts, error));
+            }
+        }
     }
     let mut entry = PassEntry::new(memory, &mut parts, body.size_hint().exact());
     let body = Box::new(Upload::new(body, Discard::new(&shared.tasks, &parts)));

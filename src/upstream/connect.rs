@@ -17,12 +17,17 @@ use super::tracked_connection::TrackedConnection;
 /// Connections for HTTP/1.1 alone. Over HTTP/2 the requests of all clients would share one connection: a client that does
 /// not read its answer would stop the answers of all others, a server takes some 100 requests at a time, and it ends the
 /// connection under the rest of them.
-pub(super) fn connector(tls: &ClientConfig, deadline: Duration) -> Connector {
+pub(super) fn connector(
+    tls: &ClientConfig,
+    deadline: Duration,
+    write_timeout: Duration,
+) -> Connector {
     let builder = HttpsConnectorBuilder::new().with_tls_config(tls.clone());
     let inner = builder.https_or_http().enable_http1();
     Connector {
         inner: inner.wrap_connector(tcp(deadline)),
         deadline,
+        write_timeout,
     }
 }
 
@@ -67,6 +72,7 @@ pub(super) fn with_roots(roots: RootCertStore) -> Result<ClientConfig, SetupErro
 pub(super) struct Connector {
     inner: HttpsConnector<HttpConnector>,
     deadline: Duration,
+    write_timeout: Duration,
 }
 
 impl Service<Uri> for Connector {
@@ -80,11 +86,12 @@ impl Service<Uri> for Connector {
 
     fn call(&mut self, address: Uri) -> Self::Future {
         let (connecting, deadline) = (self.inner.call(address), self.deadline);
+        let write_timeout = self.write_timeout;
         Box::pin(async move {
             tokio::time::timeout(deadline, connecting)
                 .await
                 .map_err(|_| ConnectTimedOut(deadline))?
-                .map(TrackedConnection::new)
+                .map(|stream| TrackedConnection::new(stream, write_timeout))
         })
     }
 }

@@ -4,11 +4,15 @@
 //! error: the ended connection has emptied its queue, and the queue itself lives as long as somebody waits for it
 //! (hyper 1, `client::dispatch`; tokio's channel keeps a message that arrives while its receiver is dropped). The client
 //! would wait until the deadline for the response head, ten minutes. So whoever waits long looks at the connection.
+//!
+//! A connection whose peer takes no byte for too long ends. hyper flushes what it has written before it closes, also when
+//! nobody waits for the answer any more; the body of the request would be held for as long as the peer likes.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::Extensions;
 use hyper::rt::{Read, ReadBufCursor, Write};
@@ -16,6 +20,7 @@ use hyper_rustls::MaybeHttpsStream;
 use hyper_util::client::legacy::connect::{CaptureConnection, Connected, Connection};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio::time::Sleep;
 
 type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
 
@@ -24,6 +29,8 @@ type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
 pub(super) struct TrackedConnection {
     stream: Stream,
     exists: Arc<()>,
+    write_timeout: Duration,
+    stall: Option<Pin<Box<Sleep>>>,
 }
 
 /// What a request can learn of its connection. Holds nothing of it.
@@ -31,11 +38,31 @@ pub(super) struct TrackedConnection {
 struct Existence(Weak<()>);
 
 impl TrackedConnection {
-    pub(super) fn new(stream: Stream) -> Self {
+    pub(super) fn new(stream: Stream, write_timeout: Duration) -> Self {
         Self {
             stream,
             exists: Arc::default(),
+            write_timeout,
+            stall: None,
         }
+    }
+
+    /// Turns a write that waits for too long into an error.
+    fn watch_write<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stall = None;
+            return written;
+        }
+        let limit = self.write_timeout;
+        let stall = self
+            .stall
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        let timed_out = || io::Error::new(io::ErrorKind::TimedOut, "the upstream takes no data");
+        stall.as_mut().poll(cx).map(|()| Err(timed_out()))
     }
 
     fn stream(&mut self) -> Pin<&mut Stream> {
@@ -77,7 +104,8 @@ impl Write for TrackedConnection {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.stream().poll_write(cx, bytes)
+        let written = self.stream().poll_write(cx, bytes);
+        self.watch_write(cx, written)
     }
 
     fn poll_write_vectored(
@@ -85,7 +113,8 @@ impl Write for TrackedConnection {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.stream().poll_write_vectored(cx, slices)
+        let written = self.stream().poll_write_vectored(cx, slices);
+        self.watch_write(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -93,7 +122,8 @@ impl Write for TrackedConnection {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream().poll_flush(cx)
+        let flushed = self.stream().poll_flush(cx);
+        self.watch_write(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -121,7 +151,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let tls = connect::with_roots(RootCertStore::empty()).unwrap();
-        let connector = connect::connector(&tls, Duration::from_secs(10));
+        let connector = connect::connector(&tls, Duration::from_secs(10), Duration::from_mins(1));
         let client = Client::builder(TokioExecutor::new()).build(connector);
         let mut request = http::Request::get(url).body(Empty::<&[u8]>::new()).unwrap();
         let connection = capture_connection(&mut request);

@@ -259,14 +259,33 @@ async fn an_upload_may_take_longer_than_the_upstream_has_for_its_answer() {
         .await;
     let mut peer = upstream.accept().await;
     peer.head().await;
-    for piece in ["a", "b", "c", "d", "e"] {
-        tokio::time::sleep(Duration::from_secs(1)).await;
+    client.send("ab").await;
+    peer.until("ab").await;
+    for piece in ["c", "de"] {
+        tokio::time::sleep(Duration::from_secs(4)).await;
         client.send(piece).await;
         peer.until(piece).await;
     }
     peer.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
         .await;
     client.until("\r\n\r\nok").await;
+}
+
+/// What is left of an upload must not be held for as long as such an upstream likes. A client that sends before it reads
+/// would not see its answer.
+#[tokio::test]
+async fn an_upstream_that_reads_nothing_holds_no_upload() {
+    let upstream = RawUpstream::listen().await;
+    let rig = Rig::start(&upstream.url(), |options| options.timeouts.head = SHORT);
+    let mut client = rig.client().await;
+    client
+        .send("POST /v1/files HTTP/1.1\r\nhost: a\r\ncontent-length: 30000000\r\n\r\n")
+        .await;
+    client.send("x".repeat(30_000_000)).await;
+    let (status, code) = status_and_code(&mut client).await;
+    assert_eq!(status, "HTTP/1.1 504 Gateway Timeout");
+    assert_eq!(code, "upstream_timeout");
+    drop(upstream);
 }
 
 #[tokio::test]

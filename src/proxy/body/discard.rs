@@ -43,7 +43,9 @@ impl Discard {
 
     /// Reads on in a task of its own, while the answer is being sent.
     pub(in crate::proxy) fn run(self, mut body: IdleTimeout<Incoming>) {
-        if !self.is_http1 || self.waits_for_continue && body.received() == 0 {
+        // Its connection alone is counted from now on.
+        body.release_guard();
+        if !self.is_http1 || self.waits_for_continue && !body.was_asked_for() {
             // To read would ask the client to send.
             return;
         }

@@ -82,6 +82,16 @@ impl<B> IdleTimeout<B> {
         }
     }
 
+    /// Keeps what it guarded no longer.
+    pub(in crate::proxy) fn release_guard(&mut self) {
+        self.guard = None;
+    }
+
+    /// Whether somebody has asked for its data. The client then knows, if it waited for `100 Continue`.
+    pub(in crate::proxy) fn was_asked_for(&self) -> bool {
+        self.received > 0 || self.waiting_since.is_some() || !self.waited.is_zero()
+    }
+
     /// The bytes that have come.
     pub(in crate::proxy) fn received(&self) -> u64 {
         self.received

@@ -30,7 +30,7 @@ impl Upload {
         }
     }
 
-    /// When the client was last waited for, or sent something.
+    /// Whether it is the client that is waited for, and since when it is not.
     pub(in crate::proxy) fn clock(&self) -> UploadClock {
         self.clock.clone()
     }
@@ -48,7 +48,7 @@ impl Body for Upload {
             return Poll::Ready(None);
         };
         let frame = Pin::new(body).poll_frame(cx);
-        self.clock.touch();
+        self.clock.set(frame.is_pending());
         let frame = ready!(frame);
         if !matches!(frame, Some(Ok(_))) {
             self.body = None;

@@ -162,7 +162,8 @@ impl Credentials {
         let anonymous = presented
             .iter()
             .all(|entry| is_cookie(entry) || is_empty_credential(entry.0, entry.1));
-        if !anonymous {
+        let only_cookies = presented.iter().all(is_cookie);
+        if !only_cookies {
             presented.retain(|entry| !is_cookie(entry));
         }
         // The order of headers means nothing. Two values of one header keep their order: the sort is stable.
@@ -175,7 +176,7 @@ impl Credentials {
         for (name, value, _) in &presented {
             append(&mut credentials.all, name, value);
         }
-        if let Some((_, name)) = first.filter(|_| !anonymous) {
+        if let Some((_, name)) = first.filter(|_| !only_cookies) {
             let values = presented.iter().filter(|(other, ..)| *other == name);
             let mut values = values.map(|(_, value, _)| *value);
             let account = &mut credentials.account;
@@ -309,6 +310,9 @@ mod tests {
             assert!(credentials(&[empty], "").anonymous, "{empty:?}");
             assert!(!credentials(&[KEY, empty], "").anonymous, "{empty:?}");
         }
+        let with_cookie =
+            |value| credentials(&[("authorization", "Bearer"), ("cookie", value)], "").all;
+        assert_eq!(with_cookie("a=1"), with_cookie("a=2"));
         assert!(!credentials(&[("authorization", "Bearer")], "key=k").anonymous);
         assert!(!credentials(&[("x-api-key", "bearer")], "").anonymous);
     }

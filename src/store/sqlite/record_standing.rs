@@ -60,15 +60,14 @@ pub(super) async fn standings(
         .fetch_all(&mut *conn)
         .await?;
     let mut standings: Vec<Option<Standing>> = requests.iter().map(|_| None).collect();
-    let mut unsettled = HashSet::new();
+    let (mut unsettled, mut answered_before) = (HashSet::new(), HashSet::new());
     let mut next_id = None;
     for row in &found {
         let index: usize = rows::int(row, 0)?;
         let (is_connected, lineage): (bool, Option<i64>) = (get(row, 1)?, get(row, 2)?);
-        let (is_known, is_answer_known): (bool, bool) = (get(row, 5)?, get(row, 6)?);
+        let is_known: bool = get(row, 5)?;
         let record = requests[index];
-        // What an answer that was given before says of its conversation depends on what is stored.
-        if !is_connected || is_answer_known {
+        if !is_connected {
             continue;
         }
         let standing = match lineage {
@@ -94,6 +93,9 @@ pub(super) async fn standings(
         if !get::<bool>(row, 4)? && !record.contents.is_empty() {
             unsettled.insert(index);
         }
+        if get(row, 6)? {
+            answered_before.insert(index);
+        }
         standings[index] = Some(standing);
     }
     let confirmed_before = confirmed_before(conn, scope, requests, &unsettled).await?;
@@ -101,7 +103,7 @@ pub(super) async fn standings(
     for index in confirmed_before {
         standings[index] = None;
     }
-    leave_out_neighbours(&mut standings, requests, &unsettled);
+    leave_out_neighbours(&mut standings, requests, &unsettled, &answered_before);
     Ok(standings)
 }
 
@@ -155,15 +157,17 @@ async fn confirmed_before(
     found.iter().map(|row| rows::int(row, 0)).collect()
 }
 
-/// Leaves out what belongs to a lineage or a family of an earlier request of the group, what could join the family of
-/// one, because it confirms the same words, and what got the same answer.
+/// Leaves out what got an answer that somebody got before: what that says of a conversation depends on what is stored.
+/// Also what belongs to a lineage or a family of an earlier request of the group, what could join the family of one, because
+/// it confirms the same words, and what got the same answer. What is left out is written behind the others.
 fn leave_out_neighbours(
     standings: &mut [Option<Standing>],
     requests: &[&RequestRecord],
     unsettled: &HashSet<usize>,
+    answered_before: &HashSet<usize>,
 ) {
     let (mut families, mut contents, mut tips) = (HashSet::new(), HashSet::new(), HashSet::new());
-    let mut answers = HashSet::new();
+    let (mut answers, mut left_out) = (HashSet::new(), HashSet::new());
     for (index, place) in standings.iter_mut().enumerate() {
         let record = requests[index];
         let keys = record.contents.iter().map(|content| content.key);
@@ -175,8 +179,14 @@ fn leave_out_neighbours(
                 .new_nodes
                 .first()
                 .is_some_and(|first| tips.contains(&first.link))
-            || answer_hash(record).is_some_and(|answer| answers.contains(&answer));
+            || answered_before.contains(&index)
+            || answer_hash(record).is_some_and(|answer| answers.contains(&answer))
+            || keys.clone().any(|key| left_out.contains(&key));
         families.extend(place.as_ref().map(|standing| standing.family));
+        // One that has no family yet must find it before a later request confirms the same.
+        if is_neighbour && unsettled.contains(&index) {
+            left_out.extend(keys.clone());
+        }
         contents.extend(keys);
         tips.extend(record.new_nodes.first().map(|first| first.link));
         answers.extend(answer_hash(record));
