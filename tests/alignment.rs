@@ -15,6 +15,7 @@ mod many_summaries;
 mod model_store;
 mod oracle;
 mod overflow;
+mod own_words;
 mod peer_memory;
 mod proven;
 mod random;

@@ -59,8 +59,12 @@ impl SnapshotCache {
 
     /// Adds the messages of a stranger whom the upstream has just accepted to those of its tenant, where no stranger pushes
     /// them out.
+    ///
+    /// Messages that are recorded on the request's own chain have no origin here (see [`origins`]), and need none: the store
+    /// knows whose they are. Added without it, they would count as said in another conversation, and prove nothing any more.
     pub fn track_accepted(&self, scope: &Scope, client: &History, origins: &[Origin]) {
-        self.add_messages(scope, (client, origins), |_| false, false);
+        let is_recorded = |at: usize| origins.get(at) == Some(&Origin::default());
+        self.add_messages(scope, (client, origins), is_recorded, false);
     }
 
     /// Changes what was seen. The index no longer knows which messages of a tenant are unique if it has dropped some, so
@@ -194,13 +198,7 @@ mod tests {
     use crate::store::SqliteStore;
     use crate::wire;
 
-    /// Another conversation may say the same before the recorder has written this request, so what is new in it is noted
-    /// at once. So is a message that is on no chain.
-    #[tokio::test]
-    async fn a_continued_aligned_request_notes_all_messages_that_are_not_recorded() {
-        let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-        let cache = SnapshotCache::new(Arc::new(store));
-        let scope = Scope::new(b"key", None);
+    fn six_messages(scope: &Scope) -> Arc<History> {
         let messages: Vec<String> = (0..6)
             .map(|at| {
                 format!(r#"{{"role":"user","content":"Message {at}, with words of its own."}}"#)
@@ -208,7 +206,30 @@ mod tests {
             .collect();
         let body = format!(r#"{{"model":"m","messages":[{}]}}"#, messages.join(","));
         let request = wire::Request::parse_chat(&body.into_bytes().into()).expect("a request");
-        let client = Arc::new(request.history(&scope));
+        Arc::new(request.history(scope))
+    }
+
+    /// Which messages are noted: what is noted proves nothing to a conversation of another origin.
+    fn noted(cache: &SnapshotCache, scope: &Scope, client: &History) -> Vec<bool> {
+        let origin_index = cache.origin_index();
+        let is_noted = |at: usize| {
+            let witness = Witness {
+                hash: client.message_key(at).content,
+                origin: Origin(2),
+            };
+            origin_index.origins_of(scope).is_contested(&witness)
+        };
+        (0..client.len()).map(is_noted).collect()
+    }
+
+    /// Another conversation may say the same before the recorder has written this request, so what is new in it is noted
+    /// at once. So is a message that is on no chain.
+    #[tokio::test]
+    async fn a_continued_aligned_request_notes_all_messages_that_are_not_recorded() {
+        let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+        let cache = SnapshotCache::new(Arc::new(store));
+        let scope = Scope::new(b"key", None);
+        let client = six_messages(&scope);
         // The client dropped its beginning and put a message of its own in front. It sent four messages before.
         let run = Run {
             client: 1,
@@ -229,16 +250,26 @@ mod tests {
         };
         let alignment = alignment(&client, positions);
         cache.track_origins(&scope, &client, &known, Some(&alignment), false);
-        let origin_index = cache.origin_index();
-        // What is noted proves nothing to a conversation of another origin.
-        let is_noted = |at: usize| {
-            let witness = Witness {
-                hash: client.message_key(at).content,
-                origin: Origin(2),
-            };
-            origin_index.origins_of(&scope).is_contested(&witness)
-        };
-        let noted: Vec<bool> = (0..6).map(is_noted).collect();
+        let noted = noted(&cache, &scope, &client);
         assert_eq!(noted, [true, false, false, false, true, true]);
+    }
+
+    /// The tenant of the first request after a start is a stranger until the upstream accepts it. What is recorded on the
+    /// request's own chain has no origin here, and must not count as said elsewhere.
+    #[tokio::test]
+    async fn an_accepted_stranger_notes_no_recorded_message() {
+        let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+        let cache = SnapshotCache::new(Arc::new(store));
+        let scope = Scope::new(b"key", None);
+        let client = six_messages(&scope);
+        let known = KnownChains {
+            recorded_count: 4,
+            recorded_origin: Origin(1),
+            ..KnownChains::default()
+        };
+        let origins = cache.track_origins(&scope, &client, &known, None, true);
+        cache.track_accepted(&scope, &client, &origins);
+        let noted = noted(&cache, &scope, &client);
+        assert_eq!(noted, [false, false, false, true, true, true]);
     }
 }
