@@ -23,7 +23,8 @@ use super::mode::{self, DecidedBy, Mode, ModeDecision};
 use super::peer_memory;
 use super::received_body::ReceivedBody;
 use crate::history::{History, MessageKey, Scope, ScopedHash};
-use crate::lookup::{LookupParams, anchors, answer_contents};
+use crate::lookup::{Lookup, LookupParams, anchors, answer_contents};
+use crate::memory::alignment::Alignment;
 use crate::memory::policy as providers;
 use crate::store::LookupKeys;
 use crate::wire;
@@ -41,26 +42,63 @@ pub(super) struct ReadRequest {
 }
 
 impl ReadRequest {
-    /// A request of `scope` without memory. If its body cannot be parsed, its history is empty, and only its
+    /// A request of `identity` without memory. If its body cannot be parsed, its history is empty, and only its
     /// answer is tracked.
     async fn parse_without_memory(
         memory: &Memory,
         parts: &Parts,
         received: &ReceivedBody,
-        (scope, sources): (&Scope, &Sources),
+        (mut identity, policy): (Identity, &RequestPolicy),
         entry: &mut AuditEntry,
     ) -> Self {
+        let scope = &identity.scope;
         entry.set_tenant(scope);
         let Ok((parsed, history)) = received.parse(memory, scope).await else {
             return Self::without_memory(memory, scope, History::chain(scope, Vec::new()));
         };
         entry.set_model(&parsed);
-        let thread = named_thread(memory, parts, &parsed, (scope, sources));
-        entry.set_thread(&thread, &history);
-        Self::of_parsed_without_memory(memory, scope, (parsed, history), &thread)
+        identity.thread = named_thread(memory, parts, &parsed, (scope, &policy.sources));
+        entry.set_thread(&identity.thread, &history);
+        Self::look_up_without_memory(memory, policy, &identity, (parsed, history)).await
     }
 
-    /// A request without memory that was parsed.
+    /// A request without memory that was parsed. It is looked up all the same: it may belong to a conversation whose memory
+    /// is proven by its words. If it does, they stay words of this conversation. Otherwise they are another one's, and prove
+    /// nothing any more.
+    async fn look_up_without_memory(
+        memory: &Memory,
+        policy: &RequestPolicy,
+        identity: &Identity,
+        (parsed, history): (wire::Request, History),
+    ) -> Self {
+        let (scope, thread) = (&identity.scope, &identity.thread);
+        if history.is_empty() {
+            return Self::of_parsed_without_memory(memory, scope, (parsed, history), thread);
+        }
+        let client_history = Arc::new(history);
+        let found = find_conversation(memory, policy, identity, (&parsed, &client_history)).await;
+        match found {
+            Ok(found) => Self {
+                request: None,
+                answer_position: Some(found.answer_position),
+                prompt: Some(PromptSource::new(
+                    &Arc::new(parsed),
+                    &client_history,
+                    thread,
+                    thread.child,
+                    false,
+                )),
+            },
+            Err(Forgotten { .. }) => Self::of_parsed_without_memory(
+                memory,
+                scope,
+                (parsed, Arc::unwrap_or_clone(client_history)),
+                thread,
+            ),
+        }
+    }
+
+    /// A request without memory that was parsed and is not looked up.
     fn of_parsed_without_memory(
         memory: &Memory,
         scope: &Scope,
@@ -100,7 +138,7 @@ impl ReadRequest {
 }
 
 /// Identifies and parses a request, and looks up what is known of its conversation. If memory does not
-/// apply, the store is not asked, and the audit entry has the reason.
+/// apply, the audit entry has the reason.
 pub(super) async fn read_request(
     memory: &Memory,
     parts: &Parts,
@@ -182,11 +220,8 @@ async fn parse_for_memory(
             DecidedBy::Rule(_) => OffReason::Rule,
             _ => OffReason::ByHeader,
         });
-        let (scope, thread) = (&identity.scope, &identity.thread);
         let read = (parsed, history);
-        return Err(ReadRequest::of_parsed_without_memory(
-            memory, scope, read, thread,
-        ));
+        return Err(ReadRequest::look_up_without_memory(memory, policy, &identity, read).await);
     }
     Ok(ParsedForMemory {
         identity,
@@ -197,7 +232,86 @@ async fn parse_for_memory(
     })
 }
 
+/// What is known of the conversation of a request.
+struct FoundConversation {
+    lookup: Lookup,
+    alignment: Option<Alignment>,
+    /// The chain that memory knows it by.
+    history: Arc<History>,
+    answer_position: AnswerPosition,
+    /// The hash of its first leading system message.
+    system: Option<ScopedHash>,
+}
+
+/// The conversation of a request was forgotten: its receipt.
+struct Forgotten {
+    receipt: i64,
+}
+
 /// Looks up what is known of the conversation of a request, unless that was forgotten.
+async fn find_conversation(
+    memory: &Memory,
+    policy: &RequestPolicy,
+    identity: &Identity,
+    (parsed, client_history): (&wire::Request, &Arc<History>),
+) -> Result<FoundConversation, Forgotten> {
+    let pepper = policy.identity.pepper;
+    let answer_marks = |is_ending_known: &dyn Fn(&ScopedHash) -> bool| {
+        possible_answer_marks(parsed, client_history, &pepper, is_ending_known)
+    };
+    let lookup_keys = || {
+        // Also answers that were forgotten.
+        let answers = answer_marks(&|_| true).marks;
+        LookupKeys {
+            anchors: anchors(client_history, 0).collect(),
+            answer_contents: answer_contents(client_history, &answers),
+            answers,
+            thread_key: identity.thread.key.clone(),
+            ..LookupKeys::default()
+        }
+    };
+    let links = client_history.messages().iter().map(|chained| chained.link);
+    let scope = &identity.scope;
+    if let Some(receipt) = memory.tombstones.receipt_for(scope, links, lookup_keys) {
+        return Err(Forgotten { receipt });
+    }
+    let first = parsed.leading_messages().messages().first();
+    let system =
+        first.map(|message| MessageKey::from_message(&client_history.root(), message).content);
+    let is_stranger = !memory.accepted_tenants.contains(&scope.tenant);
+    let params = LookupParams {
+        model: parsed.model().unwrap_or_default(),
+        thread_key: identity.thread.key.as_deref(),
+        system,
+        level: policy.evidence,
+        is_stranger,
+        account: identity.account,
+    };
+    let pending_lookup = memory.cache.look_up(scope, client_history, params, || {
+        answer_marks(&|ending| memory.cache.may_know_ending(scope, ending))
+    });
+    let (lookup, alignment) = pending_lookup.await;
+    let history = alignment.as_ref().map_or_else(
+        || Arc::clone(client_history),
+        |alignment| Arc::clone(&alignment.history),
+    );
+    let origins = lookup.origins.clone();
+    let answer_position = AnswerPosition::new(
+        (&memory.cache, pepper),
+        (scope, is_stranger),
+        (client_history, origins),
+        &history,
+    );
+    Ok(FoundConversation {
+        lookup,
+        alignment,
+        history,
+        answer_position,
+        system,
+    })
+}
+
+/// Looks up what is known of the conversation of a request, and decides what memory may do for it.
 async fn look_up(
     memory: &Memory,
     parts: &Parts,
@@ -208,63 +322,28 @@ async fn look_up(
     let ParsedForMemory {
         identity,
         parsed,
-        history,
+        history: client_history,
         model,
         mut decided,
     } = request;
-    let client_history = Arc::new(history);
-    let pepper = policy.identity.pepper;
-    let answer_marks = |is_ending_known: &dyn Fn(&ScopedHash) -> bool| {
-        possible_answer_marks(&parsed, &client_history, &pepper, is_ending_known)
-    };
-    let lookup_keys = || {
-        // Also answers that were forgotten.
-        let answers = answer_marks(&|_| true).marks;
-        LookupKeys {
-            anchors: anchors(&client_history, 0).collect(),
-            answer_contents: answer_contents(&client_history, &answers),
-            answers,
-            thread_key: identity.thread.key.clone(),
-            ..LookupKeys::default()
+    let client_history = Arc::new(client_history);
+    let found = find_conversation(memory, &policy, &identity, (&parsed, &client_history)).await;
+    let FoundConversation {
+        mut lookup,
+        alignment,
+        history,
+        answer_position,
+        system,
+    } = match found {
+        Ok(found) => found,
+        Err(Forgotten { receipt }) => {
+            entry.set_bypass("forgotten".to_owned());
+            let read = (parsed, Arc::unwrap_or_clone(client_history));
+            let (scope, thread) = (&identity.scope, &identity.thread);
+            let read = ReadRequest::of_parsed_without_memory(memory, scope, read, thread);
+            return read.forgotten(memory, receipt);
         }
     };
-    let links = client_history.messages().iter().map(|chained| chained.link);
-    let scope = &identity.scope;
-    if let Some(receipt) = memory.tombstones.receipt_for(scope, links, lookup_keys) {
-        entry.set_bypass("forgotten".to_owned());
-        let (history, thread) = (History::clone(&client_history), &identity.thread);
-        let read = ReadRequest::of_parsed_without_memory(memory, scope, (parsed, history), thread);
-        return read.forgotten(memory, receipt);
-    }
-    let first = parsed.leading_messages().messages().first();
-    let system =
-        first.map(|message| MessageKey::from_message(&client_history.root(), message).content);
-    let is_stranger = !memory.accepted_tenants.contains(&scope.tenant);
-    let params = LookupParams {
-        model: &model,
-        thread_key: identity.thread.key.as_deref(),
-        system,
-        level: policy.evidence,
-        is_stranger,
-        account: identity.account,
-    };
-    let pending_lookup = memory
-        .cache
-        .look_up(&identity.scope, &client_history, params, || {
-            answer_marks(&|ending| memory.cache.may_know_ending(scope, ending))
-        });
-    let (mut lookup, alignment) = pending_lookup.await;
-    let history = alignment.as_ref().map_or_else(
-        || Arc::clone(&client_history),
-        |alignment| Arc::clone(&alignment.history),
-    );
-    let origins = lookup.origins.clone();
-    let answer_position = AnswerPosition::new(
-        (&memory.cache, pepper),
-        (scope, is_stranger),
-        (&client_history, origins),
-        &history,
-    );
     entry.set_parsed(&identity, &parsed, &history);
     if identity.thread.child && alignment.is_some() && decided.mode == Mode::On {
         // A sub-agent does not continue the conversation that it works for, but its messages would be
@@ -334,7 +413,7 @@ async fn identify_or_track(
             else {
                 return Err(ReadRequest::default());
             };
-            let owner = (&owner.scope, &policy.sources);
+            let owner = (owner, policy);
             return Err(
                 ReadRequest::parse_without_memory(memory, parts, received, owner, entry).await,
             );
@@ -349,7 +428,7 @@ async fn identify_or_track(
     };
     if let Some(off) = off {
         entry.set_off(off);
-        let owner = (&identity.scope, &policy.sources);
+        let owner = (identity, policy);
         return Err(ReadRequest::parse_without_memory(memory, parts, received, owner, entry).await);
     }
     Ok(identity)

@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 use crate::alignment::harness::{Client, SentRequest, conversation, roomy};
 use crate::memory::rig::Rig;
 
+const OFF: (&str, &str) = ("x-diarist-memory", "off");
+
 /// Messages until the block covers more than the client drops.
 const LONG: usize = 45;
 
@@ -46,4 +48,56 @@ async fn the_first_request_after_a_restart_spoils_no_proof() {
         shorter.in_block.is_superset(&before.in_block),
         "{shorter:?}"
     );
+}
+
+/// A request without memory may bring words that prove memory, in another place than they were said. It is looked up, in
+/// this process or in the store, so that they stay words of their conversation.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_without_memory_spoils_no_proof_of_its_own_conversation() {
+    for is_cold in [false, true] {
+        let mut rig = roomy().await;
+        let mut all = conversation("trip", LONG + 9);
+        let ahead = all.split_off(LONG + 1);
+        grow(&mut rig, &all, LONG).await;
+        all.drain(..DROPPED);
+        for (turn, messages) in ahead.chunks(2).enumerate() {
+            let is_off = turn == 1;
+            if is_off && is_cold {
+                rig.restart().await;
+            }
+            all.push(messages[0].clone());
+            let mut client = Client::new(&mut rig);
+            client.headers.extend(is_off.then_some(OFF));
+            let sent = client.send_with_answer(&all, messages.get(1)).await;
+            let is_told = sent.in_block.contains("trip#2");
+            assert_eq!(is_told, !is_off, "turn {turn}, {is_cold}: {sent:?}");
+            all.extend(messages.get(1).cloned());
+        }
+    }
+}
+
+/// Bob says what Alice says, without memory: turn by turn, or all at once behind words of his own. Then it proves neither.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_words_of_another_conversation_without_memory_prove_nothing() {
+    // From which of Bob's messages on he sends a request. The last case: he says nothing.
+    for from in [3, LONG - DROPPED + 4, usize::MAX] {
+        let mut rig = roomy().await;
+        let alice = conversation("alice", LONG + 1);
+        grow(&mut rig, &alice, LONG).await;
+        let question = json!({"role": "user", "content": "Well?"});
+        let window = [&alice[DROPPED..], &[question]].concat();
+        let bob = [&conversation("bob", 2)[..], &window[..]].concat();
+        for count in (from..=bob.len()).step_by(2) {
+            let mut client = Client::new(&mut rig);
+            client.headers.push(OFF);
+            client.send_with_answer(&bob[..count], bob.get(count)).await;
+        }
+        let shorter = Client::new(&mut rig).send(&window).await;
+        let is_alone = from == usize::MAX;
+        assert_eq!(
+            shorter.in_block.contains("alice#2"),
+            is_alone,
+            "{from}: {shorter:?}"
+        );
+    }
 }
