@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod acknowledged;
 mod answer_receipts;
 mod apart;
 mod archived;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::kept_messages::KeptMessages;
 use super::known_chains::{KnownChains, NameComparison, PathEntry, SummaryCandidate, Witness};
-use super::path_comparison::{observed_count, runs_before, tail_start};
+use super::path_comparison::{KeptTail, runs_before};
 use super::result::{Alignment, AlignmentBasis, AlignmentKind, SharedMessages};
 use crate::history::align::Run;
 use crate::history::{History, MIN_DISTINCTIVE_BYTES, PositionMap, Role, ScopedHash};
@@ -68,12 +68,11 @@ pub(super) fn align_by_summary(client: &Arc<History>, known: &KnownChains) -> Op
     }
     // The last message of the answered chain is the one that asked for the summary.
     let before = path.get(..path.len().checked_sub(1)?)?;
-    let observed_len = observed_count(before);
-    if observed_len == 0 {
+    let tail = KeptTail::find(client, count, before)?;
+    let (tail_start, from) = (tail.path, tail.base_len(before));
+    if from == 0 {
         return None;
     }
-    let tail_start = tail_start(client, count, before)?;
-    let from = tail_start.min(observed_len);
     let runs = runs_before(client, count, &before[..from])?;
     let newest = client.messages().last().map(|chained| chained.message.role);
     let is_newest_message = count == client.len() && newest == Some(Role::User);
@@ -86,7 +85,8 @@ pub(super) fn align_by_summary(client: &Arc<History>, known: &KnownChains) -> Op
     if !is_supported || kept.lack_user_text() {
         return None;
     }
-    let continues_at = count - usize::from(is_newest_message);
+    // What stands between the summary and that stays raw beside the summary.
+    let continues_at = tail.client - usize::from(is_newest_message);
     let basis = AlignmentBasis {
         kind: AlignmentKind::Compacted,
         is_same: true,

@@ -3,7 +3,7 @@
 
 use super::known_chains::PathEntry;
 use crate::history::align::{AlignmentContext, PathAlignment, Run, align, common_runs};
-use crate::history::{History, LONG_ANSWER_BYTES, MessageKey, PositionMap};
+use crate::history::{History, LONG_ANSWER_BYTES, MessageKey, PositionMap, Role};
 
 /// How many messages from the beginning of `path` are observed, or wait for observation with stored
 /// text.
@@ -114,37 +114,99 @@ const MIN_KEPT: usize = 3;
 /// a summary.
 const MAX_LEFT_OUT: usize = 2;
 
-/// The place of the path from which on the client repeats it behind its first `place` messages. The
-/// client kept these messages raw, so memory must not cover them as well. The place with the most
-/// repeated messages wins, and of equal ones the last. A kept message that the client changed is not
-/// covered either.
-///
-/// What a client keeps are the newest messages, or several, or a long one. One short older message, such as "continue", is
-/// said again.
-pub(super) fn tail_start(client: &History, place: usize, path: &[PathEntry]) -> Option<usize> {
-    let PathComparison {
-        path_keys: known,
-        request_keys: sent,
-        ..
-    } = PathComparison::new(client, path)?;
-    let is_kept = |from: usize, end: usize, count: usize| {
-        let is_newest = end + MAX_LEFT_OUT >= known.len();
-        let is_long = || known[from].distinctive_bytes >= LONG_ANSWER_BYTES;
-        count >= MIN_KEPT || (count > 0 && (is_newest || is_long()))
-    };
-    let behind = common_runs(&known, &sent[place..]);
-    let repeated = behind.iter().map(|run| run.len).sum();
-    let changed = behind
-        .first()
-        .zip(behind.last())
-        .filter(|(first, last)| is_kept(first.path, last.path + last.len, repeated))
-        .map(|(first, _)| first.path.saturating_sub(first.client));
-    let contents = |keys: &[MessageKey]| keys.iter().map(|key| key.content).collect::<Vec<_>>();
-    let kept_counts = matching_prefixes(&contents(&sent[place..]), &contents(&known));
-    let from = (0..known.len())
-        .filter(|from| is_kept(*from, from + kept_counts[*from], kept_counts[*from]))
-        .max_by_key(|from| kept_counts[*from]);
-    Some(from.or(changed).unwrap_or(known.len()))
+/// What a client goes on with behind its summary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct KeptTail {
+    /// Where it begins in the request.
+    pub(super) client: usize,
+    /// The place of the path from which on the client repeats it; the length of the path if it repeats nothing. The client
+    /// kept these messages raw, so memory must not cover them as well.
+    pub(super) path: usize,
+    /// How many messages from there on are those of the path, unchanged. Their links are those of the path too, so
+    /// observations that end among them can be used.
+    unchanged: usize,
+}
+
+impl KeptTail {
+    /// Finds what the client kept of `path` behind its first `place` messages. The place with the most repeated messages
+    /// wins, and of equal ones the last. A kept message that the client changed is not covered either.
+    ///
+    /// What a client keeps are the newest messages, or several, or a long one. One short older message, such as "continue",
+    /// is said again.
+    pub(super) fn find(client: &History, place: usize, path: &[PathEntry]) -> Option<Self> {
+        let PathComparison {
+            path_keys: known,
+            request_keys: sent,
+            ..
+        } = PathComparison::new(client, path)?;
+        let is_kept = |from: usize, end: usize, count: usize| {
+            let is_newest = end + MAX_LEFT_OUT >= known.len();
+            let is_long = || known[from].distinctive_bytes >= LONG_ANSWER_BYTES;
+            count >= MIN_KEPT || (count > 0 && (is_newest || is_long()))
+        };
+        let contents = |keys: &[MessageKey]| keys.iter().map(|key| key.content).collect::<Vec<_>>();
+        let unchanged_from = |begin: usize| {
+            let kept_counts = matching_prefixes(&contents(&sent[begin..]), &contents(&known));
+            let places = (0..known.len())
+                .filter(|from| is_kept(*from, from + kept_counts[*from], kept_counts[*from]));
+            places
+                .max_by_key(|from| kept_counts[*from])
+                .map(|path| Self {
+                    client: begin,
+                    path,
+                    unchanged: kept_counts[path],
+                })
+        };
+        let behind_acknowledgement = || {
+            let begin = place + 1;
+            is_acknowledgement(client, place)
+                .then(|| unchanged_from(begin))
+                .flatten()
+        };
+        if let Some(unchanged) = unchanged_from(place).or_else(behind_acknowledgement) {
+            return Some(unchanged);
+        }
+        let behind = common_runs(&known, &sent[place..]);
+        let repeated = behind.iter().map(|run| run.len).sum();
+        let changed = behind
+            .first()
+            .zip(behind.last())
+            .filter(|(first, last)| is_kept(first.path, last.path + last.len, repeated))
+            .map(|(first, _)| first.path.saturating_sub(first.client));
+        Some(Self {
+            client: place,
+            path: changed.unwrap_or(known.len()),
+            unchanged: 0,
+        })
+    }
+
+    /// How many messages from the beginning of `path` the chain of the request begins with: those in front of what was kept,
+    /// if an observation ends there or among the unchanged messages behind them. Otherwise up to the last observation that
+    /// ends before. An observation that ends behind a change is of another chain, so what it began with would be neither
+    /// observed nor sent, and every later range would have to begin with it.
+    pub(super) fn base_len(&self, path: &[PathEntry]) -> usize {
+        let observed = observed_count(&path[..self.path + self.unchanged]);
+        if observed >= self.path {
+            self.path
+        } else {
+            observed
+        }
+    }
+}
+
+/// Whether the message at `place`, the first one behind a summary, is what a client lets the model answer to it: "Understood.",
+/// or a sentence more. No model said it, so it stands for no message of the conversation. An answer that a client shortened
+/// looks alike; but a client that summarises and keeps answers keeps them whole.
+fn is_acknowledgement(client: &History, place: usize) -> bool {
+    let before = place
+        .checked_sub(1)
+        .and_then(|at| client.messages().get(at));
+    let answer = client.messages().get(place).map(|it| &it.message);
+    before.is_some_and(|before| before.message.role == Role::User)
+        && answer.is_some_and(|answer| {
+            let is_short = answer.distinctive_bytes < LONG_ANSWER_BYTES;
+            answer.role == Role::Assistant && answer.calls.is_empty() && is_short
+        })
 }
 
 /// For each place of `text`, how many items from there on are the first ones of `pattern`. Linear in both, also where one

@@ -282,12 +282,26 @@ fn a_shared_template_brings_no_memory_of_another_conversation() {
     assert_eq!(alignment.positions.unknown_before(9), [0]);
 }
 
-/// An answer of the model stands at `place` of the request, in place of what it summarises.
+/// An answer of the model stands at `place` of the request, in place of what it summarises. Of that, eight messages are
+/// observed at once.
 fn align_with_summary(sent: Vec<Message>, place: usize, depth: usize) -> Option<Alignment> {
+    align_with_summary_of(&[8], sent, place, depth)
+}
+
+/// The same where observed ranges end behind so many messages.
+fn align_with_summary_of(
+    range_ends: &[usize],
+    sent: Vec<Message>,
+    place: usize,
+    depth: usize,
+) -> Option<Alignment> {
     let scope = Scope::new(b"key", None);
     let mut known = task();
     known.push(message(Role::User, "summarise it", &[], None));
-    let path = path(&History::chain(&scope, known), 8);
+    let mut path = path(&History::chain(&scope, known), 0);
+    for end in range_ends {
+        path[end - 1].range_end = true;
+    }
     let known_chains = KnownChains {
         summary: Some(SummaryCandidate {
             count: place,
@@ -324,16 +338,72 @@ fn a_summary_replaces_the_summarised_messages_and_a_quote_replaces_none() {
     assert!(align_with_summary(sent, 1, 1).is_none());
 }
 
+/// What a client sends behind a summary: `between`, messages of the old conversation, and a new one.
+fn behind_summary(between: &[Message], kept: &[Message]) -> Vec<Message> {
+    let head = message(Role::User, &format!("so far:\n{LONG_TEXT}"), &[], None);
+    let next = message(Role::User, "and now", &[], None);
+    [&[head], between, kept, &[next]].concat()
+}
+
 /// The tail behind a summary reaches back into observed messages; they are not sent twice.
 #[test]
 fn messages_kept_behind_a_summary_are_not_sent_twice() {
-    let head = message(Role::User, &format!("so far:\n{LONG_TEXT}"), &[], None);
-    for (kept, open) in [(5..8, 5), (2..5, 2), (2..3, 2), (8..8, 8)] {
-        let mut sent = vec![head.clone()];
-        sent.extend_from_slice(&task()[kept.clone()]);
-        sent.push(message(Role::User, "and now", &[], None));
+    for (kept, open) in [(5..8, 5), (8..8, 8)] {
+        let sent = behind_summary(&[], &task()[kept.clone()]);
         let positions = align_with_summary(sent, 1, 0).unwrap().positions;
         assert_eq!(positions.open_start(), (1, open), "{kept:?}");
+    }
+}
+
+/// What the chain has in front of the messages that a client sends, no later range can observe: its text is gone. So all of
+/// it must be observed, also if the client keeps only a part of what was observed at once.
+#[test]
+fn behind_a_summary_the_chain_begins_with_whole_observed_ranges() {
+    for (kept, open) in [
+        (5..10, Some(5)),
+        (5..6, Some(4)),
+        (2..5, Some(2)),
+        (2..3, None),
+    ] {
+        let sent = behind_summary(&[], &task()[kept.clone()]);
+        let alignment = align_with_summary_of(&[4, 8], sent, 1, 0);
+        let open_path = alignment.map(|alignment| alignment.positions.open_start().1);
+        assert_eq!(open_path, open, "{kept:?}");
+    }
+    // The client changed the answer that it keeps first: neither what it was is covered, nor what was observed with it.
+    let changed = message(Role::Assistant, &format!("other: {LONG_TEXT}"), &[], None);
+    let sent = behind_summary(&[changed], &task()[6..]);
+    let positions = align_with_summary_of(&[4, 8], sent, 1, 0)
+        .unwrap()
+        .positions;
+    assert_eq!(positions.open_start(), (1, 4));
+}
+
+/// A client lets the model answer to the summary. That answer stands for no message of the conversation, and what is kept
+/// behind it is known as what it was.
+#[test]
+fn an_acknowledgement_behind_a_summary_replaces_no_message() {
+    let no_answers = [
+        message(Role::User, "Understood.", &[], None),
+        message(Role::Assistant, LONG_TEXT, &[], None),
+    ];
+    for answer in ["Understood.", "Got it. Thanks for the additional context!"] {
+        for kept in [4..10, 8..10] {
+            let answer = message(Role::Assistant, answer, &[], None);
+            let sent = behind_summary(&[answer], &task()[kept.clone()]);
+            let positions = align_with_summary_of(&[4, 8], sent, 1, 0)
+                .unwrap()
+                .positions;
+            assert_eq!(positions.open_start(), (2, kept.start), "{kept:?}");
+            assert_eq!(positions.unknown_before(9), [0, 1], "{kept:?}");
+        }
+    }
+    for other in no_answers {
+        let sent = behind_summary(&[other], &task()[8..]);
+        let positions = align_with_summary_of(&[4, 8], sent, 1, 0)
+            .unwrap()
+            .positions;
+        assert_eq!(positions.open_start(), (1, 4));
     }
 }
 
