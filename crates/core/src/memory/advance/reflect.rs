@@ -45,11 +45,14 @@ pub(super) fn reflect(view: &ChainView<'_>, policy: &Policy) -> Option<Action> {
         .log_within(view.observed_count(), policy.observation_limit)
         .and_then(|log| log.first().copied())
         .is_some_and(|first| first.code_reflection && view.reflection != Some(first));
-    if unused && !skipped_reflection || running {
-        return None;
-    }
     let log = view.log(view.observed_count())?;
     let tokens = part_tokens(&log);
+    // Its answer will not be used alone, but with the chunks that came meanwhile. If these fill the budget again, both are
+    // condensed together, before code has to shorten them.
+    let is_outgrown = tokens >= policy.observation_tokens;
+    if unused && !skipped_reflection && !is_outgrown || running {
+        return None;
+    }
     let last = log.last()?;
     let fresh = log.iter().any(|part| part.kind == PartKind::Chunk);
     let span = Span {

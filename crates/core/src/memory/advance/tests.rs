@@ -445,6 +445,30 @@ fn a_reflection_starts_at_half_budget_and_is_used_at_full_budget() {
     assert_eq!(plan.parts.len() - 1, (plan.to_count - 10) / 2);
 }
 
+/// It is used together with the chunks that came meanwhile. If code had to shorten these, it would leave out what a model
+/// could have condensed.
+#[test]
+fn an_unused_reflection_that_chunks_outgrow_is_condensed_with_them() {
+    let mut chain = Chain::chat(&[3_000; 31]);
+    for at in 0..5 {
+        chain.part(PartKind::Chunk, 2 * at, 2 * at + 2, 4_500);
+    }
+    let reflection = chain.part(PartKind::Reflection, 0, 10, 9_000);
+    let condensed = |chain: &Chain| {
+        chain.advance().into_iter().find_map(|step| match step {
+            Action::Reflect { sources, span, .. } => Some((sources, span.to_count)),
+            _ => None,
+        })
+    };
+    for at in 5..12 {
+        chain.part(PartKind::Chunk, 2 * at, 2 * at + 2, 4_000);
+        assert_eq!(condensed(&chain), None, "there is room for it");
+    }
+    chain.part(PartKind::Chunk, 24, 26, 4_000);
+    let (sources, to_count) = condensed(&chain).expect("41,000 tokens do not fit the budget");
+    assert_eq!((sources[0], sources.len(), to_count), (reflection, 9, 26));
+}
+
 #[test]
 fn an_abandoned_reflection_is_tried_again_after_a_quarter_more_observations() {
     let mut chain = Chain::chat(&[3_000; 13]);
