@@ -35,6 +35,9 @@ pub struct LookupParams<'a> {
     pub is_stranger: bool,
     /// Who pays for its tenant.
     pub account: [u8; 32],
+    /// Whether an answer in it that is no summary of it counts as quoted, so that it proves nothing any more. Not in a
+    /// request without memory, such as one for a title: it may carry the summary of its own conversation.
+    pub marks_quotations: bool,
 }
 
 /// What is known of one request's chain.

@@ -143,7 +143,9 @@ impl SnapshotCache {
         }
         let sent = sent.unless_behind_summary(client, &known);
         let alignment = sent.or_align(|| find_alignment(client, &known));
-        self.mark_quotations(scope, &answers.marks, &known, alignment.as_ref());
+        if params.marks_quotations {
+            self.mark_quotations(scope, &answers.marks, &known, alignment.as_ref());
+        }
         let origins = self.track_origins(
             scope,
             client,

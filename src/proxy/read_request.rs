@@ -76,7 +76,8 @@ impl ReadRequest {
             return Self::of_parsed_without_memory(memory, scope, (parsed, history), thread);
         }
         let client_history = Arc::new(history);
-        let found = find_conversation(memory, policy, identity, (&parsed, &client_history)).await;
+        let request = (&parsed, &client_history);
+        let found = find_conversation(memory, policy, identity, request, false).await;
         match found {
             Ok(found) => Self {
                 request: None,
@@ -254,6 +255,7 @@ async fn find_conversation(
     policy: &RequestPolicy,
     identity: &Identity,
     (parsed, client_history): (&wire::Request, &Arc<History>),
+    has_memory: bool,
 ) -> Result<FoundConversation, Forgotten> {
     let pepper = policy.identity.pepper;
     let answer_marks = |is_ending_known: &dyn Fn(&ScopedHash) -> bool| {
@@ -286,6 +288,7 @@ async fn find_conversation(
         level: policy.evidence,
         is_stranger,
         account: identity.account,
+        marks_quotations: has_memory,
     };
     let pending_lookup = memory.cache.look_up(scope, client_history, params, || {
         answer_marks(&|ending| memory.cache.may_know_ending(scope, ending))
@@ -327,7 +330,8 @@ async fn look_up(
         mut decided,
     } = request;
     let client_history = Arc::new(client_history);
-    let found = find_conversation(memory, &policy, &identity, (&parsed, &client_history)).await;
+    let request = (&parsed, &client_history);
+    let found = find_conversation(memory, &policy, &identity, request, true).await;
     let FoundConversation {
         mut lookup,
         alignment,

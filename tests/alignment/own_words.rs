@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::alignment::harness::{Client, SentRequest, conversation, roomy};
+use crate::alignment::harness::{Client, SentRequest, conversation, roomy, text};
 use crate::memory::rig::Rig;
 
 const OFF: (&str, &str) = ("x-diarist-memory", "off");
@@ -100,4 +100,32 @@ async fn the_words_of_another_conversation_without_memory_prove_nothing() {
             "{from}: {shorter:?}"
         );
     }
+}
+
+/// A client asks a model without memory for a title, and sends the summary with which the conversation goes on. That is no
+/// quotation of the summary.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_title_request_without_memory_spoils_no_summary() {
+    let mut rig = roomy().await;
+    let all = conversation("trip", LONG + 1);
+    grow(&mut rig, &all, LONG).await;
+    let ask = json!({"role": "user", "content": "Summarise it all."});
+    let summary = format!("{} {}", text("trip", 900), text("trip", 901));
+    let answer = json!({"role": "assistant", "content": summary});
+    let asking = [&all[..], &[ask]].concat();
+    Client::new(&mut rig)
+        .send_with_answer(&asking, Some(&answer))
+        .await;
+    let head = json!({"role": "user", "content": format!("Until now:\n\n{summary}")});
+    let title = [
+        head.clone(),
+        json!({"role": "user", "content": "Write a title of this."}),
+    ];
+    let mut client = Client::new(&mut rig);
+    client.headers.push(OFF);
+    client.system = Some("You write titles.".to_owned());
+    client.send(&title).await;
+    let next = json!({"role": "user", "content": "What did we say at first?"});
+    let sent = Client::new(&mut rig).send(&[head, next]).await;
+    assert!(sent.in_block.contains("trip#2"), "{sent:?}");
 }

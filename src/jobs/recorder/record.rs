@@ -238,6 +238,7 @@ impl Recorder {
             level: EvidenceLevel::default(),
             is_stranger: false,
             account: exchange.account,
+            marks_quotations: false,
         };
         let cache = &self.base.cache;
         cache.find_overlap(&exchange.scope, &exchange.history, &params)

@@ -114,6 +114,9 @@ const MIN_KEPT: usize = 3;
 /// a summary.
 const MAX_LEFT_OUT: usize = 2;
 
+/// The longest acknowledgement of a summary, in distinctive bytes. Those of known clients have 11 to 42.
+const MAX_ACKNOWLEDGEMENT: u32 = 48;
+
 /// What a client goes on with behind its summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeptTail {
@@ -195,8 +198,8 @@ impl KeptTail {
 }
 
 /// Whether the message at `place`, the first one behind a summary, is what a client lets the model answer to it: "Understood.",
-/// or a sentence more. No model said it, so it stands for no message of the conversation. An answer that a client shortened
-/// looks alike; but a client that summarises and keeps answers keeps them whole.
+/// or a sentence more. No model said it, so it stands for no message of the conversation. An answer that its user has edited
+/// to a few words looks alike, and its original would count as still said; so only a few words are an acknowledgement.
 fn is_acknowledgement(client: &History, place: usize) -> bool {
     let before = place
         .checked_sub(1)
@@ -204,7 +207,7 @@ fn is_acknowledgement(client: &History, place: usize) -> bool {
     let answer = client.messages().get(place).map(|it| &it.message);
     before.is_some_and(|before| before.message.role == Role::User)
         && answer.is_some_and(|answer| {
-            let is_short = answer.distinctive_bytes < LONG_ANSWER_BYTES;
+            let is_short = answer.distinctive_bytes <= MAX_ACKNOWLEDGEMENT;
             answer.role == Role::Assistant && answer.calls.is_empty() && is_short
         })
 }

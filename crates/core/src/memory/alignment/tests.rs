@@ -386,6 +386,12 @@ fn an_acknowledgement_behind_a_summary_replaces_no_message() {
     let no_answers = [
         message(Role::User, "Understood.", &[], None),
         message(Role::Assistant, LONG_TEXT, &[], None),
+        message(
+            Role::Assistant,
+            "I have removed what was said here, because I do not want it.",
+            &[],
+            None,
+        ),
     ];
     for answer in ["Understood.", "Got it. Thanks for the additional context!"] {
         for kept in [4..10, 8..10] {
