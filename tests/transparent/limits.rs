@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::support::raw_upstream::{PATIENCE, RawUpstream};
+use crate::support::raw_upstream::{PATIENCE, RawUpstream, within_timeout};
 use crate::transparent::rig::{A_WHILE, Rig, first_line};
 
 const GET: &str = "GET /v1/x HTTP/1.1\r\nhost: a\r\n\r\n";
@@ -281,7 +281,8 @@ async fn an_upstream_that_reads_nothing_holds_no_upload() {
     client
         .send("POST /v1/files HTTP/1.1\r\nhost: a\r\ncontent-length: 30000000\r\n\r\n")
         .await;
-    client.send("x".repeat(30_000_000)).await;
+    let body = "x".repeat(30_000_000);
+    within_timeout("the whole body", client.send(body)).await;
     let (status, code) = status_and_code(&mut client).await;
     assert_eq!(status, "HTTP/1.1 504 Gateway Timeout");
     assert_eq!(code, "upstream_timeout");
