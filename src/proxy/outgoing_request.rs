@@ -279,10 +279,7 @@ impl OutgoingRequest {
             && insert
                 .as_ref()
                 .is_some_and(|insert| request.parsed.takes_over_mark(insert));
-        let (cut, inserted) = insert.as_ref().map_or((0, 0), |insert| {
-            (insert.cut, request.parsed.inserted_count(insert))
-        });
-        let messages = request.parsed.message_count() - cut + inserted;
+        let messages = splice.message_count();
         let sent_with = SentWith {
             snapshot: block
                 .as_ref()

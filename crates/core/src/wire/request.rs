@@ -184,10 +184,4 @@ impl Request {
         let Self::Chat(chat) = self;
         chat.splice(memory, additions)
     }
-
-    /// How many messages `insert` adds or moves.
-    pub fn inserted_count(&self, insert: &Insert<'_>) -> usize {
-        let Self::Chat(chat) = self;
-        chat.inserted_count(insert)
-    }
 }

@@ -19,14 +19,17 @@ pub enum Segment {
 pub struct Splice {
     segments: Vec<Segment>,
     len: usize,
+    /// Messages in the outgoing body.
+    pub(super) messages: usize,
 }
 
 impl Splice {
-    /// The received body.
-    pub fn identity(body: &Bytes) -> Self {
-        let mut splice = Self::default();
-        splice.push(Segment::Original(0..body.len()));
-        splice
+    /// An empty body, to which segments with so many messages are appended.
+    pub(super) fn of(messages: usize) -> Self {
+        Self {
+            messages,
+            ..Self::default()
+        }
     }
 
     /// Appends a segment.
@@ -45,6 +48,11 @@ impl Splice {
             }
             (_, segment) => self.segments.push(segment),
         }
+    }
+
+    /// How many messages the outgoing body has, with the leading ones.
+    pub fn message_count(&self) -> usize {
+        self.messages
     }
 
     /// The segments in order.

@@ -28,6 +28,13 @@ impl Edit {
         Self::replace(at..at, text)
     }
 
+    fn insert_segment(at: usize, segment: Segment) -> Self {
+        Self {
+            removed: at..at,
+            replacement: vec![segment],
+        }
+    }
+
     fn replace(removed: Range<usize>, text: String) -> Self {
         Self {
             removed,
@@ -59,9 +66,11 @@ impl ChatRequest {
     /// inserts nothing, because the client's own body is always a valid request (INV-OPEN).
     pub fn splice(&self, memory: Option<&Insert<'_>>, additions: Additions<'_>) -> Splice {
         let mut edits = Vec::new();
+        let mut splice = Splice::of(self.message_count());
         if let Some(insert) = memory.filter(|insert| self.fits(insert)) {
             let mark = self.block_mark(insert, additions);
-            self.insert_memory(insert, mark, &mut edits);
+            splice.messages += self.insert_memory(insert, mark, &mut edits);
+            splice.messages -= insert.cut;
             let cache_key = additions.cache_key.filter(|_| self.takes_cache_key());
             edits.extend(cache_key.map(|key| Edit::insert(self.close, cache_key_member(key))));
         }
@@ -69,7 +78,6 @@ impl ChatRequest {
             edits.extend(self.ask_usage());
         }
         edits.sort_by_key(|edit| edit.removed.start);
-        let mut splice = Splice::default();
         let mut at = 0;
         for edit in edits {
             splice.push(Segment::Original(at..edit.removed.start));
@@ -80,12 +88,6 @@ impl ChatRequest {
         }
         splice.push(Segment::Original(at..self.body().len()));
         splice
-    }
-
-    /// How many messages `insert` adds or moves.
-    pub fn inserted_count(&self, insert: &Insert<'_>) -> usize {
-        let block = usize::from(self.append(insert, None).is_none());
-        block + self.raw_before_tail(insert).len()
     }
 
     /// Whether the block of `insert` takes over one of the client's cache marks.
@@ -102,12 +104,13 @@ impl ChatRequest {
             && front.all(|index| before_cut(*index) && insert.pin != Some(*index))
     }
 
+    /// Adds the edits that put `insert` in the place of the oldest messages. Returns how many messages they insert.
     fn insert_memory(
         &self,
         insert: &Insert<'_>,
         mark: Option<BlockMark<'_>>,
         edits: &mut Vec<Edit>,
-    ) {
+    ) -> usize {
         // The new items of the array in order, each as a whole.
         let mut items = self.raw_before_tail(insert);
         if let Some(append) = self.append(insert, mark) {
@@ -118,8 +121,10 @@ impl ChatRequest {
             let block = OutgoingMessage::from_json(self.block(insert, mark));
             items.insert(at, block);
         }
-        let items = items.into_iter().map(|item| item.segment).collect();
+        let items: Vec<Segment> = items.into_iter().map(|item| item.segment).collect();
+        let count = items.len();
         edits.push(self.replace_oldest(insert.cut, items));
+        count
     }
 
     /// The messages between block and tail: those that stay raw in front, the pin, and one of our
@@ -257,19 +262,19 @@ impl ChatRequest {
         let at = span.end - 1;
         let marked = mark.map_or(insert.segments.len(), |mark| mark.behind);
         let (before, rest) = insert.segments.split_at(marked);
-        let text = format!("{BLOCK_SEPARATOR}{}", before.concat());
+        let before = before.iter().map(String::as_str);
+        let text: String = std::iter::once(BLOCK_SEPARATOR).chain(before).collect();
         match self.body()[span.start] {
             b'"' => {
-                let json = quoted(&text);
-                let json = json[1..json.len() - 1].to_owned();
+                let inside = Segment::Inserted(inside_quotes(&text));
                 let Some(mark) = mark else {
-                    return Some(Edit::insert(at, json));
+                    return Some(Edit::insert_segment(at, inside));
                 };
                 // The client's string becomes a text part, which can have a mark: the same prompt.
                 let replacement = vec![
                     inserted_segment(r#"[{"type":"text","text":"#.to_owned()),
                     Segment::Original(span.start..at),
-                    inserted_segment(json),
+                    inside,
                     Segment::Original(at..span.end),
                     inserted_segment(format!(",{}}}{}]", mark.member, rest_part(rest))),
                 ];
@@ -283,16 +288,15 @@ impl ChatRequest {
                 let last = last_element(list)?;
                 // Some templates read the first part only.
                 if let Some(end) = end_of_text_part(&list[last.clone()]) {
-                    let json = quoted(&text);
-                    let json = json[1..json.len() - 1].to_owned();
+                    let inside = Segment::Inserted(inside_quotes(&text));
                     let at = span.start + last.start + end;
                     let Some(mark) = mark else {
-                        return Some(Edit::insert(at, json));
+                        return Some(Edit::insert_segment(at, inside));
                     };
                     // The same prompt. The mark becomes a member of the part, behind the text.
                     let end = span.start + last.end;
                     let replacement = vec![
-                        inserted_segment(json),
+                        inside,
                         Segment::Original(at..at + 1),
                         inserted_segment(format!(",{}", mark.member)),
                         Segment::Original(at + 1..end),
@@ -404,7 +408,19 @@ fn rest_part(rest: &[String]) -> String {
     format!(",{}", text_part(&rest.concat(), None))
 }
 
-/// `text` as a JSON string.
+/// `text` as a JSON string. The text of a block has kilobytes, so room for it is made once.
+#[expect(
+    clippy::expect_used,
+    reason = "a vector takes every string, and JSON is UTF-8"
+)]
 fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    let mut json = Vec::with_capacity(text.len() + text.len() / 16 + 2);
+    serde_json::to_writer(&mut json, text).expect("a string");
+    String::from_utf8(json).expect("JSON")
+}
+
+/// What stands between the quotation marks of `text` as a JSON string.
+fn inside_quotes(text: &str) -> Bytes {
+    let json = Bytes::from(quoted(text));
+    json.slice(1..json.len() - 1)
 }

@@ -25,7 +25,9 @@ fn send(body: &str, insert: Option<&Insert<'_>>, ask_usage: bool) -> String {
     let sent = splice.frames(&body).concat();
     assert_eq!(sent.len(), splice.len());
     let sent = String::from_utf8(sent).unwrap();
-    serde_json::from_str::<serde_json::Value>(&sent).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&sent).unwrap();
+    let messages = json["messages"].as_array().unwrap();
+    assert_eq!(splice.message_count(), messages.len());
     sent
 }
 
