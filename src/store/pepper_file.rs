@@ -63,12 +63,12 @@ pub struct PepperPlace<'a> {
     pub database: Option<&'a Path>,
 }
 
-/// A pepper, and its file if that could not be written yet.
+/// A pepper, and its file if it has one. The file may not be written yet, or be deleted later.
 #[derive(Clone, Debug, Default)]
 pub struct KeptPepper {
     /// The pepper.
     pub value: Pepper,
-    pub(super) unwritten: Option<Arc<NewPepperFile>>,
+    pub(super) file: Option<Arc<PepperFile>>,
 }
 
 impl PepperPlace<'_> {
@@ -91,13 +91,24 @@ impl PepperPlace<'_> {
     /// A file that is missing though it should be there, or holds no pepper.
     pub fn find(&self) -> Result<KeptPepper, PepperError> {
         if let Some(secret) = self.secret.filter(|_| self.database.is_some()) {
-            return Ok(KeptPepper::written(Pepper::new(secret)));
+            return Ok(KeptPepper {
+                value: Pepper::new(secret),
+                file: None,
+            });
         }
         let Some(path) = self.path() else {
             return Ok(KeptPepper::default());
         };
         match read(&path)? {
-            Some(pepper) => Ok(KeptPepper::written(pepper)),
+            Some(secret) => {
+                let was_there = true;
+                let file = PepperFile {
+                    secret,
+                    path,
+                    was_there,
+                };
+                Ok(file.into_kept())
+            }
             None if self.file.is_some() && self.has_database() => Err(PepperError::Missing(path)),
             None => Ok(KeptPepper::default()),
         }
@@ -116,18 +127,18 @@ impl PepperPlace<'_> {
         if found.value != Pepper::NONE || self.has_database() {
             return Ok(found);
         }
-        let new = NewPepperFile {
-            secret: Zeroizing::new(random_hex()),
+        let mut new = PepperFile {
+            secret: Zeroizing::new(random_hex().into_bytes()),
             path,
+            was_there: false,
         };
         match new.write() {
-            Ok(()) => Ok(KeptPepper::written(new.pepper())),
             // Another process was faster.
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => self.find(),
-            Err(_) => Ok(KeptPepper {
-                value: new.pepper(),
-                unwritten: Some(Arc::new(new)),
-            }),
+            written => {
+                new.was_there = written.is_ok();
+                Ok(new.into_kept())
+            }
         }
     }
 
@@ -142,15 +153,6 @@ impl PepperPlace<'_> {
     /// Whether there is a database of SQLite. An empty file becomes a new one, and nothing else can be opened.
     fn has_database(&self) -> bool {
         self.database.is_some_and(is_sqlite)
-    }
-}
-
-impl KeptPepper {
-    fn written(value: Pepper) -> Self {
-        Self {
-            value,
-            unwritten: None,
-        }
     }
 }
 
@@ -177,21 +179,26 @@ fn is_sqlite(path: &Path) -> bool {
     }
 }
 
-/// A pepper that is not in its file yet.
-pub(super) struct NewPepperFile {
-    secret: Zeroizing<String>,
+/// The file of a pepper, and what it holds.
+pub(super) struct PepperFile {
+    secret: Zeroizing<Vec<u8>>,
     pub(super) path: PathBuf,
+    /// Whether this process has read or made it.
+    was_there: bool,
 }
 
-impl std::fmt::Debug for NewPepperFile {
+impl std::fmt::Debug for PepperFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "NewPepperFile({})", self.path.display())
+        write!(f, "PepperFile({})", self.path.display())
     }
 }
 
-impl NewPepperFile {
-    fn pepper(&self) -> Pepper {
-        Pepper::new(self.secret.as_bytes())
+impl PepperFile {
+    fn into_kept(self) -> KeptPepper {
+        KeptPepper {
+            value: Pepper::new(&self.secret),
+            file: Some(Arc::new(self)),
+        }
     }
 
     /// Makes the file, for its owner only. It is on the disk when this returns: without it, the database would be
@@ -213,22 +220,29 @@ impl NewPepperFile {
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let mut file = options.open(&self.path)?;
-        file.write_all(format!("{}\n", *self.secret).as_bytes())?;
-        file.sync_all()?;
+        let written = file
+            .write_all(&self.secret)
+            .and_then(|()| file.write_all(b"\n"))
+            .and_then(|()| file.sync_all());
+        if written.is_err() {
+            // Half a pepper would be taken for the pepper's file, and keep the next start from beginning.
+            let _removed = std::fs::remove_file(&self.path);
+        }
+        written?;
         #[cfg(unix)]
         std::fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
         Ok(())
     }
 
-    /// Makes the file unless it is there. Returns whether it holds this pepper.
+    /// Makes the file unless it is there. Returns whether it holds this pepper; one that this process has read or made does. It
+    /// is not read again, because a pipe can be read only once.
     ///
     /// # Errors
     /// It cannot be made.
     pub(super) fn ensure(&self) -> std::io::Result<bool> {
         match self.write() {
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                Ok(read(&self.path).is_ok_and(|found| found == Some(self.pepper())))
-            }
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(self.was_there
+                || read(&self.path).is_ok_and(|found| found.as_ref() == Some(&self.secret))),
             written => written.map(|()| true),
         }
     }
@@ -240,12 +254,12 @@ fn random_hex() -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The pepper in a file; `None` if there is no file.
+/// The secret in a file; `None` if there is no file.
 #[expect(
     clippy::disallowed_methods,
     reason = "at the start, and only where two processes start together"
 )]
-fn read(path: &Path) -> Result<Option<Pepper>, PepperError> {
+fn read(path: &Path) -> Result<Option<Zeroizing<Vec<u8>>>, PepperError> {
     for attempt in 0..=EMPTY_RETRIES {
         let text = match std::fs::read(path) {
             Ok(text) => Zeroizing::new(text),
@@ -264,7 +278,7 @@ fn read(path: &Path) -> Result<Option<Pepper>, PepperError> {
         };
         let secret = text.trim_ascii();
         if secret.len() >= MIN_PEPPER_BYTES {
-            return Ok(Some(Pepper::new(secret)));
+            return Ok(Some(Zeroizing::new(secret.to_owned())));
         }
         if !secret.is_empty() || attempt == EMPTY_RETRIES {
             break;

@@ -12,6 +12,7 @@ mod costs;
 mod database;
 mod error;
 mod expiry;
+mod failed_writes;
 #[cfg(test)]
 mod fault_tests;
 mod fill_known_keys;
@@ -91,7 +92,7 @@ impl SqliteStore {
     /// # Errors
     /// As [`SqliteStore::open`].
     pub async fn open_with(url: &str, request_timeout: Duration) -> Result<Self, OpenError> {
-        let database = Database::open(url, request_timeout).await?;
+        let database = Database::open(url, request_timeout, &Arc::default()).await?;
         let connection = Connection::fixed(url, database);
         Ok(Self::on(connection))
     }
@@ -179,7 +180,7 @@ impl SqliteStore {
     /// # Errors
     /// As [`SqliteStore::open`]; also if a server is running.
     pub async fn open_alone(url: &str) -> Result<Self, OpenError> {
-        let database = Database::open_to_serve(url, REQUEST_TIMEOUT).await?;
+        let database = Database::open_to_serve(url, REQUEST_TIMEOUT, &Arc::default()).await?;
         Ok(Self::on(Connection::fixed(url, database)))
     }
 

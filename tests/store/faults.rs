@@ -4,7 +4,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use diarist::store::testing::SingleRequest as _;
-use diarist::store::{Admin as _, Chains as _, OpenError, Queue as _, SqliteStore, StoreError};
+use diarist::store::{
+    Admin as _, Chains as _, OpenError, PepperPlace, Queue as _, SqliteStore, StoreError,
+};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, SqliteConnection};
 
@@ -304,6 +306,38 @@ async fn an_attempt_to_open_is_made_once_per_interval() {
     store.open_now().await.expect("`open_now` tries at once");
     store.open_jobs().await.expect("answers");
     store.close().await;
+}
+
+/// Without the file, the new database could never be opened by another process.
+#[tokio::test]
+async fn a_pepper_file_deleted_with_its_database_is_written_again() {
+    let disk = Disk::new();
+    let database = disk.file();
+    let place = PepperPlace {
+        secret: None,
+        file: None,
+        database: Some(&database),
+    };
+    let pepper = place.find_or_make().expect("a pepper");
+    let file = place.path().expect("a place");
+    let kept = std::fs::read(&file).expect("the file");
+    let store = reconnecting(&disk, Duration::ZERO).with_pepper(&pepper);
+    store.open_now().await.expect("open");
+    chain().recorded(&store).await;
+    std::fs::remove_file(&file).expect("removed");
+    std::fs::remove_file(&database).expect("removed");
+    let record = chain().record(None, 0);
+    let write = async {
+        while store.record(&chain().scope, &record).await.is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let patience = Duration::from_mins(1);
+    let written = tokio::time::timeout(patience, write).await;
+    written.expect("a new database was made");
+    assert_eq!(std::fs::read(&file).expect("the file"), kept);
+    store.close().await;
+    assert_eq!(place.find().expect("found").value, pepper.value);
 }
 
 #[tokio::test]

@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 
 use super::database::{CLOSE_GRACE, Database};
 use super::error::OpenError;
+use super::failed_writes::FailedWrites;
 use super::open;
 use super::pepper;
 use crate::store::pepper_file::KeptPepper;
@@ -30,6 +31,7 @@ pub(super) struct Connection {
     /// Whether other processes may serve with the same database.
     shared: bool,
     pepper: KeptPepper,
+    failed_writes: Arc<FailedWrites>,
     state: Arc<Mutex<ConnectionState>>,
     tasks: Tasks,
 }
@@ -76,6 +78,7 @@ impl Connection {
             request_timeout,
             shared: false,
             pepper: KeptPepper::default(),
+            failed_writes: Arc::default(),
             state: Arc::new(Mutex::new(state)),
             tasks: Tasks::new(),
         }
@@ -103,9 +106,9 @@ impl Connection {
     /// The database, and why it can only be read if that is so.
     async fn open(&self) -> Result<(Database, Option<OpenError>), OpenError> {
         let database = if self.shared {
-            Database::open(&self.url, self.request_timeout).await?
+            Database::open(&self.url, self.request_timeout, &self.failed_writes).await?
         } else {
-            Database::open_to_serve(&self.url, self.request_timeout).await?
+            Database::open_to_serve(&self.url, self.request_timeout, &self.failed_writes).await?
         };
         if let Some(path) = database.path() {
             let failed = |error| OpenError::from_sqlx(path, &error);

@@ -21,6 +21,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::error::OpenError;
+use super::failed_writes::FailedWrites;
 use super::fill_known_keys::fill_known_keys;
 use super::known_keys::KnownKeys;
 use super::large_reads::LargeReads;
@@ -54,6 +55,7 @@ pub(super) struct Database {
     tasks: Tasks,
     /// Told of every write.
     written: Arc<Notify>,
+    failed_writes: Arc<FailedWrites>,
     /// Ends the task that waits for a pause, also where a lost database is dropped without being closed.
     _stop: DropGuard,
     other_writers: Arc<OtherWriters>,
@@ -108,12 +110,19 @@ struct DatabaseFile {
 
 impl Database {
     /// Opens or creates the database at `url`, and brings its schema up to date.
-    pub(super) async fn open(url: &str, request_timeout: Duration) -> Result<Self, OpenError> {
+    pub(super) async fn open(
+        url: &str,
+        request_timeout: Duration,
+        failed_writes: &Arc<FailedWrites>,
+    ) -> Result<Self, OpenError> {
         let pools = open::open(url, request_timeout).await?;
-        let database = Self::from_pools(pools, request_timeout).await;
+        let mut database = Self::from_pools(pools, request_timeout).await;
+        database.failed_writes = Arc::clone(failed_writes);
         if !database.is_in_memory() {
             let (writer, written) = (database.writer.clone(), Arc::clone(&database.written));
-            let task = checkpoint_in_pauses(writer, written, database.tasks.token());
+            let failed_writes = Arc::clone(&database.failed_writes);
+            let task =
+                checkpoint_in_pauses(writer, (written, failed_writes), database.tasks.token());
             database.tasks.spawn("store checkpoints", task);
         }
         Ok(database)
@@ -124,9 +133,10 @@ impl Database {
     pub(super) async fn open_to_serve(
         url: &str,
         request_timeout: Duration,
+        failed_writes: &Arc<FailedWrites>,
     ) -> Result<Self, OpenError> {
         let lock = open::lock(url).await?;
-        let database = Self::open(url, request_timeout).await?;
+        let database = Self::open(url, request_timeout, failed_writes).await?;
         if lock.is_some() {
             *database.lock() = lock;
             let known_keys = Arc::clone(&database.known_keys);
@@ -186,6 +196,7 @@ impl Database {
             file,
             request_timeout,
             written: Arc::default(),
+            failed_writes: Arc::default(),
             _stop: tasks.token().drop_guard(),
             tasks,
             other_writers: Arc::default(),
@@ -319,11 +330,16 @@ impl Database {
         F: Future<Output = StoreResult<T>> + Send + 'static,
     {
         let (file, written) = (self.file.clone(), Arc::clone(&self.written));
+        let (failed_writes, writer) = (Arc::clone(&self.failed_writes), self.writer.clone());
         self.run_detached(name, async move {
-            if let Some(file) = file {
-                file.check_unchanged().await?;
-            }
+            let Some(file) = file else {
+                // In memory there is no journal.
+                return work.await;
+            };
+            file.check_unchanged().await?;
+            failed_writes.copy_journal(&writer).await;
             let done = work.await;
+            failed_writes.note(&done);
             written.notify_one();
             done
         })
@@ -350,17 +366,24 @@ impl Database {
 }
 
 /// Runs [`shrink::tidy`] whenever nobody has written for a while.
-async fn checkpoint_in_pauses(writer: SqlitePool, written: Arc<Notify>, stop: CancellationToken) {
-    let mut dirty = false;
+async fn checkpoint_in_pauses(
+    writer: SqlitePool,
+    (written, failed_writes): (Arc<Notify>, Arc<FailedWrites>),
+    stop: CancellationToken,
+) {
+    let mut dirty = failed_writes.have_happened();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             () = written.notified() => dirty = true,
             () = tokio::time::sleep(CHECKPOINT_AFTER), if dirty => {
                 if let Ok(mut conn) = writer.acquire().await {
-                    // Where a reader needs the journal, it is tried again. After an error it stays as it is, and a
-                    // later commit copies it.
-                    dirty = matches!(shrink::tidy(&mut conn).await, Ok(false));
+                    // Where a reader needs the journal, or the disk is full, it is tried again.
+                    let tidied = shrink::tidy(&mut conn).await;
+                    if matches!(tidied, Ok(true)) {
+                        failed_writes.end();
+                    }
+                    dirty = matches!(tidied, Ok(false) | Err(StoreError::Unavailable(_)));
                 }
             }
         }

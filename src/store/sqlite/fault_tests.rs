@@ -1,5 +1,6 @@
 //! Faults that need access to the connections: stuck connections, a full disk.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::SqliteStore;
@@ -8,7 +9,8 @@ use crate::history::{Encoder, Link, Role, Scope};
 use crate::memory::Node;
 use crate::store::testing::SingleRequest as _;
 use crate::store::{
-    Chains as _, LARGE_REQUEST, LookupKeys, RequestRecord, SentWith, StoreError, StoreResult,
+    Admin as _, Chains as _, LARGE_REQUEST, LookupKeys, RequestRecord, SentWith, StoreError,
+    StoreResult,
 };
 
 /// Longer than in the product: on a busy machine a query may wait that long for the processor.
@@ -316,6 +318,35 @@ async fn the_journal_is_copied_to_the_database_during_a_pause() {
     tokio::time::timeout(NEVER, copied).await.expect("copied");
     let known = disk.store.load_chain(&scope, &links).await.expect("known");
     assert_eq!(known.nodes.len(), 16_000);
+}
+
+/// Otherwise the journal takes all room that the operator of a full disk frees. The database is opened again meanwhile.
+#[tokio::test]
+async fn after_a_failed_write_the_journal_is_copied_without_a_pause() {
+    let Disk { folder, store } = disk().await;
+    store.close().await;
+    let url = format!("sqlite://{}", folder.path().join("diarist.db").display());
+    let store = SqliteStore::reconnecting(&url, QUERY_TIMEOUT).with_reopen_interval(Duration::ZERO);
+    store.open_now().await.expect("open");
+    let disk = Disk { folder, store };
+    let before = file_size(&disk, "diarist.db").await;
+    let (scope, _, record) = request("long", 16_000);
+    disk.store.record(&scope, &record).await.expect("recorded");
+    let first = disk.store.database();
+    let full = disk.store.write("full", |_| {
+        Box::pin(async { Err::<(), _>(StoreError::Unavailable("the disk is full".to_owned())) })
+    });
+    full.await.expect_err("full");
+    let opened_again = async {
+        while Arc::ptr_eq(&first, &disk.store.database()) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let opened_again = tokio::time::timeout(NEVER, opened_again).await;
+    opened_again.expect("opened again");
+    let (scope, _, record) = request("short", 1);
+    disk.store.record(&scope, &record).await.expect("recorded");
+    assert!(file_size(&disk, "diarist.db").await > before);
 }
 
 /// Intermediate results need no temporary folder.

@@ -59,7 +59,8 @@ pub(super) async fn verify(
     }
 }
 
-/// As [`verify`], for the process that serves: a database without a row gets this pepper. Its file comes first.
+/// As [`verify`], for the process that serves: a database without a row gets this pepper. Its file comes first, also if
+/// it was deleted together with an earlier database.
 pub(super) async fn settle(
     conn: &mut SqliteConnection,
     path: &Path,
@@ -72,7 +73,7 @@ pub(super) async fn settle(
     let Some(value) = pepper.value.check_value() else {
         return Ok(());
     };
-    if let Some(file) = &pepper.unwritten {
+    if let Some(file) = &pepper.file {
         match file.ensure() {
             Ok(true) => {}
             // Another process has made it since.

@@ -57,14 +57,20 @@ pub(super) async fn empty_journal(conn: &mut SqliteConnection) -> StoreResult<bo
     Ok(get::<i64>(&row, 0)? == 0)
 }
 
-/// Gives free pages back if they are many, then empties the journal. For pauses between writes: waits for nobody, and
+/// Copies the journal into the database. Returns whether all of it is copied: then the next commit begins the journal anew.
+pub(super) async fn copy_journal(conn: &mut SqliteConnection) -> StoreResult<bool> {
+    let row = query(COPY_JOURNAL).fetch_one(conn).await?;
+    Ok(get::<i64>(&row, 1)? == get::<i64>(&row, 2)?)
+}
+
+/// Copies the journal, gives free pages back if they are many, then empties the journal. For pauses between writes: waits for nobody, and
 /// takes some ten milliseconds. Returns whether there is nothing more to do.
 pub(super) async fn tidy(conn: &mut SqliteConnection) -> StoreResult<bool> {
-    if give_back_of_many(&mut *conn).await? {
+    // First, since on a full disk nothing can be given back before.
+    if !copy_journal(&mut *conn).await? {
         return Ok(false);
     }
-    let row = query(COPY_JOURNAL).fetch_one(&mut *conn).await?;
-    if get::<i64>(&row, 1)? != get::<i64>(&row, 2)? {
+    if give_back_of_many(&mut *conn).await? {
         return Ok(false);
     }
     query(WAIT_FOR_NOBODY).execute(&mut *conn).await?;

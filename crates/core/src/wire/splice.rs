@@ -25,7 +25,7 @@ pub struct Splice {
 
 impl Splice {
     /// An empty body, to which segments with so many messages are appended.
-    pub(super) fn of(messages: usize) -> Self {
+    pub(super) fn with_message_count(messages: usize) -> Self {
         Self {
             messages,
             ..Self::default()

@@ -66,7 +66,7 @@ impl ChatRequest {
     /// inserts nothing, because the client's own body is always a valid request (INV-OPEN).
     pub fn splice(&self, memory: Option<&Insert<'_>>, additions: Additions<'_>) -> Splice {
         let mut edits = Vec::new();
-        let mut splice = Splice::of(self.message_count());
+        let mut splice = Splice::with_message_count(self.message_count());
         if let Some(insert) = memory.filter(|insert| self.fits(insert)) {
             let mark = self.block_mark(insert, additions);
             splice.messages += self.insert_memory(insert, mark, &mut edits);

@@ -1,0 +1,64 @@
+//! What a full disk needs: after a write has failed, the journal is copied into the database as soon as there is room.
+//!
+//! SQLite writes each commit behind the journal's end until all of it is copied. On a full disk no commit reaches the size at which SQLite
+//! copies it, and under steady traffic no pause comes in which [`super::database`] would. The journal would take all room that the
+//! operator frees, and nothing would ever be recorded again. Called by [`super::database`] around each write.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use sqlx::sqlite::SqlitePool;
+
+use super::shrink;
+use crate::store::{StoreError, StoreResult};
+
+/// While writes succeed again, the journal is copied once in this time: steady traffic then needs little more room than the database.
+const COPY_EACH: Duration = Duration::from_secs(1);
+
+/// Whether writes have failed since the journal was last emptied. Outlives one opening of the database, because after such an error
+/// it is opened again.
+#[derive(Debug, Default)]
+pub(super) struct FailedWrites {
+    /// When the journal is to be copied; `None` if no write has failed.
+    next_copy: Mutex<Option<Instant>>,
+}
+
+impl FailedWrites {
+    /// Notes how a write has ended. After a failed one the journal is copied before the next: later there may be no room for
+    /// what the database has to grow by.
+    pub(super) fn note<T>(&self, done: &StoreResult<T>) {
+        if matches!(done, Err(StoreError::Unavailable(_))) {
+            *self.next_copy() = Some(Instant::now());
+        }
+    }
+
+    /// Notes that the journal is empty: its room is free.
+    pub(super) fn end(&self) {
+        *self.next_copy() = None;
+    }
+
+    /// Whether a write has failed since.
+    pub(super) fn have_happened(&self) -> bool {
+        self.next_copy().is_some()
+    }
+
+    /// Before a write: copies the journal if that is due. Waits for nobody: the next write tries again.
+    pub(super) async fn copy_journal(&self, writer: &SqlitePool) {
+        let now = Instant::now();
+        if self.next_copy().is_none_or(|next_copy| now < next_copy) {
+            return;
+        }
+        let Some(mut conn) = writer.try_acquire() else {
+            return;
+        };
+        *self.next_copy() = Some(now + COPY_EACH);
+        // An error is that of the next write too, and is reported there.
+        let _ = shrink::copy_journal(&mut conn).await;
+    }
+
+    fn next_copy(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.next_copy
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
