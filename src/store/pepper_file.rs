@@ -100,15 +100,7 @@ impl PepperPlace<'_> {
             return Ok(KeptPepper::default());
         };
         match read(&path)? {
-            Some(secret) => {
-                let was_there = true;
-                let file = PepperFile {
-                    secret,
-                    path,
-                    was_there,
-                };
-                Ok(file.into_kept())
-            }
+            Some(secret) => Ok(PepperFile::read_from(path, secret).into_kept()),
             None if self.file.is_some() && self.has_database() => Err(PepperError::Missing(path)),
             None => Ok(KeptPepper::default()),
         }
@@ -194,6 +186,14 @@ impl std::fmt::Debug for PepperFile {
 }
 
 impl PepperFile {
+    fn read_from(path: PathBuf, secret: Zeroizing<Vec<u8>>) -> Self {
+        Self {
+            secret,
+            path,
+            was_there: true,
+        }
+    }
+
     fn into_kept(self) -> KeptPepper {
         KeptPepper {
             value: Pepper::new(&self.secret),

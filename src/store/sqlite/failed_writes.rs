@@ -1,8 +1,9 @@
-//! What a full disk needs: after a write has failed, the journal is copied into the database as soon as there is room.
+//! A full disk: decides when the journal is copied into the database after a write has failed.
 //!
-//! SQLite writes each commit behind the journal's end until all of it is copied. On a full disk no commit reaches the size at which SQLite
-//! copies it, and under steady traffic no pause comes in which [`super::database`] would. The journal would take all room that the
-//! operator frees, and nothing would ever be recorded again. Called by [`super::database`] around each write.
+//! SQLite writes each commit behind the end of the journal, until the whole journal is copied. On a full disk the journal never
+//! reaches the size at which SQLite copies it. Under steady traffic there is no pause in which [`super::database`] copies it. So the
+//! journal would take all the room that the operator frees, and nothing would be recorded any more. Never waits for a connection,
+//! and never reports an error. Called by [`super::database`] around each write.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
