@@ -10,6 +10,7 @@
 
 mod aged_map;
 mod base_chains;
+mod hash_tables;
 mod known_chains;
 mod origin_index;
 mod origin_tracking;
@@ -29,6 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 pub use self::aged_map::AgedMap;
+pub use self::hash_tables::{HashKeyMap, HashKeySet};
 use self::origin_index::OriginIndex;
 pub use self::outcome::{Lookup, LookupParams, LookupSource, PossibleSummaries, PrefixMatch};
 pub use self::query::answer_contents;

@@ -14,13 +14,12 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use foldhash::{HashMap, HashSet};
 use jiff::tz::TimeZone;
 use metrics::Gauge;
 
 use super::exchange::Exchange;
 use crate::history::{AnswerHash, Link, ScopedHash};
-use crate::lookup::anchors;
+use crate::lookup::{HashKeyMap, HashKeySet, anchors};
 use crate::store::{LookupKeys, SentWith, Store};
 use crate::telemetry::{self, kept};
 
@@ -115,12 +114,12 @@ impl FirstRequest {
 #[derive(Debug, Default)]
 struct Generation {
     /// Boxed, because a table that grows moves its entries.
-    requests: HashMap<Key, Box<FirstRequest>>,
+    requests: HashKeyMap<Key, Box<FirstRequest>>,
     /// The first links of these, and how many have each: a request that begins with none of them continues none.
-    beginnings: HashMap<Key, usize>,
+    beginnings: HashKeyMap<Key, usize>,
     /// The anchors of the requests that waited here: by these a request is recognised that carries some of
     /// their messages without continuing them.
-    marks: HashSet<ScopedHash>,
+    marks: HashKeySet<ScopedHash>,
     bytes: usize,
 }
 
@@ -246,7 +245,7 @@ impl FirstRequests {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    shares: HashMap<Account, Share>,
+    shares: HashKeyMap<Account, Share>,
     /// How many requests wait.
     count: usize,
     /// Bytes of all shares, with the accounts themselves.

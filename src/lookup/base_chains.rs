@@ -4,8 +4,7 @@
 
 use std::sync::Arc;
 
-use foldhash::HashMap;
-
+use super::hash_tables::HashKeyMap;
 use super::origin_index::Tenant;
 use super::sent_requests::Key;
 use crate::history::{Link, PathMessage, Scope};
@@ -16,14 +15,14 @@ const MESSAGE_BYTES: usize = size_of::<PathMessage>() + size_of::<Origin>();
 
 /// The lists by their last link. Recorded messages never change, so a list is right as long as its messages are cached.
 #[derive(Debug, Default)]
-pub(super) struct BaseChains(HashMap<Key, Arc<BaseChain>>);
+pub(super) struct BaseChains(HashKeyMap<Key, Arc<BaseChain>>);
 
 impl BaseChains {
     /// The chain that ends with `end`, and how many bytes more are held; `None` unless all its messages are in `path_entries`.
     /// The list of its beginning is continued, so each conversation has one list.
     pub(super) fn chain(
         &mut self,
-        path_entries: &HashMap<Key, PathEntry>,
+        path_entries: &HashKeyMap<Key, PathEntry>,
         scope: &Scope,
         end: Link,
     ) -> Option<(Arc<BaseChain>, usize)> {
@@ -75,7 +74,7 @@ mod tests {
         request.expect("a request").history(scope)
     }
 
-    fn path_entries(scope: &Scope, history: &History) -> HashMap<Key, PathEntry> {
+    fn path_entries(scope: &Scope, history: &History) -> HashKeyMap<Key, PathEntry> {
         let mut parent = history.root();
         let entry = |chained: &ChainedMessage| {
             let entry = PathEntry {
@@ -146,6 +145,6 @@ mod tests {
         let end = history.messages()[3].link;
         let mut chains = BaseChains::default();
         assert!(chains.chain(&path_entries, &scope, end).is_none());
-        assert!(chains.chain(&HashMap::default(), &scope, end).is_none());
+        assert!(chains.chain(&HashKeyMap::default(), &scope, end).is_none());
     }
 }

@@ -13,8 +13,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::RangeInclusive;
 
-use foldhash::{HashMap, HashSet};
-
+use super::hash_tables::{HashKeyMap, HashKeySet};
 use super::tenant_origins::{AnsweredChain, Generation, Occurrence, SummaryAnswer, TenantOrigins};
 use crate::history::{AnswerHash, History, Link, Scope, ScopedHash};
 use crate::memory::alignment::{Origin, Witness};
@@ -35,16 +34,16 @@ const TENANT_ENTRIES: usize = 32;
 struct StrangerMessages {
     /// Entries of one generation.
     most: usize,
-    young: HashMap<ScopedHash, Occurrence>,
-    old: HashMap<ScopedHash, Occurrence>,
+    young: HashKeyMap<ScopedHash, Occurrence>,
+    old: HashKeyMap<ScopedHash, Occurrence>,
 }
 
 impl StrangerMessages {
     fn new(most: usize) -> Self {
         Self {
             most,
-            young: HashMap::default(),
-            old: HashMap::default(),
+            young: HashKeyMap::default(),
+            old: HashKeyMap::default(),
         }
     }
 
@@ -66,13 +65,13 @@ impl StrangerMessages {
 /// What is known of all tenants.
 #[derive(Debug)]
 pub(super) struct OriginIndex {
-    tenants: HashMap<Tenant, TenantOrigins>,
+    tenants: HashKeyMap<Tenant, TenantOrigins>,
     strangers: StrangerMessages,
     max_entries: usize,
     /// Entries of all tenants, with the tenants themselves.
     held: usize,
     additions: u64,
-    evicted: HashSet<Tenant>,
+    evicted: HashKeySet<Tenant>,
     /// Whether a tenant was dropped as a whole. One that is not here may be that one.
     has_dropped_tenants: bool,
 }
@@ -87,13 +86,13 @@ impl OriginIndex {
     /// An empty index that holds about this many entries.
     pub(super) fn with_max_entries(max_entries: usize) -> Self {
         Self {
-            tenants: HashMap::default(),
+            tenants: HashKeyMap::default(),
             // Two generations, in at most 10 MB.
             strangers: StrangerMessages::new(max_entries / 5),
             max_entries,
             held: 0,
             additions: 0,
-            evicted: HashSet::default(),
+            evicted: HashKeySet::default(),
             has_dropped_tenants: false,
         }
     }
@@ -110,7 +109,7 @@ impl OriginIndex {
 
     /// The tenants that lost entries since the last call. The cache no longer knows which of their messages are unique to
     /// one conversation.
-    pub(super) fn take_evicted(&mut self) -> HashSet<Tenant> {
+    pub(super) fn take_evicted(&mut self) -> HashKeySet<Tenant> {
         std::mem::take(&mut self.evicted)
     }
 
@@ -123,8 +122,8 @@ impl OriginIndex {
         is_stranger: bool,
     ) {
         let seen_origins = self.origins_of(scope);
-        let occurrence = seen_origins.occurrence(&mark);
-        let own = seen_origins.tenant.and_then(|tenant| tenant.message(&mark));
+        let own = seen_origins.own_occurrence(&mark);
+        let occurrence = seen_origins.occurrence_beside(own, &mark);
         let updated = match occurrence {
             None => Occurrence::Once(origin),
             Some(Occurrence::Once(other)) if other == origin => Occurrence::Once(origin),
@@ -287,7 +286,15 @@ pub(super) struct SeenOrigins<'a> {
 impl SeenOrigins<'_> {
     /// In which conversations the message was seen. What a tenant said before it was accepted counts too.
     fn occurrence(&self, mark: &ScopedHash) -> Option<Occurrence> {
-        let own = self.tenant.and_then(|tenant| tenant.message(mark));
+        self.occurrence_beside(self.own_occurrence(mark), mark)
+    }
+
+    /// The same without what the tenant said before it was accepted.
+    fn own_occurrence(&self, mark: &ScopedHash) -> Option<Occurrence> {
+        self.tenant.and_then(|tenant| tenant.message(mark))
+    }
+
+    fn occurrence_beside(&self, own: Option<Occurrence>, mark: &ScopedHash) -> Option<Occurrence> {
         match [own, self.strangers.get(mark)] {
             [Some(one), Some(other)] if one != other => Some(Occurrence::Several),
             [one, other] => one.or(other),

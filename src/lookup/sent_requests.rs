@@ -5,8 +5,7 @@
 //! A request that no upstream has accepted is kept only while it is in flight. After a refusal,
 //! a repetition is decided anew. Used by [`super::SnapshotCache`] only.
 
-use foldhash::{HashMap, HashSet};
-
+use super::hash_tables::{HashKeyMap, HashKeySet};
 use super::sizes;
 use crate::history::Link;
 use crate::memory::Trim;
@@ -40,10 +39,10 @@ struct SentRequest {
 /// Sent requests by the last link of the history, one for each model.
 #[derive(Debug, Default)]
 pub(super) struct SentRequests {
-    by_history: HashMap<Key, Vec<SentRequest>>,
+    by_history: HashKeyMap<Key, Vec<SentRequest>>,
     /// Histories of which a request was trimmed once. Few are, and a request asks for those it continues: it need not
     /// look at the sent requests of each of its messages.
-    trimmed: HashSet<Key>,
+    trimmed: HashKeySet<Key>,
     /// Bytes of all of them.
     bytes: usize,
 }

@@ -3,10 +3,9 @@
 
 use std::sync::Arc;
 
-use foldhash::{HashMap, HashSet};
-
 use super::aged_map::AgedMap;
 use super::base_chains::BaseChains;
+use super::hash_tables::{HashKeyMap, HashKeySet};
 use super::origin_index::Tenant;
 use super::sent_requests::{Key, SentRequests};
 use super::sizes::{self, ENTRY_BYTES};
@@ -22,18 +21,18 @@ const MAX_HELD_BYTES: usize = MAX_BYTES / 4;
 
 #[derive(Debug, Default)]
 pub(super) struct CacheState {
-    pub(super) complete_links: HashSet<Key>,
-    pub(super) snapshots_by_end: HashMap<Key, Vec<SnapshotMeta>>,
+    pub(super) complete_links: HashKeySet<Key>,
+    pub(super) snapshots_by_end: HashKeyMap<Key, Vec<SnapshotMeta>>,
     /// Snapshots that are not stored yet, by the last link of the request that each was made for.
-    pub(super) unstored_snapshots: HashMap<Key, Vec<SnapshotMeta>>,
+    pub(super) unstored_snapshots: HashKeyMap<Key, Vec<SnapshotMeta>>,
     pub(super) sent_requests: SentRequests,
     /// Ends of the ranges at which observation is paused.
-    pub(super) paused: HashSet<Key>,
-    pub(super) texts: HashMap<([u8; 32], SnapshotId), Arc<Snapshot>>,
+    pub(super) paused: HashKeySet<Key>,
+    pub(super) texts: HashKeyMap<([u8; 32], SnapshotId), Arc<Snapshot>>,
     /// Recorded messages, with the marks by which requests find them that do not continue their chain.
-    pub(super) path_entries: HashMap<Key, PathEntry>,
-    pub(super) anchors: HashMap<([u8; 32], ScopedHash), Link>,
-    pub(super) alignments: HashMap<Key, StoredAlignment>,
+    pub(super) path_entries: HashKeyMap<Key, PathEntry>,
+    pub(super) anchors: HashKeyMap<([u8; 32], ScopedHash), Link>,
+    pub(super) alignments: HashKeyMap<Key, StoredAlignment>,
     /// The chains that these lead to.
     pub(super) base_chains: BaseChains,
     /// Alignments of requests that were sent and are not recorded yet, by the last link of what the client sent: a
@@ -42,22 +41,22 @@ pub(super) struct CacheState {
     /// everything else out of the cache.
     pub(super) held_alignments: AgedMap<Key, Arc<Alignment>>,
     /// Ends of ranges that are observed or queued.
-    pub(super) range_ends: HashSet<Key>,
+    pub(super) range_ends: HashKeySet<Key>,
     /// Peer intros: those that requests were sent with, and the latest of each owner.
-    pub(super) peer_intros: HashMap<([u8; 32], SnapshotId), SnapshotMeta>,
+    pub(super) peer_intros: HashKeyMap<([u8; 32], SnapshotId), SnapshotMeta>,
     /// The latest peer intro of each owner, by the root of its chains.
-    pub(super) newest_peer_intro: HashMap<Key, SnapshotId>,
+    pub(super) newest_peer_intro: HashKeyMap<Key, SnapshotId>,
     /// Messages whose text is in the message archive.
-    pub(super) kept_messages: HashSet<Key>,
+    pub(super) kept_messages: HashKeySet<Key>,
     /// What requests of owners with a resource were sent with, by the message before their newest one.
-    pub(super) sent_prefixes: HashMap<Key, Option<SnapshotId>>,
+    pub(super) sent_prefixes: HashKeyMap<Key, Option<SnapshotId>>,
     /// Messages with a successor that are so near to the beginning that conversations may share them by
     /// chance.
-    pub(super) continued: HashSet<Key>,
+    pub(super) continued: HashKeySet<Key>,
     /// The names of lineages.
-    pub(super) lineage_names: HashMap<([u8; 32], i64), LineageName>,
+    pub(super) lineage_names: HashKeyMap<([u8; 32], i64), LineageName>,
     /// Thread keys that several lineages have.
-    pub(super) shared_keys: HashSet<([u8; 32], String)>,
+    pub(super) shared_keys: foldhash::HashSet<([u8; 32], String)>,
     /// Bytes of all of these but the sent requests and the held alignments, which know their own.
     pub(super) bytes: usize,
 }
@@ -205,7 +204,7 @@ impl CacheState {
             tip.is_some_and(|tip| self.sent_requests.contains(&(*tenant, tip)))
         });
         unstored.retain(|key, _| self.sent_requests.contains(key));
-        let needed: HashSet<([u8; 32], SnapshotId)> = unstored
+        let needed: HashKeySet<([u8; 32], SnapshotId)> = unstored
             .iter()
             .flat_map(|((tenant, _), metas)| metas.iter().map(|meta| (*tenant, meta.id)))
             .collect();
@@ -218,7 +217,7 @@ impl CacheState {
     }
 
     /// Drops by what requests of these tenants are aligned, so that their next look-up queries the store.
-    pub(super) fn drop_chains_of(&mut self, tenants: &HashSet<Tenant>) {
+    pub(super) fn drop_chains_of(&mut self, tenants: &HashKeySet<Tenant>) {
         let mut freed = 0;
         let mut is_kept = |tenant: &Tenant, bytes: usize| {
             let is_kept = !tenants.contains(tenant);

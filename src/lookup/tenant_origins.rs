@@ -4,8 +4,7 @@
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
-use foldhash::{HashMap, HashSet};
-
+use super::hash_tables::{HashKeyMap, HashKeySet};
 use crate::history::{Link, ScopedHash};
 use crate::memory::alignment::Origin;
 
@@ -40,13 +39,13 @@ pub(super) struct SummaryAnswer {
 /// Entries that were added at about one time.
 #[derive(Debug, Default)]
 pub(super) struct Generation {
-    messages: HashMap<ScopedHash, Occurrence>,
-    summary_answers: HashMap<ScopedHash, SummaryAnswer>,
+    messages: HashKeyMap<ScopedHash, Occurrence>,
+    summary_answers: HashKeyMap<ScopedHash, SummaryAnswer>,
     /// Their endings. Each is added whenever an answer is, so the two are dropped together.
-    answer_endings: HashSet<ScopedHash>,
+    answer_endings: HashKeySet<ScopedHash>,
     /// Answers of the upstream by the link before them, with their origin.
-    answers: HashMap<(Link, ScopedHash), Origin>,
-    upstream_origins: HashSet<Origin>,
+    answers: HashKeyMap<(Link, ScopedHash), Origin>,
+    upstream_origins: HashKeySet<Origin>,
 }
 
 impl Generation {

@@ -5,15 +5,15 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use foldhash::HashMap;
 use tokio::sync::Notify;
 
+use super::hash_tables::HashKeyMap;
 use crate::history::ScopedHash;
 
 /// The texts of these answers, each with the number of exchanges in progress that have it.
 #[derive(Debug, Default)]
 pub(super) struct UnrecordedAnswers {
-    counts: Mutex<HashMap<ScopedHash, u32>>,
+    counts: Mutex<HashKeyMap<ScopedHash, u32>>,
     /// Wakes those who wait, whenever an exchange is done.
     changed: Notify,
     /// Whether somebody waited in vain and nothing was recorded since.
@@ -21,7 +21,7 @@ pub(super) struct UnrecordedAnswers {
 }
 
 impl UnrecordedAnswers {
-    fn counts(&self) -> MutexGuard<'_, HashMap<ScopedHash, u32>> {
+    fn counts(&self) -> MutexGuard<'_, HashKeyMap<ScopedHash, u32>> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -284,8 +284,8 @@ impl AuditEntry {
         self.record.usage = usage.and_then(RawUsage::into_json);
     }
 
-    /// The answer has ended.
-    pub(super) fn finish(mut self, observed: &ObservedAnswer) {
+    /// The answer has ended. What is known of it is written when the entry is dropped.
+    pub(super) fn finish(&mut self, observed: &ObservedAnswer) {
         self.record.set_usage(observed.usage);
         self.record.ttfb_ms = observed
             .first_byte

@@ -51,7 +51,8 @@ pub(super) async fn handle(
 ) -> Result<Response<ProxyBody>, Rejection> {
     let audit = memory.audit.as_ref();
     let span = Audit::begin_span(audit, &mut parts.headers, RequestKind::Chat);
-    let mut entry = AuditEntry::new(audit, span);
+    // Boxed, since it is large and moves with the request.
+    let mut entry = Box::new(AuditEntry::new(audit, span));
     let limits = &shared.limits;
     let mut hasher = memory.parsed_prefixes.hasher(body.size_hint().exact());
     let mut incoming = IdleTimeout::paced(body, limits.request_idle, limits.body_pace);
@@ -90,15 +91,20 @@ pub(super) async fn handle(
         shared,
         memory,
         &parts,
-        request.as_ref(),
+        request.as_deref(),
         outgoing,
         &mut entry,
     )
     .await
     .map_err(|error| entry.refuse(error))?;
     entry.set_status(answer.response.status());
-    let route_hash =
-        upstream_route::register_route(memory, &parts, request.as_ref(), shared, &answer.response);
+    let route_hash = upstream_route::register_route(
+        memory,
+        &parts,
+        request.as_deref(),
+        shared,
+        &answer.response,
+    );
     let mut in_flight = InFlight {
         tenant: match &request {
             Some(request) => Some(request.identity.scope.tenant),
@@ -107,7 +113,7 @@ pub(super) async fn handle(
         sent_with: answer.sent.outgoing.sent_with().clone(),
         asks_usage: answer.sent.outgoing.asks_usage,
         prompt: prompt.map(|prompt| (prompt, SentForm::new(&answer.sent.outgoing))),
-        request: request.map(Arc::new),
+        request,
         outcome: SharedStreamOutcome::default(),
         to_accept: None,
         route_hash,
@@ -122,7 +128,7 @@ pub(super) async fn handle(
 
 /// What is sent for a request, and what is known of it.
 struct Decided {
-    request: Option<MemoryRequest>,
+    request: Option<Arc<MemoryRequest>>,
     answer_position: Option<AnswerPosition>,
     prompt: Option<PromptSource>,
     outgoing: OutgoingRequest,
@@ -236,7 +242,7 @@ fn stream_back(
     memory: &Arc<Memory>,
     response: Response<ProxyBody>,
     in_flight: InFlight,
-    entry: AuditEntry,
+    entry: Box<AuditEntry>,
     abort: Abort,
 ) -> Response<ProxyBody> {
     let (mut parts, body) = response.into_parts();
@@ -296,7 +302,7 @@ fn stream_back(
 fn finish(
     memory: &Memory,
     mut in_flight: InFlight,
-    mut entry: AuditEntry,
+    mut entry: Box<AuditEntry>,
     status: StatusCode,
     mut observed: ObservedAnswer,
 ) {
@@ -339,6 +345,7 @@ fn finish(
     }
     entry.set_raw_usage(observed.raw_usage.take());
     entry.finish(&observed);
+    drop(entry);
     let accepted =
         status.is_success() && failed.is_none() && observed.saw_done && !observed.refusal;
     if accepted && let Some(tenant) = in_flight.tenant {

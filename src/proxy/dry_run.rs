@@ -27,7 +27,7 @@ use crate::wire::usage::{Blame, Excess};
 /// A request that memory may touch, and what it goes out as.
 #[derive(Clone, Debug)]
 pub struct DryRun {
-    request: MemoryRequest,
+    request: Arc<MemoryRequest>,
     answer_position: AnswerPosition,
     sent: SentRequest,
     guard: Option<Arc<SelectionGuard>>,
@@ -157,9 +157,7 @@ impl DryRun {
     /// The answer has ended well: the exchange to record. `route_hash` is the hash of the route that jobs may
     /// borrow.
     pub fn exchange(&self, route_hash: Option<[u8; 32]>, at_ms: i64) -> Exchange {
-        self.request
-            .clone()
-            .into_exchange(self.sent_with(), route_hash, at_ms)
+        MemoryRequest::clone(&self.request).into_exchange(self.sent_with(), route_hash, at_ms)
     }
 }
 

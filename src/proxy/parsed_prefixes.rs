@@ -11,8 +11,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use foldhash::HashMap;
-
+use crate::lookup::HashKeyMap;
 use crate::wire::chat::ParsedPrefix;
 
 /// The hash is taken at every multiple of this many bytes. A shorter body is not hashed. A step is 16 chunks of
@@ -83,6 +82,8 @@ struct ReadBody {
     prefix: ParsedPrefix,
     /// The hash of the whole prefix, which ends less than a step behind the hash by which it is found.
     hash: Hash,
+    /// The memory that the prefix holds.
+    held_bytes: usize,
 }
 
 /// The beginnings that were read.
@@ -201,12 +202,17 @@ impl ParsedPrefixes {
         let Some(hash) = self.hash_to(hashes, body, steps, prefix.bytes()) else {
             return;
         };
+        let read = ReadBody {
+            held_bytes: prefix.held_bytes(),
+            prefix,
+            hash,
+        };
         let last = (*tenant, *last);
         let mut kept = self.kept();
         // The conversation has moved on: nobody needs its shorter beginning.
         let mut longest_first = shorter.iter().rev();
         let _ = kept.remove(&last) || longest_first.any(|hash| kept.remove(&(*tenant, *hash)));
-        kept.insert(last, Beginning::Read(Arc::new(ReadBody { prefix, hash })));
+        kept.insert(last, Beginning::Read(Arc::new(read)));
         kept.add_sent((hashes.credentials, *first));
     }
 
@@ -235,7 +241,7 @@ impl Beginning {
         let entry = 2 * size_of::<(Key, Self)>();
         match self {
             Self::Sent => entry,
-            Self::Read(body) => entry + body.prefix.held_bytes() + size_of::<Hash>(),
+            Self::Read(body) => entry + body.held_bytes + size_of::<ReadBody>(),
         }
     }
 }
@@ -243,7 +249,7 @@ impl Beginning {
 /// Half of what is kept.
 #[derive(Debug, Default)]
 struct Generation {
-    beginnings: HashMap<Key, Beginning>,
+    beginnings: HashKeyMap<Key, Beginning>,
     bytes: usize,
 }
 
@@ -471,7 +477,12 @@ mod tests {
         let request = parse(&used).expect("a request");
         let prefix = request.prefix(STEP).expect("a prefix");
         let hash = Hash::default();
-        let (read, sent) = (ReadBody { prefix, hash }, Beginning::Sent);
+        let read = ReadBody {
+            held_bytes: prefix.held_bytes(),
+            prefix,
+            hash,
+        };
+        let sent = Beginning::Sent;
         let each = Beginning::Read(Arc::new(read)).size() + sent.size();
         let many = MAX_BYTES / each + 10;
         for number in 0..many {

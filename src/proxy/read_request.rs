@@ -33,7 +33,7 @@ use crate::wire;
 #[derive(Default)]
 pub(super) struct ReadRequest {
     /// The request, if memory applies to it.
-    pub(super) request: Option<MemoryRequest>,
+    pub(super) request: Option<Arc<MemoryRequest>>,
     /// Where its answer stands in its conversation; `None` if memory is disabled or the owner is
     /// not known.
     pub(super) answer_position: Option<AnswerPosition>,
@@ -150,7 +150,8 @@ pub(super) async fn read_request(
     let policy = memory.policy.current();
     if !memory.enabled {
         entry.set_off(OffReason::Disabled);
-        let prompt = read_for_audit(memory, parts, received, &policy, entry).await;
+        let read = read_for_audit(memory, parts, received, &policy, entry);
+        let prompt = Box::pin(read).await;
         return ReadRequest {
             prompt,
             ..ReadRequest::default()
@@ -222,7 +223,8 @@ async fn parse_for_memory(
             _ => OffReason::ByHeader,
         });
         let read = (parsed, history);
-        return Err(ReadRequest::look_up_without_memory(memory, policy, &identity, read).await);
+        let read = ReadRequest::look_up_without_memory(memory, policy, &identity, read);
+        return Err(Box::pin(read).await);
     }
     Ok(ParsedForMemory {
         identity,
@@ -388,7 +390,7 @@ async fn look_up(
         model,
     };
     ReadRequest {
-        request: Some(request),
+        request: Some(Arc::new(request)),
         answer_position: Some(answer_position),
         prompt: Some(prompt),
     }
@@ -418,9 +420,10 @@ async fn identify_or_track(
                 return Err(ReadRequest::default());
             };
             let owner = (owner, policy);
-            return Err(
-                ReadRequest::parse_without_memory(memory, parts, received, owner, entry).await,
-            );
+            return Err(Box::pin(ReadRequest::parse_without_memory(
+                memory, parts, received, owner, entry,
+            ))
+            .await);
         }
     };
     entry.set_tenant(&identity.scope);
@@ -433,7 +436,8 @@ async fn identify_or_track(
     if let Some(off) = off {
         entry.set_off(off);
         let owner = (identity, policy);
-        return Err(ReadRequest::parse_without_memory(memory, parts, received, owner, entry).await);
+        let read = ReadRequest::parse_without_memory(memory, parts, received, owner, entry);
+        return Err(Box::pin(read).await);
     }
     Ok(identity)
 }

@@ -64,7 +64,8 @@ pub(super) async fn send(
         form,
     };
     let mut on_send = |outgoing: &OutgoingRequest| entry.set_outgoing(outgoing);
-    let recovery = attempt.recover(first.sent.clone(), reason, &mut on_send);
+    // Boxed, so that the many requests that need no recovery have no room for it.
+    let recovery = Box::pin(attempt.recover(first.sent.clone(), reason, &mut on_send));
     Ok(match recovery.await {
         Recovery::Accepted(answer) | Recovery::Refused(answer, _) => answer,
         Recovery::FirstAnswer => first,

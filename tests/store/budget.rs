@@ -222,7 +222,7 @@ fn history(scope: &Scope, says: &[Say]) -> History {
             span: 0..0,
         }
     });
-    History::chain(scope, messages.collect())
+    History::chain(scope, messages)
 }
 
 /// Words of turn `number`, twenty or thirty characters long.

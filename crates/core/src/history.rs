@@ -91,13 +91,18 @@ impl KnownChain {
 
 impl History {
     /// Chains `messages`, without leading system messages, under `scope`.
-    pub fn chain(scope: &Scope, messages: Vec<Message>) -> Self {
+    pub fn chain<M>(scope: &Scope, messages: M) -> Self
+    where
+        M: IntoIterator<Item = Message>,
+    {
         Self::chain_behind(&KnownChain::default(), scope, messages)
     }
 
     /// The same, if the first of `messages` were chained before.
-    pub fn chain_behind(known: &KnownChain, scope: &Scope, messages: Vec<Message>) -> Self {
-        let cuts = Cuts::new(messages.iter());
+    pub fn chain_behind<M>(known: &KnownChain, scope: &Scope, messages: M) -> Self
+    where
+        M: IntoIterator<Item = Message>,
+    {
         let root = Link::root(scope);
         let known = known.links_behind(&root);
         let mut link = root;
@@ -112,7 +117,7 @@ impl History {
             .collect();
         Self {
             root,
-            cuts,
+            cuts: Cuts::new(messages.iter().map(|chained| &chained.message)),
             keys: OnceLock::new(),
             messages,
         }

@@ -157,7 +157,7 @@ impl FirstEventHandler for StreamRetry {
             FirstEvent::Error => self.keep_first_answer("error"),
             // Nothing was said: no answer, but no error either.
             FirstEvent::Missing => self.keep_first_answer("empty"),
-            FirstEvent::Refused(reason) => self.recover(reason, &keep_alive).await,
+            FirstEvent::Refused(reason) => Box::pin(self.recover(reason, &keep_alive)).await,
         }
     }
 }

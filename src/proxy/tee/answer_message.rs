@@ -73,13 +73,14 @@ impl AnswerMessage {
     }
 
     /// The message as JSON, with the role of the model. Empty if it was too long to keep.
-    pub fn json(&self) -> String {
+    pub fn json(&self) -> Cow<'_, str> {
         if !self.is_complete() {
-            return String::new();
+            return Cow::Borrowed("");
         }
-        self.message
-            .clone()
-            .unwrap_or_else(|| self.assemble().to_string())
+        match &self.message {
+            Some(message) => Cow::Borrowed(message),
+            None => Cow::Owned(self.assemble().to_string()),
+        }
     }
 
     fn assemble(&self) -> Value {

@@ -38,8 +38,12 @@ impl ScopedHash {
     /// The hash of a whole answer of the model as clients bring it back: trimmed, and without the
     /// thinking at its beginning. The root is stored, so the `pepper` keys the text too.
     pub fn from_text(pepper: &Pepper, root: &Link, text: &str) -> Self {
-        let key = pepper.key(*root.as_bytes());
-        Self::keyed("text", &key, &[without_thinking(text).as_bytes()])
+        Self::from_answer(&pepper.key(*root.as_bytes()), without_thinking(text))
+    }
+
+    /// The same of an `answer` without its thinking.
+    fn from_answer(key: &[u8; 32], answer: &str) -> Self {
+        Self::keyed("text", key, &[answer.as_bytes()])
     }
 
     /// The same hash with its first bit set to `yes`.
@@ -93,26 +97,30 @@ pub struct AnswerHash {
 impl AnswerHash {
     /// The hashes of `text`.
     pub fn from_text(pepper: &Pepper, root: &Link, text: &str) -> Self {
+        let (key, answer) = (pepper.key(*root.as_bytes()), without_thinking(text));
         Self {
-            text: ScopedHash::from_text(pepper, root, text),
-            ending: Self::ending_of(pepper, root, text),
+            text: ScopedHash::from_answer(&key, answer),
+            ending: Self::ending_of_answer(&key, answer),
         }
     }
 
     /// The ending of `text` alone.
     pub fn ending_of(pepper: &Pepper, root: &Link, text: &str) -> ScopedHash {
-        let key = pepper.key(*root.as_bytes());
-        ScopedHash::keyed("ending", &key, &[ending_bytes(text)])
+        Self::ending_of_answer(&pepper.key(*root.as_bytes()), without_thinking(text))
+    }
+
+    fn ending_of_answer(key: &[u8; 32], answer: &str) -> ScopedHash {
+        ScopedHash::keyed("ending", key, &[ending_bytes(answer)])
     }
 
     /// Whether `suffix`, which ends as `text` does, has the same ending.
     pub fn same_ending(text: &str, suffix: &str) -> bool {
-        ending_bytes(text) == ending_bytes(suffix)
+        ending_bytes(without_thinking(text)) == ending_bytes(without_thinking(suffix))
     }
 }
 
-fn ending_bytes(text: &str) -> &[u8] {
-    let answer = without_thinking(text).as_bytes();
+fn ending_bytes(answer: &str) -> &[u8] {
+    let answer = answer.as_bytes();
     &answer[answer.len().saturating_sub(ENDING_BYTES)..]
 }
 

@@ -185,41 +185,47 @@ fn system_message_place(line: &str) -> Option<usize> {
     super::system_messages::opening_place(line)
 }
 
-/// An index of the sources by their features.
+/// The sources by those features that the attributed text has too.
 struct SourceIndex<'a> {
     reader: ItemReader,
     sources: &'a [SourceText<'a>],
     /// Lines that are a whole source.
     verbatim: HashMap<&'a str, MessageRange>,
-    /// Features and their sources; the list is one longer than [`MAX_SHARED`] if there are too
+    /// Features of the text and their sources; the list is one longer than [`MAX_SHARED`] if there are too
     /// many.
     postings: HashMap<Feature, Vec<usize>>,
 }
 
 impl<'a> SourceIndex<'a> {
     fn new(text: &str, sources: &'a [SourceText<'a>]) -> Self {
-        let mut index = Self {
-            reader: ItemReader::for_text(text),
-            sources,
-            verbatim: HashMap::new(),
-            postings: HashMap::new(),
-        };
+        let reader = ItemReader::for_text(text);
+        let features = text.lines().flat_map(|line| reader.features(line));
+        let mut postings: HashMap<Feature, Vec<usize>> =
+            features.map(|feature| (feature, Vec::new())).collect();
+        let mut verbatim = HashMap::new();
         for (at, source) in sources.iter().enumerate() {
             let mut lines = source.text.lines();
             if let (Some(line), None) = (lines.next(), lines.next()) {
-                let range = index.verbatim.entry(line.trim()).or_insert(source.range);
+                let range = verbatim.entry(line.trim()).or_insert(source.range);
                 *range = range.union(source.range);
             }
             for line in source.text.lines() {
-                for feature in index.reader.features(line) {
-                    let holders = index.postings.entry(feature).or_default();
+                for feature in reader.features(line) {
+                    let Some(holders) = postings.get_mut(&feature) else {
+                        continue;
+                    };
                     if holders.last() != Some(&at) && holders.len() <= MAX_SHARED {
                         holders.push(at);
                     }
                 }
             }
         }
-        index
+        Self {
+            reader,
+            sources,
+            verbatim,
+            postings,
+        }
     }
 
     fn range_for_line(&self, line: &str) -> Option<MessageRange> {

@@ -278,7 +278,7 @@ impl ChatRequest {
 
     /// The messages behind the leading ones, chained under `scope`.
     pub fn history(&self, scope: &Scope) -> History {
-        History::chain(scope, self.messages().to_vec())
+        History::chain(scope, self.messages().iter().cloned())
     }
 
     /// The plain text of one message of [`ChatRequest::messages`]. Not for the request path: it

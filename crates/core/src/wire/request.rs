@@ -144,12 +144,12 @@ impl Request {
 
     /// The messages behind the leading ones, chained under `scope`.
     pub fn history(&self, scope: &Scope) -> History {
-        History::chain(scope, self.messages().to_vec())
+        History::chain(scope, self.messages().iter().cloned())
     }
 
     /// The same for a request that was read behind `prefix`.
     pub fn history_behind(&self, prefix: &ParsedPrefix, scope: &Scope) -> History {
-        History::chain_behind(prefix.chain(), scope, self.messages().to_vec())
+        History::chain_behind(prefix.chain(), scope, self.messages().iter().cloned())
     }
 
     /// The plain text of one message of [`Request::messages`]. Not for the request path: it reads the message

@@ -94,7 +94,7 @@ fn history(texts: &[&str]) -> History {
             span: 0..0,
         }
     });
-    History::chain(&Scope::new(b"tenant", Some(b"user")), messages.collect())
+    History::chain(&Scope::new(b"tenant", Some(b"user")), messages)
 }
 
 #[test]

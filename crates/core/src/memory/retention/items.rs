@@ -9,7 +9,7 @@ use super::line_marks::split_marks;
 use super::line_words::{find_link, split_words};
 use super::names::{Capitals, Word};
 use super::numbers;
-use super::spelling::{fold, is_common, is_sign, stem, words};
+use super::spelling::{fold, is_common, is_sign, stem, text_hash, words};
 use crate::steps::end_step;
 
 /// Quotes of up to this many characters are items. A longer one may be paraphrased.
@@ -37,14 +37,32 @@ impl Item {
     }
 }
 
-/// Something by which a line can be recognised.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Feature(String);
+/// Something by which a line can be recognised: the hash of an item, or of a word's stem. Two of them collide with a
+/// chance of one in 2⁶⁴.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Feature {
+    hash: u64,
+    is_item: bool,
+}
 
 impl Feature {
+    fn of_item(item: &Item) -> Self {
+        Self {
+            hash: text_hash(item.key()),
+            is_item: true,
+        }
+    }
+
+    fn of_word(word: &str) -> Self {
+        Self {
+            hash: text_hash(stem(word)),
+            is_item: false,
+        }
+    }
+
     /// Whether it comes from an item, which says more than a word.
     pub fn is_item(&self) -> bool {
-        self.0.contains(':')
+        self.is_item
     }
 }
 
@@ -92,13 +110,10 @@ impl ItemReader {
     /// distinctive words.
     pub fn features(&self, line: &str) -> Vec<Feature> {
         let items = self.items(line);
-        let mut features: Vec<Feature> = items
-            .iter()
-            .map(|item| Feature(item.key().to_owned()))
-            .collect();
+        let mut features: Vec<Feature> = items.iter().map(Feature::of_item).collect();
         let words = words(split_marks(line).1);
         let distinctive = words.iter().filter(|word| !is_common(word));
-        features.extend(distinctive.map(|word| Feature(stem(word).to_owned())));
+        features.extend(distinctive.map(|word| Feature::of_word(word)));
         features
     }
 
@@ -309,6 +324,10 @@ fn read_date(words: &[Word<'_>]) -> Option<(DateReadings, usize)> {
 /// Reads the word at `at` as a path, an identifier or a number; `false` for an ordinary word.
 fn read_item(words: &mut [Word<'_>], at: usize, items: &mut Vec<Item>) -> bool {
     let word = words[at].text;
+    // Most words are letters alone.
+    if word.bytes().all(|byte| byte.is_ascii_alphabetic()) && !has_hump(word) {
+        return false;
+    }
     if let Some(minute) = dates::minute_key(word) {
         items.push(new_item(ItemKind::Date, word, vec![minute]));
         return true;

@@ -100,6 +100,13 @@ pub(super) fn stem(word: &str) -> &str {
     &word[..end]
 }
 
+/// A hash of a text.
+pub(super) fn text_hash(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}
+
 /// A hash of two words in a row. Two pairs collide with a chance of one in 2⁶⁴.
 pub(super) fn pair_hash(first: &str, second: &str) -> u64 {
     let mut hasher = DefaultHasher::new();

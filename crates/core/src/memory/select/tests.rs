@@ -4,27 +4,24 @@ use crate::memory::SnapshotCause;
 use crate::memory::peer_memory::{ConversationBinding, PeerMemory};
 
 fn history(lines: &[(Role, &str)]) -> History {
-    let messages = lines
-        .iter()
-        .map(|(role, text)| {
-            let mut encoder = Encoder::new();
-            encoder.text("role", role.name());
-            encoder.text("content", text);
-            Message {
-                fingerprint: encoder.finish(),
-                role: *role,
-                calls: text
-                    .strip_prefix("call ")
-                    .map(Into::into)
-                    .into_iter()
-                    .collect(),
-                answers: text.strip_prefix("result ").map(Into::into),
-                distinctive_bytes: 0,
-                attachment_bytes: 0,
-                span: 0..0,
-            }
-        })
-        .collect();
+    let messages = lines.iter().map(|(role, text)| {
+        let mut encoder = Encoder::new();
+        encoder.text("role", role.name());
+        encoder.text("content", text);
+        Message {
+            fingerprint: encoder.finish(),
+            role: *role,
+            calls: text
+                .strip_prefix("call ")
+                .map(Into::into)
+                .into_iter()
+                .collect(),
+            answers: text.strip_prefix("result ").map(Into::into),
+            distinctive_bytes: 0,
+            attachment_bytes: 0,
+            span: 0..0,
+        }
+    });
     History::chain(&Scope::new(b"key", None), messages)
 }
 
