@@ -10,6 +10,7 @@ mod archived;
 mod client_habits;
 mod compose;
 pub mod corpus;
+mod deleted;
 pub mod harness;
 pub mod inflate;
 mod many_summaries;

@@ -8,6 +8,44 @@ use super::scoped::scoped_query;
 use crate::history::Scope;
 use crate::store::StoreResult;
 
+/// Takes the origin from one message of another lineage for each message (its content, or the ids of its tool calls)
+/// that both hold. What two conversations have said proves neither, also when one of them is gone: its client may send it
+/// again. One is enough: a message without origin counts as another conversation's for all that hold the same, and when it
+/// is deleted itself, the next one takes its part. A text of fewer than 24 bytes proves nothing anyway
+/// (`MIN_DISTINCTIVE_BYTES`).
+const NOTE_SHARED_MESSAGES: &str = "
+UPDATE nodes SET origin = 0
+FROM (
+    SELECT CASE WHEN n.ids IS NULL THEN coalesce(
+        (SELECT o.link FROM nodes AS o
+         WHERE o.tenant = $1 AND o.resource = $2 AND o.content = n.content AND o.origin > 0
+           AND o.origin <> n.origin AND o.lineage <> $3 LIMIT 1),
+        (SELECT o.link FROM nodes AS o
+         WHERE o.tenant = $1 AND o.resource = $2 AND o.content = n.content AND o.origin < 0
+           AND o.origin <> n.origin AND o.lineage <> $3 LIMIT 1))
+    ELSE coalesce(
+        (SELECT o.link FROM nodes AS o
+         WHERE o.tenant = $1 AND o.resource = $2 AND o.ids = n.ids AND o.origin > 0
+           AND o.origin <> n.origin AND o.lineage <> $3 LIMIT 1),
+        (SELECT o.link FROM nodes AS o
+         WHERE o.tenant = $1 AND o.resource = $2 AND o.ids = n.ids AND o.origin < 0
+           AND o.origin <> n.origin AND o.lineage <> $3 LIMIT 1))
+    END AS link
+    FROM nodes AS n
+    WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3
+      AND (n.ids IS NOT NULL OR n.content IS NOT NULL AND n.weight >= 24)) AS shared
+WHERE nodes.tenant = $1 AND nodes.resource = $2 AND nodes.link = shared.link";
+
+/// Answers that several conversations got identify none of them (a tip of zeros), also when one of these is gone: another
+/// lineage of the owner keeps them.
+const REASSIGN_SHARED_ANSWERS: &str = "
+UPDATE answers SET lineage = coalesce(
+    (SELECT max(l.id) FROM lineages AS l WHERE l.tenant = $1 AND l.resource = $2 AND l.id > $3),
+    (SELECT max(l.id) FROM lineages AS l WHERE l.tenant = $1 AND l.resource = $2 AND l.id < $3),
+    $3)
+WHERE answers.tenant = $1 AND answers.resource = $2 AND answers.lineage = $3
+  AND answers.tip = zeroblob(32)";
+
 /// Moves messages that another lineage needs to that lineage: those it continues, those at which one of
 /// its requests ended, and all messages before these.
 const REASSIGN_SHARED_ROWS: &str = "
@@ -111,13 +149,20 @@ pub(super) async fn forget(
     Ok(delete_lineage(conn, scope, lineage).await?.values().sum())
 }
 
-/// Moves what another lineage needs to that lineage. Must run before [`delete_lineage`].
+/// Moves what another lineage needs to that lineage, and notes what others have said as well. Must run before
+/// [`delete_lineage`].
 pub(super) async fn reassign_shared_rows(
     conn: &mut SqliteConnection,
     scope: &Scope,
     lineage: i64,
 ) -> StoreResult<()> {
-    delete_rows(conn, REASSIGN_SHARED_ROWS, scope, lineage).await?;
+    for statement in [
+        NOTE_SHARED_MESSAGES,
+        REASSIGN_SHARED_ANSWERS,
+        REASSIGN_SHARED_ROWS,
+    ] {
+        run(conn, statement, scope, lineage).await?;
+    }
     Ok(())
 }
 
@@ -146,12 +191,13 @@ pub(super) async fn delete_lineage(
         ("messages", FORGET_NODES),
         ("conversations", FORGET_LINEAGE),
     ] {
-        *counts.entry(name).or_default() += delete_rows(conn, statement, scope, lineage).await?;
+        *counts.entry(name).or_default() += run(conn, statement, scope, lineage).await?;
     }
     Ok(counts)
 }
 
-async fn delete_rows(
+/// Returns how many rows were changed.
+async fn run(
     conn: &mut SqliteConnection,
     statement: &'static str,
     scope: &Scope,

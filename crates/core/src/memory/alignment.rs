@@ -26,7 +26,12 @@ use self::path_comparison::{PathComparison, first_changed, observed_count};
 use self::result::AlignmentBasis;
 pub use self::result::{Alignment, AlignmentKind, SharedMessages};
 use crate::history::align::Run;
-use crate::history::{History, PositionMap};
+use crate::history::{History, PositionMap, Role};
+
+/// A request that belongs to a recorded conversation has at most so many answers behind what is recorded: the newest one,
+/// which no request has carried before. More of them were given while nobody recorded, or in another conversation that
+/// got one of the answers too, and that the store does not know: it was deleted, or recorded in another database.
+const MAX_NEW_ANSWERS: usize = 1;
 
 /// A withheld range is released when the client has sent this many messages more without dropping more.
 const WITHHOLD_MESSAGES: usize = 8;
@@ -62,7 +67,9 @@ pub fn shared_messages(client: &History, known: &KnownChains) -> Option<(SharedM
     let names = known.compare_names(path.last().map(|end| end.lineage));
     let is_client_summary = |at: usize| known.is_client_summary(client, path, at);
     let aligned = comparison.align(names == NameComparison::Same, is_client_summary)?;
-    let is_same = !aligned.proof.is_empty() && names != NameComparison::Different;
+    let is_same = !aligned.proof.is_empty()
+        && names != NameComparison::Different
+        && new_answers(client, &aligned.runs) <= MAX_NEW_ANSWERS;
     Some((
         SharedMessages::new(aligned.runs, path, aligned.missing),
         is_same,
@@ -87,7 +94,9 @@ fn align_by_runs(
     if runs.iter().map(|run| run.len).sum::<usize>() <= known_count {
         return None;
     }
-    let is_same = !aligned.proof.is_empty() && names != NameComparison::Different;
+    let is_same = !aligned.proof.is_empty()
+        && names != NameComparison::Different
+        && new_answers(client, runs) <= MAX_NEW_ANSWERS;
     let may_restore = is_same && known.allows_restoring(names);
     let reach = if may_restore {
         aligned.rewritten
@@ -128,6 +137,14 @@ fn align_by_runs(
     let shared = SharedMessages::new(aligned.runs, path, aligned.missing);
     let base = path[..kept_count].iter().collect();
     Alignment::new(client, &base, positions, shared, basis)
+}
+
+/// How many answers of the model stand behind the last of `runs`.
+fn new_answers(client: &History, runs: &[Run]) -> usize {
+    let end = runs.last().map_or(0, Run::client_end);
+    let new = client.messages().get(end..).unwrap_or_default();
+    let answers = new.iter().map(|chained| chained.message.role);
+    answers.filter(|role| *role == Role::Assistant).count()
 }
 
 /// Whether the request only rewrites a few messages in place and repeats all others, as with a clock in
