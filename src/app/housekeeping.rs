@@ -130,6 +130,7 @@ impl Housekeeping {
     /// Adds what it deletes to `deleted`, also before an error.
     async fn delete(&self, stop: &CancellationToken, deleted: &mut Deleted) -> StoreResult<()> {
         let now_ms = Timestamp::now().as_millisecond();
+        self.store.correct_future_times(now_ms).await?;
         if let Some(retention) = self.retention {
             let before_ms = before(now_ms, retention);
             while !stop.is_cancelled() {

@@ -23,7 +23,9 @@ use crate::config::Config;
 use crate::history::Scope;
 use crate::report::{ColumnAlign, align_columns, grouped};
 use crate::store::aliases::resolve;
-use crate::store::{AddAliasOutcome, ForgetTarget, SqliteStore, TenantRow, Tenants as _};
+use crate::store::{
+    AddAliasOutcome, ForgetTarget, Forgetting as _, SqliteStore, TenantRow, Tenants as _,
+};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -67,6 +69,9 @@ struct AliasArgs {
     /// The header in which clients send the key
     #[arg(long, value_name = "NAME", default_value = "authorization")]
     header: String,
+    /// Do it although something of NEW was forgotten, and will be remembered again under OLD
+    #[arg(long)]
+    despite_forgotten: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -86,6 +91,9 @@ struct UnaliasArgs {
     /// The header in which clients send the key
     #[arg(long, value_name = "NAME", default_value = "authorization")]
     header: String,
+    /// Do it although something of OLD was forgotten, and will be remembered again if NAME says it
+    #[arg(long)]
+    despite_forgotten: bool,
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -112,7 +120,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             write(sources, async |store, config| {
                 let listed = &config.requests.identity.credentials;
                 check_header(&[&old, &new], &args.header, listed)?;
-                alias(store, config, old, new).await
+                alias(store, config, (old, new), args.despite_forgotten).await
             })
         }
         Some(Command::Forget(args)) => {
@@ -134,7 +142,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                     &args.header,
                     &config.requests.identity.credentials,
                 )?;
-                unalias(store, config, name).await
+                unalias(store, config, name, args.despite_forgotten).await
             })
         }
     }?;
@@ -220,8 +228,8 @@ fn minute(ms: i64) -> String {
 async fn alias(
     store: &SqliteStore,
     config: &Config,
-    old: TenantArg,
-    new: TenantArg,
+    (old, new): (TenantArg, TenantArg),
+    despite_forgotten: bool,
 ) -> anyhow::Result<String> {
     let directory = TenantDirectory::load(store).await?;
     let pepper = &config.requests.identity.pepper;
@@ -234,6 +242,13 @@ async fn alias(
             "NEW stands for all requests without a credential: everybody could use the memory of OLD"
         );
     }
+    let served = resolve(&directory.aliases, old);
+    check_forgotten(
+        store,
+        (resolve(&directory.aliases, new), served),
+        despite_forgotten,
+    )
+    .await?;
     let now = Timestamp::now().as_millisecond();
     let (old_name, new_name) = (
         Scope::format_tenant_label(&old),
@@ -259,6 +274,11 @@ async fn alias(
         "Requests of {new_name} now use the memory of {old_name}; a running Diarist applies this within \
          seconds.\n"
     );
+    if directory.row(&served).is_none() {
+        text.push_str(&format!(
+            "{old_name} has no memory yet: `diarist tenants` lists those that have, if this was meant to be one of them.\n"
+        ));
+    }
     if let Some(row) = directory.row(&new) {
         text.push_str(&format!(
             "{new_name} has {} of its own, which no request reaches while the alias exists \
@@ -298,9 +318,43 @@ async fn forget(store: &SqliteStore, config: &Config, name: TenantArg) -> anyhow
     Ok(text)
 }
 
-async fn unalias(store: &SqliteStore, config: &Config, name: TenantArg) -> anyhow::Result<String> {
+/// Refuses to serve requests as another tenant if something is forgotten of the first one: a receipt holds for the
+/// tenant that was served when it was written, because each tenant has hashes of its own.
+async fn check_forgotten(
+    store: &SqliteStore,
+    (served, other): ([u8; 32], [u8; 32]),
+    despite_forgotten: bool,
+) -> anyhow::Result<()> {
+    if despite_forgotten || served == other {
+        return Ok(());
+    }
+    let (name, other) = (
+        Scope::format_tenant_label(&served),
+        Scope::format_tenant_label(&other),
+    );
+    let receipts = store.receipts().await?;
+    let receipts = receipts
+        .iter()
+        .filter(|receipt| receipt.tenant == name && receipt.lifted_ms.is_none());
+    match receipts.count() {
+        0 => Ok(()),
+        count => bail!(
+            "something of {name} is forgotten ({count} in `diarist threads forgotten`). Requests that say it again would be \
+             remembered under {other}, where those receipts do not hold. If you accept that, add --despite-forgotten"
+        ),
+    }
+}
+
+async fn unalias(
+    store: &SqliteStore,
+    config: &Config,
+    name: TenantArg,
+    despite_forgotten: bool,
+) -> anyhow::Result<String> {
     let directory = TenantDirectory::load(store).await?;
     let tenant = directory.tenant(name, &config.requests.identity.pepper)?;
+    let served = resolve(&directory.aliases, tenant);
+    check_forgotten(store, (served, tenant), despite_forgotten).await?;
     let name = Scope::format_tenant_label(&tenant);
     if !store.remove_alias(tenant).await? {
         bail!("{name} is not an alias of another tenant");

@@ -36,6 +36,14 @@ impl Clock {
         }
     }
 
+    /// Puts a manual clock back, as one that was ahead.
+    #[cfg(test)]
+    pub(super) fn put_back(&self, time: Duration) {
+        if let Some(manual) = &self.0 {
+            manual.ms.fetch_sub(millis(time), Ordering::SeqCst);
+        }
+    }
+
     /// Milliseconds since 1970.
     pub fn now_ms(&self) -> i64 {
         match &self.0 {

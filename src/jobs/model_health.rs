@@ -8,6 +8,7 @@
 //! call and stops none.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -87,6 +88,19 @@ struct Health {
     slowest: Duration,
     /// Since when, and until when, it asks to be left alone, if the credential is the operator's own.
     rest: Option<(i64, i64)>,
+}
+
+/// Whether a rest or pause lasts at `now_ms`. One that begins later was made by a clock that was wrong then, and has been
+/// put right: its end says nothing.
+fn is_now((since, until): (i64, i64), now_ms: i64) -> bool {
+    (since..until).contains(&now_ms)
+}
+
+/// Begins a rest or pause at `now_ms`, or extends it: then it keeps its beginning.
+fn extend<K>(entry: Entry<'_, K, (i64, i64)>, now_ms: i64, until_ms: i64) {
+    let (since, until) = entry.or_insert((now_ms, until_ms));
+    *since = now_ms.min(*since);
+    *until = until_ms;
 }
 
 #[derive(Debug, Default)]
@@ -353,10 +367,8 @@ impl ModelHealth {
     pub(super) fn record_rest(&self, tenant: &Tenant, until_ms: i64) {
         let mut state = self.lock();
         let now_ms = self.clock.now_ms();
-        state.rests.retain(|_, (_, until)| *until > now_ms);
-        // A rest that is extended keeps its beginning.
-        let rest = state.rests.entry(*tenant).or_insert((now_ms, until_ms));
-        rest.1 = until_ms;
+        state.rests.retain(|_, rest| is_now(*rest, now_ms));
+        extend(state.rests.entry(*tenant), now_ms, until_ms);
         self.publish(&state);
     }
 
@@ -368,9 +380,8 @@ impl ModelHealth {
         if state.paused.len() >= MAX_TARGETS {
             state.paused.clear();
         }
-        // A pause that is extended keeps its beginning.
-        let entry = state.paused.entry(EndpointKey::new(endpoint, job));
-        entry.or_insert((now_ms, until_ms)).1 = until_ms;
+        let key = EndpointKey::new(endpoint, job);
+        extend(state.paused.entry(key), now_ms, until_ms);
         self.publish(&state);
     }
 
@@ -397,8 +408,8 @@ impl ModelHealth {
         };
         let now_ms = self.clock.now_ms();
         let origin = phase.endpoint.as_ref().map(Endpoint::origin);
-        let mut paused = state.paused.iter().filter(|(endpoint, (_, until))| {
-            *until > now_ms
+        let mut paused = state.paused.iter().filter(|(endpoint, pause)| {
+            is_now(**pause, now_ms)
                 && endpoint.tenant == borrowed.then_some(*tenant)
                 && origin.as_ref().is_none_or(|it| *it == endpoint.origin)
         });
@@ -420,17 +431,15 @@ impl ModelHealth {
             .filter_map(|(_, health)| health.rest)
             .max_by_key(|(_, until)| *until);
         let of_tenant = state.rests.get(tenant).filter(|_| borrowed).copied();
-        let (since, until) = of_tenant.or(own)?;
-        Rest::from_millis(since, until)
-            .filter(|_| until > now_ms)
-            .map(Notice::ObserverResting)
+        let (since, until) = of_tenant.or(own).filter(|rest| is_now(*rest, now_ms))?;
+        Rest::from_millis(since, until).map(Notice::ObserverResting)
     }
 
     /// Forgets what is over: rests that have ended, and borrowed credentials that failed and that nobody uses any more.
     pub(super) fn expire(&self) {
         let (now, now_ms) = (self.clock.instant(), self.clock.now_ms());
         let mut state = self.lock();
-        state.rests.retain(|_, (_, until)| *until > now_ms);
+        state.rests.retain(|_, rest| is_now(*rest, now_ms));
         let is_recent = |until: i64| until.saturating_add(millis(BORROWED_TTL)) > now_ms;
         state.paused.retain(|_, (_, until)| is_recent(*until));
         state.targets.retain(|target, health| {
@@ -454,7 +463,7 @@ impl ModelHealth {
 
     fn publish(&self, state: &State) {
         let now_ms = self.clock.now_ms();
-        let waiting = |(_, until): &(i64, i64)| *until > now_ms;
+        let waiting = |rest: &(i64, i64)| is_now(*rest, now_ms);
         let own = state.targets.values().filter_map(|health| health.rest);
         let rests = state.rests.values().copied().chain(own);
         resting::publish("rate_limit", rests.filter(waiting));

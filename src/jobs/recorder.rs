@@ -185,6 +185,7 @@ impl Recorder {
     }
 
     pub(super) async fn handle_outcome(&mut self, mut outcome: JobOutcome) {
+        self.drop_tracks_of_earlier_database();
         let tracks = self.tracks.take_containing(&outcome.scope, &outcome.span);
         self.report_part(&mut outcome, tracks.first()).await;
         for mut track in tracks {

@@ -12,7 +12,7 @@ use super::peer_memory::PeerSection;
 use super::settings::Settings;
 use crate::history::{Link, Scope};
 use crate::memory::advance::SnapshotPlan;
-use crate::memory::{Part, Policy, Rendering, Snapshot, SnapshotCause, dates, render};
+use crate::memory::{Part, Policy, Rendering, Snapshot, SnapshotCause, Span, dates, render};
 use crate::store::{NewSnapshot, StoreError};
 use crate::telemetry;
 
@@ -96,7 +96,7 @@ impl Snapshots {
             .map(Some)
     }
 
-    /// Renders the snapshot of `plan`. `None` if one of its parts was deleted meanwhile. With
+    /// Renders the snapshot of `plan`. `None` if one of its parts is no longer there. With
     /// `persist`, the store fixes how each part is written; otherwise nothing is stored.
     pub(super) async fn draft(
         &self,
@@ -121,9 +121,10 @@ impl Snapshots {
         } else {
             self.base.store.parts(scope, &plan.parts).await?
         };
-        if parts.len() != plan.parts.len() {
+        let spans = parts.iter().map(|part| &part.body.span);
+        if parts.len() != plan.parts.len() || !Span::cover_up_to(spans, &plan.to) {
             // A part was deleted meanwhile. Without it, the messages it covered would be lost
-            // (INV-COVER).
+            // (INV-COVER). Or a backup took the place of the database, and the number is another part's.
             return Ok(None);
         }
         let later = match parts.last() {

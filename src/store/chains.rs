@@ -69,6 +69,10 @@ pub trait Chains: Send + Sync {
     /// incomplete.
     fn has_other_writers(&self) -> bool;
 
+    /// How often the database was opened again since the start. A backup may have taken its place, in which the numbers of
+    /// parts and snapshots mean others: nothing that is remembered of the earlier one holds.
+    fn reopenings(&self) -> u64;
+
     /// Whether the store may hold something that a request with this chain and these keys finds. `false` is
     /// certain: nothing is stored, and no other process can store it. Makes no query.
     fn may_know(&self, scope: &Scope, chain: &[Link], keys: &LookupKeys) -> bool;

@@ -168,6 +168,39 @@ async fn an_alias_that_makes_no_sense_is_refused() {
     assert_eq!(rig.number(keys).await, 0, "no key is kept");
 }
 
+/// A receipt holds for the tenant that was served when it was written.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alias_under_which_something_forgotten_would_come_back_is_refused() {
+    let rig = Rig::small().await;
+    let conversation = SampleConversation::new("ada");
+    for key in [OLD, NEW] {
+        rig.play_turns_as(key, &[], &conversation, 1..=2).await;
+    }
+    let alias = ["alias", "env:OLD", "env:NEW"];
+    let forget = |tenant: &str| tenants_ok(&rig, &["forget", tenant]);
+    forget("env:NEW");
+    let refusal = tenants_fail(&rig, &alias);
+    assert!(refusal.contains("--despite-forgotten"), "{refusal}");
+    tenants_ok(&rig, &[&alias[..], &["--despite-forgotten"]].concat());
+
+    // The other way round: what the old one forgot while it served the new one.
+    tenants_ok(&rig, &["unalias", "env:NEW"]);
+    tenants_ok(&rig, &[&alias[..], &["--despite-forgotten"]].concat());
+    forget("env:OLD");
+    let refusal = tenants_fail(&rig, &["unalias", "env:NEW"]);
+    assert!(
+        refusal.contains("1 in `diarist threads forgotten`"),
+        "{refusal}"
+    );
+    tenants_ok(&rig, &["unalias", "env:NEW", "--despite-forgotten"]);
+    assert_eq!(rig.number("SELECT count(*) FROM aliases").await, 0);
+    let added = tenants_ok(
+        &rig,
+        &["alias", "env:NEWER", "env:OLD", "--despite-forgotten"],
+    );
+    assert!(added.contains("has no memory yet"), "{added}");
+}
+
 /// The database is gone for a while: what was last heard holds.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]

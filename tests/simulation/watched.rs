@@ -119,6 +119,10 @@ impl Chains for Watched {
         self.store.may_know_ending(ending)
     }
 
+    fn reopenings(&self) -> u64 {
+        self.store.reopenings()
+    }
+
     fn may_know(&self, scope: &Scope, chain: &[Link], keys: &LookupKeys) -> bool {
         self.store.may_know(scope, chain, keys)
     }

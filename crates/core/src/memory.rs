@@ -114,6 +114,18 @@ pub struct Span {
     pub to_count: usize,
 }
 
+impl Span {
+    /// Whether `spans` follow each other without a gap from the first message of a history to `to`. Without spans,
+    /// nothing is missing.
+    pub fn cover_up_to<'a>(mut spans: impl Iterator<Item = &'a Self>, to: &Link) -> bool {
+        let Some(first) = spans.next() else {
+            return true;
+        };
+        let end = spans.try_fold(first.to, |end, span| (span.from == end).then_some(span.to));
+        first.from_count == 0 && end == Some(*to)
+    }
+}
+
 /// A chunk or a reflection without its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartMeta {
@@ -305,4 +317,37 @@ pub struct Snapshot {
     /// The text in order: preamble, one segment for each part, other conversations, hints. The next
     /// activation changes nothing before the last two (INV-PREFIX).
     pub segments: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::Scope;
+
+    /// A part of another conversation may have the number of one that is gone.
+    #[test]
+    fn spans_cover_a_history_only_without_a_gap_and_up_to_its_end() {
+        let link = |name: &[u8]| Link::root(&Scope::new(name, None));
+        let [root, one, two, other] = [b"r", b"1", b"2", b"o"].map(|name| link(name));
+        let span = |(from, from_count), (to, to_count)| Span {
+            from,
+            from_count,
+            to,
+            to_count,
+        };
+        let (first, second) = (span((root, 0), (one, 4)), span((one, 4), (two, 6)));
+        let strange = span((root, 0), (other, 4));
+        for (spans, to, covered) in [
+            (&[first, second][..], two, true),
+            (&[first], one, true),
+            (&[], two, true),
+            (&[first, second], one, false),
+            (&[strange, second], two, false),
+            (&[first, strange], two, false),
+            (&[second], two, false),
+            (&[strange], one, false),
+        ] {
+            assert_eq!(Span::cover_up_to(spans.iter(), &to), covered, "{spans:?}");
+        }
+    }
 }

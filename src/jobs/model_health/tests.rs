@@ -156,6 +156,26 @@ fn a_paused_endpoint_is_reported_with_both_times_until_it_answers() {
 }
 
 #[test]
+fn a_rest_of_a_clock_that_was_ahead_is_over_when_it_is_put_right() {
+    let clock = Clock::manual(1_000_000_000_000);
+    let health = ModelHealth::new(clock.clone(), &Readiness::new());
+    let (endpoint, job) = (endpoint(), job());
+    let (borrowed, phase) = (phase(None), phase(Some(endpoint.clone())));
+    let tenant = &job.scope.tenant;
+    let notices = || [&borrowed, &phase].map(|phase| health.notice(tenant, phase, "m").is_some());
+    let begin = || {
+        health.record_rest(tenant, clock.now_ms() + 8_000);
+        health.record_pause(&endpoint, &job, Duration::from_secs(30));
+    };
+    begin();
+    assert_eq!(notices(), [true; 2]);
+    clock.put_back(Duration::from_hours(24 * 365));
+    assert_eq!(notices(), [false; 2]);
+    begin();
+    assert_eq!(notices(), [true; 2], "what begins now counts");
+}
+
+#[test]
 fn the_longest_idle_model_is_forgotten_first() {
     let health = ModelHealth::new(Clock::default(), &Readiness::new());
     let (endpoint, job) = (endpoint(), job());

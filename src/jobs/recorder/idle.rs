@@ -148,6 +148,7 @@ impl Recorder {
 
     /// The chain whose newest request set `timer`; `None` if it was deleted.
     async fn track_for_timer(&mut self, timer: &Timer) -> Result<Option<Track>, StoreError> {
+        self.drop_tracks_of_earlier_database();
         if let Some(track) = self.tracks.take_at(&timer.scope, timer.tip) {
             return Ok(Some(track));
         }

@@ -169,6 +169,7 @@ impl Recorder {
         history: &History,
         snapshot: Option<SnapshotId>,
     ) -> Result<Track, StoreError> {
+        self.drop_tracks_of_earlier_database();
         let store = &*self.base.store;
         let known = self.tracks.take(scope, history);
         // A track without the snapshot that the request was sent with is incomplete: another task prepared that one.

@@ -30,6 +30,8 @@ pub(in crate::jobs) struct Recorder {
     pub(super) code_reflector: CodeReflector,
     pub(super) shared: RecorderShares,
     pub(super) tracks: Tracks,
+    /// How often the database had been opened again when the tracks were made.
+    pub(super) reopenings: u64,
     /// When the next timer may run out, in milliseconds since 1970.
     pub(super) next_timer_ms: Option<i64>,
     /// Whether the store did not take the last exchange.
@@ -63,9 +65,18 @@ impl Recorder {
             code_reflector: CodeReflector::new(base),
             shared,
             tracks: Tracks::default(),
+            reopenings: base.store.reopenings(),
             // Due now: timers may have run out while no process ran.
             next_timer_ms: Some(0),
             store_failed: false,
+        }
+    }
+
+    /// Drops the tracks if the database was opened again since they were made: a backup may be in its place.
+    pub(super) fn drop_tracks_of_earlier_database(&mut self) {
+        let reopenings = self.base.store.reopenings();
+        if std::mem::replace(&mut self.reopenings, reopenings) != reopenings {
+            self.tracks = Tracks::default();
         }
     }
 

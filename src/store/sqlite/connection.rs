@@ -44,6 +44,8 @@ struct ConnectionState {
     last_attempt: Option<Instant>,
     opening: bool,
     closed: bool,
+    /// How often another database took the place of an open one.
+    reopenings: u64,
 }
 
 impl Connection {
@@ -171,6 +173,10 @@ impl Connection {
         Err(StoreError::NotOpen(last_error))
     }
 
+    pub(super) fn reopenings(&self) -> u64 {
+        self.lock().reopenings
+    }
+
     /// Starts an attempt to open the database again if `result` says that it is unavailable: the
     /// file may be back, its rights may be repaired, or a backup may be in its place. Names the file in the error.
     pub(super) fn check_result<T>(
@@ -246,7 +252,9 @@ impl Connection {
                             state.last_error = reason;
                         }
                     }
-                    (state.database.replace(Arc::new(database)), None)
+                    let retired = state.database.replace(Arc::new(database));
+                    state.reopenings += u64::from(retired.is_some());
+                    (retired, None)
                 }
                 Err(error) => {
                     let reason = error.to_string();

@@ -12,7 +12,8 @@ use super::SqliteStore;
 /// lists, aliases, the keys of the filter, expiry, quotas, receipts and tombstones, the deletion of a whole owner, and checks of
 /// the database itself and its pepper; audit lines, which only operators read, and figures of models; and what belongs to an
 /// account, which pays for its tenants with all their resources.
-const ABOVE_OWNERS: [&str; 81] = [
+const ABOVE_OWNERS: [&str; 82] = [
+    "CORRECT_FUTURE_TIMES",
     "BYTES_OF_LINEAGES",
     "BYTES_OF_NODES",
     "BYTES_OF_CONTENTS",

@@ -126,6 +126,10 @@ impl Chains for SqliteStore {
         database.is_ok_and(|database| database.has_other_writers())
     }
 
+    fn reopenings(&self) -> u64 {
+        self.connection.reopenings()
+    }
+
     fn may_know(&self, scope: &Scope, chain: &[Link], keys: &LookupKeys) -> bool {
         match self.connection.database() {
             Ok(database) => database.may_know(scope, chain, keys),

@@ -105,6 +105,13 @@ impl Forgetting for SqliteStore {
         Ok(())
     }
 
+    async fn correct_future_times(&self, now_ms: i64) -> StoreResult<()> {
+        self.write("store expiry::correct_future_times", move |conn| {
+            Box::pin(expiry::correct_future_times(conn, now_ms))
+        })
+        .await
+    }
+
     async fn expire_threads(&self, before_ms: i64, limit: u32) -> StoreResult<u64> {
         self.write("store expiry::expire_threads", move |conn| {
             Box::pin(expiry::expire_threads(conn, before_ms, limit))
