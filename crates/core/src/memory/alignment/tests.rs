@@ -92,6 +92,30 @@ fn a_repeated_request_is_aligned_again_although_its_own_chain_is_recorded() {
     }
 }
 
+/// The newest answer is new to everybody. Several that nobody recorded were given in another conversation, which got one of
+/// these answers too and is no longer known.
+#[test]
+fn a_request_with_several_unrecorded_answers_is_not_proven_by_an_earlier_one() {
+    let scope = Scope::new(b"key", None);
+    let talk = |name: &str, count: usize| -> Vec<Message> {
+        let roles = [Role::User, Role::Assistant].into_iter().cycle();
+        let messages = roles.take(count).enumerate();
+        let message = |(at, role)| message(role, &format!("{name} {at}: {LONG_TEXT}"), &[], None);
+        messages.map(message).collect()
+    };
+    let recorded = talk("recorded", 8);
+    let known_chains = KnownChains {
+        path: path(&History::chain(&scope, recorded.clone()), 4),
+        ..KnownChains::default()
+    };
+    for (new_answers, is_proven) in [(0, true), (1, true), (2, false), (3, false)] {
+        let sent = [&recorded[4..], &talk("new", 2 * new_answers + 1)].concat();
+        let alignment = find(&scope, sent, &known_chains);
+        let lineage = alignment.and_then(|alignment| alignment.lineage);
+        assert_eq!(lineage.is_some(), is_proven, "{new_answers}");
+    }
+}
+
 /// A gap with no more new messages than missing ones was dropped. It is remembered if its text is
 /// stored without a gap; text that was rewritten is not.
 #[test]
