@@ -5,7 +5,7 @@
 //! request has no memory, if nothing is recorded, and if the recorder has no room. Called by `chat_completions`.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::tee::AnswerMessage;
 use crate::history::{AnswerHash, History, Pepper, Scope, without_thinking};
@@ -29,7 +29,7 @@ pub(super) fn may_be_summary(text: &str) -> bool {
 }
 
 /// Where the answer to a request stands in its conversation.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct AnswerPosition {
     cache: Arc<SnapshotCache>,
     pepper: Pepper,
@@ -46,6 +46,8 @@ pub(super) struct AnswerPosition {
     in_progress: Option<AnswersInProgress>,
     /// For a request of a forgotten conversation: the tombstones, and the receipt.
     forgotten: Option<(Tombstones, i64)>,
+    /// The length of the first choice's text, if that may be a summary, and its hash.
+    first_answer: Mutex<Option<(usize, AnswerHash)>>,
 }
 
 impl AnswerPosition {
@@ -65,6 +67,7 @@ impl AnswerPosition {
             chain: Arc::clone(chain),
             in_progress: None,
             forgotten: None,
+            first_answer: Mutex::default(),
         }
     }
 
@@ -78,8 +81,28 @@ impl AnswerPosition {
         self.forgotten = Some((tombstones.clone(), receipt));
     }
 
-    pub(super) fn into_in_progress(self) -> Option<AnswersInProgress> {
-        self.in_progress
+    /// The answers that are held, for the exchange that ends the hold when it is recorded.
+    pub(super) fn in_progress(&self) -> Option<AnswersInProgress> {
+        self.in_progress.clone()
+    }
+
+    /// The hash of the first choice's whole `text`, if that may be a summary. It was hashed when it was recorded, unless
+    /// that failed.
+    pub(super) fn answer_hash(&self, text: &str) -> Option<AnswerHash> {
+        let recorded = *self.first_answer();
+        match recorded {
+            Some((bytes, hash)) if bytes == text.len() => Some(hash),
+            _ => may_be_summary(text).then(|| self.hash(text)),
+        }
+    }
+
+    fn hash(&self, text: &str) -> AnswerHash {
+        AnswerHash::from_text(&self.pepper, &self.chain.root(), text)
+    }
+
+    fn first_answer(&self) -> MutexGuard<'_, Option<(usize, AnswerHash)>> {
+        let guard = self.first_answer.lock();
+        guard.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The position for a request without memory. Its answer is tracked too.
@@ -105,7 +128,7 @@ impl AnswerPosition {
             let (client, origins) = (&self.client_history, &self.origins);
             self.cache.track_accepted(&self.scope, client, origins);
         }
-        for message in messages {
+        for (place, message) in messages.iter().enumerate() {
             if let Some(parsed) = chat::message(&message.json(), &self.pepper) {
                 let client = (&*self.client_history, self.origins.as_slice());
                 self.cache
@@ -113,7 +136,10 @@ impl AnswerPosition {
             }
             for text in [message.text(), message.refusal()] {
                 if may_be_summary(text) {
-                    let hash = AnswerHash::from_text(&self.pepper, &self.chain.root(), text);
+                    let hash = self.hash(text);
+                    if place == 0 && text == message.text() {
+                        *self.first_answer() = Some((text.len(), hash));
+                    }
                     self.cache
                         .track_summary_answer(&self.scope, &self.chain, hash);
                     if let Some((tombstones, receipt)) = &self.forgotten {

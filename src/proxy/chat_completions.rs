@@ -14,7 +14,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 
 use super::abort::Abort;
-use super::answer_position::{AnswerPosition, may_be_summary};
+use super::answer_position::AnswerPosition;
 use super::audit_entry::AuditEntry;
 use super::body::{self, IdleTimeout, ProxyBody};
 use super::body_budget::Reservation;
@@ -34,7 +34,6 @@ use super::shared::Shared;
 use super::tee::{ObservedAnswer, OnAnswer, TeeSpec, tee};
 use super::{headers, sse, upstream_route};
 use crate::audit::{Audit, RequestKind};
-use crate::history::AnswerHash;
 use crate::jobs::Exchange;
 use crate::store::SentWith;
 
@@ -112,12 +111,12 @@ pub(super) async fn handle(
         },
         sent_with: answer.sent.outgoing.sent_with().clone(),
         asks_usage: answer.sent.outgoing.asks_usage,
+        answer_position: answer_position.map(Arc::new),
         prompt: prompt.map(|prompt| (prompt, SentForm::new(&answer.sent.outgoing))),
         request,
         outcome: SharedStreamOutcome::default(),
         to_accept: None,
         route_hash,
-        answer_position,
         prefix_hashes: received.prefix_hashes,
         _reserved: reserved,
     };
@@ -197,7 +196,7 @@ struct InFlight {
     /// The route that the jobs of this conversation may borrow.
     route_hash: Option<[u8; 32]>,
     /// Where the answer stands in its conversation.
-    answer_position: Option<AnswerPosition>,
+    answer_position: Option<Arc<AnswerPosition>>,
     /// The hashes by which the beginning of its body is found once it was parsed.
     prefix_hashes: PrefixHashes,
     /// The room of its body, which is held until the exchange is handed to the recorder.
@@ -370,16 +369,11 @@ fn finish(
     if in_flight.asks_usage && observed.usage.is_some() {
         memory.capabilities.record_usage_reported(&request.model);
     }
-    let answer = observed
-        .text
-        .filter(|text| may_be_summary(text))
-        .map(|text| {
-            let pepper = &request.policy.identity.pepper;
-            AnswerHash::from_text(pepper, &request.history.root(), &text)
-        });
-    let answers_in_progress = in_flight
-        .answer_position
-        .and_then(AnswerPosition::into_in_progress);
+    let position = in_flight.answer_position.as_ref();
+    let answer = position
+        .zip(observed.text)
+        .and_then(|(position, text)| position.answer_hash(&text));
+    let answers_in_progress = position.and_then(|position| position.in_progress());
     if request.writes && memory.join_account(&request.identity, &request.policy) {
         let request = Arc::unwrap_or_clone(request);
         memory.jobs.intake().offer(Exchange {

@@ -28,7 +28,7 @@ use crate::wire::usage::{Blame, Excess};
 #[derive(Clone, Debug)]
 pub struct DryRun {
     request: Arc<MemoryRequest>,
-    answer_position: AnswerPosition,
+    answer_position: Arc<AnswerPosition>,
     sent: SentRequest,
     guard: Option<Arc<SelectionGuard>>,
 }
@@ -55,7 +55,7 @@ impl DryRun {
         entry.set_outgoing(&outgoing);
         Some(Self {
             request,
-            answer_position,
+            answer_position: Arc::new(answer_position),
             sent: SentRequest::first(outgoing),
             guard: guard.map(Arc::new),
         })
