@@ -3,6 +3,7 @@
 //! The store itself opens the file and tries again; here is only what the process does about it. Called by
 //! [`super::App`].
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -70,6 +71,46 @@ pub(super) async fn open(
     Ok(())
 }
 
+/// Reports that the file of the pepper was deleted. Nothing needs it before the next start, which ends without it.
+struct PepperWatch {
+    file: PathBuf,
+    /// Whether it has been there since the start: a pipe can be gone once it is read.
+    was_there: bool,
+    is_missing: bool,
+}
+
+impl PepperWatch {
+    fn new(file: &Path) -> Self {
+        Self {
+            file: file.to_owned(),
+            was_there: false,
+            is_missing: false,
+        }
+    }
+
+    async fn check(&mut self, readiness: &Readiness) {
+        // A file that cannot be looked for is not known to be gone.
+        let is_there = tokio::fs::try_exists(&self.file).await.unwrap_or(true);
+        self.was_there |= is_there;
+        let is_missing = self.was_there && !is_there;
+        if std::mem::replace(&mut self.is_missing, is_missing) == is_missing {
+            return;
+        }
+        let file = self.file.display();
+        if is_missing {
+            let problem = format!(
+                "the pepper's file {file} was deleted: put it back from your copy. Without it, the next start ends with \
+                 an error, and the memory in the database is lost"
+            );
+            tracing::error!("{problem}");
+            readiness.set("pepper", Condition::Degraded(problem));
+        } else {
+            tracing::info!("the pepper's file {file} is there again");
+            readiness.set("pepper", Condition::Up);
+        }
+    }
+}
+
 /// Periodic work that must not be on the request path: reports whether the store answers and how many jobs are
 /// open, and lets refused placements and blocks be tried again.
 pub(super) async fn watch(
@@ -79,6 +120,7 @@ pub(super) async fn watch(
     stop: CancellationToken,
 ) {
     let mut was_up = true;
+    let mut pepper = store.pepper_file().map(PepperWatch::new);
     while stop
         .run_until_cancelled(tokio::time::sleep(CHECK_INTERVAL))
         .await
@@ -87,6 +129,9 @@ pub(super) async fn watch(
         if let Some(memory) = proxy.memory() {
             memory.capabilities.expire(Instant::now());
             memory.jobs.expire();
+        }
+        if let Some(pepper) = &mut pepper {
+            pepper.check(&readiness).await;
         }
         let open_jobs = store.open_jobs().await;
         match &open_jobs {

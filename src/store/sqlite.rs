@@ -125,6 +125,11 @@ impl SqliteStore {
         self
     }
 
+    /// The file that holds the pepper, if one does.
+    pub fn pepper_file(&self) -> Option<&Path> {
+        self.connection.pepper_file()
+    }
+
     /// Compares the pepper with the open database.
     ///
     /// # Errors

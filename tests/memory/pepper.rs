@@ -1,13 +1,17 @@
 //! The pepper: made at the first start, kept out of the database, and the only key to its hashes. The program
 //! itself runs.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use diarist::history::{Fingerprint, Link, Pepper, Scope};
 use diarist::proxy::identify::tenant_of_key;
 use diarist::store::PepperPlace;
 use diarist::wire;
+use serde_json::Value;
 
 use crate::memory::process::Program;
+use crate::memory::rig::PATIENCE;
 use crate::memory::tools::{ACTIVE, SampleConversation};
 
 impl Program {
@@ -204,4 +208,34 @@ async fn a_conversation_is_imported_only_with_the_same_pepper() {
     other.again().await;
     let answer = other.send(&conversation.body(ACTIVE + 1)).await;
     assert_eq!(answer.memory(), "active");
+}
+
+/// Nothing needs the file until the next start, and then it is too late to notice.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
+async fn a_deleted_pepper_file_degrades_readyz_until_it_is_back() {
+    let program = Program::start().await;
+    let file = program.path("diarist.db.pepper");
+    let secret = std::fs::read_to_string(&file).unwrap();
+    let wait = async |status: &str| {
+        let waiting = async {
+            loop {
+                let page: Value = serde_json::from_str(&program.admin("readyz").await).unwrap();
+                if page["parts"]["pepper"]["status"] == status {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        };
+        let waited = tokio::time::timeout(PATIENCE, waiting).await;
+        assert!(waited.is_ok(), "not {status}: {}", program.log());
+    };
+    // It has been seen since the start.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    std::fs::remove_file(&file).unwrap();
+    wait("degraded").await;
+    assert!(program.log().contains("put it back from your copy"));
+    assert!(!program.log().contains(secret.trim()));
+    std::fs::write(&file, secret).unwrap();
+    wait("up").await;
 }

@@ -246,7 +246,7 @@ impl Program {
     }
 
     /// A page of the admin port.
-    async fn admin(&self, page: &str) -> String {
+    pub async fn admin(&self, page: &str) -> String {
         let url = format!("http://{}/{page}", self.running().admin);
         self.client
             .get(url)

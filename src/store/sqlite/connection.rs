@@ -6,6 +6,7 @@
 //! per interval. Only [`Connection::open_now`] waits for an attempt. Called by
 //! [`super::SqliteStore`], which runs every query through here.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -99,6 +100,11 @@ impl Connection {
 
     pub(super) fn set_pepper(&mut self, pepper: KeptPepper) {
         self.pepper = pepper;
+    }
+
+    /// The file that holds the pepper, if one does.
+    pub(super) fn pepper_file(&self) -> Option<&Path> {
+        self.pepper.file.as_ref().map(|file| &*file.path)
     }
 
     pub(super) fn set_background(&mut self, runtime: Handle) {

@@ -139,12 +139,13 @@ fn align_by_runs(
     Alignment::new(client, &base, positions, shared, basis)
 }
 
-/// How many answers of the model stand behind the last of `runs`.
+/// How many answers of the model stand behind the last of `runs`. Messages of the model in a row are one answer: some
+/// clients send its text and its calls as messages of their own.
 fn new_answers(client: &History, runs: &[Run]) -> usize {
     let end = runs.last().map_or(0, Run::client_end);
-    let new = client.messages().get(end..).unwrap_or_default();
-    let answers = new.iter().map(|chained| chained.message.role);
-    answers.filter(|role| *role == Role::Assistant).count()
+    let is_model = |at: usize| client.messages()[at].message.role == Role::Assistant;
+    let begins_answer = |at: &usize| is_model(*at) && (*at == 0 || !is_model(*at - 1));
+    (end..client.len()).filter(begins_answer).count()
 }
 
 /// Whether the request only rewrites a few messages in place and repeats all others, as with a clock in

@@ -114,6 +114,14 @@ fn a_request_with_several_unrecorded_answers_is_not_proven_by_an_earlier_one() {
         let lineage = alignment.and_then(|alignment| alignment.lineage);
         assert_eq!(lineage.is_some(), is_proven, "{new_answers}");
     }
+    // An answer in three messages.
+    let parts = ["text", "first call", "second call"];
+    let parts =
+        parts.map(|part| message(Role::Assistant, &format!("{part}: {LONG_TEXT}"), &[], None));
+    let end = [message(Role::User, "And now?", &[], None)];
+    let sent = [&recorded[4..], &talk("new", 1), &parts, &end].concat();
+    let alignment = find(&scope, sent, &known_chains).expect("aligned");
+    assert!(alignment.lineage.is_some());
 }
 
 /// A gap with no more new messages than missing ones was dropped. It is remembered if its text is
