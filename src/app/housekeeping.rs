@@ -23,6 +23,8 @@ const EXPIRY_INTERVAL: Duration = Duration::from_mins(10);
 /// How often the files are measured.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(15);
 
+const DAY: Duration = Duration::from_hours(24);
+
 /// The most conversations that one transaction deletes.
 const THREADS_AT_ONCE: u32 = 20;
 
@@ -54,6 +56,8 @@ pub(super) struct Housekeeping {
     quota: Option<AccountQuota>,
     /// The database file; `None` in memory.
     file: Option<PathBuf>,
+    /// Whether a round has begun since the start.
+    has_begun: bool,
 }
 
 impl Housekeeping {
@@ -73,10 +77,11 @@ impl Housekeeping {
                 Database::Sqlite(path) => Some(path.clone()),
                 Database::SqliteInMemory => None,
             },
+            has_begun: false,
         }
     }
 
-    pub(super) async fn run(self, stop: CancellationToken) {
+    pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut expiry = tokio::time::interval(EXPIRY_INTERVAL);
         let mut measure = tokio::time::interval(MEASURE_INTERVAL);
         loop {
@@ -89,7 +94,7 @@ impl Housekeeping {
     }
 
     /// Deletes what is too old or too much, unless memory is only read: then this process writes nothing.
-    async fn delete_and_report(&self, stop: &CancellationToken) {
+    async fn delete_and_report(&mut self, stop: &CancellationToken) {
         if self.caches.jobs.is_read_only() {
             return;
         }
@@ -128,9 +133,46 @@ impl Housekeeping {
     }
 
     /// Adds what it deletes to `deleted`, also before an error.
-    async fn delete(&self, stop: &CancellationToken, deleted: &mut Deleted) -> StoreResult<()> {
+    async fn delete(&mut self, stop: &CancellationToken, deleted: &mut Deleted) -> StoreResult<()> {
         let now_ms = Timestamp::now().as_millisecond();
-        self.store.correct_future_times(now_ms).await?;
+        if !self.waits_for_clock(now_ms).await? {
+            self.delete_old(now_ms, stop, deleted).await?;
+        }
+        if let Some(quota) = self.quota {
+            let beyond_quota = &mut deleted.beyond_quota;
+            quota.enforce(&self.store, stop, beyond_quota).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether the first round after the start deletes nothing because of its age: by this clock, nobody has used Diarist
+    /// for a day longer than everything is kept. The clock of a machine that has just started may be wrong, until it is
+    /// put right.
+    async fn waits_for_clock(&mut self, now_ms: i64) -> StoreResult<bool> {
+        if std::mem::replace(&mut self.has_begun, true) {
+            return Ok(false);
+        }
+        let Some(retention) = self.retention else {
+            return Ok(false);
+        };
+        let unused = before(now_ms, retention.saturating_add(DAY));
+        let last_use = self.store.last_use_ms().await?;
+        let waits = last_use.is_some_and(|last_use| last_use < unused);
+        if waits {
+            tracing::warn!(
+                "by the clock of this machine, all conversations are too old. They are deleted in ten minutes, unless the \
+                 clock is put right until then"
+            );
+        }
+        Ok(waits)
+    }
+
+    async fn delete_old(
+        &self,
+        now_ms: i64,
+        stop: &CancellationToken,
+        deleted: &mut Deleted,
+    ) -> StoreResult<()> {
         if let Some(retention) = self.retention {
             let before_ms = before(now_ms, retention);
             while !stop.is_cancelled() {
@@ -165,10 +207,6 @@ impl Housekeeping {
                     .await?
                     > 0
             {}
-        }
-        if let Some(quota) = self.quota {
-            let beyond_quota = &mut deleted.beyond_quota;
-            quota.enforce(&self.store, stop, beyond_quota).await?;
         }
         Ok(())
     }

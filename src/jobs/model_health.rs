@@ -91,9 +91,9 @@ struct Health {
 }
 
 /// Whether a rest or pause lasts at `now_ms`. One that begins later was made by a clock that was wrong then, and has been
-/// put right: its end says nothing.
+/// put right: its end says nothing. A clock that is only adjusted goes back by less than a minute.
 fn is_now((since, until): (i64, i64), now_ms: i64) -> bool {
-    (since..until).contains(&now_ms)
+    (since - 60_000..until).contains(&now_ms)
 }
 
 /// Begins a rest or pause at `now_ms`, or extends it: then it keeps its beginning.
@@ -429,9 +429,11 @@ impl ModelHealth {
             .filter(|(target, _)| is_observer(target));
         let own = observers
             .filter_map(|(_, health)| health.rest)
+            .filter(|rest| is_now(*rest, now_ms))
             .max_by_key(|(_, until)| *until);
-        let of_tenant = state.rests.get(tenant).filter(|_| borrowed).copied();
-        let (since, until) = of_tenant.or(own).filter(|rest| is_now(*rest, now_ms))?;
+        let of_tenant = state.rests.get(tenant).copied();
+        let of_tenant = of_tenant.filter(|rest| borrowed && is_now(*rest, now_ms));
+        let (since, until) = of_tenant.or(own)?;
         Rest::from_millis(since, until).map(Notice::ObserverResting)
     }
 

@@ -7,7 +7,7 @@ use super::origin_index::SeenOrigins;
 use super::outcome::LookupParams;
 use super::state::{CacheState, anchors};
 use crate::history::align::MessageOrigin;
-use crate::history::{History, Link, PathMessage, Scope, ScopedHash};
+use crate::history::{History, Link, PathMessage, Role, Scope, ScopedHash};
 use crate::memory::alignment::{
     Alignment, BaseChain, KnownChains, Origin, PathEntry, SummaryCandidate, Witness,
 };
@@ -106,6 +106,31 @@ fn add_answer(
         pending: true,
     };
     path.push(check_uniqueness(entry, seen_origins));
+}
+
+/// How many messages of `client` there are up to the newest answer that this process has seen the upstream give behind
+/// `path`, which ends with the message at `place`; 0 if there is none. Such answers are not recorded if memory was off, the
+/// client has stopped them, or the recorder is behind.
+fn seen_count(
+    path: &[PathEntry],
+    client: &History,
+    place: usize,
+    seen_origins: SeenOrigins<'_>,
+) -> usize {
+    let Some(mut origin) = path.last().map(|end| end.origin) else {
+        return 0;
+    };
+    if origin == Origin::default() {
+        return 0;
+    }
+    let mut seen_count = 0;
+    for (at, chained) in client.messages().iter().enumerate().skip(place + 1) {
+        origin = origin.next(&chained.message.fingerprint, &chained.link);
+        if chained.message.role == Role::Assistant && seen_origins.is_from_upstream(origin) {
+            seen_count = at + 1;
+        }
+    }
+    seen_count
 }
 
 /// Updates whether the message is unique to its conversation, by what this process has seen since it was
@@ -220,6 +245,7 @@ impl CacheState {
             .find_map(|(mark, place)| Some((*self.anchors.get(&(scope.tenant, mark))?, place)));
         if let Some((link, place)) = hit {
             known.path = self.path(scope, link, seen_origins);
+            known.seen_count = seen_count(&known.path, client, place, seen_origins);
             add_answer(&mut known.path, client, place, seen_origins);
         }
         let base = known.stored.iter().filter_map(|(_, base)| base.lineage());
@@ -307,11 +333,19 @@ impl CacheState {
             self.add_lineage_name(scope, *lineage, name);
         }
         let aligned_count = candidates.alignment.as_ref().map_or(0, |view| view.count);
-        let checked_path = |path: Vec<PathEntry>| {
+        let checked_path = |path: Vec<PathEntry>| -> Vec<PathEntry> {
             path.into_iter()
                 .map(|entry| check_uniqueness(entry, seen_origins))
                 .collect()
         };
+        // A request that continues a stored alignment is found by that.
+        let mut path = if hit >= aligned_count {
+            checked_path(path)
+        } else {
+            Vec::new()
+        };
+        let seen_count = seen_count(&path, client, hit, seen_origins);
+        add_answer(&mut path, client, hit, seen_origins);
         let proof = candidates.alignment.iter().flat_map(|view| &view.proof);
         let alignment_holds =
             candidates.alignment_holds && !proof.into_iter().any(|w| seen_origins.is_contested(w));
@@ -325,14 +359,8 @@ impl CacheState {
             }),
             stored_holds: alignment_holds,
             stored_summary_in_front: None,
-            // A request that continues a stored alignment is found by that.
-            path: if hit >= aligned_count {
-                let mut path = checked_path(path);
-                add_answer(&mut path, client, hit, seen_origins);
-                path
-            } else {
-                Vec::new()
-            },
+            path,
+            seen_count,
             summary: candidates.answered.take().map(|answered| {
                 let witness = Witness {
                     hash: answered.hash,

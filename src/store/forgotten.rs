@@ -50,9 +50,8 @@ pub trait Forgetting: Send + Sync {
     /// Stores the tombstones that requests of forgotten conversations have added.
     async fn save_tombstones(&self) -> StoreResult<()>;
 
-    /// Conversations whose last request came more than a day after `now_ms` count as if it came now: a clock that was wrong
-    /// then would keep them for ever.
-    async fn correct_future_times(&self, now_ms: i64) -> StoreResult<()>;
+    /// When the last request of any conversation came; `None` if there is none.
+    async fn last_use_ms(&self) -> StoreResult<Option<i64>>;
 
     /// Deletes the conversations whose last request came before `before_ms`, at most `limit` of them, and leaves
     /// no tombstone. Returns how many.

@@ -76,6 +76,24 @@ async fn a_request_without_memory_spoils_no_proof_of_its_own_conversation() {
     }
 }
 
+/// Nobody has recorded these turns, but this process has seen the answers. So what the client drops right behind them is
+/// still its conversation's.
+#[tokio::test(flavor = "multi_thread")]
+async fn turns_without_memory_in_a_row_spoil_no_proof_of_their_own_conversation() {
+    let mut rig = roomy().await;
+    let all = conversation("trip", LONG + 7);
+    grow(&mut rig, &all, LONG).await;
+    for count in [LONG + 2, LONG + 4, LONG + 6] {
+        let mut client = Client::new(&mut rig);
+        client.headers.push(OFF);
+        client.send_with_answer(&all[..count], all.get(count)).await;
+    }
+    let question = json!({"role": "user", "content": "What did we say at first?"});
+    let window = [&all[DROPPED..LONG + 7], &[question]].concat();
+    let sent = Client::new(&mut rig).send(&window).await;
+    assert!(sent.in_block.contains("trip#2"), "{sent:?}");
+}
+
 /// Bob says what Alice says, without memory: turn by turn, or all at once behind words of his own. Then it proves neither.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_words_of_another_conversation_without_memory_prove_nothing() {

@@ -39,3 +39,40 @@ async fn a_read_only_process_measures_its_database_and_deletes_nothing() {
         eventually("the housekeeping", || listed(&program) == left).await;
     }
 }
+
+/// By the clock of this machine, everything is too old. The clock may be wrong.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
+async fn the_first_round_after_a_start_does_not_delete_everything() {
+    let mut program = Program::start().await;
+    let conversations = ["ada", "bob"].map(SampleConversation::new);
+    let mut recorded = 0;
+    for conversation in &conversations {
+        for turn in 1..=2 {
+            recorded += 1;
+            assert_eq!(program.send(&conversation.body(turn)).await.status, 200);
+            program.wait_recorded(recorded).await;
+        }
+    }
+    let count = "SELECT count(*) FROM lineages";
+    // One of them is old; then both are.
+    for (older, left) in [(1, 1), (2, 1)] {
+        program.terminate().await;
+        let age = "UPDATE lineages SET last_ms = last_ms - 1000 * 86400 * 400 WHERE id <= ";
+        let age = format!("{age}{older} AND last_ms > 1000 * (unixepoch() - 86400)");
+        let mut database = program.database().await;
+        sqlx::raw_sql(sqlx::AssertSqlSafe(age))
+            .execute(&mut database)
+            .await
+            .unwrap();
+        drop(database);
+        program.configure(&format!("{CONFIG}[store]\nretention = \"90d\"\n"));
+        program.again().await;
+        let size = "diarist_database_bytes{file=\"database\"}";
+        let measured = async || program.metric(size).await >= 1.0;
+        eventually_async("the size of the database", measured).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(program.number(count).await, left, "{older} old");
+    }
+    assert!(program.log().contains("all conversations are too old"));
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use diarist::history::{AnswerHash, History, Link, MessageKey, Pepper, Role, ScopedHash};
 use diarist::memory::alignment::Origin;
 use diarist::store::testing::SingleRequest as _;
-use diarist::store::{Chains as _, Forgetting as _, LookupKeys, MessageMarks};
+use diarist::store::{Chains as _, LookupKeys, MessageMarks};
 
 use crate::store::world::{Disk, TestChain, scope};
 
@@ -58,33 +58,4 @@ async fn an_answer_sent_back_as_assistant_message_is_no_summary() {
     store.record(&alice, &record).await.expect("recorded");
     assert!(!is_summary(Some(content)).await);
     assert!(is_summary(None).await, "as a message of the user");
-}
-
-/// An answer that two conversations got leads to neither, also to one that gets it after one of them is deleted.
-#[tokio::test]
-async fn an_answer_that_a_deleted_conversation_also_got_leads_nowhere() {
-    let disk = Disk::new();
-    let store = disk.open().await;
-    let alice = scope("alice");
-    let answer = AnswerHash::from_text(&Pepper::NONE, &Link::root(&alice), "an answer");
-    let history = Arc::new(History::chain(&alice, Vec::new()));
-    let unknown = TestChain::new(&alice, "a request with the answer in front", 3);
-    let mut found = Vec::new();
-    for (at_ms, name) in [(1, "first"), (2, "second"), (3, "third")] {
-        let mut record = TestChain::new(&alice, name, 2).record(None, 0);
-        record.at_ms = at_ms;
-        record.lookup_entries.answer = Some((answer, Arc::clone(&history)));
-        store.record(&alice, &record).await.expect("recorded");
-        let keys = LookupKeys {
-            answers: vec![(answer.text, 1)],
-            answer_contents: vec![None],
-            ..LookupKeys::default()
-        };
-        let candidates = store.find_candidates(&alice, &unknown.links, &keys).await;
-        found.push(candidates.expect("found").answered.is_some());
-        if name == "second" {
-            assert_eq!(store.expire_threads(2, 10).await.expect("deleted"), 1);
-        }
-    }
-    assert_eq!(found, [true, false, false]);
 }

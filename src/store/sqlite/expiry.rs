@@ -10,22 +10,12 @@ use super::scoped::scoped_query;
 use crate::store::StoreResult;
 use crate::store::rows::{self, get};
 
-/// Puts conversations that were used in the future (after `$2`) to now (`$1`).
-const CORRECT_FUTURE_TIMES: &str = "UPDATE lineages SET last_ms = $1 WHERE last_ms > $2";
+/// When the last request of any conversation came.
+const LAST_USE: &str = "SELECT max(last_ms) FROM lineages";
 
-/// What replicas and corrections of a clock may differ by, in milliseconds.
-const DAY_MS: i64 = 24 * 60 * 60 * 1000;
-
-pub(super) async fn correct_future_times(
-    conn: &mut SqliteConnection,
-    now_ms: i64,
-) -> StoreResult<()> {
-    query(CORRECT_FUTURE_TIMES)
-        .bind(now_ms)
-        .bind(now_ms.saturating_add(DAY_MS))
-        .execute(conn)
-        .await?;
-    Ok(())
+pub(super) async fn last_use_ms(conn: &mut SqliteConnection) -> StoreResult<Option<i64>> {
+    let row = query(LAST_USE).fetch_one(conn).await?;
+    get(&row, 0)
 }
 
 /// Conversations whose last request came before `$1`, the oldest first, at most `$2`.

@@ -8,43 +8,63 @@ use super::scoped::scoped_query;
 use crate::history::Scope;
 use crate::store::StoreResult;
 
-/// Takes the origin from one message of another lineage for each message (its content, or the ids of its tool calls)
-/// that both hold. What two conversations have said proves neither, also when one of them is gone: its client may send it
-/// again. One is enough: a message without origin counts as another conversation's for all that hold the same, and when it
-/// is deleted itself, the next one takes its part. A text of fewer than 24 bytes proves nothing anyway
-/// (`MIN_DISTINCTIVE_BYTES`).
-const NOTE_SHARED_MESSAGES: &str = "
+/// Takes the origin from a message of another lineage for each text that both hold. What two conversations have said
+/// proves neither, also when one of them is gone: its client may send it again. One such message is enough: without origin
+/// it counts as another conversation's for all that hold the same, and when it is deleted itself, the next one takes its
+/// part. A text of fewer than 24 bytes proves nothing anyway (`MIN_DISTINCTIVE_BYTES`).
+///
+/// Copies of a message on several chains of one conversation have one origin. If somebody else holds a text, the next
+/// smaller or larger origin of it is not this lineage's for one of those that are. So the work grows with the lineage,
+/// however often it or others say the same.
+const NOTE_SHARED_TEXTS: &str = "
+WITH own AS MATERIALIZED (
+    SELECT DISTINCT n.content, n.origin FROM nodes AS n
+    WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3
+      AND n.ids IS NULL AND n.content IS NOT NULL AND n.weight >= 24),
+near (content, origin) AS (
+    SELECT own.content, (
+        SELECT o.origin FROM nodes AS o
+        WHERE o.tenant = $1 AND o.resource = $2 AND o.content = own.content AND o.origin > own.origin
+        ORDER BY o.origin LIMIT 1) FROM own
+    UNION
+    SELECT own.content, (
+        SELECT o.origin FROM nodes AS o
+        WHERE o.tenant = $1 AND o.resource = $2 AND o.content = own.content AND o.origin < own.origin
+        ORDER BY o.origin DESC LIMIT 1) FROM own)
 UPDATE nodes SET origin = 0
 FROM (
-    SELECT CASE WHEN n.ids IS NULL THEN coalesce(
-        (SELECT o.link FROM nodes AS o
-         WHERE o.tenant = $1 AND o.resource = $2 AND o.content = n.content AND o.origin > 0
-           AND o.origin <> n.origin AND o.lineage <> $3 LIMIT 1),
-        (SELECT o.link FROM nodes AS o
-         WHERE o.tenant = $1 AND o.resource = $2 AND o.content = n.content AND o.origin < 0
-           AND o.origin <> n.origin AND o.lineage <> $3 LIMIT 1))
-    ELSE coalesce(
-        (SELECT o.link FROM nodes AS o
-         WHERE o.tenant = $1 AND o.resource = $2 AND o.ids = n.ids AND o.origin > 0
-           AND o.origin <> n.origin AND o.lineage <> $3 LIMIT 1),
-        (SELECT o.link FROM nodes AS o
-         WHERE o.tenant = $1 AND o.resource = $2 AND o.ids = n.ids AND o.origin < 0
-           AND o.origin <> n.origin AND o.lineage <> $3 LIMIT 1))
-    END AS link
-    FROM nodes AS n
-    WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3
-      AND (n.ids IS NOT NULL OR n.content IS NOT NULL AND n.weight >= 24)) AS shared
+    SELECT (SELECT o.link FROM nodes AS o
+            WHERE o.tenant = $1 AND o.resource = $2 AND o.content = near.content
+              AND o.origin = near.origin LIMIT 1) AS link
+    FROM near
+    WHERE near.origin <> 0
+      AND (near.content, near.origin) NOT IN (SELECT own.content, own.origin FROM own)) AS shared
 WHERE nodes.tenant = $1 AND nodes.resource = $2 AND nodes.link = shared.link";
 
-/// Answers that several conversations got identify none of them (a tip of zeros), also when one of these is gone: another
-/// lineage of the owner keeps them.
-const REASSIGN_SHARED_ANSWERS: &str = "
-UPDATE answers SET lineage = coalesce(
-    (SELECT max(l.id) FROM lineages AS l WHERE l.tenant = $1 AND l.resource = $2 AND l.id > $3),
-    (SELECT max(l.id) FROM lineages AS l WHERE l.tenant = $1 AND l.resource = $2 AND l.id < $3),
-    $3)
-WHERE answers.tenant = $1 AND answers.resource = $2 AND answers.lineage = $3
-  AND answers.tip = zeroblob(32)";
+/// The same for messages with tool calls, by the ids of these.
+const NOTE_SHARED_CALLS: &str = "
+WITH own AS MATERIALIZED (
+    SELECT DISTINCT n.ids, n.origin FROM nodes AS n
+    WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3 AND n.ids IS NOT NULL),
+near (ids, origin) AS (
+    SELECT own.ids, (
+        SELECT o.origin FROM nodes AS o
+        WHERE o.tenant = $1 AND o.resource = $2 AND o.ids = own.ids AND o.origin > own.origin
+        ORDER BY o.origin LIMIT 1) FROM own
+    UNION
+    SELECT own.ids, (
+        SELECT o.origin FROM nodes AS o
+        WHERE o.tenant = $1 AND o.resource = $2 AND o.ids = own.ids AND o.origin < own.origin
+        ORDER BY o.origin DESC LIMIT 1) FROM own)
+UPDATE nodes SET origin = 0
+FROM (
+    SELECT (SELECT o.link FROM nodes AS o
+            WHERE o.tenant = $1 AND o.resource = $2 AND o.ids = near.ids
+              AND o.origin = near.origin LIMIT 1) AS link
+    FROM near
+    WHERE near.origin <> 0
+      AND (near.ids, near.origin) NOT IN (SELECT own.ids, own.origin FROM own)) AS shared
+WHERE nodes.tenant = $1 AND nodes.resource = $2 AND nodes.link = shared.link";
 
 /// Moves messages that another lineage needs to that lineage: those it continues, those at which one of
 /// its requests ended, and all messages before these.
@@ -156,11 +176,7 @@ pub(super) async fn reassign_shared_rows(
     scope: &Scope,
     lineage: i64,
 ) -> StoreResult<()> {
-    for statement in [
-        NOTE_SHARED_MESSAGES,
-        REASSIGN_SHARED_ANSWERS,
-        REASSIGN_SHARED_ROWS,
-    ] {
+    for statement in [NOTE_SHARED_TEXTS, NOTE_SHARED_CALLS, REASSIGN_SHARED_ROWS] {
         run(conn, statement, scope, lineage).await?;
     }
     Ok(())

@@ -13,7 +13,7 @@ use super::SqliteStore;
 /// the database itself and its pepper; audit lines, which only operators read, and figures of models; and what belongs to an
 /// account, which pays for its tenants with all their resources.
 const ABOVE_OWNERS: [&str; 82] = [
-    "CORRECT_FUTURE_TIMES",
+    "LAST_USE",
     "BYTES_OF_LINEAGES",
     "BYTES_OF_NODES",
     "BYTES_OF_CONTENTS",
@@ -216,9 +216,9 @@ const EXPECTED_SCANS: [(&str, &str); 45] = [
 
 /// Tables that any statement may scan: the list of links in a parameter, and intermediate tables of the
 /// statement itself.
-const SMALL_TABLES: [&str; 19] = [
+const SMALL_TABLES: [&str; 21] = [
     "due", "r", "latest", "p", "below", "up", "used", "heirs", "busy", "depth", "alias", "hit",
-    "answer", "begun", "newest", "w", "ends", "cover", "CONSTANT",
+    "answer", "begun", "newest", "w", "ends", "cover", "own", "near", "CONSTANT",
 ];
 
 /// Files without a statement of a verb: the schema of a database, and tests.

@@ -105,9 +105,9 @@ impl Forgetting for SqliteStore {
         Ok(())
     }
 
-    async fn correct_future_times(&self, now_ms: i64) -> StoreResult<()> {
-        self.write("store expiry::correct_future_times", move |conn| {
-            Box::pin(expiry::correct_future_times(conn, now_ms))
+    async fn last_use_ms(&self) -> StoreResult<Option<i64>> {
+        self.read("store expiry::last_use_ms", |conn| {
+            Box::pin(expiry::last_use_ms(conn))
         })
         .await
     }

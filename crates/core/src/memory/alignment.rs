@@ -28,9 +28,10 @@ pub use self::result::{Alignment, AlignmentKind, SharedMessages};
 use crate::history::align::Run;
 use crate::history::{History, PositionMap, Role};
 
-/// A request that belongs to a recorded conversation has at most so many answers behind what is recorded: the newest one,
-/// which no request has carried before. More of them were given while nobody recorded, or in another conversation that
-/// got one of the answers too, and that the store does not know: it was deleted, or recorded in another database.
+/// A request that belongs to a recorded conversation has at most so many answers behind what is recorded and what this
+/// process has seen: the newest one, after a restart. More of them were given while no process looked, or in another
+/// conversation that got one of the answers too, and that the store does not know: it was deleted, or recorded in another
+/// database.
 const MAX_NEW_ANSWERS: usize = 1;
 
 /// A withheld range is released when the client has sent this many messages more without dropping more.
@@ -69,7 +70,7 @@ pub fn shared_messages(client: &History, known: &KnownChains) -> Option<(SharedM
     let aligned = comparison.align(names == NameComparison::Same, is_client_summary)?;
     let is_same = !aligned.proof.is_empty()
         && names != NameComparison::Different
-        && new_answers(client, &aligned.runs) <= MAX_NEW_ANSWERS;
+        && new_answers(client, &aligned.runs, known) <= MAX_NEW_ANSWERS;
     Some((
         SharedMessages::new(aligned.runs, path, aligned.missing),
         is_same,
@@ -96,7 +97,7 @@ fn align_by_runs(
     }
     let is_same = !aligned.proof.is_empty()
         && names != NameComparison::Different
-        && new_answers(client, runs) <= MAX_NEW_ANSWERS;
+        && new_answers(client, runs, known) <= MAX_NEW_ANSWERS;
     let may_restore = is_same && known.allows_restoring(names);
     let reach = if may_restore {
         aligned.rewritten
@@ -139,10 +140,10 @@ fn align_by_runs(
     Alignment::new(client, &base, positions, shared, basis)
 }
 
-/// How many answers of the model stand behind the last of `runs`. Messages of the model in a row are one answer: some
-/// clients send its text and its calls as messages of their own.
-fn new_answers(client: &History, runs: &[Run]) -> usize {
-    let end = runs.last().map_or(0, Run::client_end);
+/// How many answers of the model stand behind the last of `runs` that this process has not seen the upstream give there.
+/// Messages of the model in a row are one answer: some clients send its text and its calls as messages of their own.
+fn new_answers(client: &History, runs: &[Run], known: &KnownChains) -> usize {
+    let end = runs.last().map_or(0, Run::client_end).max(known.seen_count);
     let is_model = |at: usize| client.messages()[at].message.role == Role::Assistant;
     let begins_answer = |at: &usize| is_model(*at) && (*at == 0 || !is_model(*at - 1));
     (end..client.len()).filter(begins_answer).count()

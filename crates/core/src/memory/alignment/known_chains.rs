@@ -28,7 +28,8 @@ impl Origin {
 
     /// The origin of a new `message` behind one of this origin; `link` is the link of the new
     /// message.
-    pub(super) fn next(self, message: &Fingerprint, link: &Link) -> Self {
+    #[must_use]
+    pub fn next(self, message: &Fingerprint, link: &Link) -> Self {
         if self == Self::default() {
             return Self::for_link(link);
         }
@@ -282,6 +283,9 @@ pub struct KnownChains {
     pub stored: Option<(StoredAlignment, Arc<BaseChain>)>,
     /// The path up to the latest message of the request that is known on any chain.
     pub path: Vec<PathEntry>,
+    /// How many messages of the request there are up to the newest answer that this process has seen the upstream give in
+    /// the conversation of `path`, recorded or not; 0 if there is none behind the path.
+    pub seen_count: usize,
     /// An answer of the model that stands in the request, perhaps as a summary.
     pub summary: Option<SummaryCandidate>,
     /// The thread key of the request.
