@@ -71,6 +71,9 @@ pub(super) async fn open(
     Ok(())
 }
 
+/// How long it is waited for a file system.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Reports that the file of the pepper was deleted. Nothing needs it before the next start, which ends without it.
 struct PepperWatch {
     file: PathBuf,
@@ -89,8 +92,11 @@ impl PepperWatch {
     }
 
     async fn check(&mut self, readiness: &Readiness) {
-        // A file that cannot be looked for is not known to be gone.
-        let is_there = tokio::fs::try_exists(&self.file).await.unwrap_or(true);
+        // A file that cannot be looked for, or not in time, is not known to be gone.
+        let looking = tokio::time::timeout(LOOK_TIMEOUT, tokio::fs::try_exists(&self.file));
+        let Ok(Ok(is_there)) = looking.await else {
+            return;
+        };
         self.was_there |= is_there;
         let is_missing = self.was_there && !is_there;
         if std::mem::replace(&mut self.is_missing, is_missing) == is_missing {

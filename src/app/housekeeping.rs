@@ -146,22 +146,22 @@ impl Housekeeping {
     }
 
     /// Whether the first round after the start deletes nothing because of its age: by this clock, nobody has used Diarist
-    /// for a day longer than everything is kept. The clock of a machine that has just started may be wrong, until it is
+    /// for a day longer than things are kept. The clock of a machine that has just started may be wrong, until it is
     /// put right.
     async fn waits_for_clock(&mut self, now_ms: i64) -> StoreResult<bool> {
-        if std::mem::replace(&mut self.has_begun, true) {
+        if self.has_begun {
             return Ok(false);
         }
-        let Some(retention) = self.retention else {
-            return Ok(false);
-        };
-        let unused = before(now_ms, retention.saturating_add(DAY));
+        let kept = [self.retention, self.audit_retention].into_iter().flatten();
+        let shortest = kept.fold(self.job_retention, Duration::min);
+        let unused = before(now_ms, shortest.saturating_add(DAY));
         let last_use = self.store.last_use_ms().await?;
+        self.has_begun = true;
         let waits = last_use.is_some_and(|last_use| last_use < unused);
         if waits {
             tracing::warn!(
-                "by the clock of this machine, all conversations are too old. They are deleted in ten minutes, unless the \
-                 clock is put right until then"
+                "by the clock of this machine, nobody has used Diarist for longer than things are kept. What is too old is \
+                 deleted in ten minutes, unless the clock is put right until then"
             );
         }
         Ok(waits)

@@ -128,6 +128,7 @@ impl AnswerPosition {
             let (client, origins) = (&self.client_history, &self.origins);
             self.cache.track_accepted(&self.scope, client, origins);
         }
+        *self.first_answer() = None;
         for (place, message) in messages.iter().enumerate() {
             if let Some(parsed) = chat::message(&message.json(), &self.pepper) {
                 let client = (&*self.client_history, self.origins.as_slice());

@@ -364,7 +364,7 @@ async fn a_database_deleted_while_in_use_is_replaced_by_a_new_one() {
         .expect("a new database was made");
     assert!(disk.file().exists());
     // What is remembered of the earlier one does not hold for it.
-    assert_eq!(store.reopenings(), 1);
+    assert!(store.reopenings() >= 1);
     store.close().await;
     // The record is in the new file.
     let store = disk.open().await;

@@ -8,62 +8,63 @@ use super::scoped::scoped_query;
 use crate::history::Scope;
 use crate::store::StoreResult;
 
-/// Takes the origin from a message of another lineage for each text that both hold. What two conversations have said
-/// proves neither, also when one of them is gone: its client may send it again. One such message is enough: without origin
-/// it counts as another conversation's for all that hold the same, and when it is deleted itself, the next one takes its
-/// part. A text of fewer than 24 bytes proves nothing anyway (`MIN_DISTINCTIVE_BYTES`).
+/// Takes the origin from one message of another lineage for each text that both hold, unless others hold it from two
+/// origins anyway. What two conversations have said proves neither, also when one of them is gone: its client may send it
+/// again. One such message is enough: without origin it counts as another conversation's for all that hold the same. A
+/// text of fewer than 24 bytes proves nothing anyway (`MIN_DISTINCTIVE_BYTES`).
 ///
-/// Copies of a message on several chains of one conversation have one origin. If somebody else holds a text, the next
-/// smaller or larger origin of it is not this lineage's for one of those that are. So the work grows with the lineage,
-/// however often it or others say the same.
+/// Must run behind [`REASSIGN_SHARED_ROWS`], which may move a message with or without origin. Each text is looked at once,
+/// and its messages are read up to the first one of another lineage: so the work grows with the lineage, however often it or
+/// others say the same.
 const NOTE_SHARED_TEXTS: &str = "
 WITH own AS MATERIALIZED (
-    SELECT DISTINCT n.content, n.origin FROM nodes AS n
-    WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3
-      AND n.ids IS NULL AND n.content IS NOT NULL AND n.weight >= 24),
-near (content, origin) AS (
-    SELECT own.content, (
+    SELECT n.content, min(n.origin) AS low, max(n.origin) AS high FROM nodes AS n
+    WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3 AND n.content IS NOT NULL
+      AND (n.weight >= 24 OR n.ids IS NOT NULL)
+    GROUP BY n.content),
+held (content, own_low, own_high, low, high) AS MATERIALIZED (
+    SELECT own.content, own.low, own.high, (
         SELECT o.origin FROM nodes AS o
-        WHERE o.tenant = $1 AND o.resource = $2 AND o.content = own.content AND o.origin > own.origin
-        ORDER BY o.origin LIMIT 1) FROM own
-    UNION
-    SELECT own.content, (
+        WHERE o.tenant = $1 AND o.resource = $2 AND o.content = own.content AND o.lineage <> $3
+        ORDER BY o.origin LIMIT 1), (
         SELECT o.origin FROM nodes AS o
-        WHERE o.tenant = $1 AND o.resource = $2 AND o.content = own.content AND o.origin < own.origin
-        ORDER BY o.origin DESC LIMIT 1) FROM own)
+        WHERE o.tenant = $1 AND o.resource = $2 AND o.content = own.content AND o.lineage <> $3
+        ORDER BY o.origin DESC LIMIT 1)
+    FROM own)
 UPDATE nodes SET origin = 0
 FROM (
     SELECT (SELECT o.link FROM nodes AS o
-            WHERE o.tenant = $1 AND o.resource = $2 AND o.content = near.content
-              AND o.origin = near.origin LIMIT 1) AS link
-    FROM near
-    WHERE near.origin <> 0
-      AND (near.content, near.origin) NOT IN (SELECT own.content, own.origin FROM own)) AS shared
+            WHERE o.tenant = $1 AND o.resource = $2 AND o.content = held.content
+              AND o.origin = held.low AND o.lineage <> $3
+              AND o.ids IS NULL LIMIT 1) AS link
+    FROM held
+    WHERE held.low = held.high AND held.low <> 0
+      AND (held.own_low <> held.low OR held.own_high <> held.low)) AS shared
 WHERE nodes.tenant = $1 AND nodes.resource = $2 AND nodes.link = shared.link";
 
 /// The same for messages with tool calls, by the ids of these.
 const NOTE_SHARED_CALLS: &str = "
 WITH own AS MATERIALIZED (
-    SELECT DISTINCT n.ids, n.origin FROM nodes AS n
-    WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3 AND n.ids IS NOT NULL),
-near (ids, origin) AS (
-    SELECT own.ids, (
+    SELECT n.ids, min(n.origin) AS low, max(n.origin) AS high FROM nodes AS n
+    WHERE n.tenant = $1 AND n.resource = $2 AND n.lineage = $3 AND n.ids IS NOT NULL
+    GROUP BY n.ids),
+held (ids, own_low, own_high, low, high) AS MATERIALIZED (
+    SELECT own.ids, own.low, own.high, (
         SELECT o.origin FROM nodes AS o
-        WHERE o.tenant = $1 AND o.resource = $2 AND o.ids = own.ids AND o.origin > own.origin
-        ORDER BY o.origin LIMIT 1) FROM own
-    UNION
-    SELECT own.ids, (
+        WHERE o.tenant = $1 AND o.resource = $2 AND o.ids = own.ids AND o.lineage <> $3
+        ORDER BY o.origin LIMIT 1), (
         SELECT o.origin FROM nodes AS o
-        WHERE o.tenant = $1 AND o.resource = $2 AND o.ids = own.ids AND o.origin < own.origin
-        ORDER BY o.origin DESC LIMIT 1) FROM own)
+        WHERE o.tenant = $1 AND o.resource = $2 AND o.ids = own.ids AND o.lineage <> $3
+        ORDER BY o.origin DESC LIMIT 1)
+    FROM own)
 UPDATE nodes SET origin = 0
 FROM (
     SELECT (SELECT o.link FROM nodes AS o
-            WHERE o.tenant = $1 AND o.resource = $2 AND o.ids = near.ids
-              AND o.origin = near.origin LIMIT 1) AS link
-    FROM near
-    WHERE near.origin <> 0
-      AND (near.ids, near.origin) NOT IN (SELECT own.ids, own.origin FROM own)) AS shared
+            WHERE o.tenant = $1 AND o.resource = $2 AND o.ids = held.ids
+              AND o.origin = held.low AND o.lineage <> $3 LIMIT 1) AS link
+    FROM held
+    WHERE held.low = held.high AND held.low <> 0
+      AND (held.own_low <> held.low OR held.own_high <> held.low)) AS shared
 WHERE nodes.tenant = $1 AND nodes.resource = $2 AND nodes.link = shared.link";
 
 /// Moves messages that another lineage needs to that lineage: those it continues, those at which one of

@@ -145,7 +145,7 @@ fn align_by_runs(
 fn new_answers(client: &History, runs: &[Run], known: &KnownChains) -> usize {
     let end = runs.last().map_or(0, Run::client_end).max(known.seen_count);
     let is_model = |at: usize| client.messages()[at].message.role == Role::Assistant;
-    let begins_answer = |at: &usize| is_model(*at) && (*at == 0 || !is_model(*at - 1));
+    let begins_answer = |at: &usize| is_model(*at) && (*at == end || !is_model(*at - 1));
     (end..client.len()).filter(begins_answer).count()
 }
 

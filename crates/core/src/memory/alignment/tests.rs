@@ -122,6 +122,10 @@ fn a_request_with_several_unrecorded_answers_is_not_proven_by_an_earlier_one() {
     let sent = [&recorded[4..], &talk("new", 1), &parts, &end].concat();
     let alignment = find(&scope, sent, &known_chains).expect("aligned");
     assert!(alignment.lineage.is_some());
+    // One directly behind what is recorded, and another one.
+    let sent = [&recorded[4..], &parts[..1], &talk("new", 3)].concat();
+    let alignment = find(&scope, sent, &known_chains);
+    assert_eq!(alignment.and_then(|alignment| alignment.lineage), None);
 }
 
 /// A gap with no more new messages than missing ones was dropped. It is remembered if its text is
