@@ -3,12 +3,12 @@
 //! The store itself opens the file and tries again; here is only what the process does about it. Called by
 //! [`super::App`].
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
+use super::pepper::PepperWatch;
 use crate::admin::{Condition, Readiness};
 use crate::config::Config;
 use crate::proxy::Proxy;
@@ -69,52 +69,6 @@ pub(super) async fn open(
     };
     readiness.set("store", Condition::Degraded(problem));
     Ok(())
-}
-
-/// How long it is waited for a file system.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Reports that the file of the pepper was deleted. Nothing needs it before the next start, which ends without it.
-struct PepperWatch {
-    file: PathBuf,
-    /// Whether it has been there since the start: a pipe can be gone once it is read.
-    was_there: bool,
-    is_missing: bool,
-}
-
-impl PepperWatch {
-    fn new(file: &Path) -> Self {
-        Self {
-            file: file.to_owned(),
-            was_there: false,
-            is_missing: false,
-        }
-    }
-
-    async fn check(&mut self, readiness: &Readiness) {
-        // A file that cannot be looked for, or not in time, is not known to be gone.
-        let looking = tokio::time::timeout(LOOK_TIMEOUT, tokio::fs::try_exists(&self.file));
-        let Ok(Ok(is_there)) = looking.await else {
-            return;
-        };
-        self.was_there |= is_there;
-        let is_missing = self.was_there && !is_there;
-        if std::mem::replace(&mut self.is_missing, is_missing) == is_missing {
-            return;
-        }
-        let file = self.file.display();
-        if is_missing {
-            let problem = format!(
-                "the pepper's file {file} was deleted: put it back from your copy. Without it, the next start ends with \
-                 an error, and the memory in the database is lost"
-            );
-            tracing::error!("{problem}");
-            readiness.set("pepper", Condition::Degraded(problem));
-        } else {
-            tracing::info!("the pepper's file {file} is there again");
-            readiness.set("pepper", Condition::Up);
-        }
-    }
 }
 
 /// Periodic work that must not be on the request path: reports whether the store answers and how many jobs are

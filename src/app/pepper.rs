@@ -1,8 +1,12 @@
-//! Where the configuration says that the pepper is, and what to say if a database has none. Called by `app` at the
-//! start, and by commands.
+//! Where the configuration says that the pepper is, what to say if a database has none, and whether its file is still there.
+//! Never reads the pepper itself. Called by `app`, and by commands.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use secrecy::ExposeSecret as _;
 
+use crate::admin::{Condition, Readiness};
 use crate::config::{Config, Database};
 use crate::store::PepperPlace;
 
@@ -29,4 +33,50 @@ pub fn pepper_hint(config: &Config) -> Option<String> {
             config.database
         )
     })
+}
+
+/// How long it is waited for a file system.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Reports that the file of the pepper was deleted. The next start needs it, and nothing notices before.
+pub(super) struct PepperWatch {
+    file: PathBuf,
+    /// Whether it has been there since the start: a pipe can be gone once it is read.
+    was_there: bool,
+    is_missing: bool,
+}
+
+impl PepperWatch {
+    pub(super) fn new(file: &Path) -> Self {
+        Self {
+            file: file.to_owned(),
+            was_there: false,
+            is_missing: false,
+        }
+    }
+
+    pub(super) async fn check(&mut self, readiness: &Readiness) {
+        // A file that cannot be looked for, or not in time, is not known to be gone.
+        let looking = tokio::time::timeout(LOOK_TIMEOUT, tokio::fs::try_exists(&self.file));
+        let Ok(Ok(is_there)) = looking.await else {
+            return;
+        };
+        self.was_there |= is_there;
+        let is_missing = self.was_there && !is_there;
+        if std::mem::replace(&mut self.is_missing, is_missing) == is_missing {
+            return;
+        }
+        let file = self.file.display();
+        if is_missing {
+            let problem = format!(
+                "the pepper's file {file} was deleted: put it back from your copy. Without it, the next start ends with \
+                 an error, and the memory in the database is lost"
+            );
+            tracing::error!("{problem}");
+            readiness.set("pepper", Condition::Degraded(problem));
+        } else {
+            tracing::info!("the pepper's file {file} is there again");
+            readiness.set("pepper", Condition::Up);
+        }
+    }
 }

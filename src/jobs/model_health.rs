@@ -90,10 +90,13 @@ struct Health {
     rest: Option<(i64, i64)>,
 }
 
-/// Whether a rest or pause lasts at `now_ms`. One that begins later was made by a clock that was wrong then, and has been
-/// put right: its end says nothing. A clock that is only adjusted goes back by less than a minute.
-fn is_now((since, until): (i64, i64), now_ms: i64) -> bool {
-    (since - 60_000..until).contains(&now_ms)
+/// A clock that is adjusted while it runs goes back by less than this, in milliseconds.
+const ADJUSTMENT_MS: i64 = 60_000;
+
+/// Whether a rest or pause lasts at `now_ms`. One that begins later was made by a clock that was ahead, and has been put
+/// right since: its end says nothing.
+fn lasts_at((since, until): (i64, i64), now_ms: i64) -> bool {
+    (since - ADJUSTMENT_MS..until).contains(&now_ms)
 }
 
 /// Begins a rest or pause at `now_ms`, or extends it: then it keeps its beginning.
@@ -367,7 +370,7 @@ impl ModelHealth {
     pub(super) fn record_rest(&self, tenant: &Tenant, until_ms: i64) {
         let mut state = self.lock();
         let now_ms = self.clock.now_ms();
-        state.rests.retain(|_, rest| is_now(*rest, now_ms));
+        state.rests.retain(|_, rest| lasts_at(*rest, now_ms));
         extend(state.rests.entry(*tenant), now_ms, until_ms);
         self.publish(&state);
     }
@@ -409,7 +412,7 @@ impl ModelHealth {
         let now_ms = self.clock.now_ms();
         let origin = phase.endpoint.as_ref().map(Endpoint::origin);
         let mut paused = state.paused.iter().filter(|(endpoint, pause)| {
-            is_now(**pause, now_ms)
+            lasts_at(**pause, now_ms)
                 && endpoint.tenant == borrowed.then_some(*tenant)
                 && origin.as_ref().is_none_or(|it| *it == endpoint.origin)
         });
@@ -429,10 +432,10 @@ impl ModelHealth {
             .filter(|(target, _)| is_observer(target));
         let own = observers
             .filter_map(|(_, health)| health.rest)
-            .filter(|rest| is_now(*rest, now_ms))
+            .filter(|rest| lasts_at(*rest, now_ms))
             .max_by_key(|(_, until)| *until);
         let of_tenant = state.rests.get(tenant).copied();
-        let of_tenant = of_tenant.filter(|rest| borrowed && is_now(*rest, now_ms));
+        let of_tenant = of_tenant.filter(|rest| borrowed && lasts_at(*rest, now_ms));
         let (since, until) = of_tenant.or(own)?;
         Rest::from_millis(since, until).map(Notice::ObserverResting)
     }
@@ -441,7 +444,7 @@ impl ModelHealth {
     pub(super) fn expire(&self) {
         let (now, now_ms) = (self.clock.instant(), self.clock.now_ms());
         let mut state = self.lock();
-        state.rests.retain(|_, rest| is_now(*rest, now_ms));
+        state.rests.retain(|_, rest| lasts_at(*rest, now_ms));
         let is_recent = |until: i64| until.saturating_add(millis(BORROWED_TTL)) > now_ms;
         state.paused.retain(|_, (_, until)| is_recent(*until));
         state.targets.retain(|target, health| {
@@ -465,7 +468,7 @@ impl ModelHealth {
 
     fn publish(&self, state: &State) {
         let now_ms = self.clock.now_ms();
-        let waiting = |rest: &(i64, i64)| is_now(*rest, now_ms);
+        let waiting = |rest: &(i64, i64)| lasts_at(*rest, now_ms);
         let own = state.targets.values().filter_map(|health| health.rest);
         let rests = state.rests.values().copied().chain(own);
         resting::publish("rate_limit", rests.filter(waiting));

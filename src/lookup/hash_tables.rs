@@ -53,3 +53,39 @@ impl Hasher for HashKeyHasher {
         self.0.finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_whose_hashes_begin_alike_are_told_apart() {
+        let mut map = HashKeyMap::default();
+        let key = |tenant: u8, end: u8| {
+            let mut hash = [7; 32];
+            hash[31] = end;
+            ([tenant; 32], hash, i64::from(end))
+        };
+        let keys = [key(1, 0), key(1, 1), key(2, 0), key(2, 1)];
+        map.extend(keys.iter().zip(0..));
+        for (number, key) in keys.iter().enumerate() {
+            assert_eq!(map.get(key), Some(&number));
+        }
+        assert_eq!(map.get(&key(3, 0)), None);
+    }
+
+    #[test]
+    fn each_part_of_a_key_counts_for_its_place() {
+        let state = HashKeyState::default();
+        let key = ([1_u8; 32], [2_u8; 16], 3_i64);
+        let hash = state.hash_one(key);
+        assert_eq!(hash, state.hash_one(key));
+        for other in [
+            ([9; 32], key.1, key.2),
+            (key.0, [9; 16], key.2),
+            (key.0, key.1, 9),
+        ] {
+            assert_ne!(hash, state.hash_one(other));
+        }
+    }
+}

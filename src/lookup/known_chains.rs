@@ -108,6 +108,10 @@ fn add_answer(
     path.push(check_uniqueness(entry, seen_origins));
 }
 
+/// So many messages behind a path are looked at for answers that are not recorded. Each takes a hash while the cache is
+/// locked, and a request may have 50,000; the recorder is never so far behind in one conversation.
+const MAX_UNRECORDED: usize = 256;
+
 /// How many messages of `client` there are up to the newest answer that this process has seen the upstream give behind
 /// `path`, which ends with the message at `place`; 0 if there is none. Such answers are not recorded if memory was off, the
 /// client has stopped them, or the recorder is behind.
@@ -124,7 +128,8 @@ fn seen_count(
         return 0;
     }
     let mut seen_count = 0;
-    for (at, chained) in client.messages().iter().enumerate().skip(place + 1) {
+    let behind = client.messages().iter().enumerate().skip(place + 1);
+    for (at, chained) in behind.take(MAX_UNRECORDED) {
         origin = origin.next(&chained.message.fingerprint, &chained.link);
         if chained.message.role == Role::Assistant && seen_origins.is_from_upstream(origin) {
             seen_count = at + 1;

@@ -344,6 +344,7 @@ fn finish(
     }
     entry.set_raw_usage(observed.raw_usage.take());
     entry.finish(&observed);
+    // Written before the exchange is recorded.
     drop(entry);
     let accepted =
         status.is_success() && failed.is_none() && observed.saw_done && !observed.refusal;

@@ -29,9 +29,8 @@ use crate::history::align::Run;
 use crate::history::{History, PositionMap, Role};
 
 /// A request that belongs to a recorded conversation has at most so many answers behind what is recorded and what this
-/// process has seen: the newest one, after a restart. More of them were given while no process looked, or in another
-/// conversation that got one of the answers too, and that the store does not know: it was deleted, or recorded in another
-/// database.
+/// process has seen: the newest one, after a restart. Other ones were given in another conversation, which got an answer of
+/// this one too and is not in the store: it was deleted, or recorded in another database.
 const MAX_NEW_ANSWERS: usize = 1;
 
 /// A withheld range is released when the client has sent this many messages more without dropping more.
