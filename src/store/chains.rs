@@ -225,7 +225,7 @@ pub struct PrefixTrim {
 /// What a request is looked up by, besides its links.
 #[derive(Clone, Debug, Default)]
 pub struct LookupKeys {
-    /// Anchors of its messages and their positions.
+    /// Anchors of its messages and their positions, from the last message to the first.
     pub anchors: Vec<(ScopedHash, usize)>,
     /// Hashes of texts among its first messages, and the positions behind them; the best comes first.
     pub answers: Vec<(ScopedHash, usize)>,

@@ -71,7 +71,7 @@ pub(super) fn span(row: &SqliteRow, first: usize) -> StoreResult<Span> {
     })
 }
 
-/// The first ten columns of `NODES_OF_CHAIN` and `LONGEST_CHAIN`.
+/// A message: rows of kind 0 of `CHAIN`, and the first ten columns of `LONGEST_CHAIN`.
 pub(super) fn node(row: &SqliteRow) -> StoreResult<Node> {
     Ok(Node {
         link: link(row, 0)?,
@@ -282,7 +282,7 @@ fn witness(mark: &str, origin: i64) -> Option<Witness> {
     })
 }
 
-/// The columns of `JOBS_OF_CHAIN`.
+/// The columns of `JOBS_OF_CHAIN`, and rows of kind 4 of `CHAIN`.
 pub(super) fn work(row: &SqliteRow) -> StoreResult<ChainJob> {
     let waits_after_a_try = get::<bool>(row, 6)?;
     let state = match get(row, 5)? {

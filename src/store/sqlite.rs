@@ -22,6 +22,7 @@ mod forgotten;
 mod held_tombstones;
 mod known_keys;
 mod large_reads;
+mod load_chain;
 mod message_archive;
 mod migrations;
 mod observer_allowance;

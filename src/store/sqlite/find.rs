@@ -12,7 +12,7 @@ use crate::store::{Candidates, LookupKeys, PrefixTrim, SentPrefix, StoreResult};
 
 /// Everything that is recorded of a request's chain and of the other chains it may stand on.
 ///
-/// Parameters: `$3` the links, `$4` the tip, `$5` pairs of anchor and position, `$6` answer hash, position, and
+/// Parameters: `$3` the links, the last one first, `$4` the tip, `$5` pairs of anchor and position, the last one first, `$6` answer hash, position, and
 /// content of the message if the model is its author, `$7` the number of links, `$8` the root, `$9` the model
 /// (NULL: every model), `$10` the hash of the system message.
 ///
@@ -48,25 +48,34 @@ use crate::store::{Candidates, LookupKeys, PrefixTrim, SentPrefix, StoreResult};
 /// `CROSS JOIN` fixes the order of a join in SQLite: the links come first. An anchor inside the recorded
 /// part of the chain leads to no path. The work is bounded: at most 96 anchors, and chains of at most
 /// 20,000 messages together.
+///
+/// Keys are hashes, so each row that is looked for lies on a page of its own, and after a restart each page is read from the
+/// disk. So the search begins at the end of the chain and ends at the first row that is found (`ORDER BY p.rowid LIMIT 1`): of an ordinary
+/// conversation, however long, a few rows are read.
 const FIND: &str = "
 WITH RECURSIVE
 depth (count, lineage, origin) AS (
-    SELECT coalesce(max(n.count), 0), n.lineage, n.origin FROM json_each($3) AS p CROSS JOIN nodes AS n
-    WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)),
+    SELECT coalesce(max(count), 0), lineage, origin FROM (
+        SELECT n.count, n.lineage, n.origin FROM json_each($3) AS p CROSS JOIN nodes AS n
+        WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)
+        ORDER BY p.rowid LIMIT 1)),
 alias (count, base, runs, client, path, proof, held_from, held_since) AS (
     SELECT * FROM (
         SELECT v.count, v.base, v.runs, v.client, v.path, v.proof, v.held_from, v.held_since
         FROM json_each($3) AS p CROSS JOIN views AS v
         WHERE v.tenant = $1 AND v.resource = $2 AND v.tip = unhex(p.value)
-        ORDER BY v.count DESC LIMIT 1)),
+        ORDER BY p.rowid LIMIT 1)),
 hit (place, link) AS (
     SELECT * FROM (
-        SELECT p.value ->> 1 AS place,
+        SELECT p.value ->> 1,
                (SELECT n.link FROM nodes AS n
                 WHERE n.tenant = $1 AND n.resource = $2 AND n.anchor = unhex(p.value ->> 0)
-                ORDER BY n.seen_ms DESC LIMIT 1) AS link
-        FROM json_each($5) AS p)
-    WHERE link IS NOT NULL ORDER BY place DESC LIMIT 1),
+                ORDER BY n.seen_ms DESC LIMIT 1)
+        FROM json_each($5) AS p
+        WHERE p.value ->> 1 >= (SELECT depth.count FROM depth) AND EXISTS (
+            SELECT 1 FROM nodes AS n
+            WHERE n.tenant = $1 AND n.resource = $2 AND n.anchor = unhex(p.value ->> 0))
+        ORDER BY p.rowid LIMIT 1)),
 answer (place, link, mark) AS (
     SELECT * FROM (
         SELECT p.value ->> 1, a.tip, a.mark FROM json_each($6) AS p CROSS JOIN answers AS a
@@ -77,28 +86,37 @@ answer (place, link, mark) AS (
           AND NOT EXISTS (SELECT 1 FROM nodes AS n
                           WHERE n.tenant = $1 AND n.resource = $2 AND n.content = unhex(p.value ->> 2)
                             AND n.role = 'assistant')
-        ORDER BY p.key LIMIT 1)),
+        ORDER BY p.rowid LIMIT 1)),
 up (kind, link) AS (
     SELECT 4, base FROM alias
     UNION ALL
-    SELECT 5, hit.link FROM hit CROSS JOIN depth WHERE hit.place >= depth.count
+    SELECT 5, link FROM hit
     UNION ALL
     SELECT 6, answer.link FROM answer
     UNION ALL
     SELECT up.kind, n.parent FROM up CROSS JOIN nodes AS n
     WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link
     LIMIT 20000),
+longest (link, shared) AS (
+    SELECT * FROM (
+        SELECT unhex(p.value), $7 - p.key FROM json_each($3) AS p
+        WHERE EXISTS (SELECT 1 FROM requests AS r
+                      WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = unhex(p.value))
+           OR ($2 <> x'' AND $7 - p.key >= 3 AND EXISTS (
+                   SELECT 1 FROM nodes AS n CROSS JOIN requests AS r
+                   WHERE n.tenant = $1 AND n.resource = $2 AND n.parent = unhex(p.value)
+                     AND r.tenant = $1 AND r.resource = $2 AND r.tip = n.link))
+        ORDER BY p.rowid LIMIT 1)),
 begun (kind, tip, shared, snapshot, lineage) AS (
     SELECT * FROM (
         SELECT 0, r.tip, begun.shared, r.snapshot, r.lineage
-        FROM (SELECT unhex(p.value) AS link, p.key + 1 AS shared, 1 AS own FROM json_each($3) AS p
-              UNION ALL SELECT n.link, p.key + 1, 0 FROM json_each($3) AS p CROSS JOIN nodes AS n
-              WHERE n.tenant = $1 AND n.resource = $2 AND n.parent = unhex(p.value)
-                AND $2 <> x'' AND p.key >= 2) AS begun
+        FROM (SELECT link, shared, 1 AS own FROM longest
+              UNION ALL SELECT n.link, longest.shared, 0 FROM longest CROSS JOIN nodes AS n
+              WHERE n.tenant = $1 AND n.resource = $2 AND n.parent = longest.link
+                AND $2 <> x'' AND longest.shared >= 3) AS begun
         CROSS JOIN requests AS r
         WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = begun.link
-        ORDER BY begun.shared DESC, begun.own DESC,
-                 begun.own AND coalesce(r.model = $9, 0) DESC, r.snapshot
+        ORDER BY begun.own DESC, begun.own AND coalesce(r.model = $9, 0) DESC, r.snapshot
         LIMIT 1)
     UNION ALL
     SELECT kind, tip, count, snapshot, lineage FROM (
@@ -130,7 +148,7 @@ WHERE r.tenant = $1 AND r.resource = $2 AND r.tip = $4 AND ($9 IS NULL OR r.mode
 UNION ALL
 SELECT 2, depth.count, depth.lineage, depth.count BETWEEN 1 AND 2 AND EXISTS (
            SELECT 1 FROM nodes AS n
-           WHERE n.tenant = $1 AND n.resource = $2 AND n.parent = unhex($3 ->> (depth.count - 1))),
+           WHERE n.tenant = $1 AND n.resource = $2 AND n.parent = unhex($3 ->> ($7 - depth.count))),
        depth.origin, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM depth
 UNION ALL
 SELECT 3, alias.count, alias.base, alias.client, alias.path, alias.held_from, alias.held_since, NULL,
@@ -190,7 +208,7 @@ SELECT 9, answer.place, NULL, EXISTS (
        NULL, NULL, answer.mark, NULL, NULL, NULL, NULL, NULL, NULL FROM answer
 UNION ALL
 SELECT 10, NULL, NULL, NULL, max(c.trimmed_to), c.trim_pin, c.trim_wording, NULL, NULL, c.model, NULL, NULL, NULL
-FROM json_each($3) AS p CROSS JOIN requests AS c
+FROM json_each($3) AS p CROSS JOIN requests AS c INDEXED BY requests_trimmed
 WHERE c.tenant = $1 AND c.resource = $2 AND c.tip = unhex(p.value) AND c.trimmed_to IS NOT NULL
 GROUP BY c.model
 UNION ALL
@@ -216,7 +234,7 @@ FROM newest CROSS JOIN snapshots AS s
 WHERE s.tenant = $1 AND s.resource = $2 AND s.id = newest.id
 UNION ALL
 SELECT 14, NULL, c.tip, NULL, max(c.trimmed_to), c.trim_pin, c.trim_wording, NULL, NULL, c.model, NULL, NULL, NULL
-FROM up CROSS JOIN requests AS c
+FROM up CROSS JOIN requests AS c INDEXED BY requests_trimmed
 WHERE c.tenant = $1 AND c.resource = $2 AND c.tip = up.link AND c.trimmed_to IS NOT NULL
 GROUP BY c.model
 UNION ALL
@@ -242,7 +260,7 @@ pub(super) async fn find_candidates(
     };
     let root = Link::root(&scope);
     let rows = scoped_query(FIND, &scope)
-        .bind(rows::link_list(&chain))
+        .bind(rows::link_list(chain.iter().rev()))
         .bind(tip.as_bytes().as_slice())
         .bind(rows::mark_list(&keys.anchors))
         .bind(rows::answer_list(&keys.answers, &keys.answer_contents))

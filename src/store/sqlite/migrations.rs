@@ -144,6 +144,11 @@ pub(super) fn migrations() -> Vec<Migration> {
             "summary_start",
             include_str!("../../../migrations/sqlite/0027_summary_start.sql"),
         ),
+        (
+            28,
+            "requests_trimmed",
+            include_str!("../../../migrations/sqlite/0028_requests_trimmed.sql"),
+        ),
     ]
     .into_iter()
     .map(|(version, name, text)| {

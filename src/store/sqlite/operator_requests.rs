@@ -5,7 +5,7 @@ use sqlx::query_as;
 use sqlx::sqlite::SqliteConnection;
 
 use super::scoped::{lineage_rows, scoped_query, scoped_scalar};
-use super::{admin, read};
+use super::{admin, load_chain};
 use crate::history::Scope;
 use crate::memory::Span;
 use crate::store::StoreResult;
@@ -27,7 +27,7 @@ pub(super) async fn longest_chain(
         links.push(rows::node(row)?.link);
     }
     links.reverse();
-    let chain = read::load_chain(conn, scope.clone(), links).await?;
+    let chain = load_chain::load_chain(conn, scope.clone(), links).await?;
     Ok(Some(LongestChain {
         scope,
         model,

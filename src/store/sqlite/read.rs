@@ -10,7 +10,7 @@ use crate::memory::advance::ChainJob;
 use crate::memory::{Part, PartId, PartKind, Snapshot, SnapshotId};
 use crate::store::StoreResult;
 use crate::store::rows::{self, get};
-use crate::store::{EarlierLog, LogBounds, RecordedChain, SharedContent};
+use crate::store::{EarlierLog, LogBounds, SharedContent};
 
 /// Those of some messages (`$3`: links) that another conversation holds too: the same content, or the same
 /// tool call ids, with another origin.
@@ -79,79 +79,6 @@ pub(super) async fn snapshot(
         .await?
         .map(|row| rows::snapshot(&row))
         .transpose()
-}
-
-/// Recorded messages of a chain (`$3`: links), each with its lineage, the key and the zone of that.
-const NODES_OF_CHAIN: &str = "
-SELECT n.link, n.count, n.role, n.tokens, n.closed, n.turn_end, n.born, n.confirmed, n.seen_ms,
-       n.live, n.lineage, l.thread_key, l.zone
-FROM json_each($3) AS p CROSS JOIN nodes AS n CROSS JOIN lineages AS l
-WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value)
-  AND l.tenant = $1 AND l.resource = $2 AND l.id = n.lineage";
-
-/// Whether a message follows a link (`$3`).
-const HAS_SUCCESSOR: &str = "
-SELECT EXISTS (SELECT 1 FROM nodes WHERE tenant = $1 AND resource = $2 AND parent = $3)";
-
-/// Parts that end in a chain (`$3`: links), without their text.
-const PARTS_OF_CHAIN: &str = "
-SELECT t.id, t.kind, t.from_link, t.from_count, t.to_link, t.to_count, t.tokens, t.message_tokens,
-       t.asked, t.stopgap
-FROM json_each($3) AS p CROSS JOIN parts AS t
-WHERE t.tenant = $1 AND t.resource = $2 AND t.to_link = unhex(p.value)";
-
-/// Snapshots that end in a chain (`$3`: links), without their text.
-const SNAPSHOTS_OF_CHAIN: &str = "
-SELECT 0, s.id, s.to_link, s.to_count, s.eligible_from, s.pin, s.parts, s.tokens, s.cause,
-       s.placement, NULL, s.others
-FROM json_each($3) AS p CROSS JOIN snapshots AS s
-WHERE s.tenant = $1 AND s.resource = $2 AND s.to_link = unhex(p.value)";
-
-pub(super) async fn load_chain(
-    conn: &mut SqliteConnection,
-    scope: Scope,
-    chain: Vec<Link>,
-) -> StoreResult<RecordedChain> {
-    let links = rows::link_list(&chain);
-    let mut recorded = RecordedChain::default();
-    for row in rows_of_chain(conn, NODES_OF_CHAIN, &scope, &links).await? {
-        let node = rows::node(&row)?;
-        // The links come first in the join, so rows come in the order of the chain. A gap ends the prefix.
-        if node.count != recorded.nodes.len() + 1 {
-            break;
-        }
-        recorded.nodes.push(node);
-        let lineage = get(&row, 10)?;
-        if recorded.lineage.replace(lineage) != Some(lineage) {
-            recorded.lineages.retain(|(other, _)| *other != lineage);
-            recorded.lineages.insert(0, (lineage, get(&row, 11)?));
-            recorded.zone = get(&row, 12)?;
-        }
-    }
-    let Some(deepest) = recorded.nodes.last() else {
-        return Ok(recorded);
-    };
-    recorded.has_successor = scoped_query(HAS_SUCCESSOR, &scope)
-        .bind(deepest.link.as_bytes().as_slice())
-        .fetch_one(&mut *conn)
-        .await
-        .map_err(Into::into)
-        .and_then(|row| get::<i64>(&row, 0))?
-        != 0;
-    for row in rows_of_chain(conn, PARTS_OF_CHAIN, &scope, &links).await? {
-        recorded.parts.push(rows::part_meta(&row)?);
-    }
-    recorded
-        .parts
-        .sort_unstable_by_key(|p| (p.span.to_count, p.id));
-    for row in rows_of_chain(conn, SNAPSHOTS_OF_CHAIN, &scope, &links).await? {
-        recorded.snapshots.push(rows::snapshot_meta(&row)?);
-    }
-    recorded
-        .snapshots
-        .sort_unstable_by_key(|s| (s.to_count, s.id));
-    recorded.jobs = jobs_ending_at(conn, scope, chain).await?;
-    Ok(recorded)
 }
 
 /// Jobs that end at some links (`$3`).

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use super::SqliteStore;
 use super::queue::ClaimedJob;
 use super::{
-    admin, aliases, costs, find, message_archive, operator_requests, overflow_observe, peer_memory,
-    queue, read, record_batch, snapshots, tenant_accounts, timers,
+    admin, aliases, costs, find, load_chain, message_archive, operator_requests, overflow_observe,
+    peer_memory, queue, read, record_batch, snapshots, tenant_accounts, timers,
 };
 use crate::history::{Link, Scope, ScopedHash};
 use crate::memory::advance::ChainJob;
@@ -65,7 +65,7 @@ impl Chains for SqliteStore {
         if chain.is_empty() || !database.may_know(scope, chain, &LookupKeys::default()) {
             return Ok(RecordedChain::default());
         }
-        run!(self.read => read::load_chain(scope, chain))
+        run!(self.read_once => load_chain::load_chain(scope, chain))
     }
 
     async fn chain_links(&self, scope: &Scope, tip: Link) -> StoreResult<Vec<Link>> {
