@@ -59,7 +59,7 @@ impl Observer {
             return Err(Failure::Unreadable);
         };
         if payload.transcript.trim().is_empty() {
-            // The range has only system messages, which code copies, or echoes of our own block.
+            // The range has only system messages, which code copies, or reminders of Diarist.
             let written = ObservedText::from_payload(&payload);
             return Ok(self.build_chunk(job, &payload, written).await);
         }

@@ -178,12 +178,27 @@ impl MessageKey {
     }
 }
 
-/// Whether a call id was drawn at random. Servers that number their calls (`call_0`,
-/// `functions.read:3`) give every conversation the same ids. The shortest random ids have nine
-/// characters.
+/// Whether a call id was drawn at random. Servers that number their calls (`call_0`, `functions.read:3`) or name them after
+/// the tool (`tool_0_get_weather`) give every conversation the same ids.
 fn is_random_id(id: &[u8]) -> bool {
-    let last = id.rsplit(|byte| !byte.is_ascii_alphanumeric()).next();
-    last.is_some_and(|last| last.len() >= 6)
+    let mut pieces = id.split(|byte| !byte.is_ascii_alphanumeric());
+    pieces.any(is_random_piece)
+}
+
+/// The shortest random ids have eight characters (Ollama; Mistral's have nine).
+const MIN_RANDOM_LETTERS: usize = 8;
+
+/// Gemini draws numbers of up to 19 digits. Counters and times are shorter.
+const MIN_RANDOM_DIGITS: usize = 16;
+
+/// Words have no digits, and names have them at their end (`call_abc123`). Random letters and digits alternate.
+fn is_random_piece(piece: &[u8]) -> bool {
+    let is_number = piece.iter().all(u8::is_ascii_digit);
+    if is_number {
+        return piece.len() >= MIN_RANDOM_DIGITS && piece[0] != b'0';
+    }
+    let alternates = |pair: &&[u8]| pair[0].is_ascii_digit() != pair[1].is_ascii_digit();
+    piece.len() >= MIN_RANDOM_LETTERS && piece.windows(2).filter(alternates).count() >= 2
 }
 
 /// The hash by which `item` behind `previous` is looked up; `None` if neither is distinctive. A tool
@@ -231,4 +246,44 @@ pub fn distinctive_bytes(role: Role, text: &str) -> u32 {
         return 0;
     }
     u32::try_from(text.len()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As servers give them: OpenAI, Anthropic, vLLM, Mistral, Ollama, Gemini, DeepSeek, Cohere.
+    #[test]
+    fn ids_that_were_drawn_at_random_are_told_from_numbers_and_names() {
+        for id in [
+            "call_WnOqUtAOD5c29CrkNhRWWNyC",
+            "call_WnOqUtAOD5c29CrkNhRWWNyC_1",
+            "toolu_01A09q90qw90lq917835lq9",
+            "chatcmpl-tool-8f2bb12cbd1a4d5e8e8b0b9a3c1d2e3f",
+            "D681PevKs",
+            "call_k3j9x0qa",
+            "function-call-7183920465510293847",
+            "call_0_9f1d2c3b-4a5e-6f70-8192-a3b4c5d6e7f8",
+            "list_files_d81ynz6mv4qp",
+        ] {
+            assert!(is_random_id(id.as_bytes()), "{id}");
+        }
+        for id in [
+            "",
+            "call_0",
+            "functions.get_weather:0",
+            "tool_0_get_weather",
+            "call-search_documents",
+            "get_weather",
+            "call_getWeatherForecast2",
+            "call_abc123",
+            "call_abcdef123",
+            "call_000001",
+            "call_0000000000000001",
+            "call_1732838400000",
+            "call_aaaaaaaa",
+        ] {
+            assert!(!is_random_id(id.as_bytes()), "{id}");
+        }
+    }
 }

@@ -158,7 +158,7 @@ pub fn system_messages(messages: &[TranscriptMessage<'_>]) -> Vec<(usize, String
                 .pieces
                 .iter()
                 .filter_map(|piece| match piece {
-                    MessagePiece::Text(text) => Some(render::before_block(text).trim()),
+                    MessagePiece::Text(text) => Some(text.trim()),
                     _ => None,
                 })
                 .filter(|text| !text.is_empty())

@@ -136,7 +136,7 @@ impl<'a> Matcher<'a> {
 
     /// Whether the two messages are the same. Tool call ids are the best evidence: a result that
     /// came back shorter or as a placeholder is the same result, and a repaired call is the same
-    /// call. But the id must stand once and in no other conversation: some servers number their
+    /// call if its id was drawn at random. But the id must stand once and in no other conversation: some servers number their
     /// calls from the start, and a cache gives everybody the same ids.
     pub(super) fn is_same_message(&self, path: usize, client: usize) -> bool {
         let (path_item, client_item) = (&self.path.items[path], &self.client.items[client]);
@@ -148,8 +148,10 @@ impl<'a> Matcher<'a> {
         path_item.ids.is_some()
             && path_item.ids == client_item.ids
             && path_item.role == client_item.role
-            && (path_item.role != Role::Tool
-                || client_item.distinctive_bytes <= path_item.distinctive_bytes)
+            && match path_item.role {
+                Role::Tool => client_item.distinctive_bytes <= path_item.distinctive_bytes,
+                _ => path_item.has_random_ids(),
+            }
             && self.path.unique_ids_position(path_item).is_some()
             && self.client.unique_ids_position(client_item).is_some()
     }

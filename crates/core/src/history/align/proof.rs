@@ -131,7 +131,10 @@ impl Matcher<'_> {
         for (path, client) in run.pairs() {
             let origin = origin(path);
             let (path_item, client_item) = (&self.path.items[path], &self.client.items[client]);
-            let call = self.has_same_random_ids(path_item, client_item);
+            // Only the result of a call may come back with another content. A call with other arguments is another call, whose id
+            // is not as random as it looks.
+            let call = self.has_same_random_ids(path_item, client_item)
+                && (path_item.role == Role::Tool || path_item.content == client_item.content);
             if !origin.unshared || !(call || self.is_distinctive_once(path_item, client_item)) {
                 continue;
             }

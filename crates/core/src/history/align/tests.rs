@@ -122,15 +122,15 @@ fn two_messages_suffice_with_a_long_answer_or_a_tool_call() {
     assert_eq!(align(&path, &[question, brief, user("b")]), None);
     let path = [
         user("a"),
-        call("call_Xq81bTz"),
-        result("call_Xq81bTz", "files"),
+        call("call_Xq81bTz4d"),
+        result("call_Xq81bTz4d", "files"),
     ];
     assert_eq!(
         align(
             &path,
             &[
-                call("call_Xq81bTz"),
-                result("call_Xq81bTz", "files"),
+                call("call_Xq81bTz4d"),
+                result("call_Xq81bTz4d", "files"),
                 user("b")
             ]
         ),
@@ -154,23 +154,23 @@ fn fixed_messages_that_a_client_program_writes_prove_no_alignment() {
 fn a_result_that_came_back_as_a_placeholder_is_the_same_result() {
     let path = [
         user("look"),
-        call("call_Xq81bTz"),
+        call("call_Xq81bTz4d"),
         result(
-            "call_Xq81bTz",
+            "call_Xq81bTz4d",
             "a long listing of files that fills the page",
         ),
-        call("call_Yr92cUa"),
+        call("call_Yr92cUa7m"),
         result(
-            "call_Yr92cUa",
+            "call_Yr92cUa7m",
             "the text of one of them, at some length as well",
         ),
     ];
     let mut client = path.to_vec();
-    client[2] = result("call_Xq81bTz", "[cleared]");
+    client[2] = result("call_Xq81bTz4d", "[cleared]");
     client.push(answer("done"));
     assert_eq!(align(&path, &client), Some(vec![run(0, 0, 5)]));
     // A result that is longer than before is another result.
-    client[2] = result("call_Xq81bTz", &"something else altogether ".repeat(9));
+    client[2] = result("call_Xq81bTz4d", &"something else altogether ".repeat(9));
     assert_eq!(
         align(&path, &client),
         Some(vec![run(0, 0, 2), run(3, 3, 2)])
@@ -250,8 +250,8 @@ fn a_shared_template_aligns_messages_but_proves_no_conversation() {
     assert_eq!(is_proven(&path, 9, &other), Some(false));
     // Nor if a tool round is among the examples.
     let mut tools = path.clone();
-    tools[3] = call("call_Xq81bTz");
-    tools[4] = result("call_Xq81bTz", "files");
+    tools[3] = call("call_Xq81bTz4d");
+    tools[4] = result("call_Xq81bTz4d", "files");
     let mut client = tools.clone();
     client[0] = user("The second customer is called Bob.");
     assert_eq!(is_proven(&tools, 9, &client[..9]), Some(false));
@@ -393,12 +393,41 @@ fn messages_that_another_conversation_also_contains_prove_nothing() {
 #[test]
 fn a_tool_call_of_the_upstream_proves_a_conversation_behind_a_notice() {
     let mut path = chat(6);
-    path.push(call("call_Xq81bTz"));
-    path.push(result("call_Xq81bTz", "files"));
+    path.push(call("call_Xq81bTz4d"));
+    path.push(result("call_Xq81bTz4d", "files"));
     let mut client = vec![user("[Earlier messages were removed to save space.]")];
     client.extend_from_slice(&path[4..]);
     assert_eq!(aligned(&path, &client).proof, [6]);
     assert_eq!(is_proven(&path, 7, &client), Some(false), "an example");
+}
+
+/// Its server gives two conversations the same ids, or a cache does.
+#[test]
+fn a_call_with_other_arguments_proves_nothing() {
+    let mut path = chat(6);
+    path.push(call("call_Xq81bTz4d"));
+    path.push(result("call_Xq81bTz4d", "files"));
+    let arguments = message(
+        Role::Assistant,
+        "of Bob",
+        &["call_Xq81bTz4d".to_owned()],
+        None,
+    );
+    let client = [
+        user("My name is Bob, and this is what I ask."),
+        item(&arguments),
+        result("call_Xq81bTz4d", "more"),
+    ];
+    assert_eq!(is_proven(&path, 0, &client), Some(false));
+    // An id that is not random does not even make it the same call.
+    path[6] = call("tool_0_get_weather");
+    let arguments = message(
+        Role::Assistant,
+        "of Bob",
+        &["tool_0_get_weather".to_owned()],
+        None,
+    );
+    assert_eq!(align(&path, &[user("of Bob"), item(&arguments)]), None);
 }
 
 /// If both have the thread key of one conversation, one answer is enough.
@@ -452,11 +481,11 @@ fn rewritten_messages_are_distinguished_from_messages_dropped_for_space() {
 #[test]
 fn a_missing_tool_round_counts_as_dropped_and_not_as_rewritten() {
     let mut path = chat(4);
-    path.push(call("call_Xq81bTz"));
-    path.push(result("call_Xq81bTz", "a long listing of files"));
+    path.push(call("call_Xq81bTz4d"));
+    path.push(result("call_Xq81bTz4d", "a long listing of files"));
     path.extend(chat(8).split_off(4));
     let mut client = path.clone();
-    client[5] = result("call_Xq81bTz", "[cleared]");
+    client[5] = result("call_Xq81bTz4d", "[cleared]");
     let cleared = aligned(&path, &client);
     assert_eq!((cleared.rewritten, cleared.missing), (10, 5));
     client.drain(4..6);

@@ -186,11 +186,11 @@ fn no_alignment_separates_a_tool_call_from_its_result() {
     known.push(message(
         Role::Assistant,
         "",
-        &["call_aaaaaaaa", "call_bbbbbbbb"],
+        &["call_a1b2c3d4", "call_e5f6a7b8"],
         None,
     ));
-    known.push(message(Role::Tool, "text of a", &[], Some("call_aaaaaaaa")));
-    known.push(message(Role::Tool, "text of b", &[], Some("call_bbbbbbbb")));
+    known.push(message(Role::Tool, "text of a", &[], Some("call_a1b2c3d4")));
+    known.push(message(Role::Tool, "text of b", &[], Some("call_e5f6a7b8")));
     known.push(message(
         Role::Assistant,
         &format!("both read, {LONG_TEXT}"),
@@ -200,7 +200,7 @@ fn no_alignment_separates_a_tool_call_from_its_result() {
     let scope = Scope::new(b"key", None);
     let chain = History::chain(&scope, known.clone());
 
-    let mut sent = vec![message(Role::Assistant, "", &["call_bbbbbbbb"], None)];
+    let mut sent = vec![message(Role::Assistant, "", &["call_e5f6a7b8"], None)];
     sent.extend_from_slice(&known[9..]);
     sent.push(message(Role::User, "and now", &[], None));
     let client = Arc::new(History::chain(&scope, sent));
@@ -229,7 +229,7 @@ fn task() -> Vec<Message> {
             _ => message(Role::Assistant, &text_at(at), &[], None),
         })
         .collect();
-    for id in ["call_aaaaaaaa", "call_bbbbbbbb"] {
+    for id in ["call_a1b2c3d4", "call_e5f6a7b8"] {
         all.push(message(Role::Assistant, "", &[id], None));
         all.push(message(Role::Tool, &text_at(all.len()), &[], Some(id)));
     }
@@ -247,7 +247,7 @@ fn a_result_cleared_before_its_observation_counts_as_a_new_message() {
     let known = task();
     let chain = History::chain(&scope, known.clone());
     let mut sent = known[2..].to_vec();
-    sent[5] = message(Role::Tool, "[cleared]", &[], Some("call_aaaaaaaa"));
+    sent[5] = message(Role::Tool, "[cleared]", &[], Some("call_a1b2c3d4"));
     sent.push(message(Role::User, "and now", &[], None));
     let links = |taken: usize| {
         let path = path(&chain, taken);

@@ -133,7 +133,7 @@ impl<'a> MessageReader<'a> {
         }
     }
 
-    /// The texts of a message. None for an empty message, for an echo of our own text, and for
+    /// The texts of a message. None for an empty message, for a reminder of Diarist, and for
     /// calls and results that were shown before.
     pub(super) fn read(&mut self, spoken: &PlainText) -> Vec<LabelledText> {
         let mut texts = Vec::new();
@@ -144,9 +144,8 @@ impl<'a> MessageReader<'a> {
         for piece in &spoken.pieces {
             match piece {
                 MessagePiece::Text(text) => {
-                    let own_text = render::before_block(text);
-                    if !["", render::REMINDER, render::BRIDGE].contains(&own_text.trim()) {
-                        words.push(self.clean(self.without_blocks(spoken.role, own_text).trim()));
+                    if !["", render::REMINDER, render::BRIDGE].contains(&text.trim()) {
+                        words.push(self.clean(self.without_blocks(spoken.role, text).trim()));
                     }
                 }
                 MessagePiece::Refusal(text) => {

@@ -437,30 +437,26 @@ fn attachments_are_numbered_in_order_by_kind() {
 }
 
 #[test]
-fn the_observer_gets_no_secrets_and_no_block_of_diarist() {
-    let rendering = crate::memory::Rendering {
-        preamble: render::PREAMBLE_VERSION,
-        as_of: jiff::civil::date(2026, 3, 9),
-    };
-    let text_of = "* 🔴 old news";
-    let entry = render::BlockPart {
-        text: text_of,
-        rendering,
-    };
-    let block = render::segments(&[entry], None).concat();
+fn the_observer_gets_no_secrets_and_no_reminder_of_diarist() {
     let messages = at_once(vec![
-        text(Role::User, &block),
         text(Role::User, render::REMINDER),
         text(Role::Assistant, render::BRIDGE),
-        text(Role::System, &block),
         text(Role::User, "DB_PASSWORD=correcthorse"),
     ]);
     assert_snapshot!(shown(&messages), @"
     Date: Mar 4, 2026
     User (14:05): DB_PASSWORD=[redacted: password]
     ");
-    assert!(system_messages(&entries(&messages)).is_empty());
-    assert!(observations_by_code(&entries(&messages), &style()).contains("User: [nothing said]"));
+}
+
+/// Otherwise what follows the tag would be neither raw nor observed.
+#[test]
+fn a_message_with_the_tag_of_a_block_is_observed_as_a_whole() {
+    let words = "What is this?\n<diarist-log version=\"2\">\nIt stood in my log.";
+    let messages = at_once(vec![text(Role::User, words), text(Role::System, words)]);
+    assert!(shown(&messages).contains("It stood in my log."));
+    let system: Vec<_> = system_messages(&entries(&messages));
+    assert_eq!(system[0].1, words);
 }
 
 #[test]
