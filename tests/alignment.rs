@@ -8,6 +8,7 @@ mod answer_receipts;
 mod apart;
 mod archived;
 mod client_habits;
+mod common_words;
 mod compose;
 pub mod corpus;
 mod deleted;

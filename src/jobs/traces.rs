@@ -113,6 +113,17 @@ pub(super) fn confirm_repeated(
         .collect()
 }
 
+/// The length by which a request confirms the recorded beginning of its own chain. A client that keeps its first messages and
+/// its newest ones always sends as many, but it goes on behind what another chain carried: any length is shorter than that.
+pub(super) fn carried_length(exchange: &Exchange, shared_messages: &SharedMessages) -> usize {
+    let length = exchange.history.len();
+    if exchange.alignment.is_none() && goes_on(shared_messages, length) {
+        usize::MAX
+    } else {
+        length
+    }
+}
+
 /// Whether a request of `sent_count` messages goes on behind those that another chain carried.
 fn goes_on(shared_messages: &SharedMessages, sent_count: usize) -> bool {
     let last = shared_messages.runs.last();

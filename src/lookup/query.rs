@@ -8,10 +8,10 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 use std::sync::atomic;
 
-use super::SnapshotCache;
 use super::known_chains::SentAlignment;
 use super::outcome::{Lookup, LookupParams, LookupSource, PossibleSummaries, PrefixMatch};
 use super::state::anchors;
+use super::{HashKeySet, SnapshotCache};
 use crate::history::{History, Link, Role, Scope, ScopedHash};
 use crate::memory::alignment::{
     Alignment, KnownChains, find_alignment, messages_before_answer, summary_positions,
@@ -85,8 +85,10 @@ impl SnapshotCache {
             .iter()
             .map(|chained| chained.link)
             .collect();
-        let keys = LookupKeys {
+        let answers: &PossibleSummaries = &answers;
+        let mut keys = LookupKeys {
             anchors: anchors(client, 0).collect(),
+            other_messages: None,
             answers: answers.marks.clone(),
             answer_contents: answer_contents(client, &answers.marks),
             thread_key: None,
@@ -95,10 +97,24 @@ impl SnapshotCache {
             account: Some(params.account),
         };
         self.wait_for_summaries(scope, client, &keys.answers).await;
-        let found = self.store.find_candidates(scope, &chain, &keys);
-        match self.reads.read(chain.len() >= LARGE_REQUEST, found).await {
+        let is_large = chain.len() >= LARGE_REQUEST;
+        let align = |candidates| {
+            self.align_candidates(scope, client, &params, sent.clone(), answers, candidates)
+        };
+        let candidates = self.store.find_candidates(scope, &chain, &keys);
+        match self.reads.read(is_large, candidates).await {
             Ok(candidates) => {
-                self.lookup_from_store(scope, client, params, sent, &answers, candidates)
+                let mut found = align(candidates);
+                keys.other_messages = found.other_messages(&keys.anchors);
+                if keys.other_messages.is_some() {
+                    let candidates = self.store.find_candidates(scope, &chain, &keys);
+                    let second = self.reads.read(is_large, candidates).await.map(align);
+                    found = second
+                        .ok()
+                        .filter(AlignedCandidates::is_proven)
+                        .unwrap_or(found);
+                }
+                self.lookup_from_store(scope, client, params, answers, found)
             }
             Err(error) => {
                 tracing::debug!(error = %error, "the store did not answer; using what this process knows");
@@ -118,22 +134,22 @@ impl SnapshotCache {
     }
 
     /// What the store has found of `client`, added to what this process knows, and the alignment by both.
-    fn lookup_from_store(
+    fn align_candidates(
         &self,
         scope: &Scope,
         client: &Arc<History>,
-        params: LookupParams<'_>,
+        params: &LookupParams<'_>,
         sent: SentAlignment,
         answers: &PossibleSummaries,
         mut candidates: Candidates,
-    ) -> (Lookup, Option<Alignment>) {
+    ) -> AlignedCandidates {
         let path = candidates.path.as_ref().and_then(|(_, path)| path.last());
         let path_tip = path.map(|entry| entry.message.link);
         let mut known = {
             let mut state = self.state();
             let origin_index = self.origin_index();
             let seen_origins = origin_index.origins_of(scope);
-            state.add_candidates(scope, client, &mut candidates, &params, seen_origins)
+            state.add_candidates(scope, client, &mut candidates, params, seen_origins)
         };
         if known.require_summary(|hash| answers.is_in_front(hash)) {
             candidates.aligned_sent_with = None;
@@ -143,6 +159,29 @@ impl SnapshotCache {
         }
         let sent = sent.unless_behind_summary(client, &known);
         let alignment = sent.or_align(|| find_alignment(client, &known));
+        AlignedCandidates {
+            candidates,
+            path_tip,
+            known,
+            alignment,
+        }
+    }
+
+    /// What is known of `client`, by this process and by what the store has `found`.
+    fn lookup_from_store(
+        &self,
+        scope: &Scope,
+        client: &Arc<History>,
+        params: LookupParams<'_>,
+        answers: &PossibleSummaries,
+        found: AlignedCandidates,
+    ) -> (Lookup, Option<Alignment>) {
+        let AlignedCandidates {
+            candidates,
+            path_tip,
+            known,
+            alignment,
+        } = found;
         if params.marks_quotations {
             self.mark_quotations(scope, &answers.marks, &known, alignment.as_ref());
         }
@@ -314,6 +353,37 @@ impl SnapshotCache {
                 None
             }
         }
+    }
+}
+
+/// What the store has found of a request, and the alignment by that.
+struct AlignedCandidates {
+    candidates: Candidates,
+    /// The end of the chain that an anchor found.
+    path_tip: Option<Link>,
+    known: KnownChains,
+    alignment: Option<Alignment>,
+}
+
+impl AlignedCandidates {
+    /// Whether the request is proven to belong to a recorded conversation.
+    fn is_proven(&self) -> bool {
+        self.alignment
+            .as_ref()
+            .is_some_and(|alignment| alignment.lineage.is_some())
+    }
+
+    /// The messages to which `anchors` of the request lead on a chain to which it is not proven to belong; `None` if there are
+    /// none. The latest question and answer may stand in many conversations, or a second time in its own.
+    fn other_messages(&self, anchors: &[(ScopedHash, usize)]) -> Option<Vec<Link>> {
+        if self.is_proven() {
+            return None;
+        }
+        let anchors: HashKeySet<ScopedHash> = anchors.iter().map(|(anchor, _)| *anchor).collect();
+        let path = self.known.path.iter();
+        let shared = path.filter(|entry| entry.anchor.is_some_and(|it| anchors.contains(&it)));
+        let links: Vec<Link> = shared.map(|entry| entry.message.link).collect();
+        (!links.is_empty()).then_some(links)
     }
 }
 

@@ -227,6 +227,9 @@ pub struct PrefixTrim {
 pub struct LookupKeys {
     /// Anchors of its messages and their positions, from the last message to the first.
     pub anchors: Vec<(ScopedHash, usize)>,
+    /// Messages that are known to be of another conversation. Anchors that lead to these are passed over, and so are those
+    /// that lead to several others; `None`: the anchor of the latest message counts, wherever it leads.
+    pub other_messages: Option<Vec<Link>>,
     /// Hashes of texts among its first messages, and the positions behind them; the best comes first.
     pub answers: Vec<(ScopedHash, usize)>,
     /// For each of `answers`, the hash of the content of its message, if the model is its author.

@@ -13,6 +13,7 @@ use crate::jobs::traces;
 use crate::jobs::track::Track;
 use crate::lookup::{LookupParams, SentLabel};
 use crate::memory::alignment::{EvidenceLevel, LineageName, SharedMessages};
+use crate::memory::peer_memory::MAX_CHANCE_PREFIX;
 use crate::memory::{Node, PartMeta, SnapshotId, record};
 use crate::store::{
     LIVE_MS, OperatorRequest, RecordedRequest, RequestRecord, SHARED_KEY_THRESHOLD, SentWith,
@@ -97,11 +98,15 @@ impl Recorder {
             .await?;
         let (shared_messages, continued_lineage) = match &exchange.alignment {
             Some(alignment) => (alignment.shared.clone(), alignment.lineage),
-            None if known_count == 0 => self.find_shared_messages(exchange).unwrap_or_default(),
+            // A client that keeps its first messages and its newest ones begins each request alike.
+            None if known_count <= MAX_CHANCE_PREFIX => {
+                self.find_shared_messages(exchange).unwrap_or_default()
+            }
             None => Default::default(),
         };
         traces::mark_live(exchange, &mut new_nodes, &shared_messages);
-        let mut confirm = record::confirm_nodes(&mut track.nodes, history.len());
+        let length = traces::carried_length(exchange, &shared_messages);
+        let mut confirm = record::confirm_nodes(&mut track.nodes, length);
         confirm.extend(traces::confirm_repeated(
             exchange,
             &mut new_nodes,
@@ -125,7 +130,7 @@ impl Recorder {
         traces.kept_messages = self.archive.texts_to_keep(exchange, &nodes, &confirm).await;
         let mut record = RequestRecord {
             thread_key,
-            lineage: lineage.or(continued_lineage.filter(|_| known_count == 0)),
+            lineage: lineage.or(continued_lineage),
             parent,
             confirmed_count: nodes.iter().take_while(|node| node.confirmed).count(),
             contents: record::message_contents(scope, history, &nodes, &confirm),

@@ -69,6 +69,7 @@ pub(super) async fn load_chain(
         }
     }
     messages.sort_unstable_by_key(|(node, _)| node.count);
+    let recorded_count = messages.len();
     for (node, row) in messages {
         // A gap ends the prefix.
         if node.count != recorded.nodes.len() + 1 {
@@ -85,7 +86,8 @@ pub(super) async fn load_chain(
     let Some(last) = recorded.nodes.last() else {
         return Ok(RecordedChain::default());
     };
-    recorded.has_successor = continued == Some(last.link);
+    let has_gap = recorded.nodes.len() < recorded_count;
+    recorded.has_successor = has_gap || continued == Some(last.link);
     recorded
         .parts
         .sort_unstable_by_key(|part| (part.span.to_count, part.id));

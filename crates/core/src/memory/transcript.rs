@@ -36,7 +36,7 @@ use rendered_text::{AttachmentNames, LabelledText, MessageReader};
 pub use truncate::truncate_middle;
 
 use super::prompt::first_chars;
-use super::{Node, dates, render};
+use super::{Node, dates};
 use crate::history::{MessagePiece, PlainText, Role};
 
 /// Characters of a message that [`observations_by_code`] keeps.
@@ -147,7 +147,7 @@ pub fn observations_by_code(
     super::prompt::escape(&out)
 }
 
-/// The system messages of the range, for [`render::chunk_text`]: place and text.
+/// The system messages of the range, for [`super::render::chunk_text`]: place and text.
 pub fn system_messages(messages: &[TranscriptMessage<'_>]) -> Vec<(usize, String)> {
     messages
         .iter()

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::history::{AttachmentKind, Link, Media, Scope};
 use crate::memory::redact::Redactor;
+use crate::memory::render;
 use crate::tokens::TokenCounter;
 
 /// 2026-03-04T14:05:00Z
