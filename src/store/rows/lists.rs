@@ -54,6 +54,12 @@ pub(in crate::store) fn hex_text(bytes: &[u8]) -> String {
     out
 }
 
+/// The bytes that `hex` stands for; `None` if it is not hexadecimal.
+pub(in crate::store) fn hex_bytes(hex: &str) -> Option<Vec<u8>> {
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    hex.as_bytes().chunks(2).map(byte).collect()
+}
+
 pub(super) fn push_hex(out: &mut String, bytes: &[u8]) {
     const DIGITS: [char; 16] = [
         '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f',

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use sqlx::sqlite::SqliteRow;
 
 use super::column::{corrupt, get};
-use super::lists::push_hex;
+use super::lists::{hex_bytes, push_hex};
 use crate::history::Link;
 use crate::memory::PeerMemory;
 use crate::memory::peer_memory::ConversationBinding;
@@ -79,13 +79,7 @@ pub(in crate::store) fn peer_memory_json(memory: &PeerMemory) -> StoreResult<Str
 }
 
 fn parse_link(hex: &str) -> Option<Link> {
-    let digits = hex.as_bytes();
-    let byte = |pair: &[u8]| {
-        let text = std::str::from_utf8(pair).ok()?;
-        u8::from_str_radix(text, 16).ok()
-    };
-    let bytes: Vec<u8> = digits.chunks(2).map(byte).collect::<Option<_>>()?;
-    Link::from_slice(&bytes)
+    Link::from_slice(&hex_bytes(hex)?)
 }
 
 #[cfg(test)]

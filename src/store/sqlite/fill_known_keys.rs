@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::Row as _;
-use sqlx::sqlite::{SqliteConnection, SqlitePool, SqliteRow};
+use sqlx::sqlite::{SqliteConnection, SqlitePool};
 
 use super::known_keys::{KnownKeys, name_hash};
 use crate::history::{Link, Scope};
-use crate::store::{StoreResult, rows};
+use crate::store::rows::{self, corrupt, get};
+use crate::store::{StoreError, StoreResult};
 
 /// Rows that are read at once.
 const PAGE: usize = 10_000;
@@ -53,44 +53,56 @@ enum Table {
     Snapshots,
 }
 
-/// The messages of all owners, after a place (`$1`, `$2`, `$3`), in the order of the table.
+/// The messages of all owners, after a place (`$1`, `$2`, `$3`), in the order of the table: a JSON array of keys, the place of the
+/// last message, and the number of messages. All in one row: each row costs a switch between threads.
 const NODE_KEYS: &str = "
-SELECT tenant, resource, link, anchor FROM nodes
-WHERE (tenant, resource, link) > ($1, $2, $3) ORDER BY tenant, resource, link LIMIT $5";
+SELECT json_group_array(json_array(hex(link), hex(anchor))),
+       max(hex(tenant) || '.' || hex(resource) || '.' || hex(link)), count(*)
+FROM (SELECT tenant, resource, link, anchor FROM nodes
+      WHERE (tenant, resource, link) > (unhex($1), unhex($2), unhex($3))
+      ORDER BY tenant, resource, link LIMIT $5)";
 
 /// As [`NODE_KEYS`]: the last links of aligned requests.
 const VIEW_KEYS: &str = "
-SELECT tenant, resource, tip FROM views
-WHERE (tenant, resource, tip) > ($1, $2, $3) ORDER BY tenant, resource, tip LIMIT $5";
+SELECT json_group_array(json_array(hex(tip))),
+       max(hex(tenant) || '.' || hex(resource) || '.' || hex(tip)), count(*)
+FROM (SELECT tenant, resource, tip FROM views
+      WHERE (tenant, resource, tip) > (unhex($1), unhex($2), unhex($3))
+      ORDER BY tenant, resource, tip LIMIT $5)";
 
 /// As [`NODE_KEYS`]: answers that may come back as summaries.
 const ANSWER_KEYS: &str = "
-SELECT tenant, resource, mark, ending FROM answers
-WHERE (tenant, resource, mark) > ($1, $2, $3) ORDER BY tenant, resource, mark LIMIT $5";
+SELECT json_group_array(json_array(hex(mark), hex(ending))),
+       max(hex(tenant) || '.' || hex(resource) || '.' || hex(mark)), count(*)
+FROM (SELECT tenant, resource, mark, ending FROM answers
+      WHERE (tenant, resource, mark) > (unhex($1), unhex($2), unhex($3))
+      ORDER BY tenant, resource, mark LIMIT $5)";
 
-/// The names of all conversations, after an id (`$4`).
+/// As [`NODE_KEYS`]: the names of all conversations with their owners, after an id (`$4`).
 const NAME_KEYS: &str = "
-SELECT tenant, resource, thread_key, id FROM lineages
-WHERE id > $4 AND thread_key IS NOT NULL ORDER BY id LIMIT $5";
+SELECT json_group_array(json_array(hex(tenant), hex(resource), thread_key)),
+       CAST(max(id) AS TEXT), count(*)
+FROM (SELECT id, tenant, resource, thread_key FROM lineages
+      WHERE id > $4 AND thread_key IS NOT NULL ORDER BY id LIMIT $5)";
 
-/// The ends of all peer intros, which are the roots of their owners, after an id (`$4`).
+/// As [`NODE_KEYS`]: the ends of all peer intros, which are the roots of their owners, after an id (`$4`).
 const PEER_INTRO_KEYS: &str = "
-SELECT tenant, resource, to_link, id FROM snapshots
-WHERE id > $4 AND to_count = 0 ORDER BY id LIMIT $5";
+SELECT json_group_array(json_array(hex(to_link))), CAST(max(id) AS TEXT), count(*)
+FROM (SELECT id, to_link FROM snapshots WHERE id > $4 AND to_count = 0 ORDER BY id LIMIT $5)";
 
 /// A page: its table, and the row that it follows.
 #[derive(Clone, Debug, Default)]
 struct Page {
     table: Table,
-    /// Tenant, resource and key of that row.
-    key: (Vec<u8>, Vec<u8>, Vec<u8>),
+    /// Tenant, resource and key of that row, in hexadecimal.
+    place: [String; 3],
     /// Its id, in a table that has one.
     id: i64,
 }
 
 impl Page {
     fn is_inside_table(&self) -> bool {
-        self.id > 0 || !self.key.2.is_empty()
+        self.id > 0 || !self.place[2].is_empty()
     }
 
     fn statement(&self) -> &'static str {
@@ -103,17 +115,20 @@ impl Page {
         }
     }
 
-    /// The page behind `last`, the last row of this page.
-    fn after(&self, last: &SqliteRow) -> StoreResult<Self> {
-        let has_id = matches!(self.table, Table::Lineages | Table::Snapshots);
+    /// The page behind the row at `last`, the last row of this page.
+    fn after(&self, last: &str) -> StoreResult<Self> {
         let mut page = Self {
             table: self.table,
             ..Self::default()
         };
-        if has_id {
-            page.id = last.try_get(3)?;
-        } else {
-            page.key = (last.try_get(0)?, last.try_get(1)?, last.try_get(2)?);
+        let mut parts = last.split('.');
+        match self.table {
+            Table::Lineages | Table::Snapshots => {
+                page.id = last.parse().map_err(|_| unreadable())?;
+            }
+            Table::Nodes | Table::Views | Table::Answers => {
+                page.place = [(); 3].map(|()| parts.next().unwrap_or_default().to_owned());
+            }
         }
         Ok(page)
     }
@@ -134,50 +149,57 @@ impl Page {
     }
 }
 
+fn unreadable() -> StoreError {
+    corrupt("a page of stored keys is not readable")
+}
+
 /// Adds the keys of one page. Returns the next page, or `None` after the last one.
 async fn add_page(
     conn: &mut SqliteConnection,
     known_keys: &KnownKeys,
     page: Page,
 ) -> StoreResult<Option<Page>> {
-    let rows = sqlx::query(page.statement())
-        .bind(&page.key.0)
-        .bind(&page.key.1)
-        .bind(&page.key.2)
+    let [tenant, resource, key] = &page.place;
+    let row = sqlx::query(page.statement())
+        .bind(tenant)
+        .bind(resource)
+        .bind(key)
         .bind(page.id)
         .bind(rows::count(PAGE))
-        .fetch_all(conn)
+        .fetch_one(conn)
         .await?;
-    for row in &rows {
-        match page.table {
-            Table::Nodes => {
-                let (link, anchor): (&[u8], Option<&[u8]>) = (row.try_get(2)?, row.try_get(3)?);
-                known_keys.add([link].into_iter().chain(anchor));
-            }
-            Table::Views | Table::Snapshots => known_keys.add([row.try_get(2)?]),
-            Table::Answers => {
-                let (mark, ending): (&[u8], Option<&[u8]>) = (row.try_get(2)?, row.try_get(3)?);
-                known_keys.add([mark].into_iter().chain(ending));
-                if ending.is_none() {
-                    known_keys.add_unknown_ending();
-                }
-            }
-            Table::Lineages => add_name(known_keys, row)?,
+    let items: Vec<Vec<String>> = serde_json::from_str(get(&row, 0)?).map_err(|_| unreadable())?;
+    if matches!(page.table, Table::Lineages) {
+        for item in &items {
+            add_name(known_keys, item)?;
         }
+    } else {
+        let keys = items.iter().flatten().filter(|key| !key.is_empty());
+        let keys: Vec<Vec<u8>> = keys.map(|key| bytes(key)).collect::<StoreResult<_>>()?;
+        known_keys.add(keys.iter().map(Vec::as_slice));
     }
-    match rows.last() {
-        Some(last) if rows.len() == PAGE => page.after(last).map(Some),
+    let is_without_ending = |item: &Vec<String>| item.get(1).is_some_and(String::is_empty);
+    if matches!(page.table, Table::Answers) && items.iter().any(is_without_ending) {
+        known_keys.add_unknown_ending();
+    }
+    match get::<Option<&str>>(&row, 1)? {
+        Some(last) if get::<i64>(&row, 2)? == rows::count(PAGE) => page.after(last).map(Some),
         _ => Ok(page.next_table()),
     }
 }
 
-fn add_name(known_keys: &KnownKeys, row: &SqliteRow) -> StoreResult<()> {
-    let (tenant, resource): (&[u8], &[u8]) = (row.try_get(0)?, row.try_get(1)?);
-    if let Ok(tenant) = tenant.try_into() {
-        let resource = resource.try_into().ok();
+fn add_name(known_keys: &KnownKeys, item: &[String]) -> StoreResult<()> {
+    let [tenant, resource, name] = item else {
+        return Err(unreadable());
+    };
+    if let Ok(tenant) = bytes(tenant)?.try_into() {
+        let resource = bytes(resource)?.try_into().ok();
         let root = Link::root(&Scope { tenant, resource });
-        let name = name_hash(&root, row.try_get(2)?);
-        known_keys.add([&name.as_bytes()[..]]);
+        known_keys.add([&name_hash(&root, name).as_bytes()[..]]);
     }
     Ok(())
+}
+
+fn bytes(hex: &str) -> StoreResult<Vec<u8>> {
+    rows::hex_bytes(hex).ok_or_else(unreadable)
 }
