@@ -9,7 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use diarist::llm::{CallError, CallSettings, Endpoint, Finish, Llm, Models, Prompt, UpstreamRoute};
+use diarist::llm::{
+    CallError, CallSettings, CredentialHeaders, Endpoint, Finish, Llm, Models, Prompt,
+    UpstreamRoute,
+};
 use diarist::memory::prompt::PromptAttachment;
 use diarist::tasks::Tasks;
 use http::{HeaderMap, HeaderValue, Request, Response};
@@ -256,7 +259,12 @@ async fn a_call_with_a_borrowed_route_keeps_its_url_and_credential_headers() {
     ];
     let headers =
         headers.map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
-    let route = UpstreamRoute::new(&url, &headers.into_iter().collect(), blake3::Hasher::new());
+    let route = UpstreamRoute::new(
+        &url,
+        &headers.into_iter().collect(),
+        &CredentialHeaders::default(),
+        blake3::Hasher::new(),
+    );
     let endpoint = Endpoint::Borrowed(Arc::new(route));
     Llm::new()
         .unwrap()
@@ -431,6 +439,7 @@ async fn a_silent_or_unreachable_endpoint_is_a_transient_error() {
     let absent = Endpoint::Borrowed(Arc::new(UpstreamRoute::new(
         &url,
         &HeaderMap::new(),
+        &CredentialHeaders::default(),
         blake3::Hasher::new(),
     )));
     let error = llm.call(&absent, &settings(), &prompt()).await.unwrap_err();

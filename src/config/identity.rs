@@ -10,8 +10,9 @@ use super::parse::{CheckResult, ErrorReported, Invalid};
 use super::problem::Problem;
 use super::settings::{RawConfig, RawResource};
 use super::token_verification::{RawVerification, token_verification};
+use crate::llm::CredentialHeaders;
 use crate::proxy::identify::users::{Proof, Users};
-use crate::proxy::identify::{CredentialHeaders, IdentityRules, Sources};
+use crate::proxy::identify::{IdentityRules, Sources};
 
 /// Headers whose values must never be stored or shown: by name, and by the end of the name.
 const CREDENTIALS: [&str; 4] = ["authorization", "api-key", "cookie", "proxy-authorization"];

@@ -304,6 +304,7 @@ mod tests {
         Arc::new(UpstreamRoute::new(
             &url,
             &http::HeaderMap::new(),
+            &crate::llm::CredentialHeaders::default(),
             blake3::Hasher::new(),
         ))
     }

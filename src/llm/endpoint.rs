@@ -3,12 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use secrecy::{ExposeSecret as _, SecretString};
 use url::Url;
 use zeroize::Zeroizing;
 
+use super::credential_headers::CredentialHeaders;
 use super::error::CallError;
 
 /// An address and a credential for model calls.
@@ -135,13 +136,19 @@ impl fmt::Debug for UpstreamRoute {
 
 impl UpstreamRoute {
     /// `url` is the URL of the conversation's request. Of its `headers`, those are kept that
-    /// identify the caller and the account. `hash` computes [`UpstreamRoute::hash`]; it is keyed by the pepper.
+    /// identify the caller and the account: `listed` says which carry a credential. `hash` computes
+    /// [`UpstreamRoute::hash`]; it is keyed by the pepper.
     #[must_use]
-    pub fn new(url: &Url, headers: &HeaderMap, hash: blake3::Hasher) -> Self {
-        let copied = of_caller(headers)
+    pub fn new(
+        url: &Url,
+        headers: &HeaderMap,
+        listed: &CredentialHeaders,
+        hash: blake3::Hasher,
+    ) -> Self {
+        let copied = copied_headers(url, headers, listed)
             .map(|(name, value)| (name.clone(), Zeroizing::new(value.as_bytes().to_vec())));
         Self {
-            hash: Self::hash_of(url, headers, hash),
+            hash: Self::hash_of(url, headers, listed, hash),
             origin: url.origin().ascii_serialization(),
             url: Zeroizing::new(url.as_str().to_owned()),
             headers: copied.collect(),
@@ -150,13 +157,18 @@ impl UpstreamRoute {
 
     /// The [`UpstreamRoute::hash`] of the route that [`UpstreamRoute::new`] makes of the same. Copies nothing.
     #[must_use]
-    pub fn hash_of(url: &Url, headers: &HeaderMap, mut hash: blake3::Hasher) -> [u8; 32] {
+    pub fn hash_of(
+        url: &Url,
+        headers: &HeaderMap,
+        listed: &CredentialHeaders,
+        mut hash: blake3::Hasher,
+    ) -> [u8; 32] {
         let mut field = |bytes: &[u8]| {
             hash.update(&(bytes.len() as u64).to_le_bytes());
             hash.update(bytes);
         };
         field(url.as_str().as_bytes());
-        for (name, value) in of_caller(headers) {
+        for (name, value) in copied_headers(url, headers, listed) {
             field(name.as_str().as_bytes());
             field(value.as_bytes());
         }
@@ -186,28 +198,27 @@ impl UpstreamRoute {
     }
 }
 
-fn of_caller(headers: &HeaderMap) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
-    headers.iter().filter(|(name, _)| identifies_caller(name))
+/// The headers of a request that a call on its behalf carries too.
+fn copied_headers<'a>(
+    url: &'a Url,
+    headers: &'a HeaderMap,
+    listed: &'a CredentialHeaders,
+) -> impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)> {
+    let with_cookie = listed.copies_cookie(headers, url.query().unwrap_or_default());
+    headers.iter().filter(move |(name, _)| match *name {
+        name if *name == COOKIE => with_cookie,
+        // For the hop between the client and us, and our own.
+        name if *name == PROXY_AUTHORIZATION || name.as_str().starts_with("x-diarist-") => false,
+        name => listed.is_copied(name) || describes_account(name.as_str()),
+    })
 }
 
-/// The field's headers that carry a credential, an organisation or a gateway's route to a provider.
-fn identifies_caller(name: &HeaderName) -> bool {
-    const NAMES: [&str; 4] = [
-        "authorization",
-        "api-key",
-        "anthropic-version",
-        "chatgpt-account-id",
-    ];
-    const ENDINGS: [&str; 7] = [
-        "-api-key",
-        "-auth",
-        "-authorization",
-        "-organization",
-        "-org-id",
-        "-project",
-        "-project-id",
-    ];
+/// Whether a header without a credential names an organisation, a version or a gateway's route to a provider.
+fn describes_account(name: &str) -> bool {
+    const NAMES: [&str; 2] = ["anthropic-version", "chatgpt-account-id"];
+    const ENDINGS: [&str; 4] = ["-organization", "-org-id", "-project", "-project-id"];
     const GATEWAYS: [&str; 2] = ["x-portkey-", "cf-aig-"];
+    // Headers that name one request. With them, every request would have its own route.
     const TRACES: [&str; 5] = [
         "-trace-id",
         "-span-id",
@@ -215,18 +226,11 @@ fn identifies_caller(name: &HeaderName) -> bool {
         "-event-id",
         "-request-id",
     ];
-    let name = name.as_str();
-    // Headers for the hop between the client and us, and our own.
-    if name == "proxy-authorization" || name.starts_with("x-diarist-") {
-        return false;
-    }
-    // Headers that name one request. With them, every request would have its own route.
-    if TRACES.iter().any(|ending| name.ends_with(ending)) {
-        return false;
-    }
-    NAMES.contains(&name)
-        || ENDINGS.iter().any(|ending| name.ends_with(ending))
-        || GATEWAYS.iter().any(|gateway| name.starts_with(gateway))
+    let ends_with = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
+    !ends_with(&TRACES)
+        && (NAMES.contains(&name)
+            || ends_with(&ENDINGS)
+            || GATEWAYS.iter().any(|gateway| name.starts_with(gateway)))
 }
 
 #[cfg(test)]
@@ -257,8 +261,56 @@ mod tests {
         UpstreamRoute::new(
             &url.unwrap(),
             &headers.into_iter().collect(),
+            &CredentialHeaders::default(),
             blake3::Hasher::new(),
         )
+    }
+
+    fn borrowed(headers: &[(&'static str, &'static str)], listed: &[&str]) -> Vec<String> {
+        let headers = headers.iter().map(|(name, value)| {
+            let name = HeaderName::from_static(name);
+            (name, HeaderValue::from_static(value))
+        });
+        let listed: Vec<String> = listed.iter().map(|name| (*name).to_owned()).collect();
+        let listed = CredentialHeaders::parse(&listed).unwrap();
+        let url = Url::parse("https://h/v1").unwrap();
+        let route = UpstreamRoute::new(&url, &headers.collect(), &listed, blake3::Hasher::new());
+        let names = route.headers.iter().map(|(name, _)| name.to_string());
+        names.collect()
+    }
+
+    #[test]
+    fn every_header_that_tells_tenants_apart_is_borrowed() {
+        for name in [
+            "ocp-apim-subscription-key",
+            "x-any-subscription-key",
+            "x-auth-token",
+            "x-access-token",
+            "x-api-token",
+            "private-token",
+            "x-goog-iam-authorization-token",
+            "x-any-auth",
+            "cf-aig-authorization",
+        ] {
+            assert_eq!(borrowed(&[(name, "k")], &["known"]), [name]);
+        }
+        let own = ("x-company-key", "k");
+        assert!(borrowed(&[own], &["known"]).is_empty());
+        assert_eq!(borrowed(&[own], &["x-company-key"]), ["x-company-key"]);
+        let key = ("authorization", "Bearer k");
+        assert_eq!(borrowed(&[key], &["x-company-key"]), ["authorization"]);
+    }
+
+    #[test]
+    fn a_cookie_is_borrowed_only_if_it_is_the_credential() {
+        let (cookie, key) = (("cookie", "session=1"), ("authorization", "Bearer k"));
+        assert_eq!(borrowed(&[cookie], &["known"]), ["cookie"]);
+        assert_eq!(borrowed(&[key, cookie], &["known"]), ["authorization"]);
+        assert!(borrowed(&[cookie], &["authorization"]).is_empty());
+        assert_eq!(
+            borrowed(&[key, cookie], &["known", "Cookie"]),
+            ["authorization", "cookie"]
+        );
     }
 
     #[test]
@@ -323,6 +375,7 @@ mod tests {
             Endpoint::Borrowed(Arc::new(UpstreamRoute::new(
                 &url,
                 &headers,
+                &CredentialHeaders::default(),
                 blake3::Hasher::new(),
             )))
         };
@@ -340,7 +393,9 @@ mod tests {
                     HeaderValue::from_static(project),
                 ),
             ]);
-            UpstreamRoute::new(&Url::parse(url).unwrap(), &headers, blake3::Hasher::new()).hash()
+            let listed = CredentialHeaders::default();
+            let url = Url::parse(url).unwrap();
+            UpstreamRoute::new(&url, &headers, &listed, blake3::Hasher::new()).hash()
         };
         let hashes = [
             route_hash("https://h/v1/chat/completions", "a"),

@@ -26,9 +26,10 @@ use self::signed::is_signed;
 use self::token::{TokenError, Verifier};
 use self::users::{Resource, Users};
 use crate::history::{Pepper, Scope};
+use crate::llm::CredentialHeaders;
 use crate::store::{Aliases, TenantAccount};
 
-pub use self::credential::{CredentialHeaders, tenant_of_key};
+pub use self::credential::tenant_of_key;
 pub use self::off_reason::OffReason;
 pub use self::sources::Sources;
 pub use self::thread::{Thread, find_thread};

@@ -11,9 +11,10 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, Response, StatusCode};
 
 use super::body::ProxyBody;
+use super::identify::IdentityRules;
 use super::memory::{Memory, MemoryRequest};
 use super::shared::Shared;
-use crate::history::{HashPurpose, Pepper};
+use crate::history::HashPurpose;
 use crate::llm::{UpstreamRoute, retry_after};
 
 /// How long jobs pause if less than half of a rate limit is left. Limits are per minute, and the next answer says
@@ -60,11 +61,12 @@ pub(super) fn register_route(
             .path_and_query()
             .and_then(|path| shared.upstream.url_for(path))
     {
-        let hasher = request.policy.identity.pepper.hasher(&ROUTE);
-        let hash = UpstreamRoute::hash_of(&url, &parts.headers, hasher.clone());
+        let rules = &request.policy.identity;
+        let (listed, hasher) = (&rules.credentials, rules.pepper.hasher(&ROUTE));
+        let hash = UpstreamRoute::hash_of(&url, &parts.headers, listed, hasher.clone());
         // Nearly always the route is held, and need not be copied.
         if !routes.renew(tenant, hash) {
-            let route = UpstreamRoute::new(&url, &parts.headers, hasher);
+            let route = UpstreamRoute::new(&url, &parts.headers, listed, hasher);
             routes.register(tenant, Arc::new(route));
         }
         route_hash = Some(hash);
@@ -85,13 +87,14 @@ static ROUTE: HashPurpose = HashPurpose::new("diarist 2026-11 way");
 pub(super) fn route_for_request(
     shared: &Shared,
     parts: &Parts,
-    pepper: &Pepper,
+    rules: &IdentityRules,
 ) -> Option<UpstreamRoute> {
     let url = shared.upstream.url_for(parts.uri.path_and_query()?)?;
     Some(UpstreamRoute::new(
         &url,
         &parts.headers,
-        pepper.hasher(&ROUTE),
+        &rules.credentials,
+        rules.pepper.hasher(&ROUTE),
     ))
 }
 

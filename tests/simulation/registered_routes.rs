@@ -70,6 +70,7 @@ pub fn route(owner: &Owner, other: bool) -> UpstreamRoute {
     UpstreamRoute::new(
         &url.parse().unwrap(),
         &headers,
+        &diarist::llm::CredentialHeaders::default(),
         diarist::history::Pepper::NONE
             .hasher(&diarist::history::HashPurpose::new("diarist 2026-11 way")),
     )

@@ -11,7 +11,8 @@ use anyhow::{Context as _, bail};
 use zeroize::Zeroizing;
 
 use crate::history::{Pepper, Scope};
-use crate::proxy::identify::{CredentialHeaders, tenant_of_key};
+use crate::llm::CredentialHeaders;
+use crate::proxy::identify::tenant_of_key;
 use crate::store::{Alias, SqliteStore, TenantRow, Tenants as _};
 
 /// Hexadecimal digits of a tenant's name.

@@ -3,6 +3,7 @@ use secrecy::SecretString;
 
 use super::*;
 use crate::history::{Link, Scope};
+use crate::llm::CredentialHeaders;
 use crate::memory::Span;
 use crate::store::NewJob;
 
@@ -198,7 +199,8 @@ fn only_a_working_borrowed_model_is_remembered_after_a_pause() {
     let clock = Clock::manual(1_000_000);
     let health = ModelHealth::new(clock.clone(), &Readiness::new());
     let url = "http://127.0.0.1:1/v1".parse().expect("an address");
-    let route = crate::llm::UpstreamRoute::new(&url, &HeaderMap::new(), blake3::Hasher::new());
+    let (headers, listed) = (HeaderMap::new(), CredentialHeaders::default());
+    let route = crate::llm::UpstreamRoute::new(&url, &headers, &listed, blake3::Hasher::new());
     let (endpoint, job) = (Endpoint::Borrowed(Arc::new(route)), job());
     let slow = Duration::from_secs(50);
     for model in ["works", "fails"] {

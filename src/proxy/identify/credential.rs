@@ -7,124 +7,7 @@ use http::header::COOKIE;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::history::{Pepper, Scope};
-
-/// Headers that carry a credential: by name, and by the end of the name (`*-api-key`). Gateways have their own headers
-/// (`x-portkey-api-key`, `helicone-auth`, `cf-aig-authorization`) beside the `Authorization` that SDKs insist
-/// on. Azure API Management has `ocp-apim-subscription-key`. The order decides which one stands for the account.
-const KNOWN_HEADERS: [&str; 14] = [
-    "authorization",
-    "api-key",
-    "x-api-key",
-    "ocp-apim-subscription-key",
-    "x-auth-token",
-    "x-access-token",
-    "x-api-token",
-    "private-token",
-    "x-goog-iam-authorization-token",
-    "*-api-key",
-    "*-subscription-key",
-    "*-auth",
-    "*-authorization",
-    "cookie",
-];
-
-/// Query parameters that carry a credential, in lower case.
-const CREDENTIAL_QUERY_KEYS: [&str; 7] = [
-    "key",
-    "api_key",
-    "api-key",
-    "apikey",
-    "access_token",
-    "token",
-    "subscription-key",
-];
-
-/// What names headers that carry a credential.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum HeaderPattern {
-    Name(HeaderName),
-    /// Every header whose name ends so.
-    Ending(String),
-}
-
-impl HeaderPattern {
-    fn parse(text: &str) -> Option<Self> {
-        if let Some(ending) = text.strip_prefix('*') {
-            // "*" alone would make every header a credential. The rest must be what can stand in a name.
-            let name: HeaderName = ending.parse().ok()?;
-            return Some(Self::Ending(name.as_str().to_owned()));
-        }
-        Some(Self::Name(text.parse().ok()?))
-    }
-
-    fn matches(&self, name: &HeaderName) -> bool {
-        match self {
-            Self::Name(own) => own == name,
-            Self::Ending(ending) => name.as_str().ends_with(ending.as_str()),
-        }
-    }
-}
-
-/// The headers that carry a credential, in the order in which they stand for the account.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CredentialHeaders {
-    patterns: Vec<HeaderPattern>,
-    /// The header that names the user. Its token changes while the user stays the same.
-    user: Option<HeaderName>,
-}
-
-impl Default for CredentialHeaders {
-    fn default() -> Self {
-        let patterns = KNOWN_HEADERS.into_iter().filter_map(HeaderPattern::parse);
-        Self {
-            patterns: patterns.collect(),
-            user: None,
-        }
-    }
-}
-
-impl CredentialHeaders {
-    /// The headers of a list of names, endings (`*-api-key`), and `known` for the built-in ones.
-    ///
-    /// # Errors
-    /// The first entry that is none of these.
-    pub fn parse(names: &[String]) -> Result<Self, &str> {
-        let mut patterns = Vec::new();
-        for name in names.iter().map(|name| name.trim()) {
-            if name == "known" {
-                patterns.extend(Self::default().patterns);
-            } else {
-                patterns.push(HeaderPattern::parse(name).ok_or(name)?);
-            }
-        }
-        Ok(Self {
-            patterns,
-            user: None,
-        })
-    }
-
-    /// The same without the header that names the user.
-    #[must_use]
-    pub fn without_user(self, user: Option<HeaderName>) -> Self {
-        Self { user, ..self }
-    }
-
-    /// Whether `name` carries a credential.
-    pub fn contains(&self, name: &HeaderName) -> bool {
-        self.rank(name).is_some()
-    }
-
-    /// The place of `name` in the list. `Proxy-Authorization` does not count: it is for the hop between client and
-    /// Diarist; the upstream never sees it.
-    fn rank(&self, name: &HeaderName) -> Option<usize> {
-        if *name == header::PROXY_AUTHORIZATION || self.user.as_ref() == Some(name) {
-            return None;
-        }
-        self.patterns
-            .iter()
-            .position(|pattern| pattern.matches(name))
-    }
-}
+use crate::llm::{CredentialHeaders, credentials_in_query};
 
 /// The credentials of a request.
 #[derive(Debug, Default)]
@@ -151,18 +34,15 @@ impl Credentials {
             let rank = listed.rank(name)?;
             Some((name.as_str(), value.as_bytes(), rank))
         });
-        let in_query = query
-            .split('&')
-            .filter_map(|member| member.split_once('='))
-            .filter(|(_, value)| !value.is_empty())
+        let in_query = credentials_in_query(query)
             // Behind every header.
-            .filter_map(|(name, value)| Some((query_key(name)?, value.as_bytes(), usize::MAX)));
+            .map(|(name, value)| (name, value.as_bytes(), usize::MAX));
         let mut presented: Vec<_> = in_headers.chain(in_query).collect();
         let is_cookie = |(name, ..): &(&str, &[u8], usize)| *name == COOKIE.as_str();
         let anonymous = presented
             .iter()
             .all(|entry| is_cookie(entry) || is_empty_credential(entry.0, entry.1));
-        let only_cookies = presented.iter().all(is_cookie);
+        let only_cookies = !listed.have_other_than_cookie(headers, query);
         if !only_cookies {
             presented.retain(|entry| !is_cookie(entry));
         }
@@ -200,13 +80,6 @@ fn is_empty_credential(name: &str, value: &[u8]) -> bool {
     let is_scheme =
         || value.eq_ignore_ascii_case(b"bearer") || value.eq_ignore_ascii_case(b"basic");
     value.is_empty() || name == header::AUTHORIZATION.as_str() && is_scheme()
-}
-
-/// The parameter that `name` means to a server that ignores case and decodes names.
-fn query_key(name: &str) -> Option<&'static str> {
-    let (name, _) = url::form_urlencoded::parse(name.as_bytes()).next()?;
-    let mut keys = CREDENTIAL_QUERY_KEYS.into_iter();
-    keys.find(|key| name.eq_ignore_ascii_case(key))
 }
 
 /// A value of `Authorization` as most clients write it: servers ignore the case of the scheme (RFC 9110, section 11.1),
@@ -375,24 +248,5 @@ mod tests {
             "one account for all of them"
         );
         assert!(credentials(&[], "").anonymous && !credentials(&[KEY], "").anonymous);
-    }
-
-    #[test]
-    fn the_operator_can_replace_or_extend_the_credential_headers() {
-        let listed = |names: &[&str]| {
-            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            CredentialHeaders::parse(&names).map_err(str::to_owned)
-        };
-        let name = |name: &'static str| HeaderName::from_static(name);
-        let own = listed(&["X-Company-Key", "*-ticket"]).expect("a list");
-        assert!(own.contains(&name("x-company-key")) && own.contains(&name("a-ticket")));
-        assert!(!own.contains(&name("authorization")));
-        let more = listed(&["x-company-key", "known"]).expect("a list");
-        assert!(more.contains(&name("x-company-key")) && more.contains(&name("x-foo-auth")));
-        assert!(!more.contains(&name("proxy-authorization")));
-        assert_eq!(listed(&["known", "*"]), Err("*".to_owned()));
-        assert_eq!(listed(&["a b"]), Err("a b".to_owned()));
-        let user = more.without_user(Some(name("x-auth-token")));
-        assert!(!user.contains(&name("x-auth-token")) && user.contains(&name("api-key")));
     }
 }

@@ -89,8 +89,8 @@ impl Attempt<'_> {
         on_send: &mut (dyn FnMut(&OutgoingRequest) + Send),
     ) -> Recovery {
         let (memory, request) = (self.memory, self.request);
-        let pepper = &request.policy.identity.pepper;
-        let route = || upstream_route::route_for_request(self.shared, self.parts, pepper);
+        let rules = &request.policy.identity;
+        let route = || upstream_route::route_for_request(self.shared, self.parts, rules);
         let mut recovery = Recovery::FirstAnswer;
         let mut unshortened = refused;
         let mut shortening: Option<OverflowShortening<'_>> = None;
