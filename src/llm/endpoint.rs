@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::header::{AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use secrecy::{ExposeSecret as _, SecretString};
-use url::Url;
+use url::{Url, form_urlencoded};
 use zeroize::Zeroizing;
 
 use super::credential_headers::CredentialHeaders;
@@ -99,8 +99,10 @@ impl Endpoint {
     /// The secrets that must not appear in an error message.
     pub(super) fn secrets(&self) -> Vec<Zeroizing<String>> {
         match self {
-            Self::Configured { api_key, .. } => {
-                vec![Zeroizing::new(api_key.expose_secret().to_owned())]
+            Self::Configured { base_url, api_key } => {
+                let mut secrets = url_secrets(base_url);
+                secrets.push(Zeroizing::new(api_key.expose_secret().to_owned()));
+                secrets
             }
             Self::Borrowed(route) => route.secrets(),
         }
@@ -184,18 +186,37 @@ impl UpstreamRoute {
 
     fn secrets(&self) -> Vec<Zeroizing<String>> {
         let values = self.headers.iter().flat_map(|(_, value)| {
-            // Of "Bearer <key>", an echo may repeat the key alone.
+            // Of "Bearer <key>" and "session=<key>; a=b", an echo may repeat the key alone.
             let text = Zeroizing::new(String::from_utf8_lossy(value).into_owned());
-            text.split_ascii_whitespace()
+            let words = text.split(|c: char| c.is_ascii_whitespace() || c == ';');
+            let words =
+                words.flat_map(|word| [word, word.split_once('=').map_or("", |pair| pair.1)]);
+            words
                 .map(|word| Zeroizing::new(word.to_owned()))
                 .collect::<Vec<_>>()
         });
-        let in_query = Url::parse(&self.url).ok().map(|url| {
-            let values = url.query_pairs().map(|(_, value)| value.into_owned());
-            values.map(Zeroizing::new).collect::<Vec<_>>()
-        });
-        values.chain(in_query.into_iter().flatten()).collect()
+        let url = Url::parse(&self.url).ok();
+        values.chain(url.iter().flat_map(url_secrets)).collect()
     }
+}
+
+/// The values in the query of `url`, and its password: as written, decoded, and in the ways in which a server writes them
+/// that has decoded them. The case of hexadecimal digits is left to the comparison.
+fn url_secrets(url: &Url) -> Vec<Zeroizing<String>> {
+    let members = url.query().unwrap_or_default().split('&');
+    let in_query = members.filter_map(|member| Some(member.split_once('=')?.1));
+    let written = in_query.chain(url.password());
+    let forms = written.flat_map(|written| {
+        // As the value of a member without a name, since it may contain "=".
+        let member = format!("={written}");
+        let decoded: String = form_urlencoded::parse(member.as_bytes())
+            .map(|(_, value)| value.into_owned())
+            .collect();
+        let form: String = form_urlencoded::byte_serialize(decoded.as_bytes()).collect();
+        let percent = form.replace('+', "%20");
+        [written.to_owned(), decoded, form, percent]
+    });
+    forms.map(Zeroizing::new).collect()
 }
 
 /// The headers of a request that a call on its behalf carries too.

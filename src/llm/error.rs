@@ -256,7 +256,10 @@ pub(super) struct Redaction<'a> {
 }
 
 impl<'a> Redaction<'a> {
-    pub(super) fn new(secrets: Vec<Zeroizing<String>>, prompt: &'a Prompt) -> Self {
+    pub(super) fn new(mut secrets: Vec<Zeroizing<String>>, prompt: &'a Prompt) -> Self {
+        secrets.retain(|secret| secret.len() >= MIN_SECRET_LEN);
+        // A longer form may contain a shorter one.
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
         Self { secrets, prompt }
     }
 
@@ -264,9 +267,7 @@ impl<'a> Redaction<'a> {
     pub(super) fn clean(&self, message: &str) -> String {
         let mut message = message.to_owned();
         for secret in &self.secrets {
-            if secret.len() >= MIN_SECRET_LEN {
-                message = message.replace(secret.as_str(), "[credential]");
-            }
+            message = replace_ignoring_case(&message, secret, "[credential]");
         }
         let message = truncate(&message);
         if self.echoes_prompt(&message) {
@@ -284,6 +285,20 @@ impl<'a> Redaction<'a> {
             self.prompt.user.contains(&window) || self.prompt.system.contains(&window)
         })
     }
+}
+
+/// `text` with `replacement` for each `pattern`, whatever the case of its ASCII letters.
+fn replace_ignoring_case(text: &str, pattern: &str, replacement: &str) -> String {
+    // Of equal length, so places in the one are places in the other.
+    let (lower, pattern) = (text.to_ascii_lowercase(), pattern.to_ascii_lowercase());
+    let (mut replaced, mut end) = (String::with_capacity(text.len()), 0);
+    for (at, found) in lower.match_indices(&pattern) {
+        replaced.push_str(&text[end..at]);
+        replaced.push_str(replacement);
+        end = at + found.len();
+    }
+    replaced.push_str(&text[end..]);
+    replaced
 }
 
 fn truncate(message: &str) -> String {

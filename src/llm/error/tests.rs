@@ -1,10 +1,11 @@
+use std::sync::Arc;
 use std::time::Duration;
 
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use url::Url;
 
 use super::{CallError, Redaction};
-use crate::llm::{Endpoint, Prompt};
+use crate::llm::{CredentialHeaders, Endpoint, Prompt, UpstreamRoute};
 
 const KEY: &str = "sk-proj-0123456789";
 
@@ -140,6 +141,54 @@ fn a_long_error_message_is_cut() {
         panic!("not fatal");
     };
     assert_eq!(message.chars().count(), 2000);
+}
+
+#[test]
+fn an_error_message_repeats_a_key_of_the_address_in_no_spelling() {
+    let route = |query: &str| {
+        let url = Url::parse(&format!("http://h/v1/chat/completions?{query}")).unwrap();
+        let (headers, listed) = (HeaderMap::new(), CredentialHeaders::default());
+        Endpoint::Borrowed(Arc::new(UpstreamRoute::new(
+            &url,
+            &headers,
+            &listed,
+            blake3::Hasher::new(),
+        )))
+    };
+    let prompt = Prompt::default();
+    for query in ["key=AIza%2BSy%2FPLANT+1%3D", "a=b&key=AIza%2bSy/PLANT%201="] {
+        let endpoint = route(query);
+        let redaction = Redaction::new(endpoint.secrets(), &prompt);
+        for echo in [
+            query,
+            "key=AIza+Sy/PLANT 1=",
+            "key=AIza%2BSy%2FPLANT%201%3D",
+            "key=aiza%2bsy%2fplant+1%3d",
+        ] {
+            let message = redaction.clean(&format!("Cannot POST /v1?{echo}&v=1"));
+            assert!(!message.to_lowercase().contains("plant"), "{message}");
+            assert!(message.ends_with("key=[credential]&v=1"), "{message}");
+        }
+    }
+    let base_url = Url::parse("http://me:a%2Blong%2Bword@h/v1?k=another%2Bword").unwrap();
+    let api_key = KEY.into();
+    let endpoint = Endpoint::Configured { base_url, api_key };
+    let redaction = Redaction::new(endpoint.secrets(), &prompt);
+    let cleaned = redaction.clean("a%2blong%2bword a+long+word another%2Bword another+word");
+    assert_eq!(cleaned, ["[credential]"; 4].join(" "));
+}
+
+#[test]
+fn an_error_message_repeats_no_part_of_a_cookie() {
+    let cookie = http::HeaderValue::from_static("session=abcdefgh1; lang=none");
+    let headers = HeaderMap::from_iter([(http::header::COOKIE, cookie)]);
+    let listed = CredentialHeaders::default();
+    let url = Url::parse("http://h/v1").unwrap();
+    let route = UpstreamRoute::new(&url, &headers, &listed, blake3::Hasher::new());
+    let endpoint = Endpoint::Borrowed(Arc::new(route));
+    let prompt = Prompt::default();
+    let redaction = Redaction::new(endpoint.secrets(), &prompt);
+    assert_eq!(redaction.clean("no ABCDEFGH1"), "no [credential]");
 }
 
 #[test]
