@@ -28,7 +28,7 @@ use crate::telemetry;
 /// So many calls in a row must fail before a model that has worked counts as failing, unless no call can succeed.
 const FAILING_AFTER: u32 = 3;
 
-/// The same for a model that has not worked yet. A conversation whose answers cannot be used makes two calls, and
+/// The same for an Observer that has not worked yet. A conversation whose answers cannot be used makes two calls, and
 /// then waits.
 const UNPROVEN_FAILING_AFTER: u32 = 2;
 
@@ -286,13 +286,13 @@ impl ModelHealth {
     pub(super) fn failed(&self, endpoint: &Endpoint, model: &str, job: &Job, problem: Problem<'_>) {
         let borrowed = matches!(endpoint, Endpoint::Borrowed(_));
         let at_once = match problem {
-            // The prompt is at fault, and a shorter one follows.
+            // A shorter call may follow. If not, that is a problem of its own.
             Problem::Call(CallError::TooLong { .. }) => return,
             // The client may have taken its key back; then it gets the same error. Or its key is not allowed to use this
             // model; then nobody else would notice.
             Problem::Call(CallError::Unauthorised { .. }) if borrowed => false,
             Problem::Call(CallError::Unauthorised { .. } | CallError::Fatal { .. }) => true,
-            Problem::Call(_) | Problem::Unusable => false,
+            Problem::Call(_) | Problem::NoShorterCall(_) | Problem::Unusable => false,
         };
         let (now, now_ms) = (self.clock.instant(), self.clock.now_ms());
         let mut state = self.lock();
@@ -317,18 +317,12 @@ impl ModelHealth {
         if health.last_bad_job.replace(job.id) != Some(job.id) {
             health.bad_ranges = health.bad_ranges.saturating_add(1);
         }
-        let error = match problem {
-            Problem::Call(error) => error.to_string(),
-            Problem::Unusable => match job.spec.kind {
-                PartKind::Chunk => "it answers, but its answers hold no observations",
-                PartKind::Reflection => "it answers, but its answers are no shorter log",
-            }
-            .to_owned(),
-        };
-        let limit = if health.proven {
-            FAILING_AFTER
-        } else {
-            UNPROVEN_FAILING_AFTER
+        let error = problem.text(job.spec.kind);
+        let limit = match (health.proven, problem, job.spec.kind) {
+            (true, ..) => FAILING_AFTER,
+            // One job has made all calls that could help.
+            (false, Problem::NoShorterCall(_) | Problem::Unusable, PartKind::Reflection) => 1,
+            (false, ..) => UNPROVEN_FAILING_AFTER,
         };
         if at_once || health.bad_calls >= limit {
             health.failing = Some(error.clone());

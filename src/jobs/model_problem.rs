@@ -7,8 +7,26 @@ use crate::memory::PartKind;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Problem<'a> {
     Call(&'a CallError),
+    /// The prompt did not fit the model, and no shorter call follows.
+    NoShorterCall(&'a CallError),
     /// The model answered, and the answer cannot be used.
     Unusable,
+}
+
+impl Problem<'_> {
+    /// What is wrong, for people.
+    pub(super) fn text(self, kind: PartKind) -> String {
+        match (self, kind) {
+            (Self::Call(error), _) => error.to_string(),
+            (Self::NoShorterCall(error), _) => format!("no call is short enough for it; {error}"),
+            (Self::Unusable, PartKind::Chunk) => {
+                "it answers, but its answers hold no observations".to_owned()
+            }
+            (Self::Unusable, PartKind::Reflection) => {
+                "it answers, but its answers are no shorter log".to_owned()
+            }
+        }
+    }
 }
 
 pub(super) fn role(kind: PartKind) -> &'static str {
@@ -49,6 +67,10 @@ pub(super) fn remedy(kind: PartKind, borrowed: bool, problem: Problem<'_>) -> St
         Problem::Call(CallError::Transient { .. } | CallError::Timeout { .. }) => {
             format!("check that {} answers", setting("base_url"))
         }
+        Problem::NoShorterCall(_) => format!(
+            "set {} to a model with a larger context window, or give this one a larger window",
+            setting("model")
+        ),
         Problem::Call(_) | Problem::Unusable => {
             format!(
                 "check {}: choose one that can follow the instructions",
@@ -75,6 +97,15 @@ mod tests {
         let remedy_text = remedy(PartKind::Chunk, false, Problem::Call(&refused));
         assert!(
             remedy_text.contains("memory.observation.api_key (memory.api_key if it is unset)"),
+            "{remedy_text}"
+        );
+        let too_long = CallError::TooLong {
+            message: "100 tokens".to_owned(),
+            excess: None,
+        };
+        let remedy_text = remedy(PartKind::Chunk, true, Problem::NoShorterCall(&too_long));
+        assert!(
+            remedy_text.contains("memory.observation.model") && remedy_text.contains("window"),
             "{remedy_text}"
         );
         let remedy_text = remedy(PartKind::Chunk, true, Problem::Call(&refused));

@@ -250,7 +250,11 @@ impl Reflector {
                     retry_reason = Some(REASON_UNUSABLE);
                 }
                 // The log only grows, so this model will never accept it.
-                Err(CallError::TooLong { .. }) => attempts.stop(),
+                Err(error @ CallError::TooLong { .. }) => {
+                    let (health, problem) = (&self.base.health, Problem::NoShorterCall(&error));
+                    health.failed(endpoint, &called, job, problem);
+                    attempts.stop();
+                }
                 Err(CallError::Rejected { .. }) if is_rejected_for_good(job) => attempts.stop(),
                 Err(error) => {
                     failure = Some(error);

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use diarist_provider::{
-    Behaviour, CallerKind, OBSERVER_MODEL, Observer, Options, Reply, ScriptInput,
+    Behaviour, CallerKind, Failure, OBSERVER_MODEL, Observer, Options, Reply, ScriptInput,
 };
 
 use serde_json::Value;
@@ -142,6 +142,38 @@ async fn a_failing_observer_is_reported_and_works_again_after_a_correction() {
         rig.send(&conversation.body(ACTIVE + 2)).await.memory(),
         "active"
     );
+}
+
+/// However little it is shown, its endpoint says that it is too much.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_that_no_call_is_short_enough_for_is_reported() {
+    let error = r#"{"error":{"code":"context_length_exceeded","message":"maximum context length is 100 tokens"}}"#;
+    for (caller, part) in [
+        (CallerKind::Observer, "observer"),
+        (CallerKind::Reflector, "reflector"),
+    ] {
+        let rig = Rig::small().await;
+        let refusing = Behaviour {
+            fail: Some(Failure {
+                status: 400,
+                retry_after: None,
+                body: Some(("application/json", error.to_owned())),
+            }),
+            ..Behaviour::default()
+        };
+        rig.provider.inject(caller, refusing);
+        let conversation = SampleConversation::new("ada");
+        for turn in 1..=16 {
+            assert_eq!(rig.send(&conversation.body(turn)).await.status, 200);
+            rig.quiet_within(Duration::from_millis(200)).await;
+            if !rig.provider.record_for(caller).is_empty() {
+                break;
+            }
+        }
+        let part = rig.wait_part(part, "degraded").await;
+        let error = part["error"].as_str().unwrap();
+        assert!(error.contains("100 tokens"), "{error}");
+    }
 }
 
 /// One process has one number of them, so only a process without other tests can tell.

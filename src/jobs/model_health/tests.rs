@@ -60,6 +60,29 @@ fn the_patience_with_a_slow_model_follows_its_own_answer_time() {
     assert_eq!(patience(), Duration::from_secs(100));
 }
 
+/// Each refusal may be followed by a shorter call, which works.
+#[test]
+fn a_prompt_that_is_too_long_counts_only_if_no_shorter_call_follows() {
+    let readiness = Readiness::new();
+    let health = ModelHealth::new(Clock::default(), &readiness);
+    let error = CallError::TooLong {
+        message: "the window has 100 tokens".to_owned(),
+        excess: None,
+    };
+    for _ in 0..5 {
+        health.failed(&endpoint(), "m", &job(), Problem::Call(&error));
+    }
+    assert_eq!(readiness.condition("observer"), Some(Condition::Up));
+    for _ in 0..2 {
+        health.failed(&endpoint(), "m", &job(), Problem::NoShorterCall(&error));
+    }
+    let condition = readiness.condition("observer");
+    assert!(
+        matches!(&condition, Some(Condition::Degraded(error)) if error.contains("100 tokens")),
+        "{condition:?}"
+    );
+}
+
 #[test]
 fn the_observer_is_degraded_until_the_last_overdue_call_ends() {
     let readiness = Readiness::new();

@@ -62,11 +62,13 @@ impl ObserveJob<'_> {
                     self.handle_empty(draft, &piece, (&asked_model, false))
                         .await?;
                 }
-                Err(CallError::TooLong { excess, .. }) => {
+                Err(ref error @ CallError::TooLong { excess, .. }) => {
                     if !self.fit_to_window(draft, &piece, excess).await
                         && !self.shrink_background(draft, &piece).await
                         && !self.halve_piece(draft, &piece).await
                     {
+                        let (health, problem) = (&self.base.health, Problem::NoShorterCall(error));
+                        health.failed(self.endpoint, &asked_model, self.job, problem);
                         self.handle_empty(draft, &piece, (&asked_model, false))
                             .await?;
                     }
