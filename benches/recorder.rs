@@ -17,7 +17,7 @@ use bytes::Bytes;
 use diarist::config;
 use diarist::history::{AnswerHash, Pepper};
 use diarist::jobs::{Exchange, Jobs, Reloadable};
-use diarist::llm::{CallError, CallSettings, Endpoint, ModelClient, Prompt, Reply};
+use diarist::llm::{CallSettings, Endpoint, FailedCall, ModelClient, Prompt, Reply};
 use diarist::lookup::SnapshotCache;
 use diarist::proxy::capabilities::UpstreamCapabilities;
 use diarist::proxy::{DryRun, Memory};
@@ -51,7 +51,7 @@ struct Silent;
 
 #[async_trait]
 impl ModelClient for Silent {
-    async fn call(&self, _: &Endpoint, _: &CallSettings, _: &Prompt) -> Result<Reply, CallError> {
+    async fn call(&self, _: &Endpoint, _: &CallSettings, _: &Prompt) -> Result<Reply, FailedCall> {
         unreachable!("nothing is observed")
     }
 }

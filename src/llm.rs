@@ -27,6 +27,6 @@ pub use client::{Llm, ModelClient};
 pub use credential_headers::CredentialHeaders;
 pub(crate) use credential_headers::in_query as credentials_in_query;
 pub use endpoint::{Endpoint, UpstreamRoute};
-pub use error::CallError;
+pub use error::{CallError, FailedCall};
 pub use reply::{Finish, Reply};
 pub use reported_usage::ReportedUsage;

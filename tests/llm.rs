@@ -290,19 +290,40 @@ async fn a_call_with_a_borrowed_route_keeps_its_url_and_credential_headers() {
 }
 
 #[tokio::test]
-async fn a_refusal_carries_the_usage_that_it_is_billed_by() {
+async fn a_failed_call_carries_the_usage_that_it_is_billed_by() {
     let usage = json!({"prompt_tokens": 90, "completion_tokens": 7, "total_tokens": 97});
-    let refused =
-        json!({"message": {"content": null, "refusal": "I cannot."}, "finish_reason": "stop"});
-    let filtered = json!({"message": {"content": "I"}, "finish_reason": "content_filter"});
-    for choice in [refused, filtered] {
-        let body = json!({"choices": [choice], "usage": usage});
-        let model = Model::start(move |_| answer(200, &body)).await;
+    let ended = |reason: &str, message: Value| json!({"choices": [{"message": message, "finish_reason": reason}], "usage": usage});
+    let text = || json!({"content": "I"});
+    for (status, body) in [
+        (
+            200,
+            ended("stop", json!({"content": null, "refusal": "I cannot."})),
+        ),
+        (200, ended("content_filter", text())),
+        (200, ended("error", text())),
+        (200, json!({"choices": [], "usage": usage})),
+        (200, json!({"error": {"message": "boom"}, "usage": usage})),
+        (500, json!({"error": {"message": "boom"}, "usage": usage})),
+        (
+            400,
+            json!({"error": {"message": "no", "code": "content_filter"}, "usage": usage}),
+        ),
+        (
+            400,
+            json!({"error": {"message": "no", "code": "context_length_exceeded"}, "usage": usage}),
+        ),
+    ] {
+        let printed = body.to_string();
+        let model = Model::start(move |_| answer(status, &body)).await;
         let called = Llm::new().unwrap();
         let called = called.call(&model.endpoint(), &settings(), &prompt()).await;
-        let error = called.unwrap_err();
-        let tokens = error.usage().unwrap().tokens;
-        assert_eq!((tokens.prompt, tokens.completion), (Some(90), Some(7)));
+        let usage = called.unwrap_err().usage.expect(&printed);
+        let tokens = usage.tokens;
+        assert_eq!(
+            (tokens.prompt, tokens.completion),
+            (Some(90), Some(7)),
+            "{printed}"
+        );
     }
 }
 
@@ -340,7 +361,8 @@ async fn each_kind_of_failed_answer_has_its_error_class() {
         let error = llm
             .call(&model.endpoint(), &settings(), &prompt())
             .await
-            .unwrap_err();
+            .unwrap_err()
+            .error;
         assert!(
             format!("{error:?}").starts_with(class),
             "{status}: {error:?}"
@@ -363,7 +385,8 @@ async fn a_redirect_to_another_host_is_not_followed() {
     let error = llm
         .call(&model.endpoint(), &settings(), &prompt())
         .await
-        .unwrap_err();
+        .unwrap_err()
+        .error;
     assert!(matches!(error, CallError::Fatal { .. }), "{error}");
     assert_eq!(other.received().len(), 0);
 }
@@ -382,7 +405,8 @@ async fn a_rate_limit_error_contains_the_retry_time() {
     let error = llm
         .call(&model.endpoint(), &settings(), &prompt())
         .await
-        .unwrap_err();
+        .unwrap_err()
+        .error;
     assert_eq!(error.retry_after(), Some(Duration::from_secs(7)));
     assert!(error.to_string().contains("slow down"));
 }
@@ -422,7 +446,8 @@ async fn a_silent_or_unreachable_endpoint_is_a_transient_error() {
     let error = llm
         .call(&model.endpoint(), &hurried, &prompt())
         .await
-        .unwrap_err();
+        .unwrap_err()
+        .error;
     assert!(error.is_retryable(), "{error}");
     assert!(
         error.to_string().contains("no answer within 0.3 s"),
@@ -442,7 +467,11 @@ async fn a_silent_or_unreachable_endpoint_is_a_transient_error() {
         &CredentialHeaders::default(),
         blake3::Hasher::new(),
     )));
-    let error = llm.call(&absent, &settings(), &prompt()).await.unwrap_err();
+    let error = llm
+        .call(&absent, &settings(), &prompt())
+        .await
+        .unwrap_err()
+        .error;
     assert!(error.is_retryable(), "{error}");
     assert!(!error.to_string().contains("sk-in-the-query"), "{error}");
 }

@@ -58,7 +58,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("the runtime cannot start")?
-        .block_on(llm.call(&endpoint, &settings, &bundle.prompt()));
+        .block_on(llm.call(&endpoint, &settings, &bundle.prompt()))
+        .map_err(|failed| failed.error);
     print(&outcome_text(&bundle, &endpoint, &answer))?;
     Ok(match answer {
         Ok(_) => ExitCode::SUCCESS,

@@ -15,7 +15,7 @@ use super::base::Base;
 use super::model_health::Rest;
 use super::resting;
 use crate::history::{Link, Scope};
-use crate::llm::{CallError, Prompt, Reply};
+use crate::llm::{CallError, FailedCall, Prompt, Reply, ReportedUsage};
 use crate::store::{Cost, DailyLimits, Job, Spent, utc_day};
 use crate::telemetry;
 
@@ -247,20 +247,20 @@ impl Budget {
     }
 
     /// Records the cost of a call: the usage that the endpoint reported, or our own count if it
-    /// reported none. A failed call costs nothing, unless a model worked on it.
+    /// reported none. A failed call costs nothing, unless it reports usage or a model worked on it.
     pub(super) async fn record_cost(
         &self,
         job: &Job,
         prompt: &Prompt,
-        answer: &Result<Reply, CallError>,
+        answer: &Result<Reply, FailedCall>,
     ) {
         let (reported, text) = match answer {
             Ok(reply) => (reply.usage.tokens, reply.text.as_str()),
-            Err(error) if error.is_billed() => {
-                let usage = error.usage().map(|usage| usage.tokens);
-                (usage.unwrap_or_default(), "")
-            }
-            Err(_) => return,
+            Err(failed) => match &failed.usage {
+                Some(usage) => (usage.tokens, ""),
+                None if failed.error.is_billed() => (ReportedUsage::default().tokens, ""),
+                None => return,
+            },
         };
         let mut guessed = 0;
         let sent = match reported.prompt {

@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::clock::Clock;
 use crate::audit::{Audit, CallKind, CallOutcome, CallRecord};
 use crate::history::{Link, Scope};
-use crate::llm::{CallError, Reply};
+use crate::llm::{CallError, FailedCall, Reply};
 use crate::memory::PartKind;
 use crate::store::Job;
 use crate::wire::usage::RawUsage;
@@ -96,20 +96,20 @@ pub(super) struct OpenCall {
 
 impl OpenCall {
     /// The answer came, or the call failed.
-    pub(super) fn set_answer(&mut self, answer: &Result<Reply, CallError>) {
+    pub(super) fn set_answer(&mut self, answer: &Result<Reply, FailedCall>) {
         self.set_total();
         let Some((_, record)) = &mut self.line else {
             return;
         };
         let usage = match answer {
             Ok(reply) => Some(&reply.usage),
-            Err(error) => error.usage(),
+            Err(failed) => failed.usage.as_deref(),
         };
         if let Some(usage) = usage {
             record.set_usage(usage.tokens);
             record.usage = usage.raw.clone().and_then(RawUsage::into_json);
         }
-        match answer {
+        match answer.as_ref().map_err(|failed| &failed.error) {
             Ok(reply) => record.model.clone_from(&reply.model),
             Err(CallError::Refused { .. }) => record.outcome = CallOutcome::Refused,
             Err(CallError::TooLong { .. }) => record.outcome = CallOutcome::TooLong,

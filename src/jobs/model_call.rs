@@ -18,7 +18,9 @@ use super::call_audit::{CallAudit, OpenCall};
 use super::model_problem::Problem;
 use super::settings::Phase;
 use crate::audit::Audit;
-use crate::llm::{Breaker, CallError, CallSettings, Endpoint, ModelClient, Models, Prompt, Reply};
+use crate::llm::{
+    Breaker, CallError, CallSettings, Endpoint, FailedCall, ModelClient, Models, Prompt, Reply,
+};
 use crate::memory::message_tokens;
 use crate::store::Job;
 use crate::wire::chat;
@@ -62,9 +64,10 @@ impl Drop for BillIfAbandoned<'_> {
         let (budget, job, prompt) = (Arc::clone(&self.caller.budget), job.clone(), prompt.clone());
         let tasks = &self.caller.base.tasks;
         tasks.spawn_background("cost of an abandoned call", async move {
-            let answer = Err(CallError::Timeout {
+            let timeout = CallError::Timeout {
                 message: "nobody waits for it".to_owned(),
-            });
+            };
+            let answer = Err(timeout.into());
             budget.record_cost(&job, &prompt, &answer).await;
         });
     }
@@ -129,7 +132,7 @@ impl ModelCaller {
         line.set_answer(&answer);
         let health = &self.base.health;
         match &answer {
-            Err(error) if error.blames_endpoint() => {
+            Err(failed) if failed.error.blames_endpoint() => {
                 if let Some(pause) = self.breaker.failed(&key, self.base.clock.instant()) {
                     health.record_pause(endpoint, job, pause);
                 }
@@ -140,11 +143,13 @@ impl ModelCaller {
             }
         }
         // Whether an answer is usable is found out when it is read.
-        if let Err(error) = &answer {
-            health.failed(endpoint, &settings.model, job, Problem::Call(error));
+        if let Err(failed) = &answer {
+            let problem = Problem::Call(&failed.error);
+            health.failed(endpoint, &settings.model, job, problem);
         }
         abandoned.call = None;
         self.budget.record_cost(job, prompt, &answer).await;
+        let answer = answer.map_err(|failed| failed.error);
         self.bundles
             .record_call(job, endpoint, settings, prompt, &answer);
         answer.map(|reply| (reply, line))
@@ -157,7 +162,7 @@ impl ModelCaller {
         endpoint: &Endpoint,
         job: &Job,
         prompt: &Prompt,
-    ) -> Result<Reply, CallError> {
+    ) -> Result<Reply, FailedCall> {
         let health = &self.base.health;
         let patience = health.patience(endpoint, &settings.model, job, settings.deadline);
         let started = self.base.clock.instant();

@@ -12,7 +12,7 @@ use super::backoff::retry_after;
 use super::call::CallSettings;
 use super::capabilities::CallCapabilities;
 use super::endpoint::Endpoint;
-use super::error::{CallError, Redaction};
+use super::error::{CallError, FailedCall, Redaction};
 use super::reply::{self, RawResponse, Reply};
 use crate::memory::prompt::Prompt;
 
@@ -39,7 +39,7 @@ pub trait ModelClient: std::fmt::Debug + Send + Sync {
         endpoint: &Endpoint,
         settings: &CallSettings,
         prompt: &Prompt,
-    ) -> Result<Reply, CallError>;
+    ) -> Result<Reply, FailedCall>;
 }
 
 #[async_trait]
@@ -49,7 +49,7 @@ impl ModelClient for Llm {
         endpoint: &Endpoint,
         settings: &CallSettings,
         prompt: &Prompt,
-    ) -> Result<Reply, CallError> {
+    ) -> Result<Reply, FailedCall> {
         Self::call(self, endpoint, settings, prompt).await
     }
 }
@@ -108,13 +108,14 @@ impl Llm {
         endpoint: &Endpoint,
         settings: &CallSettings,
         prompt: &Prompt,
-    ) -> Result<Reply, CallError> {
+    ) -> Result<Reply, FailedCall> {
         let call = self.call_with_retries(endpoint, settings, prompt);
         match tokio::time::timeout(settings.deadline, call).await {
             Ok(result) => result,
             Err(_) => Err(CallError::Timeout {
                 message: format!("no answer within {} s", settings.deadline.as_secs_f32()),
-            }),
+            }
+            .into()),
         }
     }
 
@@ -123,7 +124,7 @@ impl Llm {
         endpoint: &Endpoint,
         settings: &CallSettings,
         prompt: &Prompt,
-    ) -> Result<Reply, CallError> {
+    ) -> Result<Reply, FailedCall> {
         let remembered = self.capabilities(endpoint, &settings.model);
         let mut capabilities = remembered.clone();
         let mut refused = Vec::new();

@@ -39,11 +39,7 @@ pub enum CallError {
     },
     /// The model or a content filter declines this prompt.
     #[error("the model refused: {message}")]
-    Refused {
-        message: String,
-        /// What the refusal costs, if it came as an answer with usage.
-        usage: Option<Box<ReportedUsage>>,
-    },
+    Refused { message: String },
     /// The prompt does not fit the model.
     #[error("the prompt is too long for the model: {message}")]
     TooLong {
@@ -122,7 +118,7 @@ impl CallError {
             | Self::Transient { message, .. }
             | Self::Timeout { message }
             | Self::NotMade { message, .. }
-            | Self::Refused { message, .. }
+            | Self::Refused { message }
             | Self::TooLong { message, .. }
             | Self::Unauthorised { message }
             | Self::Rejected { message }
@@ -130,16 +126,7 @@ impl CallError {
         }
     }
 
-    /// What the endpoint reported about the cost of the call.
-    #[must_use]
-    pub fn usage(&self) -> Option<&ReportedUsage> {
-        match self {
-            Self::Refused { usage, .. } => usage.as_deref(),
-            _ => None,
-        }
-    }
-
-    /// Whether a model worked on the prompt, so that the call costs.
+    /// Whether a model worked on the prompt, so that the call costs although nothing was reported.
     #[must_use]
     pub fn is_billed(&self) -> bool {
         matches!(self, Self::Timeout { .. } | Self::Refused { .. })
@@ -178,14 +165,37 @@ impl CallError {
                 retry_after,
                 message,
             },
-            400..=499 if is_content_filter(bytes) => Self::Refused {
-                message,
-                usage: None,
-            },
+            400..=499 if is_content_filter(bytes) => Self::Refused { message },
             401 | 403 => Self::Unauthorised { message },
             400 | 413 | 422 if !is_unknown_model(&message) => Self::Rejected { message },
             _ => Self::Fatal { message },
         }
+    }
+}
+
+/// A call that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedCall {
+    pub error: CallError,
+    /// What the endpoint reported about its cost: a model may have worked all the same.
+    pub usage: Option<Box<ReportedUsage>>,
+}
+
+impl FailedCall {
+    /// With the usage in the answer `body`.
+    pub(super) fn with_usage_in(error: CallError, body: &Value) -> Self {
+        let usage = ReportedUsage::in_answer(body);
+        let is_reported = usage != ReportedUsage::default();
+        Self {
+            error,
+            usage: is_reported.then(|| Box::new(usage)),
+        }
+    }
+}
+
+impl From<CallError> for FailedCall {
+    fn from(error: CallError) -> Self {
+        Self { error, usage: None }
     }
 }
 

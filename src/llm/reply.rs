@@ -6,7 +6,7 @@ use http::StatusCode;
 use serde_json::Value;
 
 use super::call::CallSettings;
-use super::error::{CallError, Redaction};
+use super::error::{CallError, FailedCall, Redaction};
 use super::lenient_json;
 use super::reported_usage::ReportedUsage;
 
@@ -50,8 +50,12 @@ pub(super) struct RawResponse {
 
 impl RawResponse {
     /// The error that the status, or the body despite its status, reports.
-    pub(super) fn error(&self, redaction: &Redaction<'_>) -> CallError {
-        self.error_with(self.status, redaction)
+    pub(super) fn error(&self, redaction: &Redaction<'_>) -> FailedCall {
+        let error = self.error_with(self.status, redaction);
+        match lenient_json::read(&self.body) {
+            Some(body) => FailedCall::with_usage_in(error, &body),
+            None => error.into(),
+        }
     }
 
     fn error_with(&self, status: StatusCode, redaction: &Redaction<'_>) -> CallError {
@@ -64,10 +68,20 @@ pub(super) fn parse(
     answer: &RawResponse,
     settings: &CallSettings,
     redaction: &Redaction<'_>,
-) -> Result<Reply, CallError> {
+) -> Result<Reply, FailedCall> {
     let Some(body) = lenient_json::read(&answer.body) else {
-        return Err(transient("the answer is no chat completion"));
+        return Err(transient("the answer is no chat completion").into());
     };
+    read_completion(answer, &body, settings, redaction)
+        .map_err(|error| FailedCall::with_usage_in(error, &body))
+}
+
+fn read_completion(
+    answer: &RawResponse,
+    body: &Value,
+    settings: &CallSettings,
+    redaction: &Redaction<'_>,
+) -> Result<Reply, CallError> {
     if body.get("error").is_some_and(|error| !error.is_null()) {
         // Gateways report a failure of their provider like this if the head was already sent.
         return Err(answer.error_with(StatusCode::BAD_GATEWAY, redaction));
@@ -75,20 +89,17 @@ pub(super) fn parse(
     let Some(choice) = body.pointer("/choices/0") else {
         return Err(transient("the answer has no choice"));
     };
-    // A model that declines has worked, and is paid for it.
-    let usage = ReportedUsage::in_answer(&body);
     let refusal = choice.pointer("/message/refusal").and_then(Value::as_str);
     if let Some(refusal) = refusal.filter(|text| !text.is_empty()) {
         return Err(CallError::Refused {
             message: redaction.clean(refusal),
-            usage: Some(Box::new(usage)),
         });
     }
-    let finish = finish(choice, &usage)?;
+    let finish = finish(choice)?;
     let model = body.get("model").and_then(Value::as_str);
     Ok(Reply {
         text: text(choice.pointer("/message/content")),
-        usage,
+        usage: ReportedUsage::in_answer(body),
         finish,
         model: reported_model(model.unwrap_or(&settings.model)),
     })
@@ -102,14 +113,13 @@ fn reported_model(name: &str) -> String {
 
 /// Why the answer ended. Gateways pass on the words of the models behind them, in any case, and one
 /// appends the findings of its filter.
-fn finish(choice: &Value, usage: &ReportedUsage) -> Result<Finish, CallError> {
+fn finish(choice: &Value) -> Result<Finish, CallError> {
     let reason = choice.get("finish_reason").and_then(Value::as_str);
     let reason = reason.unwrap_or_default().to_ascii_lowercase();
     match reason.split(':').next().unwrap_or_default().trim() {
         "content_filter" | "refusal" | "safety" | "recitation" | "blocklist"
         | "prohibited_content" | "spii" => Err(CallError::Refused {
             message: "a content filter ended the answer".to_owned(),
-            usage: Some(Box::new(usage.clone())),
         }),
         "error" | "abort" | "aborted" | "insufficient_system_resource" => {
             Err(transient("the model ended its answer with an error"))

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use diarist::config::Config;
 use diarist::jobs::{Clock, Jobs, ManualJobs, Reloadable, Settings};
 use diarist::llm::{
-    CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply, ReportedUsage,
+    CallError, CallSettings, Endpoint, FailedCall, Finish, ModelClient, Prompt, Reply,
+    ReportedUsage,
 };
 use diarist::proxy::capabilities::UpstreamCapabilities;
 use diarist::proxy::identify::IdentityRules;
@@ -89,7 +90,7 @@ impl ModelClient for Scripted {
         _: &Endpoint,
         settings: &CallSettings,
         prompt: &Prompt,
-    ) -> Result<Reply, CallError> {
+    ) -> Result<Reply, FailedCall> {
         self.calls.fetch_add(1, Ordering::SeqCst);
         let message = "out of order".to_owned();
         let text = match *self.mood.lock().unwrap() {
@@ -102,12 +103,12 @@ impl ModelClient for Scripted {
             }
             Mood::Loops => "* and then the wind turned and nobody said a word\n".repeat(90),
             Mood::Fails => {
-                return Err(CallError::Transient {
+                return Err(FailedCall::from(CallError::Transient {
                     retry_after: None,
                     message,
-                });
+                }));
             }
-            Mood::Refuses => return Err(CallError::Fatal { message }),
+            Mood::Refuses => return Err(FailedCall::from(CallError::Fatal { message })),
         };
         Ok(Reply {
             text,

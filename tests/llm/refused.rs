@@ -99,7 +99,8 @@ async fn a_parameter_that_was_not_the_cause_is_sent_again() {
         let error = llm
             .call(&model.endpoint(), &settings(), &prompt())
             .await
-            .unwrap_err();
+            .unwrap_err()
+            .error;
         assert!(matches!(error, CallError::Rejected { .. }), "{error}");
     }
     let sent_parameters = parameters(&model);

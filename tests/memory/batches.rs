@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use diarist::config;
 use diarist::jobs::{Clock, Exchange, Jobs, ManualJobs, Reloadable};
-use diarist::llm::{CallError, CallSettings, Endpoint, ModelClient, Prompt, Reply};
+use diarist::llm::{CallSettings, Endpoint, FailedCall, ModelClient, Prompt, Reply};
 use diarist::proxy::capabilities::UpstreamCapabilities;
 use diarist::proxy::{DryRun, Memory};
 use diarist::store::{Admin as _, SqliteStore, Store};
@@ -40,7 +40,7 @@ struct Silent;
 
 #[async_trait]
 impl ModelClient for Silent {
-    async fn call(&self, _: &Endpoint, _: &CallSettings, _: &Prompt) -> Result<Reply, CallError> {
+    async fn call(&self, _: &Endpoint, _: &CallSettings, _: &Prompt) -> Result<Reply, FailedCall> {
         unreachable!("nothing is observed")
     }
 }

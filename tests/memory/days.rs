@@ -11,7 +11,7 @@ use bytes::Bytes;
 use diarist::config;
 use diarist::jobs::{Clock, Jobs, ManualJobs, Reloadable};
 use diarist::llm::{
-    CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply, ReportedUsage,
+    CallSettings, Endpoint, FailedCall, Finish, ModelClient, Prompt, Reply, ReportedUsage,
 };
 use diarist::proxy::capabilities::UpstreamCapabilities;
 use diarist::proxy::{DryRun, Memory};
@@ -50,7 +50,7 @@ impl ModelClient for ScriptedObserver {
         _: &Endpoint,
         _: &CallSettings,
         prompt: &Prompt,
-    ) -> Result<Reply, CallError> {
+    ) -> Result<Reply, FailedCall> {
         self.0.lock().unwrap().push(prompt.user.clone());
         let history = prompt.user.split_once("<history-").unwrap().1;
         let mut lines: Vec<String> = Vec::new();

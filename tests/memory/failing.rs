@@ -176,6 +176,34 @@ async fn a_model_that_no_call_is_short_enough_for_is_reported() {
     }
 }
 
+/// A model may have worked all the same, and its provider says for how much.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_usage_of_failed_calls_is_audited_and_counted() {
+    for (status, code) in [(400, "content_filter"), (500, "overloaded")] {
+        let rig = Rig::small().await;
+        let usage = r#"{"prompt_tokens":4300,"completion_tokens":2}"#;
+        let body = format!(r#"{{"error":{{"message":"no","code":"{code}"}},"usage":{usage}}}"#);
+        let failing = Behaviour {
+            fail: Some(Failure {
+                status,
+                retry_after: None,
+                body: Some(("application/json", body)),
+            }),
+            ..Behaviour::default()
+        };
+        rig.provider.inject(CallerKind::Observer, failing);
+        rig.send_turns(&SampleConversation::new("ada"), 1..=5).await;
+        let spent = "SELECT coalesce(sum(tokens), 0) FROM spending";
+        rig.until_at_least(1, spent).await;
+        assert_eq!(rig.number(spent).await % 4_302, 0, "{code}");
+        eventually("a line", || !rig.audit("call").is_empty()).await;
+        for line in rig.audit("call") {
+            assert_eq!(line["prompt_tokens"], 4_300, "{line}");
+            assert_eq!(line["completion_tokens"], 2, "{line}");
+        }
+    }
+}
+
 /// One process has one number of them, so only a process without other tests can tell.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]

@@ -11,7 +11,8 @@ use bytes::Bytes;
 use diarist::config;
 use diarist::jobs::{Clock, Jobs, ManualJobs, Reloadable};
 use diarist::llm::{
-    CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply, ReportedUsage,
+    CallError, CallSettings, Endpoint, FailedCall, Finish, ModelClient, Prompt, Reply,
+    ReportedUsage,
 };
 use diarist::memory::{NewPart, PartKind};
 use diarist::proxy::capabilities::UpstreamCapabilities;
@@ -58,12 +59,12 @@ impl ModelClient for Important {
         _: &Endpoint,
         settings: &CallSettings,
         _: &Prompt,
-    ) -> Result<Reply, CallError> {
+    ) -> Result<Reply, FailedCall> {
         if settings.model != "observer" {
-            return Err(CallError::Transient {
+            return Err(FailedCall::from(CallError::Transient {
                 retry_after: None,
                 message: "out of order".to_owned(),
-            });
+            }));
         }
         let call = self.0.fetch_add(1, Ordering::SeqCst);
         let line = |n: usize| format!("* 🔴 Station QX-{:04} reads {} litres", call, 51_000 + n);

@@ -4,7 +4,8 @@ use std::sync::{Mutex, MutexGuard};
 
 use async_trait::async_trait;
 use diarist::llm::{
-    CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply, ReportedUsage,
+    CallError, CallSettings, Endpoint, FailedCall, Finish, ModelClient, Prompt, Reply,
+    ReportedUsage,
 };
 use diarist::memory::PartKind;
 
@@ -183,7 +184,7 @@ impl ModelClient for Scripted {
         _endpoint: &Endpoint,
         settings: &CallSettings,
         prompt: &Prompt,
-    ) -> Result<Reply, CallError> {
+    ) -> Result<Reply, FailedCall> {
         if let Some(waited) = &*self.client_wait.lock().unwrap() {
             let text = self.answer_in_wait(waited, prompt);
             let text = text.ok_or_else(|| CallError::Transient {
@@ -224,26 +225,23 @@ impl ModelClient for Scripted {
         let message = String::new();
         let text = match mood {
             Mood::Gone => {
-                return Err(CallError::Transient {
+                return Err(FailedCall::from(CallError::Transient {
                     retry_after: None,
                     message,
-                });
+                }));
             }
             Mood::Busy => {
-                return Err(CallError::RateLimited {
+                return Err(FailedCall::from(CallError::RateLimited {
                     retry_after: None,
                     message,
-                });
+                }));
             }
             Mood::Filtered => {
-                return Err(CallError::Refused {
-                    message,
-                    usage: None,
-                });
+                return Err(FailedCall::from(CallError::Refused { message }));
             }
             Mood::TooLong => {
                 let excess = None;
-                return Err(CallError::TooLong { message, excess });
+                return Err(FailedCall::from(CallError::TooLong { message, excess }));
             }
             Mood::Cut => format!("<observations>\n* {lines}\n* {CUT_HERE}"),
             Mood::Empty => String::new(),

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use diarist::config;
 use diarist::jobs::{Clock, Jobs, ManualJobs, Reloadable, Settings};
 use diarist::llm::{
-    CallError, CallSettings, Endpoint, Finish, ModelClient, Prompt, Reply, ReportedUsage,
+    CallSettings, Endpoint, FailedCall, Finish, ModelClient, Prompt, Reply, ReportedUsage,
     UpstreamRoute,
 };
 use diarist::proxy::capabilities::UpstreamCapabilities;
@@ -142,7 +142,7 @@ impl ModelClient for QuotingModel {
         _: &Endpoint,
         settings: &CallSettings,
         prompt: &Prompt,
-    ) -> Result<Reply, CallError> {
+    ) -> Result<Reply, FailedCall> {
         let words = prompt
             .user
             .split(|c: char| !(c.is_alphanumeric() || c == '_'));
