@@ -328,6 +328,19 @@ async fn a_failed_call_carries_the_usage_that_it_is_billed_by() {
 }
 
 #[tokio::test]
+async fn the_words_of_a_refusal_are_not_repeated() {
+    let words = "I won't write about Vera Novak's diagnosis.";
+    let message = json!({"content": null, "refusal": words});
+    let body = json!({"choices": [{"message": message, "finish_reason": "stop"}]});
+    let model = Model::start(move |_| answer(200, &body)).await;
+    let called = Llm::new().unwrap();
+    let called = called.call(&model.endpoint(), &settings(), &prompt()).await;
+    let error = called.unwrap_err().error;
+    assert!(matches!(error, CallError::Refused { .. }), "{error}");
+    assert!(!error.to_string().contains("Vera"), "{error}");
+}
+
+#[tokio::test]
 async fn each_kind_of_failed_answer_has_its_error_class() {
     let filtered =
         json!({"choices": [{"message": {"content": "I"}, "finish_reason": "content_filter"}]});

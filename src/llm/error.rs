@@ -13,7 +13,8 @@ use crate::wire::usage::{Excess, RefusalKind, error_message, excess, is_content_
 
 /// Why a model call failed, by what can be done about it.
 ///
-/// The message is the provider's own, at most 2,000 characters, without prompts and credentials.
+/// The message is the provider's own, at most 2,000 characters, without prompts and credentials. Of a refusal and of a content
+/// filter it is ours: their words are about the conversation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// The same call may succeed later: 429.
@@ -147,10 +148,13 @@ impl CallError {
             .filter(|_| matches!(outer, 400 | 502))
             .unwrap_or(outer);
         let provider_message = body.as_ref().and_then(error_message);
-        // A body in an unknown form may contain anything, so it is not repeated.
-        let message = match provider_message {
-            Some(provider_message) => redaction.clean(&provider_message),
-            None => format!("status {outer}, {} bytes", bytes.len()),
+        let is_filtered = is_content_filter(bytes);
+        let message = match (provider_message, &body) {
+            // A content filter says what it found in the conversation.
+            (_, Some(body)) if is_filtered => filter_message(outer, body),
+            (Some(provider_message), _) => redaction.clean(&provider_message),
+            // A body in an unknown form may contain anything, so it is not repeated.
+            _ => format!("status {outer}, {} bytes", bytes.len()),
         };
         if matches!(refusal(status, bytes), Some(RefusalKind::TooLong)) {
             let excess = excess(bytes);
@@ -165,7 +169,7 @@ impl CallError {
                 retry_after,
                 message,
             },
-            400..=499 if is_content_filter(bytes) => Self::Refused { message },
+            400..=499 if is_filtered => Self::Refused { message },
             401 | 403 => Self::Unauthorised { message },
             400 | 413 | 422 if !is_unknown_model(&message) => Self::Rejected { message },
             _ => Self::Fatal { message },
@@ -221,6 +225,26 @@ impl From<reqwest::Error> for CallError {
             }
         }
     }
+}
+
+/// What may be kept of the error of a content filter: its status, and its code and type if each is one word.
+fn filter_message(status: u16, body: &Value) -> String {
+    const MOST_CHARS: usize = 64;
+    let is_word = |text: &&str| {
+        text.len() <= MOST_CHARS
+            && text
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
+    };
+    let mut message = format!("a content filter, status {status}");
+    for name in ["code", "type"] {
+        let value = body.pointer(&format!("/error/{name}"));
+        let value = value.or_else(|| body.get(name)).and_then(Value::as_str);
+        if let Some(value) = value.filter(is_word) {
+            message.push_str(&format!(", {name} {value}"));
+        }
+    }
+    message
 }
 
 /// Whether a refusal says that the model does not exist. Some report that with 400, although no

@@ -90,9 +90,10 @@ fn read_completion(
         return Err(transient("the answer has no choice"));
     };
     let refusal = choice.pointer("/message/refusal").and_then(Value::as_str);
-    if let Some(refusal) = refusal.filter(|text| !text.is_empty()) {
+    if refusal.is_some_and(|text| !text.is_empty()) {
         return Err(CallError::Refused {
-            message: redaction.clean(refusal),
+            // Its words are about the conversation, and stand in no log.
+            message: "it declined in words of its own".to_owned(),
         });
     }
     let finish = finish(choice)?;

@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
+use serde_json::json;
 use url::Url;
 
 use super::{CallError, Redaction};
@@ -189,6 +190,25 @@ fn an_error_message_repeats_no_part_of_a_cookie() {
     let prompt = Prompt::default();
     let redaction = Redaction::new(endpoint.secrets(), &prompt);
     assert_eq!(redaction.clean("no ABCDEFGH1"), "no [credential]");
+}
+
+#[test]
+fn the_words_of_a_content_filter_are_not_repeated() {
+    let found = "blocked by policy: 'HIV, Vera Novak'";
+    for status in [400, 403, 429, 500] {
+        let error = json!({"message": found, "code": "content_filter", "type": "HIV, Vera Novak"});
+        let error = classify(status, &json!({ "error": error }).to_string());
+        let message = error.message();
+        assert_eq!(
+            message,
+            format!("a content filter, status {status}, code content_filter")
+        );
+    }
+    let other = json!({"error": {"message": "no such deployment", "code": "missing"}});
+    assert_eq!(
+        classify(400, &other.to_string()).message(),
+        "no such deployment"
+    );
 }
 
 #[test]
