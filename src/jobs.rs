@@ -78,6 +78,7 @@ pub use snapshots::PreparedSnapshot;
 use self::base::Base;
 use self::budget::Budget;
 use self::calibration::Calibration;
+use self::clock::millis;
 use self::events::Events;
 use self::intake::Exchanges;
 use self::message_archive::MessageArchive;
@@ -89,6 +90,7 @@ use self::overflow_activate::OverflowActivator;
 use self::overflow_observe::{OverflowObserver, PendingOverflows};
 use self::part_report::PartReporter;
 use self::recorder::{Recorder, RecorderShares};
+use self::retry_delay::SLOW_RETRY_DELAY;
 use self::worker::Worker;
 use crate::audit::Audit;
 use crate::llm::ModelClient;
@@ -246,8 +248,8 @@ impl Jobs {
     }
 
     /// Waits until nothing is left to do: every exchange is recorded, no job waits or runs, and its
-    /// consequences are prepared. For replays and tests. Returns `false` if that takes longer than
-    /// `within`.
+    /// consequences are prepared. A job that has a long pause because its model is useless does not count. For replays
+    /// and tests. Returns `false` if that takes longer than `within`.
     pub async fn wait_until_idle(&self, within: Duration) -> bool {
         let until_idle = async {
             while !self.is_idle().await {
@@ -265,7 +267,7 @@ impl Jobs {
             && self
                 .base
                 .store
-                .open_jobs()
+                .open_jobs(self.base.now_ms() + millis(SLOW_RETRY_DELAY / 2))
                 .await
                 .is_ok_and(|jobs| jobs == 0)
             && idle()

@@ -93,7 +93,7 @@ pub(super) async fn watch(
         if let Some(pepper) = &mut pepper {
             pepper.check(&readiness).await;
         }
-        let open_jobs = store.open_jobs().await;
+        let open_jobs = store.open_jobs(i64::MAX).await;
         match &open_jobs {
             Ok(jobs) => {
                 metrics::gauge!(telemetry::OPEN_JOBS).set(*jobs as f64);

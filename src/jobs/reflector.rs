@@ -112,7 +112,8 @@ impl Reflector {
             failure,
             mut usable,
             model,
-            answered_model,
+            called_model,
+            is_answered,
         } = self
             .call_until_one_fits(settings, endpoint, job, cycle, &log, &job_payload)
             .await?;
@@ -122,13 +123,19 @@ impl Reflector {
                 line.set_outcome(CallOutcome::Empty);
             }
         };
-        let answered = answered_model.filter(|_| failure.is_none());
+        let is_judged = is_answered && failure.is_none();
         let chosen = choose_log(attempts, failure, limit).inspect_err(|_| give_up(&mut usable));
         let health = &self.base.health;
-        if let (Err(_), Some(model)) = (&chosen, &answered) {
-            health.failed(endpoint, model, job, Problem::Unusable);
+        if chosen.is_err() && is_judged {
+            health.failed(endpoint, &called_model, job, Problem::Unusable);
         }
-        let chosen = chosen?;
+        let chosen = chosen.map_err(|failure| match failure {
+            // Otherwise each new chunk would make a job with calls of its own.
+            Failure::GivenUp if !health.is_trusted(endpoint, &called_model, job, false) => {
+                Failure::Useless
+            }
+            failure => failure,
+        })?;
         let span = job.spec.span;
         let finish = move || {
             let chosen = log.fit_to_limit(chosen, limit);
@@ -138,10 +145,10 @@ impl Reflector {
             (chosen, analysis)
         };
         let (chosen, analysis) = self.compute(log_bytes, finish).await?;
-        match answered {
-            _ if chosen.by_code => give_up(&mut usable),
-            Some(model) => health.worked(endpoint, &model, job),
-            None => {}
+        if chosen.by_code {
+            give_up(&mut usable);
+        } else if is_judged {
+            health.worked(endpoint, &called_model, job);
         }
         if let Some(loss) = chosen.loss.filter(|loss| *loss > settings.max_loss) {
             warn_lossy(job, chosen.tokens, loss);
@@ -198,7 +205,7 @@ impl Reflector {
             ReflectionAttempts::new(start, log.tokens, log.target, settings.max_loss);
         let mut failure = None;
         let mut retry_reason = None;
-        let mut answered_model = None;
+        let (mut called_model, mut is_answered) = (model.clone(), false);
         // The newest answer that can be used; the loop may ask for a better one.
         let mut usable: Option<OpenCall> = None;
         while let Some(attempt) = attempts.next_attempt() {
@@ -214,11 +221,11 @@ impl Reflector {
             }
             let prompt = prompt(attempt.level, attempt.lost_items.as_deref());
             let call = self.caller.settings(phase, job, &prompt).await;
-            let called = call.model.clone();
+            called_model.clone_from(&call.model);
             match self.caller.call(call, endpoint, job, &prompt).await {
                 // A cut answer is shorter, but it is not the whole log.
                 Ok((reply, mut line)) if reply.finish == Finish::Length => {
-                    answered_model = Some(called);
+                    is_answered = true;
                     line.set_outcome(CallOutcome::Cut);
                     tracing::warn!(
                         tenant = %job.scope.tenant_label(),
@@ -230,7 +237,7 @@ impl Reflector {
                     retry_reason = Some(REASON_TRUNCATED);
                 }
                 Ok((reply, mut line)) => {
-                    answered_model = Some(called);
+                    is_answered = true;
                     line.set_outcome(CallOutcome::Empty);
                     model = reply.model;
                     let (log, bytes) = (Arc::clone(log), log.older.len());
@@ -252,7 +259,7 @@ impl Reflector {
                 // The log only grows, so this model will never accept it.
                 Err(error @ CallError::TooLong { .. }) => {
                     let (health, problem) = (&self.base.health, Problem::NoShorterCall(&error));
-                    health.failed(endpoint, &called, job, problem);
+                    health.failed(endpoint, &called_model, job, problem);
                     attempts.stop();
                 }
                 Err(CallError::Rejected { .. }) if is_rejected_for_good(job) => attempts.stop(),
@@ -267,7 +274,8 @@ impl Reflector {
             failure,
             usable,
             model,
-            answered_model,
+            called_model,
+            is_answered,
         })
     }
 
@@ -297,8 +305,10 @@ struct Answers {
     usable: Option<OpenCall>,
     /// The model that answered last, by its own report.
     model: String,
-    /// The model that was asked for the newest answer; `None` if there is no answer.
-    answered_model: Option<String>,
+    /// The model that was called last.
+    called_model: String,
+    /// Whether any call was answered.
+    is_answered: bool,
 }
 
 /// Chooses among all answers. One that lost too much is chosen only if no other is below the limit.

@@ -110,8 +110,9 @@ pub trait Queue: Send + Sync {
     /// refused for that: one empty answer would leave a hole that no later range may cross.
     async fn release(&self, job: &Job, outcome: Release) -> StoreResult<()>;
 
-    /// Jobs that wait or run, of all owners: for metrics, and for tests that wait until memory is quiet.
-    async fn open_jobs(&self) -> StoreResult<u64>;
+    /// Jobs of all owners that wait, or have a lease, until `until_ms` at the latest: for metrics, and for tests and replays that
+    /// wait until memory is quiet.
+    async fn open_jobs(&self, until_ms: i64) -> StoreResult<u64>;
 
     /// Leases the next timer that is due at `now_ms`, until `until_ms`. If its process dies, the timer
     /// is due again then. A newer request moves it even while it is leased.

@@ -187,8 +187,8 @@ async fn a_parameter_a_model_refuses_is_dropped_and_not_tried_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
-async fn a_reflector_that_only_grows_the_log_is_given_up_without_loops() {
-    let rig = Rig::small().await;
+async fn a_reflector_that_only_grows_the_log_is_paused() {
+    let mut rig = Rig::small().await;
     rig.provider.script(CallerKind::Reflector, |_: &diarist_provider::ScriptInput<'_>| {
         let line = "* 🔴 (10:00) Everything that was ever said is to be told at length once more, number";
         let lines: Vec<String> = (0..200).map(|n| format!("{line} {n} of 200.")).collect();
@@ -207,33 +207,23 @@ async fn a_reflector_that_only_grows_the_log_is_given_up_without_loops() {
     }
     assert_eq!(rig.provider.record_for(CallerKind::Reflector).len(), last);
     assert_eq!(
-        rig.number("SELECT count(*) FROM parts WHERE kind = 'reflection'")
+        rig.number("SELECT count(*) FROM parts WHERE kind = 'reflection' AND model <> 'code'")
             .await,
         0
     );
-    let given_up = rig
-        .number("SELECT count(*) FROM jobs WHERE state = 'abandoned'")
-        .await;
-    println!("{last} calls for {given_up} logs that were given up");
-    assert!(
-        last <= 4 * usize::try_from(given_up).unwrap(),
-        "four levels each at most"
-    );
-    assert_eq!(
-        rig.number("SELECT count(*) FROM jobs WHERE payload <> ''")
-            .await,
-        0
-    );
+    assert!(last <= 4, "four levels at most, and then a pause: {last}");
+    let waiting = "SELECT count(*) FROM jobs WHERE kind = 'reflection' AND state = 'open'
+                   AND due_ms - (SELECT max(last_ms) FROM lineages) > 300000";
+    assert_eq!(rig.number(waiting).await, 1);
 
-    // A Reflector that does its work again is asked again, with more of the log.
+    // With another configuration it is called again, as it is once it works.
     rig.provider
         .script(CallerKind::Reflector, Reflector::default());
-    rig.play_turns(&conversation, 25..=30).await;
-    assert!(
-        rig.number("SELECT count(*) FROM parts WHERE kind = 'reflection'")
-            .await
-            > 0
-    );
+    rig.restart().await;
+    rig.play_turns(&conversation, 17..=17).await;
+    let reflections = "SELECT count(*) FROM parts WHERE kind = 'reflection' AND model <> 'code'";
+    assert!(rig.number(reflections).await > 0);
+    rig.wait_part("reflector", "up").await;
 }
 
 /// Each of its answers can be read, and none is shorter than the log: the audit calls none of them used.

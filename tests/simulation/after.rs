@@ -214,14 +214,14 @@ impl World {
                 self.finish(at);
             }
             let store = Arc::clone(&self.processes[0].store);
-            let open = self.runtime.block_on(store.open_jobs()).unwrap();
+            let open = self.runtime.block_on(store.open_jobs(i64::MAX)).unwrap();
             if open == 0 && self.processes.iter().all(super::process::Process::idle) {
                 return;
             }
             self.advance_clock(61);
         }
         let store = Arc::clone(&self.processes[0].store);
-        let open = self.runtime.block_on(store.open_jobs()).unwrap();
+        let open = self.runtime.block_on(store.open_jobs(i64::MAX)).unwrap();
         let how = format!("{open} jobs are left in the end");
         self.ledger().breach(Rule::Stuck, how);
     }

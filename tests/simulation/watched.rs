@@ -379,8 +379,8 @@ impl Queue for Watched {
         through!(self, next_timer())
     }
 
-    async fn open_jobs(&self) -> Answer<u64> {
-        self.store.open_jobs().await
+    async fn open_jobs(&self, until_ms: i64) -> Answer<u64> {
+        self.store.open_jobs(until_ms).await
     }
 
     async fn requeue_failed(

@@ -153,7 +153,7 @@ async fn a_read_only_database_answers_lookups_and_refuses_writes() {
     let error = store.record(&chain().scope, &longer.record(None, 4)).await;
     let error = error.expect_err("read-only").to_string();
     assert!(error.contains("read-only"), "{error}");
-    store.open_jobs().await.expect("answers");
+    store.open_jobs(i64::MAX).await.expect("answers");
 }
 
 /// Damage in the middle of the file is an error when it is read; the store never returns a partial answer.
@@ -277,7 +277,7 @@ async fn a_store_that_could_not_be_opened_comes_back_without_a_restart() {
         error.to_string().contains("not a SQLite database"),
         "{error}"
     );
-    assert!(store.open_jobs().await.is_err());
+    assert!(store.open_jobs(i64::MAX).await.is_err());
     std::fs::write(disk.file(), good).expect("written");
     recovered(&store).await;
     let found = store
@@ -286,7 +286,7 @@ async fn a_store_that_could_not_be_opened_comes_back_without_a_restart() {
         .expect("found");
     assert_eq!(found.depth, chain().links.len());
     store.close().await;
-    assert!(store.open_jobs().await.is_err(), "closed is closed");
+    assert!(store.open_jobs(i64::MAX).await.is_err(), "closed is closed");
 }
 
 /// Attempts are rare, so that a missing database costs nothing.
@@ -300,11 +300,11 @@ async fn an_attempt_to_open_is_made_once_per_interval() {
     store.open_now().await.expect_err("not a database");
     std::fs::write(disk.file(), good).expect("written");
     for _ in 0..100 {
-        assert!(store.open_jobs().await.is_err());
+        assert!(store.open_jobs(i64::MAX).await.is_err());
         tokio::task::yield_now().await;
     }
     store.open_now().await.expect("`open_now` tries at once");
-    store.open_jobs().await.expect("answers");
+    store.open_jobs(i64::MAX).await.expect("answers");
     store.close().await;
 }
 

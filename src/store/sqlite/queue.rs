@@ -424,10 +424,10 @@ async fn end_lease(
         .rows_affected())
 }
 
-/// Jobs waiting or running, of all owners.
-const OPEN_JOBS: &str = "SELECT count(*) FROM jobs WHERE state = 'open'";
+/// Jobs of all owners that wait, or have a lease, until `$1` at the latest.
+const OPEN_JOBS: &str = "SELECT count(*) FROM jobs WHERE state = 'open' AND due_ms <= $1";
 
-pub(super) async fn open_jobs(conn: &mut SqliteConnection) -> StoreResult<u64> {
-    let row = query(OPEN_JOBS).fetch_one(conn).await?;
+pub(super) async fn open_jobs(conn: &mut SqliteConnection, until_ms: i64) -> StoreResult<u64> {
+    let row = query(OPEN_JOBS).bind(until_ms).fetch_one(conn).await?;
     rows::int(&row, 0)
 }

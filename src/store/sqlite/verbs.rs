@@ -289,8 +289,8 @@ impl Queue for SqliteStore {
         run!(self.write => queue::release(claimed, outcome))
     }
 
-    async fn open_jobs(&self) -> StoreResult<u64> {
-        run!(self.read_once => queue::open_jobs())
+    async fn open_jobs(&self, until_ms: i64) -> StoreResult<u64> {
+        run!(self.read_once => queue::open_jobs(until_ms))
     }
 
     async fn claim_timer(&self, now_ms: i64, until_ms: i64) -> StoreResult<Option<Timer>> {
