@@ -69,6 +69,8 @@ pub struct CredentialHeaders {
     patterns: Vec<HeaderPattern>,
     /// The header that names the user. Its token changes while the user stays the same.
     user: Option<HeaderName>,
+    /// Whether the known ones are among them.
+    has_known: bool,
     /// Whether the operator named `cookie` itself.
     names_cookie: bool,
 }
@@ -79,6 +81,7 @@ impl Default for CredentialHeaders {
         Self {
             patterns: patterns.collect(),
             user: None,
+            has_known: true,
             names_cookie: false,
         }
     }
@@ -91,10 +94,11 @@ impl CredentialHeaders {
     /// The first entry that is none of these.
     pub fn parse(names: &[String]) -> Result<Self, &str> {
         let mut patterns = Vec::new();
-        let mut names_cookie = false;
+        let (mut has_known, mut names_cookie) = (false, false);
         for name in names.iter().map(|name| name.trim()) {
             if name == "known" {
                 patterns.extend(Self::default().patterns);
+                has_known = true;
             } else {
                 patterns.push(HeaderPattern::parse(name).ok_or(name)?);
                 names_cookie |= name.eq_ignore_ascii_case(COOKIE.as_str());
@@ -103,6 +107,7 @@ impl CredentialHeaders {
         Ok(Self {
             patterns,
             user: None,
+            has_known,
             names_cookie,
         })
     }
@@ -141,7 +146,8 @@ impl CredentialHeaders {
     /// Whether a call on behalf of a request carries its header `name`: a known credential, or one that the operator
     /// added. A cookie is decided by [`Self::copies_cookie`].
     pub(super) fn is_copied(&self, name: &HeaderName) -> bool {
-        is_known(name) || self.patterns.iter().any(|pattern| pattern.matches(name))
+        let is_listed = self.patterns.iter().any(|pattern| pattern.matches(name));
+        is_listed || (!self.has_known && is_known(name))
     }
 
     /// Whether such a call carries the cookies of the request: if nothing else tells its tenant apart, or if the operator
