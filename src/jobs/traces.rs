@@ -114,10 +114,15 @@ pub(super) fn confirm_repeated(
 }
 
 /// The length by which a request confirms the recorded beginning of its own chain. A client that keeps its first messages and
-/// its newest ones always sends as many, but it goes on behind what another chain carried: any length is shorter than that.
-pub(super) fn carried_length(exchange: &Exchange, shared_messages: &SharedMessages) -> usize {
+/// its newest ones always sends as many, but it goes on behind what another chain of the same conversation carried
+/// (`is_same`): any length is shorter than that.
+pub(super) fn carried_length(
+    exchange: &Exchange,
+    shared_messages: &SharedMessages,
+    is_same: bool,
+) -> usize {
     let length = exchange.history.len();
-    if exchange.alignment.is_none() && goes_on(shared_messages, length) {
+    if is_same && exchange.alignment.is_none() && goes_on(shared_messages, length) {
         usize::MAX
     } else {
         length

@@ -5,6 +5,7 @@
 
 use std::cell::LazyCell;
 use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic;
 
@@ -14,7 +15,8 @@ use super::state::anchors;
 use super::{HashKeySet, SnapshotCache};
 use crate::history::{History, Link, Role, Scope, ScopedHash};
 use crate::memory::alignment::{
-    Alignment, KnownChains, find_alignment, messages_before_answer, summary_positions,
+    Alignment, KnownChains, Origin, PathEntry, find_alignment, messages_before_answer,
+    summary_positions,
 };
 use crate::memory::peer_memory::MAX_CHANCE_PREFIX;
 use crate::memory::{Snapshot, SnapshotId};
@@ -88,7 +90,7 @@ impl SnapshotCache {
         let answers: &PossibleSummaries = &answers;
         let mut keys = LookupKeys {
             anchors: anchors(client, 0).collect(),
-            other_messages: None,
+            unique_anchors: false,
             answers: answers.marks.clone(),
             answer_contents: answer_contents(client, &answers.marks),
             thread_key: None,
@@ -105,14 +107,12 @@ impl SnapshotCache {
         match self.reads.read(is_large, candidates).await {
             Ok(candidates) => {
                 let mut found = align(candidates);
-                keys.other_messages = found.other_messages(&keys.anchors);
-                if keys.other_messages.is_some() {
+                if let Some(anchors) = found.anchors_elsewhere(&keys.anchors) {
+                    (keys.anchors, keys.unique_anchors) = (anchors, true);
                     let candidates = self.store.find_candidates(scope, &chain, &keys);
                     let second = self.reads.read(is_large, candidates).await.map(align);
-                    found = second
-                        .ok()
-                        .filter(AlignedCandidates::is_proven)
-                        .unwrap_or(found);
+                    let second = second.ok().filter(|second| second.is_proven_beside(&found));
+                    found = second.unwrap_or(found);
                 }
                 self.lookup_from_store(scope, client, params, answers, found)
             }
@@ -158,8 +158,10 @@ impl SnapshotCache {
             summary.start = answers.start_of(summary.hash, summary.count);
         }
         let sent = sent.unless_behind_summary(client, &known);
+        let is_own_chain = matches!(sent, SentAlignment::OwnChain);
         let alignment = sent.or_align(|| find_alignment(client, &known));
         AlignedCandidates {
+            is_own_chain,
             candidates,
             path_tip,
             known,
@@ -177,6 +179,7 @@ impl SnapshotCache {
         found: AlignedCandidates,
     ) -> (Lookup, Option<Alignment>) {
         let AlignedCandidates {
+            is_own_chain: _,
             candidates,
             path_tip,
             known,
@@ -358,6 +361,8 @@ impl SnapshotCache {
 
 /// What the store has found of a request, and the alignment by that.
 struct AlignedCandidates {
+    /// Whether the request was sent before, on its own chain.
+    is_own_chain: bool,
     candidates: Candidates,
     /// The end of the chain that an anchor found.
     path_tip: Option<Link>,
@@ -373,18 +378,40 @@ impl AlignedCandidates {
             .is_some_and(|alignment| alignment.lineage.is_some())
     }
 
-    /// The messages to which `anchors` of the request lead on a chain to which it is not proven to belong; `None` if there are
-    /// none. The latest question and answer may stand in many conversations, or a second time in its own.
-    fn other_messages(&self, anchors: &[(ScopedHash, usize)]) -> Option<Vec<Link>> {
-        if self.is_proven() {
+    /// Those of `anchors` that do not lead to the chain that was found, if the request is not proven to belong there; `None` if
+    /// no other chain need be looked for. The latest question and answer may stand in many conversations, or twice in one.
+    fn anchors_elsewhere(
+        &self,
+        anchors: &[(ScopedHash, usize)],
+    ) -> Option<Vec<(ScopedHash, usize)>> {
+        let path = &self.known.path;
+        if self.is_proven() || self.is_own_chain || path.is_empty() {
             return None;
         }
-        let anchors: HashKeySet<ScopedHash> = anchors.iter().map(|(anchor, _)| *anchor).collect();
-        let path = self.known.path.iter();
-        let shared = path.filter(|entry| entry.anchor.is_some_and(|it| anchors.contains(&it)));
-        let links: Vec<Link> = shared.map(|entry| entry.message.link).collect();
-        (!links.is_empty()).then_some(links)
+        let found: HashKeySet<ScopedHash> = path.iter().filter_map(|entry| entry.anchor).collect();
+        let others = anchors
+            .iter()
+            .filter(|(anchor, _)| !found.contains(anchor))
+            .copied();
+        let others: Vec<_> = others.collect();
+        (!others.is_empty()).then_some(others)
     }
+
+    /// Whether the request is proven to belong to its chain, although it was not for that of `first`. If the first one repeats
+    /// messages of this one on a chain of its own, its user has taken back what it does not repeat: then this one is out of date.
+    fn is_proven_beside(&self, first: &Self) -> bool {
+        let first: HashMap<Origin, Link> = first.known.path.iter().map(place).collect();
+        let is_repeated = |entry: &PathEntry| {
+            let (origin, link) = place(entry);
+            first.get(&origin).is_some_and(|other| *other != link)
+        };
+        self.is_proven() && !self.known.path.iter().any(is_repeated)
+    }
+}
+
+/// Where a message was first said, and where it stands.
+fn place(entry: &PathEntry) -> (Origin, Link) {
+    (entry.origin, entry.message.link)
 }
 
 /// Adds what the store found about earlier sends to what this process knows. `path_tip` is the end of the

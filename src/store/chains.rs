@@ -227,9 +227,9 @@ pub struct PrefixTrim {
 pub struct LookupKeys {
     /// Anchors of its messages and their positions, from the last message to the first.
     pub anchors: Vec<(ScopedHash, usize)>,
-    /// Messages that are known to be of another conversation. Anchors that lead to these are passed over, and so are those
-    /// that lead to several others; `None`: the anchor of the latest message counts, wherever it leads.
-    pub other_messages: Option<Vec<Link>>,
+    /// Whether anchors that lead to several messages are passed over. Otherwise the latest one counts, and leads to the
+    /// message that was recorded last.
+    pub unique_anchors: bool,
     /// Hashes of texts among its first messages, and the positions behind them; the best comes first.
     pub answers: Vec<(ScopedHash, usize)>,
     /// For each of `answers`, the hash of the content of its message, if the model is its author.

@@ -22,15 +22,16 @@ fn thanks() -> [Value; 2] {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_common_answer_at_the_end_of_a_window_ends_no_memory() {
-    for is_twice_in_one in [true, false] {
+    for (is_twice_in_one, others) in [(true, 0), (true, 1), (false, 1), (false, 2)] {
         let mut rig = roomy().await;
         let mut client = Client::new(&mut rig);
         let mut messages = conversation("alice", 80);
         messages.splice(66..68, thanks());
         if is_twice_in_one {
             messages.splice(60..62, thanks());
-        } else {
-            let mut other = conversation("bob", 7);
+        }
+        for other in ["bob", "carol"].into_iter().take(others) {
+            let mut other = conversation(other, 7);
             other.splice(2..4, thanks());
             for count in [1, 3, 5, 7] {
                 client
@@ -43,10 +44,10 @@ async fn a_common_answer_at_the_end_of_a_window_ends_no_memory() {
             let sent = client.send_with_answer(kept, messages.get(count)).await;
             assert!(
                 count < 2 * WINDOW - 10 || sent.in_block.contains("alice#0"),
-                "{is_twice_in_one}, {count} messages: {}",
+                "{is_twice_in_one}, {others}, {count} messages: {}",
                 sent.reason
             );
-            assert!(!sent.body.0.contains("bob#"));
+            assert!(!sent.body.0.contains("bob#") && !sent.body.0.contains("carol#"));
         }
     }
 }
@@ -67,4 +68,35 @@ async fn a_client_that_keeps_its_first_message_gets_memory_at_any_time() {
             sent.reason
         );
     }
+}
+
+/// The chain before a removal holds what the user took back. The one after it repeats the rest, and so it counts.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_second_look_finds_what_the_user_removed() {
+    let mut rig = roomy().await;
+    let mut client = Client::new(&mut rig);
+    let mut messages = conversation("alice", 120);
+    for count in (1..70).step_by(2) {
+        let answer = messages.get(count).cloned();
+        let sent = client
+            .send_with_answer(&messages[..count], answer.as_ref())
+            .await;
+        assert!(count < 60 || sent.in_block.contains("alice#4"));
+    }
+    messages.drain(4..6);
+    let (from, until) = (70, 76);
+    for count in (from - 1..until).step_by(2) {
+        let answer = messages.get(count).cloned();
+        client
+            .send_with_answer(&messages[..count], answer.as_ref())
+            .await;
+    }
+    // The client keeps its newest messages from now on. The user edits the last question but one, and has the last one
+    // answered again.
+    let mut kept = messages[until - 1 - WINDOW..until - 1].to_vec();
+    let edited = kept.len() - 3;
+    kept[edited] = message("user", "No, I meant another one of them.");
+    let sent = client.send_with_answer(&kept, None).await;
+    let removed = ["alice#4", "alice#5"];
+    assert!(!removed.iter().any(|mark| sent.in_block.contains(*mark)));
 }

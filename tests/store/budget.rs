@@ -218,6 +218,7 @@ fn history(scope: &Scope, says: &[Say]) -> History {
             calls: std::sync::Arc::default(),
             answers: None,
             distinctive_bytes: 0,
+            random_ids: false,
             attachment_bytes: 0,
             span: 0..0,
         }

@@ -87,6 +87,7 @@ impl TestChain {
                 calls: std::sync::Arc::default(),
                 answers: None,
                 distinctive_bytes: 0,
+                random_ids: false,
                 attachment_bytes: 0,
                 span: 0..0,
             });

@@ -26,7 +26,7 @@ pub use cuts::Cuts;
 pub use fingerprint::{Batch, Encoder, Fingerprint};
 pub use message::{MIN_DISTINCTIVE_BYTES, Message, PromptFields};
 pub use message_key::{
-    AnswerHash, LONG_ANSWER_BYTES, MessageKey, ScopedHash, anchor, distinctive_bytes,
+    AnswerHash, LONG_ANSWER_BYTES, MessageKey, ScopedHash, anchor, distinctive_bytes, is_random_id,
     without_thinking,
 };
 pub use pepper::Pepper;

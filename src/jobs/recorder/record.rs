@@ -105,7 +105,11 @@ impl Recorder {
             None => Default::default(),
         };
         traces::mark_live(exchange, &mut new_nodes, &shared_messages);
-        let length = traces::carried_length(exchange, &shared_messages);
+        // A new chain continues the conversation that it is proven to belong to; an aligned one has its own, or none on purpose.
+        let begins_chain =
+            known_count == 0 || (exchange.alignment.is_none() && !exchange.sub_agent);
+        let is_same = continued_lineage.is_some();
+        let length = traces::carried_length(exchange, &shared_messages, is_same);
         let mut confirm = record::confirm_nodes(&mut track.nodes, length);
         confirm.extend(traces::confirm_repeated(
             exchange,
@@ -130,7 +134,7 @@ impl Recorder {
         traces.kept_messages = self.archive.texts_to_keep(exchange, &nodes, &confirm).await;
         let mut record = RequestRecord {
             thread_key,
-            lineage: lineage.or(continued_lineage),
+            lineage: lineage.or(continued_lineage.filter(|_| begins_chain)),
             parent,
             confirmed_count: nodes.iter().take_while(|node| node.confirmed).count(),
             contents: record::message_contents(scope, history, &nodes, &confirm),

@@ -14,10 +14,10 @@ use crate::store::{Candidates, LookupKeys, PrefixTrim, SentPrefix, StoreResult};
 ///
 /// Parameters: `$3` the links, the last one first, `$4` the tip, `$5` pairs of anchor and position, the last one first, `$6` answer hash, position, and
 /// content of the message if the model is its author, `$7` the number of links, `$8` the root, `$9` the model
-/// (NULL: every model), `$10` the hash of the system message, `$11` links to which no anchor may lead, or NULL.
+/// (NULL: every model), `$10` the hash of the system message, `$11` whether only an anchor of one message counts.
 ///
 /// The other chains are: the *base* of the longest aligned prefix; the *path* of the latest message that an
-/// anchor finds (with `$11`, an anchor that leads to one other message only); and the *answered* chain, whose answer the client has put into its history. An answer that
+/// anchor finds; and the *answered* chain, whose answer the client has put into its history. An answer that
 /// something follows in its own chain does not count: a client that quotes it elsewhere talks about
 /// something else. Nor does an answer that any chain has as an answer of the model: a summary is first sent back in
 /// place of what it summarises, and other answers in their turn. A client that drops its oldest messages may begin with
@@ -67,15 +67,14 @@ alias (count, base, runs, client, path, proof, held_from, held_since) AS (
         ORDER BY p.rowid LIMIT 1)),
 hit (place, link) AS (
     SELECT * FROM (
-        SELECT p.value ->> 1, CASE WHEN $11 IS NULL
-               THEN (SELECT n.link FROM nodes AS n
-                     WHERE n.tenant = $1 AND n.resource = $2 AND n.anchor = unhex(p.value ->> 0)
-                     ORDER BY n.seen_ms DESC LIMIT 1)
-               ELSE (SELECT CASE count(*) WHEN 1 THEN max(link) END FROM (
+        SELECT p.value ->> 1, CASE WHEN $11
+               THEN (SELECT CASE count(*) WHEN 1 THEN max(link) END FROM (
                          SELECT n.link FROM nodes AS n
                          WHERE n.tenant = $1 AND n.resource = $2 AND n.anchor = unhex(p.value ->> 0)
-                           AND n.link NOT IN (SELECT unhex(w.value) FROM json_each($11) AS w)
                          LIMIT 2))
+               ELSE (SELECT n.link FROM nodes AS n
+                     WHERE n.tenant = $1 AND n.resource = $2 AND n.anchor = unhex(p.value ->> 0)
+                     ORDER BY n.seen_ms DESC LIMIT 1)
                END AS link
         FROM json_each($5) AS p
         WHERE p.value ->> 1 >= (SELECT depth.count FROM depth) AND link IS NOT NULL
@@ -272,7 +271,7 @@ pub(super) async fn find_candidates(
         .bind(root.as_bytes().as_slice())
         .bind(&keys.model)
         .bind(keys.system.map(|mark| mark.as_bytes().to_vec()))
-        .bind(keys.other_messages.as_ref().map(rows::link_list))
+        .bind(keys.unique_anchors)
         .fetch_all(conn)
         .await?;
     read_candidates(&rows)

@@ -87,6 +87,7 @@ mod tests {
             calls: calls.iter().map(|c| (*c).into()).collect(),
             answers: answers.map(Into::into),
             distinctive_bytes: 0,
+            random_ids: false,
             attachment_bytes: 0,
             span: 0..0,
         }

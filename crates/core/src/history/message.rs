@@ -29,6 +29,9 @@ pub struct Message {
     pub calls: Arc<[Box<str>]>,
     /// Id of the tool call it answers.
     pub answers: Option<Arc<str>>,
+    /// Whether one of these ids, or another one of the same calls, was drawn at random (see
+    /// [`is_random_id`](super::is_random_id)).
+    pub random_ids: bool,
     /// Bytes of its text that can distinguish this conversation from others (see
     /// [`distinctive_bytes`](super::distinctive_bytes)).
     pub distinctive_bytes: u32,
@@ -57,6 +60,7 @@ impl Message {
             calls: Arc::default(),
             answers: None,
             distinctive_bytes: 0,
+            random_ids: false,
             attachment_bytes: 0,
             span: 0..0,
         }

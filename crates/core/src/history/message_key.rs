@@ -153,11 +153,11 @@ impl MessageKey {
         } else {
             "calls"
         };
-        let random = ids.iter().all(|id| is_random_id(id));
         Self {
             role: message.role,
             content: ScopedHash::new("content", root, &[message.fingerprint.as_bytes()]),
-            ids: (!ids.is_empty()).then(|| ScopedHash::new(kind, root, &ids).flagged(random)),
+            ids: (!ids.is_empty())
+                .then(|| ScopedHash::new(kind, root, &ids).flagged(message.random_ids)),
             distinctive_bytes: message.distinctive_bytes,
         }
     }
@@ -178,27 +178,30 @@ impl MessageKey {
     }
 }
 
-/// Whether a call id was drawn at random. Servers that number their calls (`call_0`, `functions.read:3`) or name them after
-/// the tool (`tool_0_get_weather`) give every conversation the same ids.
-fn is_random_id(id: &[u8]) -> bool {
-    let mut pieces = id.split(|byte| !byte.is_ascii_alphanumeric());
-    pieces.any(is_random_piece)
+/// Whether the id of a call of the function `name` was drawn at random. Servers that number their calls (`call_0`,
+/// `functions.read:3`) or name them after the function (`tool_0_get_weather`) give every conversation the same ids.
+pub fn is_random_id(id: &str, name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let mut pieces = id.split(|letter: char| !letter.is_ascii_alphanumeric());
+    pieces.any(|piece| is_random_piece(piece) && !name.contains(&piece.to_ascii_lowercase()))
 }
 
-/// The shortest random ids have eight characters (Ollama; Mistral's have nine).
-const MIN_RANDOM_LETTERS: usize = 8;
+/// The shortest random ids have eight characters (Ollama; Mistral's and LM Studio's have nine).
+const MIN_RANDOM_PIECE: usize = 8;
 
-/// Gemini draws numbers of up to 19 digits. Counters and times are shorter.
-const MIN_RANDOM_DIGITS: usize = 16;
-
-/// Words have no digits, and names have them at their end (`call_abc123`). Random letters and digits alternate.
-fn is_random_piece(piece: &[u8]) -> bool {
-    let is_number = piece.iter().all(u8::is_ascii_digit);
-    if is_number {
-        return piece.len() >= MIN_RANDOM_DIGITS && piece[0] != b'0';
+/// Words have no digits, and names have them at one place (`call_abc123`). Random letters and digits alternate. A number is
+/// random unless it is a counter, which begins with zeros or is short, or a time in seconds or milliseconds.
+fn is_random_piece(piece: &str) -> bool {
+    if piece.len() < MIN_RANDOM_PIECE {
+        return false;
+    }
+    let piece = piece.as_bytes();
+    if piece.iter().all(u8::is_ascii_digit) {
+        let may_be_time = piece[0] == b'1' && matches!(piece.len(), 10 | 13);
+        return piece[0] != b'0' && !may_be_time;
     }
     let alternates = |pair: &&[u8]| pair[0].is_ascii_digit() != pair[1].is_ascii_digit();
-    piece.len() >= MIN_RANDOM_LETTERS && piece.windows(2).filter(alternates).count() >= 2
+    piece.windows(2).filter(alternates).count() >= 2
 }
 
 /// The hash by which `item` behind `previous` is looked up; `None` if neither is distinctive. A tool
@@ -252,7 +255,7 @@ pub fn distinctive_bytes(role: Role, text: &str) -> u32 {
 mod tests {
     use super::*;
 
-    /// As servers give them: OpenAI, Anthropic, vLLM, Mistral, Ollama, Gemini, DeepSeek, Cohere.
+    /// As servers give them: OpenAI, Anthropic, vLLM, Mistral, Ollama, LM Studio, Gemini, DeepSeek, Cohere.
     #[test]
     fn ids_that_were_drawn_at_random_are_told_from_numbers_and_names() {
         for id in [
@@ -262,28 +265,32 @@ mod tests {
             "chatcmpl-tool-8f2bb12cbd1a4d5e8e8b0b9a3c1d2e3f",
             "D681PevKs",
             "call_k3j9x0qa",
+            "365174485",
             "function-call-7183920465510293847",
             "call_0_9f1d2c3b-4a5e-6f70-8192-a3b4c5d6e7f8",
             "list_files_d81ynz6mv4qp",
         ] {
-            assert!(is_random_id(id.as_bytes()), "{id}");
+            assert!(is_random_id(id, "list_files"), "{id}");
         }
-        for id in [
-            "",
-            "call_0",
-            "functions.get_weather:0",
-            "tool_0_get_weather",
-            "call-search_documents",
-            "get_weather",
-            "call_getWeatherForecast2",
-            "call_abc123",
-            "call_abcdef123",
-            "call_000001",
-            "call_0000000000000001",
-            "call_1732838400000",
-            "call_aaaaaaaa",
+        for (id, name) in [
+            ("", "read"),
+            ("call_0", "read"),
+            ("functions.get_weather:0", "get_weather"),
+            ("tool_0_get_weather", "get_weather"),
+            ("functions.listK8sPods:0", "listK8sPods"),
+            ("tool_0_sha256sum", "sha256sum"),
+            ("mcp__a1b2c3d4__read", "mcp__a1b2c3d4__read"),
+            ("call-search_documents", "search_documents"),
+            ("call_getWeatherForecast2", ""),
+            ("call_abc123", "read"),
+            ("call_abcdef123", "read"),
+            ("call_000001", "read"),
+            ("call_0000000000000001", "read"),
+            ("call_1732838400", "read"),
+            ("call_1732838400000", "read"),
+            ("call_aaaaaaaa", "read"),
         ] {
-            assert!(!is_random_id(id.as_bytes()), "{id}");
+            assert!(!is_random_id(id, name), "{id}");
         }
     }
 }

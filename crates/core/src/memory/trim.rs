@@ -143,6 +143,7 @@ mod tests {
                     calls: calls.clone().into(),
                     answers: answers.map(Into::into),
                     distinctive_bytes: 0,
+                    random_ids: false,
                     attachment_bytes: 0,
                     span: 0..0,
                 });

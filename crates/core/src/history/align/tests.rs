@@ -12,8 +12,12 @@ fn message(role: Role, text: &str, calls: &[String], answers: Option<String>) ->
         fingerprint: encoder.finish(),
         role,
         calls: calls.iter().map(|id| id.as_str().into()).collect(),
-        answers: answers.map(|id| id.as_str().into()),
+        answers: answers.as_deref().map(Into::into),
         distinctive_bytes: crate::history::distinctive_bytes(role, text),
+        random_ids: calls
+            .iter()
+            .chain(&answers)
+            .any(|id| crate::history::is_random_id(id, "")),
         attachment_bytes: 0,
         span: 0..0,
     }

@@ -20,6 +20,11 @@ fn message(role: Role, text: &str, calls: &[&str], answers: Option<&str>) -> Mes
         calls: calls.iter().map(|id| (*id).into()).collect(),
         answers: answers.map(Into::into),
         distinctive_bytes: u32::try_from(text.len()).unwrap(),
+        random_ids: calls
+            .iter()
+            .copied()
+            .chain(answers)
+            .any(|id| crate::history::is_random_id(id, "")),
         attachment_bytes: 0,
         span: 0..0,
     }

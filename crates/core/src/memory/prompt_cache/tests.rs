@@ -17,6 +17,7 @@ fn message(text: &str) -> Message {
         calls: std::sync::Arc::default(),
         answers: None,
         distinctive_bytes: 0,
+        random_ids: false,
         attachment_bytes: 0,
         span: 0..BYTES,
     }
@@ -130,6 +131,7 @@ fn tokens_by_segment_add_up_to_the_prompt() {
 #[test]
 fn the_data_of_attachments_is_no_part_of_any_size() {
     let picture = |text: &str| Message {
+        random_ids: false,
         attachment_bytes: 300,
         ..message(text)
     };

@@ -18,6 +18,7 @@ fn history(lines: &[(Role, &str)]) -> History {
                 .collect(),
             answers: text.strip_prefix("result ").map(Into::into),
             distinctive_bytes: 0,
+            random_ids: false,
             attachment_bytes: 0,
             span: 0..0,
         }

@@ -10,22 +10,31 @@ use std::sync::Arc;
 
 use super::attachment_bytes::attachment_bytes;
 use super::content::{ContentItem, items};
-use super::fields::{Answer, Custom, Fields, Function};
+use super::fields::{Answer, Custom, Fields, Function, ToolCall};
 use super::text::Tree;
-use crate::history::{self, Batch, Encoder, Message, Pepper, Role};
+use crate::history::{self, Batch, Encoder, Message, Pepper, Role, is_random_id};
 
 /// Reads messages in order and computes their fingerprints.
 #[derive(Debug)]
 pub(super) struct Reader<'m> {
     batch: Batch,
-    /// The position of each call in its message, by id: in the newest message with that id.
-    positions: HashMap<Box<str>, usize>,
+    /// Each call by its id: in the newest message with that id.
+    calls: HashMap<Box<str>, Call>,
     /// The messages so far, still without a fingerprint.
     pending: Vec<PendingMessage>,
     /// The messages before these, which were read with an earlier body.
     before: &'m [Message],
-    /// The position of each call in `before`, once one of them is answered.
-    positions_before: Option<HashMap<&'m str, usize>>,
+    /// Each call in `before`, once one of them is answered.
+    calls_before: Option<HashMap<&'m str, Call>>,
+}
+
+/// What is known of a call when its result is read.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    /// Its position in its message.
+    position: usize,
+    /// Whether an id of its message was drawn at random.
+    random_ids: bool,
 }
 
 #[derive(Debug)]
@@ -33,6 +42,7 @@ struct PendingMessage {
     role: Role,
     calls: Arc<[Box<str>]>,
     answers: Option<Arc<str>>,
+    random_ids: bool,
     encoded: Encoded,
     span: Range<usize>,
 }
@@ -56,10 +66,10 @@ impl<'m> Reader<'m> {
     pub(super) fn resume(pepper: &Pepper, before: &'m [Message]) -> Self {
         Self {
             batch: Batch::new(pepper),
-            positions: HashMap::new(),
+            calls: HashMap::new(),
             pending: Vec::new(),
             before,
-            positions_before: None,
+            calls_before: None,
         }
     }
 
@@ -68,18 +78,27 @@ impl<'m> Reader<'m> {
         self.before.len() + self.pending.len()
     }
 
-    /// The position of the call with this `id` in its message: in the newest message with that id.
-    fn position(&mut self, id: &str) -> Option<usize> {
-        if let Some(position) = self.positions.get(id) {
-            return Some(*position);
+    /// The call with this `id`: in the newest message with that id.
+    fn call(&mut self, id: &str) -> Option<Call> {
+        if let Some(call) = self.calls.get(id) {
+            return Some(*call);
         }
         let before = self.before;
-        let positions = self.positions_before.get_or_insert_with(|| {
-            let calls = |message: &'m Message| message.calls.iter().enumerate().rev();
-            let positions = before.iter().flat_map(calls);
-            positions.map(|(position, id)| (&**id, position)).collect()
+        let calls = self.calls_before.get_or_insert_with(|| {
+            let calls = |message: &'m Message| {
+                let random_ids = message.random_ids;
+                let calls = message.calls.iter().enumerate().rev();
+                calls.map(move |(position, id)| {
+                    let call = Call {
+                        position,
+                        random_ids,
+                    };
+                    (&**id, call)
+                })
+            };
+            before.iter().flat_map(calls).collect()
         });
-        positions.get(id).copied()
+        calls.get(id).copied()
     }
 
     /// Reads the next message, whose range is `span`.
@@ -89,24 +108,31 @@ impl<'m> Reader<'m> {
             Answer::Call(id) => (**id).into(),
             Answer::Function(name) => legacy_id(name).into(),
         });
-        let answered = answers.as_ref().map(|id| self.position(id));
+        let answered = answers.as_ref().map(|id| self.call(id));
         let encoder = self.batch.encoder();
         let encoded = encode(fields, encoder);
         if let Some(position) = answered {
             match position {
-                Some(position) => encoder.count("answers", position),
+                Some(call) => encoder.count("answers", call.position),
                 None => encoder.mark("answers nothing"),
             }
         }
         self.batch.next_message();
         // Backwards, so that of two calls with one id the first one is answered.
+        let random_ids =
+            has_random_ids(fields) || answered.flatten().is_some_and(|it| it.random_ids);
         for (position, id) in calls.iter().enumerate().rev() {
-            self.positions.insert(id.clone(), position);
+            let call = Call {
+                position,
+                random_ids,
+            };
+            self.calls.insert(id.clone(), call);
         }
         self.pending.push(PendingMessage {
             role: fields.role,
             calls,
             answers,
+            random_ids,
             encoded,
             span,
         });
@@ -122,6 +148,7 @@ impl<'m> Reader<'m> {
                 role: pending.role,
                 calls: pending.calls,
                 answers: pending.answers,
+                random_ids: pending.random_ids,
                 distinctive_bytes: pending.encoded.distinctive_bytes,
                 attachment_bytes: u32::try_from(pending.encoded.attachment_bytes)
                     .unwrap_or(u32::MAX),
@@ -144,6 +171,16 @@ fn calls(fields: &Fields<'_>) -> Arc<[Box<str>]> {
     } else {
         calls.into()
     }
+}
+
+/// Whether the id of one of its calls was drawn at random. The legacy form has no ids.
+fn has_random_ids(fields: &Fields<'_>) -> bool {
+    let is_random = |call: &ToolCall<'_>| {
+        let function = call.function.as_ref().map(|function| &*function.name);
+        let custom = call.custom.as_ref().map(|custom| &*custom.name);
+        is_random_id(&call.id, function.or(custom).unwrap_or_default())
+    };
+    fields.tool_calls.iter().any(is_random)
 }
 
 /// The legacy form has no ids: a result names the function, and only one call can be open.
