@@ -8,16 +8,15 @@ fn message(role: Role, text: &str, calls: &[String], answers: Option<String>) ->
     let mut encoder = Encoder::new();
     encoder.text("role", role.name());
     encoder.text("content", text);
+    let mut ids = calls.iter().chain(&answers);
+    let random_ids = ids.any(|id| crate::history::is_random_id(id, ""));
     Message {
         fingerprint: encoder.finish(),
         role,
         calls: calls.iter().map(|id| id.as_str().into()).collect(),
-        answers: answers.as_deref().map(Into::into),
+        answers: answers.map(Into::into),
         distinctive_bytes: crate::history::distinctive_bytes(role, text),
-        random_ids: calls
-            .iter()
-            .chain(&answers)
-            .any(|id| crate::history::is_random_id(id, "")),
+        random_ids,
         attachment_bytes: 0,
         span: 0..0,
     }
