@@ -292,3 +292,31 @@ async fn the_evidence_setting_decides_which_requests_get_memory() {
         );
     }
 }
+
+/// A fork has a name of its own. Its client drops its beginning and takes back a little of the common part: what continues it is
+/// still not the conversation it was forked from.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fork_with_another_name_stays_a_conversation_of_its_own() {
+    let named = |name| vec![("x-diarist-thread", name)];
+    let mut rig = roomy().await;
+    let mut messages = conversation("alice", 40);
+    hold(&mut rig, &named("trunk"), &messages).await;
+    let mut turn = 0;
+    let mut go_on = async |messages: &mut Vec<Value>, from: usize| {
+        messages.push(user("fork", turn));
+        let answer = crate::alignment::harness::assistant("fork", turn + 1);
+        let headers = named("fork");
+        let sent = send(&mut rig, &headers, &messages[from..], Some(&answer)).await;
+        messages.push(answer);
+        turn += 2;
+        sent
+    };
+    for _ in 0..2 {
+        go_on(&mut messages, 0).await;
+    }
+    messages.drain(36..38);
+    for _ in 0..3 {
+        let sent = go_on(&mut messages, 8).await;
+        assert!(sent.in_block.contains("alice#0"), "{}", sent.reason);
+    }
+}
