@@ -467,7 +467,11 @@ fn an_aligned_request_is_proven_and_correct() {
 const WITHIN: u64 = 300;
 
 /// Mistakes that few compositions notice, and one that did. It is tried first, which only saves time.
-const LIKELY_SEEDS: &[(Bug, u64)] = &[(Bug::TwoProve, 122), (Bug::GivenIgnored, 10)];
+const LIKELY_SEEDS: &[(Bug, u64)] = &[
+    (Bug::TwoProve, 122),
+    (Bug::GivenIgnored, 10),
+    (Bug::FixedProves, 416),
+];
 
 #[test]
 fn planted_bugs_are_noticed() {

@@ -129,7 +129,7 @@ async fn the_reproduce_command_reads_a_kept_observer_answer_again() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "slow"]
 async fn the_reproduce_command_reads_a_kept_reflector_answer_again() {
-    let verdict = "no answer could be used";
+    let verdict = "the answer could not be used";
     read_again(
         CallerKind::Reflector,
         "reflection",
