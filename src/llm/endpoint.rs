@@ -225,9 +225,8 @@ fn copied_headers<'a>(
     headers: &'a HeaderMap,
     listed: &'a CredentialHeaders,
 ) -> impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)> {
-    let with_cookie = listed.copies_cookie(headers, url.query().unwrap_or_default());
     headers.iter().filter(move |(name, _)| match *name {
-        name if *name == COOKIE => with_cookie,
+        name if *name == COOKIE => listed.copies_cookie(headers, url.query().unwrap_or_default()),
         // For the hop between the client and us, and our own.
         name if *name == PROXY_AUTHORIZATION || name.as_str().starts_with("x-diarist-") => false,
         name => listed.is_copied(name) || describes_account(name.as_str()),

@@ -103,6 +103,8 @@ impl SnapshotCache {
         let align = |candidates| {
             self.align_candidates(scope, client, &params, sent.clone(), answers, candidates)
         };
+        // A request waits no longer for two queries than for one.
+        let deadline = tokio::time::Instant::now() + self.reads.timeout;
         let candidates = self.store.find_candidates(scope, &chain, &keys);
         match self.reads.read(is_large, candidates).await {
             Ok(candidates) => {
@@ -110,8 +112,10 @@ impl SnapshotCache {
                 if let Some(anchors) = found.anchors_elsewhere(&keys.anchors) {
                     (keys.anchors, keys.unique_anchors) = (anchors, true);
                     let candidates = self.store.find_candidates(scope, &chain, &keys);
-                    let second = self.reads.read(is_large, candidates).await.map(align);
-                    let second = second.ok().filter(|second| second.is_proven_beside(&found));
+                    let second = self.reads.read(is_large, candidates);
+                    let second = tokio::time::timeout_at(deadline, second).await;
+                    let second = second.ok().and_then(Result::ok).map(align);
+                    let second = second.filter(|second| second.is_proven_beside(&found));
                     found = second.unwrap_or(found);
                 }
                 self.lookup_from_store(scope, client, params, answers, found)
@@ -397,8 +401,9 @@ impl AlignedCandidates {
         (!others.is_empty()).then_some(others)
     }
 
-    /// Whether the request is proven to belong to its chain, although it was not for that of `first`. If the first one repeats
-    /// messages of this one on a chain of its own, its user has taken back what it does not repeat: then this one is out of date.
+    /// Whether the request is proven to belong to its chain, although it was not for that of `first`. If the chain of `first`
+    /// repeats messages of this one, both are of one conversation. That chain was recorded last. Its user may have taken back
+    /// what it does not repeat, so this one does not count.
     fn is_proven_beside(&self, first: &Self) -> bool {
         let first: HashMap<Origin, Link> = first.known.path.iter().map(place).collect();
         let is_repeated = |entry: &PathEntry| {

@@ -19,6 +19,10 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// Reads all keys of the database into `known_keys`. If a read fails, every request is looked up.
 pub(super) async fn fill_known_keys(pool: SqlitePool, known_keys: Arc<KnownKeys>) {
+    fill_by_pages(pool, known_keys, PAGE).await;
+}
+
+async fn fill_by_pages(pool: SqlitePool, known_keys: Arc<KnownKeys>, page_rows: usize) {
     let mut next = Some(Page::default());
     while let Some(page) = next {
         if page.is_inside_table() {
@@ -26,7 +30,7 @@ pub(super) async fn fill_known_keys(pool: SqlitePool, known_keys: Arc<KnownKeys>
         }
         let read = async {
             let mut conn = pool.acquire().await?;
-            add_page(&mut conn, &known_keys, page).await
+            add_page(&mut conn, &known_keys, page, page_rows).await
         };
         next = match read.await {
             Ok(next) => next,
@@ -153,11 +157,12 @@ fn unreadable() -> StoreError {
     corrupt("a page of stored keys is not readable")
 }
 
-/// Adds the keys of one page. Returns the next page, or `None` after the last one.
+/// Adds the keys of one page of `page_rows`. Returns the next page, or `None` after the last one.
 async fn add_page(
     conn: &mut SqliteConnection,
     known_keys: &KnownKeys,
     page: Page,
+    page_rows: usize,
 ) -> StoreResult<Option<Page>> {
     let [tenant, resource, key] = &page.place;
     let row = sqlx::query(page.statement())
@@ -165,7 +170,7 @@ async fn add_page(
         .bind(resource)
         .bind(key)
         .bind(page.id)
-        .bind(rows::count(PAGE))
+        .bind(rows::count(page_rows))
         .fetch_one(conn)
         .await?;
     let items: Vec<Vec<String>> = serde_json::from_str(get(&row, 0)?).map_err(|_| unreadable())?;
@@ -183,7 +188,7 @@ async fn add_page(
         known_keys.add_unknown_ending();
     }
     match get::<Option<&str>>(&row, 1)? {
-        Some(last) if get::<i64>(&row, 2)? == rows::count(PAGE) => page.after(last).map(Some),
+        Some(last) if get::<i64>(&row, 2)? == rows::count(page_rows) => page.after(last).map(Some),
         _ => Ok(page.next_table()),
     }
 }
@@ -202,4 +207,97 @@ fn add_name(known_keys: &KnownKeys, item: &[String]) -> StoreResult<()> {
 
 fn bytes(hex: &str) -> StoreResult<Vec<u8>> {
     rows::hex_bytes(hex).ok_or_else(unreadable)
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::query;
+
+    use super::*;
+    use crate::store::SqliteStore;
+
+    const OWNERS: u8 = 3;
+    const ROWS: u8 = 7;
+
+    /// Rows of every table with keys, of `ROWS` conversations of each owner. Every second owner has a resource.
+    async fn insert_rows(conn: &mut SqliteConnection) -> Vec<Vec<u8>> {
+        let mut keys = Vec::new();
+        for (owner, number) in (0..OWNERS).flat_map(|owner| (0..ROWS).map(move |row| (owner, row)))
+        {
+            let resource = if owner % 2 == 0 { vec![] } else { vec![9; 32] };
+            let key = |kind: u8, len: usize| {
+                let mut key = vec![owner ^ 0x5a; len];
+                key[0..3].copy_from_slice(&[kind, number, owner]);
+                key
+            };
+            let id = i64::from(owner) * 100 + i64::from(number) + 1;
+            let name = format!("name {id}");
+            let [link, anchor, tip] = [key(1, 32), key(2, 16), key(3, 32)];
+            let [mark, ending, end] = [key(4, 16), key(5, 16), key(6, 32)];
+            let statements = [
+                "INSERT INTO lineages (id, tenant, resource, thread_key, model, requests, first_ms, last_ms)
+                 VALUES ($3, $1, $2, $4, 'm', 1, 1, 1)",
+                "INSERT INTO nodes (tenant, resource, link, parent, count, role, tokens, closed, turn_end, born,
+                                    confirmed, seen_ms, live, lineage, anchor)
+                 VALUES ($1, $2, $5, zeroblob(32), 1, 'user', 1, 1, 1, 1, 1, 1, 1, $3, $6)",
+                "INSERT INTO views (tenant, resource, tip, count, base, runs, client, path, lineage)
+                 VALUES ($1, $2, $7, 1, $5, '[]', 0, 0, $3)",
+                "INSERT INTO answers (tenant, resource, mark, tip, lineage, ending)
+                 VALUES ($1, $2, $8, $5, $3, $9)",
+                "INSERT INTO snapshots (tenant, resource, to_link, to_count, eligible_from, parts, tokens, cause,
+                                        segments, at_ms)
+                 VALUES ($1, $2, $10, 0, 1, '[]', 1, 'threshold', '[]', 1)",
+            ];
+            for statement in statements {
+                let insert = query(statement)
+                    .bind(vec![owner; 32])
+                    .bind(&resource)
+                    .bind(id)
+                    .bind(&name)
+                    .bind(&link)
+                    .bind(&anchor)
+                    .bind(&tip)
+                    .bind(&mark)
+                    .bind(&ending)
+                    .bind(&end);
+                insert.execute(&mut *conn).await.expect("a row");
+            }
+            let scope = Scope {
+                tenant: [owner; 32],
+                resource: resource.try_into().ok(),
+            };
+            let name = name_hash(&Link::root(&scope), &name);
+            keys.extend([
+                link,
+                anchor,
+                tip,
+                mark,
+                ending,
+                end,
+                name.as_bytes().to_vec(),
+            ]);
+        }
+        keys
+    }
+
+    /// A key that is left out would be a conversation without its memory.
+    #[tokio::test]
+    async fn all_stored_keys_are_read_whatever_the_size_of_a_page() {
+        for page_rows in [1, 2, 7, 20, PAGE] {
+            let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+            let pool = store.database().writer.clone();
+            let mut conn = pool.acquire().await.expect("open");
+            let keys = insert_rows(&mut conn).await;
+            drop(conn);
+            let known_keys = Arc::new(KnownKeys::new());
+            fill_by_pages(pool, Arc::clone(&known_keys), page_rows).await;
+            for (index, key) in keys.iter().enumerate() {
+                assert!(
+                    !known_keys.excludes_key(key),
+                    "{page_rows} rows: key {index}"
+                );
+            }
+            assert!(known_keys.excludes_key(&[0xee; 32]));
+        }
+    }
 }

@@ -72,6 +72,13 @@ impl KnownKeys {
         !contains(&words, ending.as_bytes())
     }
 
+    /// Whether the database certainly holds nothing with this key.
+    #[cfg(test)]
+    pub(super) fn excludes_key(&self, key: &[u8]) -> bool {
+        let words = self.words.read().unwrap_or_else(PoisonError::into_inner);
+        self.complete.load(Ordering::Acquire) && !contains(&words, key)
+    }
+
     /// Notes that an answer is stored whose ending is not known.
     pub(super) fn add_unknown_ending(&self) {
         self.has_unknown_endings.store(true, Ordering::Relaxed);

@@ -181,16 +181,19 @@ impl MessageKey {
 /// Whether the id of a call of the function `name` was drawn at random. Servers that number their calls (`call_0`,
 /// `functions.read:3`) or name them after the function (`tool_0_get_weather`) give every conversation the same ids.
 pub fn is_random_id(id: &str, name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
+    let is_named = |piece: &str| {
+        let name = name.to_ascii_lowercase();
+        name.contains(&piece.to_ascii_lowercase())
+    };
     let mut pieces = id.split(|letter: char| !letter.is_ascii_alphanumeric());
-    pieces.any(|piece| is_random_piece(piece) && !name.contains(&piece.to_ascii_lowercase()))
+    pieces.any(|piece| is_random_piece(piece) && !is_named(piece))
 }
 
 /// The shortest random ids have eight characters (Ollama; Mistral's and LM Studio's have nine).
 const MIN_RANDOM_PIECE: usize = 8;
 
-/// Words have no digits, and names have them at one place (`call_abc123`). Random letters and digits alternate. A number is
-/// random unless it is a counter, which begins with zeros or is short, or a time in seconds or milliseconds.
+/// Whether letters and digits alternate in `piece`, or it is a long number. Words have no digits, and most names have them at
+/// their end (`abc123`). A number that begins with zeros is a counter, and one of 10 or 13 digits may be a time.
 fn is_random_piece(piece: &str) -> bool {
     if piece.len() < MIN_RANDOM_PIECE {
         return false;
