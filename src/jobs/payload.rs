@@ -29,7 +29,9 @@ pub(super) struct ObservationPayload {
     /// The message behind each line of the transcript that starts with a speaker, in order. Origins
     /// of observations are found by it. Empty in rows of an older version.
     pub(super) places: Vec<usize>,
-    /// The observations that code writes if the Observer returns nothing twice.
+    /// The observations that code writes if the transcript is empty. Otherwise they are written from the transcript, when
+    /// they are needed.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) by_code: String,
     /// System messages inside the range (place, text). They are copied word for word and not shown
     /// to the Observer.
@@ -105,10 +107,15 @@ pub(super) fn build(
         omit_blocks: &options.omit_blocks,
     };
     let (transcript, places) = transcript::format_transcript(&entries, &style);
+    let by_code = if transcript.trim().is_empty() {
+        transcript::observations_by_code(&entries, &style)
+    } else {
+        String::new()
+    };
     Some(ObservationPayload {
         transcript,
         places,
-        by_code: transcript::observations_by_code(&entries, &style),
+        by_code,
         system: transcript::system_messages(&entries),
         application: application(parsed, options),
         attachments: attachments(

@@ -5,8 +5,7 @@
 //! reflection inherits the messages of the lines that it matches. The cost is linear in the texts.
 //! Called by the jobs that write parts; `diarist threads show --why` follows the result back.
 
-use std::collections::HashMap;
-
+use foldhash::{HashMap, HashMapExt as _};
 use serde_json::{Value, json};
 
 use super::retention::{Feature, ItemReader};

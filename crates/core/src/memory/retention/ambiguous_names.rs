@@ -4,7 +4,9 @@
 //! Called by [`super::RetentionSource::check`] with the items of one text; decides nothing about other
 //! kinds.
 
-use std::collections::{HashMap, HashSet};
+use std::borrow::Cow;
+
+use foldhash::{HashMap, HashMapExt as _, HashSet};
 
 use super::ItemKind;
 use super::items::Item;
@@ -25,7 +27,7 @@ pub(super) enum NameMatch<'a> {
     /// By one of these keys only: the other keys fit another name too.
     OneOf(Vec<&'a str>),
     /// By all its words in a row: each of them is in another name too.
-    AllWords(Vec<String>),
+    AllWords(Vec<Cow<'a, str>>),
 }
 
 impl AmbiguousNames {
@@ -37,7 +39,7 @@ impl AmbiguousNames {
             };
             let name = words.join(" ");
             for word in words {
-                let holding = names.entry(word).or_default();
+                let holding = names.entry(word.into_owned()).or_default();
                 if holding.len() < 2 {
                     holding.insert(name.clone());
                 }
@@ -55,12 +57,16 @@ impl AmbiguousNames {
         let Some(words) = full_name_words(item) else {
             return NameMatch::AnyKey;
         };
-        let shared: Vec<&String> = words.iter().filter(|word| self.is_shared(word)).collect();
+        let shared: Vec<&str> = words
+            .iter()
+            .map(AsRef::as_ref)
+            .filter(|word| self.is_shared(word))
+            .collect();
         let is_shared_key = |key: &str| {
             let key = key.strip_prefix("w:").unwrap_or(key);
             shared.iter().any(|word| {
-                key == word.as_str()
-                    || key.strip_suffix('s') == Some(word)
+                key == *word
+                    || key.strip_suffix('s') == Some(*word)
                     || word.strip_suffix('s') == Some(key)
             })
         };
@@ -81,7 +87,7 @@ impl AmbiguousNames {
 }
 
 /// The words of a name that more than one word identifies.
-fn full_name_words(item: &Item) -> Option<Vec<String>> {
+fn full_name_words(item: &Item) -> Option<Vec<Cow<'_, str>>> {
     if item.kind != ItemKind::Name {
         return None;
     }

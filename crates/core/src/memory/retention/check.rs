@@ -4,7 +4,8 @@
 //! follows from a loss.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet};
+
+use foldhash::{HashMap, HashMapExt as _, HashSet, HashSetExt as _};
 
 use super::ambiguous_names::{AmbiguousNames, NameMatch};
 use super::items::{Item, ItemReader};
@@ -188,7 +189,7 @@ impl Item {
             kind: ItemKind::Done,
             text: text.to_owned(),
             match_keys: vec![format!("✅{}", distinctive_words(text).join(" "))],
-            index_keys: Vec::new(),
+            index_keys: Some(Vec::new()),
         }
     }
 }
@@ -202,7 +203,7 @@ fn distinctive_words(text: &str) -> Vec<String> {
         .map(|word| stem(word).to_owned())
         .collect();
     if distinctive.is_empty() {
-        words
+        words.into_iter().map(Cow::into_owned).collect()
     } else {
         distinctive
     }
@@ -240,7 +241,7 @@ impl TextIndex {
                         .marks
                         .extend([format!("n:{digit}"), format!("n:{digit}|")]);
                 }
-                index.words.insert(word);
+                index.words.insert(word.into_owned());
             }
         }
         index

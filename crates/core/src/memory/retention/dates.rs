@@ -4,8 +4,9 @@
 //! Not for calendar arithmetic: a day may have two readings or no year. Dates that the code calculates
 //! with are read by [`crate::memory::dates`].
 
-use std::collections::HashMap;
 use std::sync::LazyLock;
+
+use foldhash::HashMap;
 
 /// A day as written, with both readings if day and month may stand either way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +73,10 @@ static MONTHS_BY_NAME: LazyLock<HashMap<&str, u32>> = LazyLock::new(|| {
 
 /// The number of a month from its folded name.
 pub(super) fn month(word: &str) -> Option<u32> {
+    // From "jan" to "septiembre": most words are not looked up.
+    if !(3..=10).contains(&word.len()) {
+        return None;
+    }
     MONTHS_BY_NAME.get(word).copied()
 }
 

@@ -3,6 +3,8 @@
 //! Knows what a path, a number, a name or a quote looks like. Does not compare texts; that is done in
 //! [`super::check`].
 
+use std::borrow::Cow;
+
 use super::ItemKind;
 use super::dates::{self, DateReadings};
 use super::line_marks::split_marks;
@@ -24,10 +26,9 @@ pub struct Item {
     pub text: String,
     /// A text that is found under one of these keys contains the item.
     pub(super) match_keys: Vec<String>,
-    /// The keys under which this item is found. There are more than match keys, since a looser
-    /// match may count: a day is also found without its year, a number with a unit also without the
-    /// unit.
-    pub(super) index_keys: Vec<String>,
+    /// The keys under which this item is found, if they are not the match keys. There are more of them, since a looser
+    /// match may count: a day is also found without its year, a number with a unit also without the unit.
+    pub(super) index_keys: Option<Vec<String>>,
 }
 
 impl Item {
@@ -121,7 +122,7 @@ impl ItemReader {
     pub(super) fn index_keys(&self, line: &str) -> Vec<String> {
         let mut keys = Vec::new();
         for item in self.items(line) {
-            keys.extend(item.index_keys);
+            keys.extend(item.index_keys.unwrap_or(item.match_keys));
         }
         keys
     }
@@ -153,6 +154,10 @@ fn split_line(line: &str) -> SplitLine<'_> {
 
 /// Reads quotes of more than one word, and of a single word only if it is nothing else.
 fn read_quotes(line: &str, items: &mut Vec<Item>) {
+    // Most lines have none.
+    if line.is_ascii() && memchr::memchr3(b'"', b'\'', b'`', line.as_bytes()).is_none() {
+        return;
+    }
     let mut open: Option<(usize, char)> = None;
     let mut before = ' ';
     let mut chars = line.char_indices().peekable();
@@ -218,8 +223,8 @@ fn new_item(kind: ItemKind, text: &str, keys: Vec<String>) -> Item {
     Item {
         kind,
         text: text.to_owned(),
-        index_keys: keys.clone(),
         match_keys: keys,
+        index_keys: None,
     }
 }
 
@@ -232,13 +237,13 @@ fn source_text<'a>(line: &'a str, words: &[Word<'_>]) -> &'a str {
 }
 
 fn name_item(line: &str, words: &[Word<'_>], german: bool) -> Item {
-    let folded: Vec<String> = words.iter().map(|word| fold(word.text)).collect();
-    let mut key_words: Vec<&String> = folded.last().into_iter().collect();
+    let folded: Vec<Cow<'_, str>> = words.iter().map(|word| fold(word.text)).collect();
+    let mut key_words: Vec<&str> = folded.last().map(AsRef::as_ref).into_iter().collect();
     // "Anna Keller" is retained if Keller occurs, or Anna. "New York" is not retained by "new", nor
     // "Schwester Leonie" by a sister.
     if folded.len() > 1 && !german {
-        let first = folded.first();
-        key_words.extend(first.filter(|word| word.chars().count() > 3));
+        let first = folded.first().map(AsRef::as_ref);
+        key_words.extend(first.filter(|word: &&str| word.chars().count() > 3));
     }
     let mut keys = Vec::new();
     for word in key_words {
@@ -271,7 +276,7 @@ fn date_item(text: &str, day: &DateReadings) -> Item {
         kind: ItemKind::Date,
         text: text.to_owned(),
         match_keys: day.match_keys(),
-        index_keys: day.index_keys(),
+        index_keys: Some(day.index_keys()),
     }
 }
 
@@ -290,6 +295,10 @@ fn read_date(words: &[Word<'_>]) -> Option<(DateReadings, usize)> {
         }
         let year = year_at(1)?;
         return Some((DateReadings::new(Some(year), month, 0), 2));
+    }
+    // Every other day begins with a digit.
+    if !text(0).bytes().any(|byte| byte.is_ascii_digit()) {
+        return None;
     }
     // "4 March 2026", "4. März", "the 4th of March"
     if let Some(day) = dates::day_of_month(text(0)) {
@@ -325,7 +334,7 @@ fn read_date(words: &[Word<'_>]) -> Option<(DateReadings, usize)> {
 fn read_item(words: &mut [Word<'_>], at: usize, items: &mut Vec<Item>) -> bool {
     let word = words[at].text;
     // Most words are letters alone.
-    if word.bytes().all(|byte| byte.is_ascii_alphabetic()) && !has_hump(word) {
+    if is_plain(word) {
         return false;
     }
     if let Some(minute) = dates::minute_key(word) {
@@ -387,8 +396,9 @@ fn read_number(word: &str, unit: Option<&'static str>, items: &mut Vec<Item>) ->
         let values = number.values.iter();
         values.map(|value| format!("n:{value}{ending}")).collect()
     };
+    let index_keys = Some([keys_with(&format!("|{unit}")), keys_with("")].concat());
     // A number with a unit is found with that unit or with none, never with another one.
-    let (keys, text) = if unit.is_empty() {
+    let (match_keys, text) = if unit.is_empty() {
         (keys_with(""), word.to_owned())
     } else {
         let bare = [keys_with(&format!("|{unit}")), keys_with("|")].concat();
@@ -397,14 +407,15 @@ fn read_number(word: &str, unit: Option<&'static str>, items: &mut Vec<Item>) ->
     items.push(Item {
         kind: ItemKind::Number,
         text,
-        match_keys: keys,
-        index_keys: [keys_with(&format!("|{unit}")), keys_with("")].concat(),
+        match_keys,
+        index_keys,
     });
     true
 }
 
 /// Splits a path or file name from line numbers that follow it after a colon.
 fn split_path(word: &str) -> Option<(&str, &str)> {
+    memchr::memchr3(b'/', b'.', b'\\', word.as_bytes())?;
     let (path, lines) = match word.find(':') {
         Some(at) if at > 1 && word[at..].bytes().all(|b| b == b':' || b.is_ascii_digit()) => {
             word.split_at(at)
@@ -463,6 +474,16 @@ fn is_identifier(word: &str) -> bool {
         .is_some_and(|(user, host)| !user.is_empty() && host.contains('.'));
     let dotted = digits && word.matches('.').count() > 1;
     (lettered && digits) || tagged || joined || address || dotted || has_hump(word)
+}
+
+/// Letters of ASCII alone, without a hump.
+fn is_plain(word: &str) -> bool {
+    let mut small = false;
+    word.bytes().all(|byte| {
+        let is_hump = small && byte.is_ascii_uppercase();
+        small = byte.is_ascii_lowercase();
+        byte.is_ascii_alphabetic() && !is_hump
+    })
 }
 
 /// A capital behind a small letter, `fooBar`.

@@ -39,8 +39,11 @@ pub(super) fn split_words<'a>(
         let rest = &line[at..end];
         let begin = rest.find(|c: char| !is_break(c)).unwrap_or(rest.len());
         let between = &rest[..begin];
-        starts_sentence |= between.contains(STARTS);
-        separated |= !between.chars().all(char::is_whitespace);
+        // Most words are a space apart.
+        if !matches!(between, "" | " ") {
+            starts_sentence |= between.contains(STARTS);
+            separated |= !between.chars().all(char::is_whitespace);
+        }
         let rest = &rest[begin..];
         let Some(first) = rest.chars().next() else {
             break;
@@ -72,21 +75,20 @@ pub(super) fn split_words<'a>(
 }
 
 /// Cuts a run without spaces at its commas; each piece comes with its offset.
-fn pieces(chunk: &str) -> Vec<(usize, &str)> {
-    let digit = |c: Option<char>| c.is_some_and(|c| c.is_ascii_digit());
-    let mut pieces = Vec::new();
+fn pieces(chunk: &str) -> impl Iterator<Item = (usize, &str)> {
+    let bytes = chunk.as_bytes();
+    let is_digit = |at: Option<usize>| {
+        at.and_then(|at| bytes.get(at))
+            .is_some_and(u8::is_ascii_digit)
+    };
+    let commas = memchr::memchr_iter(b',', bytes);
+    let cuts = commas.filter(move |at| !(is_digit(at.checked_sub(1)) && is_digit(Some(at + 1))));
     let mut start = 0;
-    let mut before = None;
-    for (at, c) in chunk.char_indices() {
-        let end = at + c.len_utf8();
-        if c == ',' && !(digit(before) && digit(chunk[end..].chars().next())) {
-            pieces.push((start, &chunk[start..end]));
-            start = end;
-        }
-        before = Some(c);
-    }
-    pieces.push((start, &chunk[start..]));
-    pieces
+    cuts.map(|at| at + 1).chain([chunk.len()]).map(move |end| {
+        let piece = (start, &chunk[start..end]);
+        start = end;
+        piece
+    })
 }
 
 /// Whether the dot at the end of a word belongs to the word: "Dr.", "z.B.", "4."

@@ -4,8 +4,9 @@
 //! a run of such words, or one after a preposition or a title without the ending of an abstract noun.
 //! Chinese has no capitals: its names are found only in quotes.
 
-use std::collections::HashSet;
 use std::sync::LazyLock;
+
+use foldhash::{HashSet, HashSetExt as _};
 
 use super::dates::is_time_word;
 use super::spelling::{fold, is_sign};
@@ -170,13 +171,13 @@ impl Capitals {
             for word in line {
                 let folded = fold(word.text);
                 words += usize::from(!folded.is_empty());
-                german += usize::from(GERMAN_WORDS.contains(folded.as_str()));
+                german += usize::from(GERMAN_WORDS.contains(&*folded));
                 if !word.starts_sentence
                     && !word.consumed
                     && is_capital(word.text)
                     && can_be_name(&folded)
                 {
-                    mid_sentence.insert(folded);
+                    mid_sentence.insert(folded.into_owned());
                 }
             }
         }
@@ -232,10 +233,10 @@ impl Capitals {
         }
         if self.german {
             let before = at.checked_sub(1).map(|before| fold(words[before].text));
-            return before.is_some_and(|before| BEFORE_NAMES.contains(&before.as_str()))
+            return before.is_some_and(|before| BEFORE_NAMES.contains(&&*before))
                 && !NOUN_ENDINGS.iter().any(|ending| folded.ends_with(ending));
         }
-        !words[at].starts_sentence || self.mid_sentence.contains(&folded)
+        !words[at].starts_sentence || self.mid_sentence.contains(&*folded)
     }
 }
 

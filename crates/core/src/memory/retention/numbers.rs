@@ -1,7 +1,8 @@
 //! Reads numbers with their units: `1,000` = `1000` = `1.000`.
 
-use std::collections::HashMap;
 use std::sync::LazyLock;
+
+use foldhash::HashMap;
 
 use super::spelling::fold;
 
@@ -156,11 +157,11 @@ pub(super) fn number_word(word: &str) -> Option<&'static str> {
 pub(super) fn unit(word: &str) -> Option<&'static str> {
     let trimmed = word.trim_matches(|c: char| matches!(c, '.' | ',' | ':' | '!' | '?' | ')'));
     let word = match trimmed {
-        "%" | "$" | "€" | "£" | "¥" | "°C" | "°" => trimmed.to_lowercase(),
+        "%" | "$" | "€" | "£" | "¥" | "°C" | "°" => trimmed.to_lowercase().into(),
         _ => fold(trimmed),
     };
     // Units are folded, so "min" and "Min" are one, and so are "m" and "M".
-    UNITS_BY_NAME.get(word.as_str()).copied()
+    UNITS_BY_NAME.get(&*word).copied()
 }
 
 /// The unit at the beginning of a run of signs.

@@ -1,53 +1,53 @@
 //! Brings words to one spelling: lower case, without punctuation around them, Chinese and Japanese sign
 //! by sign.
 
-use std::collections::HashSet;
+use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::LazyLock;
 
+use foldhash::HashSet;
+
 /// Whether a character is a word or part of one by itself, in a script without spaces.
 pub(super) fn is_sign(c: char) -> bool {
-    matches!(c,
+    !c.is_ascii()
+        && matches!(c,
         '\u{3040}'..='\u{30ff}'        // kana
         | '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}' | '\u{f900}'..='\u{faff}' // Han
         | '\u{ac00}'..='\u{d7af}'      // Hangul
         | '\u{20000}'..='\u{3134f}')
 }
 
-/// Characters that always end a word. Apostrophes, dots, colons, slashes and hyphens may stand inside
-/// one.
+/// Whether a character always ends a word. Apostrophes, dots, colons, slashes and hyphens may stand inside one.
+#[inline]
 pub(super) fn is_break(c: char) -> bool {
+    // Apart, so that the first is a test of a bit: every character of every text is read.
+    if c.is_ascii() {
+        return matches!(
+            c,
+            '\t'..='\r'
+                | ' '
+                | '!'
+                | '"'
+                | '('
+                | ')'
+                | '*'
+                | ';'
+                | '<'
+                | '='
+                | '>'
+                | '?'
+                | '['
+                | ']'
+                | '`'
+                | '{'
+                | '|'
+                | '}'
+        );
+    }
     c.is_whitespace()
         || matches!(
             c,
-            '(' | ')'
-                | '['
-                | ']'
-                | '{'
-                | '}'
-                | '<'
-                | '>'
-                | '"'
-                | '“'
-                | '”'
-                | '„'
-                | '‟'
-                | '«'
-                | '»'
-                | '‹'
-                | '›'
-                | '`'
-                | '|'
-                | ';'
-                | '*'
-                | '='
-                | '!'
-                | '?'
-                | '—'
-                | '–'
-                | '→'
-                | '…'
-                | '\u{3000}'
+            '“' | '”' | '„' | '‟' | '«' | '»' | '‹' | '›' | '—' | '–' | '→' | '…' | '\u{3000}'
                 ..='\u{303f}'
                     | '\u{ff01}'
                     | '\u{ff08}'
@@ -60,33 +60,68 @@ pub(super) fn is_break(c: char) -> bool {
 }
 
 /// The form in which a word is compared.
-pub(super) fn fold(word: &str) -> String {
-    let word = word.trim_matches(|c: char| !c.is_alphanumeric());
-    let lower = word.to_lowercase();
+pub(super) fn fold(word: &str) -> Cow<'_, str> {
+    let lower = lower_case(if has_plain_ends(word) {
+        word
+    } else {
+        word.trim_matches(|c: char| !c.is_alphanumeric())
+    });
     for possessive in ["'s", "’s"] {
         if let Some(stem) = lower.strip_suffix(possessive) {
-            return stem.to_owned();
+            let length = stem.len();
+            return match lower {
+                Cow::Borrowed(lower) => Cow::Borrowed(&lower[..length]),
+                Cow::Owned(mut lower) => {
+                    lower.truncate(length);
+                    Cow::Owned(lower)
+                }
+            };
         }
     }
     lower
 }
 
+/// Whether a word begins and ends with a letter or digit of ASCII, as most do: then nothing is trimmed.
+fn has_plain_ends(word: &str) -> bool {
+    let is_plain = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    is_plain(word.as_bytes().first()) && is_plain(word.as_bytes().last())
+}
+
+/// Most words are in lower case already, and are not copied.
+fn lower_case(word: &str) -> Cow<'_, str> {
+    if !word.is_ascii() {
+        Cow::Owned(word.to_lowercase())
+    } else if word.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        Cow::Owned(word.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(word)
+    }
+}
+
 /// The folded words of a text: runs of letters and digits, and every sign by itself.
-pub(super) fn words(text: &str) -> Vec<String> {
+pub(super) fn words(text: &str) -> Vec<Cow<'_, str>> {
     let mut words = Vec::new();
     for run in text.split(|c: char| is_break(c) || matches!(c, ',' | '.' | ':' | '/' | '-' | '_')) {
         let mut rest = run;
-        while let Some((at, sign)) = rest.char_indices().find(|(_, c)| is_sign(*c)) {
+        while let Some((at, sign)) = first_sign(rest) {
             push_folded(&mut words, &rest[..at]);
-            words.push(sign.to_string());
-            rest = &rest[at + sign.len_utf8()..];
+            let end = at + sign.len_utf8();
+            words.push(Cow::Borrowed(&rest[at..end]));
+            rest = &rest[end..];
         }
         push_folded(&mut words, rest);
     }
     words
 }
 
-fn push_folded(words: &mut Vec<String>, word: &str) {
+fn first_sign(text: &str) -> Option<(usize, char)> {
+    if text.is_ascii() {
+        return None;
+    }
+    text.char_indices().find(|(_, c)| is_sign(*c))
+}
+
+fn push_folded<'a>(words: &mut Vec<Cow<'a, str>>, word: &'a str) {
     let word = fold(word);
     if !word.is_empty() {
         words.push(word);
