@@ -138,7 +138,7 @@ impl Connection {
             return Ok(());
         };
         let failed = |error| OpenError::from_sqlx(path, &error);
-        let mut conn = database.worker_pool.acquire().await.map_err(failed)?;
+        let mut conn = database.worker_readers.acquire().await.map_err(failed)?;
         pepper::verify(&mut conn, path, &self.pepper.value)
             .await
             .map(drop)

@@ -15,11 +15,12 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use sqlx::sqlite::{SqliteConnection, SqlitePool};
-use sqlx::{Connection as _, Transaction};
+use sqlx::Connection as _;
+use sqlx::sqlite::SqliteConnection;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use super::connections::Connections;
 use super::error::OpenError;
 use super::failed_writes::FailedWrites;
 use super::fill_known_keys::fill_known_keys;
@@ -47,9 +48,11 @@ const CHECKPOINT_AFTER: Duration = Duration::from_secs(2);
 
 /// The connections to one open database.
 pub(super) struct Database {
-    pub(super) writer: SqlitePool,
-    pub(super) request_pool: SqlitePool,
-    pub(super) worker_pool: SqlitePool,
+    pub(super) writer: Connections,
+    /// Those of the request path.
+    pub(super) request_readers: Connections,
+    /// Those of workers and of the command line.
+    pub(super) worker_readers: Connections,
     file: Option<DatabaseFile>,
     request_timeout: Duration,
     tasks: Tasks,
@@ -115,8 +118,8 @@ impl Database {
         request_timeout: Duration,
         failed_writes: &Arc<FailedWrites>,
     ) -> Result<Self, OpenError> {
-        let pools = open::open(url, request_timeout).await?;
-        let mut database = Self::from_pools(pools, request_timeout).await;
+        let connections = open::open(url, request_timeout).await?;
+        let mut database = Self::from_connections(connections, request_timeout).await;
         database.failed_writes = Arc::clone(failed_writes);
         if !database.is_in_memory() {
             let (writer, written) = (database.writer.clone(), Arc::clone(&database.written));
@@ -140,10 +143,10 @@ impl Database {
         if lock.is_some() {
             *database.lock() = lock;
             let known_keys = Arc::clone(&database.known_keys);
-            let pool = database.worker_pool.clone();
+            let readers = database.worker_readers.clone();
             database
                 .tasks
-                .spawn("store known keys", fill_known_keys(pool, known_keys));
+                .spawn("store known keys", fill_known_keys(readers, known_keys));
         }
         Ok(database)
     }
@@ -176,23 +179,26 @@ impl Database {
 
     /// Opens the database at `url` for reading. Creates nothing and changes no schema.
     pub(super) async fn open_to_read(url: &str) -> Result<Self, OpenError> {
-        let pools = open::open_to_read(url).await?;
-        Ok(Self::from_pools(pools, REQUEST_TIMEOUT).await)
+        let connections = open::open_to_read(url).await?;
+        Ok(Self::from_connections(connections, REQUEST_TIMEOUT).await)
     }
 
-    async fn from_pools(pools: open::Pools, request_timeout: Duration) -> Self {
-        let file = match pools.path {
+    async fn from_connections(
+        connections: open::OpenConnections,
+        request_timeout: Duration,
+    ) -> Self {
+        let file = match connections.path {
             None => None,
             Some(path) => Some(DatabaseFile {
-                identity: file_identity(&path).await,
+                identity: file_identity(&path),
                 path,
             }),
         };
         let tasks = Tasks::new();
         Self {
-            writer: pools.writer,
-            request_pool: pools.request_pool,
-            worker_pool: pools.worker_pool,
+            writer: connections.writer,
+            request_readers: connections.request_readers,
+            worker_readers: connections.worker_readers,
             file,
             request_timeout,
             written: Arc::default(),
@@ -257,7 +263,7 @@ impl Database {
         T: Send + 'static,
         W: Work<T>,
     {
-        let pool = self.request_pool.clone();
+        let readers = self.request_readers.clone();
         let query = async {
             // Outside of the task: a query whose caller is gone gets no turn.
             let turn = match large_read_of {
@@ -266,8 +272,7 @@ impl Database {
             };
             let work = async move {
                 let _turn = turn;
-                let mut conn = pool.acquire().await?;
-                work(&mut conn).await
+                statement(readers, work).await
             };
             self.run_detached(name, work).await
         };
@@ -287,8 +292,8 @@ impl Database {
         T: Send + 'static,
         W: Work<T>,
     {
-        let pool = self.worker_pool.clone();
-        self.run_detached(name, transaction(pool, "BEGIN", work))
+        let readers = self.worker_readers.clone();
+        self.run_detached(name, transaction(readers, "BEGIN", work))
             .await
     }
 
@@ -299,8 +304,8 @@ impl Database {
         T: Send + 'static,
         W: Work<T>,
     {
-        let pool = self.worker_pool.clone();
-        self.run_detached(name, statement(pool, work)).await
+        let readers = self.worker_readers.clone();
+        self.run_detached(name, statement(readers, work)).await
     }
 
     /// As [`Database::write`], for work that is a single statement. SQLite makes a transaction of it: it takes the write
@@ -336,7 +341,7 @@ impl Database {
                 // In memory there is no journal.
                 return work.await;
             };
-            file.check_unchanged().await?;
+            file.check_unchanged()?;
             failed_writes.copy_journal(&writer).await;
             let done = work.await;
             failed_writes.note(&done);
@@ -358,8 +363,8 @@ impl Database {
             );
             return;
         }
-        self.request_pool.close().await;
-        self.worker_pool.close().await;
+        self.request_readers.close().await;
+        self.worker_readers.close().await;
         // The last connection to close writes the journal back into the database.
         self.writer.close().await;
     }
@@ -367,7 +372,7 @@ impl Database {
 
 /// Runs [`shrink::tidy`] whenever nobody has written for a while.
 async fn checkpoint_in_pauses(
-    writer: SqlitePool,
+    writer: Connections,
     (written, failed_writes): (Arc<Notify>, Arc<FailedWrites>),
     stop: CancellationToken,
 ) {
@@ -380,6 +385,9 @@ async fn checkpoint_in_pauses(
                 if let Ok(mut conn) = writer.acquire().await {
                     // Where a reader needs the journal, or the disk is full, it is tried again.
                     let tidied = shrink::tidy(&mut conn).await;
+                    if tidied.is_ok() {
+                        conn.keep();
+                    }
                     if matches!(tidied, Ok(true)) {
                         failed_writes.end();
                     }
@@ -395,40 +403,45 @@ async fn checkpoint_in_pauses(
 /// After a full disk or an I/O error, SQLite has rolled back by itself. sqlx does not know that: its
 /// own ROLLBACK fails, it believes that the transaction is still open, and it would refuse every
 /// later one on that connection. So a connection is closed if its transaction did not end cleanly.
-async fn transaction<T, W>(pool: SqlitePool, begin: &'static str, work: W) -> StoreResult<T>
+async fn transaction<T, W>(connections: Connections, begin: &'static str, work: W) -> StoreResult<T>
 where
     W: Work<T>,
 {
-    let mut conn = pool.acquire().await?;
-    let mut tx: Transaction<'_, _> = conn.begin_with(begin).await?;
-    let (result, clean) = match work(&mut tx).await {
+    let mut conn = connections.acquire().await?;
+    let mut tx = conn.begin_with(begin).await?;
+    let (result, is_clean) = match work(&mut tx).await {
         Ok(value) => match tx.commit().await {
             Ok(()) => (Ok(value), true),
             Err(error) => (Err(error.into()), false),
         },
         Err(error) => (Err(error), tx.rollback().await.is_ok()),
     };
-    if !clean {
-        // An error while closing would add nothing to the first error.
-        let _closed = conn.detach().close_hard().await;
+    if is_clean {
+        conn.keep();
+    } else {
+        conn.close_hard().await;
     }
     result
 }
 
 /// Runs `work`, a single statement, without a transaction of its own.
-async fn statement<T, W>(pool: SqlitePool, work: W) -> StoreResult<T>
+async fn statement<T, W>(connections: Connections, work: W) -> StoreResult<T>
 where
     W: Work<T>,
 {
-    let mut conn = pool.acquire().await?;
-    work(&mut conn).await
+    let mut conn = connections.acquire().await?;
+    let result = work(&mut conn).await;
+    if result.is_ok() {
+        conn.keep();
+    }
+    result
 }
 
 impl DatabaseFile {
     /// # Errors
     /// [`StoreError::Unavailable`] if the path holds another file now, or none.
-    async fn check_unchanged(&self) -> StoreResult<()> {
-        let now = file_identity(&self.path).await;
+    fn check_unchanged(&self) -> StoreResult<()> {
+        let now = file_identity(&self.path);
         if now.is_some() && now == self.identity {
             return Ok(());
         }
@@ -437,9 +450,10 @@ impl DatabaseFile {
     }
 }
 
-/// Tells a file from another one that was put in its place: device and inode.
-async fn file_identity(path: &Path) -> Option<(u64, u64)> {
-    let metadata = tokio::fs::metadata(path).await.ok()?;
+/// Tells a file from another one that was put in its place: device and inode. Not in a thread of its own: SQLite uses the file all the
+/// time, so the system knows this without the disk, and a task on another thread costs ten times as much.
+fn file_identity(path: &Path) -> Option<(u64, u64)> {
+    let metadata = std::fs::metadata(path).ok()?;
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt as _;

@@ -8,8 +8,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sqlx::sqlite::SqlitePool;
-
+use super::connections::Connections;
 use super::shrink;
 use crate::store::{StoreError, StoreResult};
 
@@ -44,7 +43,7 @@ impl FailedWrites {
     }
 
     /// Before a write: copies the journal if that is due. Waits for nobody: the next write tries again.
-    pub(super) async fn copy_journal(&self, writer: &SqlitePool) {
+    pub(super) async fn copy_journal(&self, writer: &Connections) {
         let now = Instant::now();
         if self.next_copy().is_none_or(|next_copy| now < next_copy) {
             return;
@@ -54,7 +53,9 @@ impl FailedWrites {
         };
         *self.next_copy() = Some(now + COPY_EACH);
         // An error is that of the next write too, and is reported there.
-        let _ = shrink::copy_journal(&mut conn).await;
+        if shrink::copy_journal(&mut conn).await.is_ok() {
+            conn.keep();
+        }
     }
 
     fn next_copy(&self) -> MutexGuard<'_, Option<Instant>> {

@@ -91,16 +91,11 @@ async fn a_lookup_times_out_while_every_database_connection_is_stuck() {
     let (scope, links, record) = request("hello", 3);
     store.record(&scope, &record).await.expect("recorded");
     let mut stuck = Vec::new();
-    for _ in 0..store
-        .database()
-        .request_pool
-        .options()
-        .get_max_connections()
-    {
+    for _ in 0..store.database().request_readers.most() {
         stuck.push(
             store
                 .database()
-                .request_pool
+                .request_readers
                 .acquire()
                 .await
                 .expect("a connection"),
@@ -356,8 +351,8 @@ async fn no_connection_writes_temporary_files() {
     let database = disk.store.database();
     for pool in [
         &database.writer,
-        &database.request_pool,
-        &database.worker_pool,
+        &database.request_readers,
+        &database.worker_readers,
     ] {
         let mut conn = pool.acquire().await.expect("a connection");
         let place: i64 = sqlx::query_scalar("PRAGMA temp_store")

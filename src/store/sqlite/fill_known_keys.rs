@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::sqlite::{SqliteConnection, SqlitePool};
+use sqlx::sqlite::SqliteConnection;
 
+use super::connections::Connections;
 use super::known_keys::{KnownKeys, name_hash};
 use crate::history::{Link, Scope};
 use crate::store::rows::{self, corrupt, get};
@@ -18,19 +19,21 @@ const PAGE: usize = 10_000;
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Reads all keys of the database into `known_keys`. If a read fails, every request is looked up.
-pub(super) async fn fill_known_keys(pool: SqlitePool, known_keys: Arc<KnownKeys>) {
-    fill_by_pages(pool, known_keys, PAGE).await;
+pub(super) async fn fill_known_keys(connections: Connections, known_keys: Arc<KnownKeys>) {
+    fill_by_pages(connections, known_keys, PAGE).await;
 }
 
-async fn fill_by_pages(pool: SqlitePool, known_keys: Arc<KnownKeys>, page_rows: usize) {
+async fn fill_by_pages(connections: Connections, known_keys: Arc<KnownKeys>, page_rows: usize) {
     let mut next = Some(Page::default());
     while let Some(page) = next {
         if page.is_inside_table() {
             tokio::time::sleep(PAUSE).await;
         }
         let read = async {
-            let mut conn = pool.acquire().await?;
-            add_page(&mut conn, &known_keys, page, page_rows).await
+            let mut conn = connections.acquire().await?;
+            let next = add_page(&mut conn, &known_keys, page, page_rows).await?;
+            conn.keep();
+            StoreResult::Ok(next)
         };
         next = match read.await {
             Ok(next) => next,
@@ -285,12 +288,12 @@ mod tests {
     async fn all_stored_keys_are_read_whatever_the_size_of_a_page() {
         for page_rows in [1, 2, 7, 20, PAGE] {
             let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-            let pool = store.database().writer.clone();
-            let mut conn = pool.acquire().await.expect("open");
+            let connections = store.database().writer.clone();
+            let mut conn = connections.acquire().await.expect("open");
             let keys = insert_rows(&mut conn).await;
             drop(conn);
             let known_keys = Arc::new(KnownKeys::new());
-            fill_by_pages(pool, Arc::clone(&known_keys), page_rows).await;
+            fill_by_pages(connections, Arc::clone(&known_keys), page_rows).await;
             for (index, key) in keys.iter().enumerate() {
                 assert!(
                     !known_keys.excludes_key(key),

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use sqlx::migrate::{MigrateError, Migrator};
 use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
-    SqliteSynchronous,
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
 };
 use sqlx::{ConnectOptions as _, Connection as _};
 
+use super::connections::Connections;
 use super::error::OpenError;
 use super::migrations::migrations;
 use super::place::{create_file, refuse_folder};
@@ -55,16 +55,19 @@ const HAS_SCHEMA: &str = "
 SELECT count(*), coalesce(sum(name = '_sqlx_migrations'), 0) FROM sqlite_schema
 WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
 
-/// The connection pools of one database.
-pub(super) struct Pools {
-    pub(super) writer: SqlitePool,
-    pub(super) request_pool: SqlitePool,
-    pub(super) worker_pool: SqlitePool,
+/// The connections to one database.
+pub(super) struct OpenConnections {
+    pub(super) writer: Connections,
+    pub(super) request_readers: Connections,
+    pub(super) worker_readers: Connections,
     /// The file; `None` in memory.
     pub(super) path: Option<PathBuf>,
 }
 
-pub(super) async fn open(url: &str, request_timeout: Duration) -> Result<Pools, OpenError> {
+pub(super) async fn open(
+    url: &str,
+    request_timeout: Duration,
+) -> Result<OpenConnections, OpenError> {
     if !url.starts_with("sqlite:") || url.contains("mode=memory") {
         return Err(OpenError::Url(url.to_owned()));
     }
@@ -114,7 +117,7 @@ pub(super) async fn lock(url: &str) -> Result<Option<ProcessLock>, OpenError> {
 }
 
 /// Opens a database for reading while a server may write to it. Creates and changes nothing.
-pub(super) async fn open_to_read(url: &str) -> Result<Pools, OpenError> {
+pub(super) async fn open_to_read(url: &str) -> Result<OpenConnections, OpenError> {
     let wrong = || OpenError::Url(url.to_owned());
     if !url.starts_with("sqlite:") || url.contains(":memory:") || url.contains("mode=memory") {
         return Err(wrong());
@@ -140,10 +143,11 @@ pub(super) async fn open_to_read(url: &str) -> Result<Pools, OpenError> {
     }
     drop(first);
     let readers = pool(WORKER_READERS, BUSY_TIMEOUT * 2).connect_lazy_with(options);
-    Ok(Pools {
+    let readers = Connections::new(readers);
+    Ok(OpenConnections {
         writer: readers.clone(),
-        request_pool: readers.clone(),
-        worker_pool: readers,
+        request_readers: readers.clone(),
+        worker_readers: readers,
         path: Some(path),
     })
 }
@@ -162,7 +166,7 @@ async fn in_file(
     options: &SqliteConnectOptions,
     path: &Path,
     request_timeout: Duration,
-) -> Result<Pools, OpenError> {
+) -> Result<OpenConnections, OpenError> {
     let failed = |error: sqlx::Error| OpenError::from_sqlx(path, &error);
     // The checks come before the journal mode is set, because that changes the file.
     let mut first = options.connect().await.map_err(failed)?;
@@ -179,21 +183,24 @@ async fn in_file(
     // The request path waits less than its whole timeout for a lock, so that its connection is free again
     // before the next request needs it.
     let request_busy_timeout = request_timeout * 4 / 5;
-    Ok(Pools {
-        writer: in_steps(pool(1, BUSY_TIMEOUT * 2), yield_to_requests)
-            .connect_with(options)
-            .await
-            .map_err(failed)?,
-        request_pool: pool(REQUEST_READERS, request_busy_timeout)
-            .connect_lazy_with(read_only_options(path, request_busy_timeout)),
-        worker_pool: in_steps(pool(WORKER_READERS, BUSY_TIMEOUT * 2), yield_to_requests)
-            .connect_lazy_with(read_only_options(path, BUSY_TIMEOUT)),
+    let writer = in_steps(pool(1, BUSY_TIMEOUT * 2), yield_to_requests)
+        .connect_with(options)
+        .await
+        .map_err(failed)?;
+    let request_readers = pool(REQUEST_READERS, request_busy_timeout)
+        .connect_lazy_with(read_only_options(path, request_busy_timeout));
+    let worker_readers = in_steps(pool(WORKER_READERS, BUSY_TIMEOUT * 2), yield_to_requests)
+        .connect_lazy_with(read_only_options(path, BUSY_TIMEOUT));
+    Ok(OpenConnections {
+        writer: Connections::new(writer),
+        request_readers: Connections::new(request_readers),
+        worker_readers: Connections::new(worker_readers),
         path: Some(path.to_owned()),
     })
 }
 
 /// One connection for everything: a second one would open another, empty database.
-async fn in_memory(options: SqliteConnectOptions) -> Result<Pools, OpenError> {
+async fn in_memory(options: SqliteConnectOptions) -> Result<OpenConnections, OpenError> {
     let path = PathBuf::from(":memory:");
     let failed = |error: sqlx::Error| OpenError::from_sqlx(&path, &error);
     let writer = pool(1, BUSY_TIMEOUT * 2)
@@ -205,10 +212,11 @@ async fn in_memory(options: SqliteConnectOptions) -> Result<Pools, OpenError> {
     check_version(&mut first, &path).await?;
     migrate(&mut first, &path).await?;
     drop(first);
-    Ok(Pools {
-        request_pool: writer.clone(),
-        worker_pool: writer.clone(),
-        writer,
+    let connections = Connections::new(writer);
+    Ok(OpenConnections {
+        writer: connections.clone(),
+        request_readers: connections.clone(),
+        worker_readers: connections,
         path: None,
     })
 }
@@ -219,8 +227,7 @@ fn pool(max_connections: u32, wait: Duration) -> SqlitePoolOptions {
         .acquire_timeout(wait)
         .idle_timeout(None)
         .max_lifetime(None)
-        // A connection is tested when it is given back. To test it again before its next use is one more trip to SQLite's
-        // thread and back, for every query of every request.
+        // A connection that is given back to the pool is tested then.
         .test_before_acquire(false)
 }
 

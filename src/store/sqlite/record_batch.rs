@@ -4,10 +4,10 @@
 
 use std::collections::HashMap;
 
-use sqlx::query;
 use sqlx::sqlite::SqliteConnection;
 
 use super::record_group::{is_ordinary, record_group};
+use super::savepoint::under_savepoint;
 use super::scoped::scoped_query;
 use super::{read, record};
 use crate::history::{Link, Scope};
@@ -15,10 +15,6 @@ use crate::store::rows::get;
 use crate::store::{
     OperatorRequest, RecordedRequest, RequestRecord, SharedContent, StoreError, StoreResult,
 };
-
-const SAVEPOINT: &str = "SAVEPOINT request";
-const RELEASE: &str = "RELEASE request";
-const ROLLBACK_TO: &str = "ROLLBACK TO request";
 
 /// Records the requests. Those of one owner that have to do with each other stay in their order.
 ///
@@ -91,11 +87,8 @@ async fn record_segment(
     };
     if is_ordinary(scope, first) {
         let requests: Vec<&RequestRecord> = segment.iter().map(|index| &batch[*index].1).collect();
-        // If they fail together, each is tried by itself.
-        let together = under_savepoint(conn, async |conn| {
-            record_group(conn, scope, &requests).await
-        });
-        for (index, recorded) in segment.iter().zip(together.await?.unwrap_or_default()) {
+        let together = record_group(conn, scope, &requests).await?;
+        for (index, recorded) in segment.iter().zip(together) {
             results[*index] = recorded.map(Ok);
         }
     }
@@ -107,28 +100,6 @@ async fn record_segment(
         }
     }
     Ok(())
-}
-
-/// Runs `work` under a savepoint, and goes back to it if that fails.
-///
-/// # Errors
-/// The transaction cannot go on.
-async fn under_savepoint<T>(
-    conn: &mut SqliteConnection,
-    work: impl AsyncFnOnce(&mut SqliteConnection) -> StoreResult<T>,
-) -> StoreResult<StoreResult<T>> {
-    query(SAVEPOINT).execute(&mut *conn).await?;
-    let result = work(&mut *conn).await;
-    // After a full disk or an I/O error SQLite has ended the whole transaction by itself. Then there is
-    // nothing to go back to, and the requests before this one are gone too.
-    let is_intact = result.is_ok() || query(ROLLBACK_TO).execute(&mut *conn).await.is_ok();
-    match result {
-        Err(error) if !is_intact => Err(error),
-        result => {
-            query(RELEASE).execute(conn).await?;
-            Ok(result)
-        }
-    }
 }
 
 async fn record_one(

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use super::record_standing::{Standing, standings};
+use super::savepoint::{RELEASE, SAVEPOINT, roll_back};
 use super::scoped::scoped_query;
 use crate::history::{Link, Scope};
 use crate::store::rows::{self, get};
@@ -149,9 +150,10 @@ WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value ->> 1)
           WHERE o.tenant = $1 AND o.resource = $2 AND o.ids = n.ids AND o.origin > n.origin)
       END;";
 
-/// All that is written of a group, as one script: it is sent to SQLite once.
+/// All that is written of a group, under a savepoint, as one script: it is sent to SQLite once.
 static WRITE: LazyLock<String> = LazyLock::new(|| {
     [
+        SAVEPOINT,
         NEW_LINEAGES,
         NEW_NODES_OF_ALL,
         CONFIRM_ALL,
@@ -163,28 +165,41 @@ static WRITE: LazyLock<String> = LazyLock::new(|| {
         NEW_ANSWERS,
         LINEAGE_STATES,
         SHARED_MESSAGES_OF_ALL,
+        RELEASE,
     ]
     .concat()
 });
 
 /// Records those of `requests` that can be written together. The answer is in their order; `None` stands for a
-/// request that must be written by itself, after the others.
+/// request that must be written by itself, after the others: all of them, if they could not be written together.
+///
+/// # Errors
+/// The transaction cannot go on.
 pub(super) async fn record_group(
     conn: &mut SqliteConnection,
     scope: &Scope,
     requests: &[&RequestRecord],
 ) -> StoreResult<Vec<Option<RecordedRequest>>> {
-    let standings = standings(conn, scope, requests).await?;
+    let mut results: Vec<Option<RecordedRequest>> = requests.iter().map(|_| None).collect();
+    // What fails here fails for each of them too, and is reported there.
+    let Ok(standings) = standings(conn, scope, requests).await else {
+        return Ok(results);
+    };
     let members: Vec<(usize, &RequestRecord, Standing)> = standings
         .into_iter()
         .enumerate()
         .filter_map(|(index, standing)| Some((index, requests[index], standing?)))
         .collect();
-    let mut results: Vec<Option<RecordedRequest>> = requests.iter().map(|_| None).collect();
     if members.is_empty() {
         return Ok(results);
     }
-    let rows = write(conn, scope, &members).await?;
+    let rows = match write(conn, scope, &members).await {
+        Ok(rows) => rows,
+        Err(error) => {
+            roll_back(conn, error).await?;
+            return Ok(results);
+        }
+    };
     for (index, _, standing) in &members {
         results[*index] = Some(RecordedRequest {
             lineage: standing.lineage,

@@ -13,7 +13,8 @@ use crate::store::{RequestRecord, StoreResult};
 
 /// How each request (`$3`: the message before it or null, its lineage or null, its own messages, and its answer or
 /// null) stands: whether that message is recorded, its lineage and family, whether the family has an account, whether
-/// one of its messages is recorded, and whether somebody got the same answer before.
+/// one of its messages is recorded, whether somebody got the same answer before, and the highest id that a lineage of any
+/// owner ever had.
 const STANDINGS: &str = "
 SELECT p.key,
        p.value ->> 0 IS NULL OR EXISTS (
@@ -27,12 +28,10 @@ SELECT p.key,
            WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(w.value)),
        p.value ->> 3 IS NOT NULL AND EXISTS (
            SELECT 1 FROM answers AS a
-           WHERE a.tenant = $1 AND a.resource = $2 AND a.mark = unhex(p.value ->> 3))
+           WHERE a.tenant = $1 AND a.resource = $2 AND a.mark = unhex(p.value ->> 3)),
+       (SELECT seq FROM sqlite_sequence WHERE name = 'lineages')
 FROM json_each($3) AS p
 LEFT JOIN lineages AS l ON l.tenant = $1 AND l.resource = $2 AND l.id = p.value ->> 1";
-
-/// The highest id that a lineage of any owner ever had.
-const LAST_LINEAGE: &str = "SELECT seq FROM sqlite_sequence WHERE name = 'lineages'";
 
 /// Which requests (`$3`: pairs of request and content) confirm a content that some family confirmed.
 const CONFIRMED_BEFORE: &str = "
@@ -61,7 +60,7 @@ pub(super) async fn standings(
         .await?;
     let mut standings: Vec<Option<Standing>> = requests.iter().map(|_| None).collect();
     let (mut unsettled, mut answered_before) = (HashSet::new(), HashSet::new());
-    let mut next_id = None;
+    let mut last_id: Option<i64> = None;
     for row in &found {
         let index: usize = rows::int(row, 0)?;
         let (is_connected, lineage): (bool, Option<i64>) = (get(row, 1)?, get(row, 2)?);
@@ -77,11 +76,11 @@ pub(super) async fn standings(
                 is_new: false,
             },
             None if record.lineage.is_none() && !is_known => {
-                let id: i64 = match next_id {
-                    Some(id) => id,
-                    None => 1 + last_lineage(conn).await?,
+                let id = match last_id {
+                    Some(id) => id + 1,
+                    None => get::<Option<i64>>(row, 7)?.unwrap_or_default() + 1,
                 };
-                next_id = Some(id + 1);
+                last_id = Some(id);
                 Standing {
                     lineage: id,
                     family: id,
@@ -127,11 +126,6 @@ fn question(record: &RequestRecord) -> Value {
 fn answer_hash(record: &RequestRecord) -> Option<ScopedHash> {
     let answer = record.lookup_entries.answer.as_ref();
     answer.map(|(answer, _)| answer.text)
-}
-
-async fn last_lineage(conn: &mut SqliteConnection) -> StoreResult<i64> {
-    let last = sqlx::query(LAST_LINEAGE).fetch_optional(conn).await?;
-    last.map_or(Ok(0), |row| get(&row, 0))
 }
 
 /// Which of the `unsettled` requests confirm something that was confirmed before.

@@ -12,7 +12,7 @@ use super::SqliteStore;
 /// lists, aliases, the keys of the filter, expiry, quotas, receipts and tombstones, the deletion of a whole owner, and checks of
 /// the database itself and its pepper; audit lines, which only operators read, and figures of models; and what belongs to an
 /// account, which pays for its tenants with all their resources.
-const ABOVE_OWNERS: [&str; 82] = [
+const ABOVE_OWNERS: [&str; 81] = [
     "LAST_USE",
     "BYTES_OF_LINEAGES",
     "BYTES_OF_NODES",
@@ -35,7 +35,6 @@ const ABOVE_OWNERS: [&str; 82] = [
     "ANSWER_KEYS",
     "NAME_KEYS",
     "PEER_INTRO_KEYS",
-    "LAST_LINEAGE",
     "SAVEPOINT",
     "RELEASE",
     "ROLLBACK_TO",
@@ -143,7 +142,7 @@ const EXPECTED_SCANS: [(&str, &str); 45] = [
         "SCAN tombstones USING COVERING INDEX tombstones_by_receipt",
     ),
     ("HAS_HASHES", "SCAN tenant_accounts"),
-    ("LAST_LINEAGE", "SCAN sqlite_sequence"),
+    ("STANDINGS", "SCAN sqlite_sequence"),
     ("RECEIPTS", "SCAN receipts"),
     ("TOMBSTONE_VERSION", "SCAN receipts"),
     (
@@ -406,8 +405,8 @@ async fn no_statement_scans_a_table_that_grows() {
     let database = store.database();
     for pool in [
         &database.writer,
-        &database.request_pool,
-        &database.worker_pool,
+        &database.request_readers,
+        &database.worker_readers,
     ] {
         let mut conn = pool.acquire().await.expect("a connection");
         let found = scans(&mut conn).await;

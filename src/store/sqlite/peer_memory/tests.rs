@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sqlx::query_scalar;
-use sqlx::sqlite::{SqliteConnection, SqlitePool};
+use sqlx::sqlite::SqliteConnection;
 
 use super::super::{SqliteStore, find, forget, read, record, snapshots};
 use super::*;
@@ -36,7 +36,7 @@ async fn count(conn: &mut SqliteConnection) -> Arc<AtomicU64> {
 }
 
 /// A resource with this many conversations, each with a digest, one request and its peer intro.
-async fn add_conversations(pool: &SqlitePool, scope: &Scope, conversations: i64) {
+async fn add_conversations(conn: &mut SqliteConnection, scope: &Scope, conversations: i64) {
     const COUNT: &str =
         "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $4)";
     let root = Link::root(scope);
@@ -58,7 +58,7 @@ async fn add_conversations(pool: &SqlitePool, scope: &Scope, conversations: i64)
         .bind(scope.resource_key())
         .bind(root.as_bytes().as_slice())
         .bind(conversations)
-        .execute(pool)
+        .execute(&mut *conn)
         .await
         .expect("filled");
     }
@@ -68,13 +68,13 @@ async fn measure(conversations: i64) -> QueryCosts {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let scope = Scope::new(b"tenant", Some(b"user"));
     let root = Link::root(&scope);
-    add_conversations(&store.database().writer, &scope, conversations).await;
     let mut conn = store
         .database()
         .writer
         .acquire()
         .await
         .expect("a connection");
+    add_conversations(&mut conn, &scope, conversations).await;
     let steps = count(&mut conn).await;
     let take_steps = || steps.swap(0, Ordering::SeqCst);
 
@@ -225,7 +225,7 @@ async fn five_thousand_conversations_cost_as_many_query_steps_as_twenty() {
 }
 
 /// This many messages that follow one message, each with a request that ends there.
-async fn add_successors(pool: &SqlitePool, scope: &Scope, before: Link, count: i64) {
+async fn add_successors(conn: &mut SqliteConnection, scope: &Scope, before: Link, count: i64) {
     for statement in [
         "INSERT INTO lineages (id, tenant, resource, family, model, requests, first_ms, last_ms)
          WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < $4)
@@ -242,7 +242,7 @@ async fn add_successors(pool: &SqlitePool, scope: &Scope, before: Link, count: i
             .bind(scope.resource_key())
             .bind(before.as_bytes().as_slice())
             .bind(count)
-            .execute(pool)
+            .execute(&mut *conn)
             .await
             .expect("filled");
     }
@@ -253,13 +253,13 @@ async fn find_steps(children: i64) -> u64 {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let scope = Scope::new(b"tenant", None);
     let chain = [1, 2, 3, 0xff].map(|last| Link::from_slice(&[last; 32]).expect("32"));
-    add_successors(&store.database().writer, &scope, chain[2], children).await;
     let mut conn = store
         .database()
         .writer
         .acquire()
         .await
         .expect("a connection");
+    add_successors(&mut conn, &scope, chain[2], children).await;
     let steps = count(&mut conn).await;
     steps.store(0, Ordering::SeqCst);
     let found = find::find_candidates(
@@ -285,7 +285,13 @@ async fn other_continuations_add_no_query_steps_without_a_user() {
 async fn an_unused_introduction_is_deleted_after_a_day() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let scope = Scope::new(b"tenant", Some(b"user"));
-    add_conversations(&store.database().writer, &scope, 3).await;
+    let mut conn = store
+        .database()
+        .writer
+        .acquire()
+        .await
+        .expect("a connection");
+    add_conversations(&mut conn, &scope, 3).await;
     let root = Link::root(&scope);
     let opener = |text: &str, at_ms: i64| NewSnapshot {
         to: root,
@@ -308,12 +314,6 @@ async fn an_unused_introduction_is_deleted_after_a_day() {
         eligible_now: true,
         at_ms,
     };
-    let mut conn = store
-        .database()
-        .writer
-        .acquire()
-        .await
-        .expect("a connection");
     let mut made = Vec::new();
     for (text, at_ms) in [
         ("a", 0),
