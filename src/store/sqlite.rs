@@ -188,7 +188,7 @@ impl SqliteStore {
     /// # Errors
     /// As [`SqliteStore::open`]; also if a server is running.
     pub async fn open_alone(url: &str) -> Result<Self, OpenError> {
-        let database = Database::open_to_serve(url, REQUEST_TIMEOUT, &Arc::default()).await?;
+        let database = Database::open_to_serve(url, REQUEST_TIMEOUT, &Arc::default(), None).await?;
         Ok(Self::on(Connection::fixed(url, database)))
     }
 

@@ -116,7 +116,10 @@ impl Connection {
         let database = if self.shared {
             Database::open(&self.url, self.request_timeout, &self.failed_writes).await?
         } else {
-            Database::open_to_serve(&self.url, self.request_timeout, &self.failed_writes).await?
+            let lost = self.lock().database.clone();
+            let held = lost.and_then(|lost| lost.process_lock());
+            Database::open_to_serve(&self.url, self.request_timeout, &self.failed_writes, held)
+                .await?
         };
         if let Some(path) = database.path() {
             let failed = |error| OpenError::from_sqlx(path, &error);
@@ -218,15 +221,18 @@ impl Connection {
         }
         state.opening = true;
         state.last_attempt = Some(Instant::now());
-        if let Some(lost) = &state.database {
-            // The database that takes its place needs the lock.
-            lost.release_lock();
-        }
         drop(state);
-        let this = self.clone();
+        let (this, stop) = (self.clone(), self.tasks.token());
         self.tasks.spawn_background("store reopening", async move {
             let opened = this.open().await;
-            this.finish_opening(opened, false).await;
+            let failed = this.finish_opening(opened, false).await.is_some();
+            // Also if no query fails meanwhile: what is open may be a file that nobody else sees.
+            if failed {
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    () = tokio::time::sleep(interval) => this.start_reopening(),
+                }
+            }
         });
     }
 
@@ -245,7 +251,10 @@ impl Connection {
                 Ok((database, read_only)) => {
                     match read_only.map(|problem| problem.to_string()) {
                         None => {
-                            tracing::info!("the database is open");
+                            // Behind an error of a query it is opened again every few seconds, which says nothing.
+                            if state.database.is_none() || !state.last_error.is_empty() {
+                                tracing::info!("the database is open");
+                            }
                             state.last_error.clear();
                         }
                         Some(reason) if state.last_error == reason => {}

@@ -27,6 +27,7 @@ use super::fill_known_keys::fill_known_keys;
 use super::known_keys::KnownKeys;
 use super::large_reads::LargeReads;
 use super::open;
+use super::place::file_identity;
 use super::process_lock::ProcessLock;
 use super::shrink;
 use crate::history::{Link, Scope, ScopedHash};
@@ -65,7 +66,7 @@ pub(super) struct Database {
     known_keys: Arc<KnownKeys>,
     large_reads: LargeReads,
     /// Held while this process serves with the file.
-    lock: Mutex<Option<ProcessLock>>,
+    lock: Mutex<Option<Arc<ProcessLock>>>,
 }
 
 /// Statements that one connection runs.
@@ -131,14 +132,15 @@ impl Database {
         Ok(database)
     }
 
-    /// As [`Database::open`], for the process that serves with it: no second one may do so. Reads in the
-    /// background which keys it holds.
+    /// As [`Database::open`], for the process that serves with it: no second one may do so. `held` is the lock of the same
+    /// database if this process serves with it already. Reads in the background which keys it holds.
     pub(super) async fn open_to_serve(
         url: &str,
         request_timeout: Duration,
         failed_writes: &Arc<FailedWrites>,
+        held: Option<Arc<ProcessLock>>,
     ) -> Result<Self, OpenError> {
-        let lock = open::lock(url).await?;
+        let lock = open::lock(url, held).await?;
         let database = Self::open(url, request_timeout, failed_writes).await?;
         if lock.is_some() {
             *database.lock() = lock;
@@ -151,11 +153,17 @@ impl Database {
         Ok(database)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<ProcessLock>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<ProcessLock>>> {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets another database, or another process, take the lock. From now on every request is looked up.
+    /// The lock that this process holds while it serves with the file.
+    pub(super) fn process_lock(&self) -> Option<Arc<ProcessLock>> {
+        self.lock().clone()
+    }
+
+    /// Lets another process take the lock. From now on every request is looked up.
+    #[cfg(feature = "testing")]
     pub(super) fn release_lock(&self) {
         *self.lock() = None;
     }
@@ -190,7 +198,7 @@ impl Database {
         let file = match connections.path {
             None => None,
             Some(path) => Some(DatabaseFile {
-                identity: file_identity(&path),
+                identity: identity_at(&path),
                 path,
             }),
         };
@@ -441,7 +449,9 @@ impl DatabaseFile {
     /// # Errors
     /// [`StoreError::Unavailable`] if the path holds another file now, or none.
     fn check_unchanged(&self) -> StoreResult<()> {
-        let now = file_identity(&self.path);
+        // Not in a thread of its own: SQLite uses the file all the time, so the system knows this without the disk, and a task
+        // on another thread costs ten times as much.
+        let now = identity_at(&self.path);
         if now.is_some() && now == self.identity {
             return Ok(());
         }
@@ -450,21 +460,8 @@ impl DatabaseFile {
     }
 }
 
-/// Tells a file from another one that was put in its place: device and inode. Not in a thread of its own: SQLite uses the file all the
-/// time, so the system knows this without the disk, and a task on another thread costs ten times as much.
-fn file_identity(path: &Path) -> Option<(u64, u64)> {
-    let metadata = std::fs::metadata(path).ok()?;
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::MetadataExt as _;
-        Some((metadata.dev(), metadata.ino()))
-    }
-    #[cfg(not(unix))]
-    {
-        // Other systems do not let anybody delete or replace an open file.
-        let _ = metadata;
-        Some((0, 0))
-    }
+fn identity_at(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().as_ref().map(file_identity)
 }
 
 impl std::fmt::Debug for Database {

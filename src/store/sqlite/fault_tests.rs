@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::SqliteStore;
+use super::error::OpenError;
+use super::process_lock::ProcessLock;
 use super::record;
 use crate::history::{Encoder, Link, Role, Scope};
 use crate::memory::Node;
@@ -342,6 +344,45 @@ async fn after_a_failed_write_the_journal_is_copied_without_a_pause() {
     let (scope, _, record) = request("short", 1);
     disk.store.record(&scope, &record).await.expect("recorded");
     assert!(file_size(&disk, "diarist.db").await > before);
+}
+
+/// Otherwise another process could take the lock, and both would serve with the database.
+#[tokio::test]
+async fn the_process_lock_is_held_while_the_database_cannot_be_opened_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("diarist.db");
+    let url = format!("sqlite://{}", path.display());
+    let store = SqliteStore::reconnecting(&url, QUERY_TIMEOUT)
+        .with_reopen_interval(Duration::from_millis(5));
+    store.open_now().await.expect("open");
+    let is_free = || !matches!(ProcessLock::acquire(&path), Err(OpenError::InUse(_)));
+    let first = store.database();
+    // A folder in its place: it cannot be opened, and its lock is still there.
+    let away = folder.path().join("away.db");
+    std::fs::rename(&path, &away).expect("away");
+    std::fs::create_dir(&path).expect("a folder");
+    let (scope, _, record) = request("hello", 3);
+    store.record(&scope, &record).await.expect_err("replaced");
+    for _ in 0..20 {
+        assert!(!is_free());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    // It is tried again, also if nobody asks.
+    std::fs::remove_dir(&path).expect("no folder");
+    std::fs::rename(&away, &path).expect("back");
+    let opened_again = async {
+        while Arc::ptr_eq(&first, &store.database()) {
+            assert!(!is_free());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let opened_again = tokio::time::timeout(NEVER, opened_again).await;
+    opened_again.expect("opened again");
+    assert!(!is_free());
+    store.record(&scope, &record).await.expect("recorded");
+    store.close().await;
+    drop((store, first));
+    assert!(is_free());
 }
 
 /// Intermediate results need no temporary folder.

@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sqlx::migrate::{MigrateError, Migrator};
@@ -104,8 +105,12 @@ pub(super) async fn open(
 }
 
 /// Takes the lock of the process that serves with the database at `url`, and creates the file if there is
-/// none. `None` if there is nothing to lock: the database is in memory, or its folder cannot be written.
-pub(super) async fn lock(url: &str) -> Result<Option<ProcessLock>, OpenError> {
+/// none. `None` if there is nothing to lock: the database is in memory, or its folder cannot be written. If this process holds
+/// the lock already (`held`), it is the same one: nobody else gets it in between.
+pub(super) async fn lock(
+    url: &str,
+    held: Option<Arc<ProcessLock>>,
+) -> Result<Option<Arc<ProcessLock>>, OpenError> {
     let options =
         SqliteConnectOptions::from_str(url).map_err(|_| OpenError::Url(url.to_owned()))?;
     let path = options.get_filename();
@@ -113,7 +118,10 @@ pub(super) async fn lock(url: &str) -> Result<Option<ProcessLock>, OpenError> {
         return Ok(None);
     }
     create_file(path).await?;
-    ProcessLock::acquire(path)
+    if let Some(held) = held.filter(|held| held.is_for(path)) {
+        return Ok(Some(held));
+    }
+    Ok(ProcessLock::acquire(path)?.map(Arc::new))
 }
 
 /// Opens a database for reading while a server may write to it. Creates and changes nothing.

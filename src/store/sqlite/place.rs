@@ -1,9 +1,23 @@
 //! The place of a database file: what stands there, and whether a server can make the file. Opens no database. Called by
 //! [`super::open`], and by `diarist check` for a configuration whose server does not run.
 
+use std::fs::Metadata;
 use std::path::Path;
 
 use super::error::OpenError;
+
+/// Tells a file from another one that was put in its place: device and inode.
+#[cfg(unix)]
+pub(super) fn file_identity(metadata: &Metadata) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt as _;
+    (metadata.dev(), metadata.ino())
+}
+
+/// Other systems do not let anybody delete or replace an open file.
+#[cfg(not(unix))]
+pub(super) fn file_identity(_: &Metadata) -> (u64, u64) {
+    (0, 0)
+}
 
 /// SQLite would speak of a disk error.
 pub(super) async fn refuse_folder(path: &Path) -> Result<(), OpenError> {

@@ -5,10 +5,11 @@
 //! takes over when the first one ends. The system releases the lock when its process ends, however it ends.
 //! The command line takes no lock: it adds no messages. Called by [`super::connection`].
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 
 use super::error::OpenError;
+use super::place::file_identity;
 
 /// A lock on a file beside the database. Dropping it releases it.
 #[derive(Debug)]
@@ -25,6 +26,14 @@ impl Drop for ProcessLock {
 }
 
 impl ProcessLock {
+    /// Whether its file is still the one of the database at `database`: nobody deleted it or put another one in its place.
+    pub(super) fn is_for(&self, database: &Path) -> bool {
+        let identity =
+            |metadata: std::io::Result<Metadata>| metadata.ok().as_ref().map(file_identity);
+        let held = identity(self.file.metadata());
+        held.is_some() && held == identity(std::fs::metadata(lock_path(database)))
+    }
+
     /// Takes the lock for the database at `database`. `None` if no file can be made there: such a database is only
     /// read.
     ///
@@ -151,6 +160,19 @@ mod tests {
         assert!(matches!(second, Err(OpenError::InUse(_))), "{second:?}");
         drop(first);
         assert!(ProcessLock::acquire(&database).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_lock_whose_file_was_replaced_is_not_for_the_database_any_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = folder.path().join("diarist.db");
+        let lock = ProcessLock::acquire(&database).unwrap().unwrap();
+        assert!(lock.is_for(&database));
+        assert!(!lock.is_for(&folder.path().join("other.db")));
+        std::fs::rename(lock_path(&database), folder.path().join("away")).unwrap();
+        assert!(!lock.is_for(&database));
+        let second = ProcessLock::acquire(&database).unwrap().unwrap();
+        assert!(second.is_for(&database) && !lock.is_for(&database));
     }
 
     /// As while a child process is started, which has a duplicate of every open file until its program runs.

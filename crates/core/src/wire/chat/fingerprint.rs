@@ -235,14 +235,15 @@ fn encode(fields: &Fields<'_>, encoder: &mut Encoder) -> Encoded {
     encoded
 }
 
-/// A call whose arguments do not parse counts only by its position: clients repair such arguments in
-/// five ways, one of them by renaming the tool.
+/// Arguments that do not parse count as they are: they may be code. Clients repair such arguments in five ways, one of them by
+/// renaming the tool; then the call is recognised by its id.
 fn encode_function(call: &Function<'_>, encoder: &mut Encoder) {
-    let Some(arguments) = arguments(call.arguments.as_deref().unwrap_or_default()) else {
-        return encoder.mark("unparseable");
-    };
     encoder.text("tool", &call.name);
-    arguments.encode(encoder);
+    let text = call.arguments.as_deref().unwrap_or_default();
+    match arguments(text) {
+        Some(arguments) => arguments.encode(encoder),
+        None => encoder.text("arguments", text.trim()),
+    }
 }
 
 fn encode_custom(call: &Custom<'_>, encoder: &mut Encoder) {

@@ -188,6 +188,6 @@ fn replace_data(tree: &mut Tree<'_>) {
         }
         Tree::List(items) => items.iter_mut().for_each(replace_data),
         Tree::Map(members) => members.values_mut().for_each(replace_data),
-        Tree::Null | Tree::Bool(_) | Tree::Number(_) => {}
+        Tree::Null | Tree::Bool(_) | Tree::Number(_) | Tree::LargeInteger(_) => {}
     }
 }
