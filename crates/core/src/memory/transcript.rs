@@ -27,6 +27,7 @@ mod outline;
 mod rendered_text;
 mod truncate;
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use jiff::tz::TimeZone;
@@ -153,16 +154,15 @@ pub fn system_messages(messages: &[TranscriptMessage<'_>]) -> Vec<(usize, String
         .iter()
         .filter(|message| message.content.role == Role::System)
         .filter_map(|message| {
-            let texts: Vec<&str> = message
-                .content
-                .pieces
-                .iter()
-                .filter_map(|piece| match piece {
-                    MessagePiece::Text(text) => Some(text.trim()),
-                    _ => None,
-                })
-                .filter(|text| !text.is_empty())
-                .collect();
+            let texts = message.content.pieces.iter().filter_map(|piece| {
+                let text: Cow<'_, str> = match piece {
+                    MessagePiece::Text(text) | MessagePiece::Unknown(text) => text.trim().into(),
+                    MessagePiece::Attachment { label, .. } => format!("[{label}]").into(),
+                    _ => return None,
+                };
+                (!text.is_empty()).then_some(text)
+            });
+            let texts: Vec<Cow<'_, str>> = texts.collect();
             (!texts.is_empty()).then(|| (message.count, texts.join("\n")))
         })
         .collect()

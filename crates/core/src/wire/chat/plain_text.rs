@@ -57,7 +57,19 @@ fn from_items(fields: &Fields<'_>, items: Vec<ContentItem<'_>>) -> PlainText {
             "answer",
             Media::default(),
         ));
+        let transcript = text_member(&fields.audio, "transcript");
+        pieces.extend(transcript.map(|words| MessagePiece::Text(words.to_owned())));
     }
+    // They are part of the fingerprint, so they may say something.
+    pieces.extend(fields.unknown.iter().map(|(key, value)| {
+        let mut value = value.clone();
+        replace_data(&mut value);
+        MessagePiece::Unknown(format!(
+            "{}: {}",
+            &**key,
+            serde_json::to_string(&value).unwrap_or_default()
+        ))
+    }));
     PlainText {
         role: fields.role,
         name: fields.name.as_deref().map(str::to_owned),
