@@ -26,13 +26,14 @@ pub(super) async fn threads(
     Ok(threads)
 }
 
-/// The longest chain of a lineage (`$3`), from its last message back to its first.
+/// The longest chain of a lineage (`$3`), from its last message back to its first. `UNION` ends also in a damaged chain that
+/// leads back to itself.
 pub(super) const LONGEST_CHAIN: &str = "
 WITH RECURSIVE up (link) AS (
     SELECT * FROM (
         SELECT link FROM nodes WHERE tenant = $1 AND resource = $2 AND lineage = $3
         ORDER BY count DESC LIMIT 1)
-    UNION ALL
+    UNION
     SELECT n.parent FROM up CROSS JOIN nodes AS n
     WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link)
 SELECT n.link, n.count, n.role, n.tokens, n.closed, n.turn_end, n.born, n.confirmed, n.seen_ms,
@@ -147,7 +148,7 @@ WITH RECURSIVE up (link) AS (
     SELECT * FROM (
         SELECT link FROM nodes WHERE tenant = $1 AND resource = $2 AND lineage = $3
         ORDER BY count DESC LIMIT 1)
-    UNION ALL
+    UNION
     SELECT n.parent FROM up CROSS JOIN nodes AS n
     WHERE n.tenant = $1 AND n.resource = $2 AND n.link = up.link)
 SELECT coalesce(max(n.count), 0), coalesce(sum(n.tokens), 0),

@@ -126,7 +126,7 @@ impl Connection {
             let mut conn = database.writer.acquire().await.map_err(failed)?;
             pepper::settle(&mut conn, path, &self.pepper).await?;
             let read_only = open::read_only(&mut conn, path).await;
-            drop(conn);
+            conn.keep();
             return Ok((database, read_only));
         }
         Ok((database, None))

@@ -203,7 +203,7 @@ SELECT $1, $2, $3, $5, unhex($4 ->> 1), $4 ->> 2, $4 ->> 3, $4 ->> 4, $4 ->> 5, 
 /// Stores what [`export`] returned.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`] if `file` is not an export. Then nothing is stored.
+/// [`StoreError::Corrupt`] if `file` is not an export, or a damaged one. Then nothing is stored.
 pub(super) async fn import(
     conn: &mut SqliteConnection,
     file: &Value,
@@ -214,6 +214,9 @@ pub(super) async fn import(
         return Ok(ImportOutcome::OtherPepper);
     }
     let messages = rows_of(file, "messages")?;
+    if !is_chain(&scope, messages) {
+        return Err(wrong());
+    }
     let links = messages
         .iter()
         .filter_map(|row| Link::from_slice(&bytes(&row[0])?));
@@ -262,7 +265,19 @@ pub(super) async fn import(
         let import = import.bind(row.to_string()).bind(new);
         import.execute(&mut *conn).await?;
     }
+    // What cannot be read back is not kept.
+    admin::thread(conn, lineage).await?.ok_or_else(wrong)?;
     Ok(ImportOutcome::Imported(lineage))
+}
+
+/// Whether each of `messages` follows the one before it, from the root of the owner on.
+fn is_chain(scope: &Scope, messages: &[Value]) -> bool {
+    let mut parent = Link::root(scope).as_bytes().to_vec();
+    messages.iter().enumerate().all(|(index, row)| {
+        let follows = bytes(&row[1]).is_some_and(|bytes| bytes == parent);
+        parent = bytes(&row[0]).unwrap_or_default();
+        follows && parent.len() == 32 && row[2].as_u64() == Some(index as u64 + 1)
+    })
 }
 
 /// Stores rows that begin with an id and a list of ids of parts. Returns the new id of each. If `parts` is `None`, the
@@ -324,4 +339,51 @@ fn bytes(text: &Value) -> Option<Vec<u8>> {
     let digits = text.as_str()?.as_bytes().chunks(2);
     let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
     digits.map(byte).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::store::sqlite::fault_tests::request;
+    use crate::store::testing::SingleRequest as _;
+    use crate::store::{Forgetting as _, ImportOutcome, SqliteStore};
+
+    /// The export of a conversation of three messages, with one value of a message changed.
+    async fn damaged(
+        message: usize,
+        column: usize,
+        value: serde_json::Value,
+    ) -> (serde_json::Value, SqliteStore) {
+        let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+        let (scope, _, record) = request("hello", 3);
+        store.record(&scope, &record).await.expect("recorded");
+        let file = store.export_thread(1).await.expect("read");
+        let mut file = file.expect("a conversation");
+        if !value.is_null() {
+            file["messages"][message][column] = value;
+        }
+        let other = SqliteStore::open("sqlite::memory:").await.expect("a store");
+        (file, other)
+    }
+
+    #[tokio::test]
+    async fn a_damaged_export_is_refused_and_leaves_nothing() {
+        let (file, store) = damaged(0, 0, serde_json::Value::Null).await;
+        let last = file["messages"][2][0].clone();
+        let imported = store.import_thread(file).await.expect("imported");
+        assert!(matches!(imported, ImportOutcome::Imported(_)));
+        for (message, column, value) in [
+            (0, 1, last.clone()),
+            (2, 1, last),
+            (1, 2, 7.into()),
+            (1, 2, (-2).into()),
+            (1, 3, "nobody".into()),
+            (1, 4, (-1).into()),
+            (1, 0, "00".into()),
+        ] {
+            let (file, store) = damaged(message, column, value.clone()).await;
+            let imported = store.import_thread(file).await;
+            assert!(imported.is_err(), "{message} {column} {value}");
+            assert!(store.export_thread(1).await.expect("read").is_none());
+        }
+    }
 }
