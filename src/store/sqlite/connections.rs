@@ -60,7 +60,7 @@ impl Connections {
             Some(connection) => connection,
             None => self.pool.acquire().await?,
         };
-        Ok(self.lend(connection, turn))
+        Ok(self.guard(connection, turn))
     }
 
     /// A connection that is free now.
@@ -68,10 +68,10 @@ impl Connections {
         let turn = Arc::clone(&self.turns).try_acquire_owned().ok()?;
         let ready = self.ready().connections.pop();
         let connection = ready.or_else(|| self.pool.try_acquire())?;
-        Some(self.lend(connection, turn))
+        Some(self.guard(connection, turn))
     }
 
-    fn lend(
+    fn guard(
         &self,
         connection: PoolConnection<Sqlite>,
         turn: OwnedSemaphorePermit,

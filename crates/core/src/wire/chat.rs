@@ -327,6 +327,8 @@ impl ChatRequest {
 }
 
 #[cfg(test)]
+mod fingerprint_tests;
+#[cfg(test)]
 mod splice_tests;
 #[cfg(test)]
 mod tests;
