@@ -47,6 +47,24 @@ impl<T> Setting<T> {
             ErrorReported
         })
     }
+
+    /// Checks each of `members`, which the value has. One invalid member does not hide the next.
+    pub(super) fn check_each<M, U>(
+        &self,
+        problems: &mut Vec<Problem>,
+        members: impl IntoIterator<Item = M>,
+        mut check: impl FnMut(M) -> Result<U, Invalid>,
+    ) -> CheckResult<Vec<U>> {
+        let before = problems.len();
+        let checked = members
+            .into_iter()
+            .filter_map(|member| self.check(problems, |_| check(member)).ok());
+        let valid = checked.collect();
+        if problems.len() > before {
+            return Err(ErrorReported);
+        }
+        Ok(valid)
+    }
 }
 
 impl<T> Setting<Option<T>> {
