@@ -256,8 +256,13 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
         && (one.ip() == other.ip() || holds(one, other) || holds(other, one))
 }
 
+/// An IPv4 address that is written as IPv6 (`::ffff:127.0.0.1`) is that IPv4 address: the same clients reach it.
 fn address(text: &str) -> Result<SocketAddr, Invalid> {
-    text.parse().map_err(|_| {
+    let parsed = text.parse().map(|mut address: SocketAddr| {
+        address.set_ip(address.ip().to_canonical());
+        address
+    });
+    parsed.map_err(|_| {
         let numeric = text.replacen("localhost", "127.0.0.1", 1);
         if numeric.parse::<SocketAddr>().is_ok() {
             return Invalid::new(

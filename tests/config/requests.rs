@@ -369,3 +369,12 @@ fn observations_stand_inside_the_system_message_unless_the_host_reads_several() 
         assert_eq!(place, Some(Placement::SystemMessage), "{host}");
     }
 }
+
+#[test]
+fn an_ipv4_address_written_as_ipv6_is_loopback() {
+    let config = ConfigInput::default()
+        .env("DIARIST__SERVER__LISTEN", "[::ffff:127.0.0.1]:8484")
+        .valid();
+    assert_eq!(config.server.listen, "127.0.0.1:8484".parse().unwrap());
+    assert!(config.requests.identity.anonymous);
+}
