@@ -350,8 +350,11 @@ impl App {
         }
     }
 
-    /// Serves until `shutdown` resolves, then drains.
-    pub async fn run(self, shutdown: impl Future<Output = ()>) -> DrainReport {
+    /// Serves until `shutdown` resolves, then drains. What it resolves to cuts the drain short.
+    pub async fn run<S: Future<Output = ()>>(
+        self,
+        shutdown: impl Future<Output = S>,
+    ) -> DrainReport {
         let (store, audit, proxy) = (self.store, self.audit, Arc::clone(&self.proxy));
         let close = async move {
             if let Some(memory) = proxy.memory() {

@@ -74,13 +74,14 @@ impl Server {
         self.admin.local_addr()
     }
 
-    /// Serves until `shutdown` resolves, then drains. `close` runs when the last connection and the last task have ended.
-    pub async fn run(
+    /// Serves until `shutdown` resolves, then drains. What it resolves to cuts the drain short. `close` runs when the last
+    /// connection and the last task have ended.
+    pub async fn run<S: Future<Output = ()>>(
         self,
         proxy: Arc<Proxy>,
         admin: Arc<Admin>,
         tasks: Tasks,
-        shutdown: impl Future<Output = ()>,
+        shutdown: impl Future<Output = S>,
         close: impl Future<Output = ()>,
     ) -> DrainReport {
         let connections = ConnectionServer::new(&self.settings, &tasks);
@@ -108,11 +109,12 @@ impl Server {
         tasks.spawn("metrics upkeep", async move {
             stopped.run_until_cancelled(upkeep).await;
         });
-        shutdown.await;
+        let second_signal = shutdown.await;
         drain::drain(
             &tasks,
             admin.readiness(),
             self.settings.drain_timeout,
+            second_signal,
             close,
         )
         .await

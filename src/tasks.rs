@@ -245,14 +245,22 @@ impl Tasks {
         self.holds.wait().await;
     }
 
-    /// Gives both signals and waits for every task, at most `grace`. Then the outlasting tasks end, in a time of their
-    /// own. Returns the number of tasks that did not end.
+    /// As [`Tasks::stop_before`], where tasks have as long as `grace`.
     pub async fn stop(&self, grace: Duration) -> usize {
+        self.stop_before(tokio::time::sleep(grace)).await
+    }
+
+    /// Gives both signals and waits for every task until `limit` resolves. Then the outlasting tasks end, in a time of
+    /// their own. Returns the number of tasks that did not end.
+    pub async fn stop_before(&self, limit: impl Future<Output = ()>) -> usize {
         self.draining.cancel();
         self.stopped.cancel();
         self.tracker.close();
-        let waited = tokio::time::timeout(grace, self.tracker.wait()).await;
-        let left = if waited.is_ok() { 0 } else { self.running() };
+        let left = tokio::select! {
+            biased;
+            () = self.tracker.wait() => 0,
+            () = limit => self.running(),
+        };
         left + self.outlasting.end(LAST_GRACE).await
     }
 }

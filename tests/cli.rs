@@ -9,6 +9,8 @@ use std::path::Path;
 use assert_cmd::Command;
 use assert_cmd::assert::Assert;
 use diarist::store::{Admin as _, PepperPlace, SqliteStore};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _};
 
 use crate::support::patient_store::PATIENCE;
 
@@ -388,6 +390,30 @@ fn check_reports_an_unusable_database_and_a_missing_pepper() {
     assert!(
         message.contains("was made with a pepper, and there is none"),
         "{message}"
+    );
+}
+
+/// A server brings it up to date, and its hashes stay as they are.
+#[test]
+fn check_gives_the_hint_about_the_pepper_for_an_older_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("old");
+    let path = path.to_str().unwrap();
+    serve_once(path);
+    std::fs::remove_file(format!("{path}.pepper")).unwrap();
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let options = SqliteConnectOptions::new().filename(path);
+        let mut old = options.connect().await.unwrap();
+        let older = "DELETE FROM pepper;
+            DELETE FROM _sqlx_migrations WHERE version = (SELECT max(version) FROM _sqlx_migrations)";
+        sqlx::raw_sql(older).execute(&mut old).await.unwrap();
+        old.close().await.unwrap();
+    });
+    let checked = diarist(&["check", "--database", path]).assert().success();
+    let checked = stdout(&checked);
+    assert!(
+        checked.contains("hint: ") && checked.contains("has no pepper"),
+        "{checked}"
     );
 }
 

@@ -18,15 +18,16 @@ impl AdminToken {
         Self(blake3::hash(token.as_bytes()))
     }
 
-    /// Whether `headers` carry the token, as `Authorization: Bearer …`.
+    /// Whether `headers` carry the token, as `Authorization: Bearer …`. As on the data port, the case of the scheme and the
+    /// number of blanks do not matter.
     pub(super) fn opens(&self, headers: &HeaderMap) -> bool {
         let value = headers.get(AUTHORIZATION).map(http::HeaderValue::as_bytes);
-        let presented = value.and_then(|value| value.split_at_checked(7));
-        let Some((scheme, presented)) = presented else {
-            return false;
-        };
+        let value = value.unwrap_or_default().trim_ascii();
+        let end = value.iter().position(u8::is_ascii_whitespace);
+        let (scheme, presented) = value.split_at(end.unwrap_or(value.len()));
         // Hashes are compared in constant time.
-        scheme.eq_ignore_ascii_case(b"bearer ") && blake3::hash(presented) == self.0
+        scheme.eq_ignore_ascii_case(b"bearer")
+            && blake3::hash(presented.trim_ascii_start()) == self.0
     }
 }
 
@@ -41,13 +42,17 @@ mod tests {
             let value = value.parse().expect("a value");
             token.opens(&HeaderMap::from_iter([(AUTHORIZATION, value)]))
         };
-        assert!(opens("Bearer secret-1") && opens("bearer secret-1"));
+        for spelling in ["Bearer secret-1", "bearer secret-1", "BEARER \t  secret-1 "] {
+            assert!(opens(spelling), "{spelling}");
+        }
         for wrong in [
             "Bearer secret-2",
             "Bearer secret-",
             "secret-1",
             "Basic secret-1",
             "Bearer ",
+            "Bearersecret-1",
+            "Bearer secret-1 x",
             "",
         ] {
             assert!(!opens(wrong), "{wrong}");

@@ -17,6 +17,9 @@ const FIRST_LINE: u64 = 16 * 1024;
 /// After a rotation that failed, the next one is tried after this time.
 const RETRY: SignedDuration = SignedDuration::from_mins(1);
 
+/// How often, while lines are written, the name is looked at: does it still lead to this file?
+const LOOK_INTERVAL: SignedDuration = SignedDuration::from_secs(2);
+
 /// The audit cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("audit.path: cannot write to `{}`: {source}; name a file in a folder that exists and that Diarist's user may write to", path.display())]
@@ -93,6 +96,8 @@ pub(super) struct AuditFile {
     first_line: Option<Timestamp>,
     rotation: Rotation,
     failed: Option<Timestamp>,
+    /// When the name was last looked at.
+    looked_at: Option<Timestamp>,
     /// Whether the file ended in half a line when it was opened: a full disk or a kill cut a write short. Whoever writes
     /// the next line ends it. That is not done at once, since the disk may still be full.
     pub(super) was_torn: bool,
@@ -126,6 +131,7 @@ impl AuditFile {
             first_line: rotation.max_age.and_then(|_| first_time(path)),
             rotation: rotation.clone(),
             failed: None,
+            looked_at: None,
             was_torn: ends_in_half_a_line(path),
         })
     }
@@ -140,14 +146,15 @@ impl AuditFile {
         Ok(())
     }
 
-    /// Begins a new file if a line of this length, written now, needs one.
+    /// Begins a new file if a line of this length, written now, needs one: also if somebody has moved or deleted the
+    /// file and said nothing.
     ///
     /// # Errors
     ///
     /// A file cannot be renamed or opened. Lines go to the old one, and the next try is a minute later.
     pub(super) fn rotate_for(&mut self, line: usize, now: Timestamp) -> io::Result<()> {
         let rests = self.failed.is_some_and(|at| now.duration_since(at) < RETRY);
-        let rotated = if !rests && self.is_due(line, now) {
+        let rotated = if !rests && (self.is_lost(now) || self.is_due(line, now)) {
             self.rotate()
         } else {
             Ok(())
@@ -179,6 +186,23 @@ impl AuditFile {
             length > 0 && length + line as u64 > max_bytes
         });
         is_old || is_full
+    }
+
+    /// Looks now and then whether the name still leads to this file.
+    fn is_lost(&mut self, now: Timestamp) -> bool {
+        // The clock may have been set back.
+        let is_recent = |at: Timestamp| now.duration_since(at).abs() < LOOK_INTERVAL;
+        if self.looked_at.is_some_and(is_recent) {
+            return false;
+        }
+        self.looked_at = Some(now);
+        let is_lost = self.is_replaced();
+        if is_lost {
+            tracing::warn!(
+                "another program has moved or deleted the audit file; from now on lines go to a new one of its name"
+            );
+        }
+        is_lost
     }
 
     /// Whether the name leads to another file: another process, or a tool, has moved this one away.
@@ -348,5 +372,23 @@ mod tests {
         write(&mut one, &[1, 2, 3]);
         write(&mut other, &[4]);
         assert_eq!(written(&path), [vec!["01", "02"], vec!["03", "04"]]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_deleted_or_moved_audit_file_is_made_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.jsonl");
+        for rotation in [rotation(None, None), rotation(Some(9), None)] {
+            let mut file = AuditFile::open(&path, &rotation).unwrap();
+            write(&mut file, &[1, 2]);
+            std::fs::remove_file(&path).unwrap();
+            write(&mut file, &[3]);
+            assert_eq!(written(&path), [vec!["03"]]);
+            std::fs::rename(&path, folder.path().join("moved")).unwrap();
+            write(&mut file, &[4]);
+            assert_eq!(written(&path), [vec!["04"]]);
+            std::fs::remove_file(&path).unwrap();
+        }
     }
 }

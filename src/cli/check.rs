@@ -80,13 +80,12 @@ fn check_database(config: &Config) -> anyhow::Result<DatabaseReport> {
         Err(problem) => Err(problem),
     };
     match problem {
-        Ok(()) => Ok(DatabaseReport {
+        // A server makes one that is missing, and brings an older one up to date.
+        Ok(()) | Err(OpenError::Missing(_) | OpenError::Older(_)) => Ok(DatabaseReport {
             hint,
             ..DatabaseReport::default()
         }),
         Err(problem) if problem.is_wrong_pepper() => Err(problem.into()),
-        // A server makes it, or brings it up to date.
-        Err(OpenError::Missing(_) | OpenError::Older(_)) => Ok(DatabaseReport::default()),
         Err(problem) => Ok(DatabaseReport {
             warning: Some(format!("{problem}. Until then, requests have no memory.")),
             ..DatabaseReport::default()

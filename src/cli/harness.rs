@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -55,7 +56,7 @@ impl Harness {
         let quiet = Box::new(app.quiet());
         let (stop, stopped) = oneshot::channel::<()>();
         let ended = Tasks::new().spawn("diarist", async move {
-            Box::pin(app.run(async { drop(stopped.await) })).await;
+            Box::pin(app.run(stopped.map(|_| std::future::pending()))).await;
         });
         Ok(Self {
             base_url,

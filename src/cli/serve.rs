@@ -96,7 +96,7 @@ async fn serve(
     app.tasks().spawn("reload", async move {
         stop.run_until_cancelled(reloading).await;
     });
-    let shutdown = shutdown_signal(app.tasks()).context("signals cannot be received")?;
+    let shutdown = shutdown_signal().context("signals cannot be received")?;
     tracing::info!(
         listen = %app.data_addr()?,
         admin = %app.admin_addr()?,

@@ -1,11 +1,12 @@
 //! The rules of `[audit]` about its file (where it is, and when a new one begins), its place in the database, and the
 //! prices of reports. Called by `validate`.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::common::positive_duration;
-use super::parse::{CheckResult, Invalid};
+use super::parse::{CheckResult, Invalid, Setting};
 use super::problem::Problem;
 use super::settings::RawAudit;
 use super::valid::AuditTarget;
@@ -84,9 +85,12 @@ pub(super) fn store_warning(raw: &RawAudit, stored: Option<Duration>) -> Option<
 }
 
 /// Prices for reports. Each model has one.
-pub(super) fn audit_prices(texts: &[String]) -> Result<Vec<NamedPrice>, Invalid> {
-    let mut prices: Vec<NamedPrice> = Vec::with_capacity(texts.len());
-    for text in texts {
+pub(super) fn audit_prices(
+    raw: &Setting<Vec<String>>,
+    problems: &mut Vec<Problem>,
+) -> CheckResult<Vec<NamedPrice>> {
+    let mut models = HashSet::new();
+    raw.check_each(problems, &raw.value, |text| {
         let price: NamedPrice = text.parse().map_err(|_| {
             Invalid::new(
                 format!("\"{text}\" is not a model with its price"),
@@ -94,15 +98,14 @@ pub(super) fn audit_prices(texts: &[String]) -> Result<Vec<NamedPrice>, Invalid>
                  \"own-model=0.2,0.02,0.8\"",
             )
         })?;
-        if prices.iter().any(|other| other.model == price.model) {
+        if !models.insert(price.model.clone()) {
             return Err(Invalid::new(
                 format!("{} has two prices", price.model),
                 "write one price for each model",
             ));
         }
-        prices.push(price);
-    }
-    Ok(prices)
+        Ok(price)
+    })
 }
 
 /// Where the audit goes.

@@ -6,7 +6,7 @@
 use http::HeaderName;
 
 use super::common::one_of;
-use super::parse::{CheckResult, ErrorReported, Invalid};
+use super::parse::{CheckResult, ErrorReported, Invalid, Setting};
 use super::problem::Problem;
 use super::settings::{RawConfig, RawResource};
 use super::token_verification::{RawVerification, token_verification};
@@ -36,17 +36,17 @@ pub(super) struct Identity {
 
 pub(super) fn identity(raw: &RawConfig, problems: &mut Vec<Problem>) -> CheckResult<Identity> {
     let (names, raw_token) = (&raw.identity, RawVerification::from(&raw.token));
-    let headers = names.headers.check(problems, |names| headers(names));
-    let body_fields = names
-        .body_fields
-        .check(problems, |names| body_fields(names));
-    let task_headers = names.task_headers.check(problems, |names| {
-        names.iter().map(|name| header(name)).collect()
-    });
+    let headers = names
+        .headers
+        .check_each(problems, &names.headers.value, |name| {
+            header(name).map(|name| name.as_str().to_owned())
+        });
+    let fields = &names.body_fields;
+    let body_fields = fields.check_each(problems, &fields.value, |path| body_field(path));
+    let task_headers = &names.task_headers;
+    let task_headers = task_headers.check_each(problems, &task_headers.value, |name| header(name));
     let users = users(&raw.resource, problems);
-    let credentials = names
-        .credentials
-        .check(problems, |names| credential_headers(names));
+    let credentials = credential_headers(&names.credentials, problems);
     let new_tenants_per_hour = names
         .new_tenants_per_hour
         .check(problems, |&number| new_tenants(number));
@@ -161,18 +161,25 @@ fn user_header(name: &str) -> Result<HeaderName, Invalid> {
     })
 }
 
-fn credential_headers(names: &[String]) -> Result<CredentialHeaders, Invalid> {
-    if names.is_empty() {
-        return Err(Invalid::new(
+fn credential_headers(
+    raw: &Setting<Vec<String>>,
+    problems: &mut Vec<Problem>,
+) -> CheckResult<CredentialHeaders> {
+    if raw.value.is_empty() {
+        problems.push(raw.problem(
             "without a header that carries a credential, nobody could be told apart",
             "name the headers of your upstream and gateway, or write [\"known\"]",
         ));
+        return Err(ErrorReported);
     }
-    CredentialHeaders::parse(names).map_err(|name| {
-        Invalid::new(
-            format!("\"{name}\" is neither a header name nor the ending of some"),
-            "write names such as \"x-company-key\", endings such as \"*-api-key\", or \"known\"",
-        )
+    CredentialHeaders::parse(&raw.value).map_err(|names| {
+        problems.extend(names.into_iter().map(|name| {
+            raw.problem(
+                format!("\"{name}\" is neither a header name nor the ending of some"),
+                "write names such as \"x-company-key\", endings such as \"*-api-key\", or \"known\"",
+            )
+        }));
+        ErrorReported
     })
 }
 
@@ -184,11 +191,6 @@ fn new_tenants(number: u64) -> Result<u32, Invalid> {
             format!("write a number from 1 to {}", u32::MAX),
         )),
     }
-}
-
-fn headers(names: &[String]) -> Result<Vec<String>, Invalid> {
-    let name = |name: &String| Ok(header(name)?.as_str().to_owned());
-    names.iter().map(name).collect()
 }
 
 fn header(name: &str) -> Result<HeaderName, Invalid> {
@@ -209,22 +211,19 @@ fn header(name: &str) -> Result<HeaderName, Invalid> {
     Ok(parsed)
 }
 
-fn body_fields(paths: &[String]) -> Result<Vec<String>, Invalid> {
-    let valid = |path: &String| {
-        let path = path.trim();
-        if PERSON_FIELDS.contains(&path) {
-            return Err(Invalid::new(
-                format!("\"{path}\" names a person, not a conversation"),
-                "name a field that differs from conversation to conversation",
-            ));
-        }
-        if path.is_empty() || path.split('.').any(str::is_empty) {
-            return Err(Invalid::new(
-                format!("\"{path}\" is not a field"),
-                "write names separated by dots, such as \"metadata.chat_id\"",
-            ));
-        }
-        Ok(path.to_owned())
-    };
-    paths.iter().map(valid).collect()
+fn body_field(path: &str) -> Result<String, Invalid> {
+    let path = path.trim();
+    if PERSON_FIELDS.contains(&path) {
+        return Err(Invalid::new(
+            format!("\"{path}\" names a person, not a conversation"),
+            "name a field that differs from conversation to conversation",
+        ));
+    }
+    if path.is_empty() || path.split('.').any(str::is_empty) {
+        return Err(Invalid::new(
+            format!("\"{path}\" is not a field"),
+            "write names separated by dots, such as \"metadata.chat_id\"",
+        ));
+    }
+    Ok(path.to_owned())
 }

@@ -11,7 +11,7 @@ use config::{File, FileFormat, Map, Source, Value, ValueKind};
 
 use super::environment::{ENVIRONMENT_PREFIX, variable};
 use super::nearest::nearest;
-use super::parse::{FromToml, Setting, to_toml};
+use super::parse::{FromToml, Setting, found};
 use super::problem::Problem;
 use super::spec::{SampleValue, Sections};
 
@@ -132,15 +132,10 @@ impl Layers {
         let origin = self.origin(key).map(str::to_owned);
         let kind = self.value(key);
         let value = T::from_toml(&kind).unwrap_or_else(|| {
-            let found = if T::PRINTABLE {
-                to_toml(&kind)
-            } else {
-                "a value of another kind".to_owned()
-            };
             problems.push(Problem {
                 key: key.to_owned(),
                 origin: origin.clone(),
-                what: format!("found {found}, expected {}", T::EXPECTED),
+                what: format!("found {}, expected {}", found::<T>(&kind), T::EXPECTED),
                 remedy: format!("write {}", T::EXAMPLE),
             });
             let default = self.defaults.0.get(key);

@@ -23,7 +23,8 @@ pub(super) fn models(
             .check(problems, |_| non_empty(name))
             .map(|name| Some(Models::One(name))),
         Some(RawModels::Tiers(raw_tiers)) => {
-            let mut tiers = check_entries(raw, problems, raw_tiers, tier)?;
+            let mut tiers =
+                raw.check_each(problems, raw_tiers, |(bound, model)| tier(bound, model))?;
             tiers.sort_by_key(|(up_to, _)| *up_to);
             if tiers.is_empty() || tiers.windows(2).any(|pair| pair[0].0 == pair[1].0) {
                 problems.push(raw.problem(
@@ -55,26 +56,6 @@ fn tier(bound: &str, model: &Value) -> Result<(u32, String), Invalid> {
     Ok((up_to, name))
 }
 
-/// Checks every entry of a table. Each invalid entry is a problem of its own.
-fn check_entries<T, U>(
-    raw: &Setting<T>,
-    problems: &mut Vec<Problem>,
-    table: &Map<String, Value>,
-    check: impl Fn(&str, &Value) -> Result<U, Invalid>,
-) -> CheckResult<Vec<U>> {
-    let mut good = Vec::with_capacity(table.len());
-    let before = problems.len();
-    for (key, value) in table {
-        if let Ok(entry) = raw.check(problems, |_| check(key, value)) {
-            good.push(entry);
-        }
-    }
-    if problems.len() > before {
-        return Err(ErrorReported);
-    }
-    Ok(good)
-}
-
 /// `model_settings`, sorted by how they are used.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ModelSettings {
@@ -90,7 +71,7 @@ pub(super) fn model_settings(
 ) -> CheckResult<ModelSettings> {
     let empty = Map::new();
     let table = raw.value.as_ref().map_or(&empty, |JsonTable(table)| table);
-    let entries = check_entries(raw, problems, table, |key, value| {
+    let entries = raw.check_each(problems, table, |(key, value)| {
         setting(key, value).map(|value| (key.to_owned(), value))
     })?;
     let mut settings = ModelSettings::default();
@@ -158,8 +139,8 @@ pub(super) fn provider_options(
 ) -> CheckResult<Map<String, Value>> {
     let empty = Map::new();
     let table = raw.value.as_ref().map_or(&empty, |JsonTable(table)| table);
-    let entries = check_entries(raw, problems, table, |key, value| {
-        if RESERVED_FIELDS.contains(&key) {
+    let entries = raw.check_each(problems, table, |(key, value)| {
+        if RESERVED_FIELDS.contains(&key.as_str()) {
             return Err(Invalid::new(
                 format!("Diarist writes the field \"{key}\" itself"),
                 "remove it; to choose a model use the key model",

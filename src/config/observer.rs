@@ -3,7 +3,7 @@
 
 use regex::RegexBuilder;
 
-use super::parse::{BoolOrList, CheckResult, Invalid, NumberOrFalse};
+use super::parse::{BoolOrList, CheckResult, Invalid, NumberOrFalse, Setting};
 use super::problem::Problem;
 use super::settings::RawRedact;
 use crate::memory::observe::{AttachmentFilter, RequestedHints};
@@ -15,71 +15,67 @@ const PATTERN_BYTES: usize = 1 << 20;
 /// Smaller calls could not hold one message beside the instructions.
 const MIN_INPUT_TOKENS: u64 = 1_000;
 
-pub(super) fn continuation_hints(choice: &BoolOrList) -> Result<RequestedHints, Invalid> {
-    let remedy = "write true, false, or a list of \"current_task\" and \"suggested_response\"";
+pub(super) fn continuation_hints(
+    raw: &Setting<BoolOrList>,
+    problems: &mut Vec<Problem>,
+) -> CheckResult<RequestedHints> {
     let hints = |current_task, suggested_response| RequestedHints {
         current_task,
         suggested_response,
     };
-    let chosen = match choice {
+    let chosen = match &raw.value {
         BoolOrList::Bool(all) => return Ok(hints(*all, *all)),
         BoolOrList::Keyword(word) => std::slice::from_ref(word),
         BoolOrList::List(chosen) => chosen,
     };
     let hint_names = ["current_task", "suggested_response"];
-    if let Some(other) = chosen
-        .iter()
-        .find(|name| !hint_names.contains(&name.as_str()))
-    {
-        return Err(Invalid::new(
-            format!("there is no hint \"{other}\""),
-            remedy,
-        ));
-    }
+    raw.check_each(problems, chosen, |name| {
+        if hint_names.contains(&name.as_str()) {
+            return Ok(());
+        }
+        Err(Invalid::new(
+            format!("there is no hint \"{name}\""),
+            "write true, false, or a list of \"current_task\" and \"suggested_response\"",
+        ))
+    })?;
     let [task, response] =
         hint_names.map(|name| chosen.iter().any(|chosen_name| chosen_name == name));
     Ok(hints(task, response))
 }
 
-pub(super) fn observe_attachments(choice: &BoolOrList) -> Result<AttachmentFilter, Invalid> {
-    let remedy = "write \"auto\", true, false, or a list of media types such as \"image/*\" and \"application/pdf\"";
-    let types = match choice {
+pub(super) fn observe_attachments(
+    raw: &Setting<BoolOrList>,
+    problems: &mut Vec<Problem>,
+) -> CheckResult<AttachmentFilter> {
+    let (texts, what) = match &raw.value {
         BoolOrList::Bool(true) => return Ok(AttachmentFilter::All),
         BoolOrList::Bool(false) => return Ok(AttachmentFilter::Only(Vec::new())),
         BoolOrList::Keyword(word) if word == "auto" => return Ok(AttachmentFilter::Auto),
-        BoolOrList::Keyword(word) => {
-            return Err(Invalid::new(
-                format!("\"{word}\" is not a known value"),
-                remedy,
-            ));
-        }
-        BoolOrList::List(types) => types,
+        BoolOrList::Keyword(word) => (std::slice::from_ref(word), "a known value"),
+        BoolOrList::List(types) => (types.as_slice(), "a media type"),
     };
-    let wrong =
-        |text: &String| text != "*" && text.split('/').filter(|p| !p.is_empty()).count() != 2;
-    match types.iter().find(|text| wrong(text)) {
-        Some(other) => Err(Invalid::new(
-            format!("\"{other}\" is not a media type"),
-            remedy,
-        )),
-        None => Ok(AttachmentFilter::Only(
-            types.iter().map(|text| text.to_ascii_lowercase()).collect(),
-        )),
-    }
+    let types = raw.check_each(problems, texts, |text| {
+        if text == "*" || text.split('/').filter(|part| !part.is_empty()).count() == 2 {
+            return Ok(text.to_ascii_lowercase());
+        }
+        Err(Invalid::new(
+            format!("\"{text}\" is not {what}"),
+            "write \"auto\", true, false, or a list of media types such as \"image/*\" and \"application/pdf\"",
+        ))
+    });
+    types.map(AttachmentFilter::Only)
 }
 
-pub(super) fn omit_blocks(tags: &[String]) -> Result<Vec<String>, Invalid> {
+/// The name of a block that is left out.
+pub(super) fn omitted_tag(tag: &str) -> Result<String, Invalid> {
     let part = |c: char| c.is_alphanumeric() || ['-', '_', '.', ':'].contains(&c);
-    match tags
-        .iter()
-        .find(|tag| tag.is_empty() || !tag.chars().all(part))
-    {
-        None => Ok(tags.to_vec()),
-        Some(other) => Err(Invalid::new(
-            format!("\"{other}\" is not the name of a tag"),
-            "write the name only, without < and >, such as \"environment_details\"",
-        )),
+    if !tag.is_empty() && tag.chars().all(part) {
+        return Ok(tag.to_owned());
     }
+    Err(Invalid::new(
+        format!("\"{tag}\" is not the name of a tag"),
+        "write the name only, without < and >, such as \"environment_details\"",
+    ))
 }
 
 pub(super) fn max_input_tokens(number: u64) -> Result<u32, Invalid> {
@@ -107,12 +103,11 @@ pub(super) fn previous_observer_tokens(number: NumberOrFalse) -> Result<Option<u
 }
 
 pub(super) fn redact(raw: &RawRedact, problems: &mut Vec<Problem>) -> CheckResult<Redactor> {
-    let kinds = raw.kinds.check(problems, |names| {
-        names.iter().map(|name| redact_kind(name)).collect()
-    });
-    let patterns = raw.patterns.check(problems, |patterns| {
-        patterns.iter().map(|pattern| compile(pattern)).collect()
-    });
+    let kinds = raw
+        .kinds
+        .check_each(problems, &raw.kinds.value, |name| redact_kind(name));
+    let patterns = &raw.patterns;
+    let patterns = patterns.check_each(problems, &patterns.value, |pattern| compile(pattern));
     Ok(Redactor::new(kinds?, patterns?))
 }
 

@@ -13,7 +13,7 @@ use config::ValueKind;
 use super::model_settings::models;
 use super::nearest::nearest;
 use super::parse::{
-    CheckResult, ErrorReported, FromToml, Section as _, Setting, SettingVisitor, to_toml,
+    CheckResult, ErrorReported, FromToml, Section as _, Setting, SettingVisitor, found,
 };
 use super::phases::{CommonSettings, ModelTarget, OverridableSettings, PhaseTargets};
 use super::problem::Problem;
@@ -300,7 +300,7 @@ impl OverrideReader {
             }
             None => problems.push(self.problem(
                 key,
-                format!("found {}, expected {}", to_toml(kind), T::EXPECTED),
+                format!("found {}, expected {}", found::<T>(kind), T::EXPECTED),
                 format!("write {}", T::EXAMPLE),
             )),
         }

@@ -47,6 +47,24 @@ impl<T> Setting<T> {
             ErrorReported
         })
     }
+
+    /// Checks each of `members`, which the value has. One invalid member does not hide the next.
+    pub(super) fn check_each<M, U>(
+        &self,
+        problems: &mut Vec<Problem>,
+        members: impl IntoIterator<Item = M>,
+        mut check: impl FnMut(M) -> Result<U, Invalid>,
+    ) -> CheckResult<Vec<U>> {
+        let before = problems.len();
+        let checked = members
+            .into_iter()
+            .filter_map(|member| self.check(problems, |_| check(member)).ok());
+        let valid = checked.collect();
+        if problems.len() > before {
+            return Err(ErrorReported);
+        }
+        Ok(valid)
+    }
 }
 
 impl<T> Setting<Option<T>> {
@@ -330,17 +348,49 @@ impl<T: FromToml> FromToml for Option<T> {
     }
 }
 
-/// A value as a person would write it in TOML.
+/// A value of another kind than `T`, for "found ...".
+pub(super) fn found<T: FromToml>(kind: &ValueKind) -> String {
+    if T::PRINTABLE {
+        to_toml(kind)
+    } else {
+        "a value of another kind".to_owned()
+    }
+}
+
+/// What stands in the place of a secret.
+pub(super) const REDACTED: &str = "\"[redacted]\"";
+
+/// Parts of names whose values may be secrets, in lower case.
+const SECRET_NAMES: [&str; 6] = ["key", "token", "secret", "passw", "auth", "credential"];
+
+fn names_secret(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    SECRET_NAMES.iter().any(|name| text.contains(name))
+}
+
+/// A value as a person would write it in TOML. What a table has under the name of a secret is hidden, unless it is a
+/// number, true or false: `max_tokens = 100` is none. So is a table or a list that is written as text and has such a name.
 pub(super) fn to_toml(kind: &ValueKind) -> String {
     match kind {
+        ValueKind::String(text)
+            if text.trim_start().starts_with(['{', '[']) && names_secret(text) =>
+        {
+            REDACTED.to_owned()
+        }
         // JSON's escapes are a subset of those of TOML's basic strings.
         ValueKind::String(text) => serde_json::Value::from(text.as_str()).to_string(),
         ValueKind::Table(table) => {
             let mut entries: Vec<_> = table
                 .iter()
                 .map(|(key, value)| {
+                    let is_secret = names_secret(key) && may_hold_text(&value.kind);
+                    let value = if is_secret {
+                        REDACTED.to_owned()
+                    } else {
+                        to_toml(&value.kind)
+                    };
                     let key = serde_json::Value::from(key.as_str());
-                    format!("{key} = {}", to_toml(&value.kind))
+                    format!("{key} = {value}")
                 })
                 .collect();
             entries.sort_unstable();
@@ -352,4 +402,11 @@ pub(super) fn to_toml(kind: &ValueKind) -> String {
         }
         kind => kind.to_string(),
     }
+}
+
+fn may_hold_text(kind: &ValueKind) -> bool {
+    matches!(
+        kind,
+        ValueKind::String(_) | ValueKind::Table(_) | ValueKind::Array(_)
+    )
 }

@@ -14,14 +14,14 @@ use super::common::{base_url, in_range, non_empty, positive_duration};
 use super::costs::MemoryPolicy;
 use super::model_settings::{model_settings, models, provider_options};
 use super::observer;
-use super::parse::{BoolOrList, CheckResult, ErrorReported, Invalid, Setting};
+use super::parse::{CheckResult, ErrorReported, Invalid, Setting};
 use super::problem::Problem;
 use super::settings::{RawConfig, RawObservation, RawReflection};
 use super::tables::{JsonTable, RawModels};
 use super::thresholds::{is_changed, policy, tokens};
 use crate::jobs::{ArchivePolicy, CostAware, CostSettings, DailyLimits, Phase, Settings};
 use crate::llm::{Endpoint, Models};
-use crate::memory::observe::{ObserverOptions, RequestedHints};
+use crate::memory::observe::ObserverOptions;
 use crate::memory::redact::Redactor;
 use crate::memory::{EarlyTriggers, IdleTrigger, Policy};
 use crate::model_prices::PriceTable;
@@ -87,7 +87,8 @@ impl OverridableSettings {
         );
         let observer = observer_options(raw_observation, problems);
         let observation = RawCallSettings::from(raw_observation).phase(&targets.observer, problems);
-        let reflection_hints = hints(&raw_reflection.continuation_hints, problems);
+        let reflection_hints =
+            observer::continuation_hints(&raw_reflection.continuation_hints, problems);
         let reflection = RawCallSettings::from(raw_reflection).phase(&targets.reflector, problems);
         let max_loss = raw_reflection
             .max_loss
@@ -269,13 +270,10 @@ fn observer_options(
     let previous_tokens = raw
         .previous_observer_tokens
         .check(problems, |&n| observer::previous_observer_tokens(n));
-    let hints = hints(&raw.continuation_hints, problems);
-    let attachments = raw
-        .observe_attachments
-        .check(problems, observer::observe_attachments);
-    let omit_blocks = raw
-        .omit_blocks
-        .check(problems, |tags| observer::omit_blocks(tags));
+    let hints = observer::continuation_hints(&raw.continuation_hints, problems);
+    let attachments = observer::observe_attachments(&raw.observe_attachments, problems);
+    let tags = &raw.omit_blocks;
+    let omit_blocks = tags.check_each(problems, &tags.value, |tag| observer::omitted_tag(tag));
     Ok(ObserverOptions {
         redactor: Redactor::default(),
         omit_blocks: omit_blocks?,
@@ -286,10 +284,6 @@ fn observer_options(
         application: raw.observe_system.value,
         attachments: attachments?,
     })
-}
-
-fn hints(raw: &Setting<BoolOrList>, problems: &mut Vec<Problem>) -> CheckResult<RequestedHints> {
-    raw.check(problems, observer::continuation_hints)
 }
 
 /// The keys about model calls that both phases have.

@@ -5,7 +5,7 @@
 use config::ValueKind;
 
 use super::layers::Layers;
-use super::parse::to_toml;
+use super::parse::{REDACTED, to_toml};
 use super::settings::SECTIONS;
 use super::spec::{SampleValue, SectionSpec};
 use super::valid::Database;
@@ -66,7 +66,7 @@ pub(super) fn effective(layers: &Layers, database: &Database) -> String {
                     to_toml(&ValueKind::String(database.to_string()))
                 }
                 ValueKind::Nil => continue,
-                _ if key.is_secret() => "\"[redacted]\"".to_owned(),
+                _ if key.is_secret() => REDACTED.to_owned(),
                 kind => to_toml(&kind),
             };
             let origin = layers.origin(key.path).unwrap_or("default");

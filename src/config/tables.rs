@@ -41,6 +41,8 @@ impl FromToml for JsonTable {
     const EXPECTED: &'static str = "a table";
     const EXAMPLE: &'static str =
         "a table such as { top_p = 0.9 }, in the environment an object such as {\"top_p\": 0.9}";
+    // `provider_options` may have a key of the provider in it.
+    const PRINTABLE: bool = false;
 
     fn from_toml(kind: &ValueKind) -> Option<Self> {
         let value = match kind {

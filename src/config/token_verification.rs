@@ -65,7 +65,9 @@ pub(super) fn token_verification(
     raw: &RawVerification<'_>,
     problems: &mut Vec<Problem>,
 ) -> CheckResult<Option<Verifier>> {
-    let allowed = raw.algorithms.check(problems, |names| algorithms(names));
+    let allowed = raw
+        .algorithms
+        .check_each(problems, &raw.algorithms.value, |name| algorithm(name));
     let claim = raw.claim.check(problems, |name| non_empty_name(name));
     let issuer = raw.issuer.check_some(problems, |name| non_empty_name(name));
     let audience = raw
@@ -160,22 +162,19 @@ fn restrict_algorithms(
         .collect())
 }
 
-fn algorithms(names: &[String]) -> Result<Vec<Algorithm>, Invalid> {
-    let algorithm = |name: &String| {
-        if name.eq_ignore_ascii_case("none") {
-            return Err(Invalid::new(
-                "\"none\" means no signature: anybody could use any name",
-                "name the algorithm that your tokens are signed with, such as \"RS256\"",
-            ));
-        }
-        name.parse().map_err(|_| {
-            Invalid::new(
-                format!("\"{name}\" is not a known algorithm"),
-                "write names such as \"HS256\", \"RS256\", \"PS256\", \"ES256\" or \"EdDSA\"",
-            )
-        })
-    };
-    names.iter().map(algorithm).collect()
+fn algorithm(name: &str) -> Result<Algorithm, Invalid> {
+    if name.eq_ignore_ascii_case("none") {
+        return Err(Invalid::new(
+            "\"none\" means no signature: anybody could use any name",
+            "name the algorithm that your tokens are signed with, such as \"RS256\"",
+        ));
+    }
+    name.parse().map_err(|_| {
+        Invalid::new(
+            format!("\"{name}\" is not a known algorithm"),
+            "write names such as \"HS256\", \"RS256\", \"PS256\", \"ES256\" or \"EdDSA\"",
+        )
+    })
 }
 
 fn non_empty_name(text: &str) -> Result<String, Invalid> {

@@ -169,7 +169,7 @@ pub(super) fn plain_http_warnings(layers: &Layers) -> Vec<String> {
 fn is_elsewhere(url: &Url) -> bool {
     match url.host() {
         Some(Host::Ipv4(ip)) => !ip.is_loopback(),
-        Some(Host::Ipv6(ip)) => !ip.is_loopback(),
+        Some(Host::Ipv6(ip)) => !ip.to_canonical().is_loopback(),
         Some(Host::Domain(name)) => name.contains('.') && !name.ends_with(".localhost"),
         None => false,
     }
@@ -179,7 +179,7 @@ fn is_elsewhere(url: &Url) -> bool {
 fn points_at(url: &Url, listen: SocketAddr) -> bool {
     let ip = match url.host() {
         Some(Host::Ipv4(ip)) => IpAddr::V4(ip),
-        Some(Host::Ipv6(ip)) => IpAddr::V6(ip),
+        Some(Host::Ipv6(ip)) => ip.to_canonical(),
         Some(Host::Domain("localhost")) => IpAddr::from([127, 0, 0, 1]),
         _ => return false,
     };
@@ -199,6 +199,7 @@ mod tests {
         assert!(loops("http://localhost:8484/v1", "127.0.0.1:8484"));
         assert!(loops("http://127.0.0.1:8484/v1", "0.0.0.0:8484"));
         assert!(loops("http://127.0.0.1", "127.0.0.1:80"));
+        assert!(loops("http://[::ffff:127.0.0.1]:84/v1", "127.0.0.1:84"));
         assert!(!loops("http://127.0.0.1:8485/v1", "127.0.0.1:8484"));
         assert!(!loops("http://10.0.0.1:8484/v1", "127.0.0.1:8484"));
         assert!(!loops("https://api.openai.com/v1", "0.0.0.0:443"));

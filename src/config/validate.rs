@@ -56,10 +56,7 @@ pub(super) fn validate(
         .audit
         .store_retention
         .check_some(problems, positive_duration);
-    let audit_prices = raw
-        .audit
-        .prices
-        .check(problems, |texts| audit_prices(texts));
+    let audit_prices = audit_prices(&raw.audit.prices, problems);
     let otlp = otlp(&raw.otlp, &host, env, problems);
     let requests = requests(raw, problems);
     let prices = match &audit_prices {
@@ -136,7 +133,9 @@ fn server(
         };
         problems.push(raw.admin.problem(what, "write another port number"));
     }
-    let hosts = raw.hosts.check(problems, |hosts| named_hosts(hosts));
+    let hosts = raw
+        .hosts
+        .check_each(problems, &raw.hosts.value, |host| named_host(host));
     let admin_token = raw.admin_token.check_some(problems, sendable_token);
     let max_body_bytes = raw
         .max_body_bytes
@@ -257,8 +256,13 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
         && (one.ip() == other.ip() || holds(one, other) || holds(other, one))
 }
 
+/// An IPv4 address that is written as IPv6 (`::ffff:127.0.0.1`) is that IPv4 address: the same clients reach it.
 fn address(text: &str) -> Result<SocketAddr, Invalid> {
-    text.parse().map_err(|_| {
+    let parsed = text.parse().map(|mut address: SocketAddr| {
+        address.set_ip(address.ip().to_canonical());
+        address
+    });
+    parsed.map_err(|_| {
         let numeric = text.replacen("localhost", "127.0.0.1", 1);
         if numeric.parse::<SocketAddr>().is_ok() {
             return Invalid::new(
@@ -273,14 +277,14 @@ fn address(text: &str) -> Result<SocketAddr, Invalid> {
     })
 }
 
-fn named_hosts(hosts: &[String]) -> Result<Vec<String>, Invalid> {
-    match hosts.iter().find(|host| !server::is_host(host)) {
-        None => Ok(hosts.to_vec()),
-        Some(bad) => Err(Invalid::new(
-            format!("\"{bad}\" is not a host name or an address"),
-            "write names without a scheme, port or path, such as \"diarist.lan\"",
-        )),
+fn named_host(host: &str) -> Result<String, Invalid> {
+    if server::is_host(host) {
+        return Ok(host.to_owned());
     }
+    Err(Invalid::new(
+        format!("\"{host}\" is not a host name or an address"),
+        "write names without a scheme, port or path, such as \"diarist.lan\"",
+    ))
 }
 
 fn sendable_token(token: &SecretString) -> Result<SecretString, Invalid> {

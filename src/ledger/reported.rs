@@ -5,6 +5,10 @@
 use serde::Deserialize;
 use serde_json::Value;
 
+/// The most dollars that one request can cost. No answer costs so much; a report that says more has a fault, and would
+/// be more than all others together.
+const MAX_COST: f64 = 10_000.0;
+
 /// What is used of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(from = "Fields")]
@@ -54,12 +58,12 @@ impl ReportedUsage {
         let mut hours = by_lifetime.into_iter();
         let hours = hours.find_map(|writes| writes["ephemeral_1h_input_tokens"].as_u64());
         Self {
-            cost: dollars.filter(|dollars| dollars.is_finite() && *dollars >= 0.0),
+            cost: dollars.filter(|dollars| (0.0..=MAX_COST).contains(dollars)),
             hour_writes: hours.unwrap_or(0),
         }
     }
 
-    /// The dollars that the provider says the request cost: OpenRouter does.
+    /// The dollars that the provider says the request cost: OpenRouter does. `None` if that cannot be.
     pub fn cost(&self) -> Option<f64> {
         self.cost
     }
@@ -67,5 +71,29 @@ impl ReportedUsage {
     /// Tokens that were written to the cache for an hour.
     pub fn hour_writes(&self) -> u64 {
         self.hour_writes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_cost_that_no_request_has_counts_as_not_reported() {
+        let cost = |dollars: Value| ReportedUsage::new(&json!({ "cost": dollars })).cost();
+        for possible in [0.0, 0.5, 10_000.0] {
+            assert_eq!(cost(json!(possible)), Some(possible));
+        }
+        for impossible in [
+            json!(-0.5),
+            json!(10_001),
+            json!(1e12),
+            json!(1e300),
+            json!("1"),
+        ] {
+            assert_eq!(cost(impossible), None);
+        }
     }
 }

@@ -91,18 +91,24 @@ impl CredentialHeaders {
     /// The headers of a list of names, endings (`*-api-key`), and `known` for the built-in ones.
     ///
     /// # Errors
-    /// The first entry that is none of these.
-    pub fn parse(names: &[String]) -> Result<Self, &str> {
-        let mut patterns = Vec::new();
+    /// The entries that are none of these.
+    pub fn parse(names: &[String]) -> Result<Self, Vec<&str>> {
+        let (mut patterns, mut wrong) = (Vec::new(), Vec::new());
         let (mut has_known, mut names_cookie) = (false, false);
         for name in names.iter().map(|name| name.trim()) {
             if name == "known" {
                 patterns.extend(Self::default().patterns);
                 has_known = true;
             } else {
-                patterns.push(HeaderPattern::parse(name).ok_or(name)?);
+                match HeaderPattern::parse(name) {
+                    Some(pattern) => patterns.push(pattern),
+                    None => wrong.push(name),
+                }
                 names_cookie |= name.eq_ignore_ascii_case(COOKIE.as_str());
             }
+        }
+        if !wrong.is_empty() {
+            return Err(wrong);
         }
         Ok(Self {
             patterns,
@@ -190,7 +196,7 @@ mod tests {
     fn the_operator_can_replace_or_extend_the_credential_headers() {
         let listed = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            CredentialHeaders::parse(&names).map_err(str::to_owned)
+            CredentialHeaders::parse(&names).map_err(|wrong| wrong.join(" "))
         };
         let name = |name: &'static str| HeaderName::from_static(name);
         let own = listed(&["X-Company-Key", "*-ticket"]).expect("a list");

@@ -3,13 +3,14 @@
 use std::future::Future;
 use std::time::Duration;
 
-use tokio::time::{Instant, interval_at, timeout};
+use futures_util::FutureExt as _;
+use tokio::time::{Instant, interval_at, sleep, timeout};
 
 use crate::admin::Readiness;
 use crate::tasks::Tasks;
 
-/// How long tasks may take to end when everything is stopped, at least: the recorder still records what waits for it.
-/// They may take what is left of the drain, too.
+/// How long the tasks and then the store may take to end when everything is stopped, at least: the recorder still records
+/// what waits for it. They may take what is left of the drain, too. After a second signal they have this time only.
 const LAST_GRACE: Duration = Duration::from_secs(2);
 
 /// How often the number of open answers is logged during the drain.
@@ -29,9 +30,15 @@ pub(super) async fn drain(
     tasks: &Tasks,
     readiness: &Readiness,
     deadline: Duration,
+    second_signal: impl Future<Output = ()>,
     close: impl Future<Output = ()>,
 ) -> DrainReport {
     let started = Instant::now();
+    let remaining = || deadline.saturating_sub(started.elapsed()).max(LAST_GRACE);
+    let second_signal = second_signal.map(|()| {
+        tracing::info!("stopping: a second signal ended the wait");
+    });
+    let second_signal = second_signal.shared();
     tracing::info!("stopping, 1/4: accepting no more connections");
     readiness.drain();
     tasks.begin_drain();
@@ -42,7 +49,7 @@ pub(super) async fn drain(
     );
     tokio::select! {
         _ = timeout(deadline, wait_until_drained(tasks)) => {}
-        () = tasks.token().cancelled_owned() => tracing::info!("stopping: a second signal ended the wait"),
+        () = second_signal.clone() => {}
     }
 
     let cut = tasks.held_count();
@@ -50,20 +57,30 @@ pub(super) async fn drain(
         cut,
         "stopping, 3/4: stopping the remaining tasks, and writing the audit"
     );
-    // After a second signal the token is cancelled already.
-    let grace = if tasks.token().is_cancelled() {
-        LAST_GRACE
-    } else {
-        deadline.saturating_sub(started.elapsed()).max(LAST_GRACE)
-    };
-    let left = tasks.stop(grace).await;
+    let limit = time_limit(remaining(), second_signal.clone());
+    let left = tasks.stop_before(limit).await;
 
     tracing::info!("stopping, 4/4: closing the store");
-    close.await;
+    tokio::select! {
+        () = close => {}
+        () = time_limit(remaining(), second_signal) => tracing::warn!(
+            "the store did not close in time: another program may hold its lock, or the disk is slow. What is \
+             committed is safe, and the next start goes on with it"
+        ),
+    }
     DrainReport {
         aborted_requests: cut,
         unfinished_tasks: left,
     }
+}
+
+/// Resolves after `grace`, or [`LAST_GRACE`] after a second signal.
+async fn time_limit(grace: Duration, second_signal: impl Future<Output = ()>) {
+    let hurried = async {
+        second_signal.await;
+        sleep(LAST_GRACE).await;
+    };
+    let _late = timeout(grace, hurried).await;
 }
 
 /// Waits until no connection, tunnel or answer is left. Logs their number meanwhile.
@@ -78,21 +95,18 @@ async fn wait_until_drained(tasks: &Tasks) {
     }
 }
 
-/// Resolves at the first SIGTERM or SIGINT (Ctrl-C). A second one ends the wait for answers.
+/// Resolves at the first SIGTERM or SIGINT (Ctrl-C), to what resolves at the second one.
 ///
 /// # Errors
 /// If the signals cannot be listened for.
-pub fn shutdown_signal(tasks: &Tasks) -> std::io::Result<impl Future<Output = ()> + use<>> {
+pub fn shutdown_signal() -> std::io::Result<impl Future<Output = impl Future<Output = ()>>> {
     let mut signals = Signals::new()?;
-    let tasks = tasks.clone();
     Ok(async move {
         let name = signals.next().await;
-        tracing::info!("{name} received, stopping; a second signal ends the wait for answers");
-        tasks.clone().spawn("second signal", async move {
-            let stopped = tasks.token();
-            stopped.run_until_cancelled(signals.next()).await;
-            stopped.cancel();
-        });
+        tracing::info!("{name} received, stopping; a second signal ends the wait");
+        async move {
+            signals.next().await;
+        }
     })
 }
 
@@ -134,5 +148,57 @@ impl Signals {
             std::future::pending::<()>().await;
         }
         "Ctrl-C"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use tokio::time::sleep;
+
+    use super::*;
+
+    const DEADLINE: Duration = Duration::from_secs(30);
+
+    /// Drains `tasks` with a clock that stands still, and tells how long that took.
+    async fn drain_in(
+        tasks: &Tasks,
+        second_signal: impl Future<Output = ()>,
+        close: impl Future<Output = ()>,
+    ) -> (DrainReport, Duration) {
+        let started = Instant::now();
+        let report = drain(tasks, &Readiness::new(), DEADLINE, second_signal, close).await;
+        (report, started.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_second_signal_cuts_every_step_short() {
+        let tasks = Tasks::new();
+        tasks.spawn("never ends", pending());
+        let (report, elapsed) = drain_in(&tasks, sleep(Duration::from_secs(1)), pending()).await;
+        assert_eq!(report.unfinished_tasks, 1);
+        assert!(
+            elapsed <= Duration::from_secs(1) + 2 * LAST_GRACE,
+            "{elapsed:?}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_never_closes_ends_with_the_deadline() {
+        let (_, elapsed) = drain_in(&Tasks::new(), pending(), pending()).await;
+        assert!(elapsed <= DEADLINE, "{elapsed:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_that_a_second_signal_cuts_are_counted() {
+        let tasks = Tasks::new();
+        let (hold, stopped) = (tasks.hold(), tasks.token());
+        tasks.spawn("answer", async move {
+            let _hold = hold;
+            stopped.cancelled().await;
+        });
+        let (report, _) = drain_in(&tasks, sleep(Duration::from_secs(1)), ready(())).await;
+        assert_eq!((report.aborted_requests, report.unfinished_tasks), (1, 0));
     }
 }

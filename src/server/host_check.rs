@@ -54,7 +54,9 @@ fn is_this_machine(host: &str) -> bool {
     let last = host.rsplit('.').next().unwrap_or_default();
     // Systems and browsers resolve every name below `localhost` to this machine (RFC 6761).
     last.eq_ignore_ascii_case("localhost")
-        || address.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+        || address
+            .parse()
+            .is_ok_and(|ip: IpAddr| ip.to_canonical().is_loopback())
 }
 
 /// Whether `name` can stand in `server.hosts`: a name or address, without a port.
@@ -89,6 +91,7 @@ mod tests {
             "127.0.0.1:8484",
             "127.8.0.1",
             "[::1]:8484",
+            "[::ffff:127.0.0.1]:8484",
             "box.LAN:99",
         ] {
             assert_eq!(foreign(&check, "/v1/models", &[own]), None, "{own}");

@@ -1,7 +1,8 @@
 //! Writes log lines to standard error on a thread of its own, so that nothing waits for whoever reads them: a pipe whose
 //! reader hangs takes no more lines.
 //!
-//! Decides which lines are lost: those that come while [`MAX_LINES`] wait. Used by [`super::logging`] only.
+//! Decides which lines are lost: those that come while [`MAX_LINES`] wait. Those that the output refuses, such as a file on
+//! a full disk, are lost, too. Used by [`super::logging`] only.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -53,8 +54,7 @@ impl LogWriter {
 impl Write for LogWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.queue.try_send(Message::Line(line.to_vec())).is_err() {
-            self.lost.fetch_add(1, Ordering::Relaxed);
-            metrics::counter!(LOG_DROPPED).increment(1);
+            count_lost(&self.lost);
         }
         Ok(line.len())
     }
@@ -64,6 +64,11 @@ impl Write for LogWriter {
     }
 }
 
+fn count_lost(lost: &AtomicU64) {
+    lost.fetch_add(1, Ordering::Relaxed);
+    metrics::counter!(LOG_DROPPED).increment(1);
+}
+
 /// Until the last sender is gone, which are those of the process.
 fn write_lines(
     messages: &Receiver<Message>,
@@ -71,15 +76,19 @@ fn write_lines(
     lost: &AtomicU64,
     report: impl Fn(u64),
 ) {
+    // Whether the last write failed, which may have left half a line.
+    let mut torn = false;
     loop {
         let message = match messages.try_recv() {
             Ok(message) => message,
             Err(TryRecvError::Disconnected) => return,
             Err(TryRecvError::Empty) => {
-                // Now there is room for a line that says so.
-                let lost = lost.swap(0, Ordering::Relaxed);
-                if lost > 0 {
-                    report(lost);
+                // Now there is room for a line that says so. An output that refuses lines would refuse this one, too.
+                if !torn {
+                    let lost = lost.swap(0, Ordering::Relaxed);
+                    if lost > 0 {
+                        report(lost);
+                    }
                 }
                 match messages.recv() {
                     Ok(message) => message,
@@ -88,9 +97,14 @@ fn write_lines(
             }
         };
         match message {
-            Message::Line(line) => {
-                // Without standard error there is nowhere to say it.
-                let _ = output.write_all(&line);
+            Message::Line(mut line) => {
+                if torn {
+                    line.insert(0, b'\n');
+                }
+                torn = output.write_all(&line).is_err();
+                if torn {
+                    count_lost(lost);
+                }
             }
             Message::Flush(done) => {
                 let _ = output.flush();
@@ -207,6 +221,45 @@ mod tests {
         // One may be with the thread already.
         assert!((99..=100).contains(&lost), "{lost}");
         assert_eq!(lines.len() + lost, sent);
+    }
+
+    /// A disk that is full in the middle of the first line, refuses the second, and has room again.
+    struct Full {
+        results: Vec<io::Result<usize>>,
+        written: Arc<Mutex<Vec<u8>>>,
+    }
+
+    impl Write for Full {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            let taken = self.results.pop().unwrap_or(Ok(line.len()))?;
+            let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+            written.extend_from_slice(&line[..taken]);
+            Ok(taken)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_that_the_output_refuses_are_counted_and_tear_no_other() {
+        let full = || Err(io::ErrorKind::StorageFull.into());
+        let written = Arc::<Mutex<Vec<u8>>>::default();
+        let output = Full {
+            results: vec![full(), full(), Ok(3)],
+            written: Arc::clone(&written),
+        };
+        let (reported, lost) = mpsc::channel();
+        let report = move |lost| reported.send(lost).unwrap();
+        let (mut writer, guard) = LogWriter::start(output, report).unwrap();
+        for line in ["first\n", "second\n", "third\n"] {
+            writer.write_all(line.as_bytes()).unwrap();
+        }
+        assert_eq!(lost.recv_timeout(Duration::from_mins(1)), Ok(2));
+        drop(guard);
+        let written = written.lock().unwrap().clone();
+        assert_eq!(String::from_utf8(written).unwrap(), "fir\nthird\n");
     }
 
     #[test]

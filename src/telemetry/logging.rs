@@ -94,7 +94,7 @@ pub fn init_logging(format: LogFormat, filter: Option<&str>) -> Result<LogGuard,
 fn report_lost(lost: u64) {
     tracing::warn!(
         lost,
-        "log lines were lost: whoever reads standard error did not take them in time"
+        "log lines were lost: whoever reads standard error did not take them in time, or its disk was full"
     );
 }
 

@@ -108,3 +108,42 @@ fn the_effective_configuration_prints_a_table_as_valid_toml() {
         .options;
     assert_eq!(again, given.valid().memory.reflection.options);
 }
+
+#[test]
+fn a_secret_inside_a_table_is_never_printed() {
+    let secret = "hunter2hunter2";
+    let in_table = format!(
+        "{{ max_tokens = 5, api_key = \"{secret}\", headers = {{ Authorization = \"{secret}\" }}, keys = [\"{secret}\"] }}"
+    );
+    let json = format!(r#"{{"api_key": "{secret}"}}"#);
+    let variable = "DIARIST__MEMORY__OBSERVATION__PROVIDER_OPTIONS";
+    let env = |value: &str| {
+        BTreeMap::from([
+            ("HOME".to_owned(), "/home/ada".to_owned()),
+            (variable.to_owned(), value.to_owned()),
+        ])
+    };
+    let given = ConfigInput::file(&format!("memory.observation.provider_options = {in_table}"));
+    let file = given.file.as_ref().map(tempfile::NamedTempFile::path);
+    let printed = config::effective(
+        &given.flags,
+        &BTreeMap::from([("HOME".to_owned(), "/home/ada".to_owned())]),
+        file,
+    );
+    let printed = printed.unwrap();
+    assert!(printed.contains(r#""max_tokens" = 5"#), "{printed}");
+    assert!(!printed.contains(secret), "{printed}");
+    let printed = config::effective(&given.flags, &env(&json), None).unwrap();
+    assert!(!printed.contains(secret), "{printed}");
+    for wrong in [secret, &json[..json.len() - 1]] {
+        let problems = ConfigInput::default()
+            .env(variable, wrong)
+            .problems()
+            .concat();
+        assert!(!problems.contains(secret), "{problems}");
+    }
+    let wrong =
+        format!("[[memory.overrides]]\nmodel = \"x\"\nobservation.provider_options = \"{secret}\"");
+    let problems = ConfigInput::file(&wrong).problems().concat();
+    assert!(!problems.contains(secret), "{problems}");
+}

@@ -67,6 +67,7 @@ fn every_wrong_memory_rule_is_reported_with_its_number() {
         { model = "x", value = "y", memory = "off" },
         { path = "v1", memory = "on" },
         { path = "/v1", memory = "on" },
+        { path = "v1", memory = "maybe" },
     ]"#;
     let list = wrong.replace('\n', " ");
     assert_problems(
@@ -80,6 +81,8 @@ fn every_wrong_memory_rule_is_reported_with_its_number() {
             "memory.rules: rule 6: \"x task\" is not a header name",
             "memory.rules: rule 7: value is set without header",
             "memory.rules: rule 8: path does not begin with a slash",
+            "memory.rules: rule 10: \"maybe\" is not a known value of memory",
+            "memory.rules: rule 10: path does not begin with a slash",
         ],
     );
     let none = ConfigInput::default().env("DIARIST__MEMORY__RULES", "all of them");
@@ -87,6 +90,33 @@ fn every_wrong_memory_rule_is_reported_with_its_number() {
         &none,
         &["memory.rules: found \"all of them\", expected a list of tables"],
     );
+}
+
+#[test]
+fn every_wrong_member_of_a_list_is_reported() {
+    for (key, wrong) in [
+        ("server.hosts", ["a b", "http://a"]),
+        ("audit.prices", ["x=1", "y"]),
+        ("identity.headers", ["a b", "x-api-key"]),
+        ("identity.body_fields", ["user", "a..b"]),
+        ("identity.task_headers", ["a b", "cookie"]),
+        ("identity.credentials", ["a b", "*"]),
+        ("identity.token.algorithms", ["none", "XS1"]),
+        ("memory.observation.continuation_hints", ["a", "b"]),
+        ("memory.observation.observe_attachments", ["image", "a/b/c"]),
+        ("memory.observation.omit_blocks", ["<a>", "b c"]),
+        ("memory.redact.kinds", ["a", "b"]),
+        ("memory.redact.patterns", ["(", "x*"]),
+    ] {
+        let variable = format!("DIARIST__{}", key.replace('.', "__").to_uppercase());
+        let list = serde_json::to_string(&wrong).unwrap();
+        let mut given = ConfigInput::default().env(&variable, &list);
+        if key.starts_with("identity.token") {
+            given = given.env("DIARIST__IDENTITY__TOKEN__SECRET", "0123456789abcdef");
+        }
+        let beginning = format!("{key}: ");
+        assert_problems(&given, &[&beginning, &beginning]);
+    }
 }
 
 #[test]
@@ -338,4 +368,13 @@ fn observations_stand_inside_the_system_message_unless_the_host_reads_several() 
         let place = placement(&url, "system_message");
         assert_eq!(place, Some(Placement::SystemMessage), "{host}");
     }
+}
+
+#[test]
+fn an_ipv4_address_written_as_ipv6_is_loopback() {
+    let config = ConfigInput::default()
+        .env("DIARIST__SERVER__LISTEN", "[::ffff:127.0.0.1]:8484")
+        .valid();
+    assert_eq!(config.server.listen, "127.0.0.1:8484".parse().unwrap());
+    assert!(config.requests.identity.anonymous);
 }

@@ -7,6 +7,7 @@ use diarist::app::App;
 use diarist::config::Flags;
 use diarist::tasks::Tasks;
 use diarist_provider::{Options, Provider};
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -189,7 +190,7 @@ impl Serving {
             quiet: Box::new(app.quiet()),
             stop,
             ended: Tasks::new().spawn("diarist", async move {
-                app.run(async { drop(stopped.await) }).await;
+                app.run(stopped.map(|_| std::future::pending())).await;
             }),
         }
     }

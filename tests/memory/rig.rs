@@ -14,6 +14,7 @@ use diarist::tasks::Tasks;
 use diarist_provider::{
     CallerKind, Conversation, OBSERVER_MODEL, Options, Provider, REFLECTOR_MODEL,
 };
+use futures_util::FutureExt as _;
 use serde_json::Value;
 use tokio::sync::{OnceCell, oneshot};
 use tokio::task::JoinHandle;
@@ -211,7 +212,7 @@ impl Rig {
             has_read_keys: Box::new(app.has_read_keys()),
             stop,
             ended: tokio::spawn(async move {
-                app.run(async { drop(stopped.await) }).await;
+                app.run(stopped.map(|_| std::future::pending())).await;
             }),
         };
         self.running = Some(running);

@@ -11,6 +11,7 @@ use diarist_provider::{
     CallerKind, DefaultScript, OBSERVER_MODEL, Options, Provider, REFLECTOR_MODEL, Script,
     ScriptInput,
 };
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -117,7 +118,7 @@ impl Stage {
             quiet: Box::new(app.quiet()),
             stop,
             ended: tokio::spawn(async move {
-                app.run(async { drop(stopped.await) }).await;
+                app.run(stopped.map(|_| std::future::pending())).await;
             }),
         }
     }

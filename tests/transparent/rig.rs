@@ -11,6 +11,7 @@ use diarist::server::{DrainReport, Server, Settings};
 use diarist::tasks::Tasks;
 use diarist::telemetry;
 use diarist::upstream::{Timeouts, Upstream};
+use futures_util::FutureExt as _;
 use rustls::RootCertStore;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -69,7 +70,7 @@ impl Rig {
             proxy,
             admin,
             tasks,
-            async { drop(stopped.await) },
+            stopped.map(|_| std::future::pending()),
             async move { flush.store(true, Ordering::Relaxed) },
         ));
         Self {

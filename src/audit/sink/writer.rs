@@ -217,7 +217,7 @@ impl Writer {
             Output::Stream(output) => output,
             Output::File(file) => {
                 if let Err(error) = file.rotate_for(self.line.len(), Timestamp::now()) {
-                    tracing::warn!(%error, "the audit file cannot be rotated and grows on");
+                    tracing::warn!(%error, "the audit file cannot be rotated, or opened again; lines go to the old one");
                 }
                 if std::mem::take(&mut file.was_torn) && !self.torn {
                     self.line.insert(0, b'\n');

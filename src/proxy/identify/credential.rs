@@ -9,6 +9,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use crate::history::{Pepper, Scope};
 use crate::llm::{CredentialHeaders, credentials_in_query};
 
+/// The rank of a credential in the query: behind every header.
+const IN_QUERY: usize = usize::MAX;
+
 /// The credentials of a request.
 #[derive(Debug, Default)]
 pub(super) struct Credentials {
@@ -34,21 +37,20 @@ impl Credentials {
             let rank = listed.rank(name)?;
             Some((name.as_str(), value.as_bytes(), rank))
         });
-        let in_query = credentials_in_query(query)
-            // Behind every header.
-            .map(|(name, value)| (name, value.as_bytes(), usize::MAX));
+        let in_query =
+            credentials_in_query(query).map(|(name, value)| (name, value.as_bytes(), IN_QUERY));
         let mut presented: Vec<_> = in_headers.chain(in_query).collect();
         let is_cookie = |(name, ..): &(&str, &[u8], usize)| *name == COOKIE.as_str();
+        let is_empty = |entry: &(&str, &[u8], usize)| is_empty_credential(entry.0, entry.1);
         let anonymous = presented
             .iter()
-            .all(|entry| is_cookie(entry) || is_empty_credential(entry.0, entry.1));
+            .all(|entry| is_cookie(entry) || is_empty(entry));
         let only_cookies = !listed.have_other_than_cookie(headers, query);
         if !only_cookies {
             presented.retain(|entry| !is_cookie(entry));
         }
         // The order of headers means nothing. Two values of one header keep their order: the sort is stable.
         presented.sort_by_key(|(name, ..)| *name);
-        let first = presented.iter().map(|(name, _, rank)| (*rank, *name)).min();
         let mut credentials = Self {
             anonymous,
             ..Self::default()
@@ -56,16 +58,19 @@ impl Credentials {
         for (name, value, _) in &presented {
             append(&mut credentials.all, name, value);
         }
-        if let Some((_, name)) = first.filter(|_| !only_cookies) {
-            let values = presented.iter().filter(|(other, ..)| *other == name);
-            let mut values = values.map(|(_, value, _)| *value);
+        presented.retain(|entry| !only_cookies && !is_empty(entry));
+        if let Some((rank, name)) = presented.iter().map(|(name, _, rank)| (*rank, *name)).min() {
+            // A client can add parameters of any name to a query, so all of them are one kind.
+            presented.retain(|(other, _, at)| *at == rank && (rank == IN_QUERY || *other == name));
             let account = &mut credentials.account;
-            match (values.next(), values.next()) {
-                (Some(value), None) if name == header::AUTHORIZATION.as_str() => {
+            match presented[..] {
+                [(_, value, IN_QUERY)] => append(account, name, &decoded(value)),
+                [(_, value, _)] if name == header::AUTHORIZATION.as_str() => {
                     append(account, name, &one_spelling(value));
                 }
-                (Some(value), None) => append(account, name, value),
+                [(_, value, _)] => append(account, name, value),
                 // Nobody knows which of them the upstream checks. All requests of this kind are one account.
+                _ if rank == IN_QUERY => append(account, "query", b""),
                 _ => append(account, name, b""),
             }
         }
@@ -96,6 +101,16 @@ fn one_spelling(value: &[u8]) -> Vec<u8> {
     spelled.push(b' ');
     spelled.extend_from_slice(rest.trim_ascii_start());
     spelled
+}
+
+/// A value of the query without its escapes. Servers read `+` as itself or as a blank, so both are a `+` here.
+fn decoded(value: &[u8]) -> Vec<u8> {
+    // The parser takes a pair of name and value.
+    let pair = [b"=", value].concat();
+    let (_, value) = url::form_urlencoded::parse(&pair)
+        .next()
+        .unwrap_or_default();
+    value.replace(' ', "+").into_bytes()
 }
 
 fn append(all: &mut Vec<u8>, name: &str, value: &[u8]) {
@@ -200,6 +215,43 @@ mod tests {
             assert!(!credentials(&[], query).all.is_empty(), "{query}");
         }
         assert!(credentials(&[], "keys=a&key=").all.is_empty());
+    }
+
+    /// The tenant stays what the client wrote, as with a header.
+    #[test]
+    fn another_spelling_of_a_key_in_the_query_is_the_same_account() {
+        let plain = credentials(&[], "key=a+B/c=");
+        assert_eq!(plain.account, plain.all);
+        for query in ["key=%61+B/c=", "KEY=a%2bB%2Fc%3D", "x=1&k%65y=a%20%42/c="] {
+            let other = credentials(&[], query);
+            assert_eq!(other.account, plain.account, "{query}");
+        }
+        for query in ["key=a+b/c=", "token=a+B/c=", "key=%2561+B/c="] {
+            assert_ne!(credentials(&[], query).account, plain.account, "{query}");
+        }
+        let several = credentials(&[], "key=k&key=l").account;
+        assert_ne!(several, plain.account);
+        for query in ["key=k&access_token=1", "token=2&key=k", "key=l&api-key=k"] {
+            assert_eq!(credentials(&[], query).account, several, "{query}");
+        }
+    }
+
+    #[test]
+    fn a_header_without_a_key_changes_no_account() {
+        let api_key = ("api-key", "k");
+        for empty in ["", " ", "Bearer", "basic "] {
+            let empty = ("authorization", empty);
+            let in_query = credentials(&[empty], "key=k");
+            assert_eq!(in_query.account, credentials(&[], "key=k").account);
+            let beside = credentials(&[empty, api_key], "");
+            assert_eq!(beside.account, credentials(&[api_key], "").account);
+            let twice = credentials(&[empty, KEY], "");
+            assert_eq!(twice.account, credentials(&[KEY], "").account);
+            assert_eq!(
+                credentials(&[empty], "").account,
+                credentials(&[], "").account
+            );
+        }
     }
 
     #[test]
