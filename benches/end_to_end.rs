@@ -83,7 +83,10 @@ fn stand() -> &'static Stand {
 }
 
 fn serve(runtime: &Runtime, app: App) {
-    runtime.spawn(async move { app.run(std::future::pending()).await });
+    runtime.spawn(async move {
+        app.run(std::future::pending::<std::future::Pending<()>>())
+            .await
+    });
 }
 
 impl Stand {

@@ -99,6 +99,10 @@ async fn wait_until_drained(tasks: &Tasks) {
 ///
 /// # Errors
 /// If the signals cannot be listened for.
+#[expect(
+    clippy::async_yields_async,
+    reason = "the second signal is waited for during the stop, which begins with the first"
+)]
 pub fn shutdown_signal() -> std::io::Result<impl Future<Output = impl Future<Output = ()>>> {
     let mut signals = Signals::new()?;
     Ok(async move {

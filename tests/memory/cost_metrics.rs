@@ -69,9 +69,10 @@ async fn the_cost_metrics_equal_the_costs_of_the_audit_report() {
     let mut page = String::new();
     for _ in 0..600 {
         let before = std::mem::replace(&mut total, report(&program)["total"].clone());
-        let is_complete =
-            total["requests"] == ACTIVE + 7 && metric(&page, &unpriced("request")) > 0.0;
-        if is_complete && total == before {
+        let is_complete = |page: &str| {
+            total["requests"] == ACTIVE + 7 && metric(page, &unpriced("request")) > 0.0
+        };
+        if total == before && is_complete(&page) {
             break;
         }
         page = program.metrics().await;

@@ -120,7 +120,7 @@ impl Database {
         failed_writes: &Arc<FailedWrites>,
     ) -> Result<Self, OpenError> {
         let connections = open::open(url, request_timeout).await?;
-        let mut database = Self::from_connections(connections, request_timeout).await;
+        let mut database = Self::from_connections(connections, request_timeout);
         database.failed_writes = Arc::clone(failed_writes);
         if !database.is_in_memory() {
             let (writer, written) = (database.writer.clone(), Arc::clone(&database.written));
@@ -188,20 +188,14 @@ impl Database {
     /// Opens the database at `url` for reading. Creates nothing and changes no schema.
     pub(super) async fn open_to_read(url: &str) -> Result<Self, OpenError> {
         let connections = open::open_to_read(url).await?;
-        Ok(Self::from_connections(connections, REQUEST_TIMEOUT).await)
+        Ok(Self::from_connections(connections, REQUEST_TIMEOUT))
     }
 
-    async fn from_connections(
-        connections: open::OpenConnections,
-        request_timeout: Duration,
-    ) -> Self {
-        let file = match connections.path {
-            None => None,
-            Some(path) => Some(DatabaseFile {
-                identity: identity_at(&path),
-                path,
-            }),
-        };
+    fn from_connections(connections: open::OpenConnections, request_timeout: Duration) -> Self {
+        let file = connections.path.map(|path| DatabaseFile {
+            identity: identity_at(&path),
+            path,
+        });
         let tasks = Tasks::new();
         Self {
             writer: connections.writer,
