@@ -269,8 +269,8 @@ impl Message {
                         (name.clone(), arguments_text(arguments, spelling))
                     }
                     Call::Broken => (
-                        spelling.pick(&["f", "invalid"]).to_owned(),
-                        spelling.pick(&["{broken", "{\"a\":1", "nul"]).to_owned(),
+                        "f".to_owned(),
+                        spelling.pick(&["{broken", " {broken\n"]).to_owned(),
                     ),
                 };
                 let arguments = spelling.string(&arguments);
