@@ -376,10 +376,6 @@ fn map(members: &BTreeMap<String, Value>, spelling: &mut Spelling) -> String {
         .map(|(key, value)| (key.clone(), value_text(value, spelling)))
         .collect();
     spelling.shuffle(&mut written);
-    // The last duplicate counts.
-    if let (Some((key, _)), true) = (written.last().cloned(), spelling.once_in(4)) {
-        written.insert(0, (key, "[\"overridden\"]".to_owned()));
-    }
     spelling.object(&written)
 }
 

@@ -47,7 +47,8 @@ impl Connections {
     /// A connection; opens one if none is ready and there may be more.
     ///
     /// # Errors
-    /// None is free for as long as the pool waits, or none can be opened.
+    /// None is free for as long as the pool waits, or none can be opened. If one is just being tested, the pool waits as long
+    /// again.
     pub(super) async fn acquire(&self) -> sqlx::Result<LentConnection> {
         let wait = self.pool.options().get_acquire_timeout();
         let turn = Arc::clone(&self.turns).acquire_owned();

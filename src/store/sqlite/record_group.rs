@@ -11,8 +11,8 @@ use std::sync::LazyLock;
 use serde_json::{Value, json};
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
-use super::record_standing::{Standing, standings};
-use super::savepoint::{RELEASE, SAVEPOINT, roll_back};
+use super::record_standing::{Standing, standings_under_savepoint};
+use super::savepoint::{RELEASE, roll_back};
 use super::scoped::scoped_query;
 use crate::history::{Link, Scope};
 use crate::store::rows::{self, get};
@@ -150,10 +150,9 @@ WHERE n.tenant = $1 AND n.resource = $2 AND n.link = unhex(p.value ->> 1)
           WHERE o.tenant = $1 AND o.resource = $2 AND o.ids = n.ids AND o.origin > n.origin)
       END;";
 
-/// All that is written of a group, under a savepoint, as one script: it is sent to SQLite once.
+/// All that is written of a group, to the end of its savepoint, as one script: it is sent to SQLite once.
 static WRITE: LazyLock<String> = LazyLock::new(|| {
     [
-        SAVEPOINT,
         NEW_LINEAGES,
         NEW_NODES_OF_ALL,
         CONFIRM_ALL,
@@ -180,26 +179,32 @@ pub(super) async fn record_group(
     scope: &Scope,
     requests: &[&RequestRecord],
 ) -> StoreResult<Vec<Option<RecordedRequest>>> {
-    let mut results: Vec<Option<RecordedRequest>> = requests.iter().map(|_| None).collect();
-    // What fails here fails for each of them too, and is reported there.
-    let Ok(standings) = standings(conn, scope, requests).await else {
-        return Ok(results);
-    };
+    match try_group(&mut *conn, scope, requests).await {
+        Ok(recorded) => Ok(recorded),
+        Err(error) => {
+            roll_back(conn, error).await?;
+            Ok(requests.iter().map(|_| None).collect())
+        }
+    }
+}
+
+async fn try_group(
+    conn: &mut SqliteConnection,
+    scope: &Scope,
+    requests: &[&RequestRecord],
+) -> StoreResult<Vec<Option<RecordedRequest>>> {
+    let standings = standings_under_savepoint(conn, scope, requests).await?;
     let members: Vec<(usize, &RequestRecord, Standing)> = standings
         .into_iter()
         .enumerate()
         .filter_map(|(index, standing)| Some((index, requests[index], standing?)))
         .collect();
+    let mut results: Vec<Option<RecordedRequest>> = requests.iter().map(|_| None).collect();
     if members.is_empty() {
+        sqlx::query(RELEASE).execute(conn).await?;
         return Ok(results);
     }
-    let rows = match write(conn, scope, &members).await {
-        Ok(rows) => rows,
-        Err(error) => {
-            roll_back(conn, error).await?;
-            return Ok(results);
-        }
-    };
+    let rows = write(conn, scope, &members).await?;
     for (index, _, standing) in &members {
         results[*index] = Some(RecordedRequest {
             lineage: standing.lineage,

@@ -2,10 +2,12 @@
 //! Called by [`super::record_group`].
 
 use std::collections::HashSet;
+use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 use sqlx::sqlite::SqliteConnection;
 
+use super::savepoint::SAVEPOINT;
 use super::scoped::scoped_query;
 use crate::history::{Link, Scope, ScopedHash};
 use crate::store::rows::{self, get};
@@ -47,14 +49,17 @@ pub(super) struct Standing {
     pub(super) is_new: bool,
 }
 
-/// Where each request stands; `None` where it must be written by itself.
-pub(super) async fn standings(
+/// [`STANDINGS`] behind the beginning of the savepoint of the group, as one script.
+static BEGIN_STANDINGS: LazyLock<String> = LazyLock::new(|| [SAVEPOINT, STANDINGS].concat());
+
+/// Begins the savepoint of the group. Where each request stands; `None` where it must be written by itself.
+pub(super) async fn standings_under_savepoint(
     conn: &mut SqliteConnection,
     scope: &Scope,
     requests: &[&RequestRecord],
 ) -> StoreResult<Vec<Option<Standing>>> {
     let questions: Vec<Value> = requests.iter().map(|record| question(record)).collect();
-    let found = scoped_query(STANDINGS, scope)
+    let found = scoped_query(BEGIN_STANDINGS.as_str(), scope)
         .bind(Value::from(questions).to_string())
         .fetch_all(&mut *conn)
         .await?;

@@ -214,7 +214,7 @@ pub(super) async fn import(
         return Ok(ImportOutcome::OtherPepper);
     }
     let messages = rows_of(file, "messages")?;
-    if !is_chain(&scope, messages) {
+    if !is_chain(&scope, messages) || !stand_on_chain(file, messages)? {
         return Err(wrong());
     }
     let links = messages
@@ -265,7 +265,7 @@ pub(super) async fn import(
         let import = import.bind(row.to_string()).bind(new);
         import.execute(&mut *conn).await?;
     }
-    // What cannot be read back is not kept.
+    // What `threads show` cannot read back is not kept.
     admin::thread(conn, lineage).await?.ok_or_else(wrong)?;
     Ok(ImportOutcome::Imported(lineage))
 }
@@ -278,6 +278,30 @@ fn is_chain(scope: &Scope, messages: &[Value]) -> bool {
         parent = bytes(&row[0]).unwrap_or_default();
         follows && parent.len() == 32 && row[2].as_u64() == Some(index as u64 + 1)
     })
+}
+
+/// Whether the parts, snapshots and requests of the file end at messages of it, at the places that they name.
+fn stand_on_chain(file: &Value, messages: &[Value]) -> StoreResult<bool> {
+    let places: HashMap<&str, u64> = messages
+        .iter()
+        .filter_map(|row| Some((row[0].as_str()?, row[2].as_u64()?)))
+        .collect();
+    let is_at = |link: &Value, count: &Value| {
+        let place = link.as_str().and_then(|link| places.get(link));
+        place.is_some() && place.copied() == count.as_u64()
+    };
+    let begins = |row: &Value| row[4].as_u64() == Some(0) || is_at(&row[3], &row[4]);
+    let parts = rows_of(file, "parts")?;
+    let snapshots = rows_of(file, "snapshots")?;
+    let requests = rows_of(file, "requests")?;
+    let holds_pin = |row: &Value| row[5].is_null() || row[5].as_u64() < row[3].as_u64();
+    Ok(parts
+        .iter()
+        .all(|row| is_at(&row[5], &row[6]) && begins(row) && row[4].as_u64() < row[6].as_u64())
+        && snapshots
+            .iter()
+            .all(|row| is_at(&row[2], &row[3]) && holds_pin(row))
+        && requests.iter().all(|row| is_at(&row[1], &row[2])))
 }
 
 /// Stores rows that begin with an id and a list of ids of parts. Returns the new id of each. If `parts` is `None`, the
@@ -385,5 +409,13 @@ mod tests {
             assert!(imported.is_err(), "{message} {column} {value}");
             assert!(store.export_thread(1).await.expect("read").is_none());
         }
+        let (mut file, store) = damaged(0, 0, serde_json::Value::Null).await;
+        file["requests"][0][2] = 9_999.into();
+        assert!(store.import_thread(file).await.is_err());
+        let (mut file, store) = damaged(0, 0, serde_json::Value::Null).await;
+        let link = file["messages"][1][0].clone();
+        let part = |to_count: u64| serde_json::json!([1, "[]", "chunk", "00", 0, link, to_count]);
+        file["parts"] = vec![part(9_999)].into();
+        assert!(store.import_thread(file).await.is_err());
     }
 }

@@ -9,6 +9,7 @@
 //! Lone surrogates (`\ud800` without its second half) are refused, because no two readers agree on
 //! them.
 
+mod arguments;
 mod assemble;
 mod attachment_bytes;
 mod attachments;

@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::arguments;
 use super::attachment_bytes::attachment_bytes;
 use super::content::{ContentItem, items};
 use super::fields::{Answer, Custom, Fields, Function, ToolCall};
-use super::text::Tree;
 use crate::history::{self, Batch, Encoder, Message, Pepper, Role, is_random_id};
 
 /// Reads messages in order and computes their fingerprints.
@@ -235,12 +235,12 @@ fn encode(fields: &Fields<'_>, encoder: &mut Encoder) -> Encoded {
     encoded
 }
 
-/// Arguments that do not parse count as they are: they may be code. Clients repair such arguments in five ways, one of them by
+/// Arguments that are no JSON count as they are: they may be code. So do those of which a tree would lose something. Clients repair such arguments in five ways, one of them by
 /// renaming the tool; then the call is recognised by its id.
 fn encode_function(call: &Function<'_>, encoder: &mut Encoder) {
     encoder.text("tool", &call.name);
     let text = call.arguments.as_deref().unwrap_or_default();
-    match arguments(text) {
+    match arguments::parse(text) {
         Some(arguments) => arguments.encode(encoder),
         None => encoder.text("arguments", text.trim()),
     }
@@ -249,12 +249,4 @@ fn encode_function(call: &Function<'_>, encoder: &mut Encoder) {
 fn encode_custom(call: &Custom<'_>, encoder: &mut Encoder) {
     encoder.text("custom tool", &call.name);
     encoder.text("input", call.input.as_deref().unwrap_or_default());
-}
-
-/// The meaning of a call's arguments; no text at all is an empty object.
-fn arguments(text: &str) -> Option<Tree<'_>> {
-    if text.trim().is_empty() {
-        return Some(Tree::Map(std::collections::BTreeMap::new()));
-    }
-    serde_json::from_str(text).ok()
 }

@@ -20,7 +20,20 @@ pub(super) fn plain_text(fields: &Fields<'_>) -> PlainText {
 
 /// The same for a reader, who can see where the user's words end and a block of the client begins.
 pub(super) fn reader_text(fields: &Fields<'_>) -> PlainText {
-    from_items(fields, content::reader_items(fields))
+    let mut text = from_items(fields, content::reader_items(fields));
+    // They are part of the fingerprint, so they may say something. They are not counted: most upstreams do not show them to
+    // the model.
+    text.pieces
+        .extend(fields.unknown.iter().map(|(key, value)| {
+            let mut value = value.clone();
+            replace_data(&mut value);
+            MessagePiece::Unknown(format!(
+                "{}: {}",
+                &**key,
+                serde_json::to_string(&value).unwrap_or_default()
+            ))
+        }));
+    text
 }
 
 fn from_items(fields: &Fields<'_>, items: Vec<ContentItem<'_>>) -> PlainText {
@@ -60,16 +73,6 @@ fn from_items(fields: &Fields<'_>, items: Vec<ContentItem<'_>>) -> PlainText {
         let transcript = text_member(&fields.audio, "transcript");
         pieces.extend(transcript.map(|words| MessagePiece::Text(words.to_owned())));
     }
-    // They are part of the fingerprint, so they may say something.
-    pieces.extend(fields.unknown.iter().map(|(key, value)| {
-        let mut value = value.clone();
-        replace_data(&mut value);
-        MessagePiece::Unknown(format!(
-            "{}: {}",
-            &**key,
-            serde_json::to_string(&value).unwrap_or_default()
-        ))
-    }));
     PlainText {
         role: fields.role,
         name: fields.name.as_deref().map(str::to_owned),

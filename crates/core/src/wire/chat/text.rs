@@ -2,7 +2,7 @@
 //!
 //! [`Text`] is a borrowed string (serde's own `Cow` is always owned behind an `Option`). [`Tree`] is a
 //! value whose meaning can be compared: members sorted, the last duplicate counts, numbers as IEEE
-//! doubles. Used for values compared by meaning: tool arguments, parts that are not text, unknown
+//! doubles, but for whole numbers of 64 bits, which are exact. Used for values compared by meaning: tool arguments, parts that are not text, unknown
 //! fields. Conversation text never becomes a tree.
 
 use std::borrow::Cow;
@@ -76,6 +76,21 @@ impl<'a> Tree<'a> {
         match self {
             Self::Map(members) => members.get(&Text(Cow::Borrowed(key))),
             _ => None,
+        }
+    }
+
+    /// How many members all of its objects have.
+    pub(super) fn members(&self) -> usize {
+        match self {
+            Self::List(items) => items.iter().map(Tree::members).sum(),
+            Self::Map(members) => {
+                members.len() + members.values().map(Tree::members).sum::<usize>()
+            }
+            Self::Null
+            | Self::Bool(_)
+            | Self::Number(_)
+            | Self::LargeInteger(_)
+            | Self::Text(_) => 0,
         }
     }
 
@@ -210,8 +225,14 @@ impl<'de> Visitor<'de> for ReadTree {
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<Self::Value, E> {
-        // Zero has two bit patterns and one meaning.
-        Ok(Tree::Number(if value == 0.0 { 0.0 } else { value }))
+        // `1e17` is what others write as `100000000000000000`.
+        if value.fract() == 0.0
+            && let Ok(value) = value.to_string().parse::<i128>()
+            && (i128::from(i64::MIN)..=i128::from(u64::MAX)).contains(&value)
+        {
+            return Ok(integer(value));
+        }
+        Ok(Tree::Number(value))
     }
 
     fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
@@ -258,6 +279,8 @@ mod tests {
             ("-0", "0"),
             ("-0.0", "0"),
             ("9007199254740992", "9007199254740992.0"),
+            ("1e17", "100000000000000000"),
+            ("-1.5e18", "-1500000000000000000"),
             (r#""\u00e9\/""#, "\"é/\""),
         ] {
             assert_eq!(print(one), print(two), "{one} {two}");
