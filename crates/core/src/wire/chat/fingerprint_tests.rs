@@ -55,7 +55,7 @@ fn text_for_reader(messages: &str) -> Option<String> {
 /// Memory is found by fingerprints. If two messages share one, the users of both are told the same text of them.
 #[test]
 fn messages_with_one_fingerprint_are_told_alike() {
-    let mut compared = 0;
+    let (mut changes, mut alike) = (0, 0);
     for message in [
         r#"{"role":"user","name":"ann","content":"Is it open? 17","foo":{"bar":"x"}}"#,
         r#"{"role":"assistant","content":"a","foo":"x","audio":{"id":"a1","transcript":"Yes."}}"#,
@@ -84,11 +84,13 @@ fn messages_with_one_fingerprint_are_told_alike() {
             let Some(text) = text_for_reader(&changed) else {
                 continue;
             };
-            compared += 1;
+            changes += 1;
             if last(&changed) == last(&original) {
+                alike += 1;
                 assert_eq!(Some(text), text_for_reader(&original), "{changed}");
             }
         }
     }
-    assert!(compared > 60, "{compared}");
+    // Ids of calls and fields of the model's decoration change nothing.
+    assert!(changes > 60 && alike > 4, "{changes} {alike}");
 }
