@@ -1,6 +1,6 @@
 //! The store in one SQLite file: WAL, one writer, separate readers for requests and for workers.
 //!
-//! A verb is a query on the request pool, a read on the worker pool, or a write transaction. These are the runners
+//! A verb is a query of the request path, a read of a worker, or a write transaction. These are the runners
 //! here; those with `_once` are for a single statement. `verbs` says which, the files it calls hold the statements, `database` runs them,
 //! `connection` opens a lost database again.
 
@@ -283,6 +283,13 @@ impl SqliteStore {
         add_keys(database.known_keys());
         let result = database.write(name, work).await;
         self.connection.check_result(&database, result)
+    }
+
+    /// The connection that writes, for tests that reach behind the verbs.
+    #[cfg(test)]
+    async fn writer(&self) -> connections::LentConnection {
+        let writer = self.database().writer.acquire().await;
+        writer.expect("a connection")
     }
 
     /// The open database, for tests that reach behind the verbs.

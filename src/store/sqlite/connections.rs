@@ -47,21 +47,21 @@ impl Connections {
     /// A connection; opens one if none is ready and there may be more.
     ///
     /// # Errors
-    /// None is free for as long as the pool waits, or none can be opened. If one is just being tested, the pool waits as long
-    /// again.
+    /// None is free for as long as the pool waits, or none can be opened.
     pub(super) async fn acquire(&self) -> sqlx::Result<LentConnection> {
-        let wait = self.pool.options().get_acquire_timeout();
-        let turn = Arc::clone(&self.turns).acquire_owned();
-        let turn = tokio::time::timeout(wait, turn)
-            .await
-            .map_err(|_| sqlx::Error::PoolTimedOut)?
-            .map_err(|_| sqlx::Error::PoolClosed)?;
-        let ready = self.ready().connections.pop();
-        let connection = match ready {
-            Some(connection) => connection,
-            None => self.pool.acquire().await?,
+        let acquiring = async {
+            let turn = Arc::clone(&self.turns).acquire_owned().await;
+            let turn = turn.map_err(|_| sqlx::Error::PoolClosed)?;
+            let ready = self.ready().connections.pop();
+            let connection = match ready {
+                Some(connection) => connection,
+                None => self.pool.acquire().await?,
+            };
+            Ok(self.guard(connection, turn))
         };
-        Ok(self.guard(connection, turn))
+        tokio::time::timeout(self.pool.options().get_acquire_timeout(), acquiring)
+            .await
+            .unwrap_or(Err(sqlx::Error::PoolTimedOut))
     }
 
     /// A connection that is free now.
@@ -137,7 +137,7 @@ impl LentConnection {
         drop(turn);
     }
 
-    /// Closes it without a word to the database.
+    /// Closes it without ending its transaction first.
     pub(super) async fn close_hard(self) {
         // An error while closing would add nothing to the one before.
         let _closed = self.connection.detach().close_hard().await;

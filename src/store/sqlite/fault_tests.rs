@@ -233,12 +233,7 @@ async fn a_full_disk_stops_writing_only_while_it_is_full() {
 }
 
 async fn limit_pages(store: &SqliteStore, pragma: &'static str) {
-    let mut conn = store
-        .database()
-        .writer
-        .acquire()
-        .await
-        .expect("a connection");
+    let mut conn = store.writer().await;
     sqlx::raw_sql(pragma)
         .execute(&mut *conn)
         .await

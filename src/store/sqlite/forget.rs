@@ -291,7 +291,7 @@ mod tests {
     async fn what_two_conversations_said_stays_contested_whatever_is_deleted() {
         let scope = Scope::new(b"key", None);
         let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-        let mut conn = store.database().writer.acquire().await.expect("open");
+        let mut conn = store.writer().await;
         for seed in 0..300 {
             let mut random = StdRng::seed_from_u64(seed);
             insert_some(&mut conn, &scope, &mut random).await;

@@ -370,7 +370,7 @@ mod tests {
     #[tokio::test]
     async fn the_messages_of_a_request_are_parsed_only_once() {
         let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-        let mut conn = store.database().writer.acquire().await.expect("open");
+        let mut conn = store.writer().await;
         let plan = format!("EXPLAIN QUERY PLAN {NEW_NODES_OF_ALL}");
         let plan = sqlx::query(AssertSqlSafe(plan)).fetch_all(&mut *conn);
         let plan = plan.await.expect("a plan");

@@ -422,8 +422,7 @@ async fn the_scan_check_finds_a_missing_index_or_statistics() {
         ("DELETE FROM sqlite_stat1", "LONGEST"),
     ] {
         let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-        let database = store.database();
-        let mut conn = database.writer.acquire().await.expect("a connection");
+        let mut conn = store.writer().await;
         for statement in [spoil, "ANALYZE sqlite_schema"] {
             sqlx::query(statement)
                 .execute(&mut *conn)

@@ -280,7 +280,7 @@ fn is_chain(scope: &Scope, messages: &[Value]) -> bool {
     })
 }
 
-/// Whether the parts, snapshots and requests of the file end at messages of it, at the places that they name.
+/// Whether the parts, snapshots and requests of the file end at its messages, at the places that they name.
 fn stand_on_chain(file: &Value, messages: &[Value]) -> StoreResult<bool> {
     let places: HashMap<&str, u64> = messages
         .iter()
@@ -290,18 +290,26 @@ fn stand_on_chain(file: &Value, messages: &[Value]) -> StoreResult<bool> {
         let place = link.as_str().and_then(|link| places.get(link));
         place.is_some() && place.copied() == count.as_u64()
     };
-    let begins = |row: &Value| row[4].as_u64() == Some(0) || is_at(&row[3], &row[4]);
-    let parts = rows_of(file, "parts")?;
-    let snapshots = rows_of(file, "snapshots")?;
-    let requests = rows_of(file, "requests")?;
-    let holds_pin = |row: &Value| row[5].is_null() || row[5].as_u64() < row[3].as_u64();
-    Ok(parts
-        .iter()
-        .all(|row| is_at(&row[5], &row[6]) && begins(row) && row[4].as_u64() < row[6].as_u64())
-        && snapshots
-            .iter()
-            .all(|row| is_at(&row[2], &row[3]) && holds_pin(row))
-        && requests.iter().all(|row| is_at(&row[1], &row[2])))
+    let is_below = |index: &Value, end: &Value| {
+        let index = index.as_u64();
+        index.is_some() && index < end.as_u64()
+    };
+    let is_part = |row: &Value| {
+        let (from_link, from_count, to_link, to_count) = (&row[3], &row[4], &row[5], &row[6]);
+        let begins = from_count.as_u64() == Some(0) || is_at(from_link, from_count);
+        begins && is_at(to_link, to_count) && is_below(from_count, to_count)
+    };
+    let is_snapshot = |row: &Value| {
+        let (to_link, to_count, pin) = (&row[2], &row[3], &row[5]);
+        is_at(to_link, to_count) && (pin.is_null() || is_below(pin, to_count))
+    };
+    let is_request = |row: &Value| {
+        let (tip, count) = (&row[1], &row[2]);
+        is_at(tip, count)
+    };
+    Ok(rows_of(file, "parts")?.iter().all(is_part)
+        && rows_of(file, "snapshots")?.iter().all(is_snapshot)
+        && rows_of(file, "requests")?.iter().all(is_request))
 }
 
 /// Stores rows that begin with an id and a list of ids of parts. Returns the new id of each. If `parts` is `None`, the
@@ -367,6 +375,7 @@ fn bytes(text: &Value) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use super::stand_on_chain;
     use crate::store::sqlite::fault_tests::request;
     use crate::store::testing::SingleRequest as _;
     use crate::store::{Forgetting as _, ImportOutcome, SqliteStore};
@@ -409,13 +418,45 @@ mod tests {
             assert!(imported.is_err(), "{message} {column} {value}");
             assert!(store.export_thread(1).await.expect("read").is_none());
         }
-        let (mut file, store) = damaged(0, 0, serde_json::Value::Null).await;
-        file["requests"][0][2] = 9_999.into();
-        assert!(store.import_thread(file).await.is_err());
-        let (mut file, store) = damaged(0, 0, serde_json::Value::Null).await;
-        let link = file["messages"][1][0].clone();
-        let part = |to_count: u64| serde_json::json!([1, "[]", "chunk", "00", 0, link, to_count]);
-        file["parts"] = vec![part(9_999)].into();
-        assert!(store.import_thread(file).await.is_err());
+    }
+
+    /// Otherwise the recorder looks for messages that are not there.
+    #[test]
+    fn parts_snapshots_and_requests_must_end_at_messages_of_the_export() {
+        use serde_json::{Value, json};
+        let messages = ["A", "B", "C"].iter().zip(1..);
+        let messages: Vec<Value> = messages
+            .map(|(link, count)| json!([link, "", count]))
+            .collect();
+        let is_whole = |section: &str, row: Value| {
+            let mut file = json!({"parts": [], "snapshots": [], "requests": []});
+            file[section] = json!([row]);
+            stand_on_chain(&file, &messages).expect("sections")
+        };
+        let part = |from: (&str, i64), to: (&str, i64)| {
+            is_whole(
+                "parts",
+                json!([1, "[]", "chunk", from.0, from.1, to.0, to.1]),
+            )
+        };
+        assert!(part(("root", 0), ("B", 2)) && part(("A", 1), ("C", 3)));
+        for (from, to) in [
+            (("root", 0), ("B", 9_999)),
+            (("root", 0), ("D", 2)),
+            (("A", 2), ("C", 3)),
+            (("D", 1), ("C", 3)),
+            (("B", 2), ("B", 2)),
+            (("root", -1), ("B", 2)),
+        ] {
+            assert!(!part(from, to), "{from:?} {to:?}");
+        }
+        let snapshot = |link: &str, count: i64, pin: Value| {
+            is_whole("snapshots", json!([1, "[]", link, count, 0, pin]))
+        };
+        assert!(snapshot("B", 2, Value::Null) && snapshot("B", 2, json!(1)));
+        assert!(!snapshot("B", 3, Value::Null) && !snapshot("D", 2, Value::Null));
+        assert!(!snapshot("B", 2, json!(2)) && !snapshot("B", 2, json!(-1)));
+        let request = |tip: &str, count: i64| is_whole("requests", json!([null, tip, count]));
+        assert!(request("C", 3) && !request("C", 2) && !request("D", 3));
     }
 }

@@ -68,12 +68,7 @@ async fn measure(conversations: i64) -> QueryCosts {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let scope = Scope::new(b"tenant", Some(b"user"));
     let root = Link::root(&scope);
-    let mut conn = store
-        .database()
-        .writer
-        .acquire()
-        .await
-        .expect("a connection");
+    let mut conn = store.writer().await;
     add_conversations(&mut conn, &scope, conversations).await;
     let steps = count(&mut conn).await;
     let take_steps = || steps.swap(0, Ordering::SeqCst);
@@ -253,12 +248,7 @@ async fn find_steps(children: i64) -> u64 {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let scope = Scope::new(b"tenant", None);
     let chain = [1, 2, 3, 0xff].map(|last| Link::from_slice(&[last; 32]).expect("32"));
-    let mut conn = store
-        .database()
-        .writer
-        .acquire()
-        .await
-        .expect("a connection");
+    let mut conn = store.writer().await;
     add_successors(&mut conn, &scope, chain[2], children).await;
     let steps = count(&mut conn).await;
     steps.store(0, Ordering::SeqCst);
@@ -285,12 +275,7 @@ async fn other_continuations_add_no_query_steps_without_a_user() {
 async fn an_unused_introduction_is_deleted_after_a_day() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
     let scope = Scope::new(b"tenant", Some(b"user"));
-    let mut conn = store
-        .database()
-        .writer
-        .acquire()
-        .await
-        .expect("a connection");
+    let mut conn = store.writer().await;
     add_conversations(&mut conn, &scope, 3).await;
     let root = Link::root(&scope);
     let opener = |text: &str, at_ms: i64| NewSnapshot {

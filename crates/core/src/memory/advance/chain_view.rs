@@ -176,14 +176,14 @@ impl<'a> ChainView<'a> {
         block
             + reminder
             + pin.map_or(0, |index| self.chain.nodes[index].tokens)
-            + node_tokens(self.chain.nodes.get(to_count..).unwrap_or_default())
+            + node_tokens(&self.chain.nodes[to_count..])
     }
 
     /// Whether a tail from `to_count` on begins with an answer or a tool result. Then a reminder is
     /// sent before it.
     fn begins_with_answer(&self, to_count: usize) -> bool {
-        let tail = self.chain.nodes.get(to_count..).unwrap_or_default();
-        tail.iter()
+        self.chain.nodes[to_count..]
+            .iter()
             .find(|node| node.role != Role::System)
             .is_some_and(|node| node.role != Role::User)
     }

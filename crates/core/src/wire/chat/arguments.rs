@@ -5,8 +5,8 @@
 
 use super::text::Tree;
 
-/// A decimal number of so many digits is told from every other one by a double.
-const EXACT_DIGITS: usize = 15;
+/// Two decimal numbers of at most so many digits are never the same double.
+const EXACT_DIGITS: usize = f64::DIGITS as usize;
 
 /// The meaning of arguments; no text at all is an empty object. `None` if they are no JSON, or if a tree loses something
 /// of them: a member whose name stands twice, or digits of a number.
@@ -64,10 +64,8 @@ fn is_exact(number: &str) -> bool {
         return true;
     }
     let mantissa = number.split(['e', 'E']).next().unwrap_or_default();
-    let digits = mantissa.bytes().filter(u8::is_ascii_digit);
-    let digits: Vec<u8> = digits.skip_while(|digit| *digit == b'0').collect();
-    let trailing_zeros = digits.iter().rev().take_while(|digit| **digit == b'0');
-    let significant = digits.len() - trailing_zeros.count();
+    let digits = mantissa.replace(['-', '.'], "");
+    let significant = digits.trim_matches('0').len();
     // Below the normal doubles digits are lost.
     let is_normal = number.parse::<f64>().is_ok_and(f64::is_normal);
     significant == 0 || (significant <= EXACT_DIGITS && is_normal)

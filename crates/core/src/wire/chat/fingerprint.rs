@@ -235,8 +235,8 @@ fn encode(fields: &Fields<'_>, encoder: &mut Encoder) -> Encoded {
     encoded
 }
 
-/// Arguments that are no JSON count as they are: they may be code. So do those of which a tree would lose something. Clients repair such arguments in five ways, one of them by
-/// renaming the tool; then the call is recognised by its id.
+/// Arguments count by their meaning if they have one ([`arguments::parse`]), otherwise as they are: they may be code. Clients
+/// repair such arguments in five ways, one of them by renaming the tool. Then the call is recognised by its id.
 fn encode_function(call: &Function<'_>, encoder: &mut Encoder) {
     encoder.text("tool", &call.name);
     let text = call.arguments.as_deref().unwrap_or_default();

@@ -6,14 +6,21 @@ use super::parse;
 use super::tests::last;
 use crate::history::MessagePiece;
 
-/// Each value of a message that can stand alone, changed by itself.
+/// Copies of a message. In each of them one value is another one, also inside of arguments.
 fn with_one_value_changed(message: &serde_json::Value) -> Vec<serde_json::Value> {
     use serde_json::{Value, json};
     match message {
         Value::Null => vec![json!("changed")],
         Value::Bool(value) => vec![json!(!value)],
         Value::Number(_) => vec![json!(9_007_199_254_740_993_u64), json!(0.5)],
-        Value::String(text) => vec![json!("changed"), json!(format!("{text} 9007199254740993"))],
+        Value::String(text) => {
+            let mut changed = vec![json!("changed"), json!(format!("{text} 9007199254740993"))];
+            if let Ok(arguments @ Value::Object(_)) = serde_json::from_str(text) {
+                let inside = with_one_value_changed(&arguments).into_iter();
+                changed.extend(inside.map(|arguments| json!(arguments.to_string())));
+            }
+            changed
+        }
         Value::Array(items) => {
             let changed = items.iter().enumerate().flat_map(|(index, item)| {
                 with_one_value_changed(item).into_iter().map(move |item| {
@@ -93,4 +100,19 @@ fn messages_with_one_fingerprint_are_told_alike() {
     }
     // Ids of calls and fields of the model's decoration change nothing.
     assert!(changes > 60 && alike > 4, "{changes} {alike}");
+}
+
+/// The Observer is shown what the fingerprint holds. Tokens are counted without what most upstreams do not show to the model.
+#[test]
+fn unknown_fields_are_shown_and_not_counted_and_spoken_words_are_shown() {
+    let messages = r#"[{"role":"user","content":"hi","context":{"city":"Porto"}},
+        {"role":"assistant","audio":{"id":"a","transcript":"It is sunny."}}]"#;
+    let request = parse(&Bytes::from(format!(
+        r#"{{"model":"m","messages":{messages}}}"#
+    )))
+    .unwrap();
+    let shown = |index| format!("{:?}", request.reader_text(index).unwrap());
+    assert!(shown(0).contains("Porto") && shown(1).contains("It is sunny."));
+    let counted = format!("{:?}", request.plain_text(0).unwrap());
+    assert!(!counted.contains("Porto"), "{counted}");
 }
