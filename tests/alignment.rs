@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod acknowledged;
+mod additions;
 mod answer_receipts;
 mod apart;
 mod archived;

@@ -139,7 +139,7 @@ impl Conversation {
         let (canned, tools) = match kind {
             Kind::Bot | Kind::Form => (70, 0),
             Kind::Pruned | Kind::DroppedRounds => (10, 60),
-            Kind::Import | Kind::Window | Kind::Refused => (35, 15),
+            Kind::Import | Kind::Window | Kind::WindowAdding | Kind::Refused => (35, 15),
             _ => (*dice.pick(&[0, 10, 40]), *dice.pick(&[0, 0, 30])),
         };
         let mut conversation = Self {
@@ -273,7 +273,9 @@ impl Conversation {
                     let form = words::form(number, &mut pool.dice);
                     self.ahead.extend(form);
                 }
-                Kind::Import | Kind::Refused | Kind::Window if pool.dice.one_in(8) => {
+                Kind::Import | Kind::Refused | Kind::Window | Kind::WindowAdding
+                    if pool.dice.one_in(8) =>
+                {
                     self.ahead.extend(words::flow(number));
                 }
                 _ => {}

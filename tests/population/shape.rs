@@ -4,12 +4,16 @@ use serde_json::{Value, json};
 
 use crate::population::conversation::{Conversation, Line, Summary};
 use crate::population::kinds::Kind;
+use crate::population::marks::Mark;
 use crate::population::request::Request;
-use crate::population::words::{message, reworded, text};
+use crate::population::words::{self, message, reworded, text};
 use crate::support::dice::Dice;
 
 /// Bytes of a conversation at which its client summarises it.
 const FULL: usize = 7_000;
+
+/// Marks of retrieved text have numbers from here on. It is told to nobody later.
+const RETRIEVED: usize = 10_000;
 
 /// Results younger than this many messages are not pruned.
 const YOUNG: usize = 6;
@@ -28,6 +32,10 @@ impl Conversation {
         match self.kind {
             Kind::Window | Kind::WindowKeepsFirst | Kind::WindowNotice | Kind::RewritesWindow => {
                 self.slide(&mut sent);
+            }
+            Kind::WindowAdding => {
+                self.slide(&mut sent);
+                self.add(&mut sent);
             }
             Kind::Pruned => prune(&mut sent, self.id.is_multiple_of(2)),
             Kind::DroppedRounds => sent = without_rounds(&sent),
@@ -75,6 +83,34 @@ impl Conversation {
                 sent.insert(0, message("user", notice));
             }
             _ => {}
+        }
+    }
+
+    /// Adds what this request alone has: something retrieved, of the conversation or for everybody, and a reminder.
+    fn add(&self, sent: &mut Vec<Value>) {
+        let retrieved = match self.id % 4 {
+            0 => {
+                let mark = Mark {
+                    user: self.user,
+                    conversation: self.id,
+                    number: RETRIEVED + self.turn,
+                };
+                words::own(mark, 200)
+            }
+            topic => words::canned(800_000 + topic),
+        };
+        let role = ["system", "user"][self.id % 2];
+        let newest = sent.len() - 1;
+        // Results stand right behind their calls.
+        let may_stand_in_front = sent[newest]["role"] == "user";
+        let at = if may_stand_in_front && !self.id.is_multiple_of(3) {
+            newest
+        } else {
+            newest + 1
+        };
+        sent.insert(at, message(role, retrieved));
+        if self.id.is_multiple_of(5) {
+            sent.push(message("system", "Be brief."));
         }
     }
 
