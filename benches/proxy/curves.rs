@@ -74,12 +74,11 @@ async fn conversations(bench: &Bench) -> anyhow::Result<()> {
     output("\n### new and continued conversations of 1 KB, c=8\n");
     output("| stored | p50 µs | p99 µs | CPU µs |");
     output("|--:|--:|--:|--:|");
-    let diarist = bench.stand.diarist().await?;
-    let mut filling = Filling::new(&diarist);
+    let mut filling = Filling::new(bench.stand.diarist().await?);
     let most = bench.arguments.conversations();
     for count in STORED.into_iter().filter(|count| *count <= most) {
         filling.fill(count).await?;
-        diarist.target().quiet().await?;
+        filling.diarist.target().quiet().await?;
         let load = filling.requests(2_000).await?;
         let cost = load.processor / load.count() as f64;
         let (median, tail) = (load.whole(0.5), load.whole(0.99));

@@ -72,7 +72,7 @@ pub struct Diarist {
     pub process: Process,
     pub address: SocketAddr,
     admin: SocketAddr,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Diarist {
@@ -142,7 +142,19 @@ impl Stand {
     /// Starts a Diarist with the default configuration. Only addresses, the database and the model of memory are its
     /// own; the lines of the audit go nowhere.
     pub async fn diarist(&self) -> anyhow::Result<Diarist> {
-        let folder = tempfile::tempdir()?;
+        self.diarist_in(tempfile::tempdir()?).await
+    }
+
+    /// Ends a Diarist, and starts another one on its database.
+    pub async fn restarted(&self, diarist: Diarist) -> anyhow::Result<Diarist> {
+        let Diarist {
+            process, folder, ..
+        } = diarist;
+        drop(process);
+        self.diarist_in(folder).await
+    }
+
+    async fn diarist_in(&self, folder: TempDir) -> anyhow::Result<Diarist> {
         let (address, admin) = (free_address()?, free_address()?);
         let database = format!("sqlite://{}", folder.path().join("bench.db").display());
         let mut command = pinned(CORE_UNDER_TEST, env!("CARGO_BIN_EXE_diarist"));
@@ -166,7 +178,7 @@ impl Stand {
             process,
             address,
             admin,
-            _folder: folder,
+            folder,
         };
         let begin = Instant::now();
         while Connection::open(admin).await?.get("/readyz").await.is_err() {

@@ -9,7 +9,7 @@ use crate::load::{Load, PHASE, closed};
 use crate::note;
 use crate::report::{Finding, Goal};
 use crate::rounds::{Bench, measured};
-use crate::stand::Diarist;
+use crate::stand::{Diarist, Stand};
 
 const FEW: usize = 1_000;
 const BYTES: usize = 1_000;
@@ -21,8 +21,8 @@ const FILL: Duration = Duration::from_mins(30);
 const KEPT: usize = 4_000;
 
 /// A database that fills.
-pub struct Filling<'a> {
-    diarist: &'a Diarist,
+pub struct Filling {
+    pub diarist: Diarist,
     kept: Vec<Conversation>,
     /// Conversations whose two requests were answered.
     pub stored: usize,
@@ -30,8 +30,8 @@ pub struct Filling<'a> {
     sent: usize,
 }
 
-impl<'a> Filling<'a> {
-    pub fn new(diarist: &'a Diarist) -> Self {
+impl Filling {
+    pub fn new(diarist: Diarist) -> Self {
         Self {
             diarist,
             kept: Vec::new(),
@@ -67,18 +67,46 @@ impl<'a> Filling<'a> {
         Ok(())
     }
 
-    /// `count` requests, eight at once, with their processor time; half of them begin a conversation, half go on with a
-    /// stored one.
+    /// The same database with a new process, which has nothing of it in its caches.
+    pub async fn restarted(self, stand: &Stand) -> anyhow::Result<Self> {
+        self.diarist.target().quiet().await?;
+        let diarist = stand.restarted(self.diarist).await?;
+        Ok(Self {
+            diarist,
+            sent: 0,
+            ..self
+        })
+    }
+
+    /// Conversations that are stored last, and so are in the caches.
+    pub async fn newest(&mut self, count: usize) -> anyhow::Result<Vec<Conversation>> {
+        let new = || Conversation::grown(KEY, false, BYTES);
+        let mut newest: Vec<_> = (0..count).map(|_| new()).collect();
+        for _ in 0..2 {
+            closed(self.diarist.address, 2, turns(&mut newest), PHASE).await?;
+            self.sent += count;
+            self.recorded().await?;
+        }
+        Ok(newest)
+    }
+
+    /// `count` requests. Half of them go on with stored conversations, those that were not met for the longest time.
     pub async fn requests(&mut self, count: usize) -> anyhow::Result<Load> {
         let half = (count / 2).min(self.kept.len());
-        // Those that were not met for the longest time.
         let mut old: Vec<_> = self.kept.drain(..half).collect();
+        let load = self.requests_with(&mut old).await;
+        self.kept.extend(old);
+        load
+    }
+
+    /// Requests, eight at once, with their processor time. Half of them begin a conversation, half go on with `known` ones.
+    pub async fn requests_with(&mut self, known: &mut [Conversation]) -> anyhow::Result<Load> {
+        let half = known.len();
         let mut new: Vec<_> = (0..half)
             .map(|_| Conversation::grown(KEY, false, BYTES))
             .collect();
-        let pairs = turns(&mut old).into_iter().zip(turns(&mut new));
-        let requests: Vec<Outgoing> = pairs.flat_map(|(old, new)| [old, new]).collect();
-        self.kept.extend(old);
+        let pairs = turns(known).into_iter().zip(turns(&mut new));
+        let requests: Vec<Outgoing> = pairs.flat_map(|(known, new)| [known, new]).collect();
         self.sent += requests.len();
         measured(&self.diarist.target(), async |target| {
             closed(target.address, 8, requests.clone(), PHASE).await
@@ -122,43 +150,76 @@ fn turns(conversations: &mut [Conversation]) -> Vec<Outgoing> {
     conversations.iter_mut().map(turn).collect()
 }
 
-/// The same requests beside few and beside many stored conversations.
+/// Requests beside few and beside many stored conversations: with conversations that are in the caches, and with those that are in
+/// none.
 pub async fn stored(bench: &Bench) -> anyhow::Result<Vec<Finding>> {
-    let diarist = bench.stand.diarist().await?;
-    let mut filling = Filling::new(&diarist);
+    let mut filling = Filling::new(bench.stand.diarist().await?);
     let mut levels = Vec::new();
     for count in [FEW, bench.arguments.conversations()] {
         filling.fill(count).await?;
-        diarist.target().quiet().await?;
-        let stored = filling.stored;
-        let mut loads = Vec::new();
+        let mut level = Level {
+            stored: filling.stored,
+            ..Level::default()
+        };
+        let mut newest = filling.newest(IN_USE).await?;
+        filling.diarist.target().quiet().await?;
+        let [in_use, after_start] = &mut level.loads;
         for _ in 0..bench.arguments.rounds() {
-            loads.push(filling.requests(800).await?);
+            in_use.push(filling.requests_with(&mut newest).await?);
         }
-        levels.push((stored, loads));
+        level.dropped = filling.diarist.counter(DROPPED).await?;
+        for _ in 0..bench.arguments.rounds() {
+            filling = filling.restarted(&bench.stand).await?;
+            after_start.push(filling.requests(IN_USE).await?);
+            level.dropped += filling.diarist.counter(DROPPED).await?;
+        }
+        levels.push(level);
     }
-    let dropped = diarist.counter(DROPPED).await?;
-    // Of all rounds together: one alone is a few ticks.
-    let cost = |loads: &[Load]| {
-        let time: f64 = loads.iter().map(|load| load.processor).sum();
-        time / loads.iter().map(Load::count).sum::<usize>() as f64
-    };
     let (few, many) = (&levels[0], &levels[1]);
-    let mut findings = vec![Finding::judged(
-        format!("cost per request at {} / {} stored", many.0, few.0),
-        vec![cost(&many.1) / cost(&few.1)],
-        Goal::at_most(1.2, 1.05),
-    )];
-    for (stored, loads) in &levels {
-        let name = format!("{stored} stored");
-        findings.push(Finding::plain(
-            format!("{name}: CPU µs per request"),
-            vec![cost(loads)],
+    let mut findings = Vec::new();
+    for (name, (few_loads, many_loads)) in SITUATIONS.iter().zip(few.loads.iter().zip(&many.loads))
+    {
+        findings.push(Finding::judged(
+            format!(
+                "{name}: cost per request at {} / {} stored",
+                many.stored, few.stored
+            ),
+            vec![cost(many_loads) / cost(few_loads)],
+            Goal::at_most(1.2, 1.05),
         ));
-        let medians = loads.iter().map(|load| load.whole(0.5)).collect();
-        findings.push(Finding::plain(format!("{name}: p50 µs, c=8"), medians));
+        for (level, loads) in [(few, few_loads), (many, many_loads)] {
+            let name = format!("{name}, {} stored", level.stored);
+            findings.push(Finding::plain(
+                format!("{name}: CPU µs per request"),
+                vec![cost(loads)],
+            ));
+            let medians = loads.iter().map(|load| load.whole(0.5)).collect();
+            findings.push(Finding::plain(format!("{name}: p50 µs, c=8"), medians));
+        }
     }
+    let dropped = levels.iter().map(|level| level.dropped).sum();
     let name = "stored: exchanges dropped in all";
     findings.push(Finding::plain(name, vec![dropped]));
     Ok(findings)
+}
+
+/// Conversations that clients go on with in each round; after a start, half as many.
+const IN_USE: usize = 400;
+
+/// Which conversations the requests go on with: those in the caches, or those that a process before this one has stored.
+const SITUATIONS: [&str; 2] = ["in use", "after a start"];
+
+/// What was measured beside so many stored conversations.
+#[derive(Default)]
+struct Level {
+    stored: usize,
+    /// In the order of [`SITUATIONS`].
+    loads: [Vec<Load>; 2],
+    dropped: f64,
+}
+
+/// Processor time of one request, of all rounds together: one alone is a few ticks.
+fn cost(loads: &[Load]) -> f64 {
+    let time: f64 = loads.iter().map(|load| load.processor).sum();
+    time / loads.iter().map(Load::count).sum::<usize>() as f64
 }
