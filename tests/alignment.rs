@@ -4,7 +4,6 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod acknowledged;
-mod additions;
 mod answer_receipts;
 mod apart;
 mod archived;
@@ -13,6 +12,7 @@ mod common_words;
 mod compose;
 pub mod corpus;
 mod deleted;
+mod equal_answers;
 pub mod harness;
 pub mod inflate;
 mod many_summaries;

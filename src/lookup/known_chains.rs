@@ -9,7 +9,7 @@ use super::state::{CacheState, anchors};
 use crate::history::align::MessageOrigin;
 use crate::history::{History, Link, PathMessage, Role, Scope, ScopedHash};
 use crate::memory::alignment::{
-    Alignment, BaseChain, KnownChains, MAX_UNRECORDED, Origin, PathEntry, SummaryCandidate, Witness,
+    Alignment, BaseChain, KnownChains, Origin, PathEntry, SummaryCandidate, Witness,
 };
 use crate::store::Candidates;
 
@@ -82,8 +82,7 @@ fn add_answer(
     };
     let item = client.message_key(place + 1);
     let tip = end.message.link;
-    let mark = item.ids.unwrap_or(item.content);
-    let Some(origin) = seen_origins.answer_origin(end.origin, mark) else {
+    let Some(origin) = seen_origins.answer_origin(tip, item.ids.unwrap_or(item.content)) else {
         return;
     };
     let entry = PathEntry {
@@ -109,6 +108,10 @@ fn add_answer(
     path.push(check_uniqueness(entry, seen_origins));
 }
 
+/// So many messages behind a path are looked at for answers that are not recorded. Each takes a hash while the cache is
+/// locked, and a request may have 50,000; the recorder is never so far behind in one conversation.
+const MAX_UNRECORDED: usize = 256;
+
 /// How many messages of `client` there are up to the newest answer that this process has seen the upstream give behind
 /// `path`, which ends with the message at `place`; 0 if there is none. Such answers are not recorded if memory was off, the
 /// client has stopped them, or the recorder is behind.
@@ -127,17 +130,10 @@ fn seen_count(
     let mut seen_count = 0;
     let behind = client.messages().iter().enumerate().skip(place + 1);
     for (at, chained) in behind.take(MAX_UNRECORDED) {
-        let next = origin.next(&chained.message.fingerprint, &chained.link);
-        let as_answer = || {
-            let key = client.message_key(at);
-            seen_origins.answer_origin(origin, key.ids.unwrap_or(key.content))
-        };
-        let is_model = chained.message.role == Role::Assistant;
-        let answer = is_model.then(as_answer).flatten();
-        if answer.is_some() {
+        origin = origin.next(&chained.message.fingerprint, &chained.link);
+        if chained.message.role == Role::Assistant && seen_origins.is_from_upstream(origin) {
             seen_count = at + 1;
         }
-        origin = answer.unwrap_or(next);
     }
     seen_count
 }

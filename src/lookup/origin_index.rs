@@ -138,25 +138,15 @@ impl OriginIndex {
         }
     }
 
-    /// Adds an answer of the upstream: its hash and its origin. `questions` are the origins that the message before it may
-    /// have in the next request.
+    /// Adds an answer of the upstream behind `tip`: its hash and its origin.
     pub(super) fn add_answer(
         &mut self,
         scope: &Scope,
-        questions: impl Iterator<Item = Origin>,
+        tip: Link,
         mark: ScopedHash,
         origin: Origin,
     ) {
-        self.add(scope, |entries| entries.add_upstream_origin(origin));
-        for question in questions {
-            let key = (question, mark);
-            let known = self.tenants.get(&scope.tenant);
-            let answer = match known.and_then(|tenant| tenant.answer(key)) {
-                Some(other) if other.is_outside(origin) => Occurrence::Several,
-                _ => Occurrence::Once(origin),
-            };
-            self.add(scope, |entries| entries.add_answer(key, answer));
-        }
+        self.add(scope, |entries| entries.add_answer(tip, mark, origin));
     }
 
     /// Adds an answer to `chain` that may come back as a summary. One conversation may get the same answer
@@ -315,19 +305,9 @@ impl SeenOrigins<'_> {
         self.tenant.and_then(|tenant| tenant.summary_answer(mark))
     }
 
-    /// Whether the upstream gave the answer with this hash behind `tip`.
-    pub(super) fn is_given_behind(&self, tip: Link, mark: &ScopedHash) -> bool {
-        let answer = self.summary_answer(mark).map(|answer| answer.chain);
-        matches!(answer, Some(AnsweredChain::To { tip: given, .. }) if given == tip)
-    }
-
-    /// The origin of the answer with this hash, if the upstream gave it behind the message of the origin `question`, or behind
-    /// this message and additions of the client.
-    pub(super) fn answer_origin(&self, question: Origin, mark: ScopedHash) -> Option<Origin> {
-        match self.tenant?.answer((question, mark))? {
-            Occurrence::Once(origin) => Some(origin),
-            Occurrence::Several => None,
-        }
+    /// The origin of the message with this hash, if the upstream gave it behind `tip`.
+    pub(super) fn answer_origin(&self, tip: Link, mark: ScopedHash) -> Option<Origin> {
+        self.tenant?.answer_origin(tip, mark)
     }
 
     /// Whether this process has seen the upstream give the message of this origin.

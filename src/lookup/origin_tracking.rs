@@ -6,7 +6,7 @@ use super::{AnswersInProgress, LookupParams, SnapshotCache};
 use crate::history::{AnswerHash, History, Message, MessageKey, Scope, ScopedHash};
 use crate::memory::alignment::{
     Alignment, AlignmentKind, KnownChains, Origin, SharedMessages, StoredAlignment,
-    SummaryCandidate, origin_of_answer, origins, origins_without_additions, shared_messages,
+    SummaryCandidate, origin_of_answer, origins, shared_messages,
 };
 
 impl SnapshotCache {
@@ -21,13 +21,11 @@ impl SnapshotCache {
     ) -> Vec<Origin> {
         // The request was sent before.
         let held = alignment.filter(|alignment| alignment.origins.len() == client.len());
-        // Each takes the lock anew: a request may have very many messages.
-        let given_answer = |question: Origin, mark: ScopedHash| {
-            let origin_index = self.origin_index();
-            origin_index.origins_of(scope).answer_origin(question, mark)
-        };
         let origins = held.map_or_else(
-            || origins(client, known, alignment, given_answer),
+            || {
+                let is_given = |origin| self.is_from_upstream(scope, origin);
+                origins(client, known, alignment, is_given)
+            },
             |held| held.origins.clone(),
         );
         // The alignment that this one continues: what stands on its chain is recorded.
@@ -128,23 +126,22 @@ impl SnapshotCache {
         });
     }
 
-    /// Adds the upstream's answer to `client`. `origins` are those of its messages. Called before the last byte of the answer
-    /// goes to the client, because the next request may contain the answer.
+    /// Adds the upstream's answer to `client`. `origins` are those of its messages; `chain` is the recorded
+    /// chain of the request. Called before the last byte of the answer goes to the client, because the next
+    /// request may contain the answer.
     pub fn track_answer(
         &self,
         scope: &Scope,
         (client, origins): (&History, &[Origin]),
+        chain: &History,
         message: &Message,
     ) {
         let origin = origin_of_answer(client, origins, &message.fingerprint);
         let item = MessageKey::from_message(&client.root(), message);
         let mark = item.ids.unwrap_or(item.content);
-        let begin = Origin::for_link(&client.root());
-        let question = origins.last().copied().unwrap_or(begin);
-        let questions = origins_without_additions(client, begin, origins);
-        let questions = std::iter::once(question).chain(questions);
+        let tip = chain.tip().unwrap_or_else(|| chain.root());
         self.update_origins(|origin_index| {
-            origin_index.add_answer(scope, questions, mark, origin);
+            origin_index.add_answer(scope, tip, mark, origin);
             origin_index.add_message(scope, mark, origin, false);
         });
     }

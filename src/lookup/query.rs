@@ -231,13 +231,22 @@ impl SnapshotCache {
             let origin_index = self.origin_index();
             let seen_origins = origin_index.origins_of(scope);
             // An answer that stands where it was given is no summary.
-            let is_in_its_turn = |hash: &ScopedHash, count: usize| {
-                let before = count.checked_sub(2).map(|at| client.messages()[at].link);
-                seen_origins.is_given_behind(before.unwrap_or_else(|| client.root()), hash)
+            let is_in_its_turn = |behind: usize| {
+                let Some(at) = behind.checked_sub(1) else {
+                    return false;
+                };
+                let before = at
+                    .checked_sub(1)
+                    .map(|before| client.messages()[before].link);
+                let key = client.message_key(at);
+                let before = before.unwrap_or_else(|| client.root());
+                seen_origins
+                    .answer_origin(before, key.ids.unwrap_or(key.content))
+                    .is_some()
             };
             let answers = answers
                 .iter()
-                .filter(|(hash, count)| !is_in_its_turn(hash, *count));
+                .filter(|(_, behind)| !is_in_its_turn(*behind));
             answers.map(|(hash, _)| *hash).collect()
         };
         let in_progress = &self.unrecorded_answers;
@@ -502,7 +511,7 @@ mod tests {
     use futures_util::poll;
 
     use super::*;
-    use crate::history::{AnswerHash, Pepper};
+    use crate::history::Pepper;
     use crate::store::SqliteStore;
     use crate::wire;
 
@@ -528,8 +537,10 @@ mod tests {
             assert!(poll!(second.as_mut()).is_ready());
             cache.unrecorded_answers.set_recorder_slow(false);
         }
-        let ending = text;
-        cache.track_summary_answer(&scope, &client.prefix(1), AnswerHash { text, ending });
+        let answer = client.messages()[1].message.clone();
+        let asking = client.prefix(1);
+        let origins = cache.track_passthrough(&scope, &asking, false);
+        cache.track_answer(&scope, (&asking, &origins), &asking, &answer);
         let mut waits = std::pin::pin!(cache.wait_for_summaries(&scope, &client, &answers));
         assert!(poll!(waits.as_mut()).is_ready());
     }

@@ -43,8 +43,8 @@ pub(super) struct Generation {
     summary_answers: HashKeyMap<ScopedHash, SummaryAnswer>,
     /// Their endings. Each is added whenever an answer is, so the two are dropped together.
     answer_endings: HashKeySet<ScopedHash>,
-    /// Answers of the upstream by the origin of the message before them, with their own.
-    answers: HashKeyMap<(Origin, ScopedHash), Occurrence>,
+    /// Answers of the upstream by the link before them, with their origin.
+    answers: HashKeyMap<(Link, ScopedHash), Origin>,
     upstream_origins: HashKeySet<Origin>,
 }
 
@@ -66,11 +66,8 @@ impl Generation {
         self.summary_answers.insert(mark, answer);
     }
 
-    pub(super) fn add_answer(&mut self, key: (Origin, ScopedHash), answer: Occurrence) {
-        self.answers.insert(key, answer);
-    }
-
-    pub(super) fn add_upstream_origin(&mut self, origin: Origin) {
+    pub(super) fn add_answer(&mut self, tip: Link, mark: ScopedHash, origin: Origin) {
+        self.answers.insert((tip, mark), origin);
         self.upstream_origins.insert(origin);
     }
 }
@@ -143,8 +140,8 @@ impl TenantOrigins {
         generations.any(|generation| generation.answer_endings.contains(ending))
     }
 
-    pub(super) fn answer(&self, key: (Origin, ScopedHash)) -> Option<Occurrence> {
-        self.find(|generation| generation.answers.get(&key).copied())
+    pub(super) fn answer_origin(&self, tip: Link, mark: ScopedHash) -> Option<Origin> {
+        self.find(|generation| generation.answers.get(&(tip, mark)).copied())
     }
 
     pub(super) fn is_from_upstream(&self, origin: Origin) -> bool {

@@ -132,7 +132,8 @@ impl AnswerPosition {
         for (place, message) in messages.iter().enumerate() {
             if let Some(parsed) = chat::message(&message.json(), &self.pepper) {
                 let client = (&*self.client_history, self.origins.as_slice());
-                self.cache.track_answer(&self.scope, client, &parsed);
+                self.cache
+                    .track_answer(&self.scope, client, &self.chain, &parsed);
             }
             for text in [message.text(), message.refusal()] {
                 if may_be_summary(text) {

@@ -40,7 +40,7 @@ kinds! {
     Window "window" 27,
     WindowKeepsFirst "window, first kept" 39,
     WindowNotice "window, notice" 4,
-    WindowAdding "window, additions" 17,
+    WindowAdding "window, additions" 0,
     SummaryUser "summary as user" 9,
     SummaryAssistant "summary as assistant" 13,
     SummaryAsked "summary, asked for" 10,

@@ -21,7 +21,7 @@ pub use self::known_chains::{
     BaseChain, EvidenceLevel, KnownChains, LineageName, Origin, PathEntry, StoredAlignment,
     SummaryCandidate, SummaryStart, Withheld, Witness,
 };
-pub use self::origin::{MAX_UNRECORDED, origin_of_answer, origins, origins_without_additions};
+pub use self::origin::{origin_of_answer, origins};
 use self::path_comparison::{PathComparison, first_changed, observed_count};
 use self::result::AlignmentBasis;
 pub use self::result::{Alignment, AlignmentKind, SharedMessages};

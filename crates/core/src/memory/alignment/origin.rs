@@ -8,23 +8,15 @@ use super::known_chains::{KnownChains, Origin, PathEntry};
 use super::result::{Alignment, AlignmentKind, SharedMessages};
 use super::shared_messages;
 use crate::history::align::Run;
-use crate::history::{Fingerprint, History, Role, ScopedHash};
+use crate::history::{Fingerprint, History, Role};
 
-/// So many messages in front of an answer may be additions of the client: retrieved text, a reminder, a note.
-const MAX_ADDITIONS: usize = 3;
-
-/// Answers that are not recorded are among so many messages at the end of a request. Each takes some look-ups, and a request
-/// may have 50,000; the recorder is never so far behind in one conversation.
-pub const MAX_UNRECORDED: usize = 256;
-
-/// Where each message of `client` was first said. `alignment` is the one that `known` led to. `given_answer` is the origin of
-/// the answer with a hash, if the upstream gave it behind the message of an origin, or behind that message and what the client
-/// added to it ([`origins_without_additions`]).
+/// Where each message of `client` was first said. `alignment` is the one that `known` led to. `is_given` says whether this
+/// process has seen the upstream give the message of an origin.
 pub fn origins(
     client: &History,
     known: &KnownChains,
     alignment: Option<&Alignment>,
-    given_answer: impl Fn(Origin, ScopedHash) -> Option<Origin>,
+    is_given: impl Fn(Origin) -> bool,
 ) -> Vec<Origin> {
     // Behind a summary in the leading system messages, the same words as another conversation's first ones have another
     // origin.
@@ -50,34 +42,63 @@ pub fn origins(
         };
         let (shared, is_same) = shared_messages(client, known).unwrap_or_default();
         let known_origins = KnownOrigins::new(&shared, is_same, path);
-        let known_origin = |at: usize| known_origins.origin(at, path).or_else(|| stored_origin(at));
-        let known_origin = |at: usize| known_origin(at).or_else(|| recorded(at));
-        return fill_origins(
-            client,
-            begin,
-            known.recorded_count,
-            known_origin,
-            given_answer,
-        );
+        let mut own_answers = OwnAnswers::new(client, known.recorded_count, is_given);
+        return fill_origins(client, begin, known.recorded_count, |at, before| {
+            let on_path = known_origins.origin(at, path);
+            on_path
+                .filter(|on_path| is_same || own_answers.confirm(at, before, *on_path))
+                .or_else(|| stored_origin(at))
+                .or_else(|| recorded(at))
+        });
     };
     let (base, summary) = (known.stored.as_ref(), known.summary.as_ref());
-    let known_origins = KnownOrigins::new(&alignment.shared, alignment.lineage.is_some(), path);
-    let known_origin = |at: usize| match alignment.kind {
-        AlignmentKind::Aligned => known_origins.origin(at, path),
+    let is_same = alignment.lineage.is_some();
+    let known_origins = KnownOrigins::new(&alignment.shared, is_same, path);
+    let mut own_answers = OwnAnswers::new(client, known.recorded_count, is_given);
+    let mut known_origin = |at: usize, before: Origin| match alignment.kind {
+        AlignmentKind::Aligned => known_origins
+            .origin(at, path)
+            .filter(|on_path| is_same || own_answers.confirm(at, before, *on_path)),
         AlignmentKind::Continued => {
             base.and_then(|(_, base)| base.origin(alignment.positions.chain_index(at)?))
         }
         AlignmentKind::Compacted => summary
             .and_then(|summary| origin_in_runs(alignment.positions.runs(), at, &summary.path)),
     };
-    let known_origin = |at: usize| known_origin(at).or_else(|| recorded(at));
-    fill_origins(
-        client,
-        begin,
-        known.recorded_count,
-        known_origin,
-        given_answer,
-    )
+    fill_origins(client, begin, known.recorded_count, |at, before| {
+        known_origin(at, before).or_else(|| recorded(at))
+    })
+}
+
+/// The answers that were given to the conversation of a request. A request may hold all of another conversation's messages, with
+/// some in between: then its answers have the origin at which they were given, and what stands behind the first of them is
+/// no more of that conversation.
+struct OwnAnswers<'a, G> {
+    client: &'a History,
+    recorded: usize,
+    is_given: G,
+    has_left: bool,
+}
+
+impl<'a, G: Fn(Origin) -> bool> OwnAnswers<'a, G> {
+    fn new(client: &'a History, recorded: usize, is_given: G) -> Self {
+        Self {
+            client,
+            recorded,
+            is_given,
+            has_left: false,
+        }
+    }
+
+    /// Whether the message at `at`, behind one of the origin `before`, may have the origin that it has on a path which is not
+    /// proven to be of the same conversation. To be called for each message in order.
+    fn confirm(&mut self, at: usize, before: Origin, on_path: Origin) -> bool {
+        let chained = &self.client.messages()[at];
+        let here = before.next(&chained.message.fingerprint, &chained.link);
+        let may_be_answer = at >= self.recorded && chained.message.role == Role::Assistant;
+        self.has_left |= may_be_answer && here != on_path && (self.is_given)(here);
+        !self.has_left
+    }
 }
 
 /// Messages of a request that are known to be messages of a path.
@@ -123,16 +144,8 @@ fn fill_origins(
     client: &History,
     begin: Origin,
     recorded: usize,
-    known_origin: impl Fn(usize) -> Option<Origin>,
-    given_answer: impl Fn(Origin, ScopedHash) -> Option<Origin>,
+    mut known_origin: impl FnMut(usize, Origin) -> Option<Origin>,
 ) -> Vec<Origin> {
-    let answers_begin = client.len().saturating_sub(MAX_UNRECORDED);
-    let given_answer = |at: usize, question: Origin| {
-        let is_model = client.messages()[at].message.role == Role::Assistant;
-        let may_be_answer = is_model && at >= answers_begin && question != Origin::default();
-        let key = may_be_answer.then(|| client.message_key(at))?;
-        given_answer(question, key.ids.unwrap_or(key.content))
-    };
     let mut before = begin;
     let messages = client.messages().iter().enumerate();
     messages
@@ -141,48 +154,12 @@ fn fill_origins(
                 if at + 1 < recorded {
                     return Origin::default();
                 }
-                given_answer(at, before)
-                    .unwrap_or_else(|| before.next(&chained.message.fingerprint, &chained.link))
+                before.next(&chained.message.fingerprint, &chained.link)
             };
-            before = known_origin(at).unwrap_or_else(first_origin);
+            before = known_origin(at, before).unwrap_or_else(first_origin);
             before
         })
         .collect()
-}
-
-/// The origins that the last message of `origins` would have if the client had not added some messages to the request, of
-/// those that stand behind the last answer. A result of a tool is no addition, and one message is always left: the same answer
-/// to other words is another one's.
-pub fn origins_without_additions(
-    client: &History,
-    begin: Origin,
-    origins: &[Origin],
-) -> impl Iterator<Item = Origin> {
-    let messages = &client.messages()[..origins.len()];
-    let answer = messages
-        .iter()
-        .rposition(|chained| chained.message.role == Role::Assistant);
-    let question = answer.map_or(0, |answer| answer + 1);
-    let first = question.max(messages.len().saturating_sub(MAX_ADDITIONS));
-    let whole = (1_u32 << (messages.len() - first)) - 1;
-    let choices = if first == question { whole } else { whole + 1 };
-    (1..choices).filter_map(move |added| {
-        let is_added = |at: usize| added & (1 << (at - first)) != 0;
-        let mut before = first.checked_sub(1).map_or(begin, |at| origins[at]);
-        let mut is_changed = false;
-        for at in first..messages.len() {
-            let chained = &messages[at];
-            match (is_added(at), is_changed) {
-                (true, _) if chained.message.role == Role::Tool => return None,
-                (true, _) => is_changed = true,
-                (false, false) => before = origins[at],
-                // Behind a message of unknown origin.
-                (false, true) if before == Origin::default() => return None,
-                (false, true) => before = before.next(&chained.message.fingerprint, &chained.link),
-            }
-        }
-        (before != Origin::default()).then_some(before)
-    })
 }
 
 /// The origin that an answer to `client` will have if a later request carries it as `message`.

@@ -1,0 +1,145 @@
+//! Two users of one key ask the same, and get the same answers. Alice has documents between the questions and the answers; Bob is
+//! told nothing of them, however he sends his own.
+
+use serde_json::Value;
+
+use crate::alignment::harness::{Client, conversation, roomy};
+use crate::alignment::script::message;
+
+const PARTS: usize = 40;
+
+/// What everybody asks, one after the other, and what everybody is answered.
+fn canned() -> Vec<Value> {
+    let dialogue = (1..=PARTS).flat_map(|part| {
+        let question = format!(
+            "Please look at part {part} of this, and tell me what you make of it and what is to be done."
+        );
+        let answer = format!(
+            "Part {part} looks like an ordinary case to me. Please write to the department in question within two weeks, \
+             name your reference, and enclose a copy of the notice. They answer within a month. There is no fee for {part}."
+        );
+        [message("user", question), message("assistant", answer)]
+    });
+    dialogue.collect()
+}
+
+/// Where a user has the document that belongs to a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Document {
+    None,
+    /// Behind the question, in this request and in all later ones.
+    Kept,
+    /// Behind the question, in this request only.
+    Behind,
+    /// In one message with the question, in this request only.
+    Within,
+}
+
+/// A user, and what he has asked and was answered so far.
+struct User {
+    name: &'static str,
+    document: Document,
+    headers: Vec<(&'static str, &'static str)>,
+    history: Vec<Value>,
+}
+
+impl User {
+    fn new(name: &'static str, document: Document) -> Self {
+        Self {
+            name,
+            document,
+            headers: Vec::new(),
+            history: Vec::new(),
+        }
+    }
+
+    /// Asks one of the questions that everybody asks.
+    async fn ask(&mut self, client: &mut Client<'_>, part: usize) {
+        let (question, answer) = (&canned()[2 * part], &canned()[2 * part + 1]);
+        let document = format!("({}#{part}) is of {}", self.name, self.name);
+        let mut sent = [&self.history[..], std::slice::from_ref(question)].concat();
+        self.history.push(question.clone());
+        match self.document {
+            Document::None => {}
+            Document::Behind => sent.push(message("user", document)),
+            Document::Kept => {
+                sent.push(message("user", document.as_str()));
+                self.history.push(message("user", document));
+            }
+            Document::Within => {
+                let words = question["content"].as_str().unwrap();
+                sent.pop();
+                sent.push(message("user", format!("{document}\n\n{words}")));
+            }
+        }
+        client.headers.clone_from(&self.headers);
+        client.send_with_answer(&sent, Some(answer)).await;
+        self.history.push(answer.clone());
+    }
+}
+
+/// Bob goes on, and leaves out the first half of what he asked. No request tells him of Alice.
+async fn assert_bob_hears_nothing_of_alice(client: &mut Client<'_>, case: &str) {
+    client.headers.clear();
+    let said = conversation("bob", 20);
+    for at in (0..said.len()).step_by(2) {
+        let sent = [&canned()[PARTS..], &said[..=at]].concat();
+        let sent_request = client.send_with_answer(&sent, said.get(at + 1)).await;
+        assert!(!sent_request.body.0.contains("alice#"), "{case}: {at}");
+    }
+}
+
+/// Both are recorded. What this process has seen is gone after a restart, so the database has to know whose answers these are.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
+async fn equal_answers_in_two_recorded_conversations_prove_neither() {
+    for document in [Document::None, Document::Behind, Document::Within] {
+        for alice_is_first in [false, true] {
+            let mut rig = roomy().await;
+            let (mut alice, mut bob) = (
+                User::new("alice", Document::Kept),
+                User::new("bob", document),
+            );
+            for part in 0..PARTS {
+                let mut client = Client::new(&mut rig);
+                if alice_is_first {
+                    alice.ask(&mut client, part).await;
+                }
+                bob.ask(&mut client, part).await;
+                if !alice_is_first {
+                    alice.ask(&mut client, part).await;
+                }
+            }
+            rig.restart().await;
+            let case = format!("{document:?} {alice_is_first}");
+            assert_bob_hears_nothing_of_alice(&mut Client::new(&mut rig), &case).await;
+        }
+    }
+}
+
+/// Nothing that Bob was answered is recorded.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
+async fn equal_answers_to_a_user_without_memory_prove_nothing() {
+    for document in [Document::None, Document::Behind, Document::Within] {
+        for alice_is_first in [false, true] {
+            let mut rig = roomy().await;
+            let mut client = Client::new(&mut rig);
+            let mut users = [
+                User::new("alice", Document::Kept),
+                User::new("bob", document),
+            ];
+            users[1].headers = vec![("x-diarist-memory", "off")];
+            if !alice_is_first {
+                users.reverse();
+            }
+            for user in &mut users {
+                for part in 0..PARTS {
+                    user.ask(&mut client, part).await;
+                }
+            }
+            let case = format!("{document:?} {alice_is_first}");
+            assert_bob_hears_nothing_of_alice(&mut client, &case).await;
+        }
+    }
+}
