@@ -391,4 +391,25 @@ mod tests {
             std::fs::remove_file(&path).unwrap();
         }
     }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_deleted_audit_file_is_noticed_after_two_seconds_or_when_the_clock_goes_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.jsonl");
+        let mut file = AuditFile::open(&path, &rotation(None, None)).unwrap();
+        file.rotate_for(1, at(5)).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        // Each look costs a question to the file system, so there is none for each line.
+        file.rotate_for(1, at(5) + SignedDuration::from_secs(1))
+            .unwrap();
+        assert!(!path.exists());
+        file.rotate_for(1, at(5) + SignedDuration::from_secs(2))
+            .unwrap();
+        assert!(path.exists());
+        file.rotate_for(1, at(6)).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        file.rotate_for(1, at(1)).unwrap();
+        assert!(path.exists());
+    }
 }

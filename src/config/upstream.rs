@@ -206,6 +206,25 @@ mod tests {
     }
 
     #[test]
+    fn loopback_is_this_machine_in_every_spelling() {
+        let elsewhere = |url: &str| is_elsewhere(&url.parse().unwrap());
+        for url in [
+            "http://127.0.0.1",
+            "http://[::1]",
+            "http://[::ffff:127.0.0.1]",
+        ] {
+            assert!(!elsewhere(url), "{url}");
+        }
+        for url in [
+            "http://10.0.0.1",
+            "http://[::2]",
+            "http://[::ffff:10.0.0.1]",
+        ] {
+            assert!(elsewhere(url), "{url}");
+        }
+    }
+
+    #[test]
     fn a_probably_wrong_upstream_path_gets_a_warning() {
         let warning = |url: &str| path_warning(&url.parse().unwrap()).unwrap_or_default();
         for (url, part) in [

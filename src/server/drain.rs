@@ -172,8 +172,10 @@ mod tests {
         close: impl Future<Output = ()>,
     ) -> (DrainReport, Duration) {
         let started = Instant::now();
-        let report = drain(tasks, &Readiness::new(), DEADLINE, second_signal, close).await;
-        (report, started.elapsed())
+        let readiness = Readiness::new();
+        let draining = drain(tasks, &readiness, DEADLINE, second_signal, close);
+        let report = timeout(10 * DEADLINE, draining).await;
+        (report.expect("it ends"), started.elapsed())
     }
 
     #[tokio::test(start_paused = true)]
@@ -195,6 +197,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn all_steps_share_the_deadline_and_the_last_has_two_seconds_at_least() {
+        let tasks = Tasks::new();
+        tasks.spawn("never ends", pending());
+        let (_, elapsed) = drain_in(&tasks, pending(), pending()).await;
+        let expected = DEADLINE + LAST_GRACE..DEADLINE + 2 * LAST_GRACE;
+        assert!(expected.contains(&elapsed), "{elapsed:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn answers_that_a_second_signal_cuts_are_counted() {
         let tasks = Tasks::new();
         let (hold, stopped) = (tasks.hold(), tasks.token());
@@ -202,7 +213,8 @@ mod tests {
             let _hold = hold;
             stopped.cancelled().await;
         });
-        let (report, _) = drain_in(&tasks, sleep(Duration::from_secs(1)), ready(())).await;
+        let (report, elapsed) = drain_in(&tasks, sleep(Duration::from_secs(1)), ready(())).await;
+        assert!(elapsed < Duration::from_secs(2), "{elapsed:?}");
         assert_eq!((report.aborted_requests, report.unfinished_tasks), (1, 0));
     }
 }

@@ -253,13 +253,25 @@ mod tests {
         let (reported, lost) = mpsc::channel();
         let report = move |lost| reported.send(lost).unwrap();
         let (mut writer, guard) = LogWriter::start(output, report).unwrap();
-        for line in ["first\n", "second\n", "third\n"] {
+        writer.write_all(b"first\n").unwrap();
+        // Such an output would refuse the report, too.
+        assert!(lost.recv_timeout(Duration::from_millis(50)).is_err());
+        for line in ["second\n", "third\n"] {
             writer.write_all(line.as_bytes()).unwrap();
         }
         assert_eq!(lost.recv_timeout(Duration::from_mins(1)), Ok(2));
         drop(guard);
         let written = written.lock().unwrap().clone();
         assert_eq!(String::from_utf8(written).unwrap(), "fir\nthird\n");
+    }
+
+    #[test]
+    fn a_lost_line_is_counted_in_the_metrics() {
+        let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+        let handle = recorder.handle();
+        metrics::with_local_recorder(&recorder, || count_lost(&AtomicU64::new(0)));
+        let page = handle.render();
+        assert!(page.contains(&format!("{LOG_DROPPED} 1")), "{page}");
     }
 
     #[test]

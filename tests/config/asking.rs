@@ -113,7 +113,9 @@ fn the_effective_configuration_prints_a_table_as_valid_toml() {
 fn a_secret_inside_a_table_is_never_printed() {
     let secret = "hunter2hunter2";
     let in_table = format!(
-        "{{ max_tokens = 5, api_key = \"{secret}\", headers = {{ Authorization = \"{secret}\" }}, keys = [\"{secret}\"] }}"
+        "{{ max_tokens = 5, api_key = \"{secret}\", headers = {{ Authorization = \"{secret}\" }}, keys = [\"{secret}\"], \
+         access_token = \"{secret}\", client_secret = \"{secret}\", password = \"{secret}\", \
+         credential = \"{secret}\", auth = {{ user = \"{secret}\" }} }}"
     );
     let json = format!(r#"{{"api_key": "{secret}"}}"#);
     let variable = "DIARIST__MEMORY__OBSERVATION__PROVIDER_OPTIONS";
@@ -134,6 +136,14 @@ fn a_secret_inside_a_table_is_never_printed() {
     assert!(printed.contains(r#""max_tokens" = 5"#), "{printed}");
     assert!(!printed.contains(secret), "{printed}");
     let printed = config::effective(&given.flags, &env(&json), None).unwrap();
+    assert!(!printed.contains(secret), "{printed}");
+    let list = format!(r#"[{{"model": "x", "observation": {{"provider_options": {json}}}}}]"#);
+    let given = BTreeMap::from([
+        ("HOME".to_owned(), "/home/ada".to_owned()),
+        ("DIARIST__MEMORY__OVERRIDES".to_owned(), list),
+    ]);
+    let printed = config::effective(&ConfigInput::default().flags, &given, None).unwrap();
+    assert!(printed.contains("overrides = \"[redacted]\""), "{printed}");
     assert!(!printed.contains(secret), "{printed}");
     for wrong in [secret, &json[..json.len() - 1]] {
         let problems = ConfigInput::default()

@@ -224,12 +224,22 @@ async fn one_failing_request_does_not_affect_the_others_of_its_batch() {
 
 #[tokio::test]
 async fn nothing_of_a_batch_is_recorded_if_it_cannot_be_committed() {
+    nothing_is_recorded_after("INSERT INTO planted VALUES (99)").await;
+}
+
+/// As a full disk: SQLite ends the whole transaction by itself, so there is no savepoint to go back to.
+#[tokio::test]
+async fn nothing_of_a_batch_is_recorded_if_its_transaction_is_gone() {
+    nothing_is_recorded_after("SELECT RAISE(ROLLBACK, 'poison')").await;
+}
+
+async fn nothing_is_recorded_after(action: &str) {
     let disk = Disk::new();
     let store = disk.open().await;
-    plant(&disk, "INSERT INTO planted VALUES (99)").await;
+    plant(&disk, action).await;
     let chains = chains(3);
     let mut entries = batch(&chains);
-    entries[1].1.model = "poison".to_owned();
+    "poison".clone_into(&mut entries[1].1.model);
     store
         .record_batch(entries)
         .await

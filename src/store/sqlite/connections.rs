@@ -197,6 +197,26 @@ mod tests {
         assert!(!run(&mut conn, "INSERT INTO t VALUES (3)").await);
     }
 
+    /// Whoever waits first for a turn and then for the pool waits no longer than for one of both.
+    #[tokio::test]
+    async fn a_turn_and_a_connection_of_the_pool_share_one_deadline() {
+        let connections = one();
+        let _held = connections.pool.acquire().await.expect("a connection");
+        let turn = Arc::clone(&connections.turns).acquire_owned().await;
+        tokio::time::pause();
+        let started = tokio::time::Instant::now();
+        let (acquired, ()) = tokio::join!(connections.acquire(), async {
+            tokio::time::sleep(Duration::from_millis(40)).await;
+            drop(turn);
+        });
+        assert!(matches!(
+            acquired.map(|_| ()),
+            Err(sqlx::Error::PoolTimedOut)
+        ));
+        let waited = started.elapsed();
+        assert!(waited < Duration::from_millis(60), "{waited:?}");
+    }
+
     #[tokio::test]
     async fn closing_waits_for_lent_connections_and_nothing_is_lent_afterwards() {
         let connections = one();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::SqliteStore;
 use super::error::OpenError;
+use super::open;
 use super::process_lock::ProcessLock;
 use super::record;
 use crate::history::{Encoder, Link, Role, Scope};
@@ -378,6 +379,21 @@ async fn the_process_lock_is_held_while_the_database_cannot_be_opened_again() {
     store.close().await;
     drop((store, first));
     assert!(is_free());
+}
+
+/// Another process may hold the lock that stands in its place now.
+#[tokio::test]
+async fn a_lock_whose_file_was_replaced_is_not_handed_over() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("diarist.db");
+    let url = format!("sqlite://{}", path.display());
+    let held = open::lock(&url, None).await.expect("free").expect("a lock");
+    let again = open::lock(&url, Some(Arc::clone(&held))).await;
+    assert!(again.is_ok_and(|lock| lock.is_some_and(|lock| Arc::ptr_eq(&lock, &held))));
+    std::fs::remove_file(folder.path().join("diarist.db.lock")).expect("a lock");
+    let _other = ProcessLock::acquire(&path).expect("free");
+    let again = open::lock(&url, Some(held)).await;
+    assert!(matches!(again, Err(OpenError::InUse(_))), "{again:?}");
 }
 
 /// Intermediate results need no temporary folder.

@@ -375,7 +375,7 @@ fn bytes(text: &Value) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use super::stand_on_chain;
+    use super::{is_chain, rows_of, scope, stand_on_chain};
     use crate::store::sqlite::fault_tests::request;
     use crate::store::testing::SingleRequest as _;
     use crate::store::{Forgetting as _, ImportOutcome, SqliteStore};
@@ -418,6 +418,15 @@ mod tests {
             assert!(imported.is_err(), "{message} {column} {value}");
             assert!(store.export_thread(1).await.expect("read").is_none());
         }
+        let (mut file, store) = damaged(0, 0, serde_json::Value::Null).await;
+        let owner = scope(&file).expect("an owner");
+        let mut messages = rows_of(&file, "messages").expect("messages").to_vec();
+        assert!(is_chain(&owner, &messages));
+        messages[2][0] = "00".into();
+        assert!(!is_chain(&owner, &messages), "a link has 32 bytes");
+        file["requests"][0][2] = 7.into();
+        assert!(store.import_thread(file).await.is_err());
+        assert!(store.export_thread(1).await.expect("read").is_none());
     }
 
     /// Otherwise the recorder looks for messages that are not there.
@@ -456,7 +465,8 @@ mod tests {
         assert!(snapshot("B", 2, Value::Null) && snapshot("B", 2, json!(1)));
         assert!(!snapshot("B", 3, Value::Null) && !snapshot("D", 2, Value::Null));
         assert!(!snapshot("B", 2, json!(2)) && !snapshot("B", 2, json!(-1)));
-        let request = |tip: &str, count: i64| is_whole("requests", json!([null, tip, count]));
-        assert!(request("C", 3) && !request("C", 2) && !request("D", 3));
+        let request = |tip: &str, count: Value| is_whole("requests", json!([null, tip, count]));
+        assert!(request("C", json!(3)) && !request("C", json!(2)) && !request("D", json!(3)));
+        assert!(!request("D", Value::Null), "no message and no place");
     }
 }

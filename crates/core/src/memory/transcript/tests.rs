@@ -426,6 +426,7 @@ fn attachments_are_numbered_in_order_by_kind() {
             ],
         ),
     ]);
+    assert_eq!(system_messages(&entries(&messages))[0].1, "[x]");
     let names = attachments(&entries(&messages));
     assert_eq!(names, ["Image #1", "File #1", "Image #2"]);
     let shown = shown(&messages);
@@ -465,8 +466,10 @@ fn all_parts_of_a_system_message_are_copied() {
     let parts = ["Be brief.", r#"{"type":"document"}"#].map(str::to_owned);
     let [text, document] = parts.clone();
     let pieces = vec![MessagePiece::Text(text), MessagePiece::Unknown(document)];
-    let messages = at_once(vec![plain_text(Role::System, pieces)]);
+    let messages = at_once(vec![plain_text(Role::System, pieces.clone())]);
     assert_eq!(system_messages(&entries(&messages))[0].1, parts.join("\n"));
+    let messages = at_once(vec![plain_text(Role::User, pieces)]);
+    assert!(shown(&messages).contains(&parts[1]), "{messages:?}");
 }
 
 #[test]
