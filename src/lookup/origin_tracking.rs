@@ -22,10 +22,7 @@ impl SnapshotCache {
         // The request was sent before.
         let held = alignment.filter(|alignment| alignment.origins.len() == client.len());
         let origins = held.map_or_else(
-            || {
-                let is_given = |origin| self.is_from_upstream(scope, origin);
-                origins(client, known, alignment, is_given)
-            },
+            || origins(client, known, alignment),
             |held| held.origins.clone(),
         );
         // The alignment that this one continues: what stands on its chain is recorded.

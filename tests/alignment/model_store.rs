@@ -201,9 +201,7 @@ impl ModelStore {
         known_chains: &KnownChains,
         alignment: Option<&Alignment>,
     ) {
-        let origins = alignment::origins(&read.client, known_chains, alignment, |origin| {
-            self.answer_origins.contains(&origin)
-        });
+        let origins = alignment::origins(&read.client, known_chains, alignment);
         for (at, origin) in origins.iter().enumerate().skip(known_chains.recorded_count) {
             if read.client.messages()[at].message.can_be_evidence() {
                 self.add_origin(&read.item(at), *origin);
@@ -281,9 +279,7 @@ impl ModelStore {
                 .is_some_and(|run| run.client + run.len < read.client.len());
             node.confirmed = more && before.is_some() && node.count < history.len();
         }
-        let origins = alignment::origins(&read.client, known_chains, alignment, |origin| {
-            self.answer_origins.contains(&origin)
-        });
+        let origins = alignment::origins(&read.client, known_chains, alignment);
         let parent_node = known
             .checked_sub(1)
             .map(|at| &self.nodes[&history.messages()[at].link]);

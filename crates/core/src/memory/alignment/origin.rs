@@ -8,15 +8,13 @@ use super::known_chains::{KnownChains, Origin, PathEntry};
 use super::result::{Alignment, AlignmentKind, SharedMessages};
 use super::shared_messages;
 use crate::history::align::Run;
-use crate::history::{Fingerprint, History, Role};
+use crate::history::{Fingerprint, History};
 
-/// Where each message of `client` was first said. `alignment` is the one that `known` led to. `is_given` says whether this
-/// process has seen the upstream give the message of an origin.
+/// Where each message of `client` was first said. `alignment` is the one that `known` led to.
 pub fn origins(
     client: &History,
     known: &KnownChains,
     alignment: Option<&Alignment>,
-    is_given: impl Fn(Origin) -> bool,
 ) -> Vec<Origin> {
     // Behind a summary in the leading system messages, the same words as another conversation's first ones have another
     // origin.
@@ -42,63 +40,24 @@ pub fn origins(
         };
         let (shared, is_same) = shared_messages(client, known).unwrap_or_default();
         let known_origins = KnownOrigins::new(&shared, is_same, path);
-        let mut own_answers = OwnAnswers::new(client, known.recorded_count, is_given);
-        return fill_origins(client, begin, known.recorded_count, |at, before| {
-            let on_path = known_origins.origin(at, path);
-            on_path
-                .filter(|on_path| is_same || own_answers.confirm(at, before, *on_path))
-                .or_else(|| stored_origin(at))
-                .or_else(|| recorded(at))
+        let known_origin = |at: usize| known_origins.origin(at, path).or_else(|| stored_origin(at));
+        return fill_origins(client, begin, known.recorded_count, |at| {
+            known_origin(at).or_else(|| recorded(at))
         });
     };
     let (base, summary) = (known.stored.as_ref(), known.summary.as_ref());
-    let is_same = alignment.lineage.is_some();
-    let known_origins = KnownOrigins::new(&alignment.shared, is_same, path);
-    let mut own_answers = OwnAnswers::new(client, known.recorded_count, is_given);
-    let mut known_origin = |at: usize, before: Origin| match alignment.kind {
-        AlignmentKind::Aligned => known_origins
-            .origin(at, path)
-            .filter(|on_path| is_same || own_answers.confirm(at, before, *on_path)),
+    let known_origins = KnownOrigins::new(&alignment.shared, alignment.lineage.is_some(), path);
+    let known_origin = |at: usize| match alignment.kind {
+        AlignmentKind::Aligned => known_origins.origin(at, path),
         AlignmentKind::Continued => {
             base.and_then(|(_, base)| base.origin(alignment.positions.chain_index(at)?))
         }
         AlignmentKind::Compacted => summary
             .and_then(|summary| origin_in_runs(alignment.positions.runs(), at, &summary.path)),
     };
-    fill_origins(client, begin, known.recorded_count, |at, before| {
-        known_origin(at, before).or_else(|| recorded(at))
+    fill_origins(client, begin, known.recorded_count, |at| {
+        known_origin(at).or_else(|| recorded(at))
     })
-}
-
-/// The answers that were given to the conversation of a request. A request may hold all of another conversation's messages, with
-/// some in between: then its answers have the origin at which they were given, and what stands behind the first of them is
-/// no more of that conversation.
-struct OwnAnswers<'a, G> {
-    client: &'a History,
-    recorded: usize,
-    is_given: G,
-    has_left: bool,
-}
-
-impl<'a, G: Fn(Origin) -> bool> OwnAnswers<'a, G> {
-    fn new(client: &'a History, recorded: usize, is_given: G) -> Self {
-        Self {
-            client,
-            recorded,
-            is_given,
-            has_left: false,
-        }
-    }
-
-    /// Whether the message at `at`, behind one of the origin `before`, may have the origin that it has on a path which is not
-    /// proven to be of the same conversation. To be called for each message in order.
-    fn confirm(&mut self, at: usize, before: Origin, on_path: Origin) -> bool {
-        let chained = &self.client.messages()[at];
-        let here = before.next(&chained.message.fingerprint, &chained.link);
-        let may_be_answer = at >= self.recorded && chained.message.role == Role::Assistant;
-        self.has_left |= may_be_answer && here != on_path && (self.is_given)(here);
-        !self.has_left
-    }
 }
 
 /// Messages of a request that are known to be messages of a path.
@@ -110,15 +69,22 @@ struct KnownOrigins<'a> {
 
 impl<'a> KnownOrigins<'a> {
     /// If it is the same conversation, all shared messages. Otherwise only the beginning of the
-    /// path that the request holds completely: two conversations may share a beginning.
+    /// path that the request holds completely, with nothing in between: two conversations may share a beginning. Behind a
+    /// message that the path does not have, an equal answer was given to something else.
     fn new(shared: &'a SharedMessages, is_same: bool, path: &[PathEntry]) -> Self {
+        let runs = &shared.runs;
+        if is_same {
+            return Self {
+                runs,
+                path_end: path.len(),
+            };
+        }
+        let ends = std::iter::once(0).chain(runs.iter().map(Run::client_end));
+        let without_gap = runs.iter().zip(ends);
+        let without_gap = without_gap.take_while(|(run, end)| run.client == *end);
         Self {
-            runs: &shared.runs,
-            path_end: if is_same {
-                path.len()
-            } else {
-                shared.complete_until.min(path.len())
-            },
+            runs: &runs[..without_gap.count()],
+            path_end: shared.complete_until.min(path.len()),
         }
     }
 
@@ -144,7 +110,7 @@ fn fill_origins(
     client: &History,
     begin: Origin,
     recorded: usize,
-    mut known_origin: impl FnMut(usize, Origin) -> Option<Origin>,
+    known_origin: impl Fn(usize) -> Option<Origin>,
 ) -> Vec<Origin> {
     let mut before = begin;
     let messages = client.messages().iter().enumerate();
@@ -156,7 +122,7 @@ fn fill_origins(
                 }
                 before.next(&chained.message.fingerprint, &chained.link)
             };
-            before = known_origin(at, before).unwrap_or_else(first_origin);
+            before = known_origin(at).unwrap_or_else(first_origin);
             before
         })
         .collect()

@@ -493,8 +493,8 @@ fn a_common_short_message_does_not_prove_a_summary() {
 fn messages_behind_a_leading_summary_have_an_origin_of_their_own() {
     let (client, known_chains) = with_leading_summary(LONG_TEXT);
     let alignment = find_alignment(&client, &known_chains).unwrap();
-    let behind = origins(&client, &known_chains, Some(&alignment), |_| false);
-    let alone = origins(&client, &KnownChains::default(), None, |_| false);
+    let behind = origins(&client, &known_chains, Some(&alignment));
+    let alone = origins(&client, &KnownChains::default(), None);
     assert!(behind.iter().zip(&alone).all(|(one, other)| one != other));
 }
 
