@@ -12,7 +12,7 @@ use crate::support::dice::Dice;
 /// Bytes of a conversation at which its client summarises it.
 const FULL: usize = 7_000;
 
-/// Marks of retrieved text have numbers from here on. It is told to nobody later.
+/// Marks of retrieved text have numbers from here on. No later request may hold them.
 const RETRIEVED: usize = 10_000;
 
 /// Results younger than this many messages are not pruned.
@@ -35,7 +35,7 @@ impl Conversation {
             }
             Kind::WindowAdding => {
                 self.slide(&mut sent);
-                self.add(&mut sent);
+                self.insert_additions(&mut sent);
             }
             Kind::Pruned => prune(&mut sent, self.id.is_multiple_of(2)),
             Kind::DroppedRounds => sent = without_rounds(&sent),
@@ -86,8 +86,8 @@ impl Conversation {
         }
     }
 
-    /// Adds what this request alone has: something retrieved, of the conversation or for everybody, and a reminder.
-    fn add(&self, sent: &mut Vec<Value>) {
+    /// Inserts what only this request has: a retrieved text, which is the user's own or the same for everybody; perhaps a reminder.
+    fn insert_additions(&self, sent: &mut Vec<Value>) {
         let retrieved = match self.id % 4 {
             0 => {
                 let mark = Mark {

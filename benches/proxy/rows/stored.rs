@@ -45,13 +45,7 @@ impl Filling {
         let begin = Instant::now();
         let keep_each = (count / KEPT).max(1);
         while self.stored < count && begin.elapsed() < FILL {
-            let new = || Conversation::grown(KEY, false, BYTES);
-            let mut batch: Vec<_> = (0..BATCH).map(|_| new()).collect();
-            for _ in 0..2 {
-                closed(self.diarist.address, 2, turns(&mut batch), PHASE).await?;
-                self.sent += BATCH;
-                self.recorded().await?;
-            }
+            let batch = self.store(BATCH).await?;
             let places = self.stored..;
             let kept = places
                 .zip(batch)
@@ -78,16 +72,15 @@ impl Filling {
         })
     }
 
-    /// Conversations that are stored last, and so are in the caches.
-    pub async fn newest(&mut self, count: usize) -> anyhow::Result<Vec<Conversation>> {
-        let new = || Conversation::grown(KEY, false, BYTES);
-        let mut newest: Vec<_> = (0..count).map(|_| new()).collect();
+    /// Stores `count` new conversations. The process has them in its caches then.
+    async fn store(&mut self, count: usize) -> anyhow::Result<Vec<Conversation>> {
+        let mut stored = new_conversations(count);
         for _ in 0..2 {
-            closed(self.diarist.address, 2, turns(&mut newest), PHASE).await?;
+            closed(self.diarist.address, 2, turns(&mut stored), PHASE).await?;
             self.sent += count;
             self.recorded().await?;
         }
-        Ok(newest)
+        Ok(stored)
     }
 
     /// `count` requests. Half of them go on with stored conversations, those that were not met for the longest time.
@@ -101,10 +94,7 @@ impl Filling {
 
     /// Requests, eight at once, with their processor time. Half of them begin a conversation, half go on with `known` ones.
     pub async fn requests_with(&mut self, known: &mut [Conversation]) -> anyhow::Result<Load> {
-        let half = known.len();
-        let mut new: Vec<_> = (0..half)
-            .map(|_| Conversation::grown(KEY, false, BYTES))
-            .collect();
+        let mut new = new_conversations(known.len());
         let pairs = turns(known).into_iter().zip(turns(&mut new));
         let requests: Vec<Outgoing> = pairs.flat_map(|(known, new)| [known, new]).collect();
         self.sent += requests.len();
@@ -139,6 +129,11 @@ const STILL: usize = 15;
 const RECORDED: &str = "diarist_exchanges_recorded_total";
 const DROPPED: &str = "diarist_exchanges_dropped_total";
 
+fn new_conversations(count: usize) -> Vec<Conversation> {
+    let new = |_| Conversation::grown(KEY, false, BYTES);
+    (0..count).map(new).collect()
+}
+
 /// The next request of each, and its answer appended.
 fn turns(conversations: &mut [Conversation]) -> Vec<Outgoing> {
     let turn = |conversation: &mut Conversation| {
@@ -161,7 +156,7 @@ pub async fn stored(bench: &Bench) -> anyhow::Result<Vec<Finding>> {
             stored: filling.stored,
             ..Level::default()
         };
-        let mut newest = filling.newest(IN_USE).await?;
+        let mut newest = filling.store(IN_USE).await?;
         filling.diarist.target().quiet().await?;
         let [in_use, after_start] = &mut level.loads;
         for _ in 0..bench.arguments.rounds() {
