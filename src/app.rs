@@ -13,6 +13,7 @@ mod forgotten_refresher;
 mod housekeeping;
 mod pepper;
 mod reload;
+mod seen_messages;
 mod tenant_refresher;
 mod token_ratios;
 
@@ -31,6 +32,7 @@ use self::housekeeping::Housekeeping;
 pub use self::pepper::{pepper_hint, pepper_place};
 pub use self::reload::Reloader;
 use self::reload::request_policy;
+use self::seen_messages::SeenMessages;
 use self::tenant_refresher::TenantRefresher;
 use self::token_ratios::TokenRatios;
 
@@ -359,6 +361,10 @@ impl App {
         let close = async move {
             if let Some(memory) = proxy.memory() {
                 memory.jobs.report_losses();
+                if memory.enabled {
+                    // What was seen while the last answers were waited for.
+                    seen_messages::save(&store, &memory.cache, &memory.jobs).await;
+                }
             }
             // The audit was written when the tasks ended.
             if let Some(audit) = audit {
@@ -389,6 +395,9 @@ async fn start_memory_tasks(
     let mut forgotten = ForgottenRefresher::new(store, caches, audit.cloned());
     let _timed_out = tokio::time::timeout(database::OPEN_TIMEOUT, forgotten.refresh()).await;
     tasks.spawn_background("forgotten", forgotten.run(tasks.token()));
+    let mut seen_messages = SeenMessages::new(store, caches);
+    let _timed_out = tokio::time::timeout(database::OPEN_TIMEOUT, seen_messages.load()).await;
+    tasks.spawn_background("seen messages", seen_messages.run(tasks.draining()));
     let mut ratios = TokenRatios::new(store, jobs);
     let _timed_out = tokio::time::timeout(database::OPEN_TIMEOUT, ratios.load()).await;
     tasks.spawn_background("token ratios", ratios.run(tasks.token()));

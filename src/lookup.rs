@@ -16,6 +16,7 @@ mod origin_index;
 mod origin_tracking;
 mod outcome;
 mod query;
+mod seen_messages;
 mod sent_prefix;
 mod sent_requests;
 mod sizes;
@@ -32,7 +33,9 @@ use std::time::Duration;
 pub use self::aged_map::AgedMap;
 pub use self::hash_tables::{HashKeyMap, HashKeySet};
 use self::origin_index::OriginIndex;
-pub use self::outcome::{Lookup, LookupParams, LookupSource, PossibleSummaries, PrefixMatch};
+pub use self::outcome::{
+    Lookup, LookupParams, LookupSource, PossibleSummaries, PrefixMatch, Sender,
+};
 pub use self::query::answer_contents;
 pub use self::sent_requests::SentLabel;
 use self::sizes::ENTRY_BYTES;

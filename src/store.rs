@@ -16,6 +16,7 @@ mod pepper_file;
 mod queue;
 mod quota;
 mod rows;
+mod seen_messages;
 mod snapshots;
 mod sqlite;
 mod tenant_accounts;
@@ -45,6 +46,7 @@ pub use queue::{
     Urgency,
 };
 pub use quota::{Quota, QuotaDeletion, SilentThread};
+pub use seen_messages::{SeenMessages, SeenMessagesStore};
 pub use snapshots::{EarlierLog, LogBounds, NewSnapshot, Snapshots};
 pub use sqlite::{OpenError, SqliteStore};
 pub use tenant_accounts::{TenantAccount, TenantAccounts};

@@ -35,6 +35,7 @@
 )]
 
 mod conversation;
+mod documents;
 mod judge;
 mod kinds;
 mod marks;

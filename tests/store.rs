@@ -19,6 +19,7 @@ mod hangups;
 mod isolation;
 mod queue;
 mod quota;
+mod seen_messages;
 mod story;
 mod timers;
 mod together;

@@ -14,8 +14,13 @@ use tokio_util::sync::CancellationToken;
 use super::account_quota::AccountQuota;
 use super::conversation_caches::ConversationCaches;
 use crate::config::{Config, Database};
-use crate::store::{AuditLines as _, Forgetting as _, SqliteStore, StoreResult};
+use crate::store::{
+    AuditLines as _, Forgetting as _, SeenMessagesStore as _, SqliteStore, StoreResult,
+};
 use crate::telemetry;
+
+/// What processes have seen is kept for so long at most. It has no conversation, so it stays if one is forgotten.
+const MAX_SEEN_AGE: Duration = Duration::from_hours(30 * 24);
 
 /// How often old rows are looked for.
 const EXPIRY_INTERVAL: Duration = Duration::from_mins(10);
@@ -186,6 +191,12 @@ impl Housekeeping {
                 }
             }
         }
+        let seen_messages_kept = self
+            .retention
+            .map_or(MAX_SEEN_AGE, |retention| retention.min(MAX_SEEN_AGE));
+        self.store
+            .expire_seen_messages(before(now_ms, seen_messages_kept))
+            .await?;
         let jobs_before_ms = before(now_ms, self.job_retention);
         while !stop.is_cancelled() {
             let some = self

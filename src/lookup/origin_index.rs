@@ -15,8 +15,10 @@ use std::ops::RangeInclusive;
 
 use super::hash_tables::{HashKeyMap, HashKeySet};
 use super::tenant_origins::{AnsweredChain, Generation, Occurrence, SummaryAnswer, TenantOrigins};
+use super::{Sender, seen_messages};
 use crate::history::{AnswerHash, History, Link, Scope, ScopedHash};
 use crate::memory::alignment::{Origin, Witness};
+use crate::store::SeenMessages;
 
 /// A tenant, as in [`Scope::tenant`].
 pub(super) type Tenant = [u8; 32];
@@ -119,7 +121,7 @@ impl OriginIndex {
         scope: &Scope,
         mark: ScopedHash,
         origin: Origin,
-        is_stranger: bool,
+        sender: Sender,
     ) {
         let seen_origins = self.origins_of(scope);
         let own = seen_origins.own_occurrence(&mark);
@@ -129,12 +131,15 @@ impl OriginIndex {
             Some(Occurrence::Once(other)) if other == origin => Occurrence::Once(origin),
             Some(_) => Occurrence::Several,
         };
-        if is_stranger {
+        if sender.is_stranger {
             if occurrence != Some(updated) {
                 self.strangers.insert(mark, updated);
             }
-        } else if own != Some(updated) {
-            self.add(scope, |entries| entries.add_message(mark, updated));
+        } else {
+            let becomes_storable = self.set_storable(scope, mark, own.is_none(), sender);
+            if own != Some(updated) || becomes_storable {
+                self.add(scope, |entries| entries.add_message(mark, updated));
+            }
         }
     }
 
@@ -156,7 +161,17 @@ impl OriginIndex {
         scope: &Scope,
         answer: AnswerHash,
         chain: &History,
+        sender: Sender,
     ) {
+        let is_new = self
+            .origins_of(scope)
+            .summary_answer(&answer.text)
+            .is_none();
+        self.update_summary_answer(scope, answer, chain);
+        self.set_storable(scope, answer.text, is_new, sender);
+    }
+
+    fn update_summary_answer(&mut self, scope: &Scope, answer: AnswerHash, chain: &History) {
         let Some(tip) = chain.tip() else {
             // Given to a request that cannot be read, or that has no message: it identifies no conversation.
             return self.insert_summary_answer(
@@ -230,6 +245,59 @@ impl OriginIndex {
         self.held += tenant.len() - before;
         if self.held > self.max_entries {
             self.evict();
+        }
+    }
+
+    /// Notes whether the hash `mark` may be stored: if one request that had it may be. Returns whether it may be now, and
+    /// might not before.
+    fn set_storable(
+        &mut self,
+        scope: &Scope,
+        mark: ScopedHash,
+        is_new: bool,
+        sender: Sender,
+    ) -> bool {
+        if !sender.may_be_stored {
+            if is_new {
+                self.add(scope, |entries| entries.forbid_storing(mark));
+            }
+            return false;
+        }
+        let Some(tenant) = self.tenants.get_mut(&scope.tenant) else {
+            return false;
+        };
+        let before = tenant.len();
+        let becomes_storable = tenant.allow_storing(&mark);
+        self.held -= before - tenant.len();
+        becomes_storable
+    }
+
+    /// What is not stored yet and may be. From now on it counts as stored.
+    pub(super) fn take_unsaved(&mut self) -> Vec<SeenMessages> {
+        let mut unsaved = Vec::new();
+        for (key, tenant) in &mut self.tenants {
+            unsaved.push(seen_messages::unsaved(*key, tenant));
+            tenant.mark_saved();
+        }
+        unsaved.retain(|entries| !entries.is_empty());
+        unsaved
+    }
+
+    /// Adds what processes before this one have seen, the newest first, as far as there is room.
+    pub(super) fn restore(&mut self, saved: &[SeenMessages]) {
+        let sizes = generation_sizes(self.max_entries);
+        for entries in saved {
+            if self.held + TENANT_ENTRIES + seen_messages::max_entries(entries) > self.max_entries {
+                return;
+            }
+            let (held, has_lost) = (&mut self.held, self.has_dropped_tenants);
+            let tenant = self.tenants.entry(entries.tenant).or_insert_with(|| {
+                *held += TENANT_ENTRIES;
+                TenantOrigins::new(has_lost)
+            });
+            let before = tenant.len();
+            tenant.restore(seen_messages::saved(entries), &sizes);
+            self.held += tenant.len() - before;
         }
     }
 

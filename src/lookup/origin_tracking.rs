@@ -2,12 +2,13 @@
 //! quotations. Called for each request that can be read, whether it is accepted or not.
 
 use super::origin_index::OriginIndex;
-use super::{AnswersInProgress, LookupParams, SnapshotCache};
+use super::{AnswersInProgress, LookupParams, Sender, SnapshotCache};
 use crate::history::{AnswerHash, History, Message, MessageKey, Scope, ScopedHash};
 use crate::memory::alignment::{
     Alignment, AlignmentKind, KnownChains, Origin, SharedMessages, StoredAlignment,
     SummaryCandidate, origin_of_answer, origins, shared_messages,
 };
+use crate::store::SeenMessages;
 
 impl SnapshotCache {
     /// Adds the messages of `client` to the index and returns the origin of each.
@@ -17,7 +18,7 @@ impl SnapshotCache {
         client: &History,
         known: &KnownChains,
         alignment: Option<&Alignment>,
-        is_stranger: bool,
+        sender: Sender,
     ) -> Vec<Origin> {
         // The request was sent before.
         let held = alignment.filter(|alignment| alignment.origins.len() == client.len());
@@ -34,7 +35,7 @@ impl SnapshotCache {
             };
             at < known.recorded_count || continued.is_some_and(continues)
         };
-        self.add_messages(scope, (client, &origins), is_recorded, is_stranger);
+        self.add_messages(scope, (client, &origins), is_recorded, sender);
         origins
     }
 
@@ -44,14 +45,14 @@ impl SnapshotCache {
         scope: &Scope,
         (client, origins): (&History, &[Origin]),
         is_recorded: impl Fn(usize) -> bool,
-        is_stranger: bool,
+        sender: Sender,
     ) {
         self.update_origins(|origin_index| {
             for (place, (chained, origin)) in client.messages().iter().zip(origins).enumerate() {
                 if !is_recorded(place) && chained.message.can_be_evidence() {
                     let item = client.message_key(place);
                     let mark = item.ids.unwrap_or(item.content);
-                    origin_index.add_message(scope, mark, *origin, is_stranger);
+                    origin_index.add_message(scope, mark, *origin, sender);
                 }
             }
         });
@@ -62,9 +63,19 @@ impl SnapshotCache {
     ///
     /// Messages that are recorded on the request's own chain have no origin here (see [`origins`]), and need none: the store
     /// knows whose they are. Added without it, they would count as said in another conversation, and prove nothing any more.
-    pub fn track_accepted(&self, scope: &Scope, client: &History, origins: &[Origin]) {
+    pub fn track_accepted(
+        &self,
+        scope: &Scope,
+        client: &History,
+        origins: &[Origin],
+        sender: Sender,
+    ) {
         let is_recorded = |at: usize| origins.get(at) == Some(&Origin::default());
-        self.add_messages(scope, (client, origins), is_recorded, false);
+        let accepted = Sender {
+            is_stranger: false,
+            ..sender
+        };
+        self.add_messages(scope, (client, origins), is_recorded, accepted);
     }
 
     /// Changes what was seen. The index no longer knows which messages of a tenant are unique if it has dropped some, so
@@ -84,9 +95,9 @@ impl SnapshotCache {
         &self,
         scope: &Scope,
         client: &History,
-        is_stranger: bool,
+        sender: Sender,
     ) -> Vec<Origin> {
-        self.track_origins(scope, client, &KnownChains::default(), None, is_stranger)
+        self.track_origins(scope, client, &KnownChains::default(), None, sender)
     }
 
     /// Marks answers in a request as quotations, unless the request belongs to the conversation that got them.
@@ -132,15 +143,31 @@ impl SnapshotCache {
         (client, origins): (&History, &[Origin]),
         chain: &History,
         message: &Message,
+        sender: Sender,
     ) {
         let origin = origin_of_answer(client, origins, &message.fingerprint);
         let item = MessageKey::from_message(&client.root(), message);
         let mark = item.ids.unwrap_or(item.content);
         let tip = chain.tip().unwrap_or_else(|| chain.root());
+        let accepted = Sender {
+            is_stranger: false,
+            ..sender
+        };
         self.update_origins(|origin_index| {
             origin_index.add_answer(scope, tip, mark, origin);
-            origin_index.add_message(scope, mark, origin, false);
+            origin_index.add_message(scope, mark, origin, accepted);
         });
+    }
+
+    /// What this process has seen since the last call, for the next process. Nothing of requests for which memory is off or
+    /// only read.
+    pub fn take_unsaved_messages(&self) -> Vec<SeenMessages> {
+        self.origin_index().take_unsaved()
+    }
+
+    /// Adds what processes before this one have seen, the newest first.
+    pub fn restore_seen_messages(&self, saved: &[SeenMessages]) {
+        self.origin_index().restore(saved);
     }
 
     /// Holds the answers of a new exchange until it is recorded. A request that brings one of them back as a summary
@@ -150,8 +177,16 @@ impl SnapshotCache {
     }
 
     /// Adds an answer to `chain` that may come back as a summary.
-    pub fn track_summary_answer(&self, scope: &Scope, chain: &History, answer: AnswerHash) {
-        self.update_origins(|origin_index| origin_index.add_summary_answer(scope, answer, chain));
+    pub fn track_summary_answer(
+        &self,
+        scope: &Scope,
+        chain: &History,
+        answer: AnswerHash,
+        sender: Sender,
+    ) {
+        self.update_origins(|origin_index| {
+            origin_index.add_summary_answer(scope, answer, chain, sender);
+        });
     }
 
     /// Whether this process or the store may know an answer with this ending. `false` is certain.
@@ -209,6 +244,13 @@ mod tests {
         Arc::new(request.history(scope))
     }
 
+    fn sender(is_stranger: bool) -> Sender {
+        Sender {
+            is_stranger,
+            may_be_stored: true,
+        }
+    }
+
     /// Which messages are noted: what is noted proves nothing to a conversation of another origin.
     fn noted(cache: &SnapshotCache, scope: &Scope, client: &History) -> Vec<bool> {
         let origin_index = cache.origin_index();
@@ -249,7 +291,7 @@ mod tests {
             ..KnownChains::default()
         };
         let alignment = alignment(&client, positions);
-        cache.track_origins(&scope, &client, &known, Some(&alignment), false);
+        cache.track_origins(&scope, &client, &known, Some(&alignment), sender(false));
         let noted = noted(&cache, &scope, &client);
         assert_eq!(noted, [true, false, false, false, true, true]);
     }
@@ -267,8 +309,8 @@ mod tests {
             recorded_origin: Origin(1),
             ..KnownChains::default()
         };
-        let origins = cache.track_origins(&scope, &client, &known, None, true);
-        cache.track_accepted(&scope, &client, &origins);
+        let origins = cache.track_origins(&scope, &client, &known, None, sender(true));
+        cache.track_accepted(&scope, &client, &origins, sender(true));
         let noted = noted(&cache, &scope, &client);
         assert_eq!(noted, [false, false, false, true, true, true]);
     }

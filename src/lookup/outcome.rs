@@ -31,13 +31,22 @@ pub struct LookupParams<'a> {
     pub system: Option<ScopedHash>,
     /// Which evidence proves an alignment.
     pub level: EvidenceLevel,
-    /// Whether the upstream has not accepted a request of its tenant yet.
-    pub is_stranger: bool,
+    /// What is known of its sender.
+    pub sender: Sender,
     /// Who pays for its tenant.
     pub account: [u8; 32],
     /// Whether an answer in it that is no summary of it counts as quoted, so that it proves nothing any more. Not in a
     /// request without memory, such as one for a title: it may carry the summary of its own conversation.
     pub marks_quotations: bool,
+}
+
+/// What is known of the sender of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sender {
+    /// Whether the upstream has not accepted a request of its tenant yet.
+    pub is_stranger: bool,
+    /// Whether hashes of the request may be stored. Not if memory is off for it, or only read.
+    pub may_be_stored: bool,
 }
 
 /// What is known of one request's chain.

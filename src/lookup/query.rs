@@ -192,13 +192,7 @@ impl SnapshotCache {
         if params.marks_quotations {
             self.mark_quotations(scope, &answers.marks, &known, alignment.as_ref());
         }
-        let origins = self.track_origins(
-            scope,
-            client,
-            &known,
-            alignment.as_ref(),
-            params.is_stranger,
-        );
+        let origins = self.track_origins(scope, client, &known, alignment.as_ref(), params.sender);
         let history = alignment
             .as_ref()
             .map_or(client, |alignment| &alignment.history);
@@ -280,7 +274,7 @@ impl SnapshotCache {
     ) -> Lookup {
         let history = alignment.map_or(client, |alignment| &alignment.history);
         let mut lookup = self.cached_lookup(scope, history, params.model, source);
-        lookup.origins = self.track_origins(scope, client, known, alignment, params.is_stranger);
+        lookup.origins = self.track_origins(scope, client, known, alignment, params.sender);
         let recorded_count = known.recorded_count;
         let prefix_match =
             self.state()
@@ -539,8 +533,12 @@ mod tests {
         }
         let answer = client.messages()[1].message.clone();
         let asking = client.prefix(1);
-        let origins = cache.track_passthrough(&scope, &asking, false);
-        cache.track_answer(&scope, (&asking, &origins), &asking, &answer);
+        let sender = crate::lookup::Sender {
+            is_stranger: false,
+            may_be_stored: false,
+        };
+        let origins = cache.track_passthrough(&scope, &asking, sender);
+        cache.track_answer(&scope, (&asking, &origins), &asking, &answer, sender);
         let mut waits = std::pin::pin!(cache.wait_for_summaries(&scope, &client, &answers));
         assert!(poll!(waits.as_mut()).is_ready());
     }

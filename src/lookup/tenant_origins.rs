@@ -22,14 +22,14 @@ impl Occurrence {
 }
 
 /// The chain that got an answer which may come back as a summary.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnsweredChain {
     To { tip: Link, parent: Link },
     Several,
 }
 
 /// An answer that may come back as a summary.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SummaryAnswer {
     pub(super) chain: AnsweredChain,
     /// The hash of its ending; `None` if only the store knows it.
@@ -46,6 +46,10 @@ pub(super) struct Generation {
     /// Answers of the upstream by the link before them, with their origin.
     answers: HashKeyMap<(Link, ScopedHash), Origin>,
     upstream_origins: HashKeySet<Origin>,
+    /// Hashes of messages and answers that only requests had of which nothing may be stored.
+    unstorable: HashKeySet<ScopedHash>,
+    /// Whether this is stored, by this process or an earlier one.
+    is_saved: bool,
 }
 
 impl Generation {
@@ -55,6 +59,49 @@ impl Generation {
             + self.answer_endings.len()
             + self.answers.len()
             + self.upstream_origins.len()
+            + self.unstorable.len()
+    }
+
+    pub(super) fn messages(&self) -> impl Iterator<Item = (ScopedHash, Occurrence)> {
+        let messages = self.messages.iter();
+        messages.map(|(mark, occurrence)| (*mark, *occurrence))
+    }
+
+    pub(super) fn summary_answers(&self) -> impl Iterator<Item = (ScopedHash, SummaryAnswer)> {
+        let answers = self.summary_answers.iter();
+        answers.map(|(mark, answer)| (*mark, *answer))
+    }
+
+    pub(super) fn answers(&self) -> impl Iterator<Item = (Link, ScopedHash, Origin)> {
+        let answers = self.answers.iter();
+        answers.map(|((tip, mark), origin)| (*tip, *mark, *origin))
+    }
+
+    pub(super) fn has_message(&self, mark: &ScopedHash) -> bool {
+        self.messages.contains_key(mark)
+    }
+
+    pub(super) fn has_summary_answer(&self, mark: &ScopedHash) -> bool {
+        self.summary_answers.contains_key(mark)
+    }
+
+    /// Adds what is not here yet of an older generation.
+    fn append(&mut self, older: Self) {
+        for (mark, occurrence) in older.messages {
+            self.messages.entry(mark).or_insert(occurrence);
+        }
+        for (mark, answer) in older.summary_answers {
+            self.summary_answers.entry(mark).or_insert(answer);
+        }
+        for (answer, origin) in older.answers {
+            self.answers.entry(answer).or_insert(origin);
+        }
+        self.answer_endings.extend(older.answer_endings);
+        self.upstream_origins.extend(older.upstream_origins);
+    }
+
+    pub(super) fn forbid_storing(&mut self, mark: ScopedHash) {
+        self.unstorable.insert(mark);
     }
 
     pub(super) fn add_message(&mut self, mark: ScopedHash, occurrence: Occurrence) {
@@ -101,15 +148,76 @@ impl TenantOrigins {
     /// never loses more than half at once; `sizes` bounds that. The older ones are then small: few generations
     /// are enough, and a look-up searches few.
     pub(super) fn add(&mut self, sizes: &RangeInclusive<usize>, add: impl FnOnce(&mut Generation)) {
-        let youngest = self.generations.front().map_or(0, Generation::len);
-        let is_full = youngest >= (self.len / 2).clamp(*sizes.start(), *sizes.end());
-        if is_full || self.generations.is_empty() {
+        let full = self.full_size(sizes);
+        let has_room = |youngest: &Generation| !youngest.is_saved && youngest.len() < full;
+        if !self.generations.front().is_some_and(has_room) {
             self.generations.push_front(Generation::default());
         }
         let youngest = &mut self.generations[0];
         let before = youngest.len();
         add(youngest);
         self.len += youngest.len() - before;
+    }
+
+    /// From now on this hash may be stored. Returns whether it might not be before.
+    pub(super) fn allow_storing(&mut self, mark: &ScopedHash) -> bool {
+        let before = self.len;
+        for generation in &mut self.generations {
+            if !generation.unstorable.is_empty() {
+                self.len -= usize::from(generation.unstorable.remove(mark));
+            }
+        }
+        self.len < before
+    }
+
+    pub(super) fn may_be_stored(&self, mark: &ScopedHash) -> bool {
+        let mut generations = self.generations.iter();
+        generations.all(|generation| !generation.unstorable.contains(mark))
+    }
+
+    /// What is not stored yet.
+    pub(super) fn unsaved(&self) -> impl Iterator<Item = &Generation> {
+        let generations = self.generations.iter();
+        generations.filter(|generation| !generation.is_saved)
+    }
+
+    /// Notes that all of it is stored.
+    pub(super) fn mark_saved(&mut self) {
+        for generation in &mut self.generations {
+            generation.is_saved = true;
+        }
+    }
+
+    /// Adds what an earlier process has seen. A message that two processes have seen in two places is in several
+    /// conversations. An answer is where the later one has seen it.
+    pub(super) fn restore(&mut self, mut saved: Generation, sizes: &RangeInclusive<usize>) {
+        saved.is_saved = true;
+        let is_elsewhere = |(mark, occurrence): (&ScopedHash, &Occurrence)| {
+            let known = self.message(mark)?;
+            (known != *occurrence).then_some(*mark)
+        };
+        let elsewhere: Vec<ScopedHash> = saved.messages.iter().filter_map(is_elsewhere).collect();
+        for mark in elsewhere {
+            self.add(sizes, |youngest| {
+                youngest.add_message(mark, Occurrence::Several);
+            });
+        }
+        let full = self.full_size(sizes);
+        let last = self.generations.back_mut();
+        let is_small = |last: &&mut Generation| last.len() + saved.len() <= full;
+        if let Some(last) = last.filter(|last| last.is_saved && is_small(last)) {
+            let before = last.len();
+            last.append(saved);
+            self.len += last.len() - before;
+        } else {
+            self.len += saved.len();
+            self.generations.push_back(saved);
+        }
+    }
+
+    /// Entries of a generation to which nothing more is added.
+    fn full_size(&self, sizes: &RangeInclusive<usize>) -> usize {
+        (self.len / 2).clamp(*sizes.start(), *sizes.end())
     }
 
     #[cfg(test)]

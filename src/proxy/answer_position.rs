@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::tee::AnswerMessage;
 use crate::history::{AnswerHash, History, Pepper, Scope, without_thinking};
-use crate::lookup::{AnswersInProgress, SnapshotCache};
+use crate::lookup::{AnswersInProgress, Sender, SnapshotCache};
 use crate::memory::alignment::Origin;
 use crate::store::Tombstones;
 use crate::wire::chat;
@@ -34,8 +34,8 @@ pub(super) struct AnswerPosition {
     cache: Arc<SnapshotCache>,
     pepper: Pepper,
     scope: Scope,
-    /// Whether the upstream had not accepted the tenant before this request.
-    is_stranger: bool,
+    /// Who sent the request; a stranger if the upstream had not accepted the tenant before it.
+    sender: Sender,
     /// The history as the client sent it.
     client_history: Arc<History>,
     /// Where each of its messages was said first.
@@ -53,7 +53,7 @@ pub(super) struct AnswerPosition {
 impl AnswerPosition {
     pub(super) fn new(
         (cache, pepper): (&Arc<SnapshotCache>, Pepper),
-        (scope, is_stranger): (&Scope, bool),
+        (scope, sender): (&Scope, Sender),
         (client_history, origins): (&Arc<History>, Vec<Origin>),
         chain: &Arc<History>,
     ) -> Self {
@@ -61,7 +61,7 @@ impl AnswerPosition {
             cache: Arc::clone(cache),
             pepper,
             scope: scope.clone(),
-            is_stranger,
+            sender,
             client_history: Arc::clone(client_history),
             origins,
             chain: Arc::clone(chain),
@@ -112,11 +112,15 @@ impl AnswerPosition {
         client_history: History,
         is_stranger: bool,
     ) -> Self {
-        let origins = cache.track_passthrough(scope, &client_history, is_stranger);
+        let sender = Sender {
+            is_stranger,
+            may_be_stored: false,
+        };
+        let origins = cache.track_passthrough(scope, &client_history, sender);
         let client_history = Arc::new(client_history);
         Self::new(
             (cache, pepper),
-            (scope, is_stranger),
+            (scope, sender),
             (&client_history, origins),
             &client_history,
         )
@@ -124,16 +128,17 @@ impl AnswerPosition {
 
     /// Marks what the model said, one message for each choice.
     pub(super) fn record_answers(&self, messages: &[&AnswerMessage]) {
-        if self.is_stranger && !messages.is_empty() {
+        if self.sender.is_stranger && !messages.is_empty() {
             let (client, origins) = (&self.client_history, &self.origins);
-            self.cache.track_accepted(&self.scope, client, origins);
+            self.cache
+                .track_accepted(&self.scope, client, origins, self.sender);
         }
         *self.first_answer() = None;
         for (place, message) in messages.iter().enumerate() {
             if let Some(parsed) = chat::message(&message.json(), &self.pepper) {
                 let client = (&*self.client_history, self.origins.as_slice());
                 self.cache
-                    .track_answer(&self.scope, client, &self.chain, &parsed);
+                    .track_answer(&self.scope, client, &self.chain, &parsed, self.sender);
             }
             for text in [message.text(), message.refusal()] {
                 if may_be_summary(text) {
@@ -142,7 +147,7 @@ impl AnswerPosition {
                         *self.first_answer() = Some((text.len(), hash));
                     }
                     self.cache
-                        .track_summary_answer(&self.scope, &self.chain, hash);
+                        .track_summary_answer(&self.scope, &self.chain, hash, self.sender);
                     if let Some((tombstones, receipt)) = &self.forgotten {
                         tombstones.add_answer(&self.scope, &hash.text, *receipt);
                     }

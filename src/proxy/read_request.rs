@@ -23,7 +23,7 @@ use super::mode::{self, DecidedBy, Mode, ModeDecision};
 use super::peer_memory;
 use super::received_body::ReceivedBody;
 use crate::history::{History, MessageKey, Scope, ScopedHash};
-use crate::lookup::{Lookup, LookupParams, anchors, answer_contents};
+use crate::lookup::{Lookup, LookupParams, Sender, anchors, answer_contents};
 use crate::memory::alignment::Alignment;
 use crate::memory::policy as providers;
 use crate::store::LookupKeys;
@@ -77,7 +77,7 @@ impl ReadRequest {
         }
         let client_history = Arc::new(history);
         let request = (&parsed, &client_history);
-        let found = find_conversation(memory, policy, identity, request, false).await;
+        let found = find_conversation(memory, policy, identity, request, Mode::Off).await;
         match found {
             Ok(found) => Self {
                 request: None,
@@ -257,7 +257,7 @@ async fn find_conversation(
     policy: &RequestPolicy,
     identity: &Identity,
     (parsed, client_history): (&wire::Request, &Arc<History>),
-    has_memory: bool,
+    mode: Mode,
 ) -> Result<FoundConversation, Forgotten> {
     let pepper = policy.identity.pepper;
     let answer_marks = |is_ending_known: &dyn Fn(&ScopedHash) -> bool| {
@@ -282,15 +282,18 @@ async fn find_conversation(
     let first = parsed.leading_messages().messages().first();
     let system =
         first.map(|message| MessageKey::from_message(&client_history.root(), message).content);
-    let is_stranger = !memory.accepted_tenants.contains(&scope.tenant);
+    let sender = Sender {
+        is_stranger: !memory.accepted_tenants.contains(&scope.tenant),
+        may_be_stored: mode == Mode::On,
+    };
     let params = LookupParams {
         model: parsed.model().unwrap_or_default(),
         thread_key: identity.thread.key.as_deref(),
         system,
         level: policy.evidence,
-        is_stranger,
+        sender,
         account: identity.account,
-        marks_quotations: has_memory,
+        marks_quotations: mode != Mode::Off,
     };
     let pending_lookup = memory.cache.look_up(scope, client_history, params, || {
         answer_marks(&|ending| memory.cache.may_know_ending(scope, ending))
@@ -303,7 +306,7 @@ async fn find_conversation(
     let origins = lookup.origins.clone();
     let answer_position = AnswerPosition::new(
         (&memory.cache, pepper),
-        (scope, is_stranger),
+        (scope, sender),
         (client_history, origins),
         &history,
     );
@@ -333,7 +336,7 @@ async fn look_up(
     } = request;
     let client_history = Arc::new(client_history);
     let request = (&parsed, &client_history);
-    let found = find_conversation(memory, &policy, &identity, request, true).await;
+    let found = find_conversation(memory, &policy, &identity, request, decided.mode).await;
     let FoundConversation {
         mut lookup,
         alignment,

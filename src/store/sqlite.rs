@@ -43,6 +43,7 @@ mod record_group;
 mod record_standing;
 mod savepoint;
 mod scoped;
+mod seen_messages;
 mod shrink;
 mod snapshots;
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use serde_json::Value;
 
+use crate::population::documents::Documents;
 use crate::population::kinds::{Kind, Naming};
 use crate::population::marks::{Mark, found};
 use crate::population::words::{self, message};
@@ -62,6 +63,8 @@ pub struct Pool {
     pub processes: usize,
     /// The next canned text that nobody was told yet.
     pub fresh: usize,
+    /// How many conversations of equal answers have begun.
+    pub equal: usize,
 }
 
 impl Pool {
@@ -112,6 +115,8 @@ pub struct Conversation {
     numbered: bool,
     /// How many messages the client keeps, where it keeps not all.
     pub window: usize,
+    /// What its application puts beside the questions.
+    pub documents: Documents,
     /// How many of the first messages a scene leaves out.
     pub skips: usize,
     pub process: usize,
@@ -166,6 +171,7 @@ impl Conversation {
             tools,
             numbered: dice.one_in(6),
             window: dice.between(12, 30),
+            documents: Documents::drawn(kind, dice),
             skips: 0,
             process: dice.below(pool.processes),
             moves: false,
@@ -201,6 +207,12 @@ impl Conversation {
                 }
             }
             Kind::Import => self.grow(pool, 3, 9),
+            Kind::EqualAnswers => {
+                let number = pool.equal / self.kind.together();
+                pool.equal += 1;
+                self.turns += 16;
+                self.ahead.extend(words::equal_answers(number));
+            }
             Kind::Bot if self.troubles == 0 => {
                 self.push(message("assistant", words::canned(500_000)));
             }

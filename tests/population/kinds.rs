@@ -41,6 +41,7 @@ kinds! {
     WindowKeepsFirst "window, first kept" 39,
     WindowNotice "window, notice" 4,
     WindowAdding "window, additions" 0,
+    EqualAnswers "equal answers" 30,
     SummaryUser "summary as user" 9,
     SummaryAssistant "summary as assistant" 13,
     SummaryAsked "summary, asked for" 10,
@@ -99,10 +100,16 @@ impl Kind {
                 | Self::WindowNotice
                 | Self::WindowKeepsFirst
                 | Self::WindowAdding
+                | Self::EqualAnswers
                 | Self::Removes
                 | Self::RewritesWindow
                 | Self::Restart
         ) && !self.summarises()
+    }
+
+    /// How many conversations of this kind begin together.
+    pub fn together(self) -> usize {
+        if self == Self::EqualAnswers { 2 } else { 1 }
     }
 
     /// Whether its user takes words back.
@@ -115,6 +122,9 @@ impl Kind {
         // Words that are taken back are half of what is judged.
         if dice.one_in(14) {
             return *dice.pick(&[Self::Rewrites, Self::Removes, Self::RewritesWindow]);
+        }
+        if dice.one_in(24) {
+            return Self::EqualAnswers;
         }
         loop {
             let kind = *dice.pick(Self::ALL);

@@ -37,6 +37,14 @@ impl Conversation {
                 self.slide(&mut sent);
                 self.insert_additions(&mut sent);
             }
+            Kind::EqualAnswers => {
+                self.insert_documents(&mut sent);
+                if self.id.is_multiple_of(3) {
+                    self.slide(&mut sent);
+                } else if self.turn > self.window {
+                    sent.drain(..self.window & !1);
+                }
+            }
             Kind::Pruned => prune(&mut sent, self.id.is_multiple_of(2)),
             Kind::DroppedRounds => sent = without_rounds(&sent),
             Kind::Floating => {

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::population::conversation::{Branch, Conversation, Line, Pool};
 use crate::population::kinds::Kind;
+use crate::population::marks::Mark;
 use crate::population::request::{Fate, Request};
 use crate::population::words::{self, message};
 use crate::support::dice::Dice;
@@ -201,7 +202,8 @@ impl Conversation {
     pub fn request(&mut self, pool: &mut Pool) -> Request {
         let own_marks = self.now.messages.iter().flat_map(|line| &line.marks);
         let summary = self.now.summary.iter().flat_map(|summary| &summary.marks);
-        let may = own_marks.chain(summary).copied().collect();
+        let mut may: BTreeSet<Mark> = own_marks.chain(summary).copied().collect();
+        may.extend(self.document_marks());
         Request {
             kind: self.kind,
             tenant: self.tenant,

@@ -138,6 +138,16 @@ pub fn flow(number: usize) -> Vec<(Value, Value)> {
         .collect()
 }
 
+/// A long dialogue that several users have in equal words.
+pub fn equal_answers(number: usize) -> Vec<(Value, Value)> {
+    let turn = |turn| {
+        let at = 700 * number + turn;
+        let (question, answer) = (suggested(600_000 + at), canned(5_000_000 + at));
+        (message("user", question), message("assistant", answer))
+    };
+    (0..40).map(turn).collect()
+}
+
 /// The questions of a form, answered in a word or two.
 pub fn form(number: usize, dice: &mut Dice) -> Vec<(Value, Value)> {
     (0..4 + number % 3)

@@ -64,6 +64,7 @@ pub async fn play(seed: u64, options: WorldOptions) -> Vec<Sent> {
         conversations: 0,
         processes,
         fresh: 0,
+        equal: 0,
     };
     let mut world = World {
         seed,
@@ -85,7 +86,9 @@ pub async fn play(seed: u64, options: WorldOptions) -> Vec<Sent> {
             6..=19 if !live.is_empty() => world.at_once(&mut live, &mut pool).await,
             _ if live.len() < SIDE_BY_SIDE => {
                 let kind = Kind::drawn(&mut pool.dice);
-                live.push(Conversation::begin(&mut pool, kind));
+                for _ in 0..kind.together() {
+                    live.push(Conversation::begin(&mut pool, kind));
+                }
             }
             _ => {
                 let at = pool.dice.below(live.len());

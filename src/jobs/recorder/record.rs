@@ -11,7 +11,7 @@ use crate::jobs::overflow_observe::PendingOverflow;
 use crate::jobs::part_report::PartReport;
 use crate::jobs::traces;
 use crate::jobs::track::Track;
-use crate::lookup::{LookupParams, SentLabel};
+use crate::lookup::{LookupParams, Sender, SentLabel};
 use crate::memory::alignment::{EvidenceLevel, LineageName, SharedMessages};
 use crate::memory::peer_memory::MAX_CHANCE_PREFIX;
 use crate::memory::{Node, PartMeta, SnapshotId, record};
@@ -246,7 +246,10 @@ impl Recorder {
             thread_key: exchange.thread_key.as_deref(),
             system: exchange.system,
             level: EvidenceLevel::default(),
-            is_stranger: false,
+            sender: Sender {
+                is_stranger: false,
+                may_be_stored: true,
+            },
             account: exchange.account,
             marks_quotations: false,
         };

@@ -4,6 +4,16 @@ use crate::history::Pepper;
 /// A bound that a test reaches soon.
 const ENTRIES: usize = 50_000;
 
+const ACCEPTED: Sender = Sender {
+    is_stranger: false,
+    may_be_stored: true,
+};
+
+const STRANGER: Sender = Sender {
+    is_stranger: true,
+    may_be_stored: true,
+};
+
 fn scope(name: &str) -> Scope {
     Scope::new(name.as_bytes(), None)
 }
@@ -29,7 +39,7 @@ fn is_contested(index: &OriginIndex, tenant: &Scope, text: &str) -> bool {
 fn flood(index: &mut OriginIndex, tenant: &Scope, count: usize) -> bool {
     for number in 0..count {
         let mark = hash(&format!("flood {number}"));
-        index.add_message(tenant, mark, origin(2), false);
+        index.add_message(tenant, mark, origin(2), ACCEPTED);
     }
     let mut lost = index.take_evicted();
     lost.remove(&tenant.tenant);
@@ -49,17 +59,17 @@ fn check_size(index: &OriginIndex) {
 fn messages_of_unaccepted_tenants_evict_no_accepted_messages() {
     let (alice, other) = (scope("alice"), origin(2));
     let mut index = OriginIndex::with_max_entries(ENTRIES);
-    index.add_message(&alice, hash("said by two"), other, false);
+    index.add_message(&alice, hash("said by two"), other, ACCEPTED);
     for number in 0..ENTRIES {
         let mark = hash(&format!("stranger {number}"));
-        index.add_message(&scope("stranger"), mark, other, true);
+        index.add_message(&scope("stranger"), mark, other, STRANGER);
     }
     assert!(index.take_evicted().is_empty());
     assert!(index.strangers.young.len() + index.strangers.old.len() <= ENTRIES * 2 / 5);
     assert!(is_contested(&index, &alice, "said by two"));
     // What a tenant said before it was accepted counts too.
-    index.add_message(&alice, hash("said before"), other, true);
-    index.add_message(&alice, hash("said before"), origin(1), false);
+    index.add_message(&alice, hash("said before"), other, STRANGER);
+    index.add_message(&alice, hash("said before"), origin(1), ACCEPTED);
     assert!(is_contested(&index, &alice, "said before"));
     assert!(!is_contested(&index, &alice, "said by nobody"));
 }
@@ -70,7 +80,7 @@ fn a_flood_of_one_tenant_evicts_no_messages_of_another_tenant() {
     let mut index = OriginIndex::with_max_entries(ENTRIES);
     for number in 0..ENTRIES / 4 {
         let mark = hash(&format!("alice {number}"));
-        index.add_message(&alice, mark, origin(2), false);
+        index.add_message(&alice, mark, origin(2), ACCEPTED);
     }
     assert!(!flood(&mut index, &chatty, ENTRIES * 3));
     check_size(&index);
@@ -129,14 +139,14 @@ fn many_tiny_tenants_evict_no_small_tenant_that_is_in_use() {
     let mut index = OriginIndex::with_max_entries(ENTRIES);
     let (alice, silent) = (scope("alice"), scope("silent"));
     for tenant in [&alice, &silent] {
-        index.add_message(tenant, hash("said by two"), origin(2), false);
+        index.add_message(tenant, hash("said by two"), origin(2), ACCEPTED);
     }
     for number in 0..ENTRIES / TENANT_ENTRIES * 3 {
         let tiny = scope(&format!("tiny {number}"));
-        index.add_message(&tiny, hash("one message"), origin(2), false);
+        index.add_message(&tiny, hash("one message"), origin(2), ACCEPTED);
         if number.is_multiple_of(1_000) {
             let mark = hash(&format!("alice {number}"));
-            index.add_message(&alice, mark, origin(2), false);
+            index.add_message(&alice, mark, origin(2), ACCEPTED);
         }
     }
     check_size(&index);
@@ -165,7 +175,7 @@ fn an_answer_ending_is_kept_as_long_as_the_answer() {
     };
     let mut index = OriginIndex::with_max_entries(ENTRIES);
     for number in 0..ENTRIES {
-        index.add_summary_answer(&alice, answer(number), &chain);
+        index.add_summary_answer(&alice, answer(number), &chain, ACCEPTED);
         if number.is_multiple_of(1_000) {
             index.mark_quoted(&alice, answer(number / 2).text);
         }
@@ -189,13 +199,115 @@ fn an_answer_ending_is_kept_as_long_as_the_answer() {
     );
 }
 
+/// What a process has seen proves as little in the next one, and no more than that.
+#[test]
+fn what_was_seen_is_restored_but_for_requests_without_memory() {
+    let body = br#"{"model":"m","messages":[{"role":"user","content":"Sum up."}]}"#;
+    let parsed = crate::wire::Request::parse_chat(&body.to_vec().into()).expect("a request");
+    let (alice, bob) = (scope("alice"), scope("bob"));
+    let chain = parsed.history(&alice);
+    let tip = chain.tip().expect("a message");
+    let answer = |text: &str| AnswerHash {
+        text: hash(text),
+        ending: hash("ending"),
+    };
+    let private = Sender {
+        may_be_stored: false,
+        ..ACCEPTED
+    };
+    let mut index = OriginIndex::with_max_entries(ENTRIES);
+    index.add_message(&alice, hash("elsewhere"), origin(2), ACCEPTED);
+    index.add_message(&alice, hash("here"), origin(1), ACCEPTED);
+    index.add_message(&alice, hash("here and elsewhere"), origin(1), ACCEPTED);
+    index.add_message(&alice, hash("here and elsewhere"), origin(2), ACCEPTED);
+    index.add_message(&alice, hash("private"), origin(2), private);
+    index.add_message(&alice, hash("private first"), origin(2), private);
+    index.add_message(&alice, hash("private first"), origin(2), ACCEPTED);
+    index.add_message(&bob, hash("of a stranger"), origin(2), STRANGER);
+    index.add_answer(&alice, tip, hash("here"), origin(1));
+    index.add_answer(&alice, tip, hash("private"), origin(2));
+    index.add_summary_answer(&alice, answer("summary"), &chain, ACCEPTED);
+    index.add_summary_answer(&alice, answer("private summary"), &chain, private);
+    check_size(&index);
+
+    let saved = index.take_unsaved();
+    assert_eq!(saved.len(), 1);
+    assert!(index.take_unsaved().is_empty());
+    let mut next = OriginIndex::with_max_entries(ENTRIES);
+    next.restore(&saved);
+    check_size(&next);
+    for text in ["elsewhere", "here and elsewhere", "private first"] {
+        assert!(is_contested(&next, &alice, text), "{text}");
+    }
+    for text in ["here", "private", "of a stranger"] {
+        assert!(!is_contested(&next, &alice, text), "{text}");
+    }
+    let restored = next.origins_of(&alice);
+    assert_eq!(restored.answer_origin(tip, hash("here")), Some(origin(1)));
+    assert_eq!(restored.answer_origin(tip, hash("private")), None);
+    assert!(restored.is_from_upstream(origin(1)) && !restored.is_from_upstream(origin(2)));
+    assert_eq!(
+        restored.summary_answer(&hash("summary")),
+        index.origins_of(&alice).summary_answer(&hash("summary"))
+    );
+    assert!(restored.has_answer_ending(&hash("ending")));
+    assert!(!restored.has_summary_answer(&hash("private summary")));
+    // It is stored already, and what was seen since is not.
+    assert!(next.take_unsaved().is_empty());
+    next.add_message(&alice, hash("here"), origin(2), ACCEPTED);
+    assert!(is_contested(&next, &alice, "here"));
+    assert_eq!(next.take_unsaved().len(), 1);
+    // Also what may be stored only now.
+    index.add_message(&alice, hash("private"), origin(2), ACCEPTED);
+    next.restore(&index.take_unsaved());
+    assert!(is_contested(&next, &alice, "private"));
+    check_size(&next);
+}
+
+/// Two processes have seen one message in two places. Neither place is its only one.
+#[test]
+fn what_two_processes_have_seen_in_two_places_is_in_both() {
+    let alice = scope("alice");
+    let saved_by = |place| {
+        let mut index = OriginIndex::with_max_entries(ENTRIES);
+        index.add_message(&alice, hash("equal"), origin(place), ACCEPTED);
+        index.take_unsaved()
+    };
+    let mut next = OriginIndex::with_max_entries(ENTRIES);
+    next.restore(&[saved_by(1), saved_by(1)].concat());
+    assert!(!is_contested(&next, &alice, "equal"));
+    next.restore(&saved_by(2));
+    assert!(is_contested(&next, &alice, "equal"));
+    check_size(&next);
+}
+
+/// What does not fit is left out, the oldest first.
+#[test]
+fn no_more_is_restored_than_there_is_room_for() {
+    let alice = scope("alice");
+    let saved = |from: usize, count: usize| {
+        let mut index = OriginIndex::with_max_entries(10 * ENTRIES);
+        for number in from..from + count {
+            let mark = hash(&format!("message {number}"));
+            index.add_message(&alice, mark, origin(2), ACCEPTED);
+        }
+        index.take_unsaved()
+    };
+    let mut next = OriginIndex::with_max_entries(ENTRIES);
+    next.restore(&[saved(0, ENTRIES / 2), saved(ENTRIES / 2, ENTRIES)].concat());
+    check_size(&next);
+    assert!(is_contested(&next, &alice, "message 0"));
+    assert!(!is_contested(&next, &alice, &format!("message {ENTRIES}")));
+    assert!(next.take_evicted().is_empty());
+}
+
 /// One account can begin many tenants, each with few messages. So a quiet tenant loses what was seen of it.
 #[test]
 fn evicted_messages_prove_nothing_until_they_are_sent_again() {
     let (bob, own) = (scope("bob"), origin(1));
     let mut index = OriginIndex::with_max_entries(ENTRIES);
     assert!(!is_contested(&index, &bob, "an answer of before the start"));
-    index.add_message(&bob, hash("said by two"), origin(2), false);
+    index.add_message(&bob, hash("said by two"), origin(2), ACCEPTED);
     for number in 0..ENTRIES / 20 {
         let many = scope(&format!("many {number}"));
         flood(&mut index, &many, 20);
@@ -204,7 +316,7 @@ fn evicted_messages_prove_nothing_until_they_are_sent_again() {
     assert!(is_contested(&index, &bob, "said by two"));
     assert!(is_contested(&index, &bob, "an answer of before the start"));
     // What is said from now on is seen by all that follows.
-    index.add_message(&bob, hash("a new answer"), own, false);
+    index.add_message(&bob, hash("a new answer"), own, ACCEPTED);
     assert!(!is_contested(&index, &bob, "a new answer"));
     assert!(is_contested(&index, &bob, "said by two"));
 }

@@ -299,6 +299,9 @@ const SWEEP_SPENDING: &str =
     "DELETE FROM spending WHERE tenant = $1 AND ($2 IS NULL OR resource = $2)";
 const SWEEP_TENANT_ACCOUNTS: &str = "DELETE FROM tenant_accounts WHERE tenant = $1 AND $2 IS NULL";
 
+/// Also what the tenant's other users said: the lists do not tell them apart.
+const SWEEP_SEEN_MESSAGES: &str = "DELETE FROM seen_messages WHERE tenant = $1";
+
 /// Deletes some conversations and audit lines of an owner, and adds what it deleted to `counts`. Returns whether that was
 /// all.
 pub(super) async fn forget_some(
@@ -334,6 +337,9 @@ pub(super) async fn forget_some(
             let rows = sweep.execute(&mut *conn).await?.rows_affected();
             *counts.entry(name).or_default() += rows;
         }
+        let sweep = query(SWEEP_SEEN_MESSAGES).bind(tenant.as_slice());
+        let rows = sweep.execute(&mut *conn).await?.rows_affected();
+        *counts.entry("seen_messages").or_default() += rows;
     }
     set_counts(conn, receipt, &counts, all).await?;
     Ok((counts, all))

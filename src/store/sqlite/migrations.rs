@@ -149,6 +149,11 @@ pub(super) fn migrations() -> Vec<Migration> {
             "requests_trimmed",
             include_str!("../../../migrations/sqlite/0028_requests_trimmed.sql"),
         ),
+        (
+            29,
+            "seen_messages",
+            include_str!("../../../migrations/sqlite/0029_seen_messages.sql"),
+        ),
     ]
     .into_iter()
     .map(|(version, name, text)| {

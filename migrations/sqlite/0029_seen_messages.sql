@@ -1,0 +1,11 @@
+-- What a process has seen of a tenant and perhaps not recorded, written when the process stops: hashes only. The next one
+-- reads it, since a message proves a conversation only as long as nobody else has it. Each column is a list of records of
+-- one length, see `lookup/seen_messages.rs`.
+CREATE TABLE seen_messages (
+    id              INTEGER PRIMARY KEY,
+    tenant          BLOB    NOT NULL CHECK (length(tenant) = 32),
+    at_ms           INTEGER NOT NULL,
+    messages        BLOB    NOT NULL,
+    answers         BLOB    NOT NULL,
+    summary_answers BLOB    NOT NULL
+) STRICT;
