@@ -1,10 +1,11 @@
-//! Writes audit lines to standard output or a file, one write per line, in the background.
+//! Writes audit lines to standard output or a file, several at once, in the background.
 //!
 //! A request never waits for the disk: the queue is bounded, and a record that does not fit is dropped and counted.
 //! Records in the queue are written before the process ends. At a stop all open requests end at once: their records
 //! always fit, and the writer ends after every task that may still have one.
 
 mod message;
+mod unwritten_lines;
 mod writer;
 
 use std::io;
@@ -17,6 +18,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use self::message::Message;
+use self::unwritten_lines::UnwrittenLines;
 use self::writer::{Gathering, Output, Writer};
 use super::dropped::Dropped;
 use super::file::{AuditError, AuditFile, Rotation};
@@ -234,6 +236,8 @@ impl Audit {
         let writer = Writer {
             output,
             line: Vec::new(),
+            unwritten: UnwrittenLines::default(),
+            writing: 0,
             torn: false,
             waiting: Arc::clone(&waiting),
             dropped: dropped.clone(),

@@ -236,6 +236,45 @@ async fn a_panic_in_a_record_reader_loses_one_line_and_is_counted() {
     assert_eq!(audit.dropped(), 1);
 }
 
+/// Counts writes.
+#[derive(Clone, Default)]
+struct Counted(std::sync::Arc<std::sync::Mutex<Vec<Vec<u8>>>>);
+
+impl Write for Counted {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().push(bytes.to_vec());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A write wakes whoever reads the lines, so lines that wait are written together, as many as a pipe takes as a whole.
+#[tokio::test]
+async fn lines_that_wait_are_written_together() {
+    let output = Counted::default();
+    let audit = Audit::start(
+        Output::Stream(Box::new(output.clone())),
+        Exporter::default(),
+        &Tasks::new(),
+    );
+    let sent: Vec<String> = (0..100).map(|number| format!("r-{number}")).collect();
+    for id in &sent {
+        audit.record(record(id), RequestSpan::default());
+    }
+    audit.flush().await;
+    let writes = output.0.lock().unwrap().clone();
+    assert!(writes.len() < 10, "{}", writes.len());
+    assert!(
+        writes
+            .iter()
+            .all(|write| write.len() <= 4_096 && write.ends_with(b"\n"))
+    );
+    assert_eq!(ids(&String::from_utf8(writes.concat()).unwrap()), sent);
+}
+
 /// Writes nothing until a signal, then fails.
 struct Stuck(mpsc::Receiver<()>);
 

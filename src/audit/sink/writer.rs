@@ -2,7 +2,7 @@
 //! nothing for want of room: that is decided before. Started by [`super`].
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::Write;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,6 +13,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::message::Message;
+use super::unwritten_lines::{UnwrittenLines, WriteFailure};
 use crate::audit::dropped::Dropped;
 use crate::audit::file::AuditFile;
 use crate::audit::otlp::Otlp;
@@ -80,6 +81,7 @@ pub(super) async fn run(
             for message in batch {
                 active.handle_or_count(message);
             }
+            active.finish_batch();
             active
         });
         writer = write_batch.await.ok();
@@ -106,7 +108,11 @@ impl fmt::Debug for Output {
 #[derive(Debug)]
 pub(super) struct Writer {
     pub(super) output: Output,
+    /// The last line, of which only the room is kept.
     pub(super) line: Vec<u8>,
+    pub(super) unwritten: UnwrittenLines,
+    /// How many lines are being written.
+    pub(super) writing: usize,
     /// Whether the last write failed, which may have left half a line.
     pub(super) torn: bool,
     pub(super) waiting: Arc<AtomicUsize>,
@@ -121,14 +127,30 @@ impl Writer {
     fn handle_or_count(&mut self, message: Message) {
         let is_line = !matches!(message, Message::Reopen | Message::Flush(_));
         let handled = panic::catch_unwind(AssertUnwindSafe(|| self.handle(message)));
-        if handled.is_err() && is_line {
-            self.torn = true;
+        if handled.is_err() {
+            self.count_fault(usize::from(is_line));
+        }
+    }
+
+    /// Writes the lines that are left. A fault loses them, and not the audit.
+    fn finish_batch(&mut self) {
+        let written = panic::catch_unwind(AssertUnwindSafe(|| self.write_lines()));
+        if written.is_err() {
+            self.count_fault(0);
+        }
+    }
+
+    /// Counts `lost` lines, and those that were being written.
+    fn count_fault(&mut self, lost: usize) {
+        let lost = lost + std::mem::take(&mut self.writing);
+        self.torn = true;
+        for _ in 0..lost {
             self.dropped.add(
                 "fault",
                 "a fault in the program kept audit lines from being written, and lines are lost",
             );
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
         }
+        self.waiting.fetch_sub(lost, Ordering::Relaxed);
     }
 
     fn handle(&mut self, message: Message) {
@@ -138,25 +160,31 @@ impl Writer {
                 if let Some(reader) = &mut self.reader {
                     reader.request(&mut record.0);
                 }
-                self.write_or_count(&record.0);
+                self.add(&record.0);
             }
-            Message::Part(record) => self.write_or_count(&*record),
+            Message::Part(record) => self.add(&*record),
             Message::Call(record) => {
                 if let Some(reader) = &mut self.reader {
                     reader.call(&record);
                 }
-                self.write_or_count(&*record);
+                self.add(&*record);
             }
-            Message::Pass(record) => self.write_or_count(&record.0),
-            Message::Forgotten(record) => self.write_or_count(&*record),
-            Message::Reopen => self.reopen(),
-            Message::Flush(written) => match &self.store {
-                Some(store) => store.flush(written),
-                None => {
-                    // The caller may have stopped waiting.
-                    let _ = written.send(());
+            Message::Pass(record) => self.add(&record.0),
+            Message::Forgotten(record) => self.add(&*record),
+            Message::Reopen => {
+                self.write_lines();
+                self.reopen();
+            }
+            Message::Flush(written) => {
+                self.write_lines();
+                match &self.store {
+                    Some(store) => store.flush(written),
+                    None => {
+                        // The caller may have stopped waiting.
+                        let _ = written.send(());
+                    }
                 }
-            },
+            }
         }
     }
 
@@ -181,8 +209,35 @@ impl Writer {
         }
     }
 
-    fn write_or_count(&mut self, record: &impl Record) {
-        match self.write(record) {
+    /// Adds a line to those that are written together, and writes these if they are enough.
+    fn add(&mut self, record: &impl Record) {
+        self.line.clear();
+        if let Err(error) = serde_json::to_writer(&mut self.line, record) {
+            self.count_failure(&WriteFailure {
+                error: error.into(),
+                lost: 1,
+            });
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        if let Some(store) = &mut self.store {
+            store.offer(record, &self.line);
+        }
+        self.line.push(b'\n');
+        if !self.unwritten.has_room(self.line.len()) {
+            self.write_lines();
+        }
+        self.unwritten.push(&self.line);
+    }
+
+    /// Writes the lines that were added. Those that cannot be written are lost, and counted.
+    fn write_lines(&mut self) {
+        self.writing = self.unwritten.count();
+        if self.writing == 0 {
+            return;
+        }
+        let mut lines = std::mem::take(&mut self.unwritten);
+        match self.write(&mut lines) {
             Ok(()) => {
                 if std::mem::replace(&mut self.torn, false) {
                     self.dropped.losses.recovered();
@@ -190,43 +245,40 @@ impl Writer {
                     self.dropped.losses.expire();
                 }
             }
-            Err(error) => {
-                self.torn = true;
-                let error = format!("the audit cannot be written, and lines are lost: {error}");
-                self.dropped.add("write", &error);
-            }
+            Err(failure) => self.count_failure(&failure),
         }
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.waiting.fetch_sub(self.writing, Ordering::Relaxed);
+        self.writing = 0;
+        lines.clear();
+        self.unwritten = lines;
     }
 
-    /// One write per line, so that lines of several processes never mix.
-    fn write(&mut self, record: &impl Record) -> io::Result<()> {
-        self.line.clear();
-        if self.torn {
-            // A reader skips an empty line, and finds this one whole.
-            self.line.push(b'\n');
+    fn count_failure(&mut self, failure: &WriteFailure) {
+        self.torn = true;
+        let error = &failure.error;
+        let error = format!("the audit cannot be written, and lines are lost: {error}");
+        for _ in 0..failure.lost {
+            self.dropped.add("write", &error);
         }
-        let start = self.line.len();
-        serde_json::to_writer(&mut self.line, record)?;
-        if let Some(store) = &mut self.store {
-            store.offer(record, &self.line[start..]);
-        }
-        self.line.push(b'\n');
+    }
+
+    fn write(&mut self, lines: &mut UnwrittenLines) -> Result<(), WriteFailure> {
+        let mut begins_new_line = self.torn;
         let output: &mut dyn Write = match &mut self.output {
             Output::Nowhere => return Ok(()),
             Output::Stream(output) => output,
             Output::File(file) => {
-                if let Err(error) = file.rotate_for(self.line.len(), Timestamp::now()) {
+                if let Err(error) = file.rotate_for(lines.bytes(), Timestamp::now()) {
                     tracing::warn!(%error, "the audit file cannot be rotated, or opened again; lines go to the old one");
                 }
-                if std::mem::take(&mut file.was_torn) && !self.torn {
-                    self.line.insert(0, b'\n');
-                }
+                begins_new_line |= std::mem::take(&mut file.was_torn);
                 file
             }
         };
-        output.write_all(&self.line)?;
-        output.flush()
+        if begins_new_line {
+            lines.begin_new_line();
+        }
+        lines.write_to(output)
     }
 
     fn reopen(&mut self) {
