@@ -150,8 +150,12 @@ impl OriginIndex {
         tip: Link,
         mark: ScopedHash,
         origin: Origin,
+        sender: Sender,
     ) {
-        self.add(scope, |entries| entries.add_answer(tip, mark, origin));
+        let may_be_stored = sender.may_be_stored;
+        self.add(scope, |entries| {
+            entries.add_answer((tip, mark), origin, may_be_stored);
+        });
     }
 
     /// Adds an answer to `chain` that may come back as a summary. One conversation may get the same answer
@@ -163,12 +167,12 @@ impl OriginIndex {
         chain: &History,
         sender: Sender,
     ) {
-        let is_new = self
-            .origins_of(scope)
-            .summary_answer(&answer.text)
-            .is_none();
+        let mark = answer.text;
+        let is_known = self.origins_of(scope).has_summary_answer(&mark);
         self.update_summary_answer(scope, answer, chain);
-        self.set_storable(scope, answer.text, is_new, sender);
+        let updated = self.origins_of(scope).summary_answer(&mark);
+        let names_chain = updated.is_some_and(|answer| answer.chain != AnsweredChain::Several);
+        self.set_storable(scope, mark, !is_known || names_chain, sender);
     }
 
     fn update_summary_answer(&mut self, scope: &Scope, answer: AnswerHash, chain: &History) {

@@ -154,7 +154,7 @@ impl SnapshotCache {
             ..sender
         };
         self.update_origins(|origin_index| {
-            origin_index.add_answer(scope, tip, mark, origin);
+            origin_index.add_answer(scope, tip, mark, origin, accepted);
             origin_index.add_message(scope, mark, origin, accepted);
         });
     }

@@ -139,8 +139,7 @@ pub(super) fn unsaved(key: [u8; 32], tenant: &TenantOrigins) -> SeenMessages {
         for message in messages.filter(|(mark, _)| tenant.may_be_stored(mark)) {
             message.write(&mut entries.messages);
         }
-        let answers = generation.answers();
-        for answer in answers.filter(|(_, mark, _)| tenant.may_be_stored(mark)) {
+        for answer in generation.answers() {
             answer.write(&mut entries.answers);
         }
         let summary_answers = generation.summary_answers();
@@ -160,7 +159,7 @@ pub(super) fn saved(entries: &SeenMessages) -> Generation {
         }
     }
     for (tip, mark, origin) in read::<SavedAnswer>(&entries.answers) {
-        saved.add_answer(tip, mark, origin);
+        saved.add_answer((tip, mark), origin, true);
     }
     for (mark, answer) in read::<SavedSummaryAnswer>(&entries.summary_answers) {
         if !saved.has_summary_answer(&mark) {

@@ -48,6 +48,8 @@ pub(super) struct Generation {
     upstream_origins: HashKeySet<Origin>,
     /// Hashes of messages and answers that only requests had of which nothing may be stored.
     unstorable: HashKeySet<ScopedHash>,
+    /// Those of `answers` that only such requests got.
+    unstorable_answers: HashKeySet<(Link, ScopedHash)>,
     /// Whether this is stored, by this process or an earlier one.
     is_saved: bool,
 }
@@ -60,6 +62,7 @@ impl Generation {
             + self.answers.len()
             + self.upstream_origins.len()
             + self.unstorable.len()
+            + self.unstorable_answers.len()
     }
 
     pub(super) fn messages(&self) -> impl Iterator<Item = (ScopedHash, Occurrence)> {
@@ -72,8 +75,11 @@ impl Generation {
         answers.map(|(mark, answer)| (*mark, *answer))
     }
 
+    /// Those that may be stored.
     pub(super) fn answers(&self) -> impl Iterator<Item = (Link, ScopedHash, Origin)> {
-        let answers = self.answers.iter();
+        let may_be_stored =
+            |(answer, _): &(&(Link, ScopedHash), _)| !self.unstorable_answers.contains(answer);
+        let answers = self.answers.iter().filter(may_be_stored);
         answers.map(|((tip, mark), origin)| (*tip, *mark, *origin))
     }
 
@@ -113,8 +119,19 @@ impl Generation {
         self.summary_answers.insert(mark, answer);
     }
 
-    pub(super) fn add_answer(&mut self, tip: Link, mark: ScopedHash, origin: Origin) {
-        self.answers.insert((tip, mark), origin);
+    /// Adds an answer: the link before it and its hash, and where it was given.
+    pub(super) fn add_answer(
+        &mut self,
+        answer: (Link, ScopedHash),
+        origin: Origin,
+        may_be_stored: bool,
+    ) {
+        if may_be_stored {
+            self.unstorable_answers.remove(&answer);
+        } else if !self.answers.contains_key(&answer) {
+            self.unstorable_answers.insert(answer);
+        }
+        self.answers.insert(answer, origin);
         self.upstream_origins.insert(origin);
     }
 }

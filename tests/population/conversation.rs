@@ -94,7 +94,10 @@ pub struct Conversation {
     pub user: usize,
     pub id: usize,
     pub tenant: usize,
+    /// What it counts as.
     pub kind: Kind,
+    /// How its client behaves.
+    pub habit: Kind,
     pub naming: Naming,
     pub headers: Vec<(&'static str, String)>,
     pub system: Option<String>,
@@ -141,6 +144,10 @@ impl Conversation {
         pool.conversations += 1;
         let (id, dice) = (pool.conversations, &mut pool.dice);
         let naming = Naming::drawn(dice);
+        let habit = match kind {
+            Kind::EqualAnswers => Kind::habit_with_equal_answers(dice),
+            _ => kind,
+        };
         let (canned, tools) = match kind {
             Kind::Bot | Kind::Form => (70, 0),
             Kind::Pruned | Kind::DroppedRounds => (10, 60),
@@ -152,6 +159,7 @@ impl Conversation {
             id,
             tenant: usize::from(user.is_multiple_of(11)),
             kind,
+            habit,
             naming,
             headers: naming.headers(user, id),
             system: (!dice.one_in(8)).then(|| words::system(dice.below(3))),
@@ -212,6 +220,7 @@ impl Conversation {
                 pool.equal += 1;
                 self.turns += 16;
                 self.ahead.extend(words::equal_answers(number));
+                self.process = number % pool.processes;
             }
             Kind::Bot if self.troubles == 0 => {
                 self.push(message("assistant", words::canned(500_000)));

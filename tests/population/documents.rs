@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::population::conversation::Conversation;
+use crate::population::conversation::{Conversation, Line};
 use crate::population::kinds::Kind;
 use crate::population::marks::Mark;
 use crate::population::words::{self, message};
@@ -69,15 +69,16 @@ impl Conversation {
             .collect()
     }
 
-    /// Puts the documents beside the questions of `sent`, which are all of the conversation.
-    pub fn insert_documents(&self, sent: &mut Vec<Value>) {
-        let is_question = |message: &Value| message["role"] == "user";
-        let questions = sent.iter().filter(|m| is_question(m)).count();
+    /// The messages from one on, with the documents beside the questions.
+    pub fn with_documents(&self, from: usize) -> Vec<Value> {
         let role = ["system", "user"][self.id % 2];
-        let (mut all, mut number) = (Vec::new(), 0);
-        for said in std::mem::take(sent) {
-            let is_answer = said["role"] == "assistant" && said["tool_calls"].is_null();
-            let (asks, newest) = (is_question(&said), number + 1 == questions);
+        let (dropped, kept) = self.now.messages.split_at(from);
+        let count = |lines: &[Line]| lines.iter().filter(|line| line.is_question()).count();
+        let (mut number, questions) = (count(dropped), count(&self.now.messages));
+        let mut all = Vec::new();
+        for line in kept {
+            let is_answer = line.role() == "assistant" && line.value["tool_calls"].is_null();
+            let (asks, newest) = (line.is_question(), number + 1 == questions);
             let old = number + OLD < questions;
             let document = message(role, words::own(self.document_mark(number), 220));
             let (in_front, behind) = match self.documents {
@@ -90,9 +91,9 @@ impl Conversation {
             };
             number += usize::from(asks);
             all.extend(in_front.then(|| document.clone()));
-            all.push(said);
+            all.push(line.value.clone());
             all.extend(behind.then_some(document));
         }
-        *sent = all;
+        all
     }
 }

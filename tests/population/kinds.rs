@@ -112,6 +112,32 @@ impl Kind {
         if self == Self::EqualAnswers { 2 } else { 1 }
     }
 
+    /// How a client behaves whose user asks and is answered as another one. One of this kind itself drops its beginning once.
+    /// Nobody takes words back, or brings what nobody saw.
+    pub fn habit_with_equal_answers(dice: &mut Dice) -> Self {
+        *dice.pick(&[
+            Self::EqualAnswers,
+            Self::EqualAnswers,
+            Self::EqualAnswers,
+            Self::Plain,
+            Self::Window,
+            Self::Window,
+            Self::WindowKeepsFirst,
+            Self::WindowNotice,
+            Self::WindowAdding,
+            Self::SummaryUser,
+            Self::SummaryAssistant,
+            Self::SummaryAsked,
+            Self::SummaryBehindUsers,
+            Self::SummarySystem,
+            Self::Floating,
+            Self::Clock,
+            Self::Reminder,
+            Self::Regenerates,
+            Self::Branches,
+        ])
+    }
+
     /// Whether its user takes words back.
     pub fn edits(self) -> bool {
         matches!(self, Self::Rewrites | Self::Removes | Self::RewritesWindow)
@@ -123,7 +149,7 @@ impl Kind {
         if dice.one_in(14) {
             return *dice.pick(&[Self::Rewrites, Self::Removes, Self::RewritesWindow]);
         }
-        if dice.one_in(24) {
+        if dice.one_in(16) {
             return Self::EqualAnswers;
         }
         loop {

@@ -274,9 +274,9 @@ fn behind(
     let words = format!("continue with number {}", pool.fresh());
     let answer = message("assistant", alice.own(300));
     alice.ahead.push_back((message("user", &*words), answer));
-    let kind = std::mem::replace(&mut alice.kind, Kind::SceneBehind);
+    let habit = std::mem::replace(&mut alice.habit, Kind::SceneBehind);
     let mut summarises = alice.summarise(pool);
-    alice.kind = kind;
+    alice.habit = habit;
     for request in &mut summarises {
         request.rests = true;
     }

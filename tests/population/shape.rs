@@ -24,12 +24,8 @@ impl Conversation {
         let summary = self.now.summary.as_ref();
         let from = summary.map_or(self.skips, |summary| summary.from);
         let mut sent: Vec<Value> = summary.map_or_else(Vec::new, |summary| summary.head.clone());
-        sent.extend(
-            self.now.messages[from..]
-                .iter()
-                .map(|line| line.value.clone()),
-        );
-        match self.kind {
+        sent.extend(self.with_documents(from));
+        match self.habit {
             Kind::Window | Kind::WindowKeepsFirst | Kind::WindowNotice | Kind::RewritesWindow => {
                 self.slide(&mut sent);
             }
@@ -37,13 +33,8 @@ impl Conversation {
                 self.slide(&mut sent);
                 self.insert_additions(&mut sent);
             }
-            Kind::EqualAnswers => {
-                self.insert_documents(&mut sent);
-                if self.id.is_multiple_of(3) {
-                    self.slide(&mut sent);
-                } else if self.turn > self.window {
-                    sent.drain(..self.window & !1);
-                }
+            Kind::EqualAnswers if self.turn > self.window => {
+                sent.drain(..self.window & !1);
             }
             Kind::Pruned => prune(&mut sent, self.id.is_multiple_of(2)),
             Kind::DroppedRounds => sent = without_rounds(&sent),
@@ -84,7 +75,7 @@ impl Conversation {
         }
         let first = sent[0].clone();
         sent.drain(..from);
-        match self.kind {
+        match self.habit {
             Kind::WindowKeepsFirst if first["role"] == "user" => sent.insert(0, first),
             Kind::WindowNotice => {
                 let notice = "[Earlier messages were removed to save space.]";
@@ -134,7 +125,7 @@ impl Conversation {
         self.push(pending);
         let asks = "Summarise our conversation so far, so that somebody else can go on with it.";
         let mark = self.mark();
-        let summary = if self.kind == Kind::SummaryCanned {
+        let summary = if self.habit == Kind::SummaryCanned {
             crate::population::words::canned(700_000 + pool.dice.below(3))
         } else {
             let each = "The user asked for something, and it was done as was asked. ";
@@ -158,7 +149,7 @@ impl Conversation {
         let least = length - pool.dice.below(7).min(length - 1);
         let from = (least..length).find(|at| self.now.messages[*at].role() == "user");
         let from = from
-            .filter(|_| self.kind != Kind::SceneBehind)
+            .filter(|_| self.habit != Kind::SceneBehind)
             .unwrap_or(length);
         let marks = self
             .now
@@ -182,7 +173,7 @@ impl Conversation {
     }
 
     fn head(&self, summary: &str, from: usize, dice: &mut Dice) -> (Vec<Value>, Option<String>) {
-        let kind = match self.kind {
+        let kind = match self.habit {
             Kind::SummaryCanned => *dice.pick(&[
                 Kind::SummaryUser,
                 Kind::SummaryAssistant,

@@ -37,9 +37,13 @@ impl Conversation {
         let mut questions = self.questions();
         if self.kind == Kind::RewritesWindow {
             // What was taken back is seen in several requests before the client leaves it out.
-            let first_visible =
-                (self.now.messages.len() + TAKEN_BACK_FOR).saturating_sub(self.window);
-            questions.retain(|at| *at >= first_visible);
+            let lines = &self.now.messages;
+            let least = lines.len().saturating_sub(self.window);
+            // A client may put a line of its own where it has left something out.
+            let first_sent = (least..lines.len()).find(|at| lines[*at].is_question());
+            let first_visible = lines.len() + TAKEN_BACK_FOR;
+            let first_visible = first_visible.saturating_sub(self.window);
+            questions.retain(|at| *at >= first_visible && Some(*at) > first_sent);
         }
         if self.kind == Kind::Removes && !self.now.taken.is_empty() {
             // Whoever takes out its first messages again and again does what a window does that slides.
@@ -129,11 +133,13 @@ impl Conversation {
     pub fn turn(&mut self, pool: &mut Pool) -> Vec<Request> {
         self.turn += 1;
         self.turns = self.turns.saturating_sub(1);
-        if self.moves && pool.dice.one_in(4) {
+        // The last answer of a conversation is in no recorded message: another process does not know who got it.
+        let moves = self.moves && self.kind != Kind::EqualAnswers;
+        if moves && pool.dice.one_in(4) {
             self.process = pool.dice.below(pool.processes);
         }
         let often = self.turn > 3 && pool.dice.chance(20);
-        match self.kind {
+        match self.habit {
             kind if kind.edits() && often => {
                 self.goes_on(pool);
                 self.takes_back(pool);

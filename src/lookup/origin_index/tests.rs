@@ -224,8 +224,11 @@ fn what_was_seen_is_restored_but_for_requests_without_memory() {
     index.add_message(&alice, hash("private first"), origin(2), private);
     index.add_message(&alice, hash("private first"), origin(2), ACCEPTED);
     index.add_message(&bob, hash("of a stranger"), origin(2), STRANGER);
-    index.add_answer(&alice, tip, hash("here"), origin(1));
-    index.add_answer(&alice, tip, hash("private"), origin(2));
+    index.add_answer(&alice, tip, hash("here"), origin(1), ACCEPTED);
+    index.add_answer(&alice, tip, hash("private"), origin(2), private);
+    // Also if another request had the same answer, the chain of this one is not stored.
+    let private_tip = Link::from_slice(&[9; 32]).expect("32 bytes");
+    index.add_answer(&alice, private_tip, hash("here"), origin(2), private);
     index.add_summary_answer(&alice, answer("summary"), &chain, ACCEPTED);
     index.add_summary_answer(&alice, answer("private summary"), &chain, private);
     check_size(&index);
@@ -245,6 +248,7 @@ fn what_was_seen_is_restored_but_for_requests_without_memory() {
     let restored = next.origins_of(&alice);
     assert_eq!(restored.answer_origin(tip, hash("here")), Some(origin(1)));
     assert_eq!(restored.answer_origin(tip, hash("private")), None);
+    assert_eq!(restored.answer_origin(private_tip, hash("here")), None);
     assert!(restored.is_from_upstream(origin(1)) && !restored.is_from_upstream(origin(2)));
     assert_eq!(
         restored.summary_answer(&hash("summary")),
