@@ -72,6 +72,8 @@ pub struct App {
     /// The pepper of the database, for as long as the process runs.
     pepper: Pepper,
     tasks: Tasks,
+    /// What the next process is told of this one; `None` without memory.
+    seen_messages: Option<SeenMessages>,
 }
 
 /// Why the process cannot start.
@@ -214,8 +216,11 @@ impl App {
             parsed_prefixes: Arc::default(),
         };
         let aliases = Aliases::default();
+        let mut seen_messages = None;
         if config.memory_enabled {
-            start_memory_tasks(config, &store, (&caches, &aliases), audit.as_ref(), &tasks).await;
+            let caches = (&caches, &aliases);
+            let starting = start_memory_tasks(config, &store, caches, audit.as_ref(), &tasks);
+            seen_messages = Some(starting.await);
         }
         let anonymous = config.requests.identity.anonymous;
         let memory = Memory {
@@ -253,6 +258,7 @@ impl App {
             anonymous,
             pepper,
             tasks,
+            seen_messages,
         })
     }
 
@@ -361,10 +367,10 @@ impl App {
         let close = async move {
             if let Some(memory) = proxy.memory() {
                 memory.jobs.report_losses();
-                if memory.enabled {
-                    // What was seen while the last answers were waited for.
-                    seen_messages::save(&store, &memory.cache, &memory.jobs).await;
-                }
+            }
+            if let Some(seen_messages) = self.seen_messages {
+                // What was seen while the last answers were waited for.
+                seen_messages.save().await;
             }
             // The audit was written when the tasks ended.
             if let Some(audit) = audit {
@@ -372,21 +378,22 @@ impl App {
             }
             store.close().await;
         };
-        self.server
-            .run(self.proxy, self.admin, self.tasks, shutdown, close)
-            .await
+        let serving = self
+            .server
+            .run(self.proxy, self.admin, self.tasks, shutdown, close);
+        Box::pin(serving).await
     }
 }
 
 /// Starts what keeps the tables in memory equal to the store, and the housekeeping of the store. Waits for the first round
-/// of each table, because the first request needs it; on a slow disk it comes later.
+/// of each table, because the first request needs it; on a slow disk it comes later. Returns what is to be stored at the end.
 async fn start_memory_tasks(
     config: &Config,
     store: &Arc<SqliteStore>,
     (caches, aliases): (&ConversationCaches, &Aliases),
     audit: Option<&Audit>,
     tasks: &Tasks,
-) {
+) -> SeenMessages {
     let (jobs, cache) = (&caches.jobs, &caches.snapshots);
     let mut tenants = TenantRefresher::new(store, aliases, jobs.accounts(), cache);
     let _timed_out = tokio::time::timeout(database::OPEN_TIMEOUT, tenants.refresh()).await;
@@ -395,14 +402,17 @@ async fn start_memory_tasks(
     let mut forgotten = ForgottenRefresher::new(store, caches, audit.cloned());
     let _timed_out = tokio::time::timeout(database::OPEN_TIMEOUT, forgotten.refresh()).await;
     tasks.spawn_background("forgotten", forgotten.run(tasks.token()));
-    let mut seen_messages = SeenMessages::new(store, caches);
-    let _timed_out = tokio::time::timeout(database::OPEN_TIMEOUT, seen_messages.load()).await;
-    tasks.spawn_background("seen messages", seen_messages.run(tasks.draining()));
+    let seen_messages = SeenMessages::new(store, caches);
+    let loaded = tokio::time::timeout(database::OPEN_TIMEOUT, seen_messages.load()).await;
+    let is_loaded = matches!(loaded, Ok(Ok(())));
+    let keeps = seen_messages.clone().run(is_loaded, tasks.draining());
+    tasks.spawn_background("seen messages", keeps);
     let mut ratios = TokenRatios::new(store, jobs);
     let _timed_out = tokio::time::timeout(database::OPEN_TIMEOUT, ratios.load()).await;
     tasks.spawn_background("token ratios", ratios.run(tasks.token()));
     let housekeeping = Housekeeping::new(store, caches, config);
     tasks.spawn_background("housekeeping", housekeeping.run(tasks.token()));
+    seen_messages
 }
 
 /// The client for calls of memory. If any of them needs TLS, what hinders it is known now.

@@ -7,5 +7,8 @@ CREATE TABLE seen_messages (
     at_ms           INTEGER NOT NULL,
     messages        BLOB    NOT NULL,
     answers         BLOB    NOT NULL,
-    summary_answers BLOB    NOT NULL
+    summary_answers BLOB    NOT NULL,
+    -- Whether something that was seen of the tenant before is gone, because of what other tenants said. The tenant of zeros
+    -- stands for those of which everything is gone.
+    has_lost        INTEGER NOT NULL
 ) STRICT;

@@ -191,12 +191,6 @@ impl Housekeeping {
                 }
             }
         }
-        let seen_messages_kept = self
-            .retention
-            .map_or(MAX_SEEN_AGE, |retention| retention.min(MAX_SEEN_AGE));
-        self.store
-            .expire_seen_messages(before(now_ms, seen_messages_kept))
-            .await?;
         let jobs_before_ms = before(now_ms, self.job_retention);
         while !stop.is_cancelled() {
             let some = self
@@ -219,7 +213,12 @@ impl Housekeeping {
                     > 0
             {}
         }
-        Ok(())
+        let seen_age = self
+            .retention
+            .map_or(MAX_SEEN_AGE, |retention| retention.min(MAX_SEEN_AGE));
+        self.store
+            .expire_seen_messages(before(now_ms, seen_age))
+            .await
     }
 
     async fn measure(&self) {

@@ -13,73 +13,85 @@ use tokio_util::sync::CancellationToken;
 use super::conversation_caches::ConversationCaches;
 use crate::jobs::Jobs;
 use crate::lookup::SnapshotCache;
-use crate::store::{SeenMessagesStore as _, SqliteStore, StoreResult};
+use crate::store::{SeenMessagesStore as _, SqliteStore, StoreError, StoreResult};
 
 /// How often the store is asked, until it has answered.
-const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The most bytes that are kept: what one process holds at most has some 20 MB.
 const MAX_BYTES: i64 = 32 << 20;
 
 /// What earlier processes have seen, and this one.
+#[derive(Clone, Debug)]
 pub(super) struct SeenMessages {
     store: Arc<SqliteStore>,
     cache: Arc<SnapshotCache>,
     jobs: Jobs,
-    is_loaded: bool,
+    began_ms: i64,
 }
 
 impl SeenMessages {
+    /// Until it is known what earlier processes have seen, older messages prove nothing.
     pub(super) fn new(store: &Arc<SqliteStore>, caches: &ConversationCaches) -> Self {
+        caches.snapshots.await_seen_messages();
         Self {
             store: Arc::clone(store),
             cache: Arc::clone(&caches.snapshots),
             jobs: caches.jobs.clone(),
-            is_loaded: false,
+            began_ms: Timestamp::now().as_millisecond(),
         }
     }
 
-    /// Reads what earlier processes have seen. If the store does not answer, `database::watch` reports it.
-    pub(super) async fn load(&mut self) {
-        if let Ok(saved) = self.store.seen_messages().await {
-            self.cache.restore_seen_messages(&saved);
-            self.is_loaded = true;
-        }
+    /// Reads what earlier processes have seen.
+    pub(super) async fn load(&self) -> StoreResult<()> {
+        let saved = self.store.seen_messages().await?;
+        self.cache.restore_seen_messages(&saved);
+        Ok(())
     }
 
-    /// Tries again until it is read, and stores what this process has seen when `draining` is cancelled.
-    pub(super) async fn run(mut self, draining: CancellationToken) {
-        while !self.is_loaded
-            && draining
-                .run_until_cancelled(tokio::time::sleep(RETRY_INTERVAL))
-                .await
-                .is_some()
-        {
-            self.load().await;
+    /// Reads it, unless that is done, until it succeeds. Stores what this process has seen when `draining` is cancelled.
+    pub(super) async fn run(self, mut is_loaded: bool, draining: CancellationToken) {
+        let mut is_reported = false;
+        while !is_loaded && !draining.is_cancelled() {
+            match self.load().await {
+                Ok(()) => is_loaded = true,
+                // The store logs why it is not open, and when it is.
+                Err(StoreError::NotOpen(_)) => {}
+                Err(error) => {
+                    if !std::mem::replace(&mut is_reported, true) {
+                        tracing::warn!(
+                            %error,
+                            "what earlier processes have seen cannot be read; until it is, clients that have dropped messages get no memory of them"
+                        );
+                    }
+                }
+            }
+            if !is_loaded {
+                let pause = tokio::time::sleep(RETRY_INTERVAL);
+                draining.run_until_cancelled(pause).await;
+            }
         }
         draining.cancelled().await;
-        save(&self.store, &self.cache, &self.jobs).await;
+        self.save().await;
     }
-}
 
-/// Stores what this process has seen since the last call, unless memory is only read.
-pub(super) async fn save(store: &SqliteStore, cache: &SnapshotCache, jobs: &Jobs) {
-    if jobs.is_read_only() {
-        return;
-    }
-    let entries = cache.take_unsaved_messages();
-    if entries.is_empty() {
-        return;
-    }
-    let saved: StoreResult<()> = store
-        .put_seen_messages(entries, Timestamp::now().as_millisecond(), MAX_BYTES)
-        .await;
-    if let Err(error) = saved
-        && !error.is_logged()
-    {
-        tracing::warn!(
-            %error,
-            "what was seen could not be stored. If two users got equal answers, the next process may not know it"
-        );
+    /// Stores what this process has seen and is not stored yet, unless memory is only read.
+    pub(super) async fn save(&self) {
+        if self.jobs.is_read_only() {
+            return;
+        }
+        let entries = self.cache.seal_unsaved_messages();
+        if entries.is_empty() {
+            return;
+        }
+        let times = (self.began_ms, Timestamp::now().as_millisecond());
+        let stored = self.store.put_seen_messages(entries, times, MAX_BYTES);
+        match stored.await {
+            Ok(()) => self.cache.mark_messages_saved(),
+            Err(error) => tracing::warn!(
+                %error,
+                "what was seen could not be stored. If two users got equal answers, the next process may not know it"
+            ),
+        }
     }
 }

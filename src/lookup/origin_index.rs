@@ -14,11 +14,13 @@ use std::collections::BinaryHeap;
 use std::ops::RangeInclusive;
 
 use super::hash_tables::{HashKeyMap, HashKeySet};
-use super::tenant_origins::{AnsweredChain, Generation, Occurrence, SummaryAnswer, TenantOrigins};
+use super::tenant_origins::{
+    AnsweredChain, Generation, Occurrence, Saving, SummaryAnswer, TenantOrigins,
+};
 use super::{Sender, seen_messages};
 use crate::history::{AnswerHash, History, Link, Scope, ScopedHash};
 use crate::memory::alignment::{Origin, Witness};
-use crate::store::SeenMessages;
+use crate::store::{DROPPED_TENANTS, SeenMessages};
 
 /// A tenant, as in [`Scope::tenant`].
 pub(super) type Tenant = [u8; 32];
@@ -74,8 +76,10 @@ pub(super) struct OriginIndex {
     held: usize,
     additions: u64,
     evicted: HashKeySet<Tenant>,
-    /// Whether a tenant was dropped as a whole. One that is not here may be that one.
-    has_dropped_tenants: bool,
+    /// Whether a tenant was dropped as a whole, and whether that is stored. One that is not here may be that one.
+    dropped_tenants: Option<Saving>,
+    /// Whether it is not known yet what earlier processes have seen.
+    awaits_saved: bool,
 }
 
 impl Default for OriginIndex {
@@ -95,7 +99,8 @@ impl OriginIndex {
             held: 0,
             additions: 0,
             evicted: HashKeySet::default(),
-            has_dropped_tenants: false,
+            dropped_tenants: None,
+            awaits_saved: false,
         }
     }
 
@@ -105,7 +110,8 @@ impl OriginIndex {
         SeenOrigins {
             tenant,
             strangers: &self.strangers,
-            has_lost: tenant.map_or(self.has_dropped_tenants, |tenant| tenant.has_lost),
+            has_lost: self.awaits_saved
+                || tenant.map_or(self.dropped_tenants.is_some(), TenantOrigins::has_lost),
         }
     }
 
@@ -237,7 +243,7 @@ impl OriginIndex {
     fn add(&mut self, scope: &Scope, add: impl FnOnce(&mut Generation)) {
         let (tenant, sizes) = (self.tenants.entry(scope.tenant), self.max_entries);
         let sizes = generation_sizes(sizes);
-        let (held, has_lost) = (&mut self.held, self.has_dropped_tenants);
+        let (held, has_lost) = (&mut self.held, self.dropped_tenants.is_some());
         let tenant = tenant.or_insert_with(|| {
             *held += TENANT_ENTRIES;
             TenantOrigins::new(has_lost)
@@ -262,7 +268,10 @@ impl OriginIndex {
         sender: Sender,
     ) -> bool {
         if !sender.may_be_stored {
-            if is_new {
+            // Also what was forbidden before: an older generation is dropped before this one.
+            let tenant = self.tenants.get(&scope.tenant);
+            let is_forbidden = tenant.is_some_and(|tenant| !tenant.may_be_stored(&mark));
+            if is_new || is_forbidden {
                 self.add(scope, |entries| entries.forbid_storing(mark));
             }
             return false;
@@ -276,32 +285,65 @@ impl OriginIndex {
         becomes_storable
     }
 
-    /// What is not stored yet and may be. From now on it counts as stored.
-    pub(super) fn take_unsaved(&mut self) -> Vec<SeenMessages> {
+    /// What is not stored yet and may be. Each call has it again, until [`OriginIndex::mark_saved`].
+    pub(super) fn seal_unsaved(&mut self) -> Vec<SeenMessages> {
         let mut unsaved = Vec::new();
-        for (key, tenant) in &mut self.tenants {
-            unsaved.push(seen_messages::unsaved(*key, tenant));
-            tenant.mark_saved();
+        if self
+            .dropped_tenants
+            .is_some_and(|dropped| dropped != Saving::Saved)
+        {
+            self.dropped_tenants = Some(Saving::Sealed);
+            unsaved.push(SeenMessages {
+                tenant: DROPPED_TENANTS,
+                has_lost: true,
+                ..SeenMessages::default()
+            });
         }
-        unsaved.retain(|entries| !entries.is_empty());
+        for (key, tenant) in &mut self.tenants {
+            unsaved.extend(seen_messages::seal_unsaved(*key, tenant));
+        }
         unsaved
     }
 
-    /// Adds what processes before this one have seen, the newest first, as far as there is room.
+    /// Notes that what was sealed is stored.
+    pub(super) fn mark_saved(&mut self) {
+        if self.dropped_tenants == Some(Saving::Sealed) {
+            self.dropped_tenants = Some(Saving::Saved);
+        }
+        for tenant in self.tenants.values_mut() {
+            tenant.mark_saved();
+        }
+    }
+
+    /// From now on nothing proves a conversation but what was seen since, until [`OriginIndex::restore`].
+    pub(super) fn await_saved(&mut self) {
+        self.awaits_saved = true;
+    }
+
+    /// Adds what processes before this one have seen, the newest first. If that is too much, the tenants that have most lose
+    /// their oldest entries.
     pub(super) fn restore(&mut self, saved: &[SeenMessages]) {
+        self.awaits_saved = false;
         let sizes = generation_sizes(self.max_entries);
+        // Tenants that were dropped later than this.
+        let mut were_dropped = false;
         for entries in saved {
-            if self.held + TENANT_ENTRIES + seen_messages::max_entries(entries) > self.max_entries {
-                return;
+            if entries.tenant == DROPPED_TENANTS {
+                were_dropped = true;
+                self.dropped_tenants.get_or_insert(Saving::Saved);
+                continue;
             }
-            let (held, has_lost) = (&mut self.held, self.has_dropped_tenants);
+            let held = &mut self.held;
             let tenant = self.tenants.entry(entries.tenant).or_insert_with(|| {
                 *held += TENANT_ENTRIES;
-                TenantOrigins::new(has_lost)
+                TenantOrigins::new(were_dropped)
             });
             let before = tenant.len();
-            tenant.restore(seen_messages::saved(entries), &sizes);
+            tenant.restore(seen_messages::saved(entries), entries.has_lost, &sizes);
             self.held += tenant.len() - before;
+            if self.held > self.max_entries {
+                self.evict();
+            }
         }
     }
 
@@ -324,14 +366,16 @@ impl OriginIndex {
             let before = tenant.len();
             // One that holds so much loses to itself. Its older conversations go on with their memory: what was recorded
             // of them is read from the database.
-            tenant.has_lost |= before < self.max_entries / 4;
+            if before < self.max_entries / 4 {
+                tenant.set_has_lost();
+            }
             tenant.drop_oldest();
             self.held -= before - tenant.len();
             if tenant.len() > 0 {
                 largest.push(rank(&key, tenant));
             } else {
                 self.tenants.remove(&key);
-                self.has_dropped_tenants = true;
+                self.dropped_tenants = Some(Saving::Unsaved);
                 self.held -= TENANT_ENTRIES;
             }
             self.evicted.insert(key);

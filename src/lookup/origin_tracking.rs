@@ -159,10 +159,21 @@ impl SnapshotCache {
         });
     }
 
-    /// What this process has seen since the last call, for the next process. Nothing of requests for which memory is off or
-    /// only read.
-    pub fn take_unsaved_messages(&self) -> Vec<SeenMessages> {
-        self.origin_index().take_unsaved()
+    /// What this process has seen and is not stored yet, for the next process. Nothing of requests for which memory is off or
+    /// only read. Each call has it again, until [`SnapshotCache::mark_messages_saved`].
+    pub fn seal_unsaved_messages(&self) -> Vec<SeenMessages> {
+        self.origin_index().seal_unsaved()
+    }
+
+    /// Notes that what the last call of [`SnapshotCache::seal_unsaved_messages`] returned is stored.
+    pub fn mark_messages_saved(&self) {
+        self.origin_index().mark_saved();
+    }
+
+    /// From now on nothing proves a conversation but what was seen since, until
+    /// [`SnapshotCache::restore_seen_messages`]: it is not known yet what several users got.
+    pub fn await_seen_messages(&self) {
+        self.origin_index().await_saved();
     }
 
     /// Adds what processes before this one have seen, the newest first.

@@ -120,51 +120,52 @@ fn read<R: Record>(list: &[u8]) -> impl Iterator<Item = R> {
     list.chunks_exact(R::LEN).filter_map(R::read)
 }
 
-/// How many entries the lists make at most.
-pub(super) fn max_entries(entries: &SeenMessages) -> usize {
-    // An answer is held with its origin, one that may be a summary with its ending.
-    entries.messages.len() / SavedMessage::LEN
-        + 2 * (entries.answers.len() / SavedAnswer::LEN)
-        + 2 * (entries.summary_answers.len() / SavedSummaryAnswer::LEN)
-}
-
-/// What was seen of `tenant`, is not stored yet, and may be.
-pub(super) fn unsaved(key: [u8; 32], tenant: &TenantOrigins) -> SeenMessages {
-    let mut entries = SeenMessages {
-        tenant: key,
-        ..SeenMessages::default()
-    };
-    for generation in tenant.unsaved() {
+/// What is not stored yet of `tenant` and may be, one for each generation, the oldest first.
+pub(super) fn seal_unsaved(key: [u8; 32], tenant: &mut TenantOrigins) -> Vec<SeenMessages> {
+    let unstorable = tenant.unstorable();
+    let may_be_stored = |mark: &ScopedHash| !unstorable.contains(mark);
+    let (generations, has_lost) = tenant.seal_unsaved();
+    let lists = generations.map(|generation| {
+        let mut entries = SeenMessages {
+            tenant: key,
+            has_lost,
+            ..SeenMessages::default()
+        };
         let messages = generation.messages();
-        for message in messages.filter(|(mark, _)| tenant.may_be_stored(mark)) {
+        for message in messages.filter(|(mark, _)| may_be_stored(mark)) {
             message.write(&mut entries.messages);
         }
         for answer in generation.answers() {
             answer.write(&mut entries.answers);
         }
         let summary_answers = generation.summary_answers();
-        for answer in summary_answers.filter(|(mark, _)| tenant.may_be_stored(mark)) {
+        for answer in summary_answers.filter(|(mark, _)| may_be_stored(mark)) {
             answer.write(&mut entries.summary_answers);
         }
+        entries
+    });
+    let mut lists: Vec<SeenMessages> = lists.filter(|entries| entries.bytes() > 0).collect();
+    if lists.is_empty() && has_lost {
+        lists.push(SeenMessages {
+            tenant: key,
+            has_lost,
+            ..SeenMessages::default()
+        });
     }
-    entries
+    lists
 }
 
-/// The same as the store had it. The youngest generation was written first.
+/// A generation as the store had it.
 pub(super) fn saved(entries: &SeenMessages) -> Generation {
     let mut saved = Generation::default();
     for (mark, occurrence) in read::<SavedMessage>(&entries.messages) {
-        if !saved.has_message(&mark) {
-            saved.add_message(mark, occurrence);
-        }
+        saved.add_message(mark, occurrence);
     }
     for (tip, mark, origin) in read::<SavedAnswer>(&entries.answers) {
         saved.add_answer((tip, mark), origin, true);
     }
     for (mark, answer) in read::<SavedSummaryAnswer>(&entries.summary_answers) {
-        if !saved.has_summary_answer(&mark) {
-            saved.add_summary_answer(mark, answer);
-        }
+        saved.add_summary_answer(mark, answer);
     }
     saved
 }

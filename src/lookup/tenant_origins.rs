@@ -36,6 +36,16 @@ pub(super) struct SummaryAnswer {
     pub(super) ending: Option<ScopedHash>,
 }
 
+/// Whether something is stored for the next process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Saving {
+    #[default]
+    Unsaved,
+    /// It is being stored, and nothing is added to it.
+    Sealed,
+    Saved,
+}
+
 /// Entries that were added at about one time.
 #[derive(Debug, Default)]
 pub(super) struct Generation {
@@ -50,8 +60,8 @@ pub(super) struct Generation {
     unstorable: HashKeySet<ScopedHash>,
     /// Those of `answers` that only such requests got.
     unstorable_answers: HashKeySet<(Link, ScopedHash)>,
-    /// Whether this is stored, by this process or an earlier one.
-    is_saved: bool,
+    /// Whether it is stored, by this process or an earlier one.
+    saving: Saving,
 }
 
 impl Generation {
@@ -81,14 +91,6 @@ impl Generation {
             |(answer, _): &(&(Link, ScopedHash), _)| !self.unstorable_answers.contains(answer);
         let answers = self.answers.iter().filter(may_be_stored);
         answers.map(|((tip, mark), origin)| (*tip, *mark, *origin))
-    }
-
-    pub(super) fn has_message(&self, mark: &ScopedHash) -> bool {
-        self.messages.contains_key(mark)
-    }
-
-    pub(super) fn has_summary_answer(&self, mark: &ScopedHash) -> bool {
-        self.summary_answers.contains_key(mark)
     }
 
     /// Adds what is not here yet of an older generation.
@@ -144,16 +146,26 @@ pub(super) struct TenantOrigins {
     len: usize,
     /// When something was added, in additions of all tenants.
     pub(super) last_added: u64,
-    /// Whether entries may have been dropped because of what other tenants said.
-    pub(super) has_lost: bool,
+    /// Whether entries may have been dropped because of what other tenants said, and whether that is stored.
+    loss: Option<Saving>,
 }
 
 impl TenantOrigins {
     pub(super) fn new(has_lost: bool) -> Self {
         Self {
-            has_lost,
+            loss: has_lost.then_some(Saving::Unsaved),
             ..Self::default()
         }
+    }
+
+    /// Whether entries may have been dropped because of what other tenants said.
+    pub(super) fn has_lost(&self) -> bool {
+        self.loss.is_some()
+    }
+
+    /// Notes that entries were dropped because of what other tenants said.
+    pub(super) fn set_has_lost(&mut self) {
+        self.loss.get_or_insert(Saving::Unsaved);
     }
 
     /// Entries of all generations.
@@ -166,7 +178,8 @@ impl TenantOrigins {
     /// are enough, and a look-up searches few.
     pub(super) fn add(&mut self, sizes: &RangeInclusive<usize>, add: impl FnOnce(&mut Generation)) {
         let full = self.full_size(sizes);
-        let has_room = |youngest: &Generation| !youngest.is_saved && youngest.len() < full;
+        let has_room =
+            |youngest: &Generation| youngest.saving == Saving::Unsaved && youngest.len() < full;
         if !self.generations.front().is_some_and(has_room) {
             self.generations.push_front(Generation::default());
         }
@@ -192,26 +205,59 @@ impl TenantOrigins {
         generations.all(|generation| !generation.unstorable.contains(mark))
     }
 
-    /// What is not stored yet.
-    pub(super) fn unsaved(&self) -> impl Iterator<Item = &Generation> {
+    /// The hashes that must not be stored.
+    pub(super) fn unstorable(&self) -> HashKeySet<ScopedHash> {
         let generations = self.generations.iter();
-        generations.filter(|generation| !generation.is_saved)
+        generations
+            .flat_map(|generation| generation.unstorable.iter().copied())
+            .collect()
     }
 
-    /// Notes that all of it is stored.
-    pub(super) fn mark_saved(&mut self) {
+    /// The generations that are not stored yet, the oldest first, and whether it is not stored that something is lost. Nothing
+    /// is added to them any more.
+    pub(super) fn seal_unsaved(&mut self) -> (impl Iterator<Item = &Generation>, bool) {
+        let is_unsaved = |saving: &Saving| *saving != Saving::Saved;
         for generation in &mut self.generations {
-            generation.is_saved = true;
+            if is_unsaved(&generation.saving) {
+                generation.saving = Saving::Sealed;
+            }
+        }
+        let is_loss_unsaved = self.loss.as_ref().is_some_and(is_unsaved);
+        if is_loss_unsaved {
+            self.loss = Some(Saving::Sealed);
+        }
+        let generations = self.generations.iter().rev();
+        let sealed = generations.filter(|generation| generation.saving == Saving::Sealed);
+        (sealed, is_loss_unsaved)
+    }
+
+    /// Notes that what was sealed is stored.
+    pub(super) fn mark_saved(&mut self) {
+        let generations = self
+            .generations
+            .iter_mut()
+            .map(|generation| &mut generation.saving);
+        let sealed = generations.chain(&mut self.loss);
+        for saving in sealed.filter(|saving| **saving == Saving::Sealed) {
+            *saving = Saving::Saved;
         }
     }
 
-    /// Adds what an earlier process has seen. A message that two processes have seen in two places is in several
-    /// conversations. An answer is where the later one has seen it.
-    pub(super) fn restore(&mut self, mut saved: Generation, sizes: &RangeInclusive<usize>) {
-        saved.is_saved = true;
+    /// Adds what an earlier process has seen, as the oldest. A message that two processes have seen in two places is in
+    /// several conversations. An answer is where the later one has seen it.
+    pub(super) fn restore(
+        &mut self,
+        mut saved: Generation,
+        has_lost: bool,
+        sizes: &RangeInclusive<usize>,
+    ) {
+        saved.saving = Saving::Saved;
+        if has_lost {
+            self.loss = Some(Saving::Saved);
+        }
         let is_elsewhere = |(mark, occurrence): (&ScopedHash, &Occurrence)| {
             let known = self.message(mark)?;
-            (known != *occurrence).then_some(*mark)
+            (known != Occurrence::Several && known != *occurrence).then_some(*mark)
         };
         let elsewhere: Vec<ScopedHash> = saved.messages.iter().filter_map(is_elsewhere).collect();
         for mark in elsewhere {
@@ -222,7 +268,7 @@ impl TenantOrigins {
         let full = self.full_size(sizes);
         let last = self.generations.back_mut();
         let is_small = |last: &&mut Generation| last.len() + saved.len() <= full;
-        if let Some(last) = last.filter(|last| last.is_saved && is_small(last)) {
+        if let Some(last) = last.filter(|last| last.saving == Saving::Saved && is_small(last)) {
             let before = last.len();
             last.append(saved);
             self.len += last.len() - before;

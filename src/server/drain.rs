@@ -65,7 +65,7 @@ pub(super) async fn drain(
         () = close => {}
         () = time_limit(remaining(), second_signal) => tracing::warn!(
             "the store did not close in time: another program may hold its lock, or the disk is slow. What is \
-             committed is safe, and the next start goes on with it"
+             committed is safe, and the next start goes on with it; what was seen and not stored is lost"
         ),
     }
     DrainReport {

@@ -30,7 +30,7 @@ use crate::memory::alignment::{
 
 pub(super) use column::{corrupt, get, int};
 pub(super) use lists::{
-    answer_list, content_list, count, hex_bytes, hex_text, id_list, link_list, mark_list,
+    answer_list, content_list, count, hex_bytes, hex_list, hex_text, id_list, link_list, mark_list,
     message_list, node_list, number_list, pair_list, proof_list, route_bytes, run_list,
     token_count,
 };

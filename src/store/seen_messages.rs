@@ -16,24 +16,30 @@ pub struct SeenMessages {
     pub answers: Vec<u8>,
     /// Answers that may come back as summaries.
     pub summary_answers: Vec<u8>,
+    /// Whether something that was seen of the tenant before is gone, because of what other tenants said.
+    pub has_lost: bool,
 }
 
+/// In place of a tenant: those of which everything that was seen is gone.
+pub const DROPPED_TENANTS: [u8; 32] = [0; 32];
+
 impl SeenMessages {
-    /// Whether there is no entry.
-    pub fn is_empty(&self) -> bool {
-        self.messages.is_empty() && self.answers.is_empty() && self.summary_answers.is_empty()
+    /// How many bytes the lists have.
+    pub fn bytes(&self) -> usize {
+        self.messages.len() + self.answers.len() + self.summary_answers.len()
     }
 }
 
 /// Keeps what processes have seen.
 #[async_trait]
 pub trait SeenMessagesStore: Send + Sync {
-    /// Adds what a process has seen, and deletes the oldest of all until `max_bytes` are left. Nothing is stored of a tenant
-    /// of which anything is forgotten.
+    /// Adds what a process has seen, the oldest of each tenant first. `times` are when it began, and now. Nothing is stored of
+    /// a tenant if it, or one of its users, was forgotten in between. If there are more than `max_bytes` then, the tenants that
+    /// have most lose their oldest ones.
     async fn put_seen_messages(
         &self,
         entries: Vec<SeenMessages>,
-        at_ms: i64,
+        times: (i64, i64),
         max_bytes: i64,
     ) -> StoreResult<()>;
 

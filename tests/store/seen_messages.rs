@@ -1,7 +1,8 @@
 //! What processes have seen, in the store: how much is kept, for how long, and of whom.
 
 use diarist::store::{
-    ForgetTarget, Forgetting as _, SeenMessages, SeenMessagesStore as _, SqliteStore,
+    DROPPED_TENANTS, ForgetTarget, Forgetting as _, SeenMessages, SeenMessagesStore as _,
+    SqliteStore,
 };
 
 use crate::store::world::scope;
@@ -12,48 +13,73 @@ fn seen(owner: &str, bytes: usize) -> SeenMessages {
         messages: vec![1; bytes],
         answers: vec![2; bytes],
         summary_answers: vec![3; bytes],
+        has_lost: false,
     }
 }
 
-async fn put(store: &SqliteStore, all: Vec<SeenMessages>, at_ms: i64) {
-    let stored = store.put_seen_messages(all, at_ms, 1_000).await;
+/// A process that began at `since_ms` stops at `at_ms`.
+async fn put(store: &SqliteStore, all: Vec<SeenMessages>, since_ms: i64, at_ms: i64) {
+    let stored = store.put_seen_messages(all, (since_ms, at_ms), 1_000).await;
     stored.expect("stored");
 }
 
 #[tokio::test]
-async fn the_newest_is_first_and_the_oldest_is_deleted() {
+async fn the_newest_is_first_and_old_ones_are_deleted() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-    put(&store, vec![seen("a", 10), seen("b", 20)], 1).await;
-    put(&store, vec![seen("a", 30)], 2).await;
+    put(&store, vec![seen("a", 10), seen("b", 20)], 0, 1).await;
+    put(&store, vec![seen("a", 30)], 1, 2).await;
     let kept = store.seen_messages().await.expect("read");
     assert_eq!(kept, [seen("a", 30), seen("b", 20), seen("a", 10)]);
-    // 900 bytes of 1,000 leave room for 90 more.
-    put(&store, vec![seen("c", 300)], 3).await;
+    store.expire_seen_messages(2).await.expect("expired");
     let kept = store.seen_messages().await.expect("read");
-    assert_eq!(kept, [seen("c", 300), seen("a", 30)]);
-    store.expire_seen_messages(3).await.expect("expired");
-    let kept = store.seen_messages().await.expect("read");
-    assert_eq!(kept, [seen("c", 300)]);
+    assert_eq!(kept, [seen("a", 30)]);
 }
 
-/// Nothing of a forgotten tenant stays, and nothing comes back until that is lifted. The same if only a user is forgotten:
-/// what its users said is in one list.
+/// A tenant that has much pushes out nothing of others, and it is noted who has lost something.
+#[tokio::test]
+async fn the_largest_tenant_loses_its_oldest_messages() {
+    let lost = |entries: SeenMessages| SeenMessages {
+        has_lost: true,
+        ..entries
+    };
+    let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
+    put(&store, vec![seen("small", 20), seen("large", 100)], 0, 1).await;
+    put(&store, vec![seen("large", 100)], 1, 2).await;
+    put(&store, vec![seen("large", 120)], 2, 3).await;
+    let kept = store.seen_messages().await.expect("read");
+    let large = [lost(seen("large", 120)), lost(seen("large", 100))];
+    assert_eq!(kept, [&large[..], &[seen("small", 20)]].concat());
+    // One of which nothing is left.
+    put(&store, vec![seen("huge", 400)], 3, 4).await;
+    let kept = store.seen_messages().await.expect("read");
+    let dropped = SeenMessages {
+        tenant: DROPPED_TENANTS,
+        ..lost(seen("", 0))
+    };
+    assert_eq!(
+        kept,
+        [&[dropped], &large[..], &[seen("small", 20)]].concat()
+    );
+}
+
+/// Nothing of a forgotten tenant stays, and the process that ran meanwhile stores nothing of it, also if that is lifted. The
+/// same if only a user is forgotten: what its users said is in one list.
 #[tokio::test]
 async fn a_forgotten_tenant_has_no_seen_messages() {
     for resource in [None, Some([7; 32])] {
         let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-        put(&store, vec![seen("a", 10), seen("b", 20)], 1).await;
+        put(&store, vec![seen("a", 10), seen("b", 20)], 0, 1).await;
         let target = ForgetTarget::Owner {
             tenant: scope("a").tenant,
             resource,
         };
-        let receipt = store.forget_target(&target, 2).await.expect("forgotten");
-        put(&store, vec![seen("a", 10)], 3).await;
+        let receipt = store.forget_target(&target, 5).await.expect("forgotten");
+        let lifted = store.lift(receipt.expect("a receipt").id, 6).await;
+        assert!(lifted.expect("lifted"));
+        put(&store, vec![seen("a", 10)], 5, 7).await;
         let kept = store.seen_messages().await.expect("read");
         assert_eq!(kept, [seen("b", 20)], "{resource:?}");
-        let lifted = store.lift(receipt.expect("a receipt").id, 4).await;
-        assert!(lifted.expect("lifted"));
-        put(&store, vec![seen("a", 10)], 5).await;
+        put(&store, vec![seen("a", 10)], 7, 8).await;
         let kept = store.seen_messages().await.expect("read");
         assert_eq!(kept, [seen("a", 10), seen("b", 20)], "{resource:?}");
     }

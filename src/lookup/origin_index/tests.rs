@@ -35,6 +35,20 @@ fn is_contested(index: &OriginIndex, tenant: &Scope, text: &str) -> bool {
     index.origins_of(tenant).is_contested(&witness)
 }
 
+/// What is not stored yet, which is stored now.
+fn take_unsaved(index: &mut OriginIndex) -> Vec<SeenMessages> {
+    let unsaved = index.seal_unsaved();
+    index.mark_saved();
+    unsaved
+}
+
+/// As the store returns it: the newest first.
+fn newest_first(lives: &[&[SeenMessages]]) -> Vec<SeenMessages> {
+    let mut all = lives.concat();
+    all.reverse();
+    all
+}
+
 /// A tenant says `count` messages; returns whether another tenant than this one lost something.
 fn flood(index: &mut OriginIndex, tenant: &Scope, count: usize) -> bool {
     for number in 0..count {
@@ -233,9 +247,11 @@ fn what_was_seen_is_restored_but_for_requests_without_memory() {
     index.add_summary_answer(&alice, answer("private summary"), &chain, private);
     check_size(&index);
 
-    let saved = index.take_unsaved();
+    // It is stored again until that has succeeded.
+    assert_eq!(index.seal_unsaved(), index.seal_unsaved());
+    let saved = take_unsaved(&mut index);
     assert_eq!(saved.len(), 1);
-    assert!(index.take_unsaved().is_empty());
+    assert!(index.seal_unsaved().is_empty());
     let mut next = OriginIndex::with_max_entries(ENTRIES);
     next.restore(&saved);
     check_size(&next);
@@ -257,13 +273,13 @@ fn what_was_seen_is_restored_but_for_requests_without_memory() {
     assert!(restored.has_answer_ending(&hash("ending")));
     assert!(!restored.has_summary_answer(&hash("private summary")));
     // It is stored already, and what was seen since is not.
-    assert!(next.take_unsaved().is_empty());
+    assert!(take_unsaved(&mut next).is_empty());
     next.add_message(&alice, hash("here"), origin(2), ACCEPTED);
     assert!(is_contested(&next, &alice, "here"));
-    assert_eq!(next.take_unsaved().len(), 1);
+    assert_eq!(take_unsaved(&mut next).len(), 1);
     // Also what may be stored only now.
     index.add_message(&alice, hash("private"), origin(2), ACCEPTED);
-    next.restore(&index.take_unsaved());
+    next.restore(&take_unsaved(&mut index));
     assert!(is_contested(&next, &alice, "private"));
     check_size(&next);
 }
@@ -275,7 +291,7 @@ fn what_two_processes_have_seen_in_two_places_is_in_both() {
     let saved_by = |place| {
         let mut index = OriginIndex::with_max_entries(ENTRIES);
         index.add_message(&alice, hash("equal"), origin(place), ACCEPTED);
-        index.take_unsaved()
+        take_unsaved(&mut index)
     };
     let mut next = OriginIndex::with_max_entries(ENTRIES);
     next.restore(&[saved_by(1), saved_by(1)].concat());
@@ -285,24 +301,125 @@ fn what_two_processes_have_seen_in_two_places_is_in_both() {
     check_size(&next);
 }
 
-/// What does not fit is left out, the oldest first.
+/// A tenant says so many messages that nobody else has said; what a process has seen of that.
+fn life_of(tenant: &str, from: usize, count: usize) -> Vec<SeenMessages> {
+    let mut index = OriginIndex::with_max_entries(10 * ENTRIES);
+    for number in from..from + count {
+        let mark = hash(&format!("message {number}"));
+        index.add_message(&scope(tenant), mark, origin(2), ACCEPTED);
+    }
+    take_unsaved(&mut index)
+}
+
+/// If all of it is too much, the tenant that has most loses its oldest messages, and no other one loses anything.
 #[test]
-fn no_more_is_restored_than_there_is_room_for() {
-    let alice = scope("alice");
-    let saved = |from: usize, count: usize| {
-        let mut index = OriginIndex::with_max_entries(10 * ENTRIES);
-        for number in from..from + count {
-            let mark = hash(&format!("message {number}"));
-            index.add_message(&alice, mark, origin(2), ACCEPTED);
-        }
-        index.take_unsaved()
-    };
+fn a_large_tenant_keeps_no_other_tenant_from_being_restored() {
+    let (alice, large) = (scope("alice"), scope("large"));
+    let first = [life_of("alice", 0, 100), life_of("large", 0, ENTRIES / 2)].concat();
+    let second = life_of("large", ENTRIES / 2, ENTRIES);
     let mut next = OriginIndex::with_max_entries(ENTRIES);
-    next.restore(&[saved(0, ENTRIES / 2), saved(ENTRIES / 2, ENTRIES)].concat());
+    next.restore(&newest_first(&[&first, &second]));
     check_size(&next);
-    assert!(is_contested(&next, &alice, "message 0"));
-    assert!(!is_contested(&next, &alice, &format!("message {ENTRIES}")));
-    assert!(next.take_evicted().is_empty());
+    for number in 0..100 {
+        assert!(is_contested(&next, &alice, &format!("message {number}")));
+    }
+    let newest = format!("message {}", 3 * ENTRIES / 2 - 1);
+    assert!(is_contested(&next, &large, &newest));
+    assert!(!is_contested(&next, &large, "message 0"), "its oldest");
+    assert!(
+        !is_contested(&next, &alice, "message 100"),
+        "said by nobody"
+    );
+    let tenant = &next.tenants[&large.tenant];
+    assert!(
+        tenant.generation_sizes().len() > 2,
+        "it loses one after the other"
+    );
+}
+
+/// Otherwise each start would store a copy of what was said in several conversations.
+#[test]
+fn a_process_that_sees_nothing_stores_nothing() {
+    let alice = scope("alice");
+    let mut index = OriginIndex::with_max_entries(ENTRIES);
+    index.add_message(&alice, hash("equal"), origin(1), ACCEPTED);
+    let first = take_unsaved(&mut index);
+    index.add_message(&alice, hash("equal"), origin(2), ACCEPTED);
+    let second = take_unsaved(&mut index);
+    let mut next = OriginIndex::with_max_entries(ENTRIES);
+    next.restore(&newest_first(&[&first, &second]));
+    assert!(is_contested(&next, &alice, "equal"));
+    assert!(next.seal_unsaved().is_empty());
+}
+
+/// A message of a request without memory is never stored, also if what was seen of it first is dropped.
+#[test]
+fn what_may_not_be_stored_may_not_be_after_an_eviction() {
+    let (alice, flooding) = (scope("alice"), scope("flooding"));
+    let private = Sender {
+        may_be_stored: false,
+        ..ACCEPTED
+    };
+    let mut index = OriginIndex::with_max_entries(ENTRIES);
+    for place in 1..4 {
+        index.add_message(&alice, hash("private"), origin(place), private);
+        flood(&mut index, &alice, ENTRIES / 3);
+        flood(&mut index, &flooding, ENTRIES / 3);
+    }
+    let saved = index.seal_unsaved();
+    let messages = saved.iter().flat_map(|entries| entries.messages.chunks(24));
+    let mut marks = messages.map(|record| &record[..16]);
+    assert!(marks.all(|mark| mark != hash("private").as_bytes()));
+}
+
+/// What is known of losses is known to the next process.
+#[test]
+fn a_tenant_that_has_lost_messages_has_lost_them_in_the_next_process() {
+    let (alice, bob) = (scope("alice"), scope("bob"));
+    let mut index = OriginIndex::with_max_entries(ENTRIES);
+    index.add_message(&alice, hash("said by two"), origin(2), ACCEPTED);
+    index.add_message(&bob, hash("said by two"), origin(2), ACCEPTED);
+    for number in 0..ENTRIES / 20 {
+        let many = scope(&format!("many {number}"));
+        flood(&mut index, &many, 20);
+    }
+    assert!(!index.tenants.contains_key(&bob.tenant));
+    index.add_message(&alice, hash("new"), origin(1), ACCEPTED);
+    let saved = take_unsaved(&mut index);
+    assert!(index.seal_unsaved().is_empty());
+    let mut next = OriginIndex::with_max_entries(ENTRIES);
+    // Bob had said something in a process before that.
+    next.restore(&newest_first(&[&life_of("bob", 0, 10), &saved]));
+    for tenant in [&alice, &bob, &scope("of whom nothing is known")] {
+        assert!(is_contested(&next, tenant, "said by two"));
+    }
+    assert!(!is_contested(&next, &alice, "new"));
+    let unsaved = next.seal_unsaved();
+    assert!(
+        unsaved.iter().all(|entries| entries.tenant == bob.tenant),
+        "all else is stored"
+    );
+}
+
+/// Nothing is known to be unique before what earlier processes have seen is known.
+#[test]
+fn nothing_old_proves_a_conversation_before_the_restore() {
+    let alice = scope("alice");
+    let mut index = OriginIndex::with_max_entries(ENTRIES);
+    index.await_saved();
+    assert!(is_contested(
+        &index,
+        &alice,
+        "an answer of before the start"
+    ));
+    index.add_message(&alice, hash("new"), origin(1), ACCEPTED);
+    assert!(!is_contested(&index, &alice, "new"));
+    index.restore(&[]);
+    assert!(!is_contested(
+        &index,
+        &alice,
+        "an answer of before the start"
+    ));
 }
 
 /// One account can begin many tenants, each with few messages. So a quiet tenant loses what was seen of it.

@@ -31,7 +31,8 @@ pub(in crate::store) fn pair_list(pairs: &[([u8; 32], [u8; 32])]) -> String {
 }
 
 /// 32-byte values as a JSON array of hexadecimal strings.
-fn hex_list<'a>(values: impl IntoIterator<Item = &'a [u8; 32]>) -> String {
+/// A list of hashes in hexadecimal digits.
+pub(in crate::store) fn hex_list<'a>(values: impl IntoIterator<Item = &'a [u8; 32]>) -> String {
     let values = values.into_iter();
     let mut out = String::with_capacity(2 + 67 * values.size_hint().0);
     out.push('[');

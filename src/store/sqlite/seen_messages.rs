@@ -1,57 +1,118 @@
 //! What processes have seen, kept over a restart. These statements read across owners; only the start, the stop and the
 //! housekeeping call them.
 
+use std::collections::{HashMap, HashSet};
+
 use sqlx::query;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use crate::history::Scope;
 use crate::store::rows::{self, get};
-use crate::store::{SeenMessages, StoreResult};
+use crate::store::{DROPPED_TENANTS, SeenMessages, StoreResult};
 
-/// What a process has seen of a tenant (`$1`, as a label `$2`) until `$3`. The tenant may have users, and the lists do not tell
-/// them apart, so nothing is stored while the tenant or one of its users is forgotten.
+/// What a process has seen of a tenant (`$1`, as a label `$2`), stored at `$3`. Nothing if the tenant or one of its users was
+/// forgotten since the process began (`$8`): the lists do not tell users apart, nor what was seen before and after that.
 const PUT_SEEN_MESSAGES: &str = "
-INSERT INTO seen_messages (tenant, at_ms, messages, answers, summary_answers)
-SELECT $1, $3, $4, $5, $6
+INSERT INTO seen_messages (tenant, at_ms, messages, answers, summary_answers, has_lost)
+SELECT $1, $3, $4, $5, $6, $7
 WHERE NOT EXISTS (SELECT 1 FROM receipts AS r
-                  WHERE r.tenant = $2 AND r.kind <> 'thread' AND r.lifted_ms IS NULL)";
+                  WHERE r.tenant = $2 AND r.kind <> 'thread' AND r.at_ms >= $8)";
 
-/// Deletes the oldest until at most `$1` bytes are left.
-const DROP_OLD_SEEN_MESSAGES: &str = "
-DELETE FROM seen_messages WHERE id IN (
-    SELECT held.id FROM (
-        SELECT id, sum(length(messages) + length(answers) + length(summary_answers))
-                   OVER (ORDER BY id DESC) AS bytes
-        FROM seen_messages) AS held
-    WHERE held.bytes > $1)";
+/// How large all of them are, the newest first.
+const SIZES_OF_SEEN_MESSAGES: &str = "
+SELECT id, tenant, length(messages) + length(answers) + length(summary_answers)
+FROM seen_messages ORDER BY id DESC";
+
+/// Deletes some (`$1`).
+const DROP_SEEN_MESSAGES: &str = "
+DELETE FROM seen_messages WHERE id IN (SELECT p.value FROM json_each($1) AS p)";
+
+/// Notes that something of these tenants (`$1`) is gone.
+const MARK_LOST_SEEN_MESSAGES: &str = "
+UPDATE seen_messages SET has_lost = 1
+WHERE tenant IN (SELECT unhex(p.value) FROM json_each($1) AS p)";
 
 pub(super) async fn put(
     conn: &mut SqliteConnection,
     entries: Vec<SeenMessages>,
-    at_ms: i64,
+    (since_ms, at_ms): (i64, i64),
     max_bytes: i64,
 ) -> StoreResult<()> {
     for tenant_entries in entries {
-        query(PUT_SEEN_MESSAGES)
-            .bind(tenant_entries.tenant.as_slice())
-            .bind(Scope::format_tenant_label(&tenant_entries.tenant))
-            .bind(at_ms)
-            .bind(tenant_entries.messages)
-            .bind(tenant_entries.answers)
-            .bind(tenant_entries.summary_answers)
-            .execute(&mut *conn)
-            .await?;
+        put_one(&mut *conn, tenant_entries, (since_ms, at_ms)).await?;
     }
-    query(DROP_OLD_SEEN_MESSAGES)
-        .bind(max_bytes)
+    let rows = query(SIZES_OF_SEEN_MESSAGES).fetch_all(&mut *conn).await?;
+    let size = |row: &SqliteRow| Ok((get(row, 0)?, rows::tenant(row, 1)?, get(row, 2)?));
+    let sizes: Vec<Size> = rows.iter().map(size).collect::<StoreResult<_>>()?;
+    let dropped = oldest_of_largest(&sizes, max_bytes);
+    if dropped.is_empty() {
+        return Ok(());
+    }
+    let (dropped, kept): (Vec<Size>, Vec<Size>) =
+        sizes.into_iter().partition(|(id, ..)| dropped.contains(id));
+    let ids: Vec<i64> = dropped.iter().map(|(id, ..)| *id).collect();
+    let drop_rows = query(DROP_SEEN_MESSAGES).bind(rows::number_list(&ids));
+    drop_rows.execute(&mut *conn).await?;
+    let losers: HashSet<[u8; 32]> = dropped.iter().map(|(_, tenant, _)| *tenant).collect();
+    let mark_lost = query(MARK_LOST_SEEN_MESSAGES).bind(rows::hex_list(&losers));
+    mark_lost.execute(&mut *conn).await?;
+    let left: HashSet<[u8; 32]> = kept.iter().map(|(_, tenant, _)| *tenant).collect();
+    if !losers.is_subset(&left) {
+        let gone = SeenMessages {
+            tenant: DROPPED_TENANTS,
+            has_lost: true,
+            ..SeenMessages::default()
+        };
+        put_one(conn, gone, (since_ms, at_ms)).await?;
+    }
+    Ok(())
+}
+
+async fn put_one(
+    conn: &mut SqliteConnection,
+    entries: SeenMessages,
+    (since_ms, at_ms): (i64, i64),
+) -> StoreResult<()> {
+    query(PUT_SEEN_MESSAGES)
+        .bind(entries.tenant.as_slice())
+        .bind(Scope::format_tenant_label(&entries.tenant))
+        .bind(at_ms)
+        .bind(entries.messages)
+        .bind(entries.answers)
+        .bind(entries.summary_answers)
+        .bind(entries.has_lost)
+        .bind(since_ms)
         .execute(conn)
         .await?;
     Ok(())
 }
 
+/// A row, its tenant, and its bytes.
+type Size = (i64, [u8; 32], i64);
+
+/// The rows that do not fit into `max_bytes`. `sizes` begins with the newest. The tenants that have most lose their oldest
+/// ones, so one that has little loses nothing.
+fn oldest_of_largest(sizes: &[Size], max_bytes: i64) -> HashSet<i64> {
+    let mut of_tenants: HashMap<[u8; 32], i64> = HashMap::new();
+    // What the tenant has with this row and all newer ones.
+    let with_newer = sizes.iter().map(|(id, tenant, bytes)| {
+        let newer = of_tenants.entry(*tenant).or_default();
+        *newer += bytes;
+        (*newer, *id, *bytes)
+    });
+    let mut with_newer: Vec<(i64, i64, i64)> = with_newer.collect();
+    with_newer.sort_unstable_by_key(|(with_newer, id, _)| (*with_newer, -id));
+    let mut held = 0;
+    let beyond = with_newer.into_iter().filter(|(_, _, bytes)| {
+        held += bytes;
+        held > max_bytes
+    });
+    beyond.map(|(_, id, _)| id).collect()
+}
+
 /// Everything, the newest first.
 const SEEN_MESSAGES: &str = "
-SELECT tenant, messages, answers, summary_answers FROM seen_messages ORDER BY id DESC";
+SELECT tenant, messages, answers, summary_answers, has_lost FROM seen_messages ORDER BY id DESC";
 
 pub(super) async fn all(conn: &mut SqliteConnection) -> StoreResult<Vec<SeenMessages>> {
     let rows = query(SEEN_MESSAGES).fetch_all(conn).await?;
@@ -61,6 +122,7 @@ pub(super) async fn all(conn: &mut SqliteConnection) -> StoreResult<Vec<SeenMess
             messages: get(row, 1)?,
             answers: get(row, 2)?,
             summary_answers: get(row, 3)?,
+            has_lost: get(row, 4)?,
         })
     };
     rows.iter().map(entries).collect()

@@ -12,7 +12,7 @@ use super::SqliteStore;
 /// lists, aliases, the keys of the filter, expiry, quotas, receipts and tombstones, the deletion of a whole owner, and checks of
 /// the database itself and its pepper; audit lines, which only operators read, and figures of models; and what belongs to an
 /// account, which pays for its tenants with all their resources.
-const ABOVE_OWNERS: [&str; 86] = [
+const ABOVE_OWNERS: [&str; 88] = [
     "LAST_USE",
     "BYTES_OF_LINEAGES",
     "BYTES_OF_NODES",
@@ -95,7 +95,9 @@ const ABOVE_OWNERS: [&str; 86] = [
     "PUT_TOKEN_RATIOS",
     "DROP_OLD_TOKEN_RATIOS",
     "PUT_SEEN_MESSAGES",
-    "DROP_OLD_SEEN_MESSAGES",
+    "SIZES_OF_SEEN_MESSAGES",
+    "DROP_SEEN_MESSAGES",
+    "MARK_LOST_SEEN_MESSAGES",
     "SEEN_MESSAGES",
     "EXPIRE_SEEN_MESSAGES",
     "SWEEP_SEEN_MESSAGES",
@@ -105,7 +107,7 @@ const ABOVE_OWNERS: [&str; 86] = [
 /// deleted, the deletion of a whole owner, the sums and the list for a quota, the one row that says who pays for a tenant,
 /// the figures of some hundred models, what processes have seen (a few large rows, read at a start), and whether a table is
 /// empty.
-const EXPECTED_SCANS: [(&str, &str); 49] = [
+const EXPECTED_SCANS: [(&str, &str); 50] = [
     (
         "BYTES_OF_LINEAGES",
         "SCAN lineages USING COVERING INDEX lineages_by_family",
@@ -214,7 +216,8 @@ const EXPECTED_SCANS: [(&str, &str); 49] = [
     ("TOKEN_RATIOS", "SCAN token_ratios"),
     ("DROP_OLD_TOKEN_RATIOS", "SCAN token_ratios"),
     ("SEEN_MESSAGES", "SCAN seen_messages"),
-    ("DROP_OLD_SEEN_MESSAGES", "SCAN seen_messages"),
+    ("SIZES_OF_SEEN_MESSAGES", "SCAN seen_messages"),
+    ("MARK_LOST_SEEN_MESSAGES", "SCAN seen_messages"),
     ("EXPIRE_SEEN_MESSAGES", "SCAN seen_messages"),
     ("SWEEP_SEEN_MESSAGES", "SCAN seen_messages"),
     (

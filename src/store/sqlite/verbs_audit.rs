@@ -94,11 +94,11 @@ impl SeenMessagesStore for SqliteStore {
     async fn put_seen_messages(
         &self,
         entries: Vec<SeenMessages>,
-        at_ms: i64,
+        times: (i64, i64),
         max_bytes: i64,
     ) -> StoreResult<()> {
         self.write("store seen_messages::put", move |conn| {
-            Box::pin(seen_messages::put(conn, entries, at_ms, max_bytes))
+            Box::pin(seen_messages::put(conn, entries, times, max_bytes))
         })
         .await
     }
