@@ -252,7 +252,7 @@ impl OriginIndex {
         tenant.add(&sizes, add);
         self.additions += 1;
         tenant.last_added = self.additions;
-        self.held += tenant.len() - before;
+        self.held = self.held - before + tenant.len();
         if self.held > self.max_entries {
             self.evict();
         }

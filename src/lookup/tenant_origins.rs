@@ -186,7 +186,8 @@ impl TenantOrigins {
         let youngest = &mut self.generations[0];
         let before = youngest.len();
         add(youngest);
-        self.len += youngest.len() - before;
+        // It may also be less than before: what may be stored now is no entry of its own any more.
+        self.len = self.len - before + youngest.len();
     }
 
     /// From now on this hash may be stored. Returns whether it might not be before.

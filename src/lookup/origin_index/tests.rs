@@ -279,8 +279,15 @@ fn what_was_seen_is_restored_but_for_requests_without_memory() {
     assert_eq!(take_unsaved(&mut next).len(), 1);
     // Also what may be stored only now.
     index.add_message(&alice, hash("private"), origin(2), ACCEPTED);
+    index.add_answer(&alice, private_tip, hash("late"), origin(2), private);
+    index.add_answer(&alice, private_tip, hash("late"), origin(2), ACCEPTED);
+    check_size(&index);
     next.restore(&take_unsaved(&mut index));
     assert!(is_contested(&next, &alice, "private"));
+    let late = next
+        .origins_of(&alice)
+        .answer_origin(private_tip, hash("late"));
+    assert_eq!(late, Some(origin(2)));
     check_size(&next);
 }
 
