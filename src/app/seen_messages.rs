@@ -31,7 +31,7 @@ pub(super) struct SeenMessages {
 }
 
 impl SeenMessages {
-    /// Until it is known what earlier processes have seen, older messages prove nothing.
+    /// Until it is known what earlier processes have seen, nothing proves a conversation.
     pub(super) fn new(store: &Arc<SqliteStore>, caches: &ConversationCaches) -> Self {
         caches.snapshots.await_seen_messages();
         Self {

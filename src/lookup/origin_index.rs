@@ -10,7 +10,7 @@
 //! what is no longer held of a tenant proves nothing ([`SeenOrigins::is_contested`]).
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashSet};
 use std::ops::RangeInclusive;
 
 use super::hash_tables::{HashKeyMap, HashKeySet};
@@ -110,8 +110,8 @@ impl OriginIndex {
         SeenOrigins {
             tenant,
             strangers: &self.strangers,
-            has_lost: self.awaits_saved
-                || tenant.map_or(self.dropped_tenants.is_some(), TenantOrigins::has_lost),
+            has_lost: tenant.map_or(self.dropped_tenants.is_some(), TenantOrigins::has_lost),
+            awaits_saved: self.awaits_saved,
         }
     }
 
@@ -315,7 +315,8 @@ impl OriginIndex {
         }
     }
 
-    /// From now on nothing proves a conversation but what was seen since, until [`OriginIndex::restore`].
+    /// From now on nothing proves a conversation, until [`OriginIndex::restore`]: also an answer of now may have been given to
+    /// somebody before.
     pub(super) fn await_saved(&mut self) {
         self.awaits_saved = true;
     }
@@ -325,12 +326,18 @@ impl OriginIndex {
     pub(super) fn restore(&mut self, saved: &[SeenMessages]) {
         self.awaits_saved = false;
         let sizes = generation_sizes(self.max_entries);
+        let fitting = fitting_rows(saved, self.max_entries.saturating_sub(self.held));
+        let mut losers: HashKeySet<Tenant> = HashKeySet::default();
         // Tenants that were dropped later than this.
         let mut were_dropped = false;
-        for entries in saved {
+        for (at, entries) in saved.iter().enumerate() {
             if entries.tenant == DROPPED_TENANTS {
                 were_dropped = true;
                 self.dropped_tenants.get_or_insert(Saving::Saved);
+                continue;
+            }
+            if !fitting.contains(&at) {
+                losers.insert(entries.tenant);
                 continue;
             }
             let held = &mut self.held;
@@ -340,9 +347,15 @@ impl OriginIndex {
             });
             let before = tenant.len();
             tenant.restore(seen_messages::saved(entries), entries.has_lost, &sizes);
-            self.held += tenant.len() - before;
-            if self.held > self.max_entries {
-                self.evict();
+            self.held = self.held - before + tenant.len();
+        }
+        for key in losers {
+            match self.tenants.get_mut(&key) {
+                Some(tenant) => tenant.set_has_lost(),
+                // The next process finds the same in the store.
+                None => {
+                    self.dropped_tenants.get_or_insert(Saving::Saved);
+                }
             }
         }
     }
@@ -383,6 +396,26 @@ impl OriginIndex {
     }
 }
 
+/// Which of `saved` fit into `room`: of each tenant its newest, and less of those that have most.
+fn fitting_rows(saved: &[SeenMessages], room: usize) -> HashSet<usize> {
+    let mut of_tenants: HashKeyMap<Tenant, usize> = HashKeyMap::default();
+    let with_newer = saved.iter().enumerate().map(|(at, entries)| {
+        let size = TENANT_ENTRIES + seen_messages::max_entries(entries);
+        let newer = of_tenants.entry(entries.tenant).or_default();
+        *newer += size;
+        (*newer, at, size)
+    });
+    let mut with_newer: Vec<(usize, usize, usize)> = with_newer.collect();
+    with_newer.sort_unstable();
+    let mut held = 0;
+    let fits = |(_, _, size): &(usize, usize, usize)| {
+        held += size;
+        held <= room
+    };
+    let fitting = with_newer.into_iter().take_while(fits);
+    fitting.map(|(_, at, _)| at).collect()
+}
+
 /// The smallest and the largest size of a generation. A table of the largest size that grows moves its entries in about a
 /// millisecond. A tenant that counts as small has at least two of the smallest before it loses one.
 fn generation_sizes(max_entries: usize) -> RangeInclusive<usize> {
@@ -397,6 +430,7 @@ pub(super) struct SeenOrigins<'a> {
     strangers: &'a StrangerMessages,
     /// Whether something that was seen of the tenant may be gone because of what other tenants said.
     has_lost: bool,
+    awaits_saved: bool,
 }
 
 impl SeenOrigins<'_> {
@@ -452,7 +486,7 @@ impl SeenOrigins<'_> {
             .map(|answer| answer.chain);
         let is_held =
             message.is_some() || answered.is_some() || self.is_from_upstream(witness.origin);
-        if self.has_lost && !is_held {
+        if self.awaits_saved || (self.has_lost && !is_held) {
             return true;
         }
         let is_elsewhere = match answered {

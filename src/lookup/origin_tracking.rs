@@ -170,8 +170,8 @@ impl SnapshotCache {
         self.origin_index().mark_saved();
     }
 
-    /// From now on nothing proves a conversation but what was seen since, until
-    /// [`SnapshotCache::restore_seen_messages`]: it is not known yet what several users got.
+    /// From now on nothing proves a conversation, until [`SnapshotCache::restore_seen_messages`]: it is not known yet what several
+    /// users got.
     pub fn await_seen_messages(&self) {
         self.origin_index().await_saved();
     }

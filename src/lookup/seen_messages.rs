@@ -120,6 +120,14 @@ fn read<R: Record>(list: &[u8]) -> impl Iterator<Item = R> {
     list.chunks_exact(R::LEN).filter_map(R::read)
 }
 
+/// How many entries the lists make at most.
+pub(super) fn max_entries(entries: &SeenMessages) -> usize {
+    // An answer is held with its origin, one that may be a summary with its ending.
+    entries.messages.len() / SavedMessage::LEN
+        + 2 * (entries.answers.len() / SavedAnswer::LEN)
+        + 2 * (entries.summary_answers.len() / SavedSummaryAnswer::LEN)
+}
+
 /// What is not stored yet of `tenant` and may be, one for each generation, the oldest first.
 pub(super) fn seal_unsaved(key: [u8; 32], tenant: &mut TenantOrigins) -> Vec<SeenMessages> {
     let unstorable = tenant.unstorable();

@@ -332,7 +332,21 @@ fn a_large_tenant_keeps_no_other_tenant_from_being_restored() {
     }
     let newest = format!("message {}", 3 * ENTRIES / 2 - 1);
     assert!(is_contested(&next, &large, &newest));
-    assert!(!is_contested(&next, &large, "message 0"), "its oldest");
+    let seen_origins = next.origins_of(&large);
+    let is_held = |number: &usize| {
+        seen_origins
+            .own_occurrence(&hash(&format!("message {number}")))
+            .is_some()
+    };
+    let newest_first = (0..3 * ENTRIES / 2).rev();
+    let kept = newest_first.take_while(is_held).count();
+    assert!(kept > ENTRIES / 2, "{kept}");
+    assert!(
+        !(0..3 * ENTRIES / 2 - kept).any(|number| is_held(&number)),
+        "its oldest"
+    );
+    // What is not held proves nothing.
+    assert!(is_contested(&next, &large, "message 0"));
     assert!(
         !is_contested(&next, &alice, "message 100"),
         "said by nobody"
@@ -342,6 +356,36 @@ fn a_large_tenant_keeps_no_other_tenant_from_being_restored() {
         tenant.generation_sizes().len() > 2,
         "it loses one after the other"
     );
+}
+
+/// An older list says that a message is in one conversation, a newer one that it is in several. The older one is not read without
+/// the newer one.
+#[test]
+fn a_tenant_loses_its_oldest_messages_first_in_a_restore() {
+    let alice = scope("alice");
+    let mut index = OriginIndex::with_max_entries(ENTRIES);
+    index.add_message(&alice, hash("equal"), origin(1), ACCEPTED);
+    let first = take_unsaved(&mut index);
+    index.add_message(&alice, hash("equal"), origin(2), ACCEPTED);
+    for number in 0..ENTRIES / 4 {
+        let mark = hash(&format!("alice {number}"));
+        index.add_message(&alice, mark, origin(2), ACCEPTED);
+    }
+    let second = take_unsaved(&mut index);
+    let others = |life: usize| {
+        let of_one = |number: usize| life_of(&format!("other {life} {number}"), 0, 100);
+        (0..ENTRIES / 300).flat_map(of_one).collect::<Vec<_>>()
+    };
+    for lives in [
+        [&first[..], &others(1), &others(2), &second],
+        [&first[..], &second, &others(1), &others(2)],
+        [&others(1)[..], &first, &others(2), &second],
+    ] {
+        let mut next = OriginIndex::with_max_entries(ENTRIES);
+        next.restore(&newest_first(&lives));
+        check_size(&next);
+        assert!(is_contested(&next, &alice, "equal"));
+    }
 }
 
 /// Otherwise each start would store a copy of what was said in several conversations.
@@ -419,9 +463,11 @@ fn nothing_old_proves_a_conversation_before_the_restore() {
         &alice,
         "an answer of before the start"
     ));
+    // Another user may have got the same answer in an earlier process.
     index.add_message(&alice, hash("new"), origin(1), ACCEPTED);
-    assert!(!is_contested(&index, &alice, "new"));
+    assert!(is_contested(&index, &alice, "new"));
     index.restore(&[]);
+    assert!(!is_contested(&index, &alice, "new"));
     assert!(!is_contested(
         &index,
         &alice,
