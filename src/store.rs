@@ -46,7 +46,7 @@ pub use queue::{
     Urgency,
 };
 pub use quota::{Quota, QuotaDeletion, SilentThread};
-pub use seen_messages::{DROPPED_TENANTS, SeenMessages, SeenMessagesStore};
+pub use seen_messages::{DROPPED_TENANTS, SeenMessages, SeenMessagesStore, fitting_rows};
 pub use snapshots::{EarlierLog, LogBounds, NewSnapshot, Snapshots};
 pub use sqlite::{OpenError, SqliteStore};
 pub use tenant_accounts::{TenantAccount, TenantAccounts};

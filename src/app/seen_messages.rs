@@ -19,7 +19,7 @@ use crate::store::{SeenMessagesStore as _, SqliteStore, StoreError, StoreResult}
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The most bytes that are kept: what one process holds at most has some 20 MB.
-const MAX_BYTES: i64 = 32 << 20;
+const MAX_BYTES: usize = 32 << 20;
 
 /// What earlier processes have seen, and this one.
 #[derive(Clone, Debug)]

@@ -8,9 +8,11 @@
 //! Each tenant has its own entries. All together have a bound; at the bound the tenant that holds most loses its oldest
 //! entries. So what one tenant says pushes out nothing of another that holds less. Very many tenants together can: then
 //! what is no longer held of a tenant proves nothing ([`SeenOrigins::is_contested`]).
+//!
+//! Says what the next process is to know of it, and takes over what earlier ones have seen; it never reads or writes the store.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashSet};
+use std::collections::BinaryHeap;
 use std::ops::RangeInclusive;
 
 use super::hash_tables::{HashKeyMap, HashKeySet};
@@ -20,7 +22,7 @@ use super::tenant_origins::{
 use super::{Sender, seen_messages};
 use crate::history::{AnswerHash, History, Link, Scope, ScopedHash};
 use crate::memory::alignment::{Origin, Witness};
-use crate::store::{DROPPED_TENANTS, SeenMessages};
+use crate::store::{DROPPED_TENANTS, SeenMessages, fitting_rows};
 
 /// A tenant, as in [`Scope::tenant`].
 pub(super) type Tenant = [u8; 32];
@@ -326,7 +328,11 @@ impl OriginIndex {
     pub(super) fn restore(&mut self, saved: &[SeenMessages]) {
         self.awaits_saved = false;
         let sizes = generation_sizes(self.max_entries);
-        let fitting = fitting_rows(saved, self.max_entries.saturating_sub(self.held));
+        let sizes_of_rows = saved.iter().map(|entries| {
+            let size = TENANT_ENTRIES + seen_messages::max_entries(entries);
+            (entries.tenant, size)
+        });
+        let fitting = fitting_rows(sizes_of_rows, self.max_entries.saturating_sub(self.held));
         let mut losers: HashKeySet<Tenant> = HashKeySet::default();
         // Tenants that were dropped later than this.
         let mut were_dropped = false;
@@ -394,26 +400,6 @@ impl OriginIndex {
             self.evicted.insert(key);
         }
     }
-}
-
-/// Which of `saved` fit into `room`: of each tenant its newest, and less of those that have most.
-fn fitting_rows(saved: &[SeenMessages], room: usize) -> HashSet<usize> {
-    let mut of_tenants: HashKeyMap<Tenant, usize> = HashKeyMap::default();
-    let with_newer = saved.iter().enumerate().map(|(at, entries)| {
-        let size = TENANT_ENTRIES + seen_messages::max_entries(entries);
-        let newer = of_tenants.entry(entries.tenant).or_default();
-        *newer += size;
-        (*newer, at, size)
-    });
-    let mut with_newer: Vec<(usize, usize, usize)> = with_newer.collect();
-    with_newer.sort_unstable();
-    let mut held = 0;
-    let fits = |(_, _, size): &(usize, usize, usize)| {
-        held += size;
-        held <= room
-    };
-    let fitting = with_newer.into_iter().take_while(fits);
-    fitting.map(|(_, at, _)| at).collect()
 }
 
 /// The smallest and the largest size of a generation. A table of the largest size that grows moves its entries in about a

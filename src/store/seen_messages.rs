@@ -1,5 +1,7 @@
-//! What a process has seen of its tenants, kept over an ordinary restart. Values and the trait only; each backend implements
-//! it.
+//! What a process has seen of its tenants, kept over an ordinary restart: values, the trait that each backend implements, and
+//! which of it is kept if it is too much.
+
+use std::collections::{HashMap, HashSet};
 
 use async_trait::async_trait;
 
@@ -30,6 +32,29 @@ impl SeenMessages {
     }
 }
 
+/// Which rows fit into `room`: of each tenant its newest, and less of those that have most. So one that has little loses
+/// nothing. `rows` are tenants and sizes, the newest first.
+pub fn fitting_rows(
+    rows: impl IntoIterator<Item = ([u8; 32], usize)>,
+    room: usize,
+) -> HashSet<usize> {
+    let mut of_tenants: HashMap<[u8; 32], usize> = HashMap::new();
+    let with_newer = rows.into_iter().enumerate().map(|(at, (tenant, size))| {
+        let newer = of_tenants.entry(tenant).or_default();
+        *newer += size;
+        (*newer, at, size)
+    });
+    let mut with_newer: Vec<(usize, usize, usize)> = with_newer.collect();
+    with_newer.sort_unstable();
+    let mut held = 0;
+    let fits = |(_, _, size): &(usize, usize, usize)| {
+        held += size;
+        held <= room
+    };
+    let fitting = with_newer.into_iter().take_while(fits);
+    fitting.map(|(_, at, _)| at).collect()
+}
+
 /// Keeps what processes have seen.
 #[async_trait]
 pub trait SeenMessagesStore: Send + Sync {
@@ -40,7 +65,7 @@ pub trait SeenMessagesStore: Send + Sync {
         &self,
         entries: Vec<SeenMessages>,
         times: (i64, i64),
-        max_bytes: i64,
+        max_bytes: usize,
     ) -> StoreResult<()>;
 
     /// What all processes before this one have seen, the newest first.

@@ -54,6 +54,7 @@ mod timers;
 mod verbs;
 mod verbs_audit;
 mod verbs_forget;
+mod verbs_seen;
 
 use std::path::Path;
 use std::sync::Arc;

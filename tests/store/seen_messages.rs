@@ -7,7 +7,7 @@ use diarist::store::{
 
 use crate::store::world::scope;
 
-fn seen(owner: &str, bytes: usize) -> SeenMessages {
+fn entries_of(owner: &str, bytes: usize) -> SeenMessages {
     SeenMessages {
         tenant: scope(owner).tenant,
         messages: vec![1; bytes],
@@ -26,13 +26,20 @@ async fn put(store: &SqliteStore, all: Vec<SeenMessages>, since_ms: i64, at_ms: 
 #[tokio::test]
 async fn the_newest_is_first_and_old_ones_are_deleted() {
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-    put(&store, vec![seen("a", 10), seen("b", 20)], 0, 1).await;
-    put(&store, vec![seen("a", 30)], 1, 2).await;
+    put(&store, vec![entries_of("a", 10), entries_of("b", 20)], 0, 1).await;
+    put(&store, vec![entries_of("a", 30)], 1, 2).await;
     let kept = store.seen_messages().await.expect("read");
-    assert_eq!(kept, [seen("a", 30), seen("b", 20), seen("a", 10)]);
+    assert_eq!(
+        kept,
+        [
+            entries_of("a", 30),
+            entries_of("b", 20),
+            entries_of("a", 10)
+        ]
+    );
     store.expire_seen_messages(2).await.expect("expired");
     let kept = store.seen_messages().await.expect("read");
-    assert_eq!(kept, [seen("a", 30)]);
+    assert_eq!(kept, [entries_of("a", 30)]);
 }
 
 /// A tenant that has much pushes out nothing of others, and it is noted who has lost something.
@@ -43,22 +50,31 @@ async fn the_largest_tenant_loses_its_oldest_messages() {
         ..entries
     };
     let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-    put(&store, vec![seen("small", 20), seen("large", 100)], 0, 1).await;
-    put(&store, vec![seen("large", 100)], 1, 2).await;
-    put(&store, vec![seen("large", 120)], 2, 3).await;
+    put(
+        &store,
+        vec![entries_of("small", 20), entries_of("large", 100)],
+        0,
+        1,
+    )
+    .await;
+    put(&store, vec![entries_of("large", 100)], 1, 2).await;
+    put(&store, vec![entries_of("large", 120)], 2, 3).await;
     let kept = store.seen_messages().await.expect("read");
-    let large = [lost(seen("large", 120)), lost(seen("large", 100))];
-    assert_eq!(kept, [&large[..], &[seen("small", 20)]].concat());
+    let large = [
+        lost(entries_of("large", 120)),
+        lost(entries_of("large", 100)),
+    ];
+    assert_eq!(kept, [&large[..], &[entries_of("small", 20)]].concat());
     // One of which nothing is left.
-    put(&store, vec![seen("huge", 400)], 3, 4).await;
+    put(&store, vec![entries_of("huge", 400)], 3, 4).await;
     let kept = store.seen_messages().await.expect("read");
     let dropped = SeenMessages {
         tenant: DROPPED_TENANTS,
-        ..lost(seen("", 0))
+        ..lost(entries_of("", 0))
     };
     assert_eq!(
         kept,
-        [&[dropped], &large[..], &[seen("small", 20)]].concat()
+        [&[dropped], &large[..], &[entries_of("small", 20)]].concat()
     );
 }
 
@@ -68,7 +84,7 @@ async fn the_largest_tenant_loses_its_oldest_messages() {
 async fn a_forgotten_tenant_has_no_seen_messages() {
     for resource in [None, Some([7; 32])] {
         let store = SqliteStore::open("sqlite::memory:").await.expect("a store");
-        put(&store, vec![seen("a", 10), seen("b", 20)], 0, 1).await;
+        put(&store, vec![entries_of("a", 10), entries_of("b", 20)], 0, 1).await;
         let target = ForgetTarget::Owner {
             tenant: scope("a").tenant,
             resource,
@@ -76,11 +92,15 @@ async fn a_forgotten_tenant_has_no_seen_messages() {
         let receipt = store.forget_target(&target, 5).await.expect("forgotten");
         let lifted = store.lift(receipt.expect("a receipt").id, 6).await;
         assert!(lifted.expect("lifted"));
-        put(&store, vec![seen("a", 10)], 5, 7).await;
+        put(&store, vec![entries_of("a", 10)], 5, 7).await;
         let kept = store.seen_messages().await.expect("read");
-        assert_eq!(kept, [seen("b", 20)], "{resource:?}");
-        put(&store, vec![seen("a", 10)], 7, 8).await;
+        assert_eq!(kept, [entries_of("b", 20)], "{resource:?}");
+        put(&store, vec![entries_of("a", 10)], 7, 8).await;
         let kept = store.seen_messages().await.expect("read");
-        assert_eq!(kept, [seen("a", 10), seen("b", 20)], "{resource:?}");
+        assert_eq!(
+            kept,
+            [entries_of("a", 10), entries_of("b", 20)],
+            "{resource:?}"
+        );
     }
 }

@@ -1,14 +1,14 @@
 //! What processes have seen, kept over a restart. These statements read across owners; only the start, the stop and the
 //! housekeeping call them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use sqlx::query;
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
 use crate::history::Scope;
 use crate::store::rows::{self, get};
-use crate::store::{DROPPED_TENANTS, SeenMessages, StoreResult};
+use crate::store::{DROPPED_TENANTS, SeenMessages, StoreResult, fitting_rows};
 
 /// What a process has seen of a tenant (`$1`, as a label `$2`), stored at `$3`. Nothing if the tenant or one of its users was
 /// forgotten since the process began (`$8`): the lists do not tell users apart, nor what was seen before and after that.
@@ -36,27 +36,36 @@ pub(super) async fn put(
     conn: &mut SqliteConnection,
     entries: Vec<SeenMessages>,
     (since_ms, at_ms): (i64, i64),
-    max_bytes: i64,
+    max_bytes: usize,
 ) -> StoreResult<()> {
     for tenant_entries in entries {
         put_one(&mut *conn, tenant_entries, (since_ms, at_ms)).await?;
     }
     let rows = query(SIZES_OF_SEEN_MESSAGES).fetch_all(&mut *conn).await?;
-    let size = |row: &SqliteRow| Ok((get(row, 0)?, rows::tenant(row, 1)?, get(row, 2)?));
-    let sizes: Vec<Size> = rows.iter().map(size).collect::<StoreResult<_>>()?;
-    let dropped = oldest_of_largest(&sizes, max_bytes);
+    let size = |row: &SqliteRow| Ok((get(row, 0)?, rows::tenant(row, 1)?, rows::int(row, 2)?));
+    let sizes: Vec<(i64, [u8; 32], usize)> = rows.iter().map(size).collect::<StoreResult<_>>()?;
+    let fitting = fitting_rows(
+        sizes.iter().map(|(_, tenant, bytes)| (*tenant, *bytes)),
+        max_bytes,
+    );
+    let mut dropped = Vec::new();
+    let mut left: HashSet<[u8; 32]> = HashSet::new();
+    for (at, (id, tenant, _)) in sizes.into_iter().enumerate() {
+        if fitting.contains(&at) {
+            left.insert(tenant);
+        } else {
+            dropped.push((id, tenant));
+        }
+    }
     if dropped.is_empty() {
         return Ok(());
     }
-    let (dropped, kept): (Vec<Size>, Vec<Size>) =
-        sizes.into_iter().partition(|(id, ..)| dropped.contains(id));
-    let ids: Vec<i64> = dropped.iter().map(|(id, ..)| *id).collect();
+    let ids: Vec<i64> = dropped.iter().map(|(id, _)| *id).collect();
     let drop_rows = query(DROP_SEEN_MESSAGES).bind(rows::number_list(&ids));
     drop_rows.execute(&mut *conn).await?;
-    let losers: HashSet<[u8; 32]> = dropped.iter().map(|(_, tenant, _)| *tenant).collect();
+    let losers: HashSet<[u8; 32]> = dropped.iter().map(|(_, tenant)| *tenant).collect();
     let mark_lost = query(MARK_LOST_SEEN_MESSAGES).bind(rows::hex_list(&losers));
     mark_lost.execute(&mut *conn).await?;
-    let left: HashSet<[u8; 32]> = kept.iter().map(|(_, tenant, _)| *tenant).collect();
     if !losers.is_subset(&left) {
         let gone = SeenMessages {
             tenant: DROPPED_TENANTS,
@@ -85,29 +94,6 @@ async fn put_one(
         .execute(conn)
         .await?;
     Ok(())
-}
-
-/// A row, its tenant, and its bytes.
-type Size = (i64, [u8; 32], i64);
-
-/// The rows that do not fit into `max_bytes`. `sizes` begins with the newest. The tenants that have most lose their oldest
-/// ones, so one that has little loses nothing.
-fn oldest_of_largest(sizes: &[Size], max_bytes: i64) -> HashSet<i64> {
-    let mut of_tenants: HashMap<[u8; 32], i64> = HashMap::new();
-    // What the tenant has with this row and all newer ones.
-    let with_newer = sizes.iter().map(|(id, tenant, bytes)| {
-        let newer = of_tenants.entry(*tenant).or_default();
-        *newer += bytes;
-        (*newer, *id, *bytes)
-    });
-    let mut with_newer: Vec<(i64, i64, i64)> = with_newer.collect();
-    with_newer.sort_unstable_by_key(|(with_newer, id, _)| (*with_newer, -id));
-    let mut held = 0;
-    let beyond = with_newer.into_iter().filter(|(_, _, bytes)| {
-        held += bytes;
-        held > max_bytes
-    });
-    beyond.map(|(_, id, _)| id).collect()
 }
 
 /// Everything, the newest first.

@@ -1,13 +1,12 @@
-//! The verbs of audit lines, of figures of token counts, and of what processes have seen. Like [`super::verbs`], it says which function each one runs.
+//! The verbs of audit lines and of figures of token counts. Like [`super::verbs`], it says which function each one runs.
 
 use async_trait::async_trait;
 
-use super::{SqliteStore, audit_lines, seen_messages};
+use super::{SqliteStore, audit_lines};
 use crate::history::Scope;
 use crate::memory::SnapshotId;
 use crate::store::{
-    AuditLines, AuditPage, AuditRequest, NewAuditLine, SeenMessages, SeenMessagesStore,
-    StoreResult, StoredTokenRatio,
+    AuditLines, AuditPage, AuditRequest, NewAuditLine, StoreResult, StoredTokenRatio,
 };
 
 #[async_trait]
@@ -84,35 +83,6 @@ impl AuditLines for SqliteStore {
     ) -> StoreResult<()> {
         self.write("store audit_lines::put_token_ratios", move |conn| {
             Box::pin(audit_lines::put_token_ratios(conn, ratios, at_ms, keep))
-        })
-        .await
-    }
-}
-
-#[async_trait]
-impl SeenMessagesStore for SqliteStore {
-    async fn put_seen_messages(
-        &self,
-        entries: Vec<SeenMessages>,
-        times: (i64, i64),
-        max_bytes: i64,
-    ) -> StoreResult<()> {
-        self.write("store seen_messages::put", move |conn| {
-            Box::pin(seen_messages::put(conn, entries, times, max_bytes))
-        })
-        .await
-    }
-
-    async fn seen_messages(&self) -> StoreResult<Vec<SeenMessages>> {
-        self.read("store seen_messages::all", |conn| {
-            Box::pin(seen_messages::all(conn))
-        })
-        .await
-    }
-
-    async fn expire_seen_messages(&self, before_ms: i64) -> StoreResult<()> {
-        self.write("store seen_messages::expire", move |conn| {
-            Box::pin(seen_messages::expire(conn, before_ms))
         })
         .await
     }
