@@ -236,6 +236,34 @@ async fn a_panic_in_a_record_reader_loses_one_line_and_is_counted() {
     assert_eq!(audit.dropped(), 1);
 }
 
+/// Panics at the first write.
+struct PanickingOnce(bool);
+
+impl Write for PanickingOnce {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        assert!(std::mem::replace(&mut self.0, true), "the first write");
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_panic_in_a_write_loses_the_lines_of_that_write_and_counts_them() {
+    let output = Output::Stream(Box::new(PanickingOnce(false)));
+    let audit = Audit::start(output, Exporter::default(), &Tasks::new());
+    for id in ["a", "b", "c"] {
+        audit.record(record(id), RequestSpan::default());
+    }
+    audit.flush().await;
+    assert_eq!(audit.dropped(), 3);
+    audit.record(record("d"), RequestSpan::default());
+    audit.flush().await;
+    assert_eq!(audit.dropped(), 3);
+}
+
 /// Counts writes.
 #[derive(Clone, Default)]
 struct Counted(std::sync::Arc<std::sync::Mutex<Vec<Vec<u8>>>>);

@@ -81,7 +81,7 @@ pub(super) async fn run(
             for message in batch {
                 active.handle_or_count(message);
             }
-            active.finish_batch();
+            active.write_rest();
             active
         });
         writer = write_batch.await.ok();
@@ -133,7 +133,7 @@ impl Writer {
     }
 
     /// Writes the lines that are left. A fault loses them, and not the audit.
-    fn finish_batch(&mut self) {
+    fn write_rest(&mut self) {
         let written = panic::catch_unwind(AssertUnwindSafe(|| self.write_lines()));
         if written.is_err() {
             self.count_fault(0);
@@ -172,11 +172,11 @@ impl Writer {
             Message::Pass(record) => self.add(&record.0),
             Message::Forgotten(record) => self.add(&*record),
             Message::Reopen => {
-                self.write_lines();
+                self.write_rest();
                 self.reopen();
             }
             Message::Flush(written) => {
-                self.write_lines();
+                self.write_rest();
                 match &self.store {
                     Some(store) => store.flush(written),
                     None => {

@@ -245,6 +245,13 @@ fn what_was_seen_is_restored_but_for_requests_without_memory() {
     index.add_answer(&alice, private_tip, hash("here"), origin(2), private);
     index.add_summary_answer(&alice, answer("summary"), &chain, ACCEPTED);
     index.add_summary_answer(&alice, answer("private summary"), &chain, private);
+    // The chain of a request without memory is not stored either.
+    let body = br#"{"model":"m","messages":[{"role":"user","content":"Sum up."},
+        {"role":"user","content":"Again, for me alone."}]}"#;
+    let parsed = crate::wire::Request::parse_chat(&body.to_vec().into()).expect("a request");
+    let private_chain = parsed.history(&alice);
+    index.add_summary_answer(&alice, answer("continued"), &chain, ACCEPTED);
+    index.add_summary_answer(&alice, answer("continued"), &private_chain, private);
     check_size(&index);
 
     // It is stored again until that has succeeded.
@@ -272,6 +279,7 @@ fn what_was_seen_is_restored_but_for_requests_without_memory() {
     );
     assert!(restored.has_answer_ending(&hash("ending")));
     assert!(!restored.has_summary_answer(&hash("private summary")));
+    assert!(!restored.has_summary_answer(&hash("continued")));
     // It is stored already, and what was seen since is not.
     assert!(take_unsaved(&mut next).is_empty());
     next.add_message(&alice, hash("here"), origin(2), ACCEPTED);
@@ -406,17 +414,22 @@ fn a_process_that_sees_nothing_stores_nothing() {
 /// A message of a request without memory is never stored, also if what was seen of it first is dropped.
 #[test]
 fn what_may_not_be_stored_may_not_be_after_an_eviction() {
-    let (alice, flooding) = (scope("alice"), scope("flooding"));
+    let alice = scope("alice");
     let private = Sender {
         may_be_stored: false,
         ..ACCEPTED
     };
     let mut index = OriginIndex::with_max_entries(ENTRIES);
-    for place in 1..4 {
+    for (place, others) in [(1, 0..ENTRIES * 2 / 5), (2, ENTRIES..ENTRIES * 33 / 20)] {
         index.add_message(&alice, hash("private"), origin(place), private);
-        flood(&mut index, &alice, ENTRIES / 3);
-        flood(&mut index, &flooding, ENTRIES / 3);
+        for number in others {
+            let mark = hash(&format!("message {number}"));
+            index.add_message(&alice, mark, origin(2), ACCEPTED);
+        }
     }
+    let seen_origins = index.origins_of(&alice);
+    assert!(seen_origins.own_occurrence(&hash("message 0")).is_none());
+    assert!(seen_origins.own_occurrence(&hash("private")).is_some());
     let saved = index.seal_unsaved();
     let messages = saved.iter().flat_map(|entries| entries.messages.chunks(24));
     let mut marks = messages.map(|record| &record[..16]);
